@@ -20,9 +20,9 @@ def delivery(rig: Rig, pace: Pace) -> Table:
     with ExitStack() as stack:
 
         def beside(behaviour: Literal["accepts", "down"]) -> Server:
-            stand_ins, ports = rig.stand_ins(behaviour)
-            stack.enter_context(stand_ins)
-            return rig.graphward(rules=ALLOW, stand_ins=ports)
+            fakes, ports = rig.fakes(behaviour)
+            stack.enter_context(fakes)
+            return rig.graphward(rules=ALLOW, fakes=ports)
 
         peers = [
             Peer("events accepted", lambda: beside("accepts"), load),

@@ -23,7 +23,7 @@ import aiohttp
 from bench.events import ORG, batch
 from proxy.wire.models import AUDIT_PATH
 from proxy.wire.signing import API_KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
-from tests.standins.lifeline import end_with_parent
+from tests.fakes.lifeline import end_with_parent
 
 BATCH = 500
 PROXIES = 4

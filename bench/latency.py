@@ -17,10 +17,10 @@ from bench.cost import Pace
 from bench.graphward import ALLOW
 from bench.load import ONE_PATH, head
 from bench.report import Table
-from bench.rig import UPSTREAM_TOKEN, Missing, Rig, StandInPorts
+from bench.rig import UPSTREAM_TOKEN, FakePorts, Missing, Rig
 from bench.servers import Server, ServerFailed
 from bench.tools import ROOT, cores
-from tests.standins.identity import CLIENT_ID, CLIENT_SECRET, TENANT
+from tests.fakes.identity import CLIENT_ID, CLIENT_SECRET, TENANT
 
 RATE: Final = 1000
 # Long enough for some syncs, renewals and rotations to fall into each turn.
@@ -87,11 +87,11 @@ def _disturbed(rig: Rig, head_file: Path) -> tuple[_Target, _Target, str]:
     for _ in range(BUSY_ROUNDS):
         with rig.graphward(rules=ALLOW) as server:
             quiet.take_turn(server.port, BUSY_SECONDS)
-        stand_ins, ports = rig.stand_ins("changes")
-        with stand_ins, _busy(rig, ports) as server:
-            before = len(stand_ins.log.read_text().split())
+        fakes, ports = rig.fakes("changes")
+        with fakes, _busy(rig, ports) as server:
+            before = len(fakes.log.read_text().split())
             busy.take_turn(server.port, BUSY_SECONDS)
-            happened += stand_ins.log.read_text().split()[before:]
+            happened += fakes.log.read_text().split()[before:]
     note = (
         f"The last two took {BUSY_ROUNDS} turns of {BUSY_SECONDS} s, one after the other. While it was busy "
         f"there were {happened.count('sync')} syncs of 10,000 changed rules, {happened.count('token')} token "
@@ -100,11 +100,11 @@ def _disturbed(rig: Rig, head_file: Path) -> tuple[_Target, _Target, str]:
     return quiet, busy, note
 
 
-def _busy(rig: Rig, ports: StandInPorts) -> Server:
+def _busy(rig: Rig, ports: FakePorts) -> Server:
     return rig.graphward(
         rules=ALLOW,
         upstream_port=rig.upstream.open,  # takes every renewed token
-        stand_ins=ports,
+        fakes=ports,
         sections={
             "RuleSync": {"IntervalSeconds": 4},
             "Audit": {"SegmentBytes": 262144},

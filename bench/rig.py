@@ -18,7 +18,7 @@ from bench.graphward import SIGNING_KEY, Section, proxy_token, write_graphward
 from bench.samples import ONE_USER, USERS
 from bench.servers import Server, free_ports
 from bench.tools import ROOT, cores, find, nginx_modules
-from tests.standins.certificates import CertificateAuthority
+from tests.fakes.certificates import CertificateAuthority
 
 TEMPLATES: Final = ROOT / "bench" / "peers"
 UPSTREAM_TOKEN: Final = "upstream-" + "t" * 1200  # as long as Entra's are
@@ -40,7 +40,7 @@ class Upstream:
 
 
 @dataclass(frozen=True, slots=True)
-class StandInPorts:
+class FakePorts:
     control_plane: int
     identity: int
 
@@ -142,11 +142,11 @@ class Rig:
         workers: int = 1,
         tls: bool = False,
         upstream_port: int | None = None,
-        stand_ins: StandInPorts | None = None,
+        fakes: FakePorts | None = None,
         sections: Mapping[str, Section] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> Server:
-        """With its defaults, but for what `sections` says. Without stand-ins there is no control plane, and
+        """With its defaults, but for what `sections` says. Without fakes there is no control plane, and
         the upstream token is given."""
         port, admin_port = free_ports(2)
         upstream = upstream_port or (self.upstream.tls if tls else self.upstream.guarded)
@@ -160,8 +160,8 @@ class Rig:
             own["Proxy"]["CertFile"] = str(self.certificate.cert_file)
             own["Proxy"]["KeyFile"] = str(self.certificate.key_file)
             own["Upstream"]["CaFile"] = str(self.ca_file)
-        if stand_ins is not None:
-            own["RuleSync"] = {"SaasBaseUrl": f"http://127.0.0.1:{stand_ins.control_plane}"}
+        if fakes is not None:
+            own["RuleSync"] = {"SaasBaseUrl": f"http://127.0.0.1:{fakes.control_plane}"}
         merged = {
             name: {**own.get(name, {}), **(sections or {}).get(name, {})}
             for name in {*own, *(sections or {})}
@@ -171,18 +171,18 @@ class Rig:
         command = [sys.executable, "-m", "proxy", "--config", str(config)]
         return self._spawn("graphward", command, port, environment=environment)
 
-    def stand_ins(self, behaviour: Literal["accepts", "down", "changes"]) -> tuple[Server, StandInPorts]:
-        """Control plane and identity provider; see bench/stand_ins.py."""
-        ports = StandInPorts(*free_ports(2))
+    def fakes(self, behaviour: Literal["accepts", "down", "changes"]) -> tuple[Server, FakePorts]:
+        """Control plane and identity provider; see bench/fakes.py."""
+        ports = FakePorts(*free_ports(2))
         command = [
             sys.executable,
             "-m",
-            "bench.stand_ins",
+            "bench.fakes",
             str(ports.control_plane),
             str(ports.identity),
             behaviour,
         ]
-        return self._spawn("stand-ins", command, ports.control_plane, core=cores().load), ports
+        return self._spawn("fakes", command, ports.control_plane, core=cores().load), ports
 
     # How
 

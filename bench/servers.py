@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from bench.tools import ROOT
-from tests.standins.lifeline import end_with_parent
+from tests.fakes.lifeline import end_with_parent
 
 START_SECONDS: Final = 20
 SETTLE_SECONDS: Final = 10

@@ -24,7 +24,7 @@ from proxy.audit.payload import encode
 from proxy.audit.spool import SpoolWriter
 from proxy.config.tls import client_tls
 from proxy.wire.signing import SIGNATURE_HEADER, sign_response
-from tests.standins.lifeline import end_with_parent
+from tests.fakes.lifeline import end_with_parent
 
 WORKERS = 2
 SECRET = b"s" * 32

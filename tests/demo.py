@@ -1,4 +1,4 @@
-"""The whole system at work on stand-ins: `./dev demo` shows it, `./dev demo --check` asserts it."""
+"""The whole system at work on fakes: `./dev demo` shows it, `./dev demo --check` asserts it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from tests.demo_rows import HR, REPORTING, Row, rows
-from tests.standins.identity import CLIENT_SECRET
-from tests.standins.server import Received
-from tests.standins.system import SIGNING_KEY, System, SystemFailedError
+from tests.fakes.identity import CLIENT_SECRET
+from tests.fakes.server import Received
+from tests.fakes.system import SIGNING_KEY, System, SystemFailedError
 
 RULESETS: Final = Path(__file__).parent.parent / "conf" / "demo"
 AUDIT_SECONDS: Final = 15
@@ -369,8 +369,8 @@ def hints(demo: Demo) -> Iterator[str]:
     yield "[bold]Where it is[/bold]"
     yield f"proxy {system.proxy_url}, its admin listener {system.admin_url}"
     yield f"control plane {system.control_plane_url}"
-    yield f"stand-in Graph {system.graph.base_url}, stand-in identity provider {system.identity.base_url}"
-    yield f"stand-in key vault {system.vault.base_url}, which holds the upstream client secret"
+    yield f"fake Graph {system.graph.base_url}, fake identity provider {system.identity.base_url}"
+    yield f"fake key vault {system.vault.base_url}, which holds the upstream client secret"
     yield f"settings, logs, audit spool and database: {system.directory}"
 
 

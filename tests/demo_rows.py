@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from tests.standins.examples import Example, examples
+from tests.fakes.examples import Example, examples
 
 HR: Final = "hr-sync"
 REPORTING: Final = "reporting"

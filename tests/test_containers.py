@@ -17,7 +17,7 @@ from controlplane.settings import read_settings
 from proxy.startup.settings import load
 from tests.controlplane.plane import FakeClock, started
 from tests.dependencies_reference import locked, needed_to_run
-from tests.standins.ports import free_port
+from tests.fakes.ports import free_port
 
 ROOT: Final = Path(__file__).parent.parent
 STEPS: Final = [

@@ -30,7 +30,7 @@ from tests.bytes.data_path import (
     read_reply,
     responding,
 )
-from tests.standins.certificates import CertificateAuthority
+from tests.fakes.certificates import CertificateAuthority
 
 FORGED = ok(b'{"forged":true}')
 END = b"0\r\n\r\n"

@@ -18,7 +18,7 @@ import brotli
 import pytest
 
 from tests.bytes.data_path import DataPath, Reply, UpstreamPeer, data_path, ok, read_reply, responding
-from tests.standins.examples import Example, examples
+from tests.fakes.examples import Example, examples
 
 CANARY = "c4n4ry-81f5"
 RESPONDED = [each for each in examples() if 200 <= each.status < 300]

@@ -36,7 +36,7 @@ from proxy.audit.spool import (
     spool_directory,
     used_bytes,
 )
-from tests.standins.lifeline import end_with_parent
+from tests.fakes.lifeline import end_with_parent
 
 ORG = "0193a1b2-0000-7000-8000-000000000001"
 OTHER = "0193a1b2-0000-7000-8000-000000000002"

@@ -19,7 +19,7 @@ from proxy.server.client.tls_listener import TlsListener
 from proxy.server.router import handler_for
 from proxy.startup.certificates import without_system_authorities
 from tests.bytes.data_path import DataPath, Reply, data_path, ok, read_reply, responding, until
-from tests.standins.certificates import CertificateAuthority, speak_old_tls
+from tests.fakes.certificates import CertificateAuthority, speak_old_tls
 
 
 @pytest.mark.parametrize("ours", ["server", "client"])

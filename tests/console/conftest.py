@@ -17,7 +17,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Response, StorageState, sync_playwright
 
 from tests.console.seed import PASSWORD, ROOT, Seeded, seed
-from tests.standins.lifeline import end_with_parent
+from tests.fakes.lifeline import end_with_parent
 
 CHROMIUM: Final = Path("/usr/bin/chromium")
 ARGUMENTS: Final = [

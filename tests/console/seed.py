@@ -52,7 +52,7 @@ from proxy.policy.ruleset_yaml import parse_ruleset
 from proxy.wire.audit_event import rfc3339, uuid7
 from tests.controlplane.inventory import Inventory
 from tests.controlplane.plane import FakeClock
-from tests.standins.examples import examples
+from tests.fakes.examples import examples
 
 ROOT: Final = Path(__file__).parents[2]
 DAY_MS: Final = 86_400_000

@@ -28,7 +28,7 @@ from schemathesis.specs.openapi.checks import (
 
 from controlplane.admin.openapi import description
 from tests.controlplane.plane import RULESET, write_settings
-from tests.standins.lifeline import end_with_parent
+from tests.fakes.lifeline import end_with_parent
 
 ROOT: Final = Path(__file__).parents[2]
 PASSWORD: Final = "correct horse battery staple"

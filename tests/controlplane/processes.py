@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.standins import commands
-from tests.standins.lifeline import end_with_parent
+from tests.fakes import commands
+from tests.fakes.lifeline import end_with_parent
 
 ROOT = Path(__file__).parents[2]
 _LISTENING = re.compile(r"listening on (\S+)")

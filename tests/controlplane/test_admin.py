@@ -19,7 +19,7 @@ from controlplane.requests import read_body
 from controlplane.secrets import digest, hash_password, is_password, mint
 from controlplane.store.interface import Operator, OperatorToken, RecordQuery, StoreError
 from tests.controlplane.plane import FakeClock, Plane, ProxyClient, Response, batch, started
-from tests.standins.certificates import CertificateAuthority
+from tests.fakes.certificates import CertificateAuthority
 
 PASSWORD = "correct horse battery staple"
 HASHED = hash_password(PASSWORD)

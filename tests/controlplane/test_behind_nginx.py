@@ -12,8 +12,8 @@ import pytest
 
 from tests.controlplane.plane import event
 from tests.controlplane.test_admin_audit import Reader, Trail, trail  # noqa: F401 - a fixture
-from tests.standins.lifeline import end_with_parent
-from tests.standins.ports import free_port
+from tests.fakes.lifeline import end_with_parent
+from tests.fakes.ports import free_port
 
 NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
 # Longer than an event takes, shorter than the stream's own next line, which would push it out of a buffer.

@@ -11,7 +11,7 @@ import pytest
 
 from tests.controlplane.plane import RULESET, write_settings
 from tests.controlplane.processes import cli, facts
-from tests.standins import commands
+from tests.fakes import commands
 
 pytestmark = pytest.mark.process
 

@@ -17,8 +17,8 @@ from controlplane.store.sqlite import SqliteStore
 from proxy.wire.audit_event import rfc3339
 from tests.controlplane.plane import event, write_settings
 from tests.controlplane.processes import cli, facts
+from tests.fakes import commands
 from tests.pure.har_files import SECRETS, entry, har
-from tests.standins import commands
 
 pytestmark = pytest.mark.process
 

@@ -21,12 +21,12 @@ import aiohttp
 import pytest
 
 from controlplane.clock import SystemClock
-from tests.controlplane.opensearch_standin import cluster
+from tests.controlplane.fake_opensearch import cluster
 from tests.controlplane.plane import HEARTBEAT, ProxyClient, batch, write_settings
 from tests.controlplane.processes import ROOT, cli, facts, server
-from tests.standins.certificates import CertificateAuthority
-from tests.standins.identity import CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn
-from tests.standins.ports import free_port, this_program
+from tests.fakes.certificates import CertificateAuthority
+from tests.fakes.identity import CLIENT_ID, CLIENT_SECRET, TENANT, FakeIdentityProvider
+from tests.fakes.ports import free_port, this_program
 
 pytestmark = pytest.mark.process
 
@@ -289,7 +289,9 @@ OidcClientSecret = "{secret}"
 """
 
 
-async def sign_on(directory: Path, provider: IdentityStandIn, secret: str = CLIENT_SECRET) -> dict[str, str]:
+async def sign_on(
+    directory: Path, provider: FakeIdentityProvider, secret: str = CLIENT_SECRET
+) -> dict[str, str]:
     issuer = f"{provider.base_url}/{TENANT}/v2.0"
     section = PROVIDED.format(issuer=issuer, client=CLIENT_ID, secret=secret)
     (directory / "c.toml").write_text(section, "utf-8")
@@ -299,7 +301,7 @@ async def sign_on(directory: Path, provider: IdentityStandIn, secret: str = CLIE
 
 
 async def test_a_provider_that_knows_this_console_is_told_where_to_lead_back_to(tmp_path: Path) -> None:
-    async with IdentityStandIn() as provider:
+    async with FakeIdentityProvider() as provider:
         found = await sign_on(tmp_path, provider)
     assert found["status"] == "ok"
     assert "https://console.contoso.test/login/single-sign-on/callback" in found["found"]
@@ -312,7 +314,7 @@ async def test_what_keeps_single_sign_on_from_working_is_told(tmp_path: Path, fa
         "template": "write the tenant's own id in place of {tenantid}",
         "away": "responded with 503",
     }
-    async with IdentityStandIn() as provider:
+    async with FakeIdentityProvider() as provider:
         if fault == "secret":
             wrong: dict[str, object] = {"error": "invalid_client"}
             wrong["error_description"] = "the secret has expired"

@@ -16,7 +16,7 @@ from proxy.config import Address
 from proxy.config.listening import holder, not_listening
 from tests.controlplane.plane import write_settings
 from tests.controlplane.processes import cli
-from tests.standins.ports import free_port, this_program
+from tests.fakes.ports import free_port, this_program
 
 PROC = Path("/proc")
 

@@ -30,7 +30,7 @@ from tests.controlplane.plane import (
 )
 from tests.controlplane.test_metrics import scraped
 from tests.controlplane.visitor import visiting
-from tests.standins.ports import free_port
+from tests.fakes.ports import free_port
 
 ADA = local_actor("ada")
 DAY_MS = 86_400_000

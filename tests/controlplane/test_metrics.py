@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from controlplane.store.sqlite import SqliteStore
 from tests.controlplane.plane import FakeClock, Plane, ProxyClient, batch, started
-from tests.standins.ports import free_port
+from tests.fakes.ports import free_port
 
 _PREFIX = "graphward_controlplane_"
 

@@ -15,8 +15,8 @@ import pytest
 from proxy.process.own_process import foreign, foreign_above, make_file
 from tests.controlplane.plane import write_settings
 from tests.controlplane.processes import ROOT, facts
-from tests.standins import commands
-from tests.standins.readable import as_if_all_could_read_the_checkout
+from tests.fakes import commands
+from tests.fakes.readable import as_if_all_could_read_the_checkout
 
 NOBODY = 65534
 NO_STORE = (

@@ -14,7 +14,7 @@ import pytest
 from tests.controlplane.plane import AUDIT, HEARTBEAT, FakeClock, Plane, ProxyClient, batch, event, started
 from tests.controlplane.test_fleet import shown
 from tests.controlplane.test_metrics import scraped
-from tests.standins.ports import free_port
+from tests.fakes.ports import free_port
 
 
 async def reused(plane: Plane, proxy: ProxyClient) -> tuple[int, int | None]:

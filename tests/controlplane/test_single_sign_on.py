@@ -26,9 +26,9 @@ from controlplane.settings import read_settings
 from controlplane.store.interface import Operator, RecordQuery
 from proxy.config import SettingsError
 from tests.controlplane.plane import FakeClock, Plane, started, write_settings
-from tests.standins.identity import CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn
-from tests.standins.ports import free_port
-from tests.standins.server import Response
+from tests.fakes.identity import CLIENT_ID, CLIENT_SECRET, TENANT, FakeIdentityProvider
+from tests.fakes.ports import free_port
+from tests.fakes.server import Response
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Browser:
 @dataclass
 class Console:
     plane: Plane
-    provider: IdentityStandIn
+    provider: FakeIdentityProvider
     browser: Browser
     address: str
 
@@ -93,7 +93,7 @@ class Console:
 async def console(tmp_path: Path) -> AsyncIterator[Console]:
     clock = FakeClock(round(time.time() * 1000))
     port = free_port()
-    async with IdentityStandIn() as provider:
+    async with FakeIdentityProvider() as provider:
         section = (
             f'Listen = "127.0.0.1:{port}"\nPublicBaseUrl = "http://127.0.0.1:{port}"\n'
             f'OidcIssuer = "{provider.base_url}/{TENANT}/v2.0"\n'

@@ -15,7 +15,7 @@ from proxy.agent.journal import Journal
 from proxy.audit.payload import encode
 from proxy.audit.record import Record
 from proxy.audit.spool import SpoolWriter
-from tests.standins.lifeline import end_with_parent
+from tests.fakes.lifeline import end_with_parent
 
 MIB = 1024 * 1024
 
@@ -101,7 +101,7 @@ from pathlib import Path
 from proxy.agent.audit import Audit, AuditOptions
 from proxy.config.tls import client_tls
 from proxy.agent.control_plane import ControlPlane, Identity, open_session
-from tests.standins.control_plane import API_KEY, HMAC_SECRET
+from tests.fakes.control_plane import API_KEY, HMAC_SECRET
 
 async def main():
     stop = asyncio.Event()

@@ -22,7 +22,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tests.standins.system import CODE, System
+from tests.fakes.system import CODE, System
 
 LONG: Final = os.environ.get("GRAPHWARD_LONG") == "1"
 WAIT_SECONDS: Final = 40

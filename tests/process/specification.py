@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
-from tests.standins import commands
-from tests.standins.control_plane import API_KEY, HMAC_SECRET
-from tests.standins.lifeline import end_with_parent
-from tests.standins.server import RawResponse
-from tests.standins.system import Application, System
+from tests.fakes import commands
+from tests.fakes.control_plane import API_KEY, HMAC_SECRET
+from tests.fakes.lifeline import end_with_parent
+from tests.fakes.server import RawResponse
+from tests.fakes.system import Application, System
 
 T = TypeVar("T")
 
@@ -306,7 +306,7 @@ class Operator:
         return AgentClient(base_url, keys["apiKey"], keys["hmacSecret"], keys["proxyId"])
 
 
-# Stand-ins, which live on a loop of their own so that tests can block
+# Fakes, which live on a loop of their own so that tests can block
 
 
 class Loop:
@@ -441,7 +441,7 @@ def whole_system(
         loop.close()
 
 
-def standin_proxy_settings(
+def fake_proxy_settings(
     directory: Path, control_plane: str, upstream: str, admin_port: int, more: str = ""
 ) -> Path:
     """Settings of a proxy whose control plane is the scripted one."""

@@ -20,8 +20,8 @@ from proxy.agent.credentials.provider import CredentialError, UpstreamToken
 from proxy.agent.credentials.static import StaticProvider
 from proxy.config.tls import client_tls
 from proxy.ipc.channel import Channel, Credential, CredentialUnavailable, Message, channel_pair
-from tests.standins.identity import CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn
-from tests.standins.server import Response
+from tests.fakes.identity import CLIENT_ID, CLIENT_SECRET, TENANT, FakeIdentityProvider
+from tests.fakes.server import Response
 
 SCOPE = "https://graph.microsoft.com/.default"
 
@@ -212,7 +212,7 @@ async def test_a_static_token_has_no_end() -> None:
 
 
 @asynccontextmanager
-async def provider_for(identity: IdentityStandIn, **changes: Any) -> AsyncIterator[EnvironmentProvider]:
+async def provider_for(identity: FakeIdentityProvider, **changes: Any) -> AsyncIterator[EnvironmentProvider]:
     options: dict[str, Any] = {
         "authority_url": identity.base_url,
         "tenant_id": TENANT,
@@ -225,7 +225,7 @@ async def provider_for(identity: IdentityStandIn, **changes: Any) -> AsyncIterat
 
 
 async def test_client_credentials_are_exchanged_for_a_token() -> None:
-    async with IdentityStandIn() as identity, provider_for(identity) as provider:
+    async with FakeIdentityProvider() as identity, provider_for(identity) as provider:
         token = await provider.fetch()
         assert identity.accepts(token.token)
         assert token.expires_at == 1000.0 + 3599
@@ -235,7 +235,7 @@ async def test_client_credentials_are_exchanged_for_a_token() -> None:
         assert request.value("Content-Type").startswith("application/x-www-form-urlencoded")
 
 
-class Responding(IdentityStandIn):
+class Responding(FakeIdentityProvider):
     """An identity provider that responds with what the test says."""
 
     def __init__(self, response: Response) -> None:
@@ -287,7 +287,7 @@ def ok(**members: Any) -> Response:
         Response(201, (), ok().body),
         Response(204),
         Response(302, (("Location", "/"),)),
-        Response(400, (), b'{"error": "invalid_client", "error_description": "stand-in~client.secret"}'),
+        Response(400, (), b'{"error": "invalid_client", "error_description": "fake~client.secret"}'),
         Response(500),
     ],
 )
@@ -335,7 +335,7 @@ async def test_a_lifetime_in_quotes_is_understood() -> None:
 
 
 async def test_a_throttling_identity_provider_is_left_alone_as_long_as_it_asks() -> None:
-    async with IdentityStandIn() as identity, provider_for(identity) as provider:
+    async with FakeIdentityProvider() as identity, provider_for(identity) as provider:
         identity.mode = "throttled"
         with pytest.raises(CredentialError) as failure:
             await provider.fetch()
@@ -344,7 +344,7 @@ async def test_a_throttling_identity_provider_is_left_alone_as_long_as_it_asks()
 
 
 async def test_an_identity_provider_that_is_not_there_is_a_failure() -> None:
-    async with IdentityStandIn() as identity:
+    async with FakeIdentityProvider() as identity:
         identity.mode = "down"
         async with provider_for(identity) as provider:
             with pytest.raises(CredentialError):
@@ -354,7 +354,7 @@ async def test_an_identity_provider_that_is_not_there_is_a_failure() -> None:
 async def test_neither_secret_nor_token_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     report = Told()
-    async with IdentityStandIn() as identity, provider_for(identity) as provider:
+    async with FakeIdentityProvider() as identity, provider_for(identity) as provider:
         identity.mode = "garbage"
         manager = CredentialManager(provider, announce=report, clock=lambda: 1000.0, first_backoff=0.01)
         async with managing(manager):

@@ -13,9 +13,9 @@ import pytest
 from proxy.agent.collector import Collector
 from proxy.agent.journal import Journal
 from proxy.audit.spool import SpoolWriter, used_bytes
+from tests.fakes.control_plane import FakeControlPlane
 from tests.process.agent_parts import MIB, collect_all, collector, payload, spool_writer
 from tests.process.test_agent_shipper import Rig, journal_with, rig
-from tests.standins.control_plane import ControlPlaneStandIn
 
 pytestmark = pytest.mark.process
 
@@ -65,7 +65,7 @@ async def test_nothing_is_lost_and_nothing_has_to_be_restarted(small_disk: Path)
     disk = os.statvfs(small_disk)
     filler = small_disk / "somebody-else"
     filler.write_bytes(b"\0" * (disk.f_bavail * disk.f_bsize))
-    async with ControlPlaneStandIn() as control, rig(journal, control) as parts:
+    async with FakeControlPlane() as control, rig(journal, control) as parts:
         await _until_arrived(control, parts, part, recorded)
         spool.maintain()
         assert spool.ready
@@ -91,7 +91,7 @@ async def test_a_backlog_that_is_larger_than_the_room_goes_out_bit_by_bit(small_
     filler = small_disk / "somebody-else"
     filler.write_bytes(b"\0" * (disk.f_bavail * disk.f_bsize - 256 * 1024))
     part = collector(retention, journal, max_bytes=1 << 40)
-    async with ControlPlaneStandIn() as control, rig(journal, control) as parts:
+    async with FakeControlPlane() as control, rig(journal, control) as parts:
         await _until_arrived(control, parts, part, recorded)
     spool.close()
 
@@ -104,7 +104,7 @@ async def test_what_is_all_sent_of_many_organisations_makes_way(tmp_path: Path, 
     spool = spool_writer(tmp_path)
     spool.maintain()
     part = collector(tmp_path, journal, max_bytes=4 * MIB, when_full=when_full)
-    async with ControlPlaneStandIn() as control, rig(journal, control) as parts:
+    async with FakeControlPlane() as control, rig(journal, control) as parts:
         await parts.ship()
         assert used_bytes(tmp_path) > 4 * MIB
         spool.append("org-0", payload(1, "org-0"))
@@ -116,7 +116,7 @@ async def test_what_is_all_sent_of_many_organisations_makes_way(tmp_path: Path, 
     spool.close()
 
 
-async def _until_arrived(control: ControlPlaneStandIn, parts: Rig, part: Collector, count: int) -> None:
+async def _until_arrived(control: FakeControlPlane, parts: Rig, part: Collector, count: int) -> None:
     loop, disk = asyncio.get_running_loop(), parts.shipper._disk
     for _ in range(400):
         parts.shipper.notify(await loop.run_in_executor(disk, parts.journal.pending))

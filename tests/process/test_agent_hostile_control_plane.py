@@ -19,22 +19,22 @@ from proxy.agent.credentials.identity_provider import IdentityProvider
 from proxy.agent.credentials.provider import CredentialError
 from proxy.config.tls import client_tls
 from proxy.ipc.channel import Rules
+from tests.fakes.certificates import CertificateAuthority, speak_old_tls
+from tests.fakes.control_plane import API_KEY, HMAC_SECRET, FakeControlPlane, accepted, hang
+from tests.fakes.server import RawResponse, Response
 from tests.process.agent_parts import spool_writer, write
 from tests.process.test_agent_process import a_proxy
 from tests.process.test_agent_shipper import journal_with, rig
 from tests.process.test_agent_sync import Announcements, changed, syncing
-from tests.standins.certificates import CertificateAuthority, speak_old_tls
-from tests.standins.control_plane import API_KEY, HMAC_SECRET, ControlPlaneStandIn, accepted, hang
-from tests.standins.server import RawResponse, Response
 
 SYNC = "/api/v1/agent/sync"
 IDENTITY = Identity(API_KEY, HMAC_SECRET.encode())
 
 
 @pytest.fixture
-async def control() -> AsyncIterator[ControlPlaneStandIn]:
-    async with ControlPlaneStandIn() as stand_in:
-        yield stand_in
+async def control() -> AsyncIterator[FakeControlPlane]:
+    async with FakeControlPlane() as fake:
+        yield fake
 
 
 NESTED = [
@@ -47,7 +47,7 @@ NESTED = [
 @pytest.mark.parametrize("body", NESTED)
 @pytest.mark.parametrize("status", [200, 304, 401, 503])
 async def test_no_depth_of_an_unsigned_response_ends_the_sync(
-    tmp_path: Path, control: ControlPlaneStandIn, status: int, body: bytes
+    tmp_path: Path, control: FakeControlPlane, status: int, body: bytes
 ) -> None:
     async with syncing(control, tmp_path / "snapshot.json", Announcements(), require_signed=False) as sync:
         control.sync_script.append(Response(status, (), body))
@@ -57,7 +57,7 @@ async def test_no_depth_of_an_unsigned_response_ends_the_sync(
 
 @pytest.mark.parametrize("etag", ['"\xff"', '"\x7f"', '"\x01"', '"a\tb"', '"' + "x" * 7000 + '"', ""])
 async def test_an_etag_that_cannot_be_sent_back_is_not_kept(
-    tmp_path: Path, control: ControlPlaneStandIn, etag: str
+    tmp_path: Path, control: FakeControlPlane, etag: str
 ) -> None:
     """It is in no signature: kept, it would end the agent, or every sync from then on, restarts included."""
 
@@ -76,7 +76,7 @@ async def test_an_etag_that_cannot_be_sent_back_is_not_kept(
 @pytest.mark.parametrize("body", NESTED)
 @pytest.mark.parametrize("status", [401, 429, 500])
 async def test_no_depth_of_a_response_stops_deliveries(
-    tmp_path: Path, control: ControlPlaneStandIn, status: int, body: bytes
+    tmp_path: Path, control: FakeControlPlane, status: int, body: bytes
 ) -> None:
     control.audit_script.append(Response(status, (("Retry-After", "0"),), body))
     async with rig(journal_with(tmp_path, {"org-1": 3}), control) as parts:
@@ -85,7 +85,7 @@ async def test_no_depth_of_a_response_stops_deliveries(
 
 
 async def test_a_signed_acceptance_of_another_batch_is_none(
-    tmp_path: Path, control: ControlPlaneStandIn
+    tmp_path: Path, control: FakeControlPlane
 ) -> None:
     control.audit_script.append(accepted(batchId="another"))
     async with rig(journal_with(tmp_path, {"org-1": 3}), control) as parts:
@@ -97,7 +97,7 @@ async def test_a_signed_acceptance_of_another_batch_is_none(
 @pytest.mark.parametrize(("count", "duplicate"), [(3, False), (1, False), (1, True)])
 async def test_events_whose_ids_somebody_used_before_are_named(
     tmp_path: Path,
-    control: ControlPlaneStandIn,
+    control: FakeControlPlane,
     caplog: pytest.LogCaptureFixture,
     count: int,
     duplicate: bool,
@@ -116,7 +116,7 @@ def _bomb(coding: str, size: int) -> bytes:
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br"])
-async def test_a_response_that_unfolds_without_end_is_cut(control: ControlPlaneStandIn, coding: str) -> None:
+async def test_a_response_that_unfolds_without_end_is_cut(control: FakeControlPlane, coding: str) -> None:
     bomb = _bomb(coding, 50_000_000)
     head = f"HTTP/1.1 200 OK\r\nContent-Encoding: {coding}\r\nContent-Length: {len(bomb)}\r\n\r\n"
     control.raw_responses[SYNC] = RawResponse(head.encode() + bomb)
@@ -153,7 +153,7 @@ NO_RESPONSES = {
 
 
 @pytest.mark.parametrize("name", NO_RESPONSES)
-async def test_what_is_no_response_is_a_failed_call(control: ControlPlaneStandIn, name: str) -> None:
+async def test_what_is_no_response_is_a_failed_call(control: FakeControlPlane, name: str) -> None:
     control.raw_responses[SYNC] = RawResponse(NO_RESPONSES[name])
     async with open_session(client_tls(None)) as session:
         calls = ControlPlane(session, IDENTITY, timeout_seconds=10)
@@ -164,7 +164,7 @@ async def test_what_is_no_response_is_a_failed_call(control: ControlPlaneStandIn
         assert (await calls.get(control.base_url + SYNC, {}, max_bytes=64 * 1024)).is_signed
 
 
-async def test_a_dripping_response_is_cut_by_total_time(control: ControlPlaneStandIn) -> None:
+async def test_a_dripping_response_is_cut_by_total_time(control: FakeControlPlane) -> None:
     async def drip() -> AsyncIterator[bytes]:
         while True:
             yield b" "
@@ -178,8 +178,8 @@ async def test_a_dripping_response_is_cut_by_total_time(control: ControlPlaneSta
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_a_redirect_takes_the_credentials_nowhere(control: ControlPlaneStandIn, status: int) -> None:
-    async with ControlPlaneStandIn(record=True) as elsewhere, open_session(client_tls(None)) as session:
+async def test_a_redirect_takes_the_credentials_nowhere(control: FakeControlPlane, status: int) -> None:
+    async with FakeControlPlane(record=True) as elsewhere, open_session(client_tls(None)) as session:
         control.sync_script.append(Response(status, (("Location", elsewhere.base_url + SYNC),)))
         response = await ControlPlane(session, IDENTITY).get(control.base_url + SYNC, {}, max_bytes=65536)
         assert (response.status, response.is_signed) == (status, False)
@@ -197,7 +197,7 @@ async def test_a_certificate_that_proves_nothing_gets_no_request(tmp_path: Path,
     else:
         certificate = CertificateAuthority(tmp_path / "theirs").server()
     async with (
-        ControlPlaneStandIn(tls=certificate, record=True) as control,
+        FakeControlPlane(tls=certificate, record=True) as control,
         open_session(client_tls(trusted)) as session,
     ):
         with pytest.raises(CallFailed, match=r"[Cc]ertificate"):
@@ -211,7 +211,7 @@ async def test_a_stranger_s_certificate_or_old_tls_gets_no_request(tmp_path: Pat
     ours = CertificateAuthority(tmp_path / "ours").ca_file if trusts == "a file of its own" else None
     certificate = authority.server()
     async with (
-        ControlPlaneStandIn(tls=certificate, record=True) as control,
+        FakeControlPlane(tls=certificate, record=True) as control,
         open_session(client_tls(ours)) as session,
     ):
         with pytest.raises(CallFailed, match="CERTIFICATE_VERIFY_FAILED"):
@@ -232,7 +232,7 @@ async def test_a_stranger_s_certificate_or_old_tls_gets_no_request(tmp_path: Pat
 @pytest.mark.parametrize("body", NESTED)
 @pytest.mark.parametrize("status", [200, 400, 503])
 async def test_no_depth_of_an_identity_provider_s_response_is_more_than_a_failure(
-    control: ControlPlaneStandIn, status: int, body: bytes
+    control: FakeControlPlane, status: int, body: bytes
 ) -> None:
     control.raw_responses["/t/oauth2/v2.0/token"] = RawResponse(
         f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.control_plane import FakeControlPlane, Script, break_off, error
+from tests.fakes.server import Response
 from tests.process.agent_parts import AUDITING_AGENT, WORKER, start
-from tests.standins.control_plane import ControlPlaneStandIn, Script, break_off, error
-from tests.standins.server import Response
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
@@ -28,7 +28,7 @@ async def killed(process: asyncio.subprocess.Process) -> None:
     await process.wait()
 
 
-async def agent_for(directory: Path, control: ControlPlaneStandIn) -> asyncio.subprocess.Process:
+async def agent_for(directory: Path, control: FakeControlPlane) -> asyncio.subprocess.Process:
     agent = await start(AUDITING_AGENT, str(directory), control.base_url + "/api/v1/agent/audit")
     assert agent.stdout is not None
     await agent.stdout.readline()
@@ -38,7 +38,7 @@ async def agent_for(directory: Path, control: ControlPlaneStandIn) -> asyncio.su
 async def test_no_kill_of_worker_or_agent_loses_or_doubles_an_event(tmp_path: Path) -> None:
     chance = random.Random(11)
     failures: list[Script] = [Response(202), Response(503), break_off, error(429, "rateLimited")]
-    async with ControlPlaneStandIn() as control:
+    async with FakeControlPlane() as control:
         recorded = 0
         worker = await start(WORKER, str(tmp_path), "1", "2000")
         agent = await agent_for(tmp_path, control)
@@ -70,7 +70,7 @@ async def test_no_kill_of_worker_or_agent_loses_or_doubles_an_event(tmp_path: Pa
 
 
 async def test_sigterm_delivers_what_workers_that_have_ended_left(tmp_path: Path) -> None:
-    async with ControlPlaneStandIn() as control:
+    async with FakeControlPlane() as control:
         worker = await start(WORKER, str(tmp_path), "1", "2000")
         agent = await agent_for(tmp_path, control)
         await control.until(lambda: bool(control.events))
@@ -83,7 +83,7 @@ async def test_sigterm_delivers_what_workers_that_have_ended_left(tmp_path: Path
 
 
 async def test_a_second_agent_on_the_directory_waits_for_the_first(tmp_path: Path) -> None:
-    async with ControlPlaneStandIn() as control:
+    async with FakeControlPlane() as control:
         first = await agent_for(tmp_path, control)
         second = await agent_for(tmp_path, control)
         worker = await start(WORKER, str(tmp_path), "1", "2000")

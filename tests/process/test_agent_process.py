@@ -39,30 +39,30 @@ from proxy.rules.snapshot import read_snapshot
 from proxy.rules.stops import NOTHING_STOPPED
 from proxy.startup.certificates import certificates
 from proxy.startup.settings import Settings, load
+from tests.fakes.certificates import CertificateAuthority
+from tests.fakes.control_plane import API_KEY, HMAC_SECRET, FakeControlPlane, ruleset_yaml, sync_body
+from tests.fakes.identity import CLIENT_ID, CLIENT_SECRET, TENANT, FakeIdentityProvider
+from tests.fakes.key_vault import FakeKeyVault, FakeManagedIdentity
+from tests.fakes.lifeline import end_with_parent
+from tests.fakes.ports import free_port
+from tests.fakes.server import Response
 from tests.process.agent_parts import spool_writer, write
-from tests.standins.certificates import CertificateAuthority
-from tests.standins.control_plane import API_KEY, HMAC_SECRET, ControlPlaneStandIn, ruleset_yaml, sync_body
-from tests.standins.identity import CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn
-from tests.standins.key_vault import KeyVaultStandIn, ManagedIdentityStandIn
-from tests.standins.lifeline import end_with_parent
-from tests.standins.ports import free_port
-from tests.standins.server import Response
 
 pytestmark = pytest.mark.process
 
 
-CLIENTS = {"client-of-mail": "stand-in~mail.secret", "client-of-files": "stand-in~files.secret"}
+CLIENTS = {"client-of-mail": "fake~mail.secret", "client-of-files": "fake~files.secret"}
 IDENTITIES = """
 [[Credentials.Identities]]
 Name = "mail"
 ClientId = "client-of-mail"
-ClientSecret = "stand-in~mail.secret"
+ClientSecret = "fake~mail.secret"
 SecretName = "graph-mail"
 Applications = ["client-1"]
 [[Credentials.Identities]]
 Name = "files"
 ClientId = "client-of-files"
-ClientSecret = "stand-in~files.secret"
+ClientSecret = "fake~files.secret"
 SecretName = "graph-files"
 Organisations = ["org-2"]
 """
@@ -71,8 +71,8 @@ OWNERS = {"default": CLIENT_ID, "mail": "client-of-mail", "files": "client-of-fi
 
 def settings_for(
     directory: Path,
-    control: ControlPlaneStandIn,
-    identity: IdentityStandIn,
+    control: FakeControlPlane,
+    identity: FakeIdentityProvider,
     port: int,
     more: str,
     environ: Mapping[str, str],
@@ -130,8 +130,8 @@ class Worker:
 @dataclass
 class Running:
     directory: Path
-    control: ControlPlaneStandIn
-    identity: IdentityStandIn
+    control: FakeControlPlane
+    identity: FakeIdentityProvider
     settings: Settings
     counters: c.CounterPages
     agent_ends: list[socket.socket]
@@ -186,7 +186,7 @@ class Running:
 async def a_proxy(
     directory: Path, more: str = "", environ: Mapping[str, str] | None = None
 ) -> AsyncIterator[Running]:
-    async with ControlPlaneStandIn() as control, IdentityStandIn() as identity:
+    async with FakeControlPlane() as control, FakeIdentityProvider() as identity:
         identity.more_clients = dict(CLIENTS)
         pairs = [channel_pair() for _ in range(2)]
         running = Running(
@@ -709,8 +709,8 @@ async def test_each_identity_is_proved_by_its_own_secret_of_the_vault(
 ) -> None:
     authority = CertificateAuthority(tmp_path / "certificates")
     async with (
-        ManagedIdentityStandIn() as managed_identity,
-        KeyVaultStandIn(managed_identity, tls=authority.server()) as vault,
+        FakeManagedIdentity() as managed_identity,
+        FakeKeyVault(managed_identity, tls=authority.server()) as vault,
     ):
         vault.put("graph-client", CLIENT_SECRET)
         vault.put("graph-mail", CLIENTS["client-of-mail"])  # and none for files yet

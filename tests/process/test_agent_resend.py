@@ -14,6 +14,10 @@ from typing import Any
 import pytest
 
 from proxy.agent.resend import Resender
+from tests.fakes import commands
+from tests.fakes.control_plane import FakeControlPlane, accepted, error, foreign
+from tests.fakes.server import Response
+from tests.fakes.system import System
 from tests.process.proxy_parts import (
     assert_no_gap,
     client_of,
@@ -25,10 +29,6 @@ from tests.process.proxy_parts import (
     whole_system,
 )
 from tests.process.test_agent_shipper import Rig, journal_with, rig
-from tests.standins import commands
-from tests.standins.control_plane import ControlPlaneStandIn, accepted, error, foreign
-from tests.standins.server import Response
-from tests.standins.system import System
 
 
 @dataclass
@@ -53,15 +53,15 @@ class Refused:
 
 
 @pytest.fixture
-async def control() -> AsyncIterator[ControlPlaneStandIn]:
-    async with ControlPlaneStandIn() as stand_in:
-        yield stand_in
+async def control() -> AsyncIterator[FakeControlPlane]:
+    async with FakeControlPlane() as fake:
+        yield fake
 
 
 @asynccontextmanager
 async def refused(
     directory: Path,
-    control: ControlPlaneStandIn,
+    control: FakeControlPlane,
     batches: int = 1,
 ) -> AsyncIterator[Refused]:
     control.audit_script.extend([error(403, "notAuthorisedForTenant")] * batches)
@@ -84,7 +84,7 @@ async def refused(
 
 async def test_what_was_moved_arrives_byte_for_byte_and_is_gone(
     tmp_path: Path,
-    control: ControlPlaneStandIn,
+    control: FakeControlPlane,
 ) -> None:
     async with refused(tmp_path, control, batches=2) as found:
         assert (len(found.rejected), control.seqs("org-1")) == (2, [])
@@ -98,7 +98,7 @@ async def test_what_was_moved_arrives_byte_for_byte_and_is_gone(
 
 async def test_what_is_refused_again_goes_back_with_the_new_response(
     tmp_path: Path,
-    control: ControlPlaneStandIn,
+    control: FakeControlPlane,
 ) -> None:
     async with refused(tmp_path, control) as found:
         (before,) = (json.loads(path.read_bytes()) for path in found.rejected)
@@ -126,7 +126,7 @@ async def test_what_is_refused_again_goes_back_with_the_new_response(
 )
 async def test_what_says_nothing_of_the_batch_keeps_it_for_the_next_time(
     tmp_path: Path,
-    control: ControlPlaneStandIn,
+    control: FakeControlPlane,
     response: Response,
 ) -> None:
     async with refused(tmp_path, control) as found:
@@ -140,7 +140,7 @@ async def test_what_says_nothing_of_the_batch_keeps_it_for_the_next_time(
 
 async def test_who_stands_in_between_puts_off_for_minutes_at_most(
     tmp_path: Path,
-    control: ControlPlaneStandIn,
+    control: FakeControlPlane,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -159,7 +159,7 @@ async def test_who_stands_in_between_puts_off_for_minutes_at_most(
 )
 async def test_after_48_hours_or_if_the_id_is_taken_the_events_go_out_under_a_new_one(
     tmp_path: Path,
-    control: ControlPlaneStandIn,
+    control: FakeControlPlane,
     response: Response,
 ) -> None:
     async with refused(tmp_path, control) as found:
@@ -174,7 +174,7 @@ async def test_after_48_hours_or_if_the_id_is_taken_the_events_go_out_under_a_ne
 @pytest.mark.parametrize("content", [b"", b"{}", b"[" * 100_000, b'{"batch":{}}'])
 async def test_what_is_no_batch_goes_back_as_it_is_and_holds_up_nothing(
     tmp_path: Path,
-    control: ControlPlaneStandIn,
+    control: FakeControlPlane,
     content: bytes,
 ) -> None:
     async with refused(tmp_path, control) as found:

@@ -19,19 +19,19 @@ from proxy.agent.retry import retry_after
 from proxy.agent.shipper import LARGEST_BODY, Shipper
 from proxy.audit.record import decode, event_of, lines_of
 from proxy.config.tls import client_tls
-from tests.process.agent_parts import MIB, one_thread, payload
-from tests.standins import server
-from tests.standins.control_plane import (
+from tests.fakes import server
+from tests.fakes.control_plane import (
     API_KEY,
     HMAC_SECRET,
-    ControlPlaneStandIn,
+    FakeControlPlane,
     accepted,
     break_off,
     error,
     foreign,
     hang,
 )
-from tests.standins.server import Response
+from tests.fakes.server import Response
+from tests.process.agent_parts import MIB, one_thread, payload
 
 NOW_MS = 4_000_000_000_000  # events of the future are never a backlog
 
@@ -55,7 +55,7 @@ def add(journal: Journal, counts: dict[str, int], **fields: Any) -> None:
 class Rig:
     journal: Journal
     shipper: Shipper
-    control: ControlPlaneStandIn
+    control: FakeControlPlane
 
     async def ship(self, condition: Callable[[], bool] | None = None) -> None:
         """Ships until all is delivered, or until the condition holds."""
@@ -70,7 +70,7 @@ class Rig:
 @asynccontextmanager
 async def rig(
     journal: Journal,
-    control: ControlPlaneStandIn,
+    control: FakeControlPlane,
     *,
     timeout_seconds: float = 30.0,
     require_signed: bool = True,
@@ -96,12 +96,12 @@ async def rig(
 
 
 @pytest.fixture
-async def control() -> AsyncIterator[ControlPlaneStandIn]:
-    async with ControlPlaneStandIn() as stand_in:
-        yield stand_in
+async def control() -> AsyncIterator[FakeControlPlane]:
+    async with FakeControlPlane() as fake:
+        yield fake
 
 
-async def test_all_events_arrive_once_and_in_order(tmp_path: Path, control: ControlPlaneStandIn) -> None:
+async def test_all_events_arrive_once_and_in_order(tmp_path: Path, control: FakeControlPlane) -> None:
     journal = journal_with(tmp_path, {"org-1": 350, "org-2": 20})
     async with rig(journal, control) as parts:
         await parts.ship()
@@ -112,7 +112,7 @@ async def test_all_events_arrive_once_and_in_order(tmp_path: Path, control: Cont
     ) == 3
 
 
-async def test_the_body_is_the_envelope_of_the_contract(tmp_path: Path, control: ControlPlaneStandIn) -> None:
+async def test_the_body_is_the_envelope_of_the_contract(tmp_path: Path, control: FakeControlPlane) -> None:
     journal = journal_with(tmp_path, {"org-1": 2})
     async with rig(journal, control) as parts:
         await parts.ship()
@@ -137,7 +137,7 @@ async def test_the_body_is_the_envelope_of_the_contract(tmp_path: Path, control:
     ],
 )
 async def test_a_failure_keeps_the_batch_and_sends_the_same_bytes_again(
-    tmp_path: Path, control: ControlPlaneStandIn, failure: Any
+    tmp_path: Path, control: FakeControlPlane, failure: Any
 ) -> None:
     control.audit_script.extend([failure, failure])
     journal = journal_with(tmp_path, {"org-1": 7})
@@ -148,7 +148,7 @@ async def test_a_failure_keeps_the_batch_and_sends_the_same_bytes_again(
 
 
 async def test_a_server_that_hangs_is_left_and_the_batch_sent_again(
-    tmp_path: Path, control: ControlPlaneStandIn
+    tmp_path: Path, control: FakeControlPlane
 ) -> None:
     control.audit_script.append(hang)
     journal = journal_with(tmp_path, {"org-1": 7})
@@ -159,7 +159,7 @@ async def test_a_server_that_hangs_is_left_and_the_batch_sent_again(
 
 
 async def test_a_control_plane_that_is_not_there_is_waited_for(tmp_path: Path) -> None:
-    async with ControlPlaneStandIn() as first:
+    async with FakeControlPlane() as first:
         port = first.port
     journal = journal_with(tmp_path, {"org-1": 7})
     async with rig(journal, first) as parts:
@@ -167,13 +167,13 @@ async def test_a_control_plane_that_is_not_there_is_waited_for(tmp_path: Path) -
         while not parts.shipper.problems():  # noqa: ASYNC110 - nothing tells of a call that nobody responded
             await asyncio.sleep(0.01)
         assert "org-1" in parts.shipper.problems()
-        async with ControlPlaneStandIn(port=port) as second:
+        async with FakeControlPlane(port=port) as second:
             await second.until(lambda: len(second.seqs("org-1")) == 7)
             await asyncio.gather(*parts.shipper._tasks.values())
             assert parts.shipper.problems() == {}
 
 
-async def test_retry_after_is_never_undercut(tmp_path: Path, control: ControlPlaneStandIn) -> None:
+async def test_retry_after_is_never_undercut(tmp_path: Path, control: FakeControlPlane) -> None:
     control.audit_script.append(error(429, "rateLimited", ("Retry-After", "2")))
     journal = journal_with(tmp_path, {"org-1": 7})
     async with rig(journal, control) as parts:
@@ -184,7 +184,7 @@ async def test_retry_after_is_never_undercut(tmp_path: Path, control: ControlPla
 
 
 async def test_who_stands_in_between_puts_off_for_minutes_at_most(
-    tmp_path: Path, control: ControlPlaneStandIn, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, control: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A control plane says why it responds with 429, and is believed."""
     monkeypatch.setattr("proxy.agent.shipper._STRANGERS_WAIT", 0.5)
@@ -195,7 +195,7 @@ async def test_who_stands_in_between_puts_off_for_minutes_at_most(
     assert control.seqs("org-1") == [1, 2, 3, 4, 5, 6, 7]
 
 
-async def test_a_stop_does_not_undercut_retry_after(tmp_path: Path, control: ControlPlaneStandIn) -> None:
+async def test_a_stop_does_not_undercut_retry_after(tmp_path: Path, control: FakeControlPlane) -> None:
     control.audit_script.append(error(429, "rateLimited", ("Retry-After", "60")))
     journal = journal_with(tmp_path, {"org-1": 7})
     async with rig(journal, control) as parts:
@@ -207,7 +207,7 @@ async def test_a_stop_does_not_undercut_retry_after(tmp_path: Path, control: Con
 
 @pytest.mark.parametrize("status", [400, 403])
 async def test_a_batch_refused_for_good_is_set_aside_with_the_response(
-    tmp_path: Path, control: ControlPlaneStandIn, status: int
+    tmp_path: Path, control: FakeControlPlane, status: int
 ) -> None:
     control.audit_script.append(error(status, "notAuthorisedForTenant"))
     journal = journal_with(tmp_path, {"org-1": 150})
@@ -229,7 +229,7 @@ async def test_a_batch_refused_for_good_is_set_aside_with_the_response(
 @pytest.mark.parametrize("status", [400, 403, 413])
 @pytest.mark.parametrize("page", [b"<html>welcome", b'{"batchId":17}', b"[]"])
 async def test_a_refusal_by_something_between_is_no_word_about_a_batch(
-    tmp_path: Path, control: ControlPlaneStandIn, status: int, page: bytes
+    tmp_path: Path, control: FakeControlPlane, status: int, page: bytes
 ) -> None:
     control.audit_script.extend([Response(status, (("Content-Type", "text/html"),), page)] * 2)
     journal = journal_with(tmp_path, {"org-1": 1})
@@ -239,7 +239,7 @@ async def test_a_refusal_by_something_between_is_no_word_about_a_batch(
     assert list((tmp_path / "rejected").iterdir()) == []
 
 
-async def test_409_sends_the_same_events_under_a_new_id(tmp_path: Path, control: ControlPlaneStandIn) -> None:
+async def test_409_sends_the_same_events_under_a_new_id(tmp_path: Path, control: FakeControlPlane) -> None:
     control.audit_script.append(error(409, "batchExpired"))
     journal = journal_with(tmp_path, {"org-1": 7})
     async with rig(journal, control) as parts:
@@ -250,7 +250,7 @@ async def test_409_sends_the_same_events_under_a_new_id(tmp_path: Path, control:
 
 
 async def test_a_batch_id_that_the_control_plane_has_for_other_events_is_replaced(
-    tmp_path: Path, control: ControlPlaneStandIn, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, control: FakeControlPlane, caplog: pytest.LogCaptureFixture
 ) -> None:
     control.audit_script.append(accepted(accepted=3, duplicate=True, contentDiffers=True))
     journal = journal_with(tmp_path, {"org-1": 7})
@@ -285,7 +285,7 @@ FOREIGN = {
 
 @pytest.mark.parametrize("name", FOREIGN)
 async def test_an_unproven_response_leaves_the_batch_as_it_is(
-    tmp_path: Path, control: ControlPlaneStandIn, name: str
+    tmp_path: Path, control: FakeControlPlane, name: str
 ) -> None:
     control.audit_script.extend([FOREIGN[name]] * 2)
     journal = journal_with(tmp_path, {"org-1": 7})
@@ -299,7 +299,7 @@ async def test_an_unproven_response_leaves_the_batch_as_it_is(
 
 
 async def test_an_unproven_413_splits_and_sets_nothing_aside(
-    tmp_path: Path, control: ControlPlaneStandIn
+    tmp_path: Path, control: FakeControlPlane
 ) -> None:
     """A gateway has a limit of its own, and a control plane can't sign for a body that it didn't read."""
     control.audit_script.extend([foreign(error(413, "batchTooLarge"))] * 6)
@@ -319,7 +319,7 @@ async def test_an_unproven_413_splits_and_sets_nothing_aside(
     ],
 )
 async def test_of_two_waits_the_signed_one_counts(
-    tmp_path: Path, control: ControlPlaneStandIn, response: Response, least: float, most: float
+    tmp_path: Path, control: FakeControlPlane, response: Response, least: float, most: float
 ) -> None:
     control.audit_script.append(response)
     journal = journal_with(tmp_path, {"org-1": 7})
@@ -330,7 +330,7 @@ async def test_of_two_waits_the_signed_one_counts(
 
 
 async def test_without_required_signatures_what_names_the_batch_is_believed(
-    tmp_path: Path, control: ControlPlaneStandIn
+    tmp_path: Path, control: FakeControlPlane
 ) -> None:
     """A control plane that follows the specification alone need not sign."""
     control.sign_responses = False
@@ -345,7 +345,7 @@ async def test_without_required_signatures_what_names_the_batch_is_believed(
     assert control.seqs("org-1") == list(range(1, 8))
 
 
-async def test_413_halves_until_it_fits(tmp_path: Path, control: ControlPlaneStandIn) -> None:
+async def test_413_halves_until_it_fits(tmp_path: Path, control: FakeControlPlane) -> None:
     control.audit_script.extend([error(413, "batchTooLarge")] * 3)
     journal = journal_with(tmp_path, {"org-1": 80})
     async with rig(journal, control) as parts:
@@ -357,7 +357,7 @@ async def test_413_halves_until_it_fits(tmp_path: Path, control: ControlPlaneSta
 
 
 async def test_a_413_for_a_while_does_not_keep_batches_small(
-    tmp_path: Path, control: ControlPlaneStandIn
+    tmp_path: Path, control: FakeControlPlane
 ) -> None:
     control.audit_script.extend([error(413, "batchTooLarge")] * 5)
     journal = journal_with(tmp_path, {"org-1": 20_000})
@@ -369,7 +369,7 @@ async def test_a_413_for_a_while_does_not_keep_batches_small(
 
 
 async def test_a_single_event_that_is_too_large_is_set_aside(
-    tmp_path: Path, control: ControlPlaneStandIn
+    tmp_path: Path, control: FakeControlPlane
 ) -> None:
     control.audit_script.append(error(413, "batchTooLarge"))
     journal = journal_with(tmp_path, {"org-1": 1})
@@ -378,7 +378,7 @@ async def test_a_single_event_that_is_too_large_is_set_aside(
     assert len(list((tmp_path / "rejected").iterdir())) == 1
 
 
-async def test_organisations_do_not_wait_for_each_other(tmp_path: Path, control: ControlPlaneStandIn) -> None:
+async def test_organisations_do_not_wait_for_each_other(tmp_path: Path, control: FakeControlPlane) -> None:
     blockers: list[Callable[[], Awaitable[Response]] | Response] = [
         hang, error(429, "rateLimited", ("Retry-After", "600")), Response(503), error(400, "invalidPayload")
     ]  # fmt: skip
@@ -391,7 +391,7 @@ async def test_organisations_do_not_wait_for_each_other(tmp_path: Path, control:
 
 
 async def test_a_backlog_grows_batches_by_bytes_and_the_present_does_not(
-    tmp_path: Path, control: ControlPlaneStandIn, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, control: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "KEPT_BODY_BYTES", 6 * MIB)
     journal = journal_with(tmp_path, {"org-1": 20_000}, time_ms=1_000_000_000_000)
@@ -409,7 +409,7 @@ async def test_a_backlog_grows_batches_by_bytes_and_the_present_does_not(
 
 
 async def test_without_catch_up_a_backlog_goes_out_in_ordinary_batches(
-    tmp_path: Path, control: ControlPlaneStandIn
+    tmp_path: Path, control: FakeControlPlane
 ) -> None:
     journal = journal_with(tmp_path, {"org-1": 1000}, time_ms=1_000_000_000_000)
     async with rig(journal, control, catch_up=False) as parts:
@@ -418,7 +418,7 @@ async def test_without_catch_up_a_backlog_goes_out_in_ordinary_batches(
 
 
 async def test_after_a_restart_the_batch_in_flight_has_the_same_id_and_bytes(
-    tmp_path: Path, control: ControlPlaneStandIn
+    tmp_path: Path, control: FakeControlPlane
 ) -> None:
     control.down = True
     journal = journal_with(tmp_path, {"org-1": 7})
@@ -434,7 +434,7 @@ async def test_after_a_restart_the_batch_in_flight_has_the_same_id_and_bytes(
 
 
 async def test_a_response_that_was_lost_after_the_store_counts_once(
-    tmp_path: Path, control: ControlPlaneStandIn
+    tmp_path: Path, control: FakeControlPlane
 ) -> None:
     real = control._audit_response
     lost = False
@@ -460,7 +460,7 @@ async def test_a_response_that_was_lost_after_the_store_counts_once(
 
 
 async def test_a_disk_that_is_full_for_a_while_loses_nothing(
-    tmp_path: Path, control: ControlPlaneStandIn, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, control: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = journal_with(tmp_path, {"org-1": 250})
     failures = 3
@@ -479,7 +479,7 @@ async def test_a_disk_that_is_full_for_a_while_loses_nothing(
     assert control.seqs("org-1") == list(range(1, 251))
 
 
-async def test_journal_files_go_once_they_are_delivered(tmp_path: Path, control: ControlPlaneStandIn) -> None:
+async def test_journal_files_go_once_they_are_delivered(tmp_path: Path, control: FakeControlPlane) -> None:
     journal = Journal(tmp_path, max_bytes=4 * MIB)
     add(journal, {"org-1": 2000})
     assert len(list((tmp_path / "journal" / "org-1").iterdir())) > 5

@@ -16,8 +16,8 @@ from proxy.agent.signing_keys import SigningKeyKeeper, in_force
 from proxy.agent.vault import SecretVersion
 from proxy.config.tls import client_tls
 from proxy.ipc.channel import SigningKeys
-from tests.standins.certificates import CertificateAuthority
-from tests.standins.key_vault import KeyVaultStandIn, ManagedIdentityStandIn
+from tests.fakes.certificates import CertificateAuthority
+from tests.fakes.key_vault import FakeKeyVault, FakeManagedIdentity
 
 NAME = "token-signing-key"
 INF = float("inf")
@@ -68,7 +68,7 @@ def test_there_are_never_more_than_a_few_keys() -> None:
 
 @dataclass
 class Fleet:
-    vault: KeyVaultStandIn
+    vault: FakeKeyVault
     reader: KeyVault
     now: float = field(default_factory=time.time)
     report: list[SigningKeys] = field(default_factory=list)
@@ -98,8 +98,8 @@ async def fleet(
 ) -> AsyncIterator[Fleet]:
     authority = CertificateAuthority(tmp_path_factory.mktemp("authority"))
     async with (
-        ManagedIdentityStandIn() as identity,
-        KeyVaultStandIn(identity, tls=authority.server()) as vault,
+        FakeManagedIdentity() as identity,
+        FakeKeyVault(identity, tls=authority.server()) as vault,
         open_session(client_tls(authority.ca_file)) as session,
     ):
         for name, value in identity.environment.items():

@@ -24,21 +24,21 @@ from proxy.rules.snapshot import Snapshot, read_snapshot, write_snapshot
 from proxy.rules.stops import Stops
 from proxy.wire.audit_event import rfc3339
 from proxy.wire.models import SyncRuleset
-from tests.standins.control_plane import (
+from tests.fakes.control_plane import (
     API_KEY,
     HMAC_SECRET,
-    ControlPlaneStandIn,
+    FakeControlPlane,
     hang,
     ruleset_yaml,
     sync_body,
 )
-from tests.standins.server import Response
+from tests.fakes.server import Response
 
 
 @pytest.fixture
-async def control() -> AsyncIterator[ControlPlaneStandIn]:
-    async with ControlPlaneStandIn() as stand_in:
-        yield stand_in
+async def control() -> AsyncIterator[FakeControlPlane]:
+    async with FakeControlPlane() as fake:
+        yield fake
 
 
 class Announcements(list[tuple[str, bool]]):
@@ -48,7 +48,7 @@ class Announcements(list[tuple[str, bool]]):
 
 @asynccontextmanager
 async def syncing(
-    control: ControlPlaneStandIn, cache: Path, announced: Announcements, **changes: Any
+    control: FakeControlPlane, cache: Path, announced: Announcements, **changes: Any
 ) -> AsyncIterator[Sync]:
     options: dict[str, Any] = {"interval": 30.0, "require_signed": True}
     timeout = changes.pop("timeout_seconds", 0.5)
@@ -69,7 +69,7 @@ def changed(**members: Any) -> dict[str, Any]:
 
 
 async def test_rules_are_persisted_before_they_are_announced(
-    tmp_path: Path, control: ControlPlaneStandIn
+    tmp_path: Path, control: FakeControlPlane
 ) -> None:
     cache = tmp_path / "snapshot.json"
     seen: list[Snapshot] = []
@@ -85,7 +85,7 @@ async def test_rules_are_persisted_before_they_are_announced(
 
 
 async def test_an_unchanged_response_is_a_304_and_refreshes_the_age(
-    tmp_path: Path, control: ControlPlaneStandIn
+    tmp_path: Path, control: FakeControlPlane
 ) -> None:
     cache, announced = tmp_path / "snapshot.json", Announcements()
     clock = [1_800_000_000.0]
@@ -102,7 +102,7 @@ async def test_an_unchanged_response_is_a_304_and_refreshes_the_age(
 
 
 async def test_a_snapshot_that_is_another_s_is_written_again_when_it_is_confirmed(
-    tmp_path: Path, control: ControlPlaneStandIn, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, control: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As root puts it back from a backup: it can be read, and no longer be given another time."""
     cache = tmp_path / "snapshot.json"
@@ -124,7 +124,7 @@ async def test_a_snapshot_that_is_another_s_is_written_again_when_it_is_confirme
     assert read_snapshot(cache).synced_at == clock[0]
 
 
-async def test_the_etag_survives_a_restart(tmp_path: Path, control: ControlPlaneStandIn) -> None:
+async def test_the_etag_survives_a_restart(tmp_path: Path, control: FakeControlPlane) -> None:
     for _ in range(2):
         async with syncing(control, tmp_path / "snapshot.json", Announcements()) as sync:
             assert await sync.once()
@@ -154,7 +154,7 @@ BAD_YAML = [sync_body()["rulesets"][0] | {"version": 2, "yaml": "version: 1\nnam
     ],
 )
 async def test_a_signed_response_that_makes_no_sense_is_refused_whole(
-    tmp_path: Path, control: ControlPlaneStandIn, spoil: Callable[[dict[str, Any]], Any]
+    tmp_path: Path, control: FakeControlPlane, spoil: Callable[[dict[str, Any]], Any]
 ) -> None:
     cache, announced = tmp_path / "snapshot.json", Announcements()
     async with syncing(control, cache, announced) as sync:
@@ -186,7 +186,7 @@ def _of_two_organisations(**members: Any) -> dict[str, Any]:
 
 
 async def test_an_organisation_s_bad_ruleset_keeps_nothing_of_another_s_as_it_was(
-    tmp_path: Path, control: ControlPlaneStandIn
+    tmp_path: Path, control: FakeControlPlane
 ) -> None:
     """Nor its own application's secret: only the ruleset itself stays at the version in force."""
     cache, announced = tmp_path / "snapshot.json", Announcements()
@@ -217,7 +217,7 @@ async def test_an_organisation_s_bad_ruleset_keeps_nothing_of_another_s_as_it_wa
 
 
 async def test_an_application_is_evaluated_as_before_where_its_new_ruleset_is_bad(
-    tmp_path: Path, control: ControlPlaneStandIn
+    tmp_path: Path, control: FakeControlPlane
 ) -> None:
     cache = tmp_path / "snapshot.json"
     async with syncing(control, cache, Announcements()) as sync:
@@ -232,7 +232,7 @@ async def test_an_application_is_evaluated_as_before_where_its_new_ruleset_is_ba
         assert [each.ruleset_id for each in snapshot.apps] == [held.ruleset_id, None]
 
 
-async def test_a_bad_ruleset_is_told_with_its_place(tmp_path: Path, control: ControlPlaneStandIn) -> None:
+async def test_a_bad_ruleset_is_told_with_its_place(tmp_path: Path, control: FakeControlPlane) -> None:
     control.sync_body = sync_body(rulesets=BAD_YAML)
     async with syncing(control, tmp_path / "snapshot.json", Announcements()) as sync:
         assert not await sync.once()
@@ -258,7 +258,7 @@ FOREIGN = Response(200, (), json.dumps(sync_body(version="forged")).encode())
     ],
 )
 async def test_unsigned_broken_or_missing_responses_change_nothing(
-    tmp_path: Path, control: ControlPlaneStandIn, response: Any
+    tmp_path: Path, control: FakeControlPlane, response: Any
 ) -> None:
     cache, announced = tmp_path / "snapshot.json", Announcements()
     async with syncing(control, cache, announced) as sync:
@@ -274,7 +274,7 @@ async def test_unsigned_broken_or_missing_responses_change_nothing(
 
 
 async def test_a_signed_response_to_another_request_is_refused(
-    tmp_path: Path, control: ControlPlaneStandIn
+    tmp_path: Path, control: FakeControlPlane
 ) -> None:
     cache = tmp_path / "snapshot.json"
     recorded: list[Response] = []
@@ -295,7 +295,7 @@ async def test_a_signed_response_to_another_request_is_refused(
 
 @pytest.mark.parametrize("spoil", [str.upper, lambda s: s[:-1], lambda s: "", lambda s: s + "0"])
 async def test_any_other_spelling_of_the_response_s_signature_is_refused(
-    tmp_path: Path, control: ControlPlaneStandIn, spoil: Callable[[str], str]
+    tmp_path: Path, control: FakeControlPlane, spoil: Callable[[str], str]
 ) -> None:
     control.spoil_signature = spoil
     async with syncing(control, tmp_path / "snapshot.json", Announcements()) as sync:
@@ -304,7 +304,7 @@ async def test_any_other_spelling_of_the_response_s_signature_is_refused(
 
 
 async def test_unsigned_responses_are_taken_only_where_the_settings_say_so(
-    tmp_path: Path, control: ControlPlaneStandIn
+    tmp_path: Path, control: FakeControlPlane
 ) -> None:
     control.sign_responses = False
     async with syncing(control, tmp_path / "snapshot.json", Announcements(), require_signed=False) as sync:
@@ -313,7 +313,7 @@ async def test_unsigned_responses_are_taken_only_where_the_settings_say_so(
 
 
 async def test_an_unsigned_304_makes_the_next_request_a_whole_one(
-    tmp_path: Path, control: ControlPlaneStandIn
+    tmp_path: Path, control: FakeControlPlane
 ) -> None:
     async with syncing(control, tmp_path / "snapshot.json", Announcements()) as sync:
         assert await sync.once()
@@ -324,7 +324,7 @@ async def test_an_unsigned_304_makes_the_next_request_a_whole_one(
 
 
 async def test_generated_at_never_goes_back_not_even_across_a_lost_snapshot(
-    tmp_path: Path, control: ControlPlaneStandIn
+    tmp_path: Path, control: FakeControlPlane
 ) -> None:
     cache = tmp_path / "snapshot.json"
     control.sync_body = changed()
@@ -341,7 +341,7 @@ async def test_generated_at_never_goes_back_not_even_across_a_lost_snapshot(
 
 
 async def test_an_unchanged_ruleset_is_not_parsed_again(
-    tmp_path: Path, control: ControlPlaneStandIn, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, control: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parsed: list[str] = []
     real = sync_module._parse
@@ -366,7 +366,7 @@ async def test_an_unchanged_ruleset_is_not_parsed_again(
 
 
 async def test_too_large_a_response_is_refused(
-    tmp_path: Path, control: ControlPlaneStandIn, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, control: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sync_module, "_MAX_BODY", 200)
     async with syncing(control, tmp_path / "snapshot.json", Announcements()) as sync:
@@ -376,7 +376,7 @@ async def test_too_large_a_response_is_refused(
 
 @pytest.mark.parametrize(("asked", "interval"), [(30, 30.0), (7, 7.0), (3600, 30.0), (0, 30.0), (None, 30.0)])
 async def test_the_control_plane_can_only_shorten_the_interval(
-    tmp_path: Path, control: ControlPlaneStandIn, asked: float | None, interval: float
+    tmp_path: Path, control: FakeControlPlane, asked: float | None, interval: float
 ) -> None:
     control.sync_body = sync_body(metadata={"syncIntervalSeconds": asked})
     async with syncing(control, tmp_path / "snapshot.json", Announcements()) as sync:
@@ -386,7 +386,7 @@ async def test_the_control_plane_can_only_shorten_the_interval(
 
 
 async def test_failures_are_retried_sooner_than_the_interval(
-    tmp_path: Path, control: ControlPlaneStandIn
+    tmp_path: Path, control: FakeControlPlane
 ) -> None:
     control.sync_script.extend([Response(500)] * 2)
     async with syncing(control, tmp_path / "snapshot.json", Announcements(), interval=30.0) as sync:
@@ -397,7 +397,7 @@ async def test_failures_are_retried_sooner_than_the_interval(
 
 
 async def test_a_full_disk_leaves_the_rules_in_force(
-    tmp_path: Path, control: ControlPlaneStandIn, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, control: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache, announced = tmp_path / "snapshot.json", Announcements()
     async with syncing(control, cache, announced) as sync:
@@ -430,7 +430,7 @@ def with_app(**members: Any) -> dict[str, Any]:
     [{"everything": True}, {"orgs": ["org-1"]}, {"apps": ["app-1"], "laterMember": 1}],
 )
 async def test_stops_are_persisted_in_a_way_that_earlier_releases_obey(
-    tmp_path: Path, control: ControlPlaneStandIn, report: dict[str, Any]
+    tmp_path: Path, control: FakeControlPlane, report: dict[str, Any]
 ) -> None:
     cache, announced = tmp_path / "snapshot.json", Announcements()
     async with syncing(control, cache, announced) as sync:
@@ -449,9 +449,7 @@ async def test_stops_are_persisted_in_a_way_that_earlier_releases_obey(
     assert announced == [("v1", True), ("v2", True), ("v3", True)]
 
 
-async def test_stops_come_and_go_though_a_ruleset_is_bad(
-    tmp_path: Path, control: ControlPlaneStandIn
-) -> None:
+async def test_stops_come_and_go_though_a_ruleset_is_bad(tmp_path: Path, control: FakeControlPlane) -> None:
     cache, announced = tmp_path / "snapshot.json", Announcements()
     async with syncing(control, cache, announced) as sync:
         assert await sync.once()
@@ -465,7 +463,7 @@ async def test_stops_come_and_go_though_a_ruleset_is_bad(
 
 
 async def test_a_stop_does_not_wait_for_a_response_that_can_be_taken(
-    tmp_path: Path, control: ControlPlaneStandIn
+    tmp_path: Path, control: FakeControlPlane
 ) -> None:
     cache, announced = tmp_path / "snapshot.json", Announcements()
     async with syncing(control, cache, announced) as sync:
@@ -482,9 +480,7 @@ async def test_a_stop_does_not_wait_for_a_response_that_can_be_taken(
         assert not read_snapshot(cache).stops
 
 
-async def test_a_worker_s_complaint_waits_for_no_response(
-    tmp_path: Path, control: ControlPlaneStandIn
-) -> None:
+async def test_a_worker_s_complaint_waits_for_no_response(tmp_path: Path, control: FakeControlPlane) -> None:
     """The control plane may be silent for half a minute."""
     cache, announced = tmp_path / "snapshot.json", Announcements()
     async with syncing(control, cache, announced, timeout_seconds=30.0) as sync:
@@ -508,9 +504,7 @@ async def test_a_worker_s_complaint_waits_for_no_response(
         assert not await asking
 
 
-async def test_two_stops_that_can_not_be_taken_hold_both(
-    tmp_path: Path, control: ControlPlaneStandIn
-) -> None:
+async def test_two_stops_that_can_not_be_taken_hold_both(tmp_path: Path, control: FakeControlPlane) -> None:
     cache = tmp_path / "snapshot.json"
     async with syncing(control, cache, Announcements()) as sync:
         assert await sync.once()
@@ -525,7 +519,7 @@ async def test_two_stops_that_can_not_be_taken_hold_both(
 
 
 async def test_an_application_that_is_disabled_does_not_wait_for_a_response_that_can_be_taken(
-    tmp_path: Path, control: ControlPlaneStandIn
+    tmp_path: Path, control: FakeControlPlane
 ) -> None:
     cache = tmp_path / "snapshot.json"
     async with syncing(control, cache, Announcements()) as sync:
@@ -544,7 +538,7 @@ async def test_an_application_that_is_disabled_does_not_wait_for_a_response_that
 
 
 async def test_what_can_not_be_written_is_stopped_all_the_same(
-    tmp_path: Path, control: ControlPlaneStandIn
+    tmp_path: Path, control: FakeControlPlane
 ) -> None:
     cache, announced = tmp_path / "snapshot.json", Announcements()
     async with syncing(control, cache, announced) as sync:
@@ -566,7 +560,7 @@ async def test_what_can_not_be_written_is_stopped_all_the_same(
 
 
 async def test_a_mark_that_can_not_be_read_keeps_no_stop_away(
-    tmp_path: Path, control: ControlPlaneStandIn
+    tmp_path: Path, control: FakeControlPlane
 ) -> None:
     """Its rules are not taken: they may be older than what was applied before."""
     cache = tmp_path / "snapshot.json"
@@ -581,7 +575,7 @@ async def test_a_mark_that_can_not_be_read_keeps_no_stop_away(
         assert (held.version, held.stops.everything) == ("v1", True)
 
 
-async def test_a_stop_is_told_though_there_are_no_rules(tmp_path: Path, control: ControlPlaneStandIn) -> None:
+async def test_a_stop_is_told_though_there_are_no_rules(tmp_path: Path, control: FakeControlPlane) -> None:
     """Workers may have some: of an agent before, which could write them."""
     cache, announced = tmp_path / "snapshot.json", Announcements()
     cache.mkdir()
@@ -597,9 +591,7 @@ async def test_a_stop_is_told_though_there_are_no_rules(tmp_path: Path, control:
         assert announced == [("", True), ("v2", True)]
 
 
-async def test_a_clock_that_was_days_ahead_refuses_nothing(
-    tmp_path: Path, control: ControlPlaneStandIn
-) -> None:
+async def test_a_clock_that_was_days_ahead_refuses_nothing(tmp_path: Path, control: FakeControlPlane) -> None:
     """Rules were applied on the day that it showed; then it was set right."""
     cache, ahead = tmp_path / "snapshot.json", [3 * 86400.0]
     async with syncing(control, cache, Announcements(), clock=lambda: time.time() + ahead[0]) as sync:
@@ -616,7 +608,7 @@ async def test_a_clock_that_was_days_ahead_refuses_nothing(
         assert not sync.stops
 
 
-async def test_a_mark_of_a_time_to_come_refuses_nothing(tmp_path: Path, control: ControlPlaneStandIn) -> None:
+async def test_a_mark_of_a_time_to_come_refuses_nothing(tmp_path: Path, control: FakeControlPlane) -> None:
     """By one bit of the file it may be some thousand years ahead."""
     cache = tmp_path / "snapshot.json"
     async with syncing(control, cache, Announcements()) as sync:
@@ -628,7 +620,7 @@ async def test_a_mark_of_a_time_to_come_refuses_nothing(tmp_path: Path, control:
         assert mark.read_text().startswith("20")
 
 
-async def test_a_stop_that_nobody_signed_is_none(tmp_path: Path, control: ControlPlaneStandIn) -> None:
+async def test_a_stop_that_nobody_signed_is_none(tmp_path: Path, control: FakeControlPlane) -> None:
     cache = tmp_path / "snapshot.json"
     async with syncing(control, cache, Announcements()) as sync:
         assert await sync.once()
@@ -640,7 +632,7 @@ async def test_a_stop_that_nobody_signed_is_none(tmp_path: Path, control: Contro
 
 @pytest.mark.parametrize("named", ["ruleset-1", None])
 async def test_a_shadow_ruleset_is_part_of_the_rules(
-    tmp_path: Path, control: ControlPlaneStandIn, named: str | None
+    tmp_path: Path, control: FakeControlPlane, named: str | None
 ) -> None:
     cache, announced = tmp_path / "snapshot.json", Announcements()
     async with syncing(control, cache, announced) as sync:
@@ -652,7 +644,7 @@ async def test_a_shadow_ruleset_is_part_of_the_rules(
 
 
 async def test_what_an_earlier_release_left_out_is_asked_for_again(
-    tmp_path: Path, control: ControlPlaneStandIn
+    tmp_path: Path, control: FakeControlPlane
 ) -> None:
     """Its snapshot is of this very version, which a 304 would leave as it is."""
     cache = tmp_path / "snapshot.json"
@@ -670,7 +662,7 @@ async def test_what_an_earlier_release_left_out_is_asked_for_again(
 
 
 async def test_rules_that_an_earlier_release_read_otherwise_are_read_again(
-    tmp_path: Path, control: ControlPlaneStandIn
+    tmp_path: Path, control: FakeControlPlane
 ) -> None:
     """Their text is the same, and what an earlier release made of it lies in the snapshot."""
     cache, announced = tmp_path / "snapshot.json", Announcements()

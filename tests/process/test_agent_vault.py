@@ -26,16 +26,16 @@ from proxy.agent.credentials.provider import CredentialError
 from proxy.agent.key_vault import KeyVault, open_key_vault
 from proxy.agent.vault import HeldSecret, SecretVersion, VaultError, VaultSecret
 from proxy.config.tls import client_tls
-from tests.standins.certificates import CertificateAuthority, client_certificate
-from tests.standins.identity import CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn
-from tests.standins.key_vault import (
+from tests.fakes.certificates import CertificateAuthority, client_certificate
+from tests.fakes.identity import CLIENT_ID, CLIENT_SECRET, TENANT, FakeIdentityProvider
+from tests.fakes.key_vault import (
     MANAGED_IDENTITY,
+    FakeKeyVault,
+    FakeManagedIdentity,
     IdentityMode,
-    KeyVaultStandIn,
-    ManagedIdentityStandIn,
     VaultMode,
 )
-from tests.standins.server import Received, Response
+from tests.fakes.server import Received, Response
 
 SCOPE = "https://graph.microsoft.com/.default"
 NAME = "graph-client"
@@ -45,11 +45,11 @@ PEM = "application/x-pem-file"
 
 @dataclass
 class Azure:
-    """The stand-ins, and what the agent has of them."""
+    """The fakes, and what the agent has of them."""
 
-    entra: IdentityStandIn
-    identity: ManagedIdentityStandIn
-    vault: KeyVaultStandIn
+    entra: FakeIdentityProvider
+    identity: FakeManagedIdentity
+    vault: FakeKeyVault
     reader: KeyVault
     held: HeldSecret
     provider: KeyVaultProvider
@@ -78,9 +78,9 @@ async def running(
 ) -> AsyncIterator[Azure]:
     tls = authority.server()
     async with (
-        IdentityStandIn(tls=tls) as entra,
-        ManagedIdentityStandIn() as identity,
-        KeyVaultStandIn(identity, tls=tls) as vault,
+        FakeIdentityProvider(tls=tls) as entra,
+        FakeManagedIdentity() as identity,
+        FakeKeyVault(identity, tls=tls) as vault,
         open_session(client_tls(authority.ca_file)) as session,
     ):
         environment = identity.machine_environment if machine else identity.environment
@@ -147,7 +147,7 @@ async def test_a_certificate_proves_the_client_by_an_assertion(azure: Azure, con
     azure.entra.client_secrets.clear()
     azure.entra.certificates.append(certificate.certificate)
     azure.vault.put(NAME, certificate.pem if content_type == PEM else certificate.pfx, content_type)
-    for _ in range(2):  # the stand-in takes no assertion twice
+    for _ in range(2):  # the fake takes no assertion twice
         token = await azure.provider.fetch()
         assert azure.entra.accepts(token.token)
     assert azure.entra.refusals == []
@@ -233,8 +233,8 @@ async def test_a_rotated_secret_is_read_again_once_the_identity_provider_refuses
 ) -> None:
     azure.vault.put(NAME, CLIENT_SECRET)
     await azure.provider.fetch()
-    azure.entra.client_secrets = {"stand-in~second"}
-    azure.vault.put(NAME, "stand-in~second")
+    azure.entra.client_secrets = {"fake~second"}
+    azure.vault.put(NAME, "fake~second")
     assert azure.entra.accepts((await azure.provider.fetch()).token)
     assert len(azure.vault.reads) == 2
     assert [b"second" in bytes(each.body) for each in azure.entra.requests] == [False, False, True]
@@ -243,7 +243,7 @@ async def test_a_rotated_secret_is_read_again_once_the_identity_provider_refuses
 async def test_a_refused_secret_without_a_newer_version_is_asked_for_once_more_and_no_more(
     azure: Azure,
 ) -> None:
-    version = azure.vault.put(NAME, "stand-in~wrong")
+    version = azure.vault.put(NAME, "fake~wrong")
     with pytest.raises(CredentialError) as failure:
         await azure.provider.fetch()
     assert len(azure.vault.reads) == 2
@@ -256,8 +256,8 @@ async def test_a_refused_secret_without_a_newer_version_is_asked_for_once_more_a
 async def test_a_token_that_the_upstream_refused_is_bought_with_the_newest_version(azure: Azure) -> None:
     azure.vault.put(NAME, CLIENT_SECRET)
     await azure.provider.fetch()
-    azure.entra.client_secrets.add("stand-in~second")
-    azure.vault.put(NAME, "stand-in~second")
+    azure.entra.client_secrets.add("fake~second")
+    azure.vault.put(NAME, "fake~second")
     await azure.provider.fetch(refused=True)
     assert b"second" in bytes(azure.entra.requests[-1].body)
 
@@ -267,9 +267,9 @@ async def test_a_newer_version_is_found_without_any_refusal(azure: Azure) -> Non
     held = HeldSecret(azure.reader, NAME, what="upstream credential", interval=0.05)
     task = asyncio.create_task(held.run())
     assert (await held.current()).value == CLIENT_SECRET
-    azure.vault.put(NAME, "stand-in~second")
+    azure.vault.put(NAME, "fake~second")
     async with asyncio.timeout(20):
-        while (await held.current()).value != "stand-in~second":
+        while (await held.current()).value != "fake~second":
             await azure.vault.received(len(azure.vault.requests) + 1)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -281,7 +281,7 @@ async def test_the_vault_is_looked_into_ahead_of_the_end_of_what_is_held(azure: 
     task = asyncio.create_task(held.run())
     await asyncio.gather(held.current(), held.current())
     assert azure.vault.reads == [NAME]  # who asks while another does takes the same response
-    azure.vault.put(NAME, "stand-in~second")
+    azure.vault.put(NAME, "fake~second")
     async with asyncio.timeout(20):
         while len(azure.vault.reads) < 2:
             await azure.vault.received(len(azure.vault.requests) + 1)
@@ -316,8 +316,8 @@ async def test_the_last_good_secret_serves_until_its_end_and_no_longer(
         await held.current()
     assert re.fullmatch(ended, held.check().detail)
     assert held.check().status == "failed"
-    azure.vault.put(NAME, "stand-in~second")
-    assert (await held.current()).value == "stand-in~second"
+    azure.vault.put(NAME, "fake~second")
+    assert (await held.current()).value == "fake~second"
     assert held.check().status == "ok"
 
 

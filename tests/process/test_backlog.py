@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.control_plane import FakeControlPlane, error
+from tests.fakes.server import Response
 from tests.process.agent_parts import AUDITING_AGENT, payload, spool_writer, start
 from tests.process.proxy_parts import LONG
-from tests.standins.control_plane import ControlPlaneStandIn, error
-from tests.standins.server import Response
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600 if LONG else 120)]
 
@@ -26,7 +26,7 @@ LIMIT, PAUSE = (
 MOST_MEMORY_KIB = 150 * 1024
 
 
-class LimitedControlPlane(ControlPlaneStandIn):
+class LimitedControlPlane(FakeControlPlane):
     """Accepts so many batches, then none until a pause is over, and is away until it comes back."""
 
     def __init__(self) -> None:

@@ -18,6 +18,8 @@ from aiohttp import web
 
 from proxy.agent.statefile import StateFile
 from proxy.wire.signing import SIGNATURE_HEADER
+from tests.fakes.between import Between, Foreign
+from tests.fakes.system import System
 from tests.process.proxy_parts import (
     LIMITS,
     assert_no_gap,
@@ -29,8 +31,6 @@ from tests.process.proxy_parts import (
     rules_file,
     until,
 )
-from tests.standins.between import Between, Foreign
-from tests.standins.system import System
 
 pytestmark = pytest.mark.process
 

@@ -21,9 +21,9 @@ from typing import Final
 
 import pytest
 
+from tests.fakes.readable import as_if_all_could_read_the_checkout
+from tests.fakes.system import ROOT, System
 from tests.process.proxy_parts import client_of, processes, stored_paths, until, whole_system
-from tests.standins.readable import as_if_all_could_read_the_checkout
-from tests.standins.system import ROOT, System
 
 pytestmark = pytest.mark.process
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.system import System
 from tests.process.proxy_parts import (
     WAIT_SECONDS,
     client_of,
@@ -20,7 +21,6 @@ from tests.process.proxy_parts import (
     status_becomes,
     until,
 )
-from tests.standins.system import System
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 

@@ -17,11 +17,11 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from tests.fakes.identity import CLIENT_SECRET
+from tests.fakes.lifeline import end_with_parent
+from tests.fakes.ports import free_port
+from tests.fakes.system import VAULT_SECRET, System
 from tests.process.proxy_parts import LIMITS, Load, get, rules_file, until
-from tests.standins.identity import CLIENT_SECRET
-from tests.standins.lifeline import end_with_parent
-from tests.standins.ports import free_port
-from tests.standins.system import VAULT_SECRET, System
 from tests.test_alerts import ALERTS, CONF, DASHBOARD
 
 pytestmark = pytest.mark.process

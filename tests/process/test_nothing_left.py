@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.standins.lifeline import end_with_parent
-from tests.standins.system import ROOT
+from tests.fakes.lifeline import end_with_parent
+from tests.fakes.system import ROOT
 
 pytestmark = pytest.mark.process
 
@@ -24,7 +24,7 @@ SECONDS = 60
 SYSTEM = """
 import asyncio, sys
 from pathlib import Path
-from tests.standins.system import System
+from tests.fakes.system import System
 
 async def main():
     async with System(Path(sys.argv[1]), {}, workers=1):
@@ -38,7 +38,7 @@ asyncio.run(main())
 BROKEN_DEMO = """
 import sys
 import tests.demo
-from tests.standins.system import System
+from tests.fakes.system import System
 System._proxy_settings = lambda self, keys: "[Nothing]\\nA = 1\\n"
 sys.exit(tests.demo.main())
 """
@@ -166,7 +166,7 @@ def test_a_demo_that_cannot_start_leaves_nothing(tmp_path: Path) -> None:
 
 # The proxy ends at once: its settings are no settings.
 BROKEN = """
-from tests.standins.system import System
+from tests.fakes.system import System
 System._proxy_settings = lambda self, keys: "[Nothing]\\nA = 1\\n"
 sys.exit(tests.demo.main())
 """

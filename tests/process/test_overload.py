@@ -18,8 +18,8 @@ from urllib.parse import urlencode
 
 import pytest
 
+from tests.fakes.system import ROOT, System
 from tests.process.proxy_parts import LIMITS, LONG, get, processes, rss_kib, rules_file, until
-from tests.standins.system import ROOT, System
 
 pytestmark = pytest.mark.process
 

@@ -15,9 +15,9 @@ import httpx
 import pytest
 import requests
 
+from tests.fakes.graph import pattern_bytes
+from tests.fakes.system import System
 from tests.process.proxy_parts import client_of, events, until, whole_system
-from tests.standins.graph import pattern_bytes
-from tests.standins.system import System
 
 pytestmark = pytest.mark.process
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.system import System
 from tests.process.proxy_parts import (
     Client,
     assert_no_gap,
@@ -28,7 +29,6 @@ from tests.process.proxy_parts import (
     until,
     whole_system,
 )
-from tests.standins.system import System
 
 pytestmark = pytest.mark.process
 

@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 
 from proxy.audit.spool import budget_lock
+from tests.fakes import commands
+from tests.fakes.system import System
 from tests.process.proxy_parts import (
     Client,
     Load,
@@ -33,8 +35,6 @@ from tests.process.proxy_parts import (
     until,
     whole_system,
 )
-from tests.standins import commands
-from tests.standins.system import System
 
 pytestmark = pytest.mark.process
 

@@ -23,15 +23,15 @@ from typing import Any, Final
 import pytest
 
 from tests.controlplane.plane import FakeClock, Plane, started
+from tests.fakes.certificates import LOCAL_NAMES, CertificateAuthority
+from tests.fakes.control_plane import API_KEY, HMAC_SECRET, FakeControlPlane
+from tests.fakes.graph import FakeGraph
+from tests.fakes.identity import CLIENT_ID, CLIENT_SECRET, TENANT, FakeIdentityProvider
+from tests.fakes.key_vault import FakeKeyVault, FakeManagedIdentity
+from tests.fakes.ports import free_port
+from tests.fakes.server import Received, Response
+from tests.fakes.system import ROOT
 from tests.process.proxy_parts import client_of, processes, whole_system
-from tests.standins.certificates import LOCAL_NAMES, CertificateAuthority
-from tests.standins.control_plane import API_KEY, HMAC_SECRET, ControlPlaneStandIn
-from tests.standins.graph import GraphStandIn
-from tests.standins.identity import CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn
-from tests.standins.key_vault import KeyVaultStandIn, ManagedIdentityStandIn
-from tests.standins.ports import free_port
-from tests.standins.server import Received, Response
-from tests.standins.system import ROOT
 
 pytestmark = pytest.mark.process
 
@@ -74,7 +74,7 @@ SIGNING_KEY: Final = "doctor~signing~key~of~forty~characters~9f3"
 
 @dataclass
 class Patient:
-    """A proxy's settings among stand-ins, none of which fails unless a test has it fail."""
+    """A proxy's settings among fakes, none of which fails unless a test has it fail."""
 
     directory: Path
     values: dict[str, object]
@@ -134,29 +134,29 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
 
 
 @pytest.fixture
-async def identity(authority: CertificateAuthority, stack: AsyncExitStack) -> IdentityStandIn:
-    return await stack.enter_async_context(IdentityStandIn(tls=authority.server()))
+async def identity(authority: CertificateAuthority, stack: AsyncExitStack) -> FakeIdentityProvider:
+    return await stack.enter_async_context(FakeIdentityProvider(tls=authority.server()))
 
 
 @pytest.fixture
 async def graph(
-    authority: CertificateAuthority, identity: IdentityStandIn, stack: AsyncExitStack
-) -> GraphStandIn:
-    return await stack.enter_async_context(GraphStandIn(tls=authority.server(), accepts=identity.accepts))
+    authority: CertificateAuthority, identity: FakeIdentityProvider, stack: AsyncExitStack
+) -> FakeGraph:
+    return await stack.enter_async_context(FakeGraph(tls=authority.server(), accepts=identity.accepts))
 
 
 @pytest.fixture
-async def control(stack: AsyncExitStack) -> ControlPlaneStandIn:
-    return await stack.enter_async_context(ControlPlaneStandIn())
+async def control(stack: AsyncExitStack) -> FakeControlPlane:
+    return await stack.enter_async_context(FakeControlPlane())
 
 
 @pytest.fixture
 def patient(
     tmp_path: Path,
     authority: CertificateAuthority,
-    control: ControlPlaneStandIn,
-    graph: GraphStandIn,
-    identity: IdentityStandIn,
+    control: FakeControlPlane,
+    graph: FakeGraph,
+    identity: FakeIdentityProvider,
 ) -> Patient:
     values: dict[str, object] = {
         "port": free_port(),
@@ -188,7 +188,7 @@ def everything(directory: Path) -> dict[str, tuple[int, int, bytes]]:
 
 
 async def test_a_sound_proxy_is_found_so_and_nothing_is_changed(
-    patient: Patient, control: ControlPlaneStandIn
+    patient: Patient, control: FakeControlPlane
 ) -> None:
     (patient.directory / "audit").mkdir(mode=0o700)
     assert await patient.failures() == {}
@@ -248,12 +248,12 @@ async def test_a_disabled_proxy(plane: Plane, patient: Patient) -> None:
     assert "proxy enable" in (await patient.failures())["control plane: sync"]["fix"]
 
 
-async def test_a_response_that_somebody_else_signed(patient: Patient, control: ControlPlaneStandIn) -> None:
+async def test_a_response_that_somebody_else_signed(patient: Patient, control: FakeControlPlane) -> None:
     control.spoil_signature = lambda signature: signature[::-1]
     assert "not signed" in (await patient.failures())["control plane: sync"]["found"]
 
 
-class OtherTime(ControlPlaneStandIn):
+class OtherTime(FakeControlPlane):
     """Tells another time than this machine's."""
 
     ahead = 0
@@ -296,7 +296,7 @@ async def test_a_port_where_nobody_listens(patient: Patient) -> None:
     assert "RuleSync.SaasBaseUrl" in failures["control plane: connection"]["fix"]
 
 
-async def test_a_port_that_speaks_no_tls(patient: Patient, control: ControlPlaneStandIn) -> None:
+async def test_a_port_that_speaks_no_tls(patient: Patient, control: FakeControlPlane) -> None:
     patient.values["control_plane"] = control.base_url.replace("http://", "https://")
     assert "http://" in (await patient.failures())["control plane: TLS"]["fix"]
 
@@ -311,7 +311,7 @@ async def with_certificate(
 ) -> dict[str, str]:
     """What is found of an upstream with such a certificate."""
     tls = authority.server("upstream", names, days=days)
-    upstream = await stack.enter_async_context(GraphStandIn(tls=tls))
+    upstream = await stack.enter_async_context(FakeGraph(tls=tls))
     patient.values["upstream"] = upstream.base_url
     return (await patient.findings())["upstream: TLS"]
 
@@ -364,7 +364,7 @@ async def test_an_upstream_that_refuses_the_token(
     patient: Patient, authority: CertificateAuthority, stack: AsyncExitStack
 ) -> None:
     tls = authority.server()
-    upstream = await stack.enter_async_context(GraphStandIn(tls=tls, accepts=lambda token: False))
+    upstream = await stack.enter_async_context(FakeGraph(tls=tls, accepts=lambda token: False))
     patient.values["upstream"] = upstream.base_url
     failure = (await patient.failures())["upstream: default"]
     assert "401" in failure["found"]
@@ -373,10 +373,10 @@ async def test_an_upstream_that_refuses_the_token(
 
 @pytest.fixture
 async def vault(
-    patient: Patient, authority: CertificateAuthority, identity: IdentityStandIn, stack: AsyncExitStack
-) -> KeyVaultStandIn:
-    managed = await stack.enter_async_context(ManagedIdentityStandIn())
-    vault = await stack.enter_async_context(KeyVaultStandIn(managed, tls=authority.server()))
+    patient: Patient, authority: CertificateAuthority, identity: FakeIdentityProvider, stack: AsyncExitStack
+) -> FakeKeyVault:
+    managed = await stack.enter_async_context(FakeManagedIdentity())
+    vault = await stack.enter_async_context(FakeKeyVault(managed, tls=authority.server()))
     patient.environment |= managed.environment
     patient.values["credentials"] = (
         f'AuthorityUrl = "{identity.base_url}"\nProvider = "managed-identity-key-vault"\n'
@@ -385,7 +385,7 @@ async def vault(
     return vault
 
 
-async def test_a_vault_that_gives_the_secret(patient: Patient, vault: KeyVaultStandIn) -> None:
+async def test_a_vault_that_gives_the_secret(patient: Patient, vault: FakeKeyVault) -> None:
     vault.put("graph-client", CLIENT_SECRET, expires=time.time() + 5.5 * DAY)
     found = await patient.findings()
     assert (found["key vault: graph-client"]["status"], found["upstream token: default"]["status"]) == (
@@ -396,14 +396,14 @@ async def test_a_vault_that_gives_the_secret(patient: Patient, vault: KeyVaultSt
     assert found["upstream: default"]["status"] == "ok"
 
 
-async def test_a_vault_that_does_not(patient: Patient, vault: KeyVaultStandIn) -> None:
+async def test_a_vault_that_does_not(patient: Patient, vault: FakeKeyVault) -> None:
     vault.mode = "forbidden"
     failures = await patient.failures()
     assert list(failures) == ["key vault: graph-client"]
     assert "Key Vault Secrets User" in failures["key vault: graph-client"]["fix"]
 
 
-async def test_a_secret_past_its_end(patient: Patient, vault: KeyVaultStandIn) -> None:
+async def test_a_secret_past_its_end(patient: Patient, vault: FakeKeyVault) -> None:
     vault.put("graph-client", CLIENT_SECRET, expires=time.time() - DAY)
     assert "ended on" in (await patient.failures())["key vault: graph-client"]["found"]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.system import System
 from tests.process.proxy_parts import (
     Load,
     alive,
@@ -21,7 +22,6 @@ from tests.process.proxy_parts import (
     until,
     whole_system,
 )
-from tests.standins.system import System
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 

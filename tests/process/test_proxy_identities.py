@@ -12,15 +12,15 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.fakes.identity import CLIENT_ID, CLIENT_SECRET
 from tests.process.proxy_parts import log_of, metrics, readiness
 from tests.process.specification import Live, run, until, whole_system
-from tests.standins.identity import CLIENT_ID, CLIENT_SECRET
 
 pytestmark = pytest.mark.process
 
 RULES = "version: 1\nname: {name}\ndefault: allow\nrules: []\n"
 MAIL, FILES = "client-of-mail", "client-of-files"
-SECRETS = {MAIL: "stand-in~mail.secret", FILES: "stand-in~files.secret"}
+SECRETS = {MAIL: "fake~mail.secret", FILES: "fake~files.secret"}
 OWNERS = {"crm": CLIENT_ID, "mailer": MAIL, "archive": FILES}  # of an application, once two are in force
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.system import System
 from tests.process.proxy_parts import (
     LONG,
     Client,
@@ -30,7 +31,6 @@ from tests.process.proxy_parts import (
     until,
     whole_system,
 )
-from tests.standins.system import System
 
 # In a proxy's way, found by Python at its start: what reads a body that says so doesn't come back.
 HANGING = """

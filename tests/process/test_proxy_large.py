@@ -11,9 +11,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from tests.fakes.graph import pattern_bytes
+from tests.fakes.system import System
 from tests.process.proxy_parts import LONG, client_of, processes, rss_kib, whole_system
-from tests.standins.graph import pattern_bytes
-from tests.standins.system import System
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(1800 if LONG else 120)]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.system import ROOT
 from tests.process.proxy_parts import client_of, stored_paths, until, whole_system
 from tests.process.test_proxy_start import AS_NOBODY, config, open_directory
-from tests.standins.system import ROOT
 
 __all__ = ["config", "open_directory"]
 

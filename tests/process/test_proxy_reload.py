@@ -15,6 +15,9 @@ from typing import cast
 
 import pytest
 
+from tests.fakes import commands
+from tests.fakes.ports import this_program
+from tests.fakes.system import System
 from tests.process.proxy_parts import (
     LONG,
     Client,
@@ -33,9 +36,6 @@ from tests.process.proxy_parts import (
     until,
     whole_system,
 )
-from tests.standins import commands
-from tests.standins.ports import this_program
-from tests.standins.system import System
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(1800 if LONG else 120)]
 

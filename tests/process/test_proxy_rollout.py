@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.system import ROOT, System
 from tests.process.proxy_parts import Client, client_of, processes, rules_file, until, whole_system
-from tests.standins.system import ROOT, System
 
 pytestmark = pytest.mark.process
 

@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 
 from proxy.rules.snapshot import read_snapshot
+from tests.fakes.control_plane import API_KEY, HMAC_SECRET, FakeControlPlane, ruleset_yaml
+from tests.fakes.server import Response
+from tests.fakes.system import System
 from tests.process.proxy_parts import (
     Client,
     client_of,
@@ -28,9 +31,6 @@ from tests.process.proxy_parts import (
     until,
     whole_system,
 )
-from tests.standins.control_plane import API_KEY, HMAC_SECRET, ControlPlaneStandIn, ruleset_yaml
-from tests.standins.server import Response
-from tests.standins.system import System
 
 pytestmark = pytest.mark.process
 
@@ -150,9 +150,9 @@ async def test_a_worker_that_could_not_read_new_rules_has_them_soon(tmp_path: Pa
 
 
 @pytest.fixture
-async def scripted(tmp_path: Path) -> AsyncIterator[tuple[System, ControlPlaneStandIn]]:
-    """A proxy whose control plane is the scripted stand-in; the real one of the system isn't asked."""
-    async with ControlPlaneStandIn() as control:
+async def scripted(tmp_path: Path) -> AsyncIterator[tuple[System, FakeControlPlane]]:
+    """A proxy whose control plane is the scripted fake; the real one of the system isn't asked."""
+    async with FakeControlPlane() as control:
         environment = {
             "RuleSync__SaasBaseUrl": control.base_url,
             "Agent__ApiKey": API_KEY,
@@ -162,18 +162,18 @@ async def scripted(tmp_path: Path) -> AsyncIterator[tuple[System, ControlPlaneSt
             yield system, control
 
 
-def sync_check(control: ControlPlaneStandIn) -> dict[str, Any]:
+def sync_check(control: FakeControlPlane) -> dict[str, Any]:
     return dict(control.heartbeats[-1]["checks"]["sync"]) if control.heartbeats else {}
 
 
-async def refusal_is_reported(control: ControlPlaneStandIn, words: str) -> None:
+async def refusal_is_reported(control: FakeControlPlane, words: str) -> None:
     async with asyncio.timeout(20):
         await control.until(lambda: words in sync_check(control).get("detail", ""))
     assert sync_check(control)["status"] != "ok"
 
 
 async def test_a_bad_ruleset_or_signature_is_refused_and_reported(
-    scripted: tuple[System, ControlPlaneStandIn], tmp_path: Path
+    scripted: tuple[System, FakeControlPlane], tmp_path: Path
 ) -> None:
     system, control = scripted
     snapshot = tmp_path / "snapshot.json"

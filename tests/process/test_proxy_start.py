@@ -20,11 +20,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.certificates import CertificateAuthority
+from tests.fakes.lifeline import end_with_parent
+from tests.fakes.ports import free_port, this_program
+from tests.fakes.system import ROOT
 from tests.process.proxy_parts import client_of, log_of, stored_paths, until, whole_system
-from tests.standins.certificates import CertificateAuthority
-from tests.standins.lifeline import end_with_parent
-from tests.standins.ports import free_port, this_program
-from tests.standins.system import ROOT
 
 pytestmark = pytest.mark.process
 

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from proxy.rules.snapshot import read_snapshot, write_snapshot
 from proxy.rules.stops import EVERYTHING_STOPPED
+from tests.fakes.system import System, SystemFailedError
 from tests.process.proxy_parts import (
     WAIT_SECONDS,
     Client,
@@ -31,7 +32,6 @@ from tests.process.proxy_parts import (
     rules_file,
     until,
 )
-from tests.standins.system import System, SystemFailedError
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 

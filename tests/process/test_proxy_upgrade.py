@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.ports import this_program
+from tests.fakes.system import CODE, System
 from tests.process.proxy_parts import (
     LONG,
     Load,
@@ -33,8 +35,6 @@ from tests.process.proxy_parts import (
 )
 from tests.process.test_proxy_exhausted import settled
 from tests.process.test_proxy_start import change, config, refused_with, run
-from tests.standins.ports import this_program
-from tests.standins.system import CODE, System
 
 __all__ = ["config"]
 pytestmark = [pytest.mark.process, pytest.mark.timeout(1800 if LONG else 120)]

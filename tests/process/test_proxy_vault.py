@@ -17,29 +17,29 @@ from urllib.parse import parse_qs
 import jwt
 import pytest
 
+from tests.fakes.certificates import client_certificate
+from tests.fakes.identity import CLIENT_SECRET
+from tests.fakes.key_vault import IDENTITY_HEADER
+from tests.fakes.ports import free_port
+from tests.fakes.system import SIGNING_KEY, VAULT_SECRET, VAULT_SIGNING_KEY
 from tests.process.proxy_parts import processes
 from tests.process.specification import (
     Live,
     Reply,
+    fake_proxy_settings,
     run,
     send,
-    standin_proxy_settings,
     started,
     until,
     whole_system,
 )
-from tests.standins.certificates import client_certificate
-from tests.standins.identity import CLIENT_SECRET
-from tests.standins.key_vault import IDENTITY_HEADER
-from tests.standins.ports import free_port
-from tests.standins.system import SIGNING_KEY, VAULT_SECRET, VAULT_SIGNING_KEY
 
 pytestmark = pytest.mark.process
 
 RULES = "version: 1\nname: open\ndefault: allow\nrules: []\n"
-SECOND_SECRET = "stand-in~second.secret"
+SECOND_SECRET = "fake~second.secret"
 CERTIFICATE = client_certificate()
-SECOND_KEY = "stand-in~signing~key~of~the~fleet~0002"
+SECOND_KEY = "fake~signing~key~of~the~fleet~0002"
 WATCH = """\
 import os, sys
 
@@ -106,7 +106,7 @@ def test_a_proxy_without_a_vault_imports_none_of_it(tmp_path: Path) -> None:
     admin = free_port()
     nowhere = f"http://127.0.0.1:{free_port()}"
     more = '[Log]\nLevel = "debug"\n'
-    config = standin_proxy_settings(tmp_path, nowhere, nowhere, admin, more)
+    config = fake_proxy_settings(tmp_path, nowhere, nowhere, admin, more)
     client = f'TenantId = "t"\nClientId = "c"\nClientSecret = "s"\nAuthorityUrl = "{nowhere}"'
     text = config.read_text()
     config.write_text(text.replace('Provider = "static"', f'Provider = "environment"\n{client}'))
@@ -147,7 +147,7 @@ def test_a_rotated_signing_key_takes_over_without_refusing_a_token(live: Live) -
 def test_a_disabled_version_of_the_signing_key_is_refused(live: Live) -> None:
     """What an operator does about a key that became known."""
     system = live.system
-    known = system.vault.put(VAULT_SIGNING_KEY, "stand-in~signing~key~that~became~known")
+    known = system.vault.put(VAULT_SIGNING_KEY, "fake~signing~key~that~became~known")
     until(lambda: kid(live.new_token("app")) == _kid_of(known.value))
     bearer = [("Authorization", f"Bearer {live.new_token('app')}")]
     assert live.send("GET", "/v1.0/echo/x", bearer).status == 200
@@ -210,7 +210,7 @@ def test_two_proxies_that_share_a_vault_take_each_others_tokens_throughout_a_rot
     with second_proxy(live) as ask_second:
         old = live.new_token("app")
         assert ask_second(old).status == 200
-        live.system.vault.put(VAULT_SIGNING_KEY, "stand-in~signing~key~of~the~fleet~0003")
+        live.system.vault.put(VAULT_SIGNING_KEY, "fake~signing~key~of~the~fleet~0003")
 
         def taken_over() -> bool:
             token = live.new_token("app")

@@ -15,6 +15,10 @@ from typing import Any
 import pytest
 from argon2 import PasswordHasher
 
+from tests.fakes.control_plane import API_KEY, HMAC_SECRET, FakeControlPlane, error, sync_body
+from tests.fakes.graph import FakeGraph
+from tests.fakes.ports import free_port
+from tests.fakes.server import Received
 from tests.process.specification import (
     AgentClient,
     Loop,
@@ -23,18 +27,14 @@ from tests.process.specification import (
     Reply,
     batch,
     event,
+    fake_proxy_settings,
     response_signature_of,
     run,
     send,
     signature_of,
-    standin_proxy_settings,
     started,
     until,
 )
-from tests.standins.control_plane import API_KEY, HMAC_SECRET, ControlPlaneStandIn, error, sync_body
-from tests.standins.graph import GraphStandIn
-from tests.standins.ports import free_port
-from tests.standins.server import Received
 
 pytestmark = pytest.mark.process
 
@@ -395,9 +395,9 @@ class Shipping:
     """A proxy that works for two scripted control planes: one for rules, one for audit events."""
 
     loop: Loop
-    control: ControlPlaneStandIn
-    ingestion: ControlPlaneStandIn
-    graph: GraphStandIn
+    control: FakeControlPlane
+    ingestion: FakeControlPlane
+    graph: FakeGraph
     process: Process
     url: str
     directory: Path
@@ -422,16 +422,16 @@ class Shipping:
 def shipping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shipping]:
     directory = tmp_path_factory.mktemp("shipping")
     loop = Loop()
-    control, ingestion = ControlPlaneStandIn(record=True), ControlPlaneStandIn(record=True)
-    graph = GraphStandIn()
+    control, ingestion = FakeControlPlane(record=True), FakeControlPlane(record=True)
+    graph = FakeGraph()
     app = sync_body()["apps"][0] | {"secretHashes": [PasswordHasher(1, 8, 1).hash("its-secret")]}
     control.sync_body = sync_body(apps=[app])
-    standins = (control, ingestion, graph)
-    for each in standins:
+    fakes = (control, ingestion, graph)
+    for each in fakes:
         loop.run(each.__aenter__())
     try:
         admin = free_port()
-        config = standin_proxy_settings(
+        config = fake_proxy_settings(
             directory,
             control.base_url + "/",
             graph.base_url,
@@ -454,7 +454,7 @@ def shipping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shipping]:
             assert "Traceback" not in process.output
             assert control.problems + ingestion.problems == []
     finally:
-        for each in standins:
+        for each in fakes:
             loop.run(each.__aexit__(None, None, None))
         loop.close()
 

@@ -18,6 +18,10 @@ from typing import Any
 import pytest
 from argon2 import PasswordHasher
 
+from tests.fakes.control_plane import FakeControlPlane, error, ruleset_yaml, sync_body
+from tests.fakes.graph import FakeGraph
+from tests.fakes.ports import free_port
+from tests.fakes.server import RawResponse, Response
 from tests.process.specification import (
     JSON,
     RFC3339_MS,
@@ -26,17 +30,13 @@ from tests.process.specification import (
     Loop,
     Operator,
     Process,
+    fake_proxy_settings,
     run,
     send,
-    standin_proxy_settings,
     started,
     until,
     whole_system,
 )
-from tests.standins.control_plane import ControlPlaneStandIn, error, ruleset_yaml, sync_body
-from tests.standins.graph import GraphStandIn
-from tests.standins.ports import free_port
-from tests.standins.server import RawResponse, Response
 
 pytestmark = pytest.mark.process
 
@@ -433,8 +433,8 @@ class Scripted:
     """A proxy whose control plane is scripted; one application, `client-1`."""
 
     loop: Loop
-    control: ControlPlaneStandIn
-    graph: GraphStandIn
+    control: FakeControlPlane
+    graph: FakeGraph
     directory: Path
     admin: str
     config: Path
@@ -473,12 +473,12 @@ class Scripted:
 def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripted]:
     directory = tmp_path_factory.mktemp("scripted")
     loop = Loop()
-    control, graph = ControlPlaneStandIn(record=True), GraphStandIn()
+    control, graph = FakeControlPlane(record=True), FakeGraph()
     loop.run(control.__aenter__())
     loop.run(graph.__aenter__())
     try:
         admin = free_port()
-        config = standin_proxy_settings(
+        config = fake_proxy_settings(
             directory, control.base_url, graph.base_url, admin, "[Audit]\nReplayIntervalSeconds = 1\n"
         )
         control.sync_body = rules()
@@ -499,7 +499,7 @@ def rules(path: str = "/v1.0/users", generated_at: str = "2026-11-21T04:25:58.12
 
 
 @pytest.fixture(scope="module")
-def reported(scripted: Scripted) -> ControlPlaneStandIn:
+def reported(scripted: Scripted) -> FakeControlPlane:
     """What a proxy said of three requests, one each of allow, block and an upstream fault."""
     with scripted.running():
         until(scripted.ready)
@@ -517,7 +517,7 @@ def reported(scripted: Scripted) -> ControlPlaneStandIn:
     return control
 
 
-def test_heartbeat_field_by_field(reported: ControlPlaneStandIn) -> None:
+def test_heartbeat_field_by_field(reported: FakeControlPlane) -> None:
     """{"version", "uptimeSeconds", "loadedRules", "syncVersion", "checks": {…: {"status", "detail"}},
     "lastSeq",
     "auditPending", "oldestPendingSeconds"}."""
@@ -536,7 +536,7 @@ def test_heartbeat_field_by_field(reported: ControlPlaneStandIn) -> None:
     assert last["oldestPendingSeconds"] >= 0
 
 
-def test_metrics_field_by_field(reported: ControlPlaneStandIn) -> None:
+def test_metrics_field_by_field(reported: FakeControlPlane) -> None:
     """{"windowStart", "windowEnd", counters…, "auditPending", "latencyMs": {"buckets", "sum", "count"}};
     counters
     are deltas of the window, and one window begins where the last one ended."""
@@ -564,7 +564,7 @@ def test_metrics_field_by_field(reported: ControlPlaneStandIn) -> None:
     )
 
 
-def test_event_field_by_field(reported: ControlPlaneStandIn) -> None:
+def test_event_field_by_field(reported: FakeControlPlane) -> None:
     """Event: {"id", "time", "orgId", "proxyId", "appId", …, "upstreamRequestId"}; times RFC 3339 with
     milliseconds; ids UUIDv7."""
     event = next(each for each in reported.events["org-1"] if each.get("clientRequestId") == "mine")
@@ -597,19 +597,19 @@ def test_event_field_by_field(reported: ControlPlaneStandIn) -> None:
     assert not event.get("parentRequestId")
 
 
-def test_seq_counts_without_a_gap(reported: ControlPlaneStandIn) -> None:
+def test_seq_counts_without_a_gap(reported: FakeControlPlane) -> None:
     """`seq` counts a proxy instance's events of one organisation without a gap."""
     assert sorted(reported.seqs("org-1")) == [1, 2, 3, 4, 5, 6]
 
 
-def test_reason_is_one_of_a_documented_list(reported: ControlPlaneStandIn) -> None:
+def test_reason_is_one_of_a_documented_list(reported: FakeControlPlane) -> None:
     """`reason` is one of a closed, documented list of codes."""
     page = (Path(__file__).parents[2] / "docs" / "audit.md").read_text("utf-8")
     documented = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
     assert {each["reason"] for each in reported.events["org-1"]} <= documented
 
 
-def test_a_proxy_asks_with_the_etag_that_it_was_given(reported: ControlPlaneStandIn) -> None:
+def test_a_proxy_asks_with_the_etag_that_it_was_given(reported: FakeControlPlane) -> None:
     """`ETag` is sent; a request with a matching `If-None-Match` may get 304."""
     tags = [each.value("If-None-Match") for each in reported.sync_requests]
     assert tags[0] == ""
@@ -618,7 +618,7 @@ def test_a_proxy_asks_with_the_etag_that_it_was_given(reported: ControlPlaneStan
 
 
 def test_rules_of_another_author_or_an_older_time_are_never_in_force(
-    scripted: Scripted, reported: ControlPlaneStandIn
+    scripted: Scripted, reported: FakeControlPlane
 ) -> None:
     """A proxy takes only rules that its control plane wrote in response to this very request; it keeps the
     highest
@@ -656,7 +656,7 @@ def test_rules_of_another_author_or_an_older_time_are_never_in_force(
 
 
 def test_past_max_staleness_traffic_is_refused_with_503(
-    scripted: Scripted, reported: ControlPlaneStandIn
+    scripted: Scripted, reported: FakeControlPlane
 ) -> None:
     """Past `MaxStalenessSeconds` without a good sync traffic is refused with 503 `notReady`; until then, and
     without a limit, the last good rules serve."""

@@ -17,6 +17,9 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import pytest
 
+from tests.fakes.identity import CLIENT_SECRET
+from tests.fakes.server import RawResponse
+from tests.fakes.system import SIGNING_KEY, VAULT_SECRET, VAULT_SIGNING_KEY
 from tests.process.specification import (
     FORM,
     JSON,
@@ -32,9 +35,6 @@ from tests.process.specification import (
     until,
     whole_system,
 )
-from tests.standins.identity import CLIENT_SECRET
-from tests.standins.server import RawResponse
-from tests.standins.system import SIGNING_KEY, VAULT_SECRET, VAULT_SIGNING_KEY
 
 pytestmark = pytest.mark.process
 

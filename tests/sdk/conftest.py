@@ -18,12 +18,12 @@ from typing import Any, Final
 import pytest
 import pytest_asyncio
 
+from tests.fakes.graph import problem
+from tests.fakes.lifeline import end_with_parent
+from tests.fakes.server import Response
+from tests.fakes.system import ROOT, System
+from tests.fakes.transfers import is_pre_authenticated
 from tests.process.proxy_parts import LIMITS
-from tests.standins.graph import problem
-from tests.standins.lifeline import end_with_parent
-from tests.standins.server import Response
-from tests.standins.system import ROOT, System
-from tests.standins.transfers import is_pre_authenticated
 
 HERE: Final = Path(__file__).parent
 PYTHON: Final = ROOT / ".venv-sdk" / "bin" / "python"

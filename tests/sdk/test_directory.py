@@ -8,10 +8,10 @@ import json
 
 import pytest
 
+from tests.fakes.graph import user
+from tests.fakes.transfers import DOWNLOAD
 from tests.process.proxy_parts import events, until
 from tests.sdk.conftest import LONG_TEXT, Harness, Results
-from tests.standins.graph import user
-from tests.standins.transfers import DOWNLOAD
 
 pytestmark = [pytest.mark.process, pytest.mark.asyncio(loop_scope="session")]
 

@@ -1,4 +1,4 @@
-"""The whole system on one machine: stand-ins in this process, control plane and proxy as real processes.
+"""The whole system on one machine: fakes in this process, control plane and proxy as real processes.
 
 `async with System(directory) as system` gives addresses, applications with their credentials, and the command
 line. The demo runs it; tests that need everything at once can too.
@@ -23,13 +23,13 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import proxy
-from tests.standins import commands
-from tests.standins.certificates import CertificateAuthority, ServerCertificate
-from tests.standins.graph import GraphStandIn
-from tests.standins.identity import CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn
-from tests.standins.key_vault import KeyVaultStandIn, ManagedIdentityStandIn
-from tests.standins.lifeline import end_with_parent
-from tests.standins.ports import free_port
+from tests.fakes import commands
+from tests.fakes.certificates import CertificateAuthority, ServerCertificate
+from tests.fakes.graph import FakeGraph
+from tests.fakes.identity import CLIENT_ID, CLIENT_SECRET, TENANT, FakeIdentityProvider
+from tests.fakes.key_vault import FakeKeyVault, FakeManagedIdentity
+from tests.fakes.lifeline import end_with_parent
+from tests.fakes.ports import free_port
 
 ROOT: Final = Path(__file__).parents[2]
 CODE: Final = Path(proxy.__file__).parents[1]  # of the proxy: the sources, or what is compiled of them
@@ -37,7 +37,7 @@ START_SECONDS: Final = 25
 STOP_SECONDS: Final = 10
 VAULT_SECRET: Final = "graph-client"
 VAULT_SIGNING_KEY: Final = "token-signing-key"
-SIGNING_KEY: Final = "stand-in~signing~key~of~the~fleet~0001"
+SIGNING_KEY: Final = "fake~signing~key~of~the~fleet~0001"
 
 
 class SystemFailedError(Exception):
@@ -101,13 +101,13 @@ class System:
         self.directory = directory
         self.authority = CertificateAuthority(directory / "certificates")
         self._certificate: ServerCertificate = self.authority.server()
-        self.identity = IdentityStandIn(tls=self._certificate)
-        self.managed_identity = ManagedIdentityStandIn()
-        self.vault = KeyVaultStandIn(self.managed_identity, tls=self._certificate)
+        self.identity = FakeIdentityProvider(tls=self._certificate)
+        self.managed_identity = FakeManagedIdentity()
+        self.vault = FakeKeyVault(self.managed_identity, tls=self._certificate)
         self.vault.put(VAULT_SECRET, CLIENT_SECRET)
         self.vault.put(VAULT_SIGNING_KEY, SIGNING_KEY)
-        self.graph = GraphStandIn(tls=self._certificate, accepts=self.identity.accepts)
-        self._standins = (self.identity, self.managed_identity, self.vault, self.graph)
+        self.graph = FakeGraph(tls=self._certificate, accepts=self.identity.accepts)
+        self._fakes = (self.identity, self.managed_identity, self.vault, self.graph)
         self.control_plane_config = directory / "controlplane.toml"
         self.proxy_config = directory / "proxy.toml"
         self.applications: dict[str, Application] = {}
@@ -158,8 +158,8 @@ class System:
         await self._stop()
 
     async def _start(self) -> None:
-        for standin in self._standins:
-            await standin.__aenter__()
+        for fake in self._fakes:
+            await fake.__aenter__()
         self.control_plane_config.write_text(self._control_plane_settings(), "utf-8")
         await self.start_control_plane()
         keys = await self._register()
@@ -185,8 +185,8 @@ class System:
     async def _stop(self) -> None:
         for child in reversed(self.children):
             await child.stop()
-        for standin in reversed(self._standins):
-            await standin.__aexit__(None, None, None)
+        for fake in reversed(self._fakes):
+            await fake.__aexit__(None, None, None)
 
     # What an operator does by hand
 

@@ -1,4 +1,4 @@
-"""Stand-in for the identity provider: client credentials in, upstream tokens out, people's sign-ins by OpenID
+"""Fake for the identity provider: client credentials in, upstream tokens out, people's sign-ins by OpenID
 Connect, and the ways it fails."""
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
-from tests.standins.certificates import ServerCertificate
-from tests.standins.server import Received, Response, StandIn
+from tests.fakes.certificates import ServerCertificate
+from tests.fakes.server import Fake, Received, Response
 
 Mode = Literal["ok", "down", "hang", "garbage", "empty", "throttled", "error"]
 
 TENANT: Final = "11111111-2222-3333-4444-555555555555"
 CLIENT_ID: Final = "99999999-8888-7777-6666-555555555555"
-CLIENT_SECRET: Final = "stand-in~client.secret+50%/:"
+CLIENT_SECRET: Final = "fake~client.secret+50%/:"
 ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
 
-class IdentityStandIn(StandIn):
+class FakeIdentityProvider(Fake):
     """Issues tokens to the clients of one tenant: one, unless more are registered. `mode` may be changed at
     any time."""
 

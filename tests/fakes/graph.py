@@ -1,7 +1,7 @@
-"""Stand-in for the graph API: published examples, a small directory, and routes for every shape of response.
+"""Fake for the graph API: published examples, a small directory, and routes for every shape of response.
 
-In a test: `async with GraphStandIn(tls=certificate, accepts=identity.accepts) as graph: ... graph.requests`.
-As a process: `python -m tests.standins.graph --cert FILE --key FILE --token TEXT` prints `ready ADDRESS`.
+In a test: `async with FakeGraph(tls=certificate, accepts=identity.accepts) as graph: ... graph.requests`.
+As a process: `python -m tests.fakes.graph --cert FILE --key FILE --token TEXT` prints `ready ADDRESS`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from urllib.parse import parse_qs, unquote
 import brotli
 import uvloop
 
-from tests.standins import transfers
-from tests.standins.certificates import ServerCertificate
-from tests.standins.examples import PUBLISHED_BASE, examples
-from tests.standins.server import Received, Response, StandIn
+from tests.fakes import transfers
+from tests.fakes.certificates import ServerCertificate
+from tests.fakes.examples import PUBLISHED_BASE, examples
+from tests.fakes.server import Fake, Received, Response
 
 PAGE_SIZE: Final = 5
 PHOTO: Final = bytes(range(256)) * 16
@@ -44,10 +44,10 @@ _PEOPLE: Final = (
     "Frances Allen", "Donald Knuth", "Radia Perlman", "Leslie Lamport", "Lynn Conway", "Ken Thompson",
 )  # fmt: skip
 
-Handler = Callable[["GraphStandIn", Received, "re.Match[str]"], Response | Awaitable[Response]]
+Handler = Callable[["FakeGraph", Received, "re.Match[str]"], Response | Awaitable[Response]]
 
 
-class GraphStandIn(StandIn):
+class FakeGraph(Fake):
     """Responds to like the real service where `realistic`: chunked, compressed, with diagnostic headers."""
 
     def __init__(
@@ -191,7 +191,7 @@ def _no_such_user(key: str) -> Response:
     return problem(404, "Request_ResourceNotFound", f"Resource '{key}' does not exist.")
 
 
-def _users_page(graph: GraphStandIn, request: Received, _: re.Match[str]) -> Response:
+def _users_page(graph: FakeGraph, request: Received, _: re.Match[str]) -> Response:
     query = parse_qs(request.query)
     start = int(query.get("$skiptoken", ["0"])[0])
     end = start + int(query.get("$top", [str(PAGE_SIZE)])[0])
@@ -202,7 +202,7 @@ def _users_page(graph: GraphStandIn, request: Received, _: re.Match[str]) -> Res
     return _json(body)
 
 
-def _users_delta(graph: GraphStandIn, request: Received, _: re.Match[str]) -> Response:
+def _users_delta(graph: FakeGraph, request: Received, _: re.Match[str]) -> Response:
     query = parse_qs(request.query)
     start = int(query.get("$skiptoken", ["0"])[0])
     delta = f"{graph.base_url}/v1.0/users/delta"
@@ -218,7 +218,7 @@ def _users_delta(graph: GraphStandIn, request: Received, _: re.Match[str]) -> Re
     return _json(body)
 
 
-def _user(graph: GraphStandIn, request: Received, match: re.Match[str]) -> Response:
+def _user(graph: FakeGraph, request: Received, match: re.Match[str]) -> Response:
     number = _find_user(match["key"])
     if number is None:
         return _no_such_user(match["key"])
@@ -228,12 +228,12 @@ def _user(graph: GraphStandIn, request: Received, match: re.Match[str]) -> Respo
     return _json(body, 200, ("ETag", f'W/"user-{number}"'))
 
 
-def _manager(_: GraphStandIn, __: Received, match: re.Match[str]) -> Response:
+def _manager(_: FakeGraph, __: Received, match: re.Match[str]) -> Response:
     number = _find_user(match["key"])
     return _no_such_user(match["key"]) if number is None else _json(user((number + 1) % len(_PEOPLE)))
 
 
-def _property(graph: GraphStandIn, _: Received, match: re.Match[str]) -> Response:
+def _property(graph: FakeGraph, _: Received, match: re.Match[str]) -> Response:
     number = _find_user(match["key"])
     values = {name.lower(): value for name, value in user(number or 0).items()}
     if number is None or match["property"].lower() not in values:
@@ -245,26 +245,26 @@ def _property(graph: GraphStandIn, _: Received, match: re.Match[str]) -> Respons
     return _json({"@odata.context": context, "value": value})
 
 
-def _messages(graph: GraphStandIn, _: Received, match: re.Match[str]) -> Response:
+def _messages(graph: FakeGraph, _: Received, match: re.Match[str]) -> Response:
     sender = user(_find_user(match["key"]) or 0)
     subject = {"id": "AAMkADI5MAAIT3drCAAA=", "subject": "Minutes", "sender": sender["mail"], "isRead": False}
     return _json({"@odata.context": f"{graph.base_url}/v1.0/$metadata#messages", "value": [subject]})
 
 
-def _photo(_: GraphStandIn, __: Received, ___: re.Match[str]) -> Response:
+def _photo(_: FakeGraph, __: Received, ___: re.Match[str]) -> Response:
     return Response(200, (("Content-Type", "image/jpeg"), ("ETag", 'W/"photo-1"')), PHOTO)
 
 
 # Routes for every shape of response
 
 
-def _echo(_: GraphStandIn, request: Received, __: re.Match[str]) -> Response:
+def _echo(_: FakeGraph, request: Received, __: re.Match[str]) -> Response:
     # No real upstream tells a client the proxy's credential, and neither does this one.
     head = re.sub(rb"(?im)^(authorization:).*?\r?$", rb"\1 (not shown)\r", request.head).decode("latin-1")
     return _json({"head": head, "bodyBytes": request.body_length, "bodySha256": request.body_sha256})
 
 
-def _bytes(_: GraphStandIn, request: Received, match: re.Match[str]) -> Response:
+def _bytes(_: FakeGraph, request: Received, match: re.Match[str]) -> Response:
     count = int(match["count"])
     chunked = "chunked" in request.query
     return Response(
@@ -282,7 +282,7 @@ def pattern_bytes(count: int) -> Iterator[bytes]:
         yield block[: min(len(block), count - start)]
 
 
-def _status(_: GraphStandIn, request: Received, match: re.Match[str]) -> Response:
+def _status(_: FakeGraph, request: Received, match: re.Match[str]) -> Response:
     status = int(match["code"])
     retry_after = parse_qs(request.query).get("retryAfter", [])
     headers = tuple(("Retry-After", seconds) for seconds in retry_after)
@@ -295,12 +295,12 @@ def _status(_: GraphStandIn, request: Received, match: re.Match[str]) -> Respons
     return problem(status, "standIn", f"This is what a {status} looks like.", *headers)
 
 
-async def _slow(_: GraphStandIn, __: Received, match: re.Match[str]) -> Response:
+async def _slow(_: FakeGraph, __: Received, match: re.Match[str]) -> Response:
     await asyncio.sleep(int(match["ms"]) / 1000)
     return _json({"waitedMs": int(match["ms"])})
 
 
-def _slow_body(_: GraphStandIn, __: Received, match: re.Match[str]) -> Response:
+def _slow_body(_: FakeGraph, __: Received, match: re.Match[str]) -> Response:
     async def halves() -> AsyncIterator[bytes]:
         yield b'{"first": 1, '
         await asyncio.sleep(int(match["ms"]) / 1000)
@@ -309,25 +309,25 @@ def _slow_body(_: GraphStandIn, __: Received, match: re.Match[str]) -> Response:
     return Response(200, (JSON,), stream=halves)
 
 
-async def _gate(graph: GraphStandIn, _: Received, match: re.Match[str]) -> Response:
+async def _gate(graph: FakeGraph, _: Received, match: re.Match[str]) -> Response:
     await graph.gate(match["name"]).wait()
     return _json({"gate": match["name"]})
 
 
-def _upload(_: GraphStandIn, request: Received, __: re.Match[str]) -> Response:
+def _upload(_: FakeGraph, request: Received, __: re.Match[str]) -> Response:
     return _json({"bytes": request.body_length, "sha256": request.body_sha256}, 201)
 
 
-def _redirect(graph: GraphStandIn, _: Received, __: re.Match[str]) -> Response:
+def _redirect(graph: FakeGraph, _: Received, __: re.Match[str]) -> Response:
     return Response(302, (("Location", f"{graph.base_url}/v1.0/users?$top=2"),))
 
 
-def _operation(graph: GraphStandIn, _: Received, __: re.Match[str]) -> Response:
+def _operation(graph: FakeGraph, _: Received, __: re.Match[str]) -> Response:
     operation = f"{graph.base_url}/v1.0/operations/1"
     return Response(202, (("Location", operation), ("Operation-Location", operation)))
 
 
-async def _batch(graph: GraphStandIn, request: Received, match: re.Match[str]) -> Response:
+async def _batch(graph: FakeGraph, request: Received, match: re.Match[str]) -> Response:
     try:
         parts = json.loads(bytes(request.body))["requests"]
     except (ValueError, KeyError, TypeError):
@@ -351,7 +351,7 @@ async def _batch(graph: GraphStandIn, request: Received, match: re.Match[str]) -
     return _json({"responses": list(reversed(responses.values()))})
 
 
-async def _batch_part(graph: GraphStandIn, part: dict[str, Any], version: str) -> dict[str, Any]:
+async def _batch_part(graph: FakeGraph, part: dict[str, Any], version: str) -> dict[str, Any]:
     inner = Received(0, b"", method=part["method"], target=f"/{version}/{part['url'].lstrip('/')}")
     inner.headers = list(part.get("headers", {}).items())
     if "body" in part:
@@ -411,7 +411,7 @@ async def _run(arguments: argparse.Namespace) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    graph = GraphStandIn(
+    graph = FakeGraph(
         tls=tls,
         port=arguments.port,
         accepts=tokens.__contains__ if tokens else None,
@@ -425,7 +425,7 @@ async def _run(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Stand-in for the graph API.")
+    parser = argparse.ArgumentParser(description="Fake for the graph API.")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--cert", type=Path, help="PEM certificate chain; without it, plain HTTP")
     parser.add_argument("--key", type=Path, help="PEM private key of --cert")

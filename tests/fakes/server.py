@@ -1,4 +1,4 @@
-"""A small strict HTTP/1.1 server for stand-ins: keeps what it received byte for byte, sends what it is told.
+"""A small strict HTTP/1.1 server for fakes: keeps what it received byte for byte, sends what it is told.
 
 It reads framing as strictly as RFC 9112 allows and marks what is ambiguous, so that a test can evaluate a
 proxy by what reached the upstream. It responds to one request after another on a connection and never
@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from tests.standins.certificates import ServerCertificate
+from tests.fakes.certificates import ServerCertificate
 
 # Of a body only so much is kept; its length and digest cover the whole.
 KEPT_BODY_BYTES: Final = 5 * 1024 * 1024  # the largest batch that a control plane takes
@@ -124,8 +124,8 @@ class RawResponse:
     before_body: bool = False  # sent as soon as the head is there, the request's body left unread
 
 
-class StandIn:
-    """Base of the stand-ins: a context manager that listens while it is entered."""
+class Fake:
+    """Base of the fakes: a context manager that listens while it is entered."""
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class StandIn:
         try:
             await self._serve(next(self._numbers), reader, writer)
         except (ConnectionError, asyncio.CancelledError):
-            pass  # the peer has gone, or the stand-in goes
+            pass  # the peer has gone, or the fake goes
         finally:
             self.connections_open -= 1
             writer.transport.abort() if writer.transport.is_closing() else writer.close()

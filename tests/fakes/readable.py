@@ -6,7 +6,7 @@ import stat
 import sys
 from pathlib import Path
 
-from tests.standins.system import ROOT
+from tests.fakes.system import ROOT
 
 
 def as_if_all_could_read_the_checkout(scratch: Path) -> list[str]:

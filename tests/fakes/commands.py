@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import IO, Final, NoReturn
 
 import controlplane
-from tests.standins.lifeline import end_with_parent
+from tests.fakes.lifeline import end_with_parent
 
 ROOT: Final = Path(__file__).parents[2]
 TIMEOUT_SECONDS: Final = 60

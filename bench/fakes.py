@@ -1,4 +1,4 @@
-"""Stand-ins for the control plane and the identity provider as a process, for measurements that need them.
+"""Fakes for the control plane and the identity provider as a process, for measurements that need them.
 
 Takes the control plane's port, the identity provider's, and what the control plane does: `accepts` events,
 is `down` for them, or `changes` all of 10,000 rules at each sync. Writes a line for each thing that happens.
@@ -12,15 +12,15 @@ import sys
 from typing import Any, Final
 
 from bench.graphward import ALLOW
-from tests.standins.control_plane import ControlPlaneStandIn, sync_body
-from tests.standins.identity import IdentityStandIn
-from tests.standins.server import Received, Response
+from tests.fakes.control_plane import FakeControlPlane, sync_body
+from tests.fakes.identity import FakeIdentityProvider
+from tests.fakes.server import Received, Response
 
 RULES: Final = 10_000
 TOKEN_SECONDS: Final = 6
 
 
-class _ControlPlane(ControlPlaneStandIn):
+class _ControlPlane(FakeControlPlane):
     def __init__(self, port: int, behaviour: str) -> None:
         super().__init__(port=port)
         self.down = behaviour == "down"
@@ -39,7 +39,7 @@ class _ControlPlane(ControlPlaneStandIn):
         return response
 
 
-class _Identity(IdentityStandIn):
+class _Identity(FakeIdentityProvider):
     async def response(self, request: Received) -> Response:
         print("token", flush=True)
         return await super().response(request)

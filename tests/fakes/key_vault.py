@@ -1,4 +1,4 @@
-"""Stand-ins for Azure Key Vault and for the managed identity that opens it; Azure's own SDK talks to both."""
+"""Fakes for Azure Key Vault and for the managed identity that opens it; Azure's own SDK talks to both."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 from urllib.parse import parse_qs
 
-from tests.standins.certificates import ServerCertificate
-from tests.standins.identity import TENANT
-from tests.standins.server import Received, Response, StandIn
+from tests.fakes.certificates import ServerCertificate
+from tests.fakes.identity import TENANT
+from tests.fakes.server import Fake, Received, Response
 
 VaultMode = Literal["ok", "down", "hang", "forbidden", "throttled", "error", "garbage", "foreign", "deaf"]
 IdentityMode = Literal["ok", "down", "hang", "unassigned", "garbage", "error"]
@@ -26,7 +26,7 @@ PROOFS: Final = (
 VERSIONS_OF_A_PAGE: Final = 2
 
 
-class ManagedIdentityStandIn(StandIn):
+class FakeManagedIdentity(Fake):
     """The token endpoints of App Service (proved by a header) and of virtual machines, both plain HTTP."""
 
     def __init__(self) -> None:
@@ -105,11 +105,11 @@ class Version:
         return found
 
 
-class KeyVaultStandIn(StandIn):
+class FakeKeyVault(Fake):
     """Secrets with versions, behind the challenge that a real vault responds with. `mode` may be changed at
     any time."""
 
-    def __init__(self, identity: ManagedIdentityStandIn, *, tls: ServerCertificate) -> None:
+    def __init__(self, identity: FakeManagedIdentity, *, tls: ServerCertificate) -> None:
         super().__init__(tls=tls)
         self.mode: VaultMode = "ok"
         self.reads: list[str] = []  # name of each secret whose value was given out
@@ -197,7 +197,7 @@ class KeyVaultStandIn(StandIn):
 
 
 def _error(status: int, code: str, inner: str | None = None, *headers: tuple[str, str]) -> Response:
-    error: dict[str, Any] = {"code": code, "message": f"stand-in says {code}"}
+    error: dict[str, Any] = {"code": code, "message": f"fake says {code}"}
     if inner:
         error["innererror"] = {"code": inner}
     return _json(status, {"error": error}, *headers)

@@ -1,4 +1,4 @@
-"""Stand-in for the control plane: checks every signature byte for byte, responses as the specification or as
+"""Fake for the control plane: checks every signature byte for byte, responses as the specification or as
 told."""
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from tests.standins.certificates import ServerCertificate
-from tests.standins.server import Received, Response, StandIn
+from tests.fakes.certificates import ServerCertificate
+from tests.fakes.server import Fake, Received, Response
 
 API_KEY: Final = "standin-api-key"
 HMAC_SECRET: Final = "standin-hmac-secret"
@@ -21,7 +21,7 @@ HMAC_SECRET: Final = "standin-hmac-secret"
 Script = Response | Callable[[], Awaitable[Response]]
 
 
-class ControlPlaneStandIn(StandIn):
+class FakeControlPlane(Fake):
     """Scripts are used up one response per request; after that the specification rules again."""
 
     def __init__(self, *, tls: ServerCertificate | None = None, port: int = 0, record: bool = False) -> None:
@@ -157,7 +157,7 @@ async def _next(script: deque[Script]) -> Response:
 def error(status: int, code: str, *headers: tuple[str, str], **members: Any) -> Response:
     """`batchId` names another batch than the one that gets a response; other members are the error's own."""
     named = {name: members.pop(name) for name in list(members) if name == "batchId"}
-    detail = {"code": code, "message": f"stand-in says {code}", **members}
+    detail = {"code": code, "message": f"fake says {code}", **members}
     return _json(status, {"error": detail, **named}, *headers)
 
 

@@ -1,4 +1,4 @@
-"""A stand-in for an OpenSearch cluster over real sockets: keeps documents, refuses what a cluster would.
+"""A fake for an OpenSearch cluster over real sockets: keeps documents, refuses what a cluster would.
 
 It evaluates the part of the query language that the index uses, from what each query is documented to mean
 and with none of the index's code, and responds with 400 to any member that it doesn't know.

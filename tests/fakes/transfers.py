@@ -1,4 +1,4 @@
-"""Upload sessions and downloads of the stand-in graph: addresses that are their own credential.
+"""Upload sessions and downloads of the fake graph: addresses that are their own credential.
 
 The real service gives such addresses on other hosts; here the host is `localhost`, while the graph's is
 `127.0.0.1`. Whoever sends a token there is refused, as the real ones do.
@@ -11,10 +11,10 @@ import re
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from tests.standins.server import Received, Response
+from tests.fakes.server import Received, Response
 
 if TYPE_CHECKING:
-    from tests.standins.graph import GraphStandIn
+    from tests.fakes.graph import FakeGraph
 
 JSON: Final = ("Content-Type", "application/json")
 DOWNLOAD: Final = bytes(range(256)) * 400
@@ -25,7 +25,7 @@ def is_pre_authenticated(request: Received) -> bool:
     return request.path.startswith(("/uploads/", "/downloads/"))
 
 
-def create_session(graph: GraphStandIn, _: Received, __: re.Match[str]) -> Response:
+def create_session(graph: FakeGraph, _: Received, __: re.Match[str]) -> Response:
     name = str(uuid.uuid4())
     graph.uploads[name] = bytearray()
     return _json(
@@ -33,7 +33,7 @@ def create_session(graph: GraphStandIn, _: Received, __: re.Match[str]) -> Respo
     )
 
 
-def upload(graph: GraphStandIn, request: Received, match: re.Match[str]) -> Response:
+def upload(graph: FakeGraph, request: Received, match: re.Match[str]) -> Response:
     content = graph.uploads.get(match["name"])
     span = _RANGE.fullmatch(request.value("Content-Range"))
     if content is None or span is None:
@@ -49,17 +49,17 @@ def upload(graph: GraphStandIn, request: Received, match: re.Match[str]) -> Resp
     return _item(match["name"], whole)
 
 
-def content(graph: GraphStandIn, _: Received, match: re.Match[str]) -> Response:
+def content(graph: FakeGraph, _: Received, match: re.Match[str]) -> Response:
     return Response(
         302, (("Location", f"{_transfer_base(graph)}/downloads/{match['item']}?tempauth=secret"),)
     )
 
 
-def download(_: GraphStandIn, __: Received, ___: re.Match[str]) -> Response:
+def download(_: FakeGraph, __: Received, ___: re.Match[str]) -> Response:
     return Response(200, (("Content-Type", "application/octet-stream"),), DOWNLOAD)
 
 
-def _transfer_base(graph: GraphStandIn) -> str:
+def _transfer_base(graph: FakeGraph) -> str:
     return graph.base_url.replace("127.0.0.1", "localhost")
 
 

@@ -1,4 +1,4 @@
-"""The stand-ins themselves: what others are evaluated with has to be right first."""
+"""The fakes themselves: what others are evaluated with has to be right first."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives import hashes
 
-from tests.standins.certificates import CertificateAuthority, client_certificate
-from tests.standins.examples import examples
-from tests.standins.graph import GraphStandIn, pattern_bytes
-from tests.standins.identity import ASSERTION_TYPE, CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn, Mode
-from tests.standins.lifeline import end_with_parent
-from tests.standins.server import RawResponse, StandIn
+from tests.fakes.certificates import CertificateAuthority, client_certificate
+from tests.fakes.examples import examples
+from tests.fakes.graph import FakeGraph, pattern_bytes
+from tests.fakes.identity import ASSERTION_TYPE, CLIENT_ID, CLIENT_SECRET, TENANT, FakeIdentityProvider, Mode
+from tests.fakes.lifeline import end_with_parent
+from tests.fakes.server import Fake, RawResponse
 
 TOKEN = "upstream-token"
 AUTHORIZED = f"Authorization: Bearer {TOKEN}\r\n"
@@ -40,8 +40,8 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
 
 
 @pytest.fixture
-async def graph() -> AsyncIterator[GraphStandIn]:
-    async with GraphStandIn(accepts=TOKEN.__eq__) as graph:
+async def graph() -> AsyncIterator[FakeGraph]:
+    async with FakeGraph(accepts=TOKEN.__eq__) as graph:
         yield graph
 
 
@@ -61,9 +61,9 @@ class Reply:
         return json.loads(self.body)
 
 
-async def send(standin: StandIn, data: bytes, tls: ssl.SSLContext | None = None) -> bytes:
+async def send(fake: Fake, data: bytes, tls: ssl.SSLContext | None = None) -> bytes:
     """Everything that comes back until the server closes."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", standin.port, ssl=tls)
+    reader, writer = await asyncio.open_connection("127.0.0.1", fake.port, ssl=tls)
     try:
         writer.write(data)
         return await reader.read()
@@ -91,15 +91,15 @@ def unchunked(data: bytes) -> bytes:
 
 
 async def ask(
-    standin: StandIn, target: str, method: str = "GET", headers: str = AUTHORIZED, body: bytes = b""
+    fake: Fake, target: str, method: str = "GET", headers: str = AUTHORIZED, body: bytes = b""
 ) -> Reply:
     length = f"Content-Length: {len(body)}\r\n" if body else ""
     head = f"{method} {target} HTTP/1.1\r\nHost: graph.test\r\nConnection: close\r\n{headers}{length}\r\n"
-    return reply(await send(standin, head.encode() + body))
+    return reply(await send(fake, head.encode() + body))
 
 
 class TestGraph:
-    async def test_every_published_example_is_served(self, graph: GraphStandIn) -> None:
+    async def test_every_published_example_is_served(self, graph: FakeGraph) -> None:
         first_of = {(each.method, each.target): each for each in reversed(examples())}
         assert len(examples()) == 60
         for each in first_of.values():
@@ -108,7 +108,7 @@ class TestGraph:
             expected = each.response_body.replace(b"https://graph.microsoft.com", graph.base_url.encode())
             assert response.body == expected, each.id
 
-    async def test_a_request_is_kept_byte_for_byte(self, graph: GraphStandIn) -> None:
+    async def test_a_request_is_kept_byte_for_byte(self, graph: FakeGraph) -> None:
         head = b"PUT /v1.0/upload/a%2Fb HTTP/1.1\r\nHost: h\r\nX-odd:  two  \r\nconnection: close\r\n"
         head += AUTHORIZED.encode() + b"transfer-encoding: chunked\r\n\r\n"
         body = b"3;x=y\r\nabc\r\n2\r\nde\r\n0\r\nTrailer: t\r\n\r\n"
@@ -135,13 +135,13 @@ class TestGraph:
             "Host: another\r\n",
         ],
     )
-    async def test_ambiguous_framing_is_marked_and_refused(self, graph: GraphStandIn, fields: str) -> None:
+    async def test_ambiguous_framing_is_marked_and_refused(self, graph: FakeGraph, fields: str) -> None:
         response = await ask(graph, "/v1.0/upload", "POST", AUTHORIZED + fields)
         assert response.status == 400
         (received,) = await graph.received(1)
         assert received.malformed
 
-    async def test_a_body_that_is_cut_off_is_not_complete(self, graph: GraphStandIn) -> None:
+    async def test_a_body_that_is_cut_off_is_not_complete(self, graph: FakeGraph) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", graph.port)
         writer.write(
             f"PUT /v1.0/upload HTTP/1.1\r\nHost: h\r\n{AUTHORIZED}Content-Length: 10\r\n\r\nhalf".encode()
@@ -152,7 +152,7 @@ class TestGraph:
         (received,) = await graph.received(1)
         assert (received.complete, bytes(received.body)) == (False, b"half")
 
-    async def test_half_a_head_is_kept_too(self, graph: GraphStandIn) -> None:
+    async def test_half_a_head_is_kept_too(self, graph: FakeGraph) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", graph.port)
         writer.write(b"GET / HT")
         writer.write_eof()
@@ -163,12 +163,12 @@ class TestGraph:
     @pytest.mark.parametrize(
         "headers", ["", "Authorization: Bearer wrong\r\n", f"Authorization: Basic {TOKEN}\r\n"]
     )
-    async def test_only_the_upstream_token_is_taken(self, graph: GraphStandIn, headers: str) -> None:
+    async def test_only_the_upstream_token_is_taken(self, graph: FakeGraph, headers: str) -> None:
         response = await ask(graph, "/v1.0/users", headers=headers)
         assert response.status == 401
         assert response.json["error"]["code"] == "InvalidAuthenticationToken"
 
-    async def test_responses_look_like_the_real_service(self, graph: GraphStandIn) -> None:
+    async def test_responses_look_like_the_real_service(self, graph: FakeGraph) -> None:
         headers = f"{AUTHORIZED}Accept-Encoding: gzip, br\r\nclient-request-id: abc\r\n"
         response = await ask(graph, "/v1.0/users/ada@contoso.com", headers=headers)
         assert response.header("Content-Encoding") == "gzip"
@@ -180,12 +180,12 @@ class TestGraph:
         assert json.loads(gzip.decompress(response.body))["displayName"] == "Ada Lovelace"
 
     async def test_plain_responses_have_a_length_and_no_coding(self) -> None:
-        async with GraphStandIn(realistic=False) as graph:
+        async with FakeGraph(realistic=False) as graph:
             response = await ask(graph, "/v1.0/users/ada@contoso.com", headers="Accept-Encoding: gzip\r\n")
             assert int(response.header("Content-Length")) == len(response.body)
             assert not response.header("Content-Encoding")
 
-    async def test_pages_lead_to_all_users_once(self, graph: GraphStandIn) -> None:
+    async def test_pages_lead_to_all_users_once(self, graph: FakeGraph) -> None:
         target, names = "/v1.0/users?$top=5", []
         for _ in range(3):
             page = (await ask(graph, target)).json
@@ -194,44 +194,44 @@ class TestGraph:
         assert target == ""
         assert len(names) == len(set(names)) == 12
 
-    async def test_a_property_has_its_own_path_and_raw_value(self, graph: GraphStandIn) -> None:
+    async def test_a_property_has_its_own_path_and_raw_value(self, graph: FakeGraph) -> None:
         response = await ask(graph, "/v1.0/users('ada@contoso.com')/mobilePhone/$value")
         assert response.body == b"+47 900 00 000"
         response = await ask(graph, "/v1.0/users/ada%40contoso.com/MobilePhone")
         assert response.json["value"] == "+47 900 00 000"
 
-    async def test_an_unchanged_resource_is_304(self, graph: GraphStandIn) -> None:
+    async def test_an_unchanged_resource_is_304(self, graph: FakeGraph) -> None:
         etag = (await ask(graph, "/v1.0/users/ada@contoso.com")).header("ETag")
         response = await ask(
             graph, "/v1.0/users/ada@contoso.com", headers=f"{AUTHORIZED}If-None-Match: {etag}\r\n"
         )
         assert (response.status, response.body) == (304, b"")
 
-    async def test_head_has_no_body(self, graph: GraphStandIn) -> None:
+    async def test_head_has_no_body(self, graph: FakeGraph) -> None:
         data = await send(
             graph, f"HEAD /v1.0/users HTTP/1.1\r\nHost: h\r\n{AUTHORIZED}Connection: close\r\n\r\n".encode()
         )
         assert data.startswith(b"HTTP/1.1 200 ")
         assert data.endswith(b"\r\n\r\n")
 
-    async def test_echo_shows_the_head_but_never_the_credential(self, graph: GraphStandIn) -> None:
+    async def test_echo_shows_the_head_but_never_the_credential(self, graph: FakeGraph) -> None:
         response = await ask(graph, "/v1.0/echo", "POST", f"X-A: 1\r\n{AUTHORIZED}X-B: 2\r\n", b"body")
         assert "X-A: 1\r\nAuthorization: (not shown)\r\nX-B: 2\r\n" in response.json["head"]
         assert response.json["bodyBytes"] == 4
 
     @pytest.mark.parametrize("query", ["", "?chunked"])
-    async def test_any_number_of_bytes_streams(self, graph: GraphStandIn, query: str) -> None:
+    async def test_any_number_of_bytes_streams(self, graph: FakeGraph, query: str) -> None:
         response = await ask(graph, f"/v1.0/bytes/200000{query}")
         assert response.body == b"".join(pattern_bytes(200_000))
         assert len(response.body) == 200_000
 
     @pytest.mark.parametrize("status", [200, 201, 204, 304, 400, 404, 429, 500, 503, 504, 599])
-    async def test_any_status_can_be_had(self, graph: GraphStandIn, status: int) -> None:
+    async def test_any_status_can_be_had(self, graph: FakeGraph, status: int) -> None:
         response = await ask(graph, f"/v1.0/status/{status}?retryAfter=7")
         assert response.status == status
         assert response.header("Retry-After") == "7"
 
-    async def test_an_interim_response_comes_before_the_final(self, graph: GraphStandIn) -> None:
+    async def test_an_interim_response_comes_before_the_final(self, graph: FakeGraph) -> None:
         data = await send(
             graph,
             f"GET /v1.0/status/103 HTTP/1.1\r\nHost: h\r\n{AUTHORIZED}Connection: close\r\n\r\n".encode(),
@@ -240,7 +240,7 @@ class TestGraph:
         assert interim.startswith(b"HTTP/1.1 103 ")
         assert final.startswith(b"HTTP/1.1 200 ")
 
-    async def test_expect_is_responded_before_the_body(self, graph: GraphStandIn) -> None:
+    async def test_expect_is_responded_before_the_body(self, graph: FakeGraph) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", graph.port)
         head = f"PUT /v1.0/upload HTTP/1.1\r\nHost: h\r\n{AUTHORIZED}Connection: close\r\n"
         writer.write(f"{head}Expect: 100-continue\r\nContent-Length: 2\r\n\r\n".encode())
@@ -249,19 +249,19 @@ class TestGraph:
         assert reply(await reader.read()).status == 201
         writer.close()
 
-    async def test_a_gate_holds_a_request_until_it_opens(self, graph: GraphStandIn) -> None:
+    async def test_a_gate_holds_a_request_until_it_opens(self, graph: FakeGraph) -> None:
         waiting = asyncio.create_task(ask(graph, "/v1.0/gate/first"))
         await graph.received(1)
         assert not waiting.done()
         graph.gate("first").set()
         assert (await waiting).status == 200
 
-    async def test_exact_bytes_can_stand_in_for_a_response(self, graph: GraphStandIn) -> None:
+    async def test_exact_bytes_can_stand_in_for_a_response(self, graph: FakeGraph) -> None:
         graph.raw_responses["/v1.0/odd"] = RawResponse(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\ncut")
         data = await send(graph, f"GET /v1.0/odd HTTP/1.1\r\nHost: h\r\n{AUTHORIZED}\r\n".encode())
         assert data.endswith(b"\r\n\r\ncut")
 
-    async def test_links_to_follow_have_its_own_address(self, graph: GraphStandIn) -> None:
+    async def test_links_to_follow_have_its_own_address(self, graph: FakeGraph) -> None:
         assert (
             (await ask(graph, "/v1.0/redirect")).header("Location").startswith(f"{graph.base_url}/v1.0/users")
         )
@@ -271,7 +271,7 @@ class TestGraph:
             .startswith(graph.base_url)
         )
 
-    async def test_parts_of_a_batch_are_responded_by_the_same_table(self, graph: GraphStandIn) -> None:
+    async def test_parts_of_a_batch_are_responded_by_the_same_table(self, graph: FakeGraph) -> None:
         parts = [
             {"id": "1", "method": "GET", "url": "/users/ada@contoso.com"},
             {"id": "2", "method": "GET", "url": "/users/nobody@contoso.com"},
@@ -287,7 +287,7 @@ class TestGraph:
         assert responses["1"]["body"]["displayName"] == "Ada Lovelace"
         assert isinstance(responses["4"]["body"], str)
 
-    async def test_connections_are_kept_and_counted(self, graph: GraphStandIn) -> None:
+    async def test_connections_are_kept_and_counted(self, graph: FakeGraph) -> None:
         one = f"GET /v1.0/users HTTP/1.1\r\nHost: h\r\n{AUTHORIZED}\r\n"
         last = one.replace("Host: h", "Host: h\r\nConnection: close")
         data = await send(graph, (one + last).encode())
@@ -300,7 +300,7 @@ async def test_the_graph_runs_as_a_process_and_records_to_a_file(
 ) -> None:
     server, record = authority.server(), tmp_path / "received.ndjson"
     process = await asyncio.create_subprocess_exec(
-        *[sys.executable, "-m", "tests.standins.graph", "--token", TOKEN, "--record", str(record)],
+        *[sys.executable, "-m", "tests.fakes.graph", "--token", TOKEN, "--record", str(record)],
         *["--cert", str(server.cert_file), "--key", str(server.key_file)],
         stdout=asyncio.subprocess.PIPE,
         preexec_fn=end_with_parent,
@@ -328,12 +328,12 @@ class TestIdentity:
         "scope": "https://graph.microsoft.com/.default",
     }
 
-    async def acquire(self, identity: IdentityStandIn, **changes: str) -> Reply:
+    async def acquire(self, identity: FakeIdentityProvider, **changes: str) -> Reply:
         body = urlencode({**self.FORM, **changes}).encode()
         return await ask(identity, f"/{TENANT}/oauth2/v2.0/token", "POST", "", body)
 
     async def test_the_right_credentials_get_a_new_token_each_time(self) -> None:
-        async with IdentityStandIn(lifetime_seconds=60) as identity:
+        async with FakeIdentityProvider(lifetime_seconds=60) as identity:
             first, second = await self.acquire(identity), await self.acquire(identity)
             assert first.json["expires_in"] == 60
             assert first.json["token_type"] == "Bearer"
@@ -351,14 +351,14 @@ class TestIdentity:
         ],
     )
     async def test_anything_else_gets_none(self, changes: dict[str, str], status: int, error: str) -> None:
-        async with IdentityStandIn() as identity:
+        async with FakeIdentityProvider() as identity:
             response = await self.acquire(identity, **changes)
             assert (response.status, response.json["error"]) == (status, error)
             assert identity.acquisitions == 0
 
     async def test_a_token_ends_and_can_be_revoked(self) -> None:
         now = 1000.0
-        async with IdentityStandIn(lifetime_seconds=60, clock=lambda: now) as identity:
+        async with FakeIdentityProvider(lifetime_seconds=60, clock=lambda: now) as identity:
             token = (await self.acquire(identity)).json["access_token"]
             assert identity.accepts(token)
             now = 1060.0
@@ -379,7 +379,7 @@ class TestIdentity:
         ],
     )
     async def test_it_fails_as_told_and_recovers(self, mode: Mode, start: bytes) -> None:
-        async with IdentityStandIn() as identity:
+        async with FakeIdentityProvider() as identity:
             body = urlencode(self.FORM).encode()
             head = f"POST /{TENANT}/oauth2/v2.0/token HTTP/1.1\r\nHost: h\r\nConnection: close\r\n"
             data = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
@@ -391,7 +391,7 @@ class TestIdentity:
             assert (await self.acquire(identity)).status == 200
 
     async def test_a_hanging_provider_responses_nobody(self) -> None:
-        async with IdentityStandIn() as identity:
+        async with FakeIdentityProvider() as identity:
             identity.mode = "hang"
             waiting = asyncio.create_task(self.acquire(identity))
             await identity.received(1)
@@ -399,7 +399,7 @@ class TestIdentity:
             waiting.cancel()
 
     async def test_discovery_names_its_own_addresses(self) -> None:
-        async with IdentityStandIn() as identity:
+        async with FakeIdentityProvider() as identity:
             document = (await ask(identity, f"/{TENANT}/v2.0/.well-known/openid-configuration")).json
             assert document["token_endpoint"] == f"{identity.base_url}/{TENANT}/oauth2/v2.0/token"
 
@@ -407,7 +407,7 @@ class TestIdentity:
 async def test_clients_that_trust_the_authority_reach_a_server_by_address(
     authority: CertificateAuthority,
 ) -> None:
-    async with GraphStandIn(tls=authority.server()) as graph:
+    async with FakeGraph(tls=authority.server()) as graph:
         data = await send(
             graph,
             b"GET /v1.0/users HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n",
@@ -438,7 +438,7 @@ async def test_clients_that_trust_the_authority_reach_a_server_by_address(
 )
 async def test_the_identity_provider_takes_no_assertion_but_a_proper_one(what: str) -> None:
     registered, other = client_certificate(), client_certificate()
-    async with IdentityStandIn() as identity:
+    async with FakeIdentityProvider() as identity:
         identity.certificates.append(registered.certificate)
         now = int(time.time()) - (1000 if what == "in the past" else 0)
         url = f"{identity.base_url}/{TENANT}/oauth2/v2.0/token"
