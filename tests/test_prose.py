@@ -90,7 +90,7 @@ _FENCE: Final = re.compile(r"^ *```.*?^ *```", re.M | re.S)
 
 # The counts of today. If one falls, lower it here: nobody may use the room again.
 LIMITS: Final = {
-    "headless clause": 574,
+    "headless clause": 568,
     "where for if": 198,
     "archaism": 98,
     "negated noun": 106,

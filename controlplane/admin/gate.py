@@ -23,11 +23,11 @@ from controlplane.errors import Refused
 from controlplane.operations.actor import Actor
 from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import Operation, Request, Response
-from controlplane.operations.perform import perform as perform_recorded
+from controlplane.operations.perform import perform as perform_logged
 from controlplane.requests import connection_of, read_body
 from controlplane.search.query import fold
 from controlplane.secrets import digest, hash_password, is_password
-from controlplane.store.interface import SESSION_IDLE_MS, SESSION_MS, NewRecord, Operator, StoreError
+from controlplane.store.interface import SESSION_IDLE_MS, SESSION_MS, NewLogLine, Operator, StoreError
 
 _TOUCHED_EVERY_MS: Final = 60_000  # a session in use costs a write to the disk this often
 _MAX_BODY_BYTES: Final = 10 * 1024 * 1024  # the largest ruleset, as a string in JSON
@@ -37,7 +37,8 @@ _LARGE_BODIES_AT_ONCE: Final = 16
 _MAX_STRANGERS_BODY_BYTES: Final = 16 * 1024
 _HASHES_AT_ONCE: Final = 2  # each takes 19 MiB and a processor for a while, which proxies wait for too
 _MOST_HASHES_WAITING: Final = 64
-# Lines that names of nobody leave in the record, in a window; beyond, a flood of them is in the log alone.
+# Lines that names of nobody leave in the operator log, in a window; beyond, a flood of them is in the log
+# alone.
 _MOST_UNKNOWN_RECORDED: Final = 200
 _LONGEST_PASSWORD: Final = 1024
 CSRF_HEADER: Final = "X-CSRF-Token"
@@ -316,10 +317,10 @@ class Gate:
         self, name: str, address: str, outcome: str, details: Mapping[str, str] = MappingProxyType({})
     ) -> None:
         report = msgspec.json.encode(dict(details)).decode()
-        line = NewRecord(name, address, "session.sign-in", report)
+        line = NewLogLine(name, address, "session.sign-in", report)
         store = self.context.store
-        position = await store.begin_record(line, of_stranger=outcome != "done")
-        await store.end_record(position, outcome, ())
+        position = await store.begin_log_line(line, of_stranger=outcome != "done")
+        await store.end_log_line(position, outcome, ())
 
 
 GATE: Final = web.AppKey("gate", Gate)
@@ -342,7 +343,7 @@ async def csrf_token(request: web.Request) -> str:
 
 async def perform(request: web.Request, operation: Operation[Q, A], asked: Q) -> A:
     """The operation, done for who asks."""
-    return await perform_recorded(operation, request.app[GATE].context, await actor_of(request), asked)
+    return await perform_logged(operation, request.app[GATE].context, await actor_of(request), asked)
 
 
 @web.middleware

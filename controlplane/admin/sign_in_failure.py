@@ -1,4 +1,4 @@
-"""Failures of a sign-in at the identity provider: what the page, the log and the record say."""
+"""Failures of a sign-in at the identity provider: what the page, the log and the operator log say."""
 
 from __future__ import annotations
 
@@ -74,12 +74,13 @@ class Cause(Enum):
 
     @property
     def word(self) -> str:
-        """The cause in the record."""
+        """The cause in the operator log."""
         return self.name.lower()
 
 
 class SignInFailed(Exception):
-    """The text is one line for the log; `details` are for the record, and hold what the provider said."""
+    """The text is one line for the log; `details` are for the operator log, and hold what the provider
+    said."""
 
     def __init__(self, cause: Cause, text: str, details: Mapping[str, str] | None = None) -> None:
         super().__init__(text)

@@ -19,9 +19,9 @@ from controlplane.cli import (
     integrity,
     kill,
     operator,
+    operator_log,
     org,
     proxy,
-    record,
     ruleset,
     store,
     traffic,
@@ -53,7 +53,7 @@ cli.add_typer(audit.app, name="audit", help="Audit events.")
 cli.add_typer(doctor.app)
 cli.add_typer(store.app, name="store", help="The store: make a new one in place of one that was lost.")
 cli.add_typer(operator.app, name="operator", help="Operators: who may sign in, roles and API tokens.")
-cli.add_typer(record.app, name="record", help="The record of what operators did.")
+cli.add_typer(operator_log.app, name="record", help="The operator log: what operators did.")
 
 
 @cli.callback(invoke_without_command=True)

@@ -24,7 +24,7 @@ def new(ctx: typer.Context, json: Json = False) -> None:
     from controlplane.clock import SystemClock
     from controlplane.store.beginning import is_store, put_aside_what_is_left
     from controlplane.store.database import Database
-    from controlplane.store.interface import NewRecord
+    from controlplane.store.interface import NewLogLine
     from controlplane.store.sqlite import SqliteStore
 
     cli: Cli = ctx.obj
@@ -37,9 +37,9 @@ def new(ctx: typer.Context, json: Json = False) -> None:
     async def make() -> None:
         store = SqliteStore(await Database.open(path), SystemClock())
         try:
-            # So that the record of operators shows that there was a store before.
-            line = await store.begin_record(NewRecord(user.name, user.address, "store.new", "{}"))
-            await store.end_record(line, "done", ())
+            # So that the operator log shows that there was a store before.
+            line = await store.begin_log_line(NewLogLine(user.name, user.address, "store.new", "{}"))
+            await store.end_log_line(line, "done", ())
         finally:
             await store.close()
 

@@ -16,9 +16,9 @@ from controlplane.operations.audit import CountValues, FacetList, ValueCount, fa
 from controlplane.operations.context import OperationContext
 from controlplane.operations.fleet import ListFleet, ProxyHealth
 from controlplane.operations.fleet import list_all as list_fleet
+from controlplane.operations.operator_log import SearchOperatorLog
+from controlplane.operations.operator_log import search as search_operator_log
 from controlplane.operations.perform import perform
-from controlplane.operations.record import SearchRecord
-from controlplane.operations.record import search as search_record
 from controlplane.operations.rulesets import ListRulesets
 from controlplane.operations.rulesets import list_all as list_rulesets
 
@@ -51,7 +51,7 @@ async def overview(context: OperationContext, actor: Actor, request: PageRequest
     counted = await traffic(context, actor, request, period, request.org.name if request.org else None)
     blocked = await _blocked(context, actor, org, counted.since)
     fleet = await perform(list_fleet, context, actor, ListFleet(org=org))
-    done = await perform(search_record, context, actor, SearchRecord(org=org, limit=100))
+    done = await perform(search_operator_log, context, actor, SearchOperatorLog(org=org, limit=100))
     values = {
         "periods": PERIODS,
         "period": period,

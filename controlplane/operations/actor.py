@@ -21,7 +21,7 @@ class Forbidden(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    name: str  # as in the record of what operators did
+    name: str  # as in the operator log
     roles: Mapping[str, Role]  # by organisation id; EVERY_ORG is each of them, also those to come
     address: str = "local"  # where the request came from
 

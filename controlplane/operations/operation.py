@@ -31,7 +31,7 @@ class Response(msgspec.Struct, rename="camel"):
 
 
 Secret = Annotated[str, msgspec.Meta(extra={"secret": True})]
-"""A member of a request that the record of what operators did never holds."""
+"""A member of a request that the operator log never holds."""
 
 Method = Literal["GET", "POST", "PUT", "DELETE"]
 
@@ -70,7 +70,7 @@ class Operation(Generic[Q, A]):
     request: type[Q]
     response: type[A]
     perform: _Function[Q, A]
-    changes: bool  # whether it leaves a line in the record of what operators did
+    changes: bool  # whether it leaves a line in the operator log
 
     @property
     def summary(self) -> str:

@@ -16,7 +16,7 @@ from controlplane.operations.actor import EVERY_ORG, Actor, Forbidden, Role
 from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import InvalidRequest, Request, Response, Secret, operation
 from controlplane.secrets import digest, hash_password, is_password, mint
-from controlplane.store.interface import NotFound, Operator, OperatorToken, RecordQuery
+from controlplane.store.interface import LogQuery, NotFound, Operator, OperatorToken
 from proxy.wire.audit_event import rfc3339
 
 _SHORTEST_PASSWORD: Final = 12
@@ -256,7 +256,7 @@ async def _org_id(context: OperationContext, actor: Actor, reference: str) -> st
 
 
 def _operator_name(name: str) -> str:
-    """A colon is what names of local users have in the record."""
+    """A colon is what names of local users have in the operator log."""
     if ":" in name or name == EVERY_ORG or name.casefold() == "unknown":
         raise InvalidRequest(f"an operator can't be named {name}")
     return valid_name(name)
@@ -270,14 +270,14 @@ async def _hashed(password: str) -> str:
 
 async def _require_few_guesses(context: OperationContext, actor: Actor) -> None:
     """Those on record, the one under way too: else a session that was left alone would be one to guess in."""
-    guesses = RecordQuery(
+    guesses = LogQuery(
         limit=_MOST_GUESSES + 1,
         from_ms=context.clock.wall_ms() - _GUESSES_MS,
         operator=actor.name,
         operation=set_password.name,
         outcome="forbidden",
     )
-    if len(await context.store.record(guesses)) > _MOST_GUESSES:
+    if len(await context.store.operator_log(guesses)) > _MOST_GUESSES:
         raise Forbidden("the current password was wrong too often: try again in a quarter of an hour")
 
 

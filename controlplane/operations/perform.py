@@ -1,4 +1,4 @@
-"""The one way to call an operation: what changes something is kept in the record of what operators did."""
+"""The one way to call an operation: what changes something is kept in the operator log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from controlplane.operations.actor import Actor, Forbidden
 from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import InvalidRequest, Operation, Request, Response
 from controlplane.operations.turns import Turns
-from controlplane.store.interface import AlreadyExists, Conflict, NewRecord, NotFound, StoreError
+from controlplane.store.interface import AlreadyExists, Conflict, NewLogLine, NotFound, StoreError
 
 _REFUSALS: Final[Mapping[type[Exception], str]] = {
     InvalidRequest: "invalidRequest",
@@ -42,8 +42,8 @@ def refusal_code(error: Exception) -> str | None:
 
 
 async def perform(operation: Operation[Q, A], context: OperationContext, actor: Actor, request: Q) -> A:
-    """What came of it. The line in the record is on disk before anything is done, so that nothing is done
-    without one, and gets its outcome after."""
+    """What came of it. The line in the operator log is on disk before anything is done, so that nothing is
+    done without one, and gets its outcome after."""
     if not operation.changes:
         return await operation.perform(context, actor, request)
     async with _changing.of(actor):
@@ -51,8 +51,8 @@ async def perform(operation: Operation[Q, A], context: OperationContext, actor: 
 
 
 async def _recorded(operation: Operation[Q, A], context: OperationContext, actor: Actor, request: Q) -> A:
-    line = NewRecord(actor.name, actor.address, operation.name, masked(request))
-    position = await context.store.begin_record(line)
+    line = NewLogLine(actor.name, actor.address, operation.name, masked(request))
+    position = await context.store.begin_log_line(line)
     outcome = "failed"
     try:
         # A large body, a dry run before it or a turn may have taken long.
@@ -68,14 +68,14 @@ async def _recorded(operation: Operation[Q, A], context: OperationContext, actor
 
 async def _end(context: OperationContext, position: int, outcome: str) -> None:
     try:
-        await context.store.end_record(position, outcome, sorted(context.about))
+        await context.store.end_log_line(position, outcome, sorted(context.about))
     except StoreError as error:
         # What was done is done: its response, maybe a secret that is shown once, must not be lost for this.
         _log.error("line %d of the record has no outcome, which was %s: %s", position, outcome, error)
 
 
 def masked(request: Request) -> str:
-    """The request as JSON for the record."""
+    """The request as JSON for the operator log."""
     secrets = {
         field.encode_name
         for field in msgspec.structs.fields(request)

@@ -1,4 +1,4 @@
-"""The times between which a request asks for events or for lines of the record."""
+"""The times between which a request asks for events or for lines of the operator log."""
 
 from __future__ import annotations
 

@@ -339,7 +339,7 @@ class OperatorToken:
 
 
 @dataclass(frozen=True, slots=True)
-class NewRecord:
+class NewLogLine:
     """What an operator is about to do."""
 
     operator: str
@@ -349,7 +349,7 @@ class NewRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordLine:
+class LogLine:
     position: int
     time_ms: int
     operator: str
@@ -362,8 +362,8 @@ class RecordLine:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordQuery:
-    """Which lines of the record, newest first. Each None asks for nothing in particular."""
+class LogQuery:
+    """Which lines of the operator log, newest first. Each None asks for nothing in particular."""
 
     limit: int
     before: int | None = None  # a line's position
@@ -613,11 +613,11 @@ class OperatorStore(Protocol):
     async def tokens(self, operator_id: str) -> list[OperatorToken]: ...
     async def token(self, digest: bytes) -> OperatorToken | None: ...
     async def remove_token(self, token_id: str) -> None: ...
-    async def begin_record(self, record: NewRecord, *, of_stranger: bool = False) -> int:
+    async def begin_log_line(self, record: NewLogLine, *, of_stranger: bool = False) -> int:
         """The position of a new line, which has no outcome yet."""
 
-    async def end_record(self, position: int, outcome: str, org_ids: Sequence[str]) -> None: ...
-    async def record(self, query: RecordQuery) -> list[RecordLine]: ...
+    async def end_log_line(self, position: int, outcome: str, org_ids: Sequence[str]) -> None: ...
+    async def operator_log(self, query: LogQuery) -> list[LogLine]: ...
     async def purge_record(self, before_ms: int, limit: int) -> int: ...
 
 

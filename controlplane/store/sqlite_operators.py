@@ -1,4 +1,4 @@
-"""Operators, their sessions and tokens, and the record of what they did, in SQLite."""
+"""Operators, their sessions and tokens, and the operator log, in SQLite."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from controlplane.store.interface import (
     EVERY_ORG,
     AlreadyExists,
     Conflict,
-    NewRecord,
+    LogLine,
+    LogQuery,
+    NewLogLine,
     NotFound,
     Operator,
     OperatorToken,
-    RecordLine,
-    RecordQuery,
     Role,
     Session,
 )
@@ -38,7 +38,7 @@ class OperatorTables:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._under_way: set[int] = set()  # lines of the record that will have their outcome
+        self._under_way: set[int] = set()  # lines of the operator log that will have their outcome
 
     # Operators
 
@@ -184,7 +184,7 @@ class OperatorTables:
 
     # The record
 
-    async def begin_record(self, record: NewRecord, *, of_stranger: bool = False) -> int:
+    async def begin_log_line(self, record: NewLogLine, *, of_stranger: bool = False) -> int:
         now = self._clock.wall_ms()
 
         def job(connection: sqlite3.Connection) -> int:
@@ -202,7 +202,7 @@ class OperatorTables:
         self._under_way.add(position)
         return position
 
-    async def end_record(self, position: int, outcome: str, org_ids: Sequence[str]) -> None:
+    async def end_log_line(self, position: int, outcome: str, org_ids: Sequence[str]) -> None:
         try:
             await self._change(
                 "UPDATE operator_log SET outcome = ?, org_ids = ? WHERE position = ?",
@@ -211,7 +211,7 @@ class OperatorTables:
         finally:
             self._under_way.discard(position)
 
-    async def record(self, query: RecordQuery) -> list[RecordLine]:
+    async def operator_log(self, query: LogQuery) -> list[LogLine]:
         visible = None if query.org_ids is None else msgspec.json.encode(sorted(query.org_ids)).decode()
         rows = await self._database.fetch(
             "SELECT position, time_ms, operator, address, operation, request, org_ids, outcome"
@@ -260,11 +260,11 @@ def _operator(row: Sequence[Any]) -> Operator:
     return Operator(operator_id, name, password_hash, bool(enabled), created_ms, msgspec.json.decode(roles))
 
 
-def _line(row: Sequence[Any], under_way: Set[int]) -> RecordLine:
+def _line(row: Sequence[Any], under_way: Set[int]) -> LogLine:
     position, time_ms, operator, address, operation, request, org_ids, outcome = row
     about = tuple(msgspec.json.decode(org_ids))
     is_under_way = outcome is None and position in under_way
-    return RecordLine(position, time_ms, operator, address, operation, request, about, outcome, is_under_way)
+    return LogLine(position, time_ms, operator, address, operation, request, about, outcome, is_under_way)
 
 
 def _insert_unique(connection: sqlite3.Connection, sql: str, parameters: Sequence[Any], taken: str) -> None:

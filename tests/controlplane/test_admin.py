@@ -17,7 +17,7 @@ import pytest
 from controlplane.operations.actor import Role
 from controlplane.requests import read_body
 from controlplane.secrets import digest, hash_password, is_password, mint
-from controlplane.store.interface import Operator, OperatorToken, RecordQuery, StoreError
+from controlplane.store.interface import LogQuery, Operator, OperatorToken, StoreError
 from tests.controlplane.plane import FakeClock, Plane, ProxyClient, Response, batch, started
 from tests.fakes.certificates import CertificateAuthority
 
@@ -96,7 +96,7 @@ async def call(
 
 async def lines(plane: Plane) -> list[tuple[str, str, dict[str, Any], str | None]]:
     """The record, oldest first."""
-    found = await plane.store.record(RecordQuery(limit=1000))
+    found = await plane.store.operator_log(LogQuery(limit=1000))
     return [(each.operator, each.operation, json.loads(each.request), each.outcome) for each in found[::-1]]
 
 

@@ -13,9 +13,9 @@ from controlplane.operations.actor import local_actor
 from controlplane.operations.fleet import ProxyHealth
 from controlplane.operations.integrity import in_words
 from controlplane.operations.operation import InvalidRequest
+from controlplane.operations.operator_log import SearchOperatorLog
+from controlplane.operations.operator_log import search as search_operator_log
 from controlplane.operations.perform import perform
-from controlplane.operations.record import SearchRecord
-from controlplane.operations.record import search as search_record
 from controlplane.store.interface import Conflict
 from proxy.wire.audit_event import rfc3339
 from tests.controlplane.plane import (
@@ -134,7 +134,9 @@ async def test_an_acknowledgement_is_in_the_operator_log_with_its_note(
     plane: Plane, well: ProxyClient
 ) -> None:
     await _acknowledge(plane, org=well.org_ids[0])
-    found = await perform(search_record, context_of(plane), ADA, SearchRecord(operation="proxy.acknowledge"))
+    found = await perform(
+        search_operator_log, context_of(plane), ADA, SearchOperatorLog(operation="proxy.acknowledge")
+    )
     (line,) = found.lines
     assert (line.operator, line.outcome, line.orgs) == ("local:ada", "done", tuple(well.org_ids))
     assert line.request["note"] == "its disk failed"

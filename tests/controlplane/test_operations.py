@@ -13,7 +13,17 @@ import msgspec
 import pytest
 
 from controlplane.forwarder import Forwarder
-from controlplane.operations import apps, audit, fleet, integrity, operators, orgs, proxies, record, rulesets
+from controlplane.operations import (
+    apps,
+    audit,
+    fleet,
+    integrity,
+    operator_log,
+    operators,
+    orgs,
+    proxies,
+    rulesets,
+)
 from controlplane.operations.actor import Actor, Forbidden, Role, local_actor
 from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import InvalidRequest, Operation, Request, Stream
@@ -25,9 +35,9 @@ from controlplane.secrets import digest
 from controlplane.store.interface import (
     AlreadyExists,
     Conflict,
+    LogQuery,
     NotFound,
     Operator,
-    RecordQuery,
     StoreBusy,
     StoreError,
 )
@@ -495,7 +505,7 @@ async def test_a_token_is_shown_once_and_ends(context: OperationContext, clock: 
     assert [each.name for each in listed.tokens] == ["own-token"]
 
 
-# The record
+# The operator log
 
 
 async def test_every_change_is_on_record_refused_ones_too_and_no_secret_is(context: OperationContext) -> None:
@@ -514,7 +524,7 @@ async def test_every_change_is_on_record_refused_ones_too_and_no_secret_is(conte
     await perform(apps.list_all, context, ada, apps.ListApps())
     text = RULESET.format(name="own-rules") + "#" * 1000
     await perform(rulesets.apply, context, ada, rulesets.ApplyRuleset("acme", text, "why it is so"))
-    page = await record.search.perform(context, ada, record.SearchRecord())
+    page = await operator_log.search.perform(context, ada, operator_log.SearchOperatorLog())
     lines = [(each.operator, each.operation, each.outcome) for each in page.lines[::-1]]
     assert lines == [
         ("ada", "operator.add", "done"),
@@ -541,7 +551,7 @@ async def test_what_is_changed_is_changed_with_the_roles_of_that_moment(context:
     await perform(operators.disable, context, ada, operators.OperatorReference("eve"))
     with pytest.raises(Forbidden, match="disabled"):
         await perform(rulesets.apply, context, eve, asked)
-    lines = await context.store.record(RecordQuery(limit=9, operator="eve"))
+    lines = await context.store.operator_log(LogQuery(limit=9, operator="eve"))
     assert [each.outcome for each in lines] == ["forbidden", "forbidden"]
 
 
@@ -554,15 +564,15 @@ async def test_nothing_is_done_that_can_not_be_recorded_and_what_was_done_is_res
         raise StoreError("disk full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(type(context.store), "begin_record", full)
+        patched.setattr(type(context.store), "begin_log_line", full)
         with pytest.raises(StoreError):
             await perform(apps.disable, context, ada, apps.AppReference("own-app"))
     assert (await Inventory(context).app("own-app")).enabled
     with monkeypatch.context() as patched:
-        patched.setattr(type(context.store), "end_record", full)
+        patched.setattr(type(context.store), "end_log_line", full)
         rotated = await perform(apps.rotate_secret, context, ada, apps.RotateSecret("own-app"))
     assert rotated.client_secret  # shown this once: it must not be lost
-    page = await record.search.perform(context, ada, record.SearchRecord())
+    page = await operator_log.search.perform(context, ada, operator_log.SearchOperatorLog())
     assert [(each.operation, each.outcome) for each in page.lines] == [("app.rotate-secret", None)]
 
 
@@ -582,12 +592,12 @@ async def test_what_is_still_being_done_is_on_record_as_under_way(
     await begun.wait()
 
     async def report() -> list[tuple[str | None, bool]]:
-        page = await record.search.perform(context, OWNER, record.SearchRecord())
+        page = await operator_log.search.perform(context, OWNER, operator_log.SearchOperatorLog())
         return [(each.outcome, each.under_way) for each in page.lines]
 
     assert await report() == [(None, True)]
     beside = await SqliteStore.open(context.settings.store.path, context.clock)
-    assert [each.under_way for each in await beside.record(RecordQuery(limit=9))] == [False]
+    assert [each.under_way for each in await beside.operator_log(LogQuery(limit=9))] == [False]
     await beside.close()
     go_on.set()
     await doing
@@ -601,7 +611,7 @@ async def test_a_line_of_the_record_is_short_whatever_was_asked(context: Operati
     with pytest.raises(NotFound):
         await perform(proxies.add, context, eve, asked)
     await perform(orgs.list_all, context, eve, orgs.ListOrgs())
-    (line,) = await context.store.record(RecordQuery(limit=9))
+    (line,) = await context.store.operator_log(LogQuery(limit=9))
     assert len(line.request) < 10_000
     assert json.loads(line.request)["name"] == "edge"
     assert "sha256" in json.loads(line.request)["orgs"]
@@ -614,7 +624,7 @@ async def test_the_record_shows_each_organisation_its_own_lines(context: Operati
     await perform(proxies.grant, context, ada, proxies.OrgOfProxy("own-proxy", f"{MARK}-org"))
     await perform(orgs.add, context, ada, orgs.AddOrg("third"))
     eve = await known(context, "eve", acme="viewer")
-    page = await record.search.perform(context, eve, record.SearchRecord())
+    page = await operator_log.search.perform(context, eve, operator_log.SearchOperatorLog())
     assert [each.request for each in page.lines] == [{"app": "own-app", "org": None}]
 
 
@@ -626,7 +636,7 @@ async def test_who_got_a_role_stands_in_the_record_of_its_organisation(context: 
     await perform(operators.grant, context, ada, own)
     await perform(operators.grant, context, ada, operators.GrantRole("abroad", f"{MARK}-org", "editor"))
     await perform(operators.revoke, context, ada, operators.RevokeRole("abroad", "acme"))
-    page = await record.search.perform(context, eve, record.SearchRecord())
+    page = await operator_log.search.perform(context, eve, operator_log.SearchOperatorLog())
     assert [(each.operation, each.request["org"]) for each in page.lines] == [
         ("operator.revoke", "acme"),
         ("operator.grant", "acme"),
@@ -641,15 +651,17 @@ async def test_a_cursor_of_the_record_tells_nothing_of_what_is_done_elsewhere(
     eve = await known(context, "eve", acme="viewer")
     for _ in range(2):
         await perform(apps.disable, context, ada, apps.AppReference("own-app"))
-    first = record.SearchRecord(limit=1)
-    own, all_ = [await record.search.perform(context, who, first) for who in (eve, ada)]
+    first = operator_log.SearchOperatorLog(limit=1)
+    own, all_ = [await operator_log.search.perform(context, who, first) for who in (eve, ada)]
     assert own.next is not None
     assert not own.next.isdigit()
-    second = await record.search.perform(context, eve, record.SearchRecord(limit=1, cursor=own.next))
+    second = await operator_log.search.perform(
+        context, eve, operator_log.SearchOperatorLog(limit=1, cursor=own.next)
+    )
     assert (len(second.lines), second.next) == (1, None)
     for who, cursor in ((eve, all_.next), (ada, own.next), (eve, "x")):
         with pytest.raises(InvalidRequest, match="cursor"):
-            await record.search.perform(context, who, record.SearchRecord(cursor=cursor))
+            await operator_log.search.perform(context, who, operator_log.SearchOperatorLog(cursor=cursor))
 
 
 async def test_the_record_is_searched_and_read_in_pages(context: OperationContext, clock: FakeClock) -> None:
@@ -660,7 +672,7 @@ async def test_the_record_is_searched_and_read_in_pages(context: OperationContex
         clock.advance(hours=1)
 
     async def found(**members: Any) -> list[tuple[str, str]]:
-        page = await record.search.perform(context, ada, record.SearchRecord(**members))
+        page = await operator_log.search.perform(context, ada, operator_log.SearchOperatorLog(**members))
         return [(each.operator, each.operation) for each in page.lines]
 
     assert len(await found()) == 6
@@ -670,7 +682,9 @@ async def test_the_record_is_searched_and_read_in_pages(context: OperationContex
     assert await found(org=f"{MARK}-org") == []
     pages, cursor = [], None
     while True:
-        page = await record.search.perform(context, ada, record.SearchRecord(limit=4, cursor=cursor))
+        page = await operator_log.search.perform(
+            context, ada, operator_log.SearchOperatorLog(limit=4, cursor=cursor)
+        )
         pages.append(len(page.lines))
         cursor = page.next
         if cursor is None:
@@ -678,7 +692,7 @@ async def test_the_record_is_searched_and_read_in_pages(context: OperationContex
     assert pages == [4, 2]
     for bad in ({"cursor": "x"}, {"from_": "yesterday"}):
         with pytest.raises(InvalidRequest):
-            await record.search.perform(context, ada, record.SearchRecord(**bad))  # type: ignore[arg-type]
+            await operator_log.search.perform(context, ada, operator_log.SearchOperatorLog(**bad))  # type: ignore[arg-type]
 
 
 async def test_a_ruleset_is_not_applied_over_a_version_that_its_writer_never_saw(

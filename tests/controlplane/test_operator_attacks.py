@@ -44,7 +44,7 @@ from controlplane.operations.run_process import RunFailed
 from controlplane.operations.worker_process import run_change, run_for_page, run_trial
 from controlplane.search.interface import SearchIndex, SearchPage, SearchQuery
 from controlplane.search.query import parse_filter
-from controlplane.store.interface import Conflict, NewRecord, RecordQuery, StoreBusy
+from controlplane.store.interface import Conflict, LogQuery, NewLogLine, StoreBusy
 from controlplane.store.sqlite_operators import OperatorTables
 from tests.controlplane.held_runs import Latch, read_slowly, stubborn, wait_for
 from tests.controlplane.plane import HEARTBEAT, METRICS, Plane, ProxyClient, batch, context_of, event
@@ -189,25 +189,26 @@ asyncio.run(serve(*sys.argv[1:]))
 async def test_no_operator_takes_every_place_in_the_store_s_queue(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is refused leaves a line in the record too, and every line waits for the disk as batches do."""
+    """What is refused leaves a line in the operator log too, and every line waits for the disk as batches
+    do."""
     token = await operator(plane, "ada", {})
     running, most = 0, 0
-    begin_record = OperatorTables.begin_record
+    begin_log_line = OperatorTables.begin_log_line
 
-    async def counted(self: OperatorTables, record: NewRecord) -> int:
+    async def counted(self: OperatorTables, record: NewLogLine) -> int:
         nonlocal running, most
         running += 1
         most = max(most, running)
         try:
-            return await begin_record(self, record)
+            return await begin_log_line(self, record)
         finally:
             running -= 1
 
-    monkeypatch.setattr(OperatorTables, "begin_record", counted)
+    monkeypatch.setattr(OperatorTables, "begin_log_line", counted)
     flood = [call(plane, token, "POST", "/orgs", {"name": "mine"}) for _ in range(40)]
     assert {response.status for response in await asyncio.gather(*flood)} == {403}
     assert most <= MOST_CHANGES_OF_ONE
-    assert len(await plane.store.record(RecordQuery(limit=1000))) == len(flood)
+    assert len(await plane.store.operator_log(LogQuery(limit=1000))) == len(flood)
 
 
 async def test_what_waits_is_not_done_for_an_operator_who_was_disabled_meanwhile(
@@ -216,14 +217,14 @@ async def test_what_waits_is_not_done_for_an_operator_who_was_disabled_meanwhile
     await operator(plane, "root", {"*": "admin"})
     token = await operator(plane, "ada", {"*": "admin"})
     begun, go_on = asyncio.Semaphore(0), asyncio.Event()
-    begin_record = OperatorTables.begin_record
+    begin_log_line = OperatorTables.begin_log_line
 
-    async def held_up(self: OperatorTables, record: NewRecord) -> int:
+    async def held_up(self: OperatorTables, record: NewLogLine) -> int:
         begun.release()
         await go_on.wait()
-        return await begin_record(self, record)
+        return await begin_log_line(self, record)
 
-    monkeypatch.setattr(OperatorTables, "begin_record", held_up)
+    monkeypatch.setattr(OperatorTables, "begin_log_line", held_up)
     flood = [
         asyncio.create_task(call(plane, token, "POST", "/orgs", {"name": f"org-{at}"})) for at in range(40)
     ]

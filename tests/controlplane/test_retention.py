@@ -12,7 +12,7 @@ from controlplane.retention import PurgeableIndex, Retention, WitnessedTime
 from controlplane.search import open_index
 from controlplane.search.interface import SearchQuery
 from controlplane.search.query import parse_filter
-from controlplane.store.interface import RETENTION_MS, NewRecord, Operator, RecordQuery
+from controlplane.store.interface import RETENTION_MS, LogQuery, NewLogLine, Operator
 from controlplane.store.interface import Retention as Tier
 from proxy.wire.audit_event import rfc3339
 from tests.controlplane.plane import FakeClock, Plane, ProxyClient, batch, event
@@ -151,20 +151,20 @@ async def test_sessions_go_when_they_end_and_the_record_after_seven_years(
     operator = Operator("id", "ada", None, True, clock.wall, {})
     await plane.store.add_operator(operator)
     await plane.store.add_session(b"old", "id")
-    line = NewRecord("ada", "local", "org.add", "{}")
-    await plane.store.begin_record(line)
+    line = NewLogLine("ada", "local", "org.add", "{}")
+    await plane.store.begin_log_line(line)
     clock.advance(hours=24 * 2557)
     await plane.store.add_session(b"new", "id")
-    await plane.store.begin_record(line)
+    await plane.store.begin_log_line(line)
     witnessed = WitnessedTime()
     retention = Retention(plane.store, _Index(), clock, witnessed, 60)
     await retention.purge()
     assert await plane.store.session(b"old") is None
     assert await plane.store.session(b"new") is not None
-    assert len(await plane.store.record(RecordQuery(limit=9))) == 2  # nobody has agreed with the clock
+    assert len(await plane.store.operator_log(LogQuery(limit=9))) == 2  # nobody has agreed with the clock
     witnessed.agree(clock.wall + 1)
     await retention.purge()
-    assert [each.time_ms for each in await plane.store.record(RecordQuery(limit=9))] == [clock.wall]
+    assert [each.time_ms for each in await plane.store.operator_log(LogQuery(limit=9))] == [clock.wall]
 
 
 async def test_positions_are_never_given_twice(plane: Plane, proxy: ProxyClient) -> None:

@@ -23,7 +23,7 @@ from controlplane.admin.oidc import check_issuer
 from controlplane.admin.sign_in_failure import SignInFailed
 from controlplane.admin.signed_token import is_same_issuer
 from controlplane.settings import read_settings
-from controlplane.store.interface import Operator, RecordQuery
+from controlplane.store.interface import LogQuery, Operator
 from proxy.config import SettingsError
 from tests.controlplane.plane import FakeClock, Plane, started, write_settings
 from tests.fakes.identity import CLIENT_ID, CLIENT_SECRET, TENANT, FakeIdentityProvider
@@ -76,9 +76,9 @@ class Console:
         return status, html.unescape(body)
 
     async def last_record(self) -> dict[str, str]:
-        """What the record keeps of the newest sign-in, which is written beside its response."""
+        """What the operator log keeps of the newest sign-in, which is written beside its response."""
         for _ in range(1000):
-            if lines := await self.plane.store.record(RecordQuery(limit=1)):
+            if lines := await self.plane.store.operator_log(LogQuery(limit=1)):
                 found: dict[str, str] = json.loads(lines[0].request)
                 return found
             await asyncio.sleep(0.01)
@@ -115,7 +115,7 @@ async def test_who_signs_in_there_is_the_operator_of_that_name_here(console: Con
     assert await console.signed_in_as() == "ada@contoso.com"
     (asked,) = console.provider.people.asked
     assert len(asked["code_challenge"]) == 43  # of 256 bits
-    lines = await console.plane.store.record(RecordQuery(limit=9))
+    lines = await console.plane.store.operator_log(LogQuery(limit=9))
     assert [(each.operator, each.operation, each.outcome) for each in lines] == [
         ("ada@contoso.com", "session.sign-in", "done")
     ]

@@ -1,4 +1,4 @@
-"""The record of what operators did, searched."""
+"""The operator log: what operators did, searched."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from controlplane.operations.actor import Actor
 from controlplane.operations.audit import Places
 from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import InvalidRequest, Request, Response, operation
-from controlplane.store.interface import RecordLine, RecordQuery
+from controlplane.store.interface import LogLine, LogQuery
 from proxy.wire.audit_event import rfc3339
 
 
@@ -31,7 +31,7 @@ class RecordPage(Response):
     next: str | None  # the cursor of the next page
 
 
-class SearchRecord(Request):
+class SearchOperatorLog(Request):
     operator: str | None = None
     operation: str | None = None  # "app.bind", or "app" for all of the noun
     org: str | None = None
@@ -42,12 +42,12 @@ class SearchRecord(Request):
 
 
 @operation("record.search", "GET", "/record")
-async def search(context: OperationContext, actor: Actor, request: SearchRecord) -> RecordPage:
+async def search(context: OperationContext, actor: Actor, request: SearchOperatorLog) -> RecordPage:
     """What operators did, newest first: every line that is about nothing but one's own organisations."""
     everything = actor.may("viewer", None)
     places = await Places.of(context, actor, "record.search")
     from_ms, to_ms = times.span(request.from_, request.to, context.clock.wall_ms())
-    query = RecordQuery(
+    query = LogQuery(
         limit=request.limit + 1,
         before=None if request.cursor is None else _position(places, request.cursor),
         from_ms=from_ms,
@@ -57,7 +57,7 @@ async def search(context: OperationContext, actor: Actor, request: SearchRecord)
         org_id=await context.resolve.org_id(actor, request.org),
         org_ids=None if everything else frozenset(org.org_id for org in await context.resolve.orgs(actor)),
     )
-    found = await context.store.record(query)
+    found = await context.store.operator_log(query)
     page = found[: request.limit]
     following = places.write(str(page[-1].position)) if len(found) > request.limit else None
     return RecordPage(lines=tuple(map(_facts, page)), next=following)
@@ -73,7 +73,7 @@ def _position(places: Places, cursor: str) -> int:
     return int(place)
 
 
-def _facts(line: RecordLine) -> RecordFacts:
+def _facts(line: LogLine) -> RecordFacts:
     return RecordFacts(
         time=rfc3339(line.time_ms),
         operator=line.operator,

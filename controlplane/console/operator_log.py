@@ -14,10 +14,10 @@ from controlplane.operations.actor import Actor
 from controlplane.operations.apps import ListApps
 from controlplane.operations.apps import list_all as list_apps
 from controlplane.operations.context import OperationContext
+from controlplane.operations.operator_log import RecordFacts, RecordPage, SearchOperatorLog, search
 from controlplane.operations.operators import ListOperators
 from controlplane.operations.operators import list_all as list_operators
 from controlplane.operations.perform import perform
-from controlplane.operations.record import RecordFacts, RecordPage, SearchRecord, search
 from controlplane.operations.rulesets import ListRulesets
 from controlplane.operations.rulesets import list_all as list_rulesets
 from controlplane.operations.table import OPERATIONS
@@ -33,7 +33,7 @@ async def record(context: OperationContext, actor: Actor, request: PageRequest) 
     found = RecordPage(lines=(), next=None)
     try:
         org = request.org.org_id if request.org else None
-        asked = filled(SearchRecord, request.query, org=org, limit=_LINES)
+        asked = filled(SearchOperatorLog, request.query, org=org, limit=_LINES)
         found = await perform(search, context, actor, asked)
     except Refusal as error:
         refused = reasons(error)
@@ -44,7 +44,7 @@ async def record(context: OperationContext, actor: Actor, request: PageRequest) 
         "nouns": _NOUNS,
         "operations": _NAMES,
     }
-    return Page("record.html", "Record", values, status=422 if refused else 200, refused=refused)
+    return Page("operator_log.html", "Operator log", values, status=422 if refused else 200, refused=refused)
 
 
 def report(line: RecordFacts, names: Mapping[str, str]) -> list[tuple[str, str]]:

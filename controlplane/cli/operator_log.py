@@ -12,7 +12,7 @@ from controlplane.cli.context import AnyOrg, Cli, Json, facts_of, org_names, pri
 from controlplane.cli.failure import named_as_options
 
 if TYPE_CHECKING:
-    from controlplane.operations.record import RecordFacts
+    from controlplane.operations.operator_log import RecordFacts
 
 app = typer.Typer()
 
@@ -23,7 +23,7 @@ _TIME_HELP = "RFC 3339, a date, or -15m, -2h, -7d."
 
 @app.callback()
 def record() -> None:
-    """The record of what operators did."""
+    """The operator log: what operators did."""
 
 
 @app.command()
@@ -52,11 +52,11 @@ def search(
     json: Json = False,
 ) -> None:
     """What operators did, newest first."""
-    from controlplane.operations.record import SearchRecord
-    from controlplane.operations.record import search as operation_of_it
+    from controlplane.operations.operator_log import SearchOperatorLog
+    from controlplane.operations.operator_log import search as operation_of_it
 
     cli: Cli = ctx.obj
-    asked = SearchRecord(operator, operation, org, from_, to, limit, cursor)
+    asked = SearchOperatorLog(operator, operation, org, from_, to, limit, cursor)
     with named_as_options(_OPTIONS):
         page = cli.call(operation_of_it, asked)
     if json:
