@@ -1,4 +1,5 @@
-"""python -m bench.search: how long searches take over many events, built through the store and its forwarder.
+"""python -m bench.search: how long searches take over many events, built through the store and its
+index_writer.
 
 Each filter is asked for its first page and two more, newest first, as an operator would, and for what the
 console tells of its matches: values in common, and a histogram. The directory is kept where one is named, and
@@ -15,7 +16,7 @@ from statistics import median, quantiles
 
 from bench.events import ORG, START_MS, batch
 from controlplane.clock import SystemClock
-from controlplane.forwarder import Forwarder
+from controlplane.index_writer import IndexWriter
 from controlplane.ingest import parse_batch
 from controlplane.search.interface import SearchIndex, SearchQuery
 from controlplane.search.query import parse_filter
@@ -61,15 +62,15 @@ FILTERS = (
 async def build(directory: Path, count: int) -> None:
     store = await SqliteStore.open(directory / "store.db", SystemClock())
     index = await SqliteIndex.open(directory / "store.db.search.sqlite", directory / "store.db")
-    forwarder = Forwarder(store, index)
+    index_writer = IndexWriter(store, index)
     try:
         ((have,),) = await store._database.fetch("SELECT position FROM last_position")
         for first in range(have, count, BATCH):
             body = batch(f"b{first}", BATCH, first=first)
             await store.commit_batch(parse_batch("proxy-1", body, time.time_ns() // 1_000_000)[0], LIMITS)
             if first % (BATCH * 16) == 0:
-                await forwarder.drain()
-        await forwarder.drain()
+                await index_writer.drain()
+        await index_writer.drain()
     finally:
         await index.close()
         await store.close()

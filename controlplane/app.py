@@ -21,10 +21,11 @@ from controlplane.agent_api import AgentApi, sign_responses
 from controlplane.clock import Clock, SystemClock
 from controlplane.connections import Connections, allow_all_descriptors
 from controlplane.console.frame import Console
-from controlplane.forwarder import Forwarder
+from controlplane.index_writer import IndexWriter
 from controlplane.ingest import Ingest
 from controlplane.integrity import begin_chain
 from controlplane.listeners import Listeners
+from controlplane.live_tail import LiveTail
 from controlplane.master_key import open_vault
 from controlplane.metrics import Counts, Exposition
 from controlplane.operations.context import OperationContext
@@ -38,11 +39,10 @@ from controlplane.secrets import Vault
 from controlplane.settings import ConsoleSettings, ControlPlaneSettings, Settings
 from controlplane.store.interface import RateLimits, Store
 from controlplane.store.sqlite import SqliteStore
-from controlplane.tail import Tail
 
 _log = logging.getLogger(__name__)
 
-# A search waits so long for events that are not in the index yet: always enough but where it is built anew.
+# A search waits so long for events that are not in the index yet: always enough but where it is built again.
 _MOMENT_SECONDS: Final = 2.0
 _OBJECTS_BETWEEN_COLLECTIONS: Final = 100_000  # some 20 MB
 
@@ -158,26 +158,26 @@ async def running(settings: Settings, clock: Clock) -> AsyncIterator[Addresses]:
         stack.push_async_callback(index.close)
         stack.callback(end_processes)
         witnessed = WitnessedTime()
-        forwarder = Forwarder(store, index)
+        index_writer = IndexWriter(store, index)
         retention = Retention(store, index, clock, witnessed, settings.retention.interval_seconds)
-        _in_background(stack, "forwarder", forwarder.run())
+        _in_background(stack, "forwarder", index_writer.run())
         _in_background(stack, "retention", retention.run())
-        tail = Tail(store)
+        tail = LiveTail(store)
 
         def stored(parsed: Parsed | None) -> None:
             if parsed is None:
-                forwarder.wake()
+                index_writer.wake()
             else:
-                forwarder.take(parsed)
+                index_writer.take(parsed)
             tail.wake()
 
         counts = Counts()
         app = build_app(settings, store, vault, clock, witnessed, stored, counts)
-        context = _context(settings, store, clock, vault, index, forwarder, tail)
+        context = _context(settings, store, clock, vault, index, index_writer, tail)
         exposition = Exposition(
             counts,
             store,
-            forwarder,
+            index_writer,
             clock,
             store_path=settings.store.path,
             certificate=settings.control_plane.cert_file,
@@ -200,14 +200,14 @@ def _context(
     clock: Clock,
     vault: Vault,
     index: SearchIndex,
-    forwarder: Forwarder,
-    tail: Tail,
+    index_writer: IndexWriter,
+    tail: LiveTail,
 ) -> OperationContext:
     async def opened() -> Vault:
         return vault
 
     async def filled() -> SearchIndex:
-        await forwarder.catch_up(_MOMENT_SECONDS)
+        await index_writer.catch_up(_MOMENT_SECONDS)
         return index
 
     return OperationContext(
@@ -217,7 +217,7 @@ def _context(
         opened,
         filled,
         tail,
-        is_behind=lambda: forwarder.is_behind,
+        is_behind=lambda: index_writer.is_behind,
     )
 
 

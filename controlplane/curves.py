@@ -1,4 +1,4 @@
-"""Pure: curves of a proxy out of the windows that it reported, and when it began anew."""
+"""Pure: curves of a proxy out of the windows that it reported, and when it began again."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def percentile(latency: Latency, share: float) -> float | None:
 
 
 def restarts(heartbeats: Sequence[tuple[int, Heartbeat]]) -> list[int]:
-    """When the proxy began anew, in ms, oldest first: where its uptime went back. `heartbeats` are
+    """When the proxy began again, in ms, oldest first: where its uptime went back. `heartbeats` are
     (received, heartbeat), oldest first."""
     found = []
     uptime_before: float | None = None

@@ -102,4 +102,4 @@ async def _at_end(store: Store, org_id: str, known: Known | None, *, is_known: b
     if known is not None and not is_known and not await store.chain_has(org_id, known.link):
         text = "the known head is not in the chain: the end was cut off, or the chain was made anew"
         return Misfit("truncated", text, known.number)
-    return await store.misfit_at_chain_end(org_id)
+    return await store.mismatch_at_chain_end(org_id)

@@ -29,7 +29,7 @@ from prometheus_client.registry import Collector
 
 from controlplane import __version__
 from controlplane.clock import Clock
-from controlplane.forwarder import Forwarder
+from controlplane.index_writer import IndexWriter
 from controlplane.retention import Retention
 from controlplane.store.interface import ProxyTally, Store, StoreError, Tally
 from controlplane.store.reserve import missing_bytes
@@ -49,7 +49,7 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Counts:
-    """What the process counts as it goes; it begins anew with the process, as Prometheus expects."""
+    """What the process counts as it goes; it begins again with the process, as Prometheus expects."""
 
     def __init__(self) -> None:
         self.registry: Final = CollectorRegistry(auto_describe=False)
@@ -94,7 +94,7 @@ class Exposition:
         self,
         counts: Counts,
         store: Store,
-        forwarder: Forwarder,
+        index_writer: IndexWriter,
         clock: Clock,
         *,
         store_path: Path,
@@ -103,7 +103,7 @@ class Exposition:
     ) -> None:
         self._counts = counts
         self._store = store
-        self._forwarder = forwarder
+        self._index_writer = index_writer
         self._clock = clock
         self._retention = retention
         self._store_path = store_path
@@ -142,7 +142,7 @@ class Exposition:
         yield _gauge("store_bytes", "Size of the store's files", value=_size(self._store_path))
         yield _gauge("store_free_bytes", "Room beside them", value=_free(self._store_path))
         yield _gauge(
-            "index_failing", "Whether the index takes no events", value=self._forwarder.problem is not None
+            "index_failing", "Whether the index takes no events", value=self._index_writer.problem is not None
         )
         yield _gauge(
             "retention_failing",
@@ -152,7 +152,7 @@ class Exposition:
         yield _gauge(
             "index_left_out_events",
             "Events that the index could not take, since the start",
-            value=self._forwarder.left_out,
+            value=self._index_writer.left_out,
         )
         yield _gauge(
             "reserve_missing_bytes",
@@ -166,7 +166,7 @@ class Exposition:
                 value=self._ends_at.timestamp() - self._clock.wall_ms() / 1000,
             )
         if tally is not None:
-            lag = max(0, tally.newest_position - self._forwarder.position)
+            lag = max(0, tally.newest_position - self._index_writer.position)
             yield _gauge(
                 "broken_chains",
                 "Organisations with a mismatch in their chain of events, by its last verification",

@@ -92,9 +92,9 @@ _FENCE: Final = re.compile(r"^ *```.*?^ *```", re.M | re.S)
 LIMITS: Final = {
     "headless clause": 568,
     "where for if": 198,
-    "archaism": 98,
+    "archaism": 76,
     "negated noun": 106,
-    "personified process": 267,
+    "personified process": 266,
     "docstring fragment": 208,
     "docstring question": 416,
     "docstring of three words": 64,

@@ -51,14 +51,14 @@ Q = TypeVar("Q", bound=Request)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asker:
+class _Caller:
     """Whose request it is; without an actor, nobody's that we know."""
 
     actor: Actor | None
     session_id: str | None = None  # the cookie's, where that is what proved it
 
 
-_ASKER: Final = web.RequestKey("asker", _Asker)
+_CALLER: Final = web.RequestKey("asker", _Caller)
 _BODY: Final = web.RequestKey("body", bytes)
 _LARGE: Final = web.RequestKey("large", str)  # whose body it is, where it takes much memory
 
@@ -92,29 +92,29 @@ class Gate:
 
     # Who asks
 
-    async def asker(self, request: web.Request) -> _Asker:
+    async def caller(self, request: web.Request) -> _Caller:
         """Looked up once for each request, and again once its body is there: a role or a session that ended
         is of no use to the next one, however early that one began."""
-        known = request.get(_ASKER)
+        known = request.get(_CALLER)
         if known is None:
-            known = request[_ASKER] = await self._asker(request)
+            known = request[_CALLER] = await self._caller(request)
             if known.actor is not None:
                 connection_of(request).proved()
         return known
 
     async def is_still(self, request: web.Request, actor: Actor) -> bool:
         """Whether the request would be the same actor's if it came now."""
-        return (await self._asker(request)).actor == actor
+        return (await self._caller(request)).actor == actor
 
-    async def _asker(self, request: web.Request) -> _Asker:
+    async def _caller(self, request: web.Request) -> _Caller:
         given = request.headers.getall("Authorization", ())
         if given:
-            return _Asker(await self._of_token(request, given[0]) if len(given) == 1 else None)
+            return _Caller(await self._of_token(request, given[0]) if len(given) == 1 else None)
         session_id = request.cookies.get(self._cookie)
         if not session_id:
-            return _Asker(None)
+            return _Caller(None)
         actor = await self._of_session(request, session_id)
-        return _Asker(actor, session_id if actor else None)
+        return _Caller(actor, session_id if actor else None)
 
     async def _of_token(self, request: web.Request, authorization: str) -> Actor | None:
         scheme, _, token = authorization.partition(" ")
@@ -154,13 +154,13 @@ class Gate:
             return
         if not _is_same_origin(request):
             raise Refused("forbidden", "this request came from another site")
-        asker = await self.asker(request)
-        if asker.session_id is None:
+        caller = await self.caller(request)
+        if caller.session_id is None:
             return
         given = request.headers.get(CSRF_HEADER, "")
         if not given and request.content_type == _FORM:
             given = (await self.form(request)).get(CSRF_FIELD, "")
-        if not hmac.compare_digest(given.encode("utf-8", "replace"), _csrf(asker.session_id).encode()):
+        if not hmac.compare_digest(given.encode("utf-8", "replace"), _csrf(caller.session_id).encode()):
             raise Refused("forbidden", f"this request needs its session's token in {CSRF_HEADER}")
 
     # Bodies
@@ -169,13 +169,13 @@ class Gate:
         """The whole body; a stranger's is small. Once it is there, who asks is looked up again."""
         known = request.get(_BODY)
         if known is None:
-            actor = (await self.asker(request)).actor
+            actor = (await self.caller(request)).actor
             cap = _MAX_STRANGERS_BODY_BYTES if actor is None else _MAX_BODY_BYTES
             too_large = Refused("payloadTooLarge", f"this body is at most {cap} bytes")
             if actor is not None and _may_be_large(request):
                 self._hold_large(request, actor.name)
             known = request[_BODY] = await read_body(request, cap, self._body_timeout_seconds, too_large)
-            request[_ASKER] = await self._asker(request)
+            request[_CALLER] = await self._caller(request)
         return known
 
     def _hold_large(self, request: web.Request, name: str) -> None:
@@ -223,7 +223,7 @@ class Gate:
         self, request: web.Request, response: web.StreamResponse, operator: Operator
     ) -> Actor:
         """A new session for who has proved to be this operator; the one that the request came with ends."""
-        before = (await self.asker(request)).session_id
+        before = (await self.caller(request)).session_id
         if before is not None:
             await self.context.store.remove_session(digest(before))
         session_id = secrets.token_urlsafe(32)
@@ -238,14 +238,14 @@ class Gate:
             self._cookie, session_id, path="/", httponly=True, secure=self.secure, samesite="Lax"
         )
         actor = _actor_of(operator, request)
-        request[_ASKER] = _Asker(actor, session_id)
+        request[_CALLER] = _Caller(actor, session_id)
         return actor
 
     async def sign_out(self, request: web.Request, response: web.StreamResponse) -> None:
         """The session ends, here and in the store."""
-        asker = await self.asker(request)
-        if asker.session_id is not None and asker.actor is not None:
-            await self.context.store.remove_session(digest(asker.session_id))
+        caller = await self.caller(request)
+        if caller.session_id is not None and caller.actor is not None:
+            await self.context.store.remove_session(digest(caller.session_id))
         response.del_cookie(self._cookie, path="/", httponly=True, secure=self.secure, samesite="Lax")
 
     async def operators_known_as(self, names: Iterable[str]) -> list[Operator]:
@@ -319,7 +319,7 @@ class Gate:
         report = msgspec.json.encode(dict(details)).decode()
         line = NewLogLine(name, address, "session.sign-in", report)
         store = self.context.store
-        position = await store.begin_log_line(line, of_stranger=outcome != "done")
+        position = await store.begin_log_line(line, unauthenticated=outcome != "done")
         await store.end_log_line(position, outcome, ())
 
 
@@ -328,7 +328,7 @@ GATE: Final = web.AppKey("gate", Gate)
 
 async def actor_of(request: web.Request) -> Actor:
     """Who asks. Refused `unauthenticated` where that is nobody."""
-    actor = (await request.app[GATE].asker(request)).actor
+    actor = (await request.app[GATE].caller(request)).actor
     if actor is None:
         raise Refused("unauthenticated", WWW_Authenticate="Bearer")
     return actor
@@ -337,7 +337,7 @@ async def actor_of(request: web.Request) -> Actor:
 async def csrf_token(request: web.Request) -> str:
     """What a changing request of this session must carry, in the header or the form field; empty without a
     session."""
-    session_id = (await request.app[GATE].asker(request)).session_id
+    session_id = (await request.app[GATE].caller(request)).session_id
     return "" if session_id is None else _csrf(session_id)
 
 

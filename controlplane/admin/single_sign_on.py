@@ -69,7 +69,7 @@ class SingleSignOn:
         self._looking = asyncio.create_task(self._look())
 
     async def _look(self) -> None:
-        """Log what is wrong with the provider. Nothing is kept: it may be mended before somebody signs in."""
+        """Log what is wrong with the provider. Nothing is kept: it may be fixed before somebody signs in."""
         provider = Provider(self._settings, self._gate.context.clock)
         try:
             await provider.discover()

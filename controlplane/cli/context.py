@@ -164,11 +164,11 @@ class Cli:
     @asynccontextmanager
     async def _open(self, *, reads: bool) -> AsyncIterator[Open]:
         from controlplane.clock import SystemClock
+        from controlplane.live_tail import LiveTail
         from controlplane.master_key import open_vault
         from controlplane.operations.context import OperationContext
         from controlplane.store.beginning import require_store
         from controlplane.store.sqlite import SqliteStore
-        from controlplane.tail import Tail
 
         settings, clock = self.settings, SystemClock()
         async with AsyncExitStack() as stack:
@@ -183,7 +183,7 @@ class Cli:
             async def index() -> SearchIndex:
                 return await _filled_index(settings, store, stack)
 
-            tail = Tail(store, poll_seconds=_POLL_SECONDS)
+            tail = LiveTail(store, poll_seconds=_POLL_SECONDS)
             context = OperationContext(settings, store, clock, vault, index, tail)
             yield Open(settings, store, context)
 
@@ -220,13 +220,13 @@ def _describe(error: Exception) -> Exception:
 
 
 async def _filled_index(settings: Settings, store: SqliteStore, stack: AsyncExitStack) -> SearchIndex:
-    """What was accepted is found, whether or not a server runs and however far its forwarder is."""
-    from controlplane.forwarder import Forwarder
+    """What was accepted is found, whether or not a server runs and however far its index writer is."""
+    from controlplane.index_writer import IndexWriter
     from controlplane.search import open_index
 
     index = await open_index(settings.search_index, settings.store.path)
     stack.push_async_callback(index.close)
-    await Forwarder(store, index).drain()
+    await IndexWriter(store, index).drain()
     return index
 
 

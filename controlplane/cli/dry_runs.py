@@ -18,7 +18,7 @@ from controlplane.cli.ruleset import parsed, problem_lines, read_text, stored_ru
 
 if TYPE_CHECKING:
     from controlplane.operations.dry_runs import RulesetDifference, Source
-    from controlplane.operations.explained_events import ExplainedEvent
+    from controlplane.operations.event_explanations import ExplainedEvent
     from controlplane.operations.explanations import AskedFacts, AttemptFacts, Explained, ReadingFacts
     from proxy.policy.decision import ResponseFacts
     from proxy.policy.ruleset import Ruleset
@@ -100,7 +100,7 @@ def explain(
 
 
 def _explain_event(cli: Cli, source: str | None, org: str, event: str, *, as_json: bool) -> None:
-    from controlplane.operations.explained_events import ExplainEvent, explain_event
+    from controlplane.operations.event_explanations import ExplainEvent, explain_event
 
     draft = None if source is None else source_of(cli, source)
     report = cli.call(explain_event, ExplainEvent(org=org, id=event, source=draft))

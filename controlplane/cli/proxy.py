@@ -92,7 +92,7 @@ def wait(
     json: Json = False,
 ) -> None:
     """Wait until every live proxy that serves the ruleset's organisation enforces that version of it, or a
-    later one. When time runs out, the laggards are named and the exit status is 1."""
+    later one. When time runs out, the outdated proxies are named and the exit status is 1."""
     waited = wait_for(ctx.obj, ruleset, version, org, timeout=timeout, with_lost=every)
     if json:
         print_json(waited.facts)

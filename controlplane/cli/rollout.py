@@ -32,7 +32,7 @@ class Waited:
     with_lost: bool  # whether proxies that nobody has heard of for long are waited for too
 
     @property
-    def laggards(self) -> list[ProxyRollout]:
+    def outdated(self) -> list[ProxyRollout]:
         late = ("behind", "unknown", "lost") if self.with_lost else ("behind", "unknown")
         return [each for each in self.rollout.proxies if each.state in late]
 
@@ -56,7 +56,7 @@ def wait_for(
     with _progress() as show:
         while True:
             waited = Waited(found, time.monotonic() - began, with_lost)
-            if not waited.laggards or waited.seconds >= timeout:
+            if not waited.outdated or waited.seconds >= timeout:
                 return waited
             show(_describe(waited))
             time.sleep(min(_POLL_SECONDS, max(0.0, timeout - waited.seconds)))
@@ -67,7 +67,7 @@ def wait_for(
 
 
 def conclude(waited: Waited) -> None:
-    """Names who was not waited for; fails and names the laggards where there are any."""
+    """Names who was not waited for; fails and names the outdated proxies where there are any."""
     rollout = waited.rollout
     what = f"{rollout.name} version {rollout.version}"
     if not rollout.proxies:
@@ -75,8 +75,8 @@ def conclude(waited: Waited) -> None:
     for each in rollout.proxies:
         if each.state == "disabled" or (each.state == "lost" and not waited.with_lost):
             typer.echo(f"{each.name} was not waited for: {_why_not(each)}", err=True)
-    if waited.laggards:
-        lines = (f"{each.name} does not enforce {what}: {_behind(each)}" for each in waited.laggards)
+    if waited.outdated:
+        lines = (f"{each.name} does not enforce {what}: {_behind(each)}" for each in waited.outdated)
         raise CommandFailed(FAILED, *lines)
 
 
@@ -112,7 +112,7 @@ def _behind(each: ProxyRollout) -> str:
 
 
 def _describe(waited: Waited) -> str:
-    rollout, late = waited.rollout, waited.laggards
+    rollout, late = waited.rollout, waited.outdated
     arrived = sum(each.state == "enforced" for each in rollout.proxies)
     names = ", ".join(f"{each.name} ({_short(each)})" for each in late[:_MOST_NAMED])
     more = f" and {len(late) - _MOST_NAMED} more" if len(late) > _MOST_NAMED else ""

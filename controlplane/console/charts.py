@@ -139,7 +139,7 @@ def _short_line(x: float, y: float) -> list[tuple[float, float]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class Range:
     """A part of a strip, both ends included."""
 
     kind: str
@@ -148,7 +148,7 @@ class Stretch:
     title: str
 
 
-def strip(whole: int, stretches: Sequence[Stretch], label: str) -> Markup:
+def strip(whole: int, blocks: Sequence[Range], label: str) -> Markup:
     """Numbers from 1 to `whole` as one bar; even a single one of a million is seen."""
     parts = [
         Markup('<rect class="fill-{}" x="{}" y="0" width="{}" height="10"><title>{}</title></rect>').format(
@@ -157,7 +157,7 @@ def strip(whole: int, stretches: Sequence[Stretch], label: str) -> Markup:
             _number(max((each.last - each.first + 1) / max(whole, 1) * 1000, 4)),
             each.title,
         )
-        for each in stretches
+        for each in blocks
     ]
     return Markup(
         '<svg class="strip" viewBox="0 0 1000 10" preserveAspectRatio="none" role="img" aria-label="{}">'

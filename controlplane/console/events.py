@@ -17,7 +17,7 @@ from controlplane.console.pages import Page, PageRequest, page
 from controlplane.operations.actor import Actor
 from controlplane.operations.audit import EventReference, RulesetOfEvent, SearchEvents, event, search
 from controlplane.operations.context import OperationContext
-from controlplane.operations.explained_events import ExplainedEvent, ExplainEvent, explain_event
+from controlplane.operations.event_explanations import ExplainedEvent, ExplainEvent, explain_event
 from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.perform import perform
 from controlplane.operations.recorded import within_time

@@ -83,7 +83,7 @@ class Console:
     async def _page(self, route: PageRoute, request: web.Request) -> web.StreamResponse:
         gate = request.app[GATE]
         form = await gate.form(request) if request.method == "POST" else NO_FORM
-        actor = (await gate.asker(request)).actor
+        actor = (await gate.caller(request)).actor
         if actor is None:
             return _redirect(f"/login?{urlencode({'next': _wanted(request)})}")
         reference = request.query.get("org")
@@ -158,7 +158,7 @@ class Console:
         return shown
 
     async def _error(self, request: web.Request, error: Exception) -> web.StreamResponse:
-        actor = (await request.app[GATE].asker(request)).actor
+        actor = (await request.app[GATE].caller(request)).actor
         if actor is None and isinstance(error, Refused) and request.path.startswith(BEGIN_PATH):
             return self._sign_in_page(request, "/", error=error)
         status, message = _describe(request, error)
@@ -175,7 +175,7 @@ class Console:
 
     async def _login(self, request: web.Request) -> web.StreamResponse:
         wanted = local_path(request.query.get("next", "/"))
-        if (await request.app[GATE].asker(request)).actor is not None:
+        if (await request.app[GATE].caller(request)).actor is not None:
             return _redirect(wanted)
         return self._sign_in_page(request, wanted)
 

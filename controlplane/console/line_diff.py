@@ -79,7 +79,8 @@ def _held_by(before: Sequence[str], after: Sequence[str]) -> list[Pair]:
 
 
 def _work(before: Sequence[str], after: Sequence[str]) -> int:
-    """What SequenceMatcher may have to do: it looks at all pairs of equal lines anew for each run of them."""
+    """What SequenceMatcher may have to do: it looks at all pairs of equal lines again for each run of
+    them."""
     count = Counter(after)
     return sum(count[line] for line in before) * min(len(before), len(after))
 

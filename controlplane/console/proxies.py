@@ -336,18 +336,18 @@ def _reach(window: WindowFacts) -> Mapping[str, str]:
 
 def _lane(org: str, sequence: SequenceFacts, manageable: Sequence[str]) -> _Lane:
     whole = sequence.highest_seq + sequence.undelivered
-    stretches = [charts.Stretch("allow", 1, sequence.highest_seq, f"1 to {sequence.highest_seq}: arrived")]
-    stretches += [
-        charts.Stretch("block", first, last, f"{first} to {last}: never came")
+    blocks = [charts.Range("allow", 1, sequence.highest_seq, f"1 to {sequence.highest_seq}: arrived")]
+    blocks += [
+        charts.Range("block", first, last, f"{first} to {last}: never came")
         for first, last in sequence.missing
     ]
     if sequence.undelivered:
         first = sequence.highest_seq + 1
-        stretches.append(charts.Stretch("log_only", first, whole, f"{first} to {whole}: still at the proxy"))
+        blocks.append(charts.Range("log_only", first, whole, f"{first} to {whole}: still at the proxy"))
     label = (
         f"Event numbers 1 to {whole} of {org}: {sequence.missing_count} missing, "
         f"{sequence.undelivered} still at the proxy"
     )
-    strip = charts.strip(whole, stretches if sequence.highest_seq else stretches[1:], label)
+    strip = charts.strip(whole, blocks if sequence.highest_seq else blocks[1:], label)
     is_lossy = any(msgspec.structs.astuple(sequence.unacknowledged))
     return _Lane(org, sequence, strip, can_acknowledge=is_lossy and org in manageable)

@@ -104,9 +104,9 @@ def _so_far(form: Mapping[str, str], digest: str) -> Replayed:
         if len(groups) > MAX_GROUPS or any(group.change not in CHANGES for group in groups):
             raise ValueError("no replay came to this")
     except (msgspec.DecodeError, ValueError):
-        raise InvalidRequest("the replay can't go on from here: begin it anew") from None
+        raise InvalidRequest("the replay can't go on from here: begin it again") from None
     if carried.draft != digest:
-        raise InvalidRequest("the draft has changed since this replay began: begin it anew")
+        raise InvalidRequest("the draft has changed since this replay began: begin it again")
     return carried.replayed
 
 

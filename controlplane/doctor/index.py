@@ -18,7 +18,7 @@ from proxy.policy.json_text import readable
 from proxy.wire.finding import Finding
 
 _NAME: Final = "search index"
-_BEHIND: Final = 10_000  # events that a forwarder has within seconds
+_BEHIND: Final = 10_000  # events that a index writer has within seconds
 _TIMEOUT_SECONDS: Final = 10.0
 _MOST_BYTES: Final = 1 << 20
 

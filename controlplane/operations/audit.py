@@ -15,6 +15,7 @@ import orjson
 from msgspec import Meta
 
 from controlplane.clock import LATEST_MS
+from controlplane.live_tail import CutOff, Listener, TooManyListeners
 from controlplane.operations import times
 from controlplane.operations.absences import exclusions, notes_on
 from controlplane.operations.actor import Actor
@@ -30,7 +31,7 @@ from controlplane.operations.operation import (
     stream,
 )
 from controlplane.operations.rule_text import rule_lines
-from controlplane.operations.turns import Turns
+from controlplane.operations.slots import Slots
 from controlplane.search.document import Document
 from controlplane.search.interface import (
     MAX_LIMIT,
@@ -52,7 +53,6 @@ from controlplane.search.query import (
 )
 from controlplane.secrets import MasterKeyError, Vault
 from controlplane.store.interface import NotFound, StoreBusy, StoreError
-from controlplane.tail import CutOff, Listener, TooManyListeners
 from proxy.wire.audit_event import REASONS, rfc3339
 
 T = TypeVar("T")
@@ -521,7 +521,7 @@ async def _page(actor: Actor, index: SearchIndex, query: SearchQuery) -> SearchP
 
 
 # An index responses one after the other, whosever question it is, and some take seconds.
-_searching: Final = Turns(MOST_ASKED_BY_ONE)
+_searching: Final = Slots(MOST_ASKED_BY_ONE)
 
 
 async def _response(asked: Awaitable[T]) -> T:

@@ -11,11 +11,11 @@ from controlplane.operations.resolve import Resolver
 
 if TYPE_CHECKING:  # a command that needs no search starts without what searches
     from controlplane.clock import Clock
+    from controlplane.live_tail import LiveTail
     from controlplane.search.interface import SearchIndex
     from controlplane.secrets import Vault
     from controlplane.settings import Settings
     from controlplane.store.interface import Store
-    from controlplane.tail import Tail
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class OperationContext:
     vault: Callable[[], Awaitable[Vault]]
     index: Callable[[], Awaitable[SearchIndex]]
     """Return the index once it holds every event that was accepted before this call, unless `is_behind`."""
-    tail: Tail
+    tail: LiveTail
     is_behind: Callable[[], bool] = lambda: False
     """Return whether the index misses so many events that operations do not wait for it."""
     about: set[str] = field(default_factory=set)

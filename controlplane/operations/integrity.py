@@ -13,7 +13,7 @@ from controlplane.integrity import Known, walk
 from controlplane.operations.actor import Actor
 from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import InvalidRequest, Request, Response, operation
-from controlplane.search.fair_turns import FairTurns
+from controlplane.search.fair_queue import FairQueue
 from controlplane.store.chain import DIGEST_BYTES
 from controlplane.store.interface import ChainCheck, Misfit, StoreBusy
 from proxy.wire.audit_event import rfc3339
@@ -159,7 +159,7 @@ def in_words(verdict: Verdict | Check) -> tuple[str, str | None]:
 
 # A walk reads all there is as fast as it can: one at a time, and one of each operator, so that nobody keeps
 # the others from theirs.
-_walking: Final = FairTurns()
+_walking: Final = FairQueue()
 _asking: Final[set[str]] = set()  # operators, those that wait for their turn too
 
 

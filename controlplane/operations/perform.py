@@ -14,7 +14,7 @@ from controlplane.names import InvalidName
 from controlplane.operations.actor import Actor, Forbidden
 from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import InvalidRequest, Operation, Request, Response
-from controlplane.operations.turns import Turns
+from controlplane.operations.slots import Slots
 from controlplane.store.interface import AlreadyExists, Conflict, NewLogLine, NotFound, StoreError
 
 _REFUSALS: Final[Mapping[type[Exception], str]] = {
@@ -27,7 +27,7 @@ _REFUSALS: Final[Mapping[type[Exception], str]] = {
 }
 # Each writes, refused ones too, and what proxies send waits for the same disk, in a queue that has an end.
 MOST_CHANGES_OF_ONE: Final = 8
-_changing: Final = Turns(MOST_CHANGES_OF_ONE)
+_changing: Final = Slots(MOST_CHANGES_OF_ONE)
 _LONGEST_KEPT: Final = 500  # characters of one member; of a longer one, its digest says which it was
 _MASK: Final = "***"
 

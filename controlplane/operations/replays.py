@@ -122,7 +122,7 @@ async def replay(context: OperationContext, actor: Actor, request: ReplayRuleset
         apps = await context.store.apps(selection.org.org_id)
         bound = tuple(app for app in apps if app.ruleset_name == draft.name)
         selection = replace(selection, apps=bound)
-    with turn(actor):
+    with slot(actor):
         tally, reading = await _evaluated(context, actor, selection, draft, after, request.limit)
     expected = None
     if after is None:
@@ -159,7 +159,7 @@ async def without_events(context: OperationContext, actor: Actor, selection: Sel
 
 
 @contextmanager
-def turn(actor: Actor) -> Iterator[None]:
+def slot(actor: Actor) -> Iterator[None]:
     """Of who goes through stored events. Raises StoreBusy while too many do."""
     if _running[actor.name] >= _MOST_OF_ONE or _running.total() >= _MOST_RUNNING:
         raise StoreBusy("others are going through the events: try again in a moment")

@@ -12,7 +12,7 @@ from controlplane.operations.actor import Actor
 from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import InvalidRequest, Request, Response, operation
 from controlplane.operations.recorded import FormerRules, Reading, Selection, select
-from controlplane.operations.replays import turn, without_events
+from controlplane.operations.replays import slot, without_events
 from controlplane.operations.worker_process import run_trial
 from controlplane.workshop.replay import Outcome, Replay
 from controlplane.workshop.suggest import Blocked, Observations, Suggestion, suggest
@@ -71,7 +71,7 @@ async def suggest_ruleset(context: OperationContext, actor: Actor, request: Sugg
     )
     (app,) = selection.apps
     from_, to = rfc3339(selection.from_ms), rfc3339(selection.to_ms)
-    with turn(actor):
+    with slot(actor):
         observed, blocked, reading = await _observed(context, actor, selection, request)
         about = about_suggestion(app.name, observed.count, blocked, f"{from_} to {to}")
         name = suggested_name(app.name if request.name is None else request.name)

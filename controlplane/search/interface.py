@@ -25,7 +25,7 @@ class Event(Protocol):
 
 
 class OutboxStore(Protocol):
-    """The side of the store that a forwarder reads: events in the order in which they were accepted."""
+    """The side of the store that a index writer reads: events in the order in which they were accepted."""
 
     async def events_after(self, position: int, limit: int) -> Sequence[Event]: ...
     async def outbox_position(self, index: str) -> int: ...
@@ -37,7 +37,7 @@ class IndexUnavailableError(Exception):
 
 
 class IndexDamagedError(IndexUnavailableError):
-    """What the index holds can't be read any more: it has to be built anew."""
+    """What the index holds can't be read any more: it has to be built again."""
 
 
 class IndexMovedError(IndexUnavailableError):

@@ -1,7 +1,7 @@
 """Segments in SQLite: written, joined as they pile up, and cut when their oldest events have to go.
 
 A column is one row, whose number is made of the segment's and the column's, so that a search reads only what
-it looks at. What is asked of single events, their numbers and lines of text, lies in stretches. The events'
+it looks at. What is asked of single events, their numbers and lines of text, lies in blocks. The events'
 own texts are in the store; a position leads there.
 """
 
@@ -49,17 +49,17 @@ SCHEMA: Final = (
     "CREATE TABLE columns (place INTEGER PRIMARY KEY, data BLOB NOT NULL)",
     """CREATE TABLE words (segment INTEGER, first BLOB, listed BLOB, PRIMARY KEY (segment, first))
             WITHOUT ROWID""",
-    "CREATE TABLE numbers (stretch INTEGER PRIMARY KEY, times BLOB NOT NULL, positions BLOB NOT NULL)",
-    "CREATE TABLE texts (stretch INTEGER PRIMARY KEY, lines BLOB NOT NULL, text BLOB NOT NULL)",
+    "CREATE TABLE numbers (block INTEGER PRIMARY KEY, times BLOB NOT NULL, positions BLOB NOT NULL)",
+    "CREATE TABLE texts (block INTEGER PRIMARY KEY, lines BLOB NOT NULL, text BLOB NOT NULL)",
 )
 
 _PLACE_BITS: Final = 6
 _PLACES: Final = {name: number for number, name in enumerate(KINDS)}
 
 _WORDS_IN_ROW: Final = 256
-# Events whose numbers, and lines of text, lie in one row; a word leads to the stretches that have it.
-STRETCH: Final = 2048
-_STRETCH_BITS: Final = 20
+# Events whose numbers, and lines of text, lie in one row; a word leads to the blocks that have it.
+BLOCK: Final = 2048
+_BLOCK_BITS: Final = 20
 WORDLESS: Final = 8192  # events up to which a segment's text is quicker searched than its words are listed
 _MOST_WORD_ROWS: Final = 8  # that are looked through for the words that begin so
 _FULL: Final = 131_072  # events of a segment that is joined no more
@@ -85,9 +85,9 @@ def _place(segment: int, name: str) -> int:
 
 
 def read_numbers(db: sqlite3.Connection, segment: int, number: int) -> list[array[int]]:
-    """The stretch's times and positions."""
-    sql = "SELECT times, positions FROM numbers WHERE stretch = ?"
-    (row,) = db.execute(sql, (segment << _STRETCH_BITS | number,)).fetchall()
+    """The block's times and positions."""
+    sql = "SELECT times, positions FROM numbers WHERE block = ?"
+    (row,) = db.execute(sql, (segment << _BLOCK_BITS | number,)).fetchall()
     return [array("q", data) for data in row]
 
 
@@ -97,10 +97,10 @@ def read_column(db: sqlite3.Connection, segment: int, name: str) -> Column:
     return decode(data)
 
 
-def read_stretch(db: sqlite3.Connection, segment: int, number: int) -> tuple[array[int], bytes]:
-    """Where the stretch's lines begin, and its text."""
-    sql = "SELECT lines, text FROM texts WHERE stretch = ?"
-    ((begins, text),) = db.execute(sql, (segment << _STRETCH_BITS | number,)).fetchall()
+def read_block(db: sqlite3.Connection, segment: int, number: int) -> tuple[array[int], bytes]:
+    """Where the block's lines begin, and its text."""
+    sql = "SELECT lines, text FROM texts WHERE block = ?"
+    ((begins, text),) = db.execute(sql, (segment << _BLOCK_BITS | number,)).fetchall()
     lines = array("I")
     lines.frombytes(begins)
     return lines, text
@@ -111,15 +111,15 @@ def _read_segment(db: sqlite3.Connection, segment: int) -> Segment:
     ((count,),) = db.execute("SELECT count FROM segments WHERE segment = ?", (segment,)).fetchall()
     times, positions = array("q"), array("q")
     lines = array("I", [0])
-    stretches = []
-    for number in range(-(-count // STRETCH)):
+    blocks = []
+    for number in range(-(-count // BLOCK)):
         for each, part in zip((times, positions), read_numbers(db, segment, number), strict=True):
             each.extend(part)
-        stretches.append(read_stretch(db, segment, number))
-    for begins, _ in stretches:
+        blocks.append(read_block(db, segment, number))
+    for begins, _ in blocks:
         base = lines.pop()
         lines.extend([base + at for at in begins])
-    text = b"".join(part for _, part in stretches)
+    text = b"".join(part for _, part in blocks)
     return Segment(
         times,
         positions,
@@ -138,34 +138,34 @@ def _write_segment(db: sqlite3.Connection, number: int, segment: Segment) -> Non
         "INSERT INTO columns VALUES (?, ?)",
         [(_place(number, name), encode(column)) for name, column in segment.columns.items()],
     )
-    for stretch, first in enumerate(range(0, segment.count, STRETCH)):
+    for block, first in enumerate(range(0, segment.count, BLOCK)):
         numbers = (segment.times, segment.positions)
-        row = (each[first : first + STRETCH].tobytes() for each in numbers)
-        db.execute("INSERT INTO numbers VALUES (?, ?, ?)", (number << _STRETCH_BITS | stretch, *row))
+        row = (each[first : first + BLOCK].tobytes() for each in numbers)
+        db.execute("INSERT INTO numbers VALUES (?, ?, ?)", (number << _BLOCK_BITS | block, *row))
     _write_text(db, number, segment)
 
 
 def _write_text(db: sqlite3.Connection, number: int, segment: Segment) -> None:
-    stretches: defaultdict[bytes, list[bytes]] = defaultdict(list)  # of each word
-    for stretch, first in enumerate(range(0, segment.count, STRETCH)):
-        begins = segment.lines[first : first + STRETCH + 1]
+    blocks: defaultdict[bytes, list[bytes]] = defaultdict(list)  # of each word
+    for block, first in enumerate(range(0, segment.count, BLOCK)):
+        begins = segment.lines[first : first + BLOCK + 1]
         text = segment.text[begins[0] : begins[-1]]
         begins = array("I", [at - begins[0] for at in begins])
-        row = (number << _STRETCH_BITS | stretch, begins.tobytes(), text)
+        row = (number << _BLOCK_BITS | block, begins.tobytes(), text)
         db.execute("INSERT INTO texts VALUES (?, ?, ?)", row)
         if segment.count <= WORDLESS:
             continue
-        spelled = b"%d" % stretch
+        spelled = b"%d" % block
         for word in vocabulary(text):
-            stretches[word].append(spelled)
-    words = sorted(stretches)
+            blocks[word].append(spelled)
+    words = sorted(blocks)
     for at in range(0, len(words), _WORDS_IN_ROW):
-        listed = [b" ".join((word, *stretches[word])) for word in words[at : at + _WORDS_IN_ROW]]
+        listed = [b" ".join((word, *blocks[word])) for word in words[at : at + _WORDS_IN_ROW]]
         db.execute("INSERT INTO words VALUES (?, ?, ?)", (number, words[at], b"\n".join(listed)))
 
 
-def stretches_with(db: sqlite3.Connection, segment: int, word: bytes, *, prefix: bool) -> set[int] | None:
-    """The stretches that have the word, or one that begins so; None if that is too much to look up."""
+def blocks_with(db: sqlite3.Connection, segment: int, word: bytes, *, prefix: bool) -> set[int] | None:
+    """The blocks that have the word, or one that begins so; None if that is too much to look up."""
     sql = "SELECT listed FROM words WHERE segment = ?1 AND first <= ?2 ORDER BY first DESC LIMIT 1"
     rows = db.execute(sql, (segment, word)).fetchall()
     if prefix:
@@ -189,10 +189,10 @@ def _delete_parts(db: sqlite3.Connection, segment: int) -> None:
     first = segment << _PLACE_BITS
     db.execute("DELETE FROM columns WHERE place BETWEEN ? AND ?", (first, first + (1 << _PLACE_BITS) - 1))
     db.execute("DELETE FROM words WHERE segment = ?", (segment,))
-    first = segment << _STRETCH_BITS
-    last = first + (1 << _STRETCH_BITS) - 1
-    db.execute("DELETE FROM numbers WHERE stretch BETWEEN ? AND ?", (first, last))
-    db.execute("DELETE FROM texts WHERE stretch BETWEEN ? AND ?", (first, last))
+    first = segment << _BLOCK_BITS
+    last = first + (1 << _BLOCK_BITS) - 1
+    db.execute("DELETE FROM numbers WHERE block BETWEEN ? AND ?", (first, last))
+    db.execute("DELETE FROM texts WHERE block BETWEEN ? AND ?", (first, last))
 
 
 def _delete_segment(db: sqlite3.Connection, segment: int) -> None:
@@ -379,7 +379,7 @@ def _kept(
     before_ms, ahead_ms, newest = due
     kept: list[int] = []
     at = 0
-    for number in range(-(-count // STRETCH)):
+    for number in range(-(-count // BLOCK)):
         for time_ms, position in zip(*read_numbers(db, segment, number), strict=True):
             is_due = time_ms < before_ms or (ahead_ms is not None and time_ms > ahead_ms)
             goes = is_due and (newest is None or position <= newest) and at - len(kept) < most

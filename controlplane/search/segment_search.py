@@ -22,12 +22,12 @@ from controlplane.search.predicates import said_in
 from controlplane.search.query import WORD_CHARS, FieldTerm, Term
 from controlplane.search.segment import PART
 from controlplane.search.segment_files import (
-    STRETCH,
+    BLOCK,
     WORDLESS,
+    blocks_with,
+    read_block,
     read_column,
     read_numbers,
-    read_stretch,
-    stretches_with,
 )
 
 Key: TypeAlias = tuple[int, int]  # an event's time and position, by which all are ordered
@@ -46,7 +46,7 @@ class OutOfTime(Exception):
 
 
 class TimeLimit:
-    """Looked at with each stretch of a segment that is read, some two thousand events, and whenever one event
+    """Looked at with each block of a segment that is read, some two thousand events, and whenever one event
     is asked: it may have as much text as thousands of others."""
 
     def __init__(
@@ -211,8 +211,8 @@ class StoredSegment:
         self.least_ms = least_ms
         self._numbers_number = -1
         self._numbers_held: list[array[int]]
-        self._stretch_number = -1
-        self._stretch_held: tuple[array[int], bytes]
+        self._block_number = -1
+        self._block_held: tuple[array[int], bytes]
         self._asked = count  # the ordinal down to which events were looked at, from the newest on
         self._said_ordinal = -1
         self._said_held: str
@@ -220,16 +220,16 @@ class StoredSegment:
         self.most_ms = most_ms
         self.count = count
 
-    def _stretch(self, number: int) -> tuple[array[int], bytes]:
-        if number != self._stretch_number:
+    def _block(self, number: int) -> tuple[array[int], bytes]:
+        if number != self._block_number:
             self._look_at_limit()
-            self._stretch_held = read_stretch(self._db, self._number, number)
-            self._stretch_number = number
-        return self._stretch_held
+            self._block_held = read_block(self._db, self._number, number)
+            self._block_number = number
+        return self._block_held
 
     def _numbers(self, ordinal: int) -> tuple[int, int]:
         """The event's time and position."""
-        number, within = divmod(ordinal, STRETCH)
+        number, within = divmod(ordinal, BLOCK)
         if number != self._numbers_number:
             self._look_at_limit()
             self._numbers_held = read_numbers(self._db, self._number, number)
@@ -284,24 +284,24 @@ class StoredSegment:
     def where(self, words: Sequence[str], *, prefix: bool) -> int:
         if self.count <= WORDLESS:
             return full(self.count)
-        left = set(range(-(-self.count // STRETCH)))
+        left = set(range(-(-self.count // BLOCK)))
         for word, goes_on in _rarest_first(words, prefix):
-            stretches = stretches_with(self._db, self._number, word[:WORD_CHARS].encode(), prefix=goes_on)
-            left = left if stretches is None else left & stretches
+            blocks = blocks_with(self._db, self._number, word[:WORD_CHARS].encode(), prefix=goes_on)
+            left = left if blocks is None else left & blocks
             if not left:
                 return 0
             if len(left) <= _FEW_STRETCHES:
                 break
         flags = bytearray(self.count)
-        for stretch in left:
-            first, end = stretch * STRETCH, min((stretch + 1) * STRETCH, self.count)
+        for block in left:
+            first, end = block * BLOCK, min((block + 1) * BLOCK, self.count)
             flags[first:end] = b"\1" * (end - first)
         return int.from_bytes(flags, "little")
 
     def line(self, ordinal: int) -> str:
         self._ask(ordinal)
-        lines, text = self._stretch(ordinal // STRETCH)
-        within = ordinal % STRETCH
+        lines, text = self._block(ordinal // BLOCK)
+        within = ordinal % BLOCK
         return text[lines[within] : lines[within + 1] - 1].decode()
 
     def said(self, ordinal: int) -> str:
@@ -312,12 +312,12 @@ class StoredSegment:
         return self._said_held
 
     def lines_with(self, needle: bytes, flags: bytes) -> Iterator[int]:
-        for number in reversed(range(-(-self.count // STRETCH))):
-            first = number * STRETCH
-            if flags.find(1, first, first + STRETCH) < 0:
+        for number in reversed(range(-(-self.count // BLOCK))):
+            first = number * BLOCK
+            if flags.find(1, first, first + BLOCK) < 0:
                 continue
-            self._asked = min(self._asked, first + STRETCH)
-            lines, text = self._stretch(number)
+            self._asked = min(self._asked, first + BLOCK)
+            lines, text = self._block(number)
             found = []
             at = text.find(needle)
             while at >= 0:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from controlplane.search.bodies import Bodies
-from controlplane.search.fair_turns import FairTurns
+from controlplane.search.fair_queue import FairQueue
 from controlplane.search.interface import (
     MAX_LIMIT,
     MAX_PAGE_BYTES,
@@ -117,8 +117,8 @@ class SqliteIndex:
         self._reader = reader
         self._counter = counter
         # By organisation, so that one's many searches and counts hold up nobody else's.
-        self._finding = FairTurns()
-        self._counting = FairTurns()
+        self._finding = FairQueue()
+        self._counting = FairQueue()
         self._incarnation = incarnation
 
     @classmethod
@@ -148,7 +148,7 @@ class SqliteIndex:
             return await cls.open(path, store)
         except IndexDamagedError as error:
             aside = await asyncio.to_thread(_put_aside, path)
-            log.error("the search index is damaged, put aside as %s and built anew: %s", aside, error)
+            log.error("the search index is damaged, put aside as %s and built again: %s", aside, error)
         return await cls.open(path, store)
 
     async def outbox_name(self) -> str:
@@ -301,7 +301,8 @@ class _AnotherIndexError(IndexMovedError):
 
 @telling_damage()
 def _require_known(db: sqlite3.Connection, known: str, after: int) -> None:
-    """Another process may have made the index anew, and what was written before would be missing for good."""
+    """Another process may have made the index again, and what was written before would be missing for
+    good."""
     if _format(db) != FORMAT:
         raise IndexUnavailableError("search index: another release has taken it")
     incarnation, reached = _incarnation(db), _reached(db)

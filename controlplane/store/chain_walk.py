@@ -62,10 +62,12 @@ def _walk(
         record = link.record
         if record.number > last:
             break
-        misfit = _misfit_of_link(connection, reached, link, key)
+        misfit = _mismatch_of_link(connection, reached, link, key)
         if misfit is None:
             is_purge = record.kind == "purge"
-            misfit = _misfit_of_purge(record) if is_purge else _misfit_of_block(connection, reached, record)
+            misfit = (
+                _mismatch_of_purge(record) if is_purge else _mismatch_of_block(connection, reached, record)
+            )
         if misfit is not None:
             return reached, misfit
         reached = _further(reached, link)
@@ -79,7 +81,7 @@ def _further(reached: Reached, link: Link) -> Reached:
     return Reached(record.number, link.link, record.position, reached.events + record.count, reached.purged)
 
 
-def misfit_at_end(connection: sqlite3.Connection, org_id: str) -> Misfit | None:
+def mismatch_at_end(connection: sqlite3.Connection, org_id: str) -> Misfit | None:
     """Links where no walk comes by, or blocks after those that the newest link speaks of, in one moment."""
     row = one_row(
         connection, "SELECT number, position FROM chain WHERE org_id = ? AND number < 1 LIMIT 1", (org_id,)
@@ -92,7 +94,7 @@ def misfit_at_end(connection: sqlite3.Connection, org_id: str) -> Misfit | None:
         "SELECT position FROM chain WHERE org_id = ? AND kind <> 'purge' ORDER BY number DESC LIMIT 1",
         (org_id,),
     )
-    return _misfit_between(connection, org_id, _LEAST_POSITION, 0) or _misfit_between(
+    return _mismatch_between(connection, org_id, _LEAST_POSITION, 0) or _mismatch_between(
         connection, org_id, row[0] + 1 if row else 1, _LAST_POSITION
     )
 
@@ -100,7 +102,7 @@ def misfit_at_end(connection: sqlite3.Connection, org_id: str) -> Misfit | None:
 # -- links -----------------------------------------------------------------------------------------
 
 
-def _misfit_of_link(
+def _mismatch_of_link(
     connection: sqlite3.Connection, reached: Reached, link: Link, key: bytes
 ) -> Misfit | None:
     if make_link(reached.link, link.record) != link.link:
@@ -127,7 +129,7 @@ def _why_not(connection: sqlite3.Connection, reached: Reached, link: Link, key: 
     if record.number > number:
         text = f"no link is left from {number} to {record.number - 1}"
         return Misfit("removed", text, number)
-    if _is_followed(connection, reached, link) or _misfit_of_block(connection, reached, record):
+    if _is_followed(connection, reached, link) or _mismatch_of_block(connection, reached, record):
         return Misfit("changed", "what the link says is not what was hashed", number, record.position)
     return Misfit("removed", "the link that stood before this one is gone", number, record.position)
 
@@ -148,7 +150,7 @@ def _is_followed(connection: sqlite3.Connection, reached: Reached, link: Link) -
     return False
 
 
-def _misfit_of_purge(record: Record) -> Misfit | None:
+def _mismatch_of_purge(record: Record) -> Misfit | None:
     unfit = msgspec.json.decode(record.content, type=Purged).unfit
     if not unfit:
         return None
@@ -159,7 +161,7 @@ def _misfit_of_purge(record: Record) -> Misfit | None:
 # -- blocks ----------------------------------------------------------------------------------------
 
 
-def _misfit_between(connection: sqlite3.Connection, org_id: str, first: int, last: int) -> Misfit | None:
+def _mismatch_between(connection: sqlite3.Connection, org_id: str, first: int, last: int) -> Misfit | None:
     """A block at one of these positions, of which no link speaks."""
     row = one_row(
         connection,
@@ -173,8 +175,8 @@ def _misfit_between(connection: sqlite3.Connection, org_id: str, first: int, las
     return Misfit("inserted", text, None, row[0], _id_at(_events(row[1]), 0))
 
 
-def _misfit_of_block(connection: sqlite3.Connection, reached: Reached, record: Record) -> Misfit | None:
-    stranger = _misfit_between(connection, record.org_id, reached.position + 1, record.position - 1)
+def _mismatch_of_block(connection: sqlite3.Connection, reached: Reached, record: Record) -> Misfit | None:
+    stranger = _mismatch_between(connection, record.org_id, reached.position + 1, record.position - 1)
     if stranger is not None:
         return stranger
     gone = purged_places(connection, record)
@@ -188,7 +190,7 @@ def _misfit_of_block(connection: sqlite3.Connection, reached: Reached, record: R
             return None
         return Misfit("removed", "the block is gone, and no purge took it", record.number, record.position)
     count, proxy_id, least_ms, most_ms, body = row
-    misfit = _misfit_of_events(connection, record, gone, body)
+    misfit = _mismatch_of_events(connection, record, gone, body)
     if misfit is not None:
         return misfit
     if (count, proxy_id) != (record.count, record.proxy_id):
@@ -209,7 +211,7 @@ def _events(body: bytes) -> Sequence[bytes] | None:
         return None
 
 
-def _misfit_of_events(
+def _mismatch_of_events(
     connection: sqlite3.Connection, record: Record, gone: set[int], body: bytes
 ) -> Misfit | None:
     events = _events(body)
@@ -226,14 +228,14 @@ def _misfit_of_events(
     for at, (digest, wanted) in enumerate(zip_longest(found, known)):
         is_purged = at in gone and at < len(events) and bytes(events[at]) == PURGED
         if digest != wanted and not is_purged:
-            return _misfit_of_event(connection, record, events, found, known, at)
+            return _mismatch_of_event(connection, record, events, found, known, at)
         if at in gone and not is_purged:
             text = "retention had taken the event away"
             return Misfit("inserted", text, record.number, record.position + at, _id_at(events, at))
     return None
 
 
-def _misfit_of_event(
+def _mismatch_of_event(
     connection: sqlite3.Connection, record: Record, events: Sequence[bytes], found: Sequence[bytes],
     known: Sequence[bytes], at: int,
 ) -> Misfit:  # fmt: skip

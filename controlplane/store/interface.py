@@ -499,7 +499,7 @@ class ChainStore(Protocol):
     ) -> tuple[Reached, Misfit | None]:
         """Some links further, up to number `last`; where one doesn't fit, the walk ends before it."""
 
-    async def misfit_at_chain_end(self, org_id: str) -> Misfit | None:
+    async def mismatch_at_chain_end(self, org_id: str) -> Misfit | None:
         """Events that no link speaks of yet, though a link was made with every one."""
 
     async def note_chain_check(self, org_id: str, check: ChainCheck) -> None: ...
@@ -613,7 +613,7 @@ class OperatorStore(Protocol):
     async def tokens(self, operator_id: str) -> list[OperatorToken]: ...
     async def token(self, digest: bytes) -> OperatorToken | None: ...
     async def remove_token(self, token_id: str) -> None: ...
-    async def begin_log_line(self, record: NewLogLine, *, of_stranger: bool = False) -> int:
+    async def begin_log_line(self, record: NewLogLine, *, unauthenticated: bool = False) -> int:
         """The position of a new line, which has no outcome yet."""
 
     async def end_log_line(self, position: int, outcome: str, org_ids: Sequence[str]) -> None: ...

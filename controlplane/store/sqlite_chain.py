@@ -9,7 +9,7 @@ import msgspec
 from controlplane.clock import Clock
 from controlplane.store.chain import Link
 from controlplane.store.chain_table import Chain, head, links_after
-from controlplane.store.chain_walk import misfit_at_end, walk
+from controlplane.store.chain_walk import mismatch_at_end, walk
 from controlplane.store.database import Database, one_row
 from controlplane.store.interface import ChainCheck, ChainHead, Misfit, Reached
 
@@ -60,8 +60,8 @@ class ChainTables:
     ) -> tuple[Reached, Misfit | None]:
         return await self._database.read(lambda connection: walk(connection, org_id, reached, last, key))
 
-    async def misfit_at_chain_end(self, org_id: str) -> Misfit | None:
-        return await self._database.read(lambda connection: misfit_at_end(connection, org_id))
+    async def mismatch_at_chain_end(self, org_id: str) -> Misfit | None:
+        return await self._database.read(lambda connection: mismatch_at_end(connection, org_id))
 
     async def note_chain_check(self, org_id: str, check: ChainCheck) -> None:
         misfit = None if check.misfit is None else msgspec.json.encode(check.misfit).decode()

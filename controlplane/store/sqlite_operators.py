@@ -184,7 +184,7 @@ class OperatorTables:
 
     # The record
 
-    async def begin_log_line(self, record: NewLogLine, *, of_stranger: bool = False) -> int:
+    async def begin_log_line(self, record: NewLogLine, *, unauthenticated: bool = False) -> int:
         now = self._clock.wall_ms()
 
         def job(connection: sqlite3.Connection) -> int:
@@ -197,7 +197,7 @@ class OperatorTables:
             return inserted.lastrowid
 
         # Nobody who has not signed in may use up what is kept for operators.
-        write = self._database.write if of_stranger else self._database.write_even_if_full
+        write = self._database.write if unauthenticated else self._database.write_even_if_full
         position = await write(job)
         self._under_way.add(position)
         return position

@@ -57,7 +57,7 @@ def _mixture(text: str) -> str | None:
     common, rare = mixed
     return (
         f"`{text}` mixes two alphabets in one word: {named(rare)} beside {named(common)}; "
-        "write the word anew, by hand"
+        "write the word again, by hand"
     )
 
 

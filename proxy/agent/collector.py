@@ -3,7 +3,7 @@
 A pass reads what there is, gives every record its organisation's next sequence number, writes the
 journals, saves cursors and numbers in one state, and only then deletes segments that are used up: once both
 slots of the state say so, so that either of them alone is enough to lose nothing. What is missing from a
-stream (a deleted segment, a damaged stretch) takes its numbers all the same: segment headers count records
+stream (a deleted segment, a damaged block) takes its numbers all the same: segment headers count records
 per organisation.
 """
 
@@ -352,7 +352,7 @@ class Collector:
             return True, True  # written between the look that found nothing and the writer's end
         if over or reader.reached is Reached.UNREADABLE:
             if reader.skip_damage():
-                log.error("%s: a damaged stretch is skipped", reader.path)
+                log.error("%s: a damaged block is skipped", reader.path)
                 cursor.offset = reader.offset
                 return True, True
             if over:

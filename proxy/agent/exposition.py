@@ -147,9 +147,9 @@ class _Families(Collector):
         yield CounterMetricFamily(
             "graphward_vault_failures",
             "Attempts to read the key vault that failed",
-            value=sum(each.upkeep.failures for each in held),
+            value=sum(each.maintenance.failures for each in held),
         )
-        ages = [each.upkeep.age_seconds for each in held]
+        ages = [each.maintenance.age_seconds for each in held]
         if None not in ages:
             yield GaugeMetricFamily(
                 "graphward_vault_age_seconds",

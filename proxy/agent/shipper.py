@@ -119,7 +119,7 @@ class Shipper:
         return await asyncio.get_running_loop().run_in_executor(self._disk, work)
 
     async def _deliver(self, delivery: _Delivery) -> None:
-        """Sends until the organisation has nothing pending; `notify` begins it anew."""
+        """Sends until the organisation has nothing pending; `notify` begins it again."""
         wait = 0.0
         while delivery.pending:
             try:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from proxy.agent.failures import unforeseen
-from proxy.agent.vault import SecretVersion, Upkeep, Vault, VaultError
+from proxy.agent.vault import Maintenance, SecretVersion, Vault, VaultError
 from proxy.ipc.channel import SigningKeys
 from proxy.startup.signing_key import MIN_BYTES
 from proxy.wire.models import Check
@@ -49,7 +49,7 @@ class SigningKeyKeeper:
         self._unusable: dict[str, str] = {}  # version -> why
         self._announced: SigningKeys | None = None
         self._retry_after = 0.0
-        self.upkeep = Upkeep("token signing key")
+        self.maintenance = Maintenance("token signing key")
 
     @property
     def ends_at(self) -> float:
@@ -64,16 +64,16 @@ class SigningKeyKeeper:
 
     def check(self) -> Check:
         keys = self._in_force()
-        if keys and self.upkeep.problem is None and self._unusable:
+        if keys and self.maintenance.problem is None and self._unusable:
             return Check("degraded", "; ".join(self._unusable.values()))
-        if not keys and self._versions and self.upkeep.problem is None:
+        if not keys and self._versions and self.maintenance.problem is None:
             return Check("failed", f"no version of secret {self._name} can be used as token signing key")
-        return self.upkeep.check(usable=bool(keys), until=self.ends_at)
+        return self.maintenance.check(usable=bool(keys), until=self.ends_at)
 
     async def run(self) -> None:
         while True:
             await self.read()
-            next_look = time.monotonic() + self.upkeep.pause(self._interval, self._retry_after)
+            next_look = time.monotonic() + self.maintenance.pause(self._interval, self._retry_after)
             while (left := next_look - time.monotonic()) > 0:
                 self._announce_changes()
                 await asyncio.sleep(min(left, _TICK_SECONDS))
@@ -89,12 +89,12 @@ class SigningKeyKeeper:
             self._not_read(unforeseen(error))
             return
         self._versions, self._values, self._retry_after = versions, values, 0.0
-        self.upkeep.succeeded()
+        self.maintenance.succeeded()
         self._announce_changes()
 
     def _not_read(self, why: str, retry_after: float = 0.0) -> None:
         self._retry_after = retry_after
-        self.upkeep.failed(why)
+        self.maintenance.failed(why)
 
     async def _values_of(self, versions: list[SecretVersion]) -> dict[str, bytes]:
         """Of the versions in force. One that can't be a key makes way for those that can."""

@@ -153,7 +153,7 @@ class Sync:
         try:
             held, response = await self._ask()
             async with self._changing:
-                self._put_in_force(await self._fetched(held, response))
+                self._activate(await self._fetched(held, response))
         except _NotInForce as error:
             async with self._changing:
                 await self._stop(error.stops)
@@ -162,7 +162,7 @@ class Sync:
             self._note_failure(error)
         return self._trouble.text is None
 
-    def _put_in_force(self, fetched: _Fetched) -> None:
+    def _activate(self, fetched: _Fetched) -> None:
         if fetched.problem is not None:
             line = "the rules in force stay where they could not be read: %s"
             self._trouble.met(fetched.problem, line, fetched.problem)

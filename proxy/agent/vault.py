@@ -53,7 +53,7 @@ class Vault(Protocol):
         """Every version of a secret, in no order."""
 
 
-class Upkeep:
+class Maintenance:
     """When the vault was last reached for one purpose, and what is wrong since."""
 
     def __init__(self, what: str) -> None:
@@ -97,7 +97,7 @@ class Upkeep:
 class Held(Protocol):
     """What is kept of the vault for one purpose."""
 
-    upkeep: Upkeep
+    maintenance: Maintenance
 
     @property
     def ends_at(self) -> float:
@@ -120,7 +120,7 @@ class HeldSecret:
         self._reading = asyncio.Lock()
         self._outcomes = 0
         self._retry_after = 0.0
-        self.upkeep = Upkeep(what)
+        self.maintenance = Maintenance(what)
 
     @property
     def ends_at(self) -> float:
@@ -147,7 +147,7 @@ class HeldSecret:
         raise VaultError(self.check().detail, self._retry_after)
 
     def _pause(self) -> float:
-        pause = self.upkeep.pause(self._interval, self._retry_after)
+        pause = self.maintenance.pause(self._interval, self._retry_after)
         left = self.ends_at - self._clock()
         return pause if left <= 0 else min(pause, max(_SHORTEST_PAUSE, left / 2))
 
@@ -172,20 +172,20 @@ class HeldSecret:
             log.info("secret %s has a new version in the key vault: %s", self._name, secret.version)
         self._secret, self._retry_after = secret, 0.0
         self._outcomes += 1
-        self.upkeep.succeeded()
+        self.maintenance.succeeded()
 
     def _not_read(self, why: str, retry_after: float = 0.0) -> None:
         self._outcomes += 1
         self._retry_after = retry_after
-        self.upkeep.failed(why)
+        self.maintenance.failed(why)
 
     def check(self) -> Check:
-        if self._secret is not None and not self._usable() and self.upkeep.problem is None:
+        if self._secret is not None and not self._usable() and self.maintenance.problem is None:
             end = _utc(self._secret.expires_at)
             return Check(
                 "failed", f"secret {self._name} ended at {end} and the key vault has no newer version"
             )
-        return self.upkeep.check(usable=self._usable(), until=self.ends_at)
+        return self.maintenance.check(usable=self._usable(), until=self.ends_at)
 
     def _usable(self) -> bool:
         return self._secret is not None and self._clock() < self._secret.expires_at

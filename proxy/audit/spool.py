@@ -207,7 +207,7 @@ class SpoolWriter:
 
     def promise(self, size: int) -> bool:
         """Whether there is room for a request's records of so many bytes; if so it is reserved, until
-        `reserve` counts anew."""
+        `reserve` counts again."""
         reserved = self._reserved
         if self._room < reserved + max(size, MAX_FRAME):
             return False
@@ -227,7 +227,7 @@ class SpoolWriter:
         if self.problem is None and not self._has_ample_room():
             self.needs_maintenance = True
 
-    def heed_silence(self) -> None:
+    def note_silence(self) -> None:
         """Said on the loop while a `maintain` has been under way for over SILENT_SECONDS: what is prepared is
         all the room until it ends, for nobody knows whether there will be more."""
         self._silent = True
@@ -326,7 +326,7 @@ class SpoolWriter:
     def _prepare_now(self) -> None:
         """Raises SpoolFull where that can't be done. A silent disk is waited for once, not by each record."""
         if not self._maintaining.acquire(timeout=0.0 if self._silent else SILENT_SECONDS):
-            self.heed_silence()
+            self.note_silence()
             raise SpoolFull("no segment is prepared, and the disk does not respond")
         try:
             if not self._prepared:  # else `maintain` has just done it

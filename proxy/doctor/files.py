@@ -141,7 +141,7 @@ def snapshot(settings: Settings, *, running: bool) -> list[Finding]:
         fix = "start the proxy once while the control plane can be reached"
         return [Finding("snapshot", "warn", f"{path}: none yet; without it no request is served", fix)]
     except SnapshotDamaged as error:
-        return [Finding("snapshot", "fail", str(error), f"rm {path}: the next good sync writes it anew")]
+        return [Finding("snapshot", "fail", str(error), f"rm {path}: the next good sync writes it again")]
     except OSError as error:
         return [
             Finding("snapshot", "fail", f"{path}: {error.strerror}", f"chown it to the proxy's user: {path}")

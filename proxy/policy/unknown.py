@@ -122,7 +122,7 @@ class PossibleFacts:
             self._at += 1
         return way
 
-    def turn(self) -> bool:
+    def slot(self) -> bool:
         """To the next way; False where there is none."""
         while self._made and self._made[-1].way + 1 == self._made[-1].ways:
             self._made.pop()
@@ -152,7 +152,7 @@ def every_way(evaluate: Callable[[], T], possible_facts: PossibleFacts) -> Ways[
     if not possible_facts.made:
         return Ways((outcome,))
     runs = [(possible_facts.made, outcome)]
-    while (more := possible_facts.turn()) and len(runs) < MAX_WAYS:
+    while (more := possible_facts.slot()) and len(runs) < MAX_WAYS:
         outcome = evaluate()
         runs.append((possible_facts.made, outcome))
     outcomes = tuple(dict.fromkeys(outcome for _, outcome in runs))

@@ -1,8 +1,8 @@
 """A YAML document as plain values that remember their lines; bounded in size, depth and number of nodes.
 
-Read event by event, so that no nesting exhausts a stack and no alias unfolds unnoticed. Of YAML's implicit
-types only those of JSON are taken (YAML 1.2 core): `no` and `18:00` are text, as their writer meant. A number
-or boolean in an unusual spelling is a `Written` (scalars.py), which keeps the spelling.
+Read event by event, so that no nesting exhausts a stack and no alias decompresses unnoticed. Of YAML's
+implicit types only those of JSON are taken (YAML 1.2 core): `no` and `18:00` are text, as their writer meant.
+A number or boolean in an unusual spelling is a `Written` (scalars.py), which keeps the spelling.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ _ANY_FORMAT: Final = re.compile(rb"graphward-snapshot ([0-9]{1,9}) ")
 _FIRST_LINE: Final = re.compile(rb"graphward-snapshot 1 ([0-9a-f]{64})\n")
 _FIRST_LINE_BYTES: Final = len(b"graphward-snapshot 1 \n") + 64
 # For a write of a megabyte the kernel looks for memory in as large a piece. A virtual machine that returns
-# unused memory to its host is given such a piece anew, at 14 ms instead of 1.5 (bench/test_audit.py).
+# unused memory to its host is given such a piece again, at 14 ms instead of 1.5 (bench/test_audit.py).
 _WRITE_BYTES: Final = 64 * 1024
 
 

@@ -187,7 +187,7 @@ class Context:
 
     def reserve_records(self) -> None:
         """Keeps room in the spool for the records of exchanges under way, twice over: as many again may begin
-        before this is asked anew."""
+        before this is asked again."""
         unrecorded = sum([connection.record_bytes for connection in self.connections])
         self.spool.reserve(max(LEAST_RESERVED, 2 * unrecorded))
 

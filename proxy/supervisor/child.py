@@ -36,8 +36,8 @@ class Remedy(Enum):
 class Child:
     """One process, and how to start it again.
 
-    `retired_at` is beside the state: a process that has SIGTERM may still become ready, hang or be killed.
-    No other one replaces it.
+    `draining_since` is beside the state: a process that has SIGTERM may still become ready, hang or be
+    killed. No other one replaces it.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Child:
     state: ChildState = ChildState.WAITING
     pid: int = 0  # if it is not waiting
     started: float = 0.0  # monotonic seconds, as all times here
-    retired_at: float | None = None
+    draining_since: float | None = None
     start_at: float = 0.0  # if it is waiting
     quick_deaths: int = 0
     ready_fd: int | None = None  # it writes here once it is ready
@@ -57,7 +57,7 @@ class Child:
     def has_started(self, pid: int, ready_fd: int, now: float) -> None:
         """Take the id of the new process, and the pipe that it writes to when it is ready."""
         self.state, self.pid, self.started, self.ready_fd = ChildState.STARTING, pid, now, ready_fd
-        self.retired_at = None
+        self.draining_since = None
         self._alive_at, self._silent, self._patience = 0, 0.0, START_SECONDS
 
     def read_ready(self) -> bool:
@@ -95,9 +95,9 @@ class Child:
 
     def is_late(self, now: float, patience: float) -> bool:
         """Return True if the process has SIGTERM for more than `patience` seconds, and no SIGKILL yet."""
-        if self.retired_at is None or self.state in (ChildState.WAITING, ChildState.KILLED):
+        if self.draining_since is None or self.state in (ChildState.WAITING, ChildState.KILLED):
             return False
-        return now - self.retired_at > patience
+        return now - self.draining_since > patience
 
     def has_ended(self) -> None:
         """Forget the process that was reaped."""
@@ -113,7 +113,7 @@ class Child:
 
     def put_off(self, now: float) -> None:
         """Set the time of the next start after one that failed: the more failed in a row, the later."""
-        self.retired_at = None
+        self.draining_since = None
         self.quick_deaths += 1
         doubled = 0.1 * 2 ** min(self.quick_deaths, 10)
         delay = min(MAX_RESTART_DELAY, doubled) if self.quick_deaths > 1 else 0.0

@@ -107,18 +107,18 @@ class Replacement:
         """Whether the old ones are of another version, which can't be gone back to from here."""
         return any(child.run is None for child in (*self.old.agents, *self.old.workers))
 
-    def open_gate(self) -> None:
+    def open_barrier(self) -> None:
         if self.gate is not None:
             os.eventfd_write(self.gate, 1)
 
-    def await_gate(self) -> None:
+    def await_barrier(self) -> None:
         """In a new process."""
         if self.gate is not None:
             opened = select.poll()
             opened.register(self.gate, select.POLLIN)
             opened.poll()  # nobody reads it, so it stays open for who comes later
 
-    def close_gate(self) -> None:
+    def close_barrier(self) -> None:
         if self.gate is not None:
             os.close(self.gate)
             self.gate = None
@@ -162,7 +162,7 @@ class Supervisor:
                 self._start(child)
         else:
             importlib.import_module("proxy.worker.main")
-            self._retire(self._reload.old.agents)
+            self._drain(self._reload.old.agents)
         gc.enable()
         scheme = "https" if self._settings.proxy.cert_file else "http"
         for address in _addresses(self._listeners[0]):
@@ -201,12 +201,12 @@ class Supervisor:
             from proxy.worker.main import run_worker
 
             log.configure(generation.settings.log.level, generation.settings.log.format, f"worker-{slot}")
-            self._await_turn(generation)
+            self._await_start_barrier(generation)
             own = list(_sockets(self._listeners.pop(slot)))
             self._close_inherited()
             reload = self._reload
             # A reload never trades workers that serve for workers that can't.
-            patient = (
+            until_ready = (
                 reload is not None
                 and reload.reload.state is not State.DRAINING
                 and (reload.is_upgrade or reload.old.serves)
@@ -219,7 +219,7 @@ class Supervisor:
                 generation.channels[slot][0],
                 generation.pages[slot],
                 ready,
-                patient=patient,
+                until_ready=until_ready,
             )
 
         return run
@@ -230,7 +230,7 @@ class Supervisor:
                 from proxy.agent.main import run_agent  # in its own process: half of all that a proxy imports
 
             log.configure(generation.settings.log.level, generation.settings.log.format, "agent")
-            self._await_turn(generation)
+            self._await_start_barrier(generation)
             self._close_inherited()
             ready()
             ends = [pair[1] for pair in generation.channels]
@@ -242,10 +242,10 @@ class Supervisor:
 
         return run
 
-    def _await_turn(self, generation: Generation) -> None:
+    def _await_start_barrier(self, generation: Generation) -> None:
         """In a new process: until the old agent has ended, where there is one."""
         if self._reload is not None and self._reload.new is generation:
-            self._reload.await_gate()
+            self._reload.await_barrier()
 
     # Children
 
@@ -348,27 +348,27 @@ class Supervisor:
                 self._checked(os.waitstatus_to_exitcode(status))
             for child in self._children:
                 if child.pid == pid:
-                    self._bury(child, os.waitstatus_to_exitcode(status))
+                    self._child_ended(child, os.waitstatus_to_exitcode(status))
                     break
 
-    def _bury(self, child: Child, code: int) -> None:
+    def _child_ended(self, child: Child, code: int) -> None:
         child.has_ended()
         if child.counters is not self._pages.agent:  # which also holds what was reported
             child.counters.reset_gauges()
-        if child.retired_at is not None or self._stopping or child.run is None:
+        if child.draining_since is not None or self._stopping or child.run is None:
             self._children.remove(child)
             return
         child.start_again(time.monotonic())
         logger.error("%s ended with %s, starting another", child.name, _describe(code))
 
-    def _retire(self, children: Iterable[Child]) -> None:
+    def _drain(self, children: Iterable[Child]) -> None:
         for child in list(children):
-            if child not in self._children or child.retired_at is not None:
+            if child not in self._children or child.draining_since is not None:
                 continue
             if child.state is ChildState.WAITING:
                 self._children.remove(child)
             else:
-                child.retired_at = time.monotonic()
+                child.draining_since = time.monotonic()
                 os.kill(child.pid, signal.SIGTERM)
 
     def _any_left(self, children: Iterable[Child]) -> bool:
@@ -394,13 +394,13 @@ class Supervisor:
         self._stopping = True
         logger.info("stopping")
         agents = self._agents()
-        self._retire(child for child in self._children if child not in agents)
+        self._drain(child for child in self._children if child not in agents)
         self._close_listeners()
 
     def _go_on_stopping(self) -> None:
         agents = self._agents()
         if all(child in agents for child in self._children):
-            self._retire(agents)
+            self._drain(agents)
 
     # Versions
 
@@ -503,10 +503,10 @@ class Supervisor:
             return
         logger.info("reloading")
         # Only one agent may own the spool: the old one hands over by ending.
-        self._retire(last.agents)
+        self._drain(last.agents)
         if under_way is not None:
-            self._retire(last.workers)
-            under_way.close_gate()
+            self._drain(last.workers)
+            under_way.close_barrier()
             if under_way.between is not None:
                 under_way.between.close_channels()
             self._generation, self._settings = new, settings
@@ -518,7 +518,7 @@ class Supervisor:
         with contextlib.ExitStack() as undo:
             undo.callback(new.close_channels)
             reload.gate = os.eventfd(0)
-            undo.callback(reload.close_gate)
+            undo.callback(reload.close_barrier)
             undo.callback(setattr, self, "_reload", self._reload)
             self._reload = reload
             for child in (*new.agents, *new.workers):
@@ -529,13 +529,13 @@ class Supervisor:
 
     def _abandon(self, child: Child) -> None:
         """One that has done nothing yet."""
-        child.retired_at = time.monotonic()
+        child.draining_since = time.monotonic()
         self._kill(child)
         _, status = os.waitpid(child.pid, 0)
-        self._bury(child, os.waitstatus_to_exitcode(status))
+        self._child_ended(child, os.waitstatus_to_exitcode(status))
 
     def _end_reload(self, reload: Replacement) -> None:
-        reload.close_gate()
+        reload.close_barrier()
         self._reload = None
 
     def _with_fixed(self, wanted: Settings) -> Settings:
@@ -578,7 +578,7 @@ class Supervisor:
             case Action.OPEN_BARRIER:
                 self._open_barrier(reload)
             case Action.DRAIN_OLD_WORKERS:
-                self._retire(reload.old.workers)
+                self._drain(reload.old.workers)
             case Action.REPORT_STALL:
                 logger.error(
                     "the workers of version %s can't serve; the old ones go on: mend the settings and send "
@@ -590,7 +590,7 @@ class Supervisor:
                 self._begin_reload()
             case Action.GIVE_UP:
                 logger.error("not reloaded, the settings in force stay: the new workers can't serve")
-                self._retire((*reload.new.workers, *reload.new.agents))
+                self._drain((*reload.new.workers, *reload.new.agents))
             case Action.ADOPT:
                 self._adopt(reload)
             case Action.RESTORE:
@@ -598,7 +598,7 @@ class Supervisor:
 
     def _open_barrier(self, reload: Replacement) -> None:
         """Let the agent start before its workers, so that it has rules and an upstream token for them."""
-        reload.open_gate()
+        reload.open_barrier()
         for child in (*reload.new.agents, *reload.new.workers):
             if child not in self._children:
                 self._start(child)
@@ -627,7 +627,7 @@ class Supervisor:
     def _close_inherited(self) -> None:
         """In a child: what is the supervisor's alone."""
         if self._reload is not None:
-            self._reload.close_gate()
+            self._reload.close_barrier()
         self._close_listeners()
         os.close(self._lock)
 

@@ -1,4 +1,4 @@
-"""One worker process: its loop, listeners, rules, upstream credentials, spool upkeep and drain."""
+"""One worker process: its loop, listeners, rules, upstream credentials, spool maintenance and drain."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ from proxy.startup.settings import Settings
 logger = logging.getLogger(__package__)
 
 FIRST_ROOM_SECONDS: Final = 1.0  # seconds that the first beat waits for room in the spool
-UPKEEP_SECONDS: Final = 0.1
+MAINTENANCE_SECONDS: Final = 0.1
 LOOK_SECONDS: Final = 0.01  # how often a worker that can't serve yet looks whether it can now
 GIVE_WAY_SECONDS: Final = 0.0002
 KILL_FILE_SECONDS: Final = 1.0
@@ -97,14 +97,16 @@ def run_worker(
     counters: Counters,
     ready: Callable[[], None],
     *,
-    patient: bool,
+    until_ready: bool,
 ) -> int:
     """Runs until SIGTERM and the drain that follows; `ready` is called once requests are taken. A patient
     worker takes none before it has rules and upstream tokens, however long that is."""
     gc.enable()  # all is imported
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(
-            Worker(settings, keys, certificates, counters).run(listeners, channel, ready, patient=patient)
+            Worker(settings, keys, certificates, counters).run(
+                listeners, channel, ready, until_ready=until_ready
+            )
         )
     return 0
 
@@ -145,7 +147,7 @@ class Worker:
         channel: socket.socket,
         ready: Callable[[], None],
         *,
-        patient: bool,
+        until_ready: bool,
     ) -> None:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._stop.set)
@@ -158,13 +160,13 @@ class Worker:
         )
         self._context = self._make_context(loop)
         signal.signal(signal.SIGABRT, self._end_at_once)
-        upkeep = self._task(loop, self._upkeep())
-        self._heed(await loop.run_in_executor(self._files, read_kill_file, self._kill_file))
+        maintaining = self._task(loop, self._maintain_periodically())
+        self._apply_kill_order(await loop.run_in_executor(self._files, read_kill_file, self._kill_file))
         await self._load_snapshot()
         self._channel = Channel(channel, self._take_message)
         self._channel.send(Hello())
         watch = self._task(loop, self._watch_kill_file())
-        await self._until_able(None if patient else FIRST_REQUEST_SECONDS)
+        await self._until_able(None if until_ready else FIRST_REQUEST_SECONDS)
         servers = await self._listen(loop, listeners)
         self._beat(loop)
         self._counters.values[TAKES_REQUESTS] = 1
@@ -172,7 +174,7 @@ class Worker:
         await self._stop.wait()
         self._counters.values[TAKES_REQUESTS] = 0
         await self._drain(servers, listeners)
-        upkeep.cancel()
+        maintaining.cancel()
         watch.cancel()
         if self._maintenance is not None:
             self._maintenance.cancel()  # once it is closed, nothing more is prepared
@@ -311,17 +313,17 @@ class Worker:
     def _take_rules(self, report: Rules) -> None:
         if report.stopped != self._stopped_beside:
             self._stopped_beside = report.stopped
-            self._put_in_force(self._context.rulebook)
+            self._activate(self._context.rulebook)
         if not report.generation:
             return
         age = math.inf if report.age is None else report.age
         self._received_rules, self._confirmed_at = report, asyncio.get_running_loop().time() - age
-        if self._is_in_force(report.generation):
+        if self._is_active(report.generation):
             self._context.synced_at = self._confirmed_at
         else:
             self._reload()
 
-    def _is_in_force(self, generation: int) -> bool:
+    def _is_active(self, generation: int) -> bool:
         return self._snapshot is not None and self._snapshot.generation == generation
 
     def _take_credential(self, report: Credential) -> None:
@@ -346,7 +348,7 @@ class Worker:
             await self._load_snapshot()
             if self._reload_again:
                 continue
-            if self._received_rules is None or self._is_in_force(self._received_rules.generation):
+            if self._received_rules is None or self._is_active(self._received_rules.generation):
                 return
             self._channel.send(SnapshotUnusable())
             await asyncio.sleep(RELOAD_RETRY_SECONDS)
@@ -365,12 +367,12 @@ class Worker:
             self._unusable = str(error)
             return
         self._unusable = ""
-        if self._is_in_force(snapshot.generation):
+        if self._is_active(snapshot.generation):
             return
         rulebook = await build_rulebook(snapshot, self._context.rulebook, self._credentials)
         self._snapshot = msgspec.structs.replace(snapshot, rulesets=())  # those are large
-        self._put_in_force(rulebook)
-        is_active = self._received_rules is not None and self._is_in_force(self._received_rules.generation)
+        self._activate(rulebook)
+        is_active = self._received_rules is not None and self._is_active(self._received_rules.generation)
         by_its_file = loop.time() - snapshot.age_at(time.time())
         self._context.synced_at = self._confirmed_at if is_active else by_its_file
         values = self._counters.values
@@ -378,7 +380,7 @@ class Worker:
         values[LOADED_RULES] = rulebook.rule_count
         logger.info("rules in force: version %s, %d rules", snapshot.version, rulebook.rule_count)
 
-    def _put_in_force(self, rulebook: Rulebook) -> None:
+    def _activate(self, rulebook: Rulebook) -> None:
         """With what the agent and the local file stop beside what the snapshot does."""
         snapshot = self._snapshot
         if snapshot is None:
@@ -412,9 +414,9 @@ class Worker:
                 self._overlooks_kill_file = True
                 continue
             self._overlooks_kill_file = False
-            self._heed(order)
+            self._apply_kill_order(order)
 
-    def _heed(self, order: KillOrder) -> None:
+    def _apply_kill_order(self, order: KillOrder) -> None:
         if order == self._kill_order:
             return
         self._kill_order = order
@@ -423,11 +425,11 @@ class Worker:
         else:
             logger.error("EMERGENCY STOP by %s: %s", self._kill_file, order)
         self._counters.values[KILL_FILE] = 2 if order.everything else int(order != NO_ORDER)
-        self._put_in_force(self._context.rulebook)
+        self._activate(self._context.rulebook)
 
-    # Upkeep
+    # Maintenance
 
-    async def _upkeep(self) -> None:
+    async def _maintain_periodically(self) -> None:
         loop = asyncio.get_running_loop()
         self._context.reserve_records()
         self._look_after_spool(loop)
@@ -436,7 +438,7 @@ class Worker:
             await asyncio.wait([self._maintenance], timeout=FIRST_ROOM_SECONDS)
         while True:
             self._beat(loop)
-            await asyncio.sleep(UPKEEP_SECONDS)
+            await asyncio.sleep(MAINTENANCE_SECONDS)
 
     def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
         values = self._counters.values
@@ -457,7 +459,7 @@ class Worker:
         if maintenance is not None:
             if not maintenance.done():
                 if now - self._maintained_at > SILENT_SECONDS:
-                    self._spool.heed_silence()
+                    self._spool.note_silence()
                 return
             self._maintenance = None
             maintenance.result()

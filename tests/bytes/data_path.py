@@ -153,11 +153,11 @@ def responding(*responses: bytes) -> Script:
     again."""
 
     async def script(peer: UpstreamPeer) -> None:
-        turn = 0
+        slot = 0
         while True:
             await peer.head()
-            peer.send(responses[min(turn, len(responses) - 1)])
-            turn += 1
+            peer.send(responses[min(slot, len(responses) - 1)])
+            slot += 1
 
     return script
 

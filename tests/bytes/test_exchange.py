@@ -808,10 +808,10 @@ async def test_an_http_1_0_client_reads_until_the_close(tmp_path: Path) -> None:
 
 
 async def test_pipelined_requests_are_responded_in_order(tmp_path: Path) -> None:
-    responses = [ok(b'{"turn":%d}' % turn) for turn in range(5)]
+    responses = [ok(b'{"turn":%d}' % slot) for slot in range(5)]
     async with data_path(responding(*responses), tmp_path) as proxy:
         reader, writer = await proxy.connect()
-        writer.write(b"".join(proxy.request(f"/v1.0/users/{turn}") for turn in range(5)))
+        writer.write(b"".join(proxy.request(f"/v1.0/users/{slot}") for slot in range(5)))
         assert [(await read_reply(reader)).json()["turn"] for _ in range(5)] == [0, 1, 2, 3, 4]
         assert len(proxy.upstream.received) == 1
         writer.close()

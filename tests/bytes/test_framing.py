@@ -5,7 +5,7 @@ import pytest
 from proxy.server.errors import MalformedBody, MalformedHead
 from proxy.server.http1.body_reader import CHUNKED, UNTIL_CLOSE
 from proxy.server.http1.chunked import ChunkedDecoder
-from proxy.server.http1.field_lines import nominated_fields
+from proxy.server.http1.field_lines import listed_fields
 from proxy.server.http1.forwarded_headers import KEPT, head_for_client
 from proxy.server.http1.request_head import RequestHead, parse_request_head
 from proxy.server.http1.response_head import parse_response_head
@@ -116,7 +116,7 @@ def test_http_1_1_needs_a_host_and_http_1_0_does_not() -> None:
 
 def test_an_upgrade_is_ignored_and_the_connection_goes_on() -> None:
     upgrade = b"GET /v1.0/users HTTP/1.1\r\n" + HOST + b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
-    assert parse_request_head(upgrade).fields.nominated == {b"upgrade"}
+    assert parse_request_head(upgrade).fields.listed == {b"upgrade"}
     assert parse_request_head(b"GET /v1.0/me HTTP/1.1\r\n" + HOST + b"\r\n").target == "/v1.0/me"
 
 
@@ -129,7 +129,7 @@ def test_the_only_expectation_is_100_continue() -> None:
 
 
 def test_fields_that_connection_nominates() -> None:
-    assert nominated_fields(b"close, X-Mine ,,keep-alive") == {b"close", b"x-mine"}
+    assert listed_fields(b"close, X-Mine ,,keep-alive") == {b"close", b"x-mine"}
 
 
 # Responses

@@ -441,16 +441,16 @@ async def test_unread_bytes_on_an_idle_connection_end_it_even_if_the_loop_has_no
 
 
 async def test_every_waiting_client_gets_its_own_response_over_few_connections(tmp_path: Path) -> None:
-    turn = 0
+    slot = 0
 
     async def script(peer: UpstreamPeer) -> None:
-        nonlocal turn
+        nonlocal slot
         while True:
             target = (await peer.head()).split(b" ")[1]
-            turn += 1
+            slot += 1
             response = ok(b'{"target":"%b"}' % target)
-            peer.send(response + FORGED if turn % 3 == 0 else response)
-            if turn % 5 == 0:
+            peer.send(response + FORGED if slot % 3 == 0 else response)
+            if slot % 5 == 0:
                 await peer.writer.drain()
                 raise ConnectionResetError
 

@@ -77,15 +77,15 @@ async def test_each_application_goes_up_with_its_own_token_on_shared_connections
     async with two_identities(tmp_path) as two:
         own = two.proxy.credential.authorization.removeprefix(b"Bearer ").decode()
         reader, writer = await two.proxy.connect()
-        for turn in range(3):
+        for slot in range(3):
             for name, token in (("default", two.proxy.token), ("mail", two.mail_app)):
-                writer.write(two.request(token, f"/v1.0/{name}/{turn}"))
+                writer.write(two.request(token, f"/v1.0/{name}/{slot}"))
                 assert (await read_reply(reader)).status == 200
         writer.close()
         went_up = two.went_up()
         assert len(two.proxy.upstream.received) == 1
     assert {path: tokens for path, tokens in went_up.items() if "mail" in path} == {
-        f"/v1.0/mail/{turn}": [MAIL_TOKEN] for turn in range(3)
+        f"/v1.0/mail/{slot}": [MAIL_TOKEN] for slot in range(3)
     }
     assert [tokens for path, tokens in went_up.items() if "default" in path] == [[own]] * 3
 

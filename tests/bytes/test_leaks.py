@@ -56,7 +56,7 @@ class Responses:
 
 
 class Client:
-    """One connection that is kept, and opened anew where the proxy has closed it."""
+    """One connection that is kept, and opened again where the proxy has closed it."""
 
     def __init__(self, proxy: DataPath, upstream: Responses) -> None:
         self._proxy = proxy
@@ -166,15 +166,15 @@ async def test_each_property_of_each_published_response_can_be_hidden(
     upstream = Responses()
     async with data_path(upstream.script, tmp_path, rewrite_links=False) as proxy:
         client = Client(proxy, upstream)
-        for turn, name in enumerate(properties(example)):
-            everywhere = turn % 2 == 0
+        for slot, name in enumerate(properties(example)):
+            everywhere = slot % 2 == 0
             proxy.use(
-                rules(f"strip_properties: [{name if turn % 3 else name.upper()}]")
+                rules(f"strip_properties: [{name if slot % 3 else name.upper()}]")
                 if everywhere
                 else rules(f"strip_properties: [{name}]", "/v1.0/things", "/v1.0/things/{id}")
             )
             document, left = with_canary(example, name)
-            body = json.dumps(document, ensure_ascii=turn % 5 == 0).encode()
+            body = json.dumps(document, ensure_ascii=slot % 5 == 0).encode()
             target = example.target if everywhere and example.method == "GET" else "/v1.0/things/1"
             if name.lower() in target.lower():
                 target = "/v1.0/things/1"

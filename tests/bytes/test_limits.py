@@ -493,13 +493,13 @@ async def test_a_reader_that_is_slow_but_fast_enough_is_not_cut(tmp_path: Path) 
         await until(lambda: any(each.write_paused for each in proxy.connections))
         (served,) = proxy.connections
         received = 0
-        for turn in range(1, 4):
+        for slot in range(1, 4):
             before = served.transport.get_write_buffer_size()
             while before - served.transport.get_write_buffer_size() < 60 * 240:
                 part = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 65536), 20)
-                assert part, (turn, received)
+                assert part, (slot, received)
                 received += len(part)
-            pass_time(proxy, turn * SLOW_READER_SECONDS + 1)
+            pass_time(proxy, slot * SLOW_READER_SECONDS + 1)
             assert served in proxy.context.connections
         pass_time(proxy, 4 * SLOW_READER_SECONDS + 2)  # now it has taken nothing
         await until(lambda: not proxy.context.connections)

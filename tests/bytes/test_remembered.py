@@ -114,7 +114,7 @@ def meaning_of_request(
         None if several_ids else parsed.client_request_id,
         (fields.keep_alive, fields.length, fields.expect_continue, fields.authorization, fields.host),
         (fields.content_type, fields.content_encoding, fields.method_override, fields.forwarded_for),
-        fields.nominated,
+        fields.listed,
     )
 
 
@@ -126,7 +126,7 @@ def meaning_of_response(head: bytes, *, to_head: bool, **changes: Any) -> object
     kept = {"length": heads.KEPT, "changed": False, "length_hidden": False, "http10": False, "close": False}
     return (
         (parsed.status, parsed.length, parsed.keep_alive, parsed.request_id, parsed.headers),
-        (parsed.fields.content_type, parsed.fields.content_encoding, parsed.fields.nominated),
+        (parsed.fields.content_type, parsed.fields.content_encoding, parsed.fields.listed),
         heads.head_for_client(parsed, relocated=bytes.upper, **{**kept, **changes}),
     )
 
@@ -169,7 +169,7 @@ HOSTILE: dict[str, Callable[[int], bytes]] = {
     "long names": lambda at: b"x%d" % at + b"n" * 60_000 + b": y",
     "long values": lambda at: b"x: %d" % at + b"v" * 60_000,
     "many lines": lambda at: b"\r\n".join(b"%x%x:" % (at, each) for each in range(500)),
-    "many nominated": lambda at: b"Connection: " + b",".join(b"%x%x" % (at, each) for each in range(5000)),
+    "many listed": lambda at: b"Connection: " + b",".join(b"%x%x" % (at, each) for each in range(5000)),
 }
 
 
@@ -220,20 +220,20 @@ async def test_each_request_goes_up_with_its_own_id_host_and_identity(tmp_path: 
         credentials = (proxy.credential, other)
         streams = [await proxy.connect() for _ in range(2)]
         expected: list[bytes] = []
-        for turn in range(300):
+        for slot in range(300):
             which = chance.randrange(2)
             if chance.random() < 0.2:
-                credentials[which].renew(f"upstream-{which}-{turn}", now + 3600, turn + 2)
-            own_id = chance.choice((b"client-request-id: %d\r\n" % turn, b"client-request-id: \r\n", b""))
-            nominated = chance.choice((b"", b"", b"Connection: client-request-id\r\n"))
+                credentials[which].renew(f"upstream-{which}-{slot}", now + 3600, slot + 2)
+            own_id = chance.choice((b"client-request-id: %d\r\n" % slot, b"client-request-id: \r\n", b""))
+            listed = chance.choice((b"", b"", b"Connection: client-request-id\r\n"))
             reader, writer = streams[which]
-            line = b"GET /v1.0/%d HTTP/1.1\r\n" % (turn % 7)
+            line = b"GET /v1.0/%d HTTP/1.1\r\n" % (slot % 7)
             bearer = b"Authorization: Bearer " + tokens[which].encode() + b"\r\n"
-            writer.write(line + b"Host: p%d\r\n" % which + own_id + bearer + nominated + b"X: y\r\n\r\n")
+            writer.write(line + b"Host: p%d\r\n" % which + own_id + bearer + listed + b"X: y\r\n\r\n")
             assert (await read_reply(reader)).status == 200
             host = b"Host: 127.0.0.1:%d\r\n" % proxy.upstream.port
             credential = b"Authorization: " + credentials[which].authorization + b"\r\n"
-            expected.append(line + host + (b"" if nominated else own_id) + credential + b"X: y\r\n\r\n")
+            expected.append(line + host + (b"" if listed else own_id) + credential + b"X: y\r\n\r\n")
         assert proxy.upstream.heads == expected
         for _, writer in streams:
             writer.close()

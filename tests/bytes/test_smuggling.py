@@ -234,13 +234,13 @@ def _fields() -> Iterator[tuple[str, bytes, tuple[bytes, ...]]]:
                                     b"HTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA", body=HIDDEN), A  # fmt: skip
     yield "upgrade to websocket", request(b"Connection: Upgrade", b"Upgrade: websocket", body=HIDDEN), A
     yield (
-        "nominated framing",
+        "listed framing",
         request(b"Connection: content-length", b"Content-Length: 5", body=b"hello" + HIDDEN),
         A,
     )
-    yield "nominated coding", request(b"Connection: transfer-encoding", b"Transfer-Encoding: chunked",
+    yield "listed coding", request(b"Connection: transfer-encoding", b"Transfer-Encoding: chunked",
                                       body=CHUNKED_HELLO + HIDDEN), A  # fmt: skip
-    yield "nominated credential", request(b"Connection: authorization, host, expect"), A
+    yield "listed credential", request(b"Connection: authorization, host, expect"), A
     yield "other end of connection", request(b"Connection: close", body=HIDDEN), A
     yield "many fields", request(*[b"X: y"] * 200, body=HIDDEN), NOTHING
     yield "long field", request(b"X: " + b"y" * 70000, body=HIDDEN), NOTHING
@@ -506,7 +506,7 @@ def test_the_upstream_receives_exactly_what_an_independent_parser_reads(bench: B
 
 def end_to_end(fields: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """Fields that cross as they are: not the connection's, the framing's or what the proxy replaces."""
-    nominated = {
+    listed = {
         option.strip().lower()
         for name, value in fields
         if name == b"connection"
@@ -515,4 +515,4 @@ def end_to_end(fields: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     ours = {b"host", b"authorization", b"connection", b"upgrade", b"te", b"content-length",
     b"transfer-encoding",
             b"accept-encoding", b"expect", b"x-hop"}  # fmt: skip
-    return [(name, value) for name, value in fields if name not in nominated | ours]
+    return [(name, value) for name, value in fields if name not in listed | ours]

@@ -399,7 +399,7 @@ def test_a_disk_that_does_not_response_leaves_the_room_that_is_prepared(tmp_path
     written: list[bytes] = []
     with silent_disk(spool, tmp_path):
         assert spool.ready
-        spool.heed_silence()
+        spool.note_silence()
         assert not spool.ready
         assert spool.problem is not None
         spool.reserve(0)

@@ -21,6 +21,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from controlplane.integrity import begin_chain
+from controlplane.live_tail import LiveTail
 from controlplane.master_key import open_vault
 from controlplane.operations import apps, orgs
 from controlplane.operations.actor import Actor, Forbidden
@@ -44,7 +45,6 @@ from controlplane.store.interface import (
     Ruleset,
 )
 from controlplane.store.sqlite import SqliteStore
-from controlplane.tail import Tail
 from proxy.policy.canonical import canonicalise
 from proxy.policy.compile import CompiledRuleset, compile_ruleset
 from proxy.policy.facts import RequestFacts
@@ -225,7 +225,7 @@ class _Seeding:
         self._clock = clock
         self._now_ms = now_ms
         self._context = OperationContext(
-            settings, store, clock, self._opened_vault, self._no_index, Tail(store)
+            settings, store, clock, self._opened_vault, self._no_index, LiveTail(store)
         )
         self._inventory = Inventory(self._context)
         self._random = random.Random(20261121)
@@ -328,7 +328,7 @@ class _Seeding:
             checks["credentials"] = {"status": "failed", "detail": "the identity provider responds with 401"}
         body = {
             "version": "0.1.0",
-            # One began anew a moment ago.
+            # One began again a moment ago.
             "uptimeSeconds": (
                 130 - beat * 30 if name == "edge-amsterdam" and beat < 4 else 91_000 - beat * 30
             ),

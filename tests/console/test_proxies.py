@@ -70,7 +70,7 @@ def test_numbers_that_were_given_out_twice_are_told(browser: Browser, served: Se
 def test_a_restart_is_told(browser: Browser, served: Served) -> None:
     with visiting(browser, served) as visit:
         visit.go("/proxies/edge-amsterdam")
-        assert "began anew 1 time" in visit.page.locator("summary", has_text="Heartbeats").inner_text()
+        assert "began again 1 time" in visit.page.locator("summary", has_text="Heartbeats").inner_text()
 
 
 def test_secrets_are_shown_once(browser: Browser, served: Served) -> None:

@@ -17,6 +17,7 @@ from multidict import CIMultiDict
 
 from controlplane.app import Addresses, running
 from controlplane.clock import Clock
+from controlplane.live_tail import LiveTail
 from controlplane.master_key import open_vault
 from controlplane.operations.context import OperationContext
 from controlplane.search.interface import SearchIndex
@@ -24,7 +25,6 @@ from controlplane.secrets import Vault
 from controlplane.settings import Settings, read_settings
 from controlplane.store.interface import Retention
 from controlplane.store.sqlite import SqliteStore
-from controlplane.tail import Tail
 from tests.controlplane.inventory import Inventory
 
 SYNC = "/api/v1/agent/sync"
@@ -185,7 +185,7 @@ def context_of(plane: Plane) -> OperationContext:
     async def index() -> SearchIndex:
         raise AssertionError("no test of this context searches")
 
-    return OperationContext(plane.settings, plane.store, plane.clock, vault, index, Tail(plane.store))
+    return OperationContext(plane.settings, plane.store, plane.clock, vault, index, LiveTail(plane.store))
 
 
 def write_settings(folder: Path, **sections: str) -> Path:

@@ -464,7 +464,7 @@ async def test_a_tail_ends_after_a_while_so_that_who_may_no_longer_look_does_not
 
 
 async def test_who_was_away_for_too_long_is_told(trail: Trail, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controlplane.tail.MOST_BEHIND", 3)
+    monkeypatch.setattr("controlplane.live_tail.MOST_BEHIND", 3)
     reader = Reader(trail, "all", last_event_id="1")
     async with reader.connected() as response:
         await reader.read(response, blocks=4)
@@ -473,7 +473,7 @@ async def test_who_was_away_for_too_long_is_told(trail: Trail, monkeypatch: pyte
 
 
 async def test_there_is_an_end_to_how_many_follow(trail: Trail, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controlplane.tail.MOST_OF_ONE", 1)
+    monkeypatch.setattr("controlplane.live_tail.MOST_OF_ONE", 1)
     monkeypatch.setattr(audit, "HEARTBEAT_SECONDS", 0.05)
     reader = Reader(trail, "acme")
     async with reader.connected(), Reader(trail, "all").connected():

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from controlplane import connections
 from controlplane.connections import Connection
-from controlplane.forwarder import Forwarder
+from controlplane.index_writer import IndexWriter
 from controlplane.search import open_index
 from controlplane.search.interface import SearchQuery
 from controlplane.search.query import parse_filter
@@ -361,7 +361,8 @@ MEMBERS = (
 async def test_no_event_of_one_tenant_keeps_another_s_from_being_found(
     plane: Plane, proxy: ProxyClient
 ) -> None:
-    """Each odd event is refused, or is stored, found and purged like any other; none stops the forwarder."""
+    """Each odd event is refused, or is stored, found and purged like any other; none stops the index
+    writer."""
     (org,), other = proxy.org_ids, await plane.org("other")
     stranger = await plane.proxy("edge-2", "other")
     made = itertools.count(1)
@@ -376,7 +377,7 @@ async def test_no_event_of_one_tenant_keeps_another_s_from_being_found(
     stored = [body["id"] for _, body in await plane.stored()]
     assert len(stored) > 100
     index = await open_index(plane.settings.search_index, plane.settings.store.path)
-    await Forwarder(plane.store, index).drain()
+    await IndexWriter(plane.store, index).drain()
     found = await index.search(SearchQuery(None, parse_filter(""), None, None, 1000, None))
     assert sorted(json.loads(each)["id"] for each in found.events) == sorted(stored)
     assert await index.purge(org, 2**53, 1000) == len(stored) - 1

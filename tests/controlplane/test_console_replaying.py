@@ -57,7 +57,7 @@ async def test_a_replay_does_not_go_on_with_another_draft_or_from_nowhere(
     of_too_many = begun.so_far.replace(counted, forged_count)
     assert len(of_too_many) > 100_000
     for forged in ("", "{}", "[1]", begun.so_far[:-2], of_no_kind, of_too_many):
-        with pytest.raises(InvalidRequest, match="begin it anew"):
+        with pytest.raises(InvalidRequest, match="begin it again"):
             await step(context_of(plane), do="replay-on", replay_so_far=forged)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.forwarder import Forwarder
+from controlplane.index_writer import IndexWriter
 from controlplane.search import open_index
 from controlplane.search.interface import SearchQuery
 from controlplane.store.interface import StoreError
@@ -98,7 +98,7 @@ async def indexed(plane: Plane, position: int) -> None:
     path = plane.settings.store.path
     index = await open_index(plane.settings.search_index, path)
     try:
-        await Forwarder(plane.store, index).drain()
+        await IndexWriter(plane.store, index).drain()
         page = await index.search(SearchQuery(None, limit=1000))
         assert len(page.events) == position
     finally:

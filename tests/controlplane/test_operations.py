@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from controlplane.forwarder import Forwarder
+from controlplane.index_writer import IndexWriter
 from controlplane.operations import (
     apps,
     audit,
@@ -68,7 +68,7 @@ async def context(plane: Plane) -> AsyncIterator[OperationContext]:
     index = await open_index(plane.settings.search_index, plane.settings.store.path)
 
     async def filled() -> SearchIndex:
-        await Forwarder(plane.store, index).drain()
+        await IndexWriter(plane.store, index).drain()
         return index
 
     yield replace(context_of(plane), index=filled)

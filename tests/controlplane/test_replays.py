@@ -13,9 +13,9 @@ from controlplane.operations import recorded, replays
 from controlplane.operations.actor import Actor, local_actor
 from controlplane.operations.context import OperationContext
 from controlplane.operations.dry_runs import CheckRuleset, Source, check
-from controlplane.operations.explained_events import ExplainEvent, explain_event
+from controlplane.operations.event_explanations import ExplainEvent, explain_event
 from controlplane.operations.operation import InvalidRequest
-from controlplane.operations.replays import Replayed, ReplayRuleset, replay, together, turn
+from controlplane.operations.replays import Replayed, ReplayRuleset, replay, slot, together
 from controlplane.operations.suggestions import SuggestRuleset, suggest_ruleset
 from controlplane.store import blocks
 from controlplane.store.interface import NotFound, StoreBusy
@@ -263,12 +263,12 @@ async def test_the_event_loop_goes_on(
     monkeypatch.setattr(recorded, "SLICE_SECONDS", 0)
     await traffic.send(group_path(number) for number in range(500))
     running = asyncio.create_task(replayed(context_of(plane)))
-    turns = 0
+    slots = 0
     while not running.done():
         await asyncio.sleep(0)
-        turns += 1
+        slots += 1
     assert running.result().events == 500
-    assert turns > 500
+    assert slots > 500
 
 
 async def test_two_of_one_operator_and_six_in_all_go_through_events_at_once(
@@ -276,16 +276,16 @@ async def test_two_of_one_operator_and_six_in_all_go_through_events_at_once(
 ) -> None:
     context = context_of(plane)
     others = [local_actor(f"operator-{number}") for number in range(5)]
-    with turn(OPERATOR), turn(others[0]):
+    with slot(OPERATOR), slot(others[0]):
         await replayed(context)
-        with turn(OPERATOR):
+        with slot(OPERATOR):
             with pytest.raises(StoreBusy):
                 await replayed(context)
             with pytest.raises(StoreBusy):
                 await suggest_ruleset.perform(context, OPERATOR, SuggestRuleset(org="acme", app="payroll"))
-            with turn(others[1]), turn(others[2]):
+            with slot(others[1]), slot(others[2]):
                 await replayed(context, others[3])
-                with turn(others[3]), pytest.raises(StoreBusy):
+                with slot(others[3]), pytest.raises(StoreBusy):
                     await replayed(context, others[4])
     await replayed(context)
 

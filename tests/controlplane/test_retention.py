@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from controlplane.forwarder import Forwarder
+from controlplane.index_writer import IndexWriter
 from controlplane.retention import PurgeableIndex, Retention, WitnessedTime
 from controlplane.search import open_index
 from controlplane.search.interface import SearchQuery
@@ -95,7 +95,7 @@ async def test_the_index_loses_what_the_store_loses(plane: Plane, clock: FakeClo
         await proxy.audit({"batchId": f"b{first}", "events": made})
         clock.advance(hours=24)
     index = await open_index(plane.settings.search_index, plane.settings.store.path)
-    await Forwarder(plane.store, index).drain()
+    await IndexWriter(plane.store, index).drain()
     clock.advance(hours=24 * 28.5)
     assert await _purge(plane, index) == 3
     found = await index.search(SearchQuery((org,), parse_filter("")))

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controlplane.search.fair_turns import FairTurns
+from controlplane.search.fair_queue import FairQueue
 from controlplane.search.interface import (
     CursorError,
     IndexDamagedError,
@@ -404,7 +404,7 @@ async def test_an_index_that_a_busy_server_writes_meanwhile_is_not_ahead_of_its_
 
 
 async def test_nothing_is_written_to_an_index_that_lacks_what_came_before(tmp_path: Path) -> None:
-    """Another process made it anew, and has filled it up to some event."""
+    """Another process made it again, and has filled it up to some event."""
     path = tmp_path / "search.sqlite"
     async with opened(path) as server:
         await server.write(accepted(event(1), event(2)))
@@ -495,7 +495,7 @@ async def test_fields_of_the_wrong_type_do_not_stop_the_others(index: SqliteInde
 
 
 async def test_two_writers_at_once_write_each_event_once(tmp_path: Path) -> None:
-    """The server's forwarder and the command line's, over the same outbox."""
+    """The server's index writer and the command line's, over the same outbox."""
     path = tmp_path / "search.sqlite"
     batches = [
         accepted(*(event(n) for n in range(s, s + 20)), first_position=s + 1) for s in range(0, 100, 20)
@@ -785,7 +785,7 @@ async def test_counts_say_when_they_are_not_of_everything(
 async def test_counts_say_how_far_they_came_in_their_time(
     index: SqliteIndex, monkeypatch: pytest.MonkeyPatch, looks: int, counted: int
 ) -> None:
-    """Two segments, each of a stretch and three events to look at; the newer one first."""
+    """Two segments, each of a block and three events to look at; the newer one first."""
 
     class Looks(TimeLimit):
         def __init__(self, seconds: float) -> None:
@@ -832,15 +832,15 @@ async def test_many_counts_of_one_organisation_hold_up_another_by_one_at_most(in
 
 
 async def test_who_leaves_while_waiting_gives_the_turn_on() -> None:
-    turns = FairTurns()
+    slots = FairQueue()
     done: list[str] = []
 
     async def take(key: str) -> None:
-        async with turns.of(key):
+        async with slots.of(key):
             done.append(key)
             await asyncio.sleep(0)
 
-    async with turns.of("first"):
+    async with slots.of("first"):
         waiting = [asyncio.create_task(take(key)) for key in ("a", "a", "b", "c")]
         await asyncio.sleep(0)
         waiting[0].cancel()
@@ -1065,12 +1065,12 @@ async def test_it_finds_what_the_filter_means(
     narrow, wide = data.draw(st.sampled_from([(256, 2048), (1, 2), (0, 0)]))
     rare = data.draw(st.sampled_from([1, 100]))
     at_once = data.draw(st.sampled_from([1, 3, 20]))
-    stretch, wordless = data.draw(st.sampled_from([(2048, 8192), (2048, 0), (2, 0)]))
+    block, wordless = data.draw(st.sampled_from([(2048, 8192), (2048, 0), (2, 0)]))
     with (
         patch.multiple("controlplane.search.column", NARROW=narrow, WIDE=wide, _RARE=rare),
-        patch.multiple("controlplane.search.segment_files", STRETCH=stretch, WORDLESS=wordless),
-        patch.multiple("controlplane.search.segment_search", STRETCH=stretch, WORDLESS=wordless),
-        patch.multiple("controlplane.search.matching", _FEW=stretch // 2, _LITTLE_TEXT=4 * stretch),
+        patch.multiple("controlplane.search.segment_files", BLOCK=block, WORDLESS=wordless),
+        patch.multiple("controlplane.search.segment_search", BLOCK=block, WORDLESS=wordless),
+        patch.multiple("controlplane.search.matching", _FEW=block // 2, _LITTLE_TEXT=4 * block),
     ):
         async with opened(tmp_path_factory.mktemp("search") / "search.sqlite") as index:
             arrived = accepted(*data.draw(st.permutations(events)))

@@ -295,21 +295,21 @@ async def test_who_is_interrupted_leaves_no_thread_behind(
 
     monkeypatch.setattr("aiosqlite.core.Thread", Thread)
 
-    async def interrupted(task: asyncio.Task[T], turns: int) -> T | BaseException:
-        for _ in range(turns):
+    async def interrupted(task: asyncio.Task[T], slots: int) -> T | BaseException:
+        for _ in range(slots):
             await asyncio.sleep(0)
         task.cancel()
         return (await asyncio.gather(task, return_exceptions=True))[0]
 
-    for turns in range(1, 25):
+    for slots in range(1, 25):
         begun.clear()
         opening = asyncio.create_task(SqliteStore.open(tmp_path / "store.db", FakeClock()))
         await begun.wait()
-        store = await interrupted(opening, turns)
+        store = await interrupted(opening, slots)
         if isinstance(store, SqliteStore):
-            await interrupted(asyncio.create_task(store.close()), turns)
+            await interrupted(asyncio.create_task(store.close()), slots)
         store = await SqliteStore.open(tmp_path / "store.db", FakeClock())
-        await interrupted(asyncio.create_task(store.close()), turns)
+        await interrupted(asyncio.create_task(store.close()), slots)
         for each in threads:
             await asyncio.to_thread(each.join, 10.0)
-            assert not each.is_alive(), turns
+            assert not each.is_alive(), slots

@@ -348,7 +348,7 @@ class Load:
             self.served += reply.status == 200
             if not self.kept:
                 client.close()
-            # Of a 503, in place of the Retry-After that a real client would heed.
+            # Of a 503, in place of the Retry-After that a real client would follow.
             await asyncio.sleep(0.05 if reply.status == 503 else self.pause)
         self.connections += client.connects
         client.close()

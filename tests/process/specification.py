@@ -428,8 +428,8 @@ def whole_system(
         files[name].write_text(text, "utf-8")
     loop = Loop()
     # A module's tests ask with wrong secrets more often in a minute than any application does.
-    patient = {"Token__MaxFailuresPerAddress": "10000", "Token__MaxFailuresPerClient": "10000"}
-    environment = {**patient, **(environment or {})}
+    until_ready = {"Token__MaxFailuresPerAddress": "10000", "Token__MaxFailuresPerClient": "10000"}
+    environment = {**until_ready, **(environment or {})}
     system = System(directory, files, workers=1, vault=vault, proxy_environment=environment)
     try:
         loop.run(system.__aenter__())

@@ -374,7 +374,7 @@ async def test_a_throttling_vault_is_left_alone_as_long_as_it_asks(azure: Azure)
     with pytest.raises(CredentialError) as failure:
         await azure.provider.fetch()
     assert failure.value.retry_after == 3
-    assert azure.held.upkeep.pause(0.1, failure.value.retry_after) >= 3
+    assert azure.held.maintenance.pause(0.1, failure.value.retry_after) >= 3
     assert len(azure.vault.requests) == 1
 
 

@@ -178,7 +178,7 @@ async def test_the_store_of_a_release_serves_its_proxies_and_knows_its_batches(
         sync = (await proxy.send(SYNC)).json
         assert [app["clientId"] for app in sync["apps"]] == [known["app"]["clientId"]]
         assert [each["name"] for each in sync["rulesets"]] == ["rules"]
-        # In the window or behind it, by the time of this run: never counted anew.
+        # In the window or behind it, by the time of this run: never counted again.
         again = await proxy.audit(batch("batch-1", org, range(1, 4)))
         assert again.status == 409 or again.json["duplicate"] is True
         assert (await proxy.audit(batch("batch-7", org, range(7, 9)))).json["accepted"] == 2

@@ -181,8 +181,8 @@ async def good_ones(system: System, token: str, count: int) -> list[float]:
 
 
 async def test_slow_connections_do_not_hold_up_good_ones(tmp_path: Path) -> None:
-    patient = {"Proxy__HeadTimeoutSeconds": "600", "Proxy__BodyGraceSeconds": "600"}
-    async with plain_system(tmp_path, **patient) as system:
+    until_ready = {"Proxy__HeadTimeoutSeconds": "600", "Proxy__BodyGraceSeconds": "600"}
+    async with plain_system(tmp_path, **until_ready) as system:
         token = await token_of(system)
         alone = await good_ones(system, token, GOOD_REQUESTS)
         workers = processes(system, "worker")

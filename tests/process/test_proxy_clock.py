@@ -1,5 +1,5 @@
 """A wall clock that jumps by an hour, forth and back, under the whole proxy: nothing but tokens may notice,
-and those are had anew at once; what the control plane refuses meanwhile arrives later, once and in order."""
+and those are had again at once; what the control plane refuses meanwhile arrives later, once and in order."""
 
 from __future__ import annotations
 

@@ -310,10 +310,10 @@ async def test_torn_ends_of_spool_journal_and_state_cost_no_event(tmp_path: Path
     async with whole_system(tmp_path, workers=1) as system:
         asked: set[str] = set()
         await kill_control_plane(system)
-        for turn, tear in enumerate((_tear_journal, _tear_state, _tear_spool)):
+        for slot, tear in enumerate((_tear_journal, _tear_state, _tear_spool)):
             async with client_of(system) as client:
                 for at in range(20):
-                    path = f"/v1.0/echo/{turn}-{at}"
+                    path = f"/v1.0/echo/{slot}-{at}"
                     assert (await client.get(path)).status == 200
                     asked.add(path)
             await kill_all(system)

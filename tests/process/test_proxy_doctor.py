@@ -151,7 +151,7 @@ async def control(stack: AsyncExitStack) -> FakeControlPlane:
 
 
 @pytest.fixture
-def patient(
+def until_ready(
     tmp_path: Path,
     authority: CertificateAuthority,
     control: FakeControlPlane,
@@ -188,16 +188,16 @@ def everything(directory: Path) -> dict[str, tuple[int, int, bytes]]:
 
 
 async def test_a_sound_proxy_is_found_so_and_nothing_is_changed(
-    patient: Patient, control: FakeControlPlane
+    until_ready: Patient, control: FakeControlPlane
 ) -> None:
-    (patient.directory / "audit").mkdir(mode=0o700)
-    assert await patient.failures() == {}
-    before = everything(patient.directory)
-    status, out = await patient.run()
+    (until_ready.directory / "audit").mkdir(mode=0o700)
+    assert await until_ready.failures() == {}
+    before = everything(until_ready.directory)
+    status, out = await until_ready.run()
     assert status == 0
     assert "control plane: sync" in out
     assert out.splitlines()[-1].endswith("0 failed")
-    assert everything(patient.directory) == before
+    assert everything(until_ready.directory) == before
     # One signed sync each time, and nothing that a control plane would store.
     assert len(control.sync_requests) == 2
     assert (control.heartbeats, control.metrics, control.attempts) == ([], [], [])
@@ -207,12 +207,12 @@ async def test_a_sound_proxy_is_found_so_and_nothing_is_changed(
 
 
 @pytest.fixture
-async def plane(tmp_path: Path, patient: Patient) -> AsyncIterator[Plane]:
+async def plane(tmp_path: Path, until_ready: Patient) -> AsyncIterator[Plane]:
     """A real control plane, which knows the patient."""
     async with started(tmp_path, FakeClock(int(time.time() * 1000))) as plane:
         await plane.org("acme")
         added = await plane.proxy("edge-1", "acme")
-        patient.values |= {
+        until_ready.values |= {
             "control_plane": plane.base_url,
             "api_key": added.api_key,
             "hmac_secret": added.hmac_secret,
@@ -220,8 +220,8 @@ async def plane(tmp_path: Path, patient: Patient) -> AsyncIterator[Plane]:
         yield plane
 
 
-async def test_a_control_plane_that_takes_key_and_secret(plane: Plane, patient: Patient) -> None:
-    found = await patient.findings()
+async def test_a_control_plane_that_takes_key_and_secret(plane: Plane, until_ready: Patient) -> None:
+    found = await until_ready.findings()
     assert found["control plane: sync"]["status"] == "ok"
     assert found["clock"]["status"] == "ok"
 
@@ -234,23 +234,23 @@ async def test_a_control_plane_that_takes_key_and_secret(plane: Plane, patient: 
     ],
 )
 async def test_a_wrong_secret(
-    plane: Plane, patient: Patient, name: str, value: str, code: str, setting: str
+    plane: Plane, until_ready: Patient, name: str, value: str, code: str, setting: str
 ) -> None:
-    patient.values[name] = value
-    (failure,) = (await patient.failures()).values()
+    until_ready.values[name] = value
+    (failure,) = (await until_ready.failures()).values()
     assert failure["check"] == "control plane: sync"
     assert code in failure["found"]
     assert setting in failure["fix"]
 
 
-async def test_a_disabled_proxy(plane: Plane, patient: Patient) -> None:
+async def test_a_disabled_proxy(plane: Plane, until_ready: Patient) -> None:
     await plane.inventory.set_proxy_enabled("edge-1", False)
-    assert "proxy enable" in (await patient.failures())["control plane: sync"]["fix"]
+    assert "proxy enable" in (await until_ready.failures())["control plane: sync"]["fix"]
 
 
-async def test_a_response_that_somebody_else_signed(patient: Patient, control: FakeControlPlane) -> None:
+async def test_a_response_that_somebody_else_signed(until_ready: Patient, control: FakeControlPlane) -> None:
     control.spoil_signature = lambda signature: signature[::-1]
-    assert "not signed" in (await patient.failures())["control plane: sync"]["found"]
+    assert "not signed" in (await until_ready.failures())["control plane: sync"]["found"]
 
 
 class OtherTime(FakeControlPlane):
@@ -265,11 +265,13 @@ class OtherTime(FakeControlPlane):
 
 
 @pytest.mark.parametrize(("ahead", "status"), [(2, "ok"), (60, "warn"), (-900, "fail"), (3600, "fail")])
-async def test_a_clock_that_is_off(patient: Patient, stack: AsyncExitStack, ahead: int, status: str) -> None:
+async def test_a_clock_that_is_off(
+    until_ready: Patient, stack: AsyncExitStack, ahead: int, status: str
+) -> None:
     control = await stack.enter_async_context(OtherTime())
     control.ahead = ahead
-    patient.values["control_plane"] = control.base_url
-    finding = (await patient.findings())["clock"]
+    until_ready.values["control_plane"] = control.base_url
+    finding = (await until_ready.findings())["clock"]
     assert finding["status"] == status
     if status != "ok":
         assert ("behind" if ahead > 0 else "ahead of") in finding["found"]
@@ -280,29 +282,29 @@ async def test_a_clock_that_is_off(patient: Patient, stack: AsyncExitStack, ahea
 # Names, ports, certificates
 
 
-async def test_a_name_that_does_not_resolve(patient: Patient) -> None:
-    patient.values["upstream"] = "https://graph.nowhere.invalid"
-    failures = await patient.failures()
+async def test_a_name_that_does_not_resolve(until_ready: Patient) -> None:
+    until_ready.values["upstream"] = "https://graph.nowhere.invalid"
+    failures = await until_ready.failures()
     assert list(failures) == ["upstream: name"]
     assert "graph.nowhere.invalid does not resolve" in failures["upstream: name"]["found"]
     assert "Upstream.BaseUrl" in failures["upstream: name"]["fix"]
 
 
-async def test_a_port_where_nobody_listens(patient: Patient) -> None:
-    patient.values["control_plane"] = f"http://127.0.0.1:{free_port()}"
-    failures = await patient.failures()
+async def test_a_port_where_nobody_listens(until_ready: Patient) -> None:
+    until_ready.values["control_plane"] = f"http://127.0.0.1:{free_port()}"
+    failures = await until_ready.failures()
     assert list(failures) == ["control plane: connection"]  # and what lies behind is not asked for
     assert "refused" in failures["control plane: connection"]["found"]
     assert "RuleSync.SaasBaseUrl" in failures["control plane: connection"]["fix"]
 
 
-async def test_a_port_that_speaks_no_tls(patient: Patient, control: FakeControlPlane) -> None:
-    patient.values["control_plane"] = control.base_url.replace("http://", "https://")
-    assert "http://" in (await patient.failures())["control plane: TLS"]["fix"]
+async def test_a_port_that_speaks_no_tls(until_ready: Patient, control: FakeControlPlane) -> None:
+    until_ready.values["control_plane"] = control.base_url.replace("http://", "https://")
+    assert "http://" in (await until_ready.failures())["control plane: TLS"]["fix"]
 
 
 async def with_certificate(
-    patient: Patient,
+    until_ready: Patient,
     authority: CertificateAuthority,
     stack: AsyncExitStack,
     *,
@@ -312,82 +314,85 @@ async def with_certificate(
     """What is found of an upstream with such a certificate."""
     tls = authority.server("upstream", names, days=days)
     upstream = await stack.enter_async_context(FakeGraph(tls=tls))
-    patient.values["upstream"] = upstream.base_url
-    return (await patient.findings())["upstream: TLS"]
+    until_ready.values["upstream"] = upstream.base_url
+    return (await until_ready.findings())["upstream: TLS"]
 
 
 async def test_a_certificate_past_its_end(
-    patient: Patient, authority: CertificateAuthority, stack: AsyncExitStack
+    until_ready: Patient, authority: CertificateAuthority, stack: AsyncExitStack
 ) -> None:
-    finding = await with_certificate(patient, authority, stack, days=-1)
+    finding = await with_certificate(until_ready, authority, stack, days=-1)
     assert (finding["status"], "expired" in finding["found"]) == ("fail", True)
     assert "renew the certificate of 127.0.0.1" in finding["fix"]
 
 
 async def test_a_certificate_that_ends_soon(
-    patient: Patient, authority: CertificateAuthority, stack: AsyncExitStack
+    until_ready: Patient, authority: CertificateAuthority, stack: AsyncExitStack
 ) -> None:
-    finding = await with_certificate(patient, authority, stack, days=5.5)
+    finding = await with_certificate(until_ready, authority, stack, days=5.5)
     assert (finding["status"], "ends in 5 days" in finding["found"]) == ("warn", True)
 
 
 async def test_a_certificate_of_another_name(
-    patient: Patient, authority: CertificateAuthority, stack: AsyncExitStack
+    until_ready: Patient, authority: CertificateAuthority, stack: AsyncExitStack
 ) -> None:
-    finding = await with_certificate(patient, authority, stack, days=30, names=("graph.example",))
+    finding = await with_certificate(until_ready, authority, stack, days=30, names=("graph.example",))
     assert finding["status"] == "fail"
     assert finding["fix"].endswith("Upstream.BaseUrl a name that the certificate has: graph.example")
 
 
 async def test_a_certificate_of_an_authority_that_nobody_named(
-    patient: Patient, tmp_path: Path, stack: AsyncExitStack
+    until_ready: Patient, tmp_path: Path, stack: AsyncExitStack
 ) -> None:
-    finding = await with_certificate(patient, CertificateAuthority(tmp_path / "other"), stack, days=30)
+    finding = await with_certificate(until_ready, CertificateAuthority(tmp_path / "other"), stack, days=30)
     assert (finding["status"], "Upstream.CaFile" in finding["fix"]) == ("fail", True)
 
 
 # Credentials
 
 
-async def test_a_client_secret_that_the_identity_provider_refuses(patient: Patient) -> None:
-    patient.values["secret"] = "another~secret~than~that"
-    patient.values["credentials"] = str(patient.values["credentials"]).replace(
+async def test_a_client_secret_that_the_identity_provider_refuses(until_ready: Patient) -> None:
+    until_ready.values["secret"] = "another~secret~than~that"
+    until_ready.values["credentials"] = str(until_ready.values["credentials"]).replace(
         CLIENT_SECRET, "another~secret~than~that"
     )
-    failures = await patient.failures()
+    failures = await until_ready.failures()
     assert list(failures) == ["upstream token: default"]
     assert "invalid_client" in failures["upstream token: default"]["found"]
     assert CLIENT_ID in failures["upstream token: default"]["fix"]
 
 
 async def test_an_upstream_that_refuses_the_token(
-    patient: Patient, authority: CertificateAuthority, stack: AsyncExitStack
+    until_ready: Patient, authority: CertificateAuthority, stack: AsyncExitStack
 ) -> None:
     tls = authority.server()
     upstream = await stack.enter_async_context(FakeGraph(tls=tls, accepts=lambda token: False))
-    patient.values["upstream"] = upstream.base_url
-    failure = (await patient.failures())["upstream: default"]
+    until_ready.values["upstream"] = upstream.base_url
+    failure = (await until_ready.failures())["upstream: default"]
     assert "401" in failure["found"]
     assert "Credentials.Scope" in failure["fix"]
 
 
 @pytest.fixture
 async def vault(
-    patient: Patient, authority: CertificateAuthority, identity: FakeIdentityProvider, stack: AsyncExitStack
+    until_ready: Patient,
+    authority: CertificateAuthority,
+    identity: FakeIdentityProvider,
+    stack: AsyncExitStack,
 ) -> FakeKeyVault:
     managed = await stack.enter_async_context(FakeManagedIdentity())
     vault = await stack.enter_async_context(FakeKeyVault(managed, tls=authority.server()))
-    patient.environment |= managed.environment
-    patient.values["credentials"] = (
+    until_ready.environment |= managed.environment
+    until_ready.values["credentials"] = (
         f'AuthorityUrl = "{identity.base_url}"\nProvider = "managed-identity-key-vault"\n'
         f'VaultUrl = "{vault.base_url}"\nSecretName = "graph-client"'
     )
     return vault
 
 
-async def test_a_vault_that_gives_the_secret(patient: Patient, vault: FakeKeyVault) -> None:
+async def test_a_vault_that_gives_the_secret(until_ready: Patient, vault: FakeKeyVault) -> None:
     vault.put("graph-client", CLIENT_SECRET, expires=time.time() + 5.5 * DAY)
-    found = await patient.findings()
+    found = await until_ready.findings()
     assert (found["key vault: graph-client"]["status"], found["upstream token: default"]["status"]) == (
         "warn",
         "ok",
@@ -396,72 +401,72 @@ async def test_a_vault_that_gives_the_secret(patient: Patient, vault: FakeKeyVau
     assert found["upstream: default"]["status"] == "ok"
 
 
-async def test_a_vault_that_does_not(patient: Patient, vault: FakeKeyVault) -> None:
+async def test_a_vault_that_does_not(until_ready: Patient, vault: FakeKeyVault) -> None:
     vault.mode = "forbidden"
-    failures = await patient.failures()
+    failures = await until_ready.failures()
     assert list(failures) == ["key vault: graph-client"]
     assert "Key Vault Secrets User" in failures["key vault: graph-client"]["fix"]
 
 
-async def test_a_secret_past_its_end(patient: Patient, vault: FakeKeyVault) -> None:
+async def test_a_secret_past_its_end(until_ready: Patient, vault: FakeKeyVault) -> None:
     vault.put("graph-client", CLIENT_SECRET, expires=time.time() - DAY)
-    assert "ended on" in (await patient.failures())["key vault: graph-client"]["found"]
+    assert "ended on" in (await until_ready.failures())["key vault: graph-client"]["found"]
 
 
 # This machine
 
 
-async def test_a_port_in_use_by_another_program(patient: Patient) -> None:
+async def test_a_port_in_use_by_another_program(until_ready: Patient) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        patient.values["port"] = port
-        failures = await patient.failures()
+        until_ready.values["port"] = port
+        failures = await until_ready.failures()
     assert list(failures) == ["Proxy.Listen"]
     assert f"127.0.0.1:{port} is in use" in failures["Proxy.Listen"]["found"]
     assert "ss -ltnp" in failures["Proxy.Listen"]["fix"]
 
 
-async def test_an_address_that_is_not_this_machines(patient: Patient) -> None:
-    patient.environment["Admin__Listen"] = "192.0.2.1:9090"
-    assert "Admin.Listen" in await patient.failures()
+async def test_an_address_that_is_not_this_machines(until_ready: Patient) -> None:
+    until_ready.environment["Admin__Listen"] = "192.0.2.1:9090"
+    assert "Admin.Listen" in await until_ready.failures()
 
 
-async def test_files_that_others_can_read(patient: Patient) -> None:
-    patient.write()
-    patient.config.chmod(0o644)
-    (patient.directory / "audit").mkdir(mode=0o755)
-    status, out = await patient.run()
+async def test_files_that_others_can_read(until_ready: Patient) -> None:
+    until_ready.write()
+    until_ready.config.chmod(0o644)
+    (until_ready.directory / "audit").mkdir(mode=0o755)
+    status, out = await until_ready.run()
     assert status == 0
-    assert f"chmod 600 {patient.config}" in out
-    assert f"chmod 700 {patient.directory / 'audit'}" in out
+    assert f"chmod 600 {until_ready.config}" in out
+    assert f"chmod 700 {until_ready.directory / 'audit'}" in out
 
 
-async def test_a_snapshot_that_went_bad(patient: Patient) -> None:
-    snapshot = patient.directory / "snapshot.json"
+async def test_a_snapshot_that_went_bad(until_ready: Patient) -> None:
+    snapshot = until_ready.directory / "snapshot.json"
     snapshot.touch(mode=0o600)
     snapshot.write_bytes(b"graphward-snapshot 1 " + b"0" * 64 + b"\n{}")
-    failure = (await patient.failures())["snapshot"]
+    failure = (await until_ready.failures())["snapshot"]
     assert "checksum" in failure["found"]
     assert failure["fix"].startswith(f"rm {snapshot}")
 
 
-async def test_a_file_that_stops_what_nobody_thinks_of(patient: Patient) -> None:
-    file = patient.directory / "var" / "stop"
-    assert (await patient.findings())["Proxy.KillFile"]["status"] == "ok"
+async def test_a_file_that_stops_what_nobody_thinks_of(until_ready: Patient) -> None:
+    file = until_ready.directory / "var" / "stop"
+    assert (await until_ready.findings())["Proxy.KillFile"]["status"] == "ok"
     file.parent.mkdir(mode=0o700, exist_ok=True)
     file.write_text("app payroll\n", "utf-8")
-    finding = (await patient.findings())["Proxy.KillFile"]
+    finding = (await until_ready.findings())["Proxy.KillFile"]
     assert (finding["status"], finding["found"]) == ("warn", f"{file} stops app payroll")
 
 
-async def test_state_of_a_later_release_and_batches_that_were_refused(patient: Patient) -> None:
-    audit = patient.directory / "audit"
+async def test_state_of_a_later_release_and_batches_that_were_refused(until_ready: Patient) -> None:
+    audit = until_ready.directory / "audit"
     (audit / "rejected").mkdir(mode=0o700, parents=True)
     (audit / "rejected" / "2026-batch.json").touch(mode=0o600)
     (audit / "state.0").touch(mode=0o600)
     (audit / "state.0").write_bytes(b"graphward-audit-state 9 1 2 " + b"0" * 64 + b"\n{}")
     audit.chmod(0o700)
-    found = await patient.findings()
+    found = await until_ready.findings()
     assert (found["spool: backlog"]["status"], "newer release" in found["spool: backlog"]["found"]) == (
         "fail",
         True,
@@ -470,8 +475,8 @@ async def test_state_of_a_later_release_and_batches_that_were_refused(patient: P
 
 
 @pytest.fixture
-def small_disk(patient: Patient) -> Iterator[Path]:
-    disk = patient.directory / "audit"
+def small_disk(until_ready: Patient) -> Iterator[Path]:
+    disk = until_ready.directory / "audit"
     disk.mkdir(mode=0o700)
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=8m,mode=700", "tmpfs", str(disk)],
@@ -484,13 +489,13 @@ def small_disk(patient: Patient) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
-async def test_a_disk_without_room(patient: Patient, small_disk: Path) -> None:
-    patient.environment["Audit__SegmentBytes"] = "262144"
-    finding = (await patient.findings())["spool: room"]
+async def test_a_disk_without_room(until_ready: Patient, small_disk: Path) -> None:
+    until_ready.environment["Audit__SegmentBytes"] = "262144"
+    finding = (await until_ready.findings())["spool: room"]
     assert finding["status"] == "warn"  # the disk ends long before MaxDiskBytes
     assert "Audit.MaxDiskBytes" in finding["fix"]
     (small_disk / "something-else").write_bytes(b"\0" * 7 * 1024 * 1024)
-    failure = (await patient.failures())["spool: room"]
+    failure = (await until_ready.failures())["spool: room"]
     assert f"free space on the disk of {small_disk}" in failure["fix"]
 
 
@@ -519,17 +524,17 @@ def open_directory() -> Iterator[Path]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 async def test_files_that_its_user_can_not_read(
-    patient: Patient, authority: CertificateAuthority, open_directory: Path
+    until_ready: Patient, authority: CertificateAuthority, open_directory: Path
 ) -> None:
     nobody = pwd.getpwnam("nobody")
-    patient.directory = open_directory
-    patient.values["ca_file"] = shutil.copy(authority.ca_file, open_directory / "ca.pem")
-    patient.write()
-    os.chown(patient.config, nobody.pw_uid, nobody.pw_gid)
+    until_ready.directory = open_directory
+    until_ready.values["ca_file"] = shutil.copy(authority.ca_file, open_directory / "ca.pem")
+    until_ready.write()
+    os.chown(until_ready.config, nobody.pw_uid, nobody.pw_gid)
     (open_directory / "snapshot.json").touch(mode=0o600)  # root's, as a start by root leaves it
     (open_directory / "audit").mkdir(mode=0o700)
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", AS_NOBODY, str(nobody.pw_uid), str(nobody.pw_gid), str(patient.config)),
+        *(sys.executable, "-c", AS_NOBODY, str(nobody.pw_uid), str(nobody.pw_gid), str(until_ready.config)),
         cwd=ROOT,
         stdout=asyncio.subprocess.PIPE,
     )

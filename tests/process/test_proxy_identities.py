@@ -118,10 +118,10 @@ def test_until_every_new_identity_was_tried_the_old_workers_serve(several: Sever
     for number in range(40):
         assert several.ask("mailer", f"waiting-{number}") == (200, [CLIENT_ID])
 
-    async def open_gate() -> None:
+    async def open_barrier() -> None:
         gate.set()
 
-    live.loop.run(open_gate())
+    live.loop.run(open_barrier())
     several.end_reload()
     assert several.ask("mailer", "taken-over") == (200, [MAIL])
 

@@ -319,7 +319,7 @@ async def test_a_stop_reaches_workers_that_go_on_because_the_new_ones_can_not_se
         assert (await client.get("/v1.0/echo/1")).status == 200
         await stop_everything(system)
         await status_becomes(client, "/v1.0/echo/2", 403)
-        # A mended version takes over from workers of both settings.
+        # A fixed version takes over from workers of both settings.
         system.proxy_config.write_text(good, "utf-8")
         os.kill(system.proxy.process.pid, signal.SIGUSR2)
         await until(lambda: "reloaded" in log_of(system).rpartition("takes over")[2])

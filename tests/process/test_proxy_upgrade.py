@@ -172,7 +172,7 @@ async def test_a_version_that_could_not_have_what_its_settings_want_changes_noth
             upgrade(system)
             await until(lambda: refusals(system) == 2)
             assert f"Admin.Listen: {address} is in use by {this_program()}" in log_of(system)
-        # There, numbers of events would begin anew, and those that wait here would go on waiting.
+        # There, numbers of events would begin again, and those that wait here would go on waiting.
         elsewhere = tmp_path / "elsewhere"
         system.proxy_config.write_text(good.replace(f"{tmp_path}/audit", str(elsewhere)), "utf-8")
         upgrade(system)
@@ -206,7 +206,7 @@ async def test_without_an_interpreter_nothing_changes(tmp_path: Path) -> None:
 async def test_workers_of_a_version_that_can_not_serve_never_replace_those_that_do(
     tmp_path: Path, code: Path
 ) -> None:
-    """Its workers die at once: the old ones go on, and a mended version takes over from both."""
+    """Its workers die at once: the old ones go on, and a fixed version takes over from both."""
     async with whole_system(tmp_path, proxy_code=code) as system, Load(system, clients=4) as load:
         worker = code / "proxy" / "worker" / "main.py"
         good = worker.read_text("utf-8")
@@ -232,7 +232,7 @@ async def test_workers_of_a_version_that_can_not_serve_never_replace_those_that_
 async def test_an_upgrade_that_can_not_serve_takes_mended_settings_at_sighup(
     tmp_path: Path, code: Path
 ) -> None:
-    """As often as they are mended: the workers of the version before serve until some can."""
+    """As often as they are fixed: the workers of the version before serve until some can."""
     reload = code / "proxy" / "supervisor" / "reload.py"
     change(reload, "RELOAD_SECONDS: Final = 30.0", "RELOAD_SECONDS: Final = 2.0")
     async with whole_system(tmp_path, proxy_code=code) as system, Load(system, clients=2) as load:

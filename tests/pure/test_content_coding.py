@@ -1,4 +1,4 @@
-"""What an encoded response unfolds to, and that nothing unfolds further than allowed."""
+"""What an encoded response decompresses to, and that nothing decompresses further than allowed."""
 
 from __future__ import annotations
 
@@ -184,13 +184,13 @@ def test_any_chunking_gives_the_same_bytes(data: bytes, codings: list[str], size
         body = ENCODERS[coding](body)
     decoder = StreamDecoder(codings)
     out = b""
-    position, turn = 0, 0
+    position, slot = 0, 0
     while position < len(body):
-        size = sizes[turn % len(sizes)]
+        size = sizes[slot % len(sizes)]
         out += decoder.feed(body[position : position + size])
         while decoder.pending:
             out += decoder.feed(b"")
-        position, turn = position + size, turn + 1
+        position, slot = position + size, slot + 1
     assert out + decoder.finish() == data
 
 

@@ -346,10 +346,10 @@ pieces = st.sampled_from(
 @given(st.lists(pieces, max_size=30).map(b"".join), st.lists(st.integers(1, 900), min_size=1))
 @settings(max_examples=500)
 def test_any_chunks_of_any_text_are_rewritten_like_the_whole(text: bytes, sizes: list[int]) -> None:
-    chunks, position, turn = [], 0, 0
+    chunks, position, slot = [], 0, 0
     while position < len(text):
-        chunks.append(text[position : position + sizes[turn % len(sizes)]])
-        position, turn = position + sizes[turn % len(sizes)], turn + 1
+        chunks.append(text[position : position + sizes[slot % len(sizes)]])
+        position, slot = position + sizes[slot % len(sizes)], slot + 1
     whole = GRAPH.rewrite(text)
     assert streamed(GRAPH, chunks) == (text if whole is None else whole)
 

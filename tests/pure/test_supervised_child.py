@@ -58,7 +58,7 @@ def test_a_process_is_ready_when_it_says_so_also_if_it_is_to_end(
     child: Child, pipe: tuple[int, int], retired: bool
 ) -> None:
     if retired:
-        child.retired_at = NOW
+        child.draining_since = NOW
     assert not child.read_ready()
     _be_ready(child, pipe)
     assert child.state is ChildState.READY
@@ -79,11 +79,11 @@ def test_a_silent_process_is_aborted_and_then_killed(
     if ready:
         _be_ready(child, pipe)
     if retired:
-        child.retired_at = NOW
+        child.draining_since = NOW
     assert _remedy(child, patience) is None
     assert _remedy(child, A_BIT) is Remedy.ABORT
     child.state = ChildState.ABORTED
-    child.retired_at = NOW  # SIGTERM changes nothing about that
+    child.draining_since = NOW  # SIGTERM changes nothing about that
     assert _remedy(child, A_BIT) is None
     assert _remedy(child, LAST_WORDS_SECONDS) is Remedy.KILL
     child.state = ChildState.KILLED
@@ -105,7 +105,7 @@ def test_a_process_is_late_if_it_outlives_its_time_and_has_no_sigkill_yet(
 ) -> None:
     child.state = state
     assert not child.is_late(NOW + 60, 5.0)
-    child.retired_at = NOW
+    child.draining_since = NOW
     assert not child.is_late(NOW + 5.0, 5.0)
     # A waiting child has no process that could be late.
     assert child.is_late(NOW + 5.1, 5.0) is (state not in (ChildState.WAITING, ChildState.KILLED))
@@ -130,7 +130,7 @@ def test_a_process_that_dies_young_waits_longer_each_time(child: Child, pipe: tu
 def test_a_start_that_fails_makes_a_retired_child_wait_for_the_next(
     child: Child, pipe: tuple[int, int]
 ) -> None:
-    child.retired_at = NOW
+    child.draining_since = NOW
     child.has_ended()
     child.put_off(NOW)
     assert child.state is ChildState.WAITING

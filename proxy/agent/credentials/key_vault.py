@@ -55,7 +55,7 @@ class KeyVaultProvider:
         await self._secret.read()
         secret = await self._secret.current()
         if secret.version == refused.version:
-            problem = self._secret.upkeep.problem
+            problem = self._secret.maintenance.problem
             why = f"none newer could be read: {problem}" if problem else "the key vault has no newer one"
             raise CredentialError(
                 f"{refusal} to version {refused.version} of secret {self._name}, and {why}",

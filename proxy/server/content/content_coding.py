@@ -19,7 +19,7 @@ class ContentCodingError(ValueError):
     """Unknown coding, damaged or truncated data, bytes after the end, or more output than allowed."""
 
 
-class UnfoldsTooFar(ContentCodingError):
+class DecompressedTooLarge(ContentCodingError):
     """More output than allowed."""
 
 
@@ -150,10 +150,10 @@ def _stage(coding: str) -> _Stage | None:
 
 
 class StreamDecoder:
-    """Takes codings off a body that comes in chunks, in pieces of bounded size however far it unfolds.
+    """Takes codings off a body that comes in chunks, in pieces of bounded size however far it decompresses.
 
     Each `feed` returns at most about 64 KiB (one block more with br). While `pending`, there is more to
-    come without further input: call `feed(b"")` again. `limit` holds for what each single coding unfolds
+    come without further input: call `feed(b"")` again. `limit` holds for what each single coding decompresses
     to, so that a bomb inside another coding costs no more than one outside.
     """
 
@@ -183,7 +183,7 @@ class StreamDecoder:
                 data = stage.step(data)
                 self._sizes[index] += len(data)
                 if self._limit is not None and self._sizes[index] > self._limit:
-                    raise UnfoldsTooFar("unfolds to more than the limit")
+                    raise DecompressedTooLarge("decompresses to more than the limit")
         return data
 
     def finish(self) -> bytes:
@@ -198,7 +198,7 @@ class StreamDecoder:
 def decode(body: bytes, codings: Sequence[str], *, limit: int) -> bytes:
     """The body without its content codings; `codings` as Content-Encoding lists them, first applied first."""
     if len(body) > limit:
-        raise UnfoldsTooFar("larger than the limit")
+        raise DecompressedTooLarge("larger than the limit")
     decoder = StreamDecoder(codings, limit=limit)
     pieces: list[bytes] = []
     for start in range(0, len(body), PIECE):

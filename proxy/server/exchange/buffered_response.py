@@ -17,8 +17,8 @@ from proxy.policy.plain_responses import media_type
 from proxy.server.content.charset import is_utf8
 from proxy.server.content.content_coding import (
     ContentCodingError,
+    DecompressedTooLarge,
     StreamDecoder,
-    UnfoldsTooFar,
     decode,
     split_codings,
 )
@@ -83,7 +83,7 @@ class BufferedForRules(ResponseBody):
             if sink.evaluation.decide_response_by_fallback():
                 self._take_whole_without_rules(body)
                 return
-            if isinstance(error, UnfoldsTooFar):
+            if isinstance(error, DecompressedTooLarge):
                 sink.context.counters.values[LIMIT_FILTER_BYTES] += 1
             sink.refuse(filter_failed(str(error)))
             return
@@ -181,7 +181,7 @@ class RewrittenLinks(ResponseBody):
         sink, response = self._sink, self._response
         try:
             decoded = decoded_body(body, response, sink.context.limits.max_filter_bytes)
-        except UnfoldsTooFar:  # too large to buffer once it is decompressed
+        except DecompressedTooLarge:  # too large to buffer once it is decompressed
             self.begin(body, last=True)
             return
         except ContentCodingError as error:

@@ -1,7 +1,7 @@
-"""One pass-through request's life: phases by name, in order; its audit event is closed in one place.
+"""The life of one pass-through request. `_end` is the one place that ends it and writes its audit event.
 
-authenticate - canonicalise - decide - attach_credential - forward - (upstream) - filter_response - record -
-respond
+The steps: authenticate - canonicalise - decide - attach_credential - forward - (upstream) - filter the
+response (`response.py`) - record - respond (both in `_end`). `Phase` names what a request waits for.
 
 The event is in the spool before the last byte of the response is given to the kernel, whichever way the
 exchange ends.

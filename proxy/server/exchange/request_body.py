@@ -9,7 +9,12 @@ from enum import Enum
 from typing import Final
 
 from proxy.server.content.charset import is_utf8
-from proxy.server.content.content_coding import ContentCodingError, UnfoldsTooFar, decode, split_codings
+from proxy.server.content.content_coding import (
+    ContentCodingError,
+    DecompressedTooLarge,
+    decode,
+    split_codings,
+)
 from proxy.server.errors import Refusal
 from proxy.server.http1.chunked import framed_chunk
 from proxy.server.http1.request_head import RequestHead
@@ -127,7 +132,7 @@ def _decompressed(body: bytes, coding: bytes | None, limit: int) -> bytes:
         return body
     try:
         return decode(body, split_codings(coding), limit=limit)
-    except UnfoldsTooFar:
+    except DecompressedTooLarge:
         raise body_too_large() from None
     except ContentCodingError as error:
         raise Refusal("badRequest", f"A rule can't read the body: {error}.", "malformedRequest") from None

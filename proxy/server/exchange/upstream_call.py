@@ -204,7 +204,7 @@ class UpstreamCall(UpstreamUser):
         owner.pending.upstream_ended()
         owner.call_failed(error)
 
-    def upstream_crowded(self) -> None:
+    def upstream_queue_full(self) -> None:
         self.state = _ENDED
         self._owner.context.counters.values[LIMIT_UPSTREAM_WAITING] += 1
         self._owner.refuse(overloaded("Too many requests wait for an upstream connection."))

@@ -304,7 +304,7 @@ _known_connections: Final[BoundedMemo[bytes, frozenset[bytes]]] = BoundedMemo(
 )
 
 
-def nominated_fields(connection: bytes) -> frozenset[bytes]:
+def listed_fields(connection: bytes) -> frozenset[bytes]:
     """Lower-case names that a Connection value nominates (RFC 9110 §7.6.1)."""
     known = _known_connections.entries.get(connection)
     if known is None:

@@ -1,6 +1,6 @@
 """The heads that cross: what the upstream sees of the application's, and the application of the upstream's.
 
-Names, values, case and order stay as they came; only what contracts §4 names is different.
+Names, values, case and order stay as they came; only what docs/clients.md names is different.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _upstream_form(
         elif kind == CONTENT_LENGTH:
             length = fields.length if replaced_length is None else replaced_length
             line = b"%b: %d\r\n" % (field.name, length)
-        elif fields.is_nominated_away(field):
+        elif fields.is_listed_in_connection(field):
             continue
         elif kind == ACCEPT_ENCODING and readable_codings is not None:
             line = b"%b: %b\r\n" % (field.name, readable_codings(field.value))
@@ -135,14 +135,14 @@ def head_for_client(  # noqa: C901 - one branch a kind of field, in one pass
             pieces[at] = response.values[which]
         pieces.append(b"Connection: close\r\n\r\n" if close else b"\r\n")
         return b"".join(pieces)
-    nominated = fields.nominated
+    listed = fields.listed
     if response.status < 200 or response.status == 204:
         length_hidden = True  # no body, and so no length (RFC 9110 §8.6)
     parts = [fields.status_line]
     append = parts.append
     for field in response.lines:
         kind = field.kind
-        if nominated and kind != CONTENT_LENGTH and field.name.lower() in nominated:
+        if listed and kind != CONTENT_LENGTH and field.name.lower() in listed:
             continue
         if kind == CONTENT_LENGTH:
             if length >= 0:

@@ -43,7 +43,7 @@ def json_response(
 def refusal_response(
     refusal: Refusal, *, request_id: str, client_request_id: str | None, close: bool, now: float
 ) -> tuple[bytes, bytes]:
-    """Head and body for a refusal (contracts §4, proxy error body)."""
+    """Head and body for a refusal (docs/clients.md)."""
     body = error_body(refusal, request_id=request_id, client_request_id=client_request_id, now=now)
     extra = JSON + b"Cache-Control: no-store\r\n"
     if refusal.status == 401:
@@ -71,7 +71,7 @@ def error_body(refusal: Refusal, *, request_id: str, client_request_id: str | No
 
 
 def claims_challenge(now: float) -> bytes:
-    """The challenge that makes Graph SDKs drop a dead token and ask again (contracts §4)."""
+    """The challenge that makes Graph SDKs drop a dead token and ask again (docs/clients.md)."""
     claims = b'{"access_token":{"nbf":{"essential":true,"value":"%d"}}}' % int(now)
     return b'WWW-Authenticate: Bearer realm="", error="insufficient_claims", claims="%b"\r\n' % (
         base64.b64encode(claims)

@@ -41,7 +41,7 @@ from proxy.server.http1.field_lines import (
     field_lines,
     joined,
     length_of,
-    nominated_fields,
+    listed_fields,
 )
 from proxy.server.http1.request_line import HOST_AND_PORT, absolute_form, method_not_allowed, unknown_method
 from proxy.wire.trace_context import trace_id_of
@@ -83,8 +83,8 @@ class RequestFields:
         "layout",
         "length",
         "lines",
+        "listed",
         "method_override",
-        "nominated",
         "pairs",
         "ranged",
         "traceparent",
@@ -106,19 +106,19 @@ class RequestFields:
         self.forwarded_for: bytes | None = None
         self.traceparent: bytes | None = None  # empty, and so invalid, if there are several
         self.ranged = False  # a part of the response is asked for
-        self.nominated: frozenset[bytes] = frozenset()
+        self.listed: frozenset[bytes] = frozenset()
         self.layout: Layout | None = None  # of the last such head, if it is remembered
         self.upstream_form: UpstreamForm | None = None  # remembered by `heads`
         self.pairs: Headers | None = None  # as rules see them, once a rule has asked
         self.id_pair_at: int | None = None  # in these, the one whose value differs between requests
 
-    def is_nominated_away(self, field: Field) -> bool:
+    def is_listed_in_connection(self, field: Field) -> bool:
         """Whether Connection keeps it from the upstream; what we write ourselves can't be kept from it."""
-        return field.kind not in _OF_OUR_OWN and field.name.lower() in self.nominated
+        return field.kind not in _OF_OUR_OWN and field.name.lower() in self.listed
 
     def stays_here(self, field: Field) -> bool:
         """Whether the upstream doesn't get it."""
-        return (not field.relayed and field.kind not in _OF_OUR_OWN) or self.is_nominated_away(field)
+        return (not field.relayed and field.kind not in _OF_OUR_OWN) or self.is_listed_in_connection(field)
 
     def seen_by_rules(self, client_request_id: bytes | None) -> Headers:
         """Names and values: no verdict rests on a field that the upstream doesn't get."""
@@ -318,13 +318,13 @@ def _check_fields(fields: RequestFields, *, http10: bool) -> None:  # noqa: C901
     _check_host(fields.host, http10=http10)
     fields.length = _body_length(content_length, transfer_encoding, http10=http10)
     if connection is not None:
-        fields.nominated = nominated_fields(connection)
-        if b"expect" in fields.nominated:
+        fields.listed = listed_fields(connection)
+        if b"expect" in fields.listed:
             fields.expect_continue = False  # the upstream doesn't get to know of it
-        if b"content-encoding" in fields.nominated:
+        if b"content-encoding" in fields.listed:
             fields.content_encoding = None  # nobody further on will decode the body
     # HTTP/1.0 persistence is an extension that no client here needs.
-    fields.keep_alive = not http10 and b"close" not in fields.nominated
+    fields.keep_alive = not http10 and b"close" not in fields.listed
 
 
 def _check_host(host: bytes | None, *, http10: bool) -> None:

@@ -32,7 +32,7 @@ from proxy.server.http1.field_lines import (
     field_lines,
     joined,
     length_of,
-    nominated_fields,
+    listed_fields,
 )
 
 _MOST_SPELLINGS: Final = 256  # spellings of a head that are remembered
@@ -57,7 +57,7 @@ class ResponseFields:
         "keep_alive",
         "length_at",
         "lines",
-        "nominated",
+        "listed",
         "plain",
         "relayed",
         "request_id",
@@ -79,7 +79,7 @@ class ResponseFields:
         self.content_type: bytes | None = None
         self.content_encoding: bytes | None = None
         self.request_id: bytes | None = None
-        self.nominated: frozenset[bytes] = frozenset()
+        self.listed: frozenset[bytes] = frozenset()
         self.plain = True  # no field needs more than to be written on or left out
         self.relayed: list[bytes] = []  # the head as it is written on, if plain, in pieces around the values
         self.values_at: list[tuple[int, int]] = []  # piece -> which value belongs there
@@ -221,11 +221,9 @@ def _check_fields(fields: ResponseFields, *, http10: bool) -> None:  # noqa: C90
     if fields.chunked and fields.content_length is not None:
         raise MalformedHead("Content-Length and Transfer-Encoding contradict each other")
     if connection is not None:
-        fields.nominated = nominated_fields(connection)
-    fields.keep_alive = not http10 and b"close" not in fields.nominated
-    if fields.nominated or (
-        (fields.status < 200 or fields.status == 204) and fields.content_length is not None
-    ):
+        fields.listed = listed_fields(connection)
+    fields.keep_alive = not http10 and b"close" not in fields.listed
+    if fields.listed or ((fields.status < 200 or fields.status == 204) and fields.content_length is not None):
         fields.plain = False
 
 

@@ -1,4 +1,5 @@
-"""The token endpoint, its aliases and the discovery documents that identity libraries ask for (contracts §4).
+"""The token endpoint, its aliases and the discovery documents that identity libraries ask for
+(docs/clients.md).
 
 A secret is compared with its argon2 hash off the event loop; one that was right is remembered, as a keyed
 digest, so that an application that asks often costs little. Who has failed too often, a client or an

@@ -85,7 +85,7 @@ class UpstreamUser:
         """End or repeat the request: the upstream failed, with or without a connection."""
         raise NotImplementedError
 
-    def upstream_crowded(self) -> None:
+    def upstream_queue_full(self) -> None:
         """End the request: too many users wait for a connection."""
         raise NotImplementedError
 

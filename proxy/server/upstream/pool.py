@@ -62,7 +62,7 @@ class UpstreamPool(ConnectionOwner):
 
     def acquire(self, user: UpstreamUser, *, fresh: bool = False) -> None:
         """Call `upstream_ready` of `user` with a connection, now or later; `upstream_lost` if none can be
-        opened, or `upstream_crowded` if too many users wait already. `fresh` asks for a new connection."""
+        opened, or `upstream_queue_full` if too many users wait already. `fresh` asks for a new connection."""
         idle = self._idle
         while idle and not fresh:
             upstream = idle.pop()
@@ -82,7 +82,7 @@ class UpstreamPool(ConnectionOwner):
         if self._open >= self.settings.max_connections:
             behind_others = len(self._waiting) - len(self._opening)
             if behind_others >= self.settings.max_waiting:
-                user.upstream_crowded()
+                user.upstream_queue_full()
                 return
         self._waiting.append(user)
         self._open_for_waiting()

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from controlplane import tail as tail_module
+from controlplane import live_tail as tail_module
 from controlplane.ingest import parse_batch
+from controlplane.live_tail import CutOff, Listener, LiveTail, TooManyListeners
 from controlplane.search.document import Document
 from controlplane.store.interface import RateLimits, StoredEvent
 from controlplane.store.sqlite import SqliteStore
-from controlplane.tail import CutOff, Listener, Tail, TooManyListeners
 from tests.controlplane.plane import NOON_MS, FakeClock, event
 
 NEVER = 3600.0
@@ -31,9 +31,9 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
 
 
 @pytest.fixture
-def tail(store: SqliteStore) -> Tail:
+def tail(store: SqliteStore) -> LiveTail:
     """It looks at the store when it is woken, and never by itself."""
-    return Tail(store, poll_seconds=NEVER)
+    return LiveTail(store, poll_seconds=NEVER)
 
 
 async def keep(store: SqliteStore, first: int, count: int, org: str = "acme", **members: Any) -> None:
@@ -56,7 +56,7 @@ async def take(listener: Listener, count: int) -> list[int]:
     return taken
 
 
-async def test_what_is_stored_from_now_on_comes_when_it_is_stored(store: SqliteStore, tail: Tail) -> None:
+async def test_what_is_stored_from_now_on_comes_when_it_is_stored(store: SqliteStore, tail: LiveTail) -> None:
     await keep(store, 0, 3)
     async with tail.listener("ada", everything, None) as listener:
         waiting = asyncio.create_task(take(listener, 2))
@@ -67,7 +67,7 @@ async def test_what_is_stored_from_now_on_comes_when_it_is_stored(store: SqliteS
         assert not listener.has_gap
 
 
-async def test_only_what_is_wanted_comes(store: SqliteStore, tail: Tail) -> None:
+async def test_only_what_is_wanted_comes(store: SqliteStore, tail: LiveTail) -> None:
     async with tail.listener("ada", lambda made: made.org_id == "beta", None) as listener:
         await keep(store, 0, 5, "acme")
         await keep(store, 5, 2, "beta")
@@ -75,7 +75,7 @@ async def test_only_what_is_wanted_comes(store: SqliteStore, tail: Tail) -> None
         assert await take(listener, 2) == [5, 6]
 
 
-async def test_who_comes_back_gets_each_event_once(store: SqliteStore, tail: Tail) -> None:
+async def test_who_comes_back_gets_each_event_once(store: SqliteStore, tail: LiveTail) -> None:
     """Whatever came meanwhile, however often it breaks off, while another goes on listening."""
     got: list[int] = []
     position: int | None = 0
@@ -97,7 +97,7 @@ async def test_who_comes_back_gets_each_event_once(store: SqliteStore, tail: Tai
 
 
 async def test_nothing_is_lost_between_catching_up_and_being_served(
-    store: SqliteStore, tail: Tail, monkeypatch: pytest.MonkeyPatch
+    store: SqliteStore, tail: LiveTail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tail_module, "_AT_ONCE", 3)
     total = 120
@@ -124,7 +124,7 @@ async def test_nothing_is_lost_between_catching_up_and_being_served(
 
 
 async def test_who_takes_nothing_is_cut_off_and_misses_nothing_when_it_comes_back(
-    store: SqliteStore, tail: Tail, monkeypatch: pytest.MonkeyPatch
+    store: SqliteStore, tail: LiveTail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tail_module, "MOST_WAITING", 10)
     async with (
@@ -150,7 +150,7 @@ async def test_who_takes_nothing_is_cut_off_and_misses_nothing_when_it_comes_bac
 
 
 async def test_who_was_away_for_too_long_is_told_of_the_gap(
-    store: SqliteStore, tail: Tail, monkeypatch: pytest.MonkeyPatch
+    store: SqliteStore, tail: LiveTail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tail_module, "MOST_BEHIND", 5)
     await keep(store, 0, 20)
@@ -163,7 +163,7 @@ async def test_who_was_away_for_too_long_is_told_of_the_gap(
         assert listener.position == 20
 
 
-async def test_purged_events_are_stepped_over(store: SqliteStore, tail: Tail) -> None:
+async def test_purged_events_are_stepped_over(store: SqliteStore, tail: LiveTail) -> None:
     await keep(store, 0, 5)
     async with tail.listener("beside", everything, 0) as beside:
         await take(beside, 5)
@@ -177,7 +177,7 @@ async def test_purged_events_are_stepped_over(store: SqliteStore, tail: Tail) ->
 
 
 async def test_what_is_stored_while_one_looks_at_what_was_purged_is_not_passed_over(
-    store: SqliteStore, tail: Tail, monkeypatch: pytest.MonkeyPatch
+    store: SqliteStore, tail: LiveTail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await keep(store, 0, 5)
     async with tail.listener("beside", everything, 0) as beside:
@@ -200,7 +200,7 @@ async def test_what_is_stored_while_one_looks_at_what_was_purged_is_not_passed_o
         assert came == [[5]]
 
 
-async def test_one_can_not_take_the_room_of_all(tail: Tail) -> None:
+async def test_one_can_not_take_the_room_of_all(tail: LiveTail) -> None:
     async with AsyncExitStack() as stack:
         for _ in range(tail_module.MOST_OF_ONE):
             await stack.enter_async_context(tail.listener("ada", everything, None))
@@ -211,7 +211,7 @@ async def test_one_can_not_take_the_room_of_all(tail: Tail) -> None:
         pass
 
 
-async def test_one_organisation_can_not_take_the_room_of_all(tail: Tail) -> None:
+async def test_one_organisation_can_not_take_the_room_of_all(tail: LiveTail) -> None:
     """Promise 17."""
     async with AsyncExitStack() as stack:
         for number in range(tail_module.MOST_OF_THE_SAME):
@@ -223,7 +223,7 @@ async def test_one_organisation_can_not_take_the_room_of_all(tail: Tail) -> None
             await stack.enter_async_context(tail.listener("alan", everything, None, org_ids))
 
 
-async def test_there_is_an_end_to_listeners(tail: Tail, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_there_is_an_end_to_listeners(tail: LiveTail, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tail_module, "MOST_LISTENERS", 2)
     async with tail.listener("a", everything, None), tail.listener("b", everything, None):
         with pytest.raises(TooManyListeners):
@@ -231,7 +231,7 @@ async def test_there_is_an_end_to_listeners(tail: Tail, monkeypatch: pytest.Monk
 
 
 async def test_a_store_that_can_not_be_read_ends_the_listening_and_is_tried_again(
-    store: SqliteStore, tail: Tail, monkeypatch: pytest.MonkeyPatch
+    store: SqliteStore, tail: LiveTail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with tail.listener("ada", everything, None) as listener:
         waiting = asyncio.create_task(listener.next())

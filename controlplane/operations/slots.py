@@ -10,20 +10,20 @@ from contextlib import asynccontextmanager
 from controlplane.operations.actor import Actor
 
 
-class Turns:
+class Slots:
     def __init__(self, at_once: int) -> None:
         self._at_once = at_once
         self._asking: Counter[str] = Counter()  # by operator, those that wait too
-        self._turns: dict[str, asyncio.Semaphore] = {}
+        self._slots: dict[str, asyncio.Semaphore] = {}
 
     @asynccontextmanager
     async def of(self, actor: Actor) -> AsyncIterator[None]:
         self._asking[actor.name] += 1
         try:
-            turns = self._turns.setdefault(actor.name, asyncio.Semaphore(self._at_once))
-            async with turns:
+            slots = self._slots.setdefault(actor.name, asyncio.Semaphore(self._at_once))
+            async with slots:
                 yield
         finally:
             self._asking[actor.name] -= 1
             if not self._asking[actor.name]:
-                del self._asking[actor.name], self._turns[actor.name]
+                del self._asking[actor.name], self._slots[actor.name]

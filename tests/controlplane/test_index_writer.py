@@ -12,7 +12,7 @@ from unittest.mock import ANY, AsyncMock, patch
 import orjson
 import pytest
 
-from controlplane.forwarder import Forwarder
+from controlplane.index_writer import IndexWriter
 from controlplane.ingest import Ingest
 from controlplane.search.interface import Event, IndexUnavailableError, SearchQuery
 from controlplane.search.known_event import Parsed
@@ -71,19 +71,19 @@ class ScriptedIndex:
             self.written.release()
 
 
-def forwarder(store: SqliteStore, index: object, **options: float) -> Forwarder:
+def index_writer(store: SqliteStore, index: object, **options: float) -> IndexWriter:
     quick = {"poll_seconds": 3600.0, "first_pause_seconds": 0.001, "longest_pause_seconds": 0.002}
-    return Forwarder(store, index, **(quick | options))  # type: ignore[arg-type]
+    return IndexWriter(store, index, **(quick | options))  # type: ignore[arg-type]
 
 
 @asynccontextmanager
-async def running(forwarder: Forwarder) -> AsyncIterator[asyncio.Task[None]]:
+async def running(index_writer: IndexWriter) -> AsyncIterator[asyncio.Task[None]]:
     async with asyncio.timeout(30):
-        task = asyncio.create_task(forwarder.run())
+        task = asyncio.create_task(index_writer.run())
         try:
             yield task
         finally:
-            forwarder.stop()
+            index_writer.stop()
             await task
 
 
@@ -95,7 +95,7 @@ async def take(semaphore: asyncio.Semaphore, count: int) -> None:
 async def test_events_come_in_order_each_once_and_in_bounded_batches(store: SqliteStore) -> None:
     index = ScriptedIndex()
     await commit(store, range(25))
-    async with running(forwarder(store, index, batch_events=10)) as _:
+    async with running(index_writer(store, index, batch_events=10)) as _:
         await take(index.written, 25)
     assert index.seen == list(range(25))
     assert index.largest == 10
@@ -103,7 +103,7 @@ async def test_events_come_in_order_each_once_and_in_bounded_batches(store: Sqli
 
 async def test_a_wake_brings_what_was_committed_before_it(store: SqliteStore) -> None:
     index = ScriptedIndex()
-    subject = forwarder(store, index)
+    subject = index_writer(store, index)
     async with running(subject):
         for number in range(5):
             await commit(store, [number])
@@ -115,7 +115,7 @@ async def test_a_wake_brings_what_was_committed_before_it(store: SqliteStore) ->
 async def test_without_a_wake_it_looks_by_itself(store: SqliteStore) -> None:
     """Another process may have committed."""
     index = ScriptedIndex()
-    async with running(forwarder(store, index, poll_seconds=0.001)):
+    async with running(index_writer(store, index, poll_seconds=0.001)):
         await commit(store, [1])
         await take(index.written, 1)
 
@@ -124,7 +124,7 @@ async def test_an_index_that_is_down_misses_nothing(
     store: SqliteStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     index = ScriptedIndex(*[IndexUnavailableError("away")] * 5, RuntimeError("a fault of ours"))
-    subject = forwarder(store, index, batch_events=2)
+    subject = index_writer(store, index, batch_events=2)
     await commit(store, range(3))
     async with running(subject):
         await take(index.attempts, 5)
@@ -151,7 +151,7 @@ async def test_an_event_that_no_index_can_take_keeps_none_of_the_others_out(
 
     index = Choosy()
     await commit(store, range(7))
-    assert await forwarder(store, index).drain() == 7
+    assert await index_writer(store, index).drain() == 7
     assert index.seen == [0, 1, 2, 4, 5, 6]
     assert "event at position 4 is left out of the index" in caplog.text
 
@@ -159,7 +159,7 @@ async def test_an_event_that_no_index_can_take_keeps_none_of_the_others_out(
 async def test_wakes_do_not_shorten_the_pause_after_a_failure(store: SqliteStore) -> None:
     """A busy control plane must not hammer an index that is down."""
     index = ScriptedIndex(*[IndexUnavailableError("away")] * 100)
-    subject = forwarder(store, index, first_pause_seconds=3600, longest_pause_seconds=3600)
+    subject = index_writer(store, index, first_pause_seconds=3600, longest_pause_seconds=3600)
     await commit(store, [1])
     async with running(subject):
         await take(index.attempts, 1)
@@ -176,11 +176,11 @@ async def test_a_crash_between_write_and_note_repeats_the_batch_and_the_index_ho
     try:
         await commit(store, range(10))
         await index.write(await store.events_after(0, 4))  # and then the process died
-        assert await Forwarder(store, index, batch_events=3).drain() == 10
+        assert await IndexWriter(store, index, batch_events=3).drain() == 10
         page = await index.search(SearchQuery((ORG,), parse_filter("verdict:allow")))
         assert numbers(page.events) == list(reversed(range(10)))
         assert await store.outbox_position(await index.outbox_name()) == 10
-        assert await Forwarder(store, index).drain() == 0
+        assert await IndexWriter(store, index).drain() == 0
     finally:
         await index.close()
 
@@ -197,7 +197,7 @@ def written(path: Path) -> list[list[tuple[Any, ...]]]:
         ]
 
 
-async def accept(store: SqliteStore, subject: Forwarder, *made: dict[str, Any]) -> None:
+async def accept(store: SqliteStore, subject: IndexWriter, *made: dict[str, Any]) -> None:
     """A batch as a running control plane takes it in."""
 
     def stored(parsed: Parsed | None) -> None:
@@ -214,7 +214,7 @@ async def test_what_was_read_at_ingestion_is_found_as_if_it_had_been_read_again(
     """Byte for byte the same segments, with every field in some event and missing in another."""
     index = await SqliteIndex.open(tmp_path / "search.sqlite", tmp_path / "store.db")
     again = await SqliteIndex.open(tmp_path / "again.sqlite", tmp_path / "store.db")
-    subject = Forwarder(store, index)
+    subject = IndexWriter(store, index)
     full = {field.event_key: _VALUES[field.kind] for field in FIELDS.values()}
     must_be = {"id", "time", "orgId", "proxyId", "seq", "status", "verdict", "implausibleTime"}
     given = {key: value for key, value in full.items() if key not in must_be}
@@ -233,7 +233,7 @@ async def test_what_was_read_at_ingestion_is_found_as_if_it_had_been_read_again(
 async def test_what_does_not_follow_is_read_from_the_store(tmp_path: Path, store: SqliteStore) -> None:
     """Another process stores events; a batch has events that came before, or members that nobody knows."""
     index = await SqliteIndex.open(tmp_path / "search.sqlite", tmp_path / "store.db")
-    subject = Forwarder(store, index)
+    subject = IndexWriter(store, index)
     try:
         await accept(store, subject, event(0), event(1))
         await commit(store, [2])
@@ -254,9 +254,9 @@ async def test_what_does_not_follow_is_read_from_the_store(tmp_path: Path, store
 async def test_no_more_waits_as_it_was_read_than_memory_should_hold(
     tmp_path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("controlplane.forwarder.MOST_PARSED_BYTES", 2000)
+    monkeypatch.setattr("controlplane.index_writer.MOST_PARSED_BYTES", 2000)
     index = await SqliteIndex.open(tmp_path / "search.sqlite", tmp_path / "store.db")
-    subject = Forwarder(store, index)
+    subject = IndexWriter(store, index)
     try:
         for number in range(9):
             await accept(store, subject, event(number))
@@ -274,8 +274,8 @@ async def test_server_and_command_line_drain_together(tmp_path: Path, store: Sql
         second = await SqliteIndex.open(tmp_path / "search.sqlite", tmp_path / "store.db")
         try:
             await asyncio.gather(
-                Forwarder(store, first, batch_events=7).drain(),
-                Forwarder(other_store, second, batch_events=11).drain(),
+                IndexWriter(store, first, batch_events=7).drain(),
+                IndexWriter(other_store, second, batch_events=11).drain(),
             )
             page = await second.search(SearchQuery((ORG,), limit=1000))
         finally:
@@ -290,7 +290,7 @@ async def test_an_index_that_was_deleted_is_built_again(tmp_path: Path, store: S
     for _ in range(2):
         index = await SqliteIndex.open(path, tmp_path / "store.db")
         try:
-            assert await Forwarder(store, index).drain() == 5
+            assert await IndexWriter(store, index).drain() == 5
         finally:
             await index.close()
         path.unlink()
@@ -302,7 +302,7 @@ async def test_an_index_that_another_process_made_anew_is_filled_whole(
 ) -> None:
     path = tmp_path / "search.sqlite"
     index = await SqliteIndex.open(path, tmp_path / "store.db")
-    subject = Forwarder(store, index)
+    subject = IndexWriter(store, index)
     try:
         await accept(store, subject, *map(event, range(5)))
         assert await subject.drain() == 5
@@ -333,7 +333,7 @@ async def test_an_older_index_in_the_place_of_the_newer_one_is_filled_whole(
         await index.write(await store.events_after(0, 2))
         await store.set_outbox_position(await index.outbox_name(), 5)
         await commit(store, range(5, 8))
-        await Forwarder(store, index).drain()
+        await IndexWriter(store, index).drain()
         page = await index.search(SearchQuery((ORG,)))
         assert numbers(page.events) == [7, 6, 5, 4, 3, 2, 1, 0]
     finally:
@@ -342,7 +342,7 @@ async def test_an_older_index_in_the_place_of_the_newer_one_is_filled_whole(
 
 async def test_stop_ends_it_at_once(store: SqliteStore) -> None:
     for number, index in enumerate((ScriptedIndex(), ScriptedIndex(IndexUnavailableError("away")))):
-        subject = forwarder(store, index, first_pause_seconds=3600, longest_pause_seconds=3600)
+        subject = index_writer(store, index, first_pause_seconds=3600, longest_pause_seconds=3600)
         await commit(store, [number])
         async with running(subject):
             await take(index.attempts, 1)
@@ -358,7 +358,7 @@ async def test_who_searches_waits_a_moment_for_the_index_and_no_longer(store: Sq
 
     index = Slow()
     await commit(store, range(3))
-    made = forwarder(store, index)
+    made = index_writer(store, index)
     await made.catch_up(0.02)
     assert (made.is_behind, index.seen) == (True, [])
     free.set()

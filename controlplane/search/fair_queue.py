@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 
 
-class FairTurns:
+class FairQueue:
     def __init__(self) -> None:
         self._is_taken = False
         self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}  # whose turn is next comes first
@@ -25,12 +25,12 @@ class FairTurns:
             self._wake_next()
 
     async def _wait(self, key: Hashable) -> None:
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(key, deque()).append(turn)
+        slot = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, deque()).append(slot)
         try:
-            await turn
+            await slot
         except asyncio.CancelledError:
-            if not turn.cancelled():  # it was ours already
+            if not slot.cancelled():  # it was ours already
                 self._is_taken = False
                 self._wake_next()
             raise
@@ -39,10 +39,10 @@ class FairTurns:
         while self._waiting:
             key = next(iter(self._waiting))
             waiting = self._waiting.pop(key)
-            turn = waiting.popleft()
+            slot = waiting.popleft()
             if waiting:
                 self._waiting[key] = waiting  # behind the others
-            if not turn.done():
+            if not slot.done():
                 self._is_taken = True
-                turn.set_result(None)
+                slot.set_result(None)
                 return

@@ -36,7 +36,7 @@ class CutOff(Exception):
     """The listener gets no more events; the text is one line for a person."""
 
 
-class Tail:
+class LiveTail:
     def __init__(self, store: OutboxStore, *, poll_seconds: float = POLL_SECONDS) -> None:
         self._store = store
         self._poll_seconds = poll_seconds
@@ -132,7 +132,7 @@ class Tail:
 class Listener:
     """One who follows events, and how far it came."""
 
-    def __init__(self, tail: Tail, who: str, wanted: Wanted, org_ids: tuple[str, ...] | None) -> None:
+    def __init__(self, tail: LiveTail, who: str, wanted: Wanted, org_ids: tuple[str, ...] | None) -> None:
         self._tail = tail
         self.who = who
         self.wanted = wanted

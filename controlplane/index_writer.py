@@ -34,7 +34,7 @@ FIRST_PAUSE_SECONDS: Final = 0.5
 LONGEST_PAUSE_SECONDS: Final = 30.0
 
 
-class Forwarder:
+class IndexWriter:
     """One per index and process. Several at once do no harm: they repeat each other's work."""
 
     def __init__(
