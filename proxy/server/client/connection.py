@@ -54,6 +54,7 @@ CHUNK_LINES_PER_ITERATION: Final = 2000  # of a body: some milliseconds
 REQUESTS_PER_ITERATION: Final = 16  # pipelined ones begun before the other connections are served
 
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)  # SO_LINGER with no time
+_ORDERLY_CLOSE: Final = struct.pack("ii", 0, 0)  # no SO_LINGER
 
 
 _PERSIST: Final = KeepAlive.PERSIST
@@ -340,7 +341,7 @@ class ClientConnection(OpenConnection):
         self._keep_alive = _LAST
         self._context.counters.values[BAD_REQUESTS] += 1
         if self._exchange is not None:
-            self._pace.enter(_WAITING)
+            self._reader.discard()  # drop what follows: a reset would take the response along
             self._exchange.refuse(
                 Refusal("badRequest", f"The body is malformed: {error}.", "malformedRequest", close=True)
             )
@@ -350,7 +351,7 @@ class ClientConnection(OpenConnection):
     def _discard(self, size: int, last: bool) -> None:
         """Drop `size` bytes of a body whose request has its response. `last` ends the body."""
         self._discarded += size
-        if last and self._keep_alive is _PERSIST:
+        if last and self._keep_alive is _PERSIST and not self._context.draining:
             self._pace.enter(_IDLE)
         elif last or self._discarded >= LINGER_BYTES:
             self._close_transport()
@@ -473,11 +474,21 @@ class ClientConnection(OpenConnection):
         unfinished = self._pace.state is _HEAD
         self._pace.enter(_CLOSING)
         if reset:
-            peer: socket.socket = self.transport.get_extra_info("socket")
-            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            self._set_linger(_RESET_ON_CLOSE)
         self.transport.abort()
         if unfinished:
             record_unfinished_head(self._context, self._reader.head_so_far(), self.client_ip)
+
+    def reset_on_loss(self, reset: bool) -> None:
+        """Make every close of the connection a reset, a killed process's too, or an orderly close again.
+
+        A response that only the connection's end completes must not look whole before its event is stored."""
+        if not self.transport.is_closing():
+            self._set_linger(_RESET_ON_CLOSE if reset else _ORDERLY_CLOSE)
+
+    def _set_linger(self, option: bytes) -> None:
+        peer: socket.socket = self.transport.get_extra_info("socket")
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, option)
 
     def pause_body(self) -> None:
         """Stop reading the body until `resume_body`."""

@@ -31,7 +31,7 @@ from proxy.server.exchange.evaluation import Evaluation
 from proxy.server.exchange.owner import ExchangeOwner, ResponseBody
 from proxy.server.exchange.request_body import NO_BODY, RequestBody, body_too_large
 from proxy.server.exchange.response import begin_response, refuse_response
-from proxy.server.exchange.upstream_call import UpstreamCall, credential_refused
+from proxy.server.exchange.upstream_call import CallState, UpstreamCall, credential_refused
 from proxy.server.http1 import own_responses as responses
 from proxy.server.http1.forwarded_headers import KEPT, head_for_upstream
 from proxy.server.http1.request_head import RequestHead
@@ -65,6 +65,7 @@ class Ending(Enum):
 
 
 # Final names: the interpreted form reads an enum's member slowly.
+_CALL_ENDED: Final = CallState.ENDED
 _EVALUATING: Final = Phase.EVALUATING
 _COLLECTING: Final = Phase.COLLECTING
 _CALLING: Final = Phase.CALLING
@@ -270,9 +271,13 @@ class Exchange(ExchangeOwner):
         body.whole = last
         if self.phase is _ENDED:
             return
-        if self._call is not None and self._call.upstream is not None:
-            self._call.send(chunk)
-            return
+        call = self._call
+        if call is not None:
+            if call.upstream is not None:
+                call.send(chunk)
+                return
+            if call.state is _CALL_ENDED:
+                return  # the upstream's response is whole: nobody needs the rest of the body
         body.add(chunk)
         if self.phase is _COLLECTING:
             if self.reserve_buffer(len(chunk)):
@@ -390,6 +395,8 @@ class Exchange(ExchangeOwner):
         self.phase = _STREAMING
         self.pending.status = status
         self._response_bytes = size
+        if self.head.http10:
+            self.connection.reset_on_loss(True)
         self.connection.write_framed(head, first, b"")
 
     def send_piece(self, before: bytes, chunk: bytes, behind: bytes, last: bool) -> None:
@@ -497,6 +504,8 @@ class Exchange(ExchangeOwner):
             self._let_go_of_upstream()
             connection.abort(reset=self.head.http10)
             return
+        if self.head.http10 and ending is _LAST_BYTES:
+            connection.reset_on_loss(False)
         if ending is _WHOLE:
             connection.write_response(before, body)
         elif ending is _WITHOUT_RESPONSE:

@@ -55,6 +55,7 @@ class ResponseReader:
     __slots__ = (
         "_body",
         "_buffer",
+        "_framed_interim",
         "_informational",
         "_max_head_bytes",
         "_scanned",
@@ -68,6 +69,7 @@ class ResponseReader:
         self._buffer = b""  # bytes that are not read yet
         self._scanned = 0  # how many of them can't begin the end of a head
         self._informational = 0
+        self._framed_interim = False  # a 1xx response had a length, so that its end is a matter of opinion
         self._to_head_request = False
         self._body = BodyReader()
         self.state = _IDLE
@@ -85,6 +87,7 @@ class ResponseReader:
         """Expect a response. One to a HEAD request has no body, whatever its head says."""
         self._to_head_request = to_head_request
         self._informational = 0
+        self._framed_interim = False
         self.state = _AWAITED
 
     def feed(self, data: bytes) -> None:
@@ -115,7 +118,7 @@ class ResponseReader:
         if head.status < 200:
             self._count_informational(head)
         else:
-            self.keep_alive = head.keep_alive
+            self.keep_alive = head.keep_alive and not self._framed_interim
             self._body.begin(head.length)
             self.state = _BODY
         return head
@@ -148,6 +151,9 @@ class ResponseReader:
 
     def _count_informational(self, head: ResponseHead) -> None:
         self._informational += 1
+        fields = head.fields
+        if fields.content_length is not None or fields.length_at is not None or fields.chunked:
+            self._framed_interim = True  # RFC 9110 §8.6, RFC 9112 §6.1: no server may send that
         if head.status == 101 or self._informational > MAX_INFORMATIONAL:
             self.state = _BROKEN
             raise BrokenResponse("The upstream responded with an unexpected interim status.")

@@ -154,6 +154,7 @@ class UpstreamConnection(BatchedConnection):
         "_reader",
         "_sending",
         "_unread",
+        "adopted",
         "idle_since",
         "opened_at",
         "used",
@@ -167,6 +168,7 @@ class UpstreamConnection(BatchedConnection):
         self.opened_at = owner.deadlines.now
         self.idle_since = 0.0
         self.deadline = NEVER
+        self.adopted = False  # its owner was given it open, and counts it off when it closes
         self.used = False  # a response has ended on it
         self._link = _OPEN
         self._sending = _IDLE
@@ -261,7 +263,8 @@ class UpstreamConnection(BatchedConnection):
         self.transport.resume_reading()
 
     def _await_upstream(self) -> None:
-        self.deadline = self._owner.deadlines.now + self._owner.settings.response_timeout
+        if not self._paused:  # else the client is the one to act
+            self.deadline = self._owner.deadlines.now + self._owner.settings.response_timeout
 
     # Called by the transport and the loop iteration
 
@@ -303,6 +306,8 @@ class UpstreamConnection(BatchedConnection):
 
     def eof_received(self) -> bool:
         self._link = _HALF_CLOSED
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()  # an upstream that has ended its response takes no more of the request
         return False
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -111,6 +111,8 @@ class UpstreamPool(ConnectionOwner):
 
     def forget(self, upstream: UpstreamConnection) -> None:
         """Count a connection no longer: it is closed. Another one may be opened in its place."""
+        if not upstream.adopted:
+            return  # `_connect` counts off what it did not bring about
         self._open -= 1
         self.discard(upstream)
         self._open_for_waiting()
@@ -161,11 +163,11 @@ class UpstreamPool(ConnectionOwner):
         else:
             self._counters[UPSTREAM_OPENED] += 1
             if upstream.closed:
-                self._open += 1  # `forget` has counted it off already
                 self._connect_failed(
                     UpstreamLost("upstreamUnreachable", "The upstream closed the connection at once.")
                 )
                 return
+            upstream.adopted = True
             if task := asyncio.current_task():
                 self._opening.discard(task)
             self.release(upstream)
