@@ -24,6 +24,7 @@ PURE: Final = (
     "proxy.supervisor.reload",
     "proxy.server.exchange.request_body",
     "controlplane.workshop",
+    "controlplane.model",
 )
 SHARED: Final = ("proxy.policy", "proxy.wire", "proxy.config", "proxy.process")  # with the control plane
 IMPURE_MODULES: Final = ("asyncio", "socket", "sqlite3", "os", "time", "random")

@@ -1,0 +1,1 @@
+"""Schemas of graph APIs, as the control plane reads and stores them."""
