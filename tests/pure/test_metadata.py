@@ -1,4 +1,4 @@
-"""What the parser of `$metadata` gives, and which documents it refuses."""
+"""The parser of `$metadata` gives each declaration, and refuses malformed documents by line."""
 
 from __future__ import annotations
 
