@@ -68,7 +68,7 @@ class _Writer:
             (self._id(each.name), COLLECTION * each.type.collection, self._reference(each.type))
             for each in self._schema.roots
         )
-        operations = sorted(map(self._operation, self._schema.operations))
+        operations = sorted(map(self._operation, self._schema.operations), key=_by_name_and_binding)
         names = [name.encode("ascii") for name in self._names]
         blob = b"".join(names)
         ends, end = [], 0
@@ -120,6 +120,10 @@ def _names_of(schema: Schema) -> Iterable[str]:
     yield from (each.name for each in schema.roots)
     for alias in schema.aliases:
         yield from alias
+
+
+def _by_name_and_binding(row: tuple[int, ...]) -> tuple[int, ...]:
+    return (row[0], row[3], *row)
 
 
 def _packed(rows: Iterable[tuple[int, ...]]) -> bytes:

@@ -12,7 +12,8 @@ MAGIC: Final = b"GWMODEL1"
 MAX_BYTES: Final = 16 * 1024 * 1024  # size of a flat form; that of Microsoft Graph's v1.0 has 0.4 MB
 MAX_BASE_TYPES: Final = 32  # base types above one type
 
-# Words of each row. The header counts names and the rows of each table.
+# Words of each row. The header counts names and the rows of each table. Rows are in the order of their names.
+# Types of one name are in the order of their namespaces, and operations in the order of their binding types.
 HEADER_WORDS: Final = 7  # names, bytes of names, namespaces, types, members, roots, operations
 SPACE_WORDS: Final = 2  # name, namespace that the name stands for
 TYPE_WORDS: Final = 5  # name, namespace, base type + 1, flags, first member
@@ -123,6 +124,14 @@ class ResourceModel:
         space, _, simple = folded.rpartition(".")
         return self._type_of(self._space_of(space), self.name_id(simple))
 
+    def has_space_of(self, folded: str) -> bool:
+        """Return True if a full name begins with a namespace of the schema or an alias of it."""
+        return self._space_of(folded.rpartition(".")[0]) >= 0
+
+    def names_space_of(self, folded: str, operation: int) -> bool:
+        """Return True if a full name begins with the namespace of the operation."""
+        return self._space_of(folded.rpartition(".")[0]) == self.operation_space(operation)
+
     def types_named(self, folded: str) -> tuple[int, ...]:
         """Return all types with this name in lower case, whatever their namespace."""
         name = self.name_id(folded)
@@ -150,12 +159,14 @@ class ResourceModel:
 
     def operations_of(self, name: int) -> tuple[int, int]:
         """Return the range of the operations with this name."""
-        words = self._words
         first = self._first(self._operations, OPERATION_WORDS, 0, self.operations, name)
-        last = first
-        while last < self.operations and words[self._operations + OPERATION_WORDS * last] == name:
-            last += 1
-        return first, last
+        return first, self._first(self._operations, OPERATION_WORDS, first, self.operations, name + 1)
+
+    def operations_bound_to(self, type_: int, first: int, last: int) -> tuple[int, int]:
+        """Return the range of those that bind to the type, out of the range of one name."""
+        column = self._operations + 3
+        first = self._first(column, OPERATION_WORDS, first, last, type_ + 1)
+        return first, self._first(column, OPERATION_WORDS, first, last, type_ + 2)
 
     # Columns of rows.
 
@@ -202,7 +213,7 @@ class ResourceModel:
     # Names of rows, for people.
 
     def name(self, name: int) -> str:
-        """Return a name as the schema spells it."""
+        """Return a name in one of the spellings that the schema has for it."""
         start = self._words[name - 1] if name else 0
         return self._blob[start : self._words[name]].decode("ascii")
 
@@ -352,16 +363,18 @@ class ResourceModel:
 
     def _check_operations(self) -> None:
         words, before = self._words, 0
+        width = self.types + 1
         for operation in range(self.operations):
             at = self._operations + OPERATION_WORDS * operation
             name: int = words[at]
             space: int = words[at + 1]
             flags: int = words[at + 2]
-            if name >= self.names or name < before or space >= self.spaces or flags & ~_OPERATION_FLAGS:
+            order = name * width + words[at + 3]
+            if name >= self.names or order < before or space >= self.spaces or flags & ~_OPERATION_FLAGS:
                 raise DamagedModel(f"operation {operation} of the schema is out of order")
             if words[at + 3] > self.types or words[at + 4] > self.types:
                 raise DamagedModel(f"operation {operation} of the schema leads nowhere")
-            before = name
+            before = order
 
 
 def _words_of(data: bytes) -> memoryview:

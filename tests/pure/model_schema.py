@@ -71,6 +71,10 @@ SMALL: Final = document("""
 <Function Name="any" IsBound="true"><Parameter Name="bindingParameter" Type="mail.message"/>
   <Parameter Name="kind" Type="Edm.String"/><ReturnType Type="mail.attachment"/></Function>
 <Action Name="send" IsBound="true"><Parameter Name="bindingParameter" Type="mail.message"/></Action>
+<Function Name="browse" IsBound="true"><Parameter Name="bindingParameter" Type="mail.drive"/>
+  <ReturnType Type="Collection(mail.driveItem)"/></Function>
+<Action Name="browse" IsBound="true"><Parameter Name="bindingParameter" Type="mail.drive"/>
+  <ReturnType Type="Collection(mail.driveItem)"/></Action>
 <Action Name="validate" IsBound="true"><Parameter Name="bindingParameter" Type="Collection(mail.group)"/>
   <ReturnType Type="Edm.Boolean"/></Action>
 <Function Name="latest"><ReturnType Type="mail.message"/></Function>
