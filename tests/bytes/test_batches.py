@@ -479,3 +479,17 @@ async def test_a_request_begins_only_where_its_event_has_room_however_much_it_wr
         assert set(statuses) == {200, 503}
         assert statuses.count(200) == sent
         assert len([each for each in proxy.events() if each["status"] == 200]) == sent
+
+
+@pytest.mark.parametrize(
+    "response", [b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", b"HTTP/1.1 204 No Content\r\n\r\n"]
+)
+async def test_an_empty_response_to_a_batch_is_no_response_to_its_parts(
+    tmp_path: Path, response: bytes
+) -> None:
+    async with data_path(responding(response), tmp_path) as proxy:
+        body = batch(part("1", "/users"))
+        reply = await proxy.ask(proxy.request("/v1.0/$batch", "POST", FIELDS % len(body), body))
+        assert (reply.status, reply.json()["error"]["code"]) == (502, "filterFailed")
+        (event,) = [each for each in proxy.events() if each["path"] == "/v1.0/users"]
+        assert (event["status"], event["reason"]) == (502, "filterFailed")

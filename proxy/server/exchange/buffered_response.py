@@ -129,7 +129,11 @@ class BufferedForRules(ResponseBody):
     def _without_hidden(self, body: bytes) -> tuple[bytes | None, tuple[str, ...]]:
         sink, response = self._sink, self._response
         filtered = sink.evaluation.decision.transforms is not None
-        if not body or not 200 <= response.status < 300 or not (filtered or sink.batch is not None):
+        if not 200 <= response.status < 300 or not (filtered or sink.batch is not None):
+            return None, ()
+        if not body:
+            if sink.batch is not None:
+                raise FilterFailed("it says nothing of the sub-requests")
             return None, ()
         if response.status == 206:
             raise FilterFailed("it is a part of a larger whole")
