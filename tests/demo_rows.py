@@ -82,7 +82,8 @@ def _filtered() -> Iterator[Row]:
     yield Row("its last page", "", 200, "filter", rule, hidden=CONTACTS)
     gzip = {"Accept-Encoding": "gzip, br"}
     yield Row("filtered, compressed", ADA, 200, "filter", rule, headers=gzip, hidden=CONTACTS)
-    yield Row("expanded", f"{ADA}?$expand=manager", 200, "filter", rule, hidden=CONTACTS)
+    managers = "hide-contacts-of-managers"
+    yield Row("expanded", f"{ADA}?$expand=manager", 200, "filter", managers, hidden=CONTACTS)
     yield Row("published example", "/v1.0/users", 200, "filter", rule, hidden=CONTACTS)
     group = ("description", "mail", "proxyAddresses", "createdDateTime")
     yield Row("whitelisted, and logged", "/v1.0/groups", 200, "filter", "group-names", hidden=group)
@@ -94,6 +95,9 @@ def _blocked() -> Iterator[Row]:
     yield Row("no rule matches", "/v1.0/applications", 403, "block", "default")
     yield Row("not from this address", "/v1.0/auditLogs/directoryAudits", 403, "block", "default")
     yield Row("a condition that fails", "/v1.0/devices?$top=500", 403, "block", "default")
+    yield Row("users by roles", "/v1.0/directoryRoles?$expand=members", 403, "block", "default")
+    yield Row("users by devices", "/v1.0/devices?$top=5&$expand=registeredOwners", 403, "block", "default")
+    yield Row("users by a manager", f"{ADA}?$expand=directReports", 403, "block", "default")
     yield Row("blocked by its response", "/v1.0/users/barbara@contoso.com", 403, "block", "no-directors")
 
 

@@ -90,7 +90,7 @@ _FENCE: Final = re.compile(r"^ *```.*?^ *```", re.M | re.S)
 
 # The counts of today. If one falls, lower it here: nobody may use the room again.
 LIMITS: Final = {
-    "headless clause": 568,
+    "headless clause": 567,
     "where for if": 198,
     "archaism": 76,
     "negated noun": 106,
