@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Literal
+from typing import Final, Literal
 from zoneinfo import ZoneInfo
 
 from proxy.policy.batch import envelope_decision, is_batch
@@ -39,6 +39,7 @@ from proxy.policy.decision import Decision, Importance, Plan, blocked_by_path
 from proxy.policy.facts import Composite, MalformedBody, RequestFacts, ResponseFacts, property_path
 from proxy.policy.filters import Filtered, FilterFailed, compile_filter
 from proxy.policy.plain_responses import NamesHidden, media_type, without_hidden
+from proxy.policy.redirects import ELSEWHERE, redirects_elsewhere
 from proxy.policy.ruleset import Condition, IpGate, Rule, Ruleset, TimeGate
 from proxy.policy.scalars import Written
 from proxy.policy.unknown import (
@@ -54,6 +55,13 @@ from proxy.policy.unsupported_requests import carries_query, names_method_overri
 from proxy.policy.visible import escaped
 from proxy.policy.yaml_document import cut
 
+# A proxy's own upstream is not known here: a redirect to any address of Graph counts as one to the upstream.
+GRAPH_BASES: Final = (
+    "https://graph.microsoft.com",
+    "https://graph.microsoft.us",
+    "https://dod-graph.microsoft.us",
+    "https://microsoftgraph.chinacloudapi.cn",
+)
 Held = Literal["no", "perhaps", "yes", "unreadable", "unknown"]
 Outcome = Literal["unmatched", "perhaps", "logs", "filters", "decides", "unreadable", "unknown"]
 
@@ -176,6 +184,13 @@ class Explainer:
     def _responded(
         self, plan: Plan, request: PartlyKnownRequest, response: ResponseFacts, accounts: tuple[Account, ...]
     ) -> Explanation:
+        elsewhere = redirects_elsewhere(response.status, response.headers, GRAPH_BASES)
+        withheld = elsewhere and plan.response_body_decides
+        if elsewhere and not withheld:
+            before = every_way(lambda: evaluated(plan, request, None), request.possible_facts)
+            withheld = any(_filters(each) for each in before.outcomes)
+        if withheld:
+            response = ResponseFacts(response.status, response.headers, b"")
         ways = every_way(lambda: evaluated(plan, request, response), request.possible_facts)
         of_response: tuple[Account, ...] = ()
         if plan.has_response_rules:
@@ -186,6 +201,8 @@ class Explainer:
         report = _explanation(ways, accounts, of_response)
         if report.decision is None or report.decision.verdict == "block":
             return report
+        if withheld or (elsewhere and _filters(report.decision)):
+            return replace(report, refused=Refused(502, "filterFailed", ELSEWHERE))
         try:
             left = _without_hidden(report.decision, request, response)
             return report if left is None else replace(report, body=left.body, removed=left.removed)
@@ -325,6 +342,10 @@ def _decided(plan: Plan, request: RequestFacts) -> Decision | None:
         return plan.decide(request)
     except MalformedBody:
         return None
+
+
+def _filters(evaluation: Evaluation) -> bool:
+    return isinstance(evaluation, Decision) and evaluation.transforms is not None
 
 
 def _lets_through(evaluation: Evaluation) -> bool:

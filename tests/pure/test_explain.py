@@ -467,3 +467,20 @@ def test_an_account_repeats_nothing_endlessly() -> None:
     assert len(finding.asked) == 1000
     assert len(finding.found) == 100
     assert {len(value) for value in finding.found} == {1000}
+
+
+@pytest.mark.parametrize(
+    ("location", "refused"),
+    [
+        (b"https://files.example/x?sig=SECRET", True),
+        (b"//files.example/x", True),
+        (b"https://graph.microsoft.com@files.example/", True),
+        (b"https://GRAPH.microsoft.com:443/v1.0/users", False),
+        (b"/v1.0/users", False),
+    ],
+)
+def test_a_redirect_to_another_host_is_withheld_under_a_filter(location: bytes, refused: bool) -> None:
+    response = ResponseFacts(302, [(b"Location", location)], b"")
+    report = explainer(RESPONSES).explain(SampleRequest("GET", "/users"), response)
+    withheld = report.refused is not None and report.refused.reason == "filterFailed"
+    assert withheld == refused

@@ -26,6 +26,7 @@ from proxy.policy.decision import MalformedBody, ResponseFacts
 from proxy.policy.facts import Looks
 from proxy.policy.filters import FilterFailed
 from proxy.policy.plain_responses import media_type
+from proxy.policy.redirects import ELSEWHERE, redirects_elsewhere
 from proxy.policy.unsupported_requests import carries_query, names_method_override
 from proxy.server.callers.rulebook import Caller
 from proxy.server.content.charset import is_utf8
@@ -103,6 +104,12 @@ class Batch:
     @property
     def none_kept(self) -> bool:
         return all(each.response is not None for each in self._parts)
+
+    @property
+    def reads_responses(self) -> bool:
+        """Return True if a filter or a rule that decides reads the response to a sub-request."""
+        evaluations = [each.evaluation for each in self._parts]
+        return any(each.reads_response_body for each in evaluations if each is not None)
 
     def reduced(self, body: bytes) -> bytes:
         """The batch less the parts that the upstream must not see; the others keep their bytes."""
@@ -287,9 +294,17 @@ class Batch:
                 "upstreamUnauthorised" if status == 401 else "upstreamError",
                 upstream_status=status,
             )
+        elsewhere = status >= 300 and redirects_elsewhere(
+            status, _encoded(response.headers), self._context.upstream_bases
+        )
+        if elsewhere and evaluation.reads_response_body:
+            _evaluate_response(evaluation, response, b"")  # a response rule may block it instead
+            raise _filter_failed(ELSEWHERE)
         if status == 206 and evaluation.reads_response_body:
             raise _filter_failed("it is a part of a larger whole")
         _evaluate_response(evaluation, response, as_if_alone(response.body))
+        if elsewhere and evaluation.decision.transforms is not None:  # a response rule filters it
+            raise _filter_failed(ELSEWHERE)
         if evaluation.decision.transforms is None or not 200 <= status < 300 or response.body is None:
             return None
         kind = media_type(_content_type(response.headers))

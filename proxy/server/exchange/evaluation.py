@@ -118,6 +118,12 @@ class Evaluation:
         return self.decision.transforms is not None or self.plan.response_body_decides
 
     @property
+    def filters_response(self) -> bool:
+        """Return True if a filter applies to the response by the decisions so far."""
+        decision = self.decision if self._fallback is None else self._fallback
+        return decision.transforms is not None
+
+    @property
     def awaits_response_body(self) -> bool:
         """Return True if response rules have not decided yet, because they need the body."""
         return not self._response_decided and self.plan.response_needs_body

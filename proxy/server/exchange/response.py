@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from proxy.policy.canonical import MalformedTarget
 from proxy.policy.decision import ResponseFacts
+from proxy.policy.redirects import ELSEWHERE, redirects_elsewhere
 from proxy.server.errors import Refusal, filter_failed
 from proxy.server.exchange.buffered_response import BufferedForRules, RewrittenLinks
 from proxy.server.exchange.client_response import is_json, may_have_links, pass_on, send_read
@@ -16,6 +17,14 @@ from proxy.server.http1.response_head import ResponseHead
 
 def begin_response(sink: ResponseSink, response: ResponseHead, chunk: bytes, last: bool) -> None:
     """Send or buffer a response, whose body begins with `chunk`."""
+    elsewhere = response.status >= 300 and redirects_elsewhere(
+        response.status, response.headers, sink.context.upstream_bases
+    )
+    if elsewhere and (
+        sink.evaluation.reads_response_body or (sink.batch is not None and sink.batch.reads_responses)
+    ):
+        refuse_response(sink, response, filter_failed(ELSEWHERE))
+        return
     _show_shadow(sink, response, body_known=response.length == 0)
     try:
         for_rules = _rules_need_body(sink, response)
@@ -24,6 +33,10 @@ def begin_response(sink: ResponseSink, response: ResponseHead, chunk: bytes, las
         return
     except Refusal as refusal:
         sink.refuse(refusal)
+        return
+    if elsewhere and sink.evaluation.filters_response:  # a response rule filters it
+        sink.evaluation.decide_response_by_fallback()
+        sink.refuse(filter_failed(ELSEWHERE))
         return
     body: ResponseBody
     if for_rules:
