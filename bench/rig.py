@@ -121,7 +121,7 @@ class Rig:
         upstream_port = self.upstream.guarded if evaluating else self.upstream.open
         duties = {
             "upstream": f"http://127.0.0.1:{upstream_port}",
-            "judge": evaluating,
+            "evaluate": evaluating,
             "strip": stripping,
             "signing_key": SIGNING_KEY,
             "issuer": "graphward",
