@@ -78,7 +78,7 @@ class Counts:
 
     @web.middleware
     async def measured(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Counts what gets a response. Whoever left before is no response's reader."""
+        """Counts what gets a response. A client that left before reads no response."""
         began = time.perf_counter()
         response = await handler(request)
         endpoint = _ENDPOINTS.get(request.path, "other")

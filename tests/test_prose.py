@@ -90,10 +90,10 @@ _FENCE: Final = re.compile(r"^ *```.*?^ *```", re.M | re.S)
 
 # The counts of today. If one falls, lower it here: nobody may use the room again.
 LIMITS: Final = {
-    "headless clause": 567,
+    "headless clause": 566,
     "where for if": 198,
     "archaism": 76,
-    "negated noun": 106,
+    "negated noun": 104,
     "personified process": 266,
     "docstring fragment": 208,
     "docstring question": 416,

@@ -47,7 +47,7 @@ class _ErrorFacts(msgspec.Struct, omit_defaults=True):
 
 
 class Error(msgspec.Struct):
-    """Every response that is no success."""
+    """Every response other than a success."""
 
     error: _ErrorFacts
 

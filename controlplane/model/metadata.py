@@ -80,7 +80,7 @@ class Root:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One overload of a function or an action. `binds` is None if a client calls it at the service root."""
+    """An overload of a function or an action. `binds` is None if a client calls it at the service root."""
 
     name: str
     action: bool

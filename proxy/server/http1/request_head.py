@@ -136,7 +136,7 @@ class RequestFields:
 
 
 class RequestHead:
-    """One request's head, checked. `request_line` is how the upstream gets it."""
+    """Head of a request, checked. `request_line` is how the upstream gets it."""
 
     __slots__ = ("client_request_id", "fields", "http10", "method", "request_line", "target")
 
