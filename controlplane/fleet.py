@@ -14,7 +14,7 @@ from controlplane.reports import Heartbeat, Metrics
 from controlplane.store.interface import LatestReports, Losses, Proxy, Report, Ruleset, SequenceState, Store
 
 Enforcement = Literal["enforced", "behind", "missing", "unknown"]
-"""Of one ruleset by one proxy: the version in force or a later one, an earlier one, none of it, or it doesn't
+"""Of one ruleset by one proxy: the active version or a later one, an earlier one, none of it, or it doesn't
 say (an older proxy, or one whose workers are only starting)."""
 
 GAPS_SHOWN: Final = 100
@@ -29,10 +29,10 @@ _metrics = msgspec.json.Decoder(Metrics).decode
 class Enforced:
     """One ruleset at one proxy."""
 
-    ruleset: Ruleset  # with its version in force
+    ruleset: Ruleset  # with its active version
     state: Enforcement
     version: int | None  # that the proxy enforces
-    behind_since_ms: int | None = None  # when the version after that one came into force
+    behind_since_ms: int | None = None  # when the version after that one became active
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ Health = Literal["ok", "stale", "degraded", "failed", "never seen"]
 STALE_AFTER: Final = 3  # without a heartbeat: what it said last is no news of now
 LOST_AFTER: Final = 10  # without a heartbeat: nobody waits for it
 UNCONFIRMED_AFTER: Final = 3  # since its rules were last confirmed
-BEHIND_AFTER: Final = 3  # with an older version of a ruleset than the one in force
+BEHIND_AFTER: Final = 3  # with an older version of a ruleset than the active one
 UNSENT_AFTER: Final = 10  # since the oldest event that it has not delivered
 REUSE_REPORTED_MS: Final = 86_400_000  # since a batch id came again with other events
 MOST_SKEW_MS: Final = 30_000  # a tenth of what signed requests are refused for
@@ -37,7 +37,7 @@ class Facts:
     sync_age_ms: int | None = None  # since its rules were confirmed; None: it doesn't say
     skew_ms: int | None = None  # its clock against ours; None: not measured
     oldest_unsent_ms: int = 0
-    behind_ms: int = 0  # since the first version in force that it does not enforce; of now
+    behind_ms: int = 0  # since the first active version that it does not enforce; of now
     losses: Losses = NO_LOSSES  # unacknowledged losses of its trail; current
     reused_ms: int | None = None  # when a batch id of it last came again with other events, by our clock
 

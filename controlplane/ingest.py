@@ -183,7 +183,7 @@ def _without_claims(events: Sequence[bytes]) -> Sequence[bytes]:
 
 
 def _with_true_proxy(proxy_id: str, events: Sequence[bytes]) -> Sequence[bytes]:
-    """Events that name another proxy than the one that signed them say both, told apart."""
+    """Events that name another proxy than the one that signed them name both."""
     kept = []
     for raw in events:
         event = orjson.loads(bytes(raw))

@@ -1,7 +1,7 @@
 """What Prometheus reads of the control plane: counted here, or asked of the store when it is scraped.
 
-The only label that grows with use is the proxy's name, and only as many of them are told as a scrape should
-hold.
+The only label that grows with use is the proxy's name, and only as many of them are reported as a scrape
+should hold.
 """
 
 from __future__ import annotations

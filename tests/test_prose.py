@@ -94,12 +94,12 @@ LIMITS: Final = {
     "where for if": 198,
     "archaism": 76,
     "negated noun": 104,
-    "personified process": 266,
+    "personified process": 224,
     "docstring fragment": 208,
     "docstring question": 416,
     "docstring of three words": 64,
     "comment fragment": 239,
-    "long sentence in docs": 203,
+    "long sentence in docs": 202,
 }
 
 

@@ -326,7 +326,7 @@ def _describe(report: Explained) -> Iterator[str]:
 
 
 def _describe_filter(report: Explained) -> Iterator[str]:
-    """The filter in force, and what it removed from the response, if there is one."""
+    """The active filter, and what it removed from the response, if there is one."""
     from proxy.policy.transforms import parse_names
 
     filter_ = parse_names(report.transforms)

@@ -67,7 +67,7 @@ def apply(
     timeout: Timeout = 120,
     json: Json = False,
 ) -> None:
-    """Validate a ruleset and put it in force as a new version; the ruleset's name is the file's `name`. What
+    """Validate a ruleset and activate it as a new version; the ruleset's name is the file's `name`. What
     it may have overlooked is a warning."""
     from controlplane.operations import rulesets
 
@@ -136,7 +136,7 @@ def _place(label: str, problem: RulesetProblem | ProblemFacts) -> str:
 
 @app.command("list")
 def list_rulesets(ctx: typer.Context, org: AnyOrg = None, json: Json = False) -> None:
-    """All rulesets with their version in force."""
+    """All rulesets with their active version."""
     from controlplane.operations import rulesets
 
     cli: Cli = ctx.obj
@@ -163,7 +163,7 @@ def show(
 
 
 def stored_ruleset(cli: Cli, ruleset: str, org: str | None, version: int | None) -> RulesetText:
-    """The version in force unless another is named."""
+    """The active version unless another is named."""
     from controlplane.operations import rulesets
 
     return cli.call(rulesets.show, rulesets.ShowRuleset(ruleset, org, version))

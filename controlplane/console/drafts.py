@@ -62,10 +62,10 @@ cases:
 
 @dataclass(frozen=True, slots=True)
 class Publishing:
-    """What would be published, against what is in force."""
+    """What would be published, against what is active."""
 
     name: str
-    path: str  # of its page, which there is once it is in force
+    path: str  # of its page, which there is once it is active
     may: bool  # whether who asks may publish it
     version: int  # that it would be
     base: int  # that the draft began as; 0: none
@@ -76,7 +76,7 @@ class Publishing:
     content: str  # a digest of the text, its name and the organisation
     warnings: tuple[ProblemFacts, ...]
     apps: tuple[AppFacts, ...]
-    difference: Difference | None = None  # to the text in force; None also where it can't be told soon
+    difference: Difference | None = None  # to the text in force; None also where it can't be known soon
 
     @property
     def reviewed(self) -> str:
@@ -280,7 +280,7 @@ async def _publishing(context: OperationContext, actor: Actor, draft: _Draft) ->
         raise InvalidRequest("choose the organisation that the ruleset is for")
     org = await context.resolve.org(actor, "viewer", draft.org)
     may = actor.may("editor", org.org_id)
-    # What is to come into force doesn't wait for those who only try things out.
+    # What is to become active doesn't wait for those who only try things out.
     checked = await (run_change if may else run_trial)(actor, dry_runs.checked, draft.yaml)
     if checked.problems:
         raise InvalidRequest(*(_describe(problem) for problem in checked.problems))

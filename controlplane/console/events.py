@@ -64,7 +64,7 @@ async def one_event(context: OperationContext, actor: Actor, request: PageReques
             "verdict": verdict if verdict in VERDICTS else "",
             "details": details,
             "transforms": _list(values, "transforms"),
-            # Without ruleIds the event is of an earlier release, whose transforms are the filter in force.
+            # Without ruleIds the event is of an earlier release, whose transforms are the active filter.
             "names_what_was_removed": values.get("ruleIds") is not None,
             "other_rules": [
                 each for each in _list(values, "ruleIds") if each != shown(text_of(values, "ruleId"))
@@ -131,7 +131,7 @@ def _excerpt(ruleset: RulesetOfEvent) -> list[CodeLine]:
 async def _explained(
     context: OperationContext, actor: Actor, org_id: str, event_id: str
 ) -> tuple[ExplainedEvent | None, str]:
-    """Each rule tried, or why that can't be told."""
+    """Each rule tried, or why that can't be known."""
     try:
         async with asyncio.timeout(_EXPLAINED_WITHIN_SECONDS):
             return await perform(explain_event, context, actor, ExplainEvent(org_id, event_id)), ""

@@ -1,4 +1,4 @@
-"""Pure: which lines two texts have in common, found in a time that can be told beforehand.
+"""Pure: which lines two texts have in common, found in a time that can be known beforehand.
 
 Lines that either text has just once, as ids of rules are, hold the texts together. What lies between them is
 mostly short; to compare that with care takes, in the worst case, the cube of its length.

@@ -49,7 +49,7 @@ async def record(context: OperationContext, actor: Actor, request: PageRequest) 
 
 def report(line: RecordFacts, names: Mapping[str, str]) -> list[tuple[str, str]]:
     """What was asked for, as names and values; what was left out, or is the organisation, says nothing. An id
-    is told as what has it is called now; nothing of it turns the line round."""
+    is reported as what has it is called now; nothing of it turns the line round."""
     return [
         (name, shown(names.get(text, text)))
         for name, value in line.request.items()

@@ -1,4 +1,4 @@
-"""/rulesets: what is in force, each ruleset with its text and history, two versions compared, a way back."""
+"""/rulesets: what is active, each ruleset with its text and history, two versions compared, a way back."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def place_of(org: str, name: str) -> str:
 
 
 async def difference(actor: Actor, old: str, new: str) -> Difference | None:
-    """None where it can't be told soon, since much else is looked at."""
+    """None where it can't be known soon, since much else is looked at."""
     return await run_for_page(actor, _difference, old, new)
 
 

@@ -34,7 +34,7 @@ class Source(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
     yaml: str | None = None
     label: str = "yaml"  # what messages call the text
-    ruleset: str | None = None  # id or name, NAME@VERSION for another version than the one in force
+    ruleset: str | None = None  # id or name, NAME@VERSION for another version than the active one
 
 
 class ProblemFacts(msgspec.Struct, rename="camel"):
@@ -88,7 +88,7 @@ def named_version(reference: str, names: Collection[str]) -> tuple[str, int | No
 
 
 async def stored_yaml(context: OperationContext, actor: Actor, reference: str, org: str | None) -> str:
-    """Of the version in force, unless NAME@VERSION names another."""
+    """Of the active version, unless NAME@VERSION names another."""
     names = {each.name for each in await context.resolve.rulesets(actor, org)}
     reference, version = named_version(reference, names)
     found = await context.resolve.ruleset(actor, "viewer", reference, org)

@@ -55,14 +55,14 @@ class PossibleFacts(msgspec.Struct, rename="camel"):
 
 
 class Explained(Response):
-    """The decision on a request with the filter in force, what it does to the response, and each rule
+    """The decision on a request with the active filter, what it does to the response, and each rule
     tried."""
 
     verdict: str | None
     rule_id: str | None
     reason: str | None
     logged_rule_ids: tuple[str, ...]
-    transforms: tuple[str, ...]  # names of the filter in force
+    transforms: tuple[str, ...]  # names of the active filter
     refused: RefusedFacts | None
     body: str | None  # the response's, as the application gets it
     removed: tuple[str, ...] | None  # the transforms that removed something from it

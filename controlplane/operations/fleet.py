@@ -133,7 +133,7 @@ class ProxyReference(Request):
 
 class RolloutRequest(Request):
     ruleset: str  # id or name
-    version: int | None = None  # the one in force, if left out
+    version: int | None = None  # the active one, if left out
     org: str | None = None
 
 

@@ -172,7 +172,7 @@ class FormerRules:
         return None if found is None else await _former.get(found, lambda: self._rules(*found))
 
     async def outcome_of(self, event: Event) -> Outcome:
-        """The recorded outcome of an event, with the filter that was in force."""
+        """The recorded outcome of an event, with the filter that was active."""
         return event.outcome(await self.of(event) if event.leaves_filter_to_rules else None)
 
     async def version_of(self, event: Event) -> tuple[str, int] | None:

@@ -64,7 +64,7 @@ class OutcomeFacts(msgspec.Struct, rename="camel", frozen=True):
 
     verdict: str  # allow, filter, block, log_only, refused
     by: str
-    transforms: tuple[str, ...] | None = ()  # names of the filter in force; null if it isn't known
+    transforms: tuple[str, ...] | None = ()  # names of the active filter; null if it isn't known
 
 
 class SampleFacts(msgspec.Struct, rename="camel", frozen=True):

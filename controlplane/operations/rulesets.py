@@ -22,11 +22,11 @@ _LONGEST_NOTE: Final = 1000
 class RulesetFacts(Response):
     ruleset_id: str
     name: str
-    version: int  # the one in force
+    version: int  # the active one
 
 
 class AppliedRuleset(RulesetFacts):
-    changed: bool  # false where the text is the one in force
+    changed: bool  # false where the text is the active one
     warnings: tuple[ProblemFacts, ...]  # what it may have overlooked
 
 
@@ -63,7 +63,7 @@ class ApplyRuleset(Request):
     yaml: str
     note: str | None = None  # why; kept with the version
     label: str = "yaml"  # what messages call the text
-    expected: int | None = None  # refused if another version than this is in force; 0: none is
+    expected: int | None = None  # refused if another version than this is active; 0: none is
 
 
 class ListRulesets(Request):
@@ -76,18 +76,18 @@ class RulesetReference(Request):
 
 
 class ShowRuleset(RulesetReference):
-    version: int | None = None  # not the one in force but this one
+    version: int | None = None  # not the active one but this one
 
 
 class RollBack(RulesetReference):
-    to: int | None = None  # by default the version before the one in force
+    to: int | None = None  # by default the version before the active one
     note: str | None = None
-    expected: int | None = None  # refused if another version than this is in force
+    expected: int | None = None  # refused if another version than this is active
 
 
 @operation("ruleset.apply", "POST", "/rulesets")
 async def apply(context: OperationContext, actor: Actor, request: ApplyRuleset) -> AppliedRuleset:
-    """Validate a ruleset and put it in force as a new version; the ruleset's name is the text's `name`."""
+    """Validate a ruleset and activate it as a new version; the ruleset's name is the text's `name`."""
     org = await context.resolve.org(actor, "editor", request.org)
     name, rules, warnings = await run_change(actor, _read, request.label, request.yaml)
     # Reading a large text may take long, and the actor's roles may have changed since it began.
@@ -106,13 +106,13 @@ async def apply(context: OperationContext, actor: Actor, request: ApplyRuleset) 
 
 @operation("ruleset.list", "GET", "/rulesets")
 async def list_all(context: OperationContext, actor: Actor, request: ListRulesets) -> RulesetList:
-    """All rulesets with their version in force."""
+    """All rulesets with their active version."""
     return RulesetList(rulesets=tuple(map(_listed, await context.resolve.rulesets(actor, request.org))))
 
 
 @operation("ruleset.show", "GET", "/rulesets/{ruleset}")
 async def show(context: OperationContext, actor: Actor, request: ShowRuleset) -> RulesetText:
-    """The text of a ruleset: of the version in force unless another is named."""
+    """The text of a ruleset: of the active version unless another is named."""
     found = await context.resolve.ruleset(actor, "viewer", request.ruleset, request.org)
     wanted = found.version if request.version is None else request.version
     versions = await context.store.ruleset_versions(found.ruleset_id)

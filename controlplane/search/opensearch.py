@@ -69,7 +69,7 @@ _TYPES: Final[Mapping[str, Mapping[str, object]]] = {
 INDEX_DEFINITION: Final = {
     "settings": {
         "analysis": {
-            # The words are cut by us, the same way for every index: here they are only told apart again.
+            # The words are cut by us, the same way for every index: here they are only distinguished again.
             "analyzer": {"words": {"type": "custom", "tokenizer": "whitespace", "filter": ["lowercase"]}}
         }
     },

@@ -89,7 +89,7 @@ class Newest(NamedTuple):
 
 class _Progress:
     """How far a page has come: segments lie over each other in time, and only what is newer than all that is
-    left of each can be told."""
+    left of each can be known."""
 
     def __init__(self, segments: Iterator[StoredSegment], begin: Key) -> None:
         self._segments = segments

@@ -158,7 +158,7 @@ class ProxyCredentials:
 
 @dataclass(frozen=True, slots=True)
 class Ruleset:
-    """A ruleset with its version in force."""
+    """A ruleset with its active version."""
 
     ruleset_id: str
     org_id: str
@@ -536,7 +536,7 @@ class RegistryStore(Protocol):
     async def apply_ruleset(
         self, ruleset: Ruleset, yaml: str, note: str | None, expected: int | None
     ) -> tuple[Ruleset, bool]:
-        """A new version of the ruleset, unless the text is the one in force; whether it is new."""
+        """A new version of the ruleset, unless the text is the active one; whether it is new."""
 
     async def roll_back(
         self, ruleset_id: str, version: int | None, note: str | None, expected: int | None

@@ -103,12 +103,12 @@ class Event(msgspec.Struct, rename="camel", gc=False):
 
     @property
     def leaves_filter_to_rules(self) -> bool:
-        """Return True if the rules of that time give the filter in force, since the event's transforms name
+        """Return True if the rules of that time give the active filter, since the event's transforms name
         what was removed. Without `ruleIds` it is of an earlier release, and they name the filter itself."""
         return self.verdict == "filter" and self.rule_ids is not None
 
     def outcome(self, former: Rules | None) -> Outcome:
-        """The recorded outcome, with the filter that the `former` rules have, which were in force then."""
+        """The recorded outcome, with the filter that the `former` rules have, which were active then."""
         if self.rule_id is None:
             verdict = self.verdict if self.reason == _NO_RULESET else REFUSED
             return Outcome(verdict, self.reason or "")
@@ -125,7 +125,7 @@ class Outcome(NamedTuple):
 
     verdict: str
     by: str
-    transforms: tuple[str, ...] | None = ()  # the filter in force, sorted; None if that isn't known
+    transforms: tuple[str, ...] | None = ()  # the active filter, sorted; None if that isn't known
 
     @property
     def effect(self) -> tuple[str, tuple[str, ...] | None]:

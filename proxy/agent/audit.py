@@ -112,7 +112,7 @@ class Audit:
 
     async def status(self) -> AuditStatus | None:
         """Of now, give or take a moment; None while another process owns the directory. A disk that does not
-        response is told as such: heartbeat, metrics and readiness ask here, and don't hang with it."""
+        response is reported as such: heartbeat, metrics and readiness ask here, and don't hang with it."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look_now(), name="audit status")
             self._looking_since = time.monotonic()

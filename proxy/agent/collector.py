@@ -314,7 +314,7 @@ class Collector:
         self._settle_unplaced(cursor)
 
     def _settle_unplaced(self, cursor: Cursor) -> None:
-        """What no header tells the organisation of: certain if there is but one, else it is counted only."""
+        """What no header gives the organisation of: certain if there is but one, else it is counted only."""
         if not cursor.unplaced:
             return
         if len(cursor.counts) == 1:

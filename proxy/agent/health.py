@@ -100,7 +100,7 @@ class Health:
         """Why traffic would be refused now; empty if it would not."""
         reasons = []
         alive = self._alive()
-        # Each worker is told by itself: one that takes requests and is told last refuses them until then.
+        # Each worker is reported by itself: one that takes requests and is told last refuses them until then.
         taking = [page for page in alive if page.values[TAKES_REQUESTS]]
         evaluated = taking or alive
         age = self._sync.age_seconds

@@ -182,7 +182,7 @@ def _version(found: SecretProperties) -> SecretVersion:
 
 
 def _id_of(version: SecretProperties) -> str:
-    """It is told in log and health, where half a character can't be written."""
+    """It is reported in log and health, where half a character can't be written."""
     if not version.version or not version.version.isascii():
         raise ValueError("no version")
     return version.version

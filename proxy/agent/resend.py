@@ -1,6 +1,6 @@
 """Sends batches again that were set aside, once an operator has moved their files to `resend/`.
 
-Where a file is then tells what became of it: it is gone once the control plane has the batch, back in
+Where a file is then says what became of it: it is gone once the control plane has the batch, back in
 `rejected/` with the new response where it was refused again, and still there while that can't be known.
 """
 

@@ -97,7 +97,7 @@ class SigningKeyKeeper:
         self.maintenance.failed(why)
 
     async def _values_of(self, versions: list[SecretVersion]) -> dict[str, bytes]:
-        """Of the versions in force. One that can't be a key makes way for those that can."""
+        """Of the active versions. One that can't be a key makes way for those that can."""
         self._unusable = {
             each.version: self._unusable[each.version] for each in versions if each.version in self._unusable
         }

@@ -49,7 +49,7 @@ _response_decoder = msgspec.json.Decoder(SyncAnswer)
 
 
 class SyncRefused(Exception):
-    """The response can not be taken; the rules in force stay."""
+    """The response can not be taken; the active rules stay."""
 
 
 class _Older(Exception):
@@ -73,7 +73,7 @@ class _Fetched:
 
 @dataclass(frozen=True, slots=True)
 class _Readable:
-    """What of the delivered rulesets can be put in force."""
+    """What of the delivered rulesets can be activated."""
 
     rulesets: tuple[SnapshotRuleset, ...]
     problem: str | None
@@ -123,7 +123,7 @@ class Sync:
 
     @property
     def age_seconds(self) -> float | None:
-        """Since the control plane last confirmed the rules in force, infinite where nobody knows; None
+        """Since the control plane last confirmed the active rules, infinite where nobody knows; None
         without rules."""
         return None if self.snapshot is None else time.monotonic() - self._confirmed_at
 
@@ -149,7 +149,7 @@ class Sync:
             await asyncio.sleep(self._pause())
 
     async def once(self) -> bool:
-        """One attempt; whether the rules in force are confirmed now."""
+        """One attempt; whether the active rules are confirmed now."""
         try:
             held, response = await self._ask()
             async with self._changing:
@@ -192,7 +192,7 @@ class Sync:
                 self._announce(self.snapshot, False)
 
     async def _stop(self, report: Stops) -> None:
-        """The rules in force with more stopped: a stop waits neither for rules that can be taken nor for room
+        """The active rules with more stopped: a stop waits neither for rules that can be taken nor for room
         on disk. Nothing is lifted this way."""
         stops = self.stops.with_others(report)
         if stops == self.stops:
@@ -357,7 +357,7 @@ class Sync:
         )
         rulesets, version = readable.rulesets, synced.version
         if readable.problem is not None:
-            # Not all of that version is in force, nor may a 304 confirm it.
+            # Not all of that version is active, nor may a 304 confirm it.
             version, etag = self.snapshot.version if self.snapshot is not None else version, None
             apps, rulesets = self._with_rules_that_stay(apps, synced.rulesets, rulesets)
         return Snapshot(
@@ -377,11 +377,11 @@ class Sync:
         )
 
     def _readable(self, delivered: tuple[SyncRuleset, ...]) -> _Readable:
-        """Every ruleset as a model; one whose text is the one in force is not parsed again.
+        """Every ruleset as a model; one whose text is the active one is not parsed again.
 
-        Of one that can't be read the version in force stays, and all else takes effect: one organisation's
+        Of one that can't be read the active version stays, and all else takes effect: one organisation's
         rules that this release can't read must keep no other's secret, rules or application as they were.
-        Raises SyncRefused where nothing can be read that was not in force before.
+        Raises SyncRefused where nothing can be read that was not active before.
         """
         held = self._held_rulesets()
         # An earlier release may have read the text otherwise.

@@ -37,7 +37,7 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     upstream_request_id: str | None
     shadow: tuple[str, str | None, int] | None = None  # verdict, rule and ruleset version, where there is one
     # Every rule that took part, if there were several. None: written by a release that noted none of them,
-    # and whose transforms are those of the filter in force.
+    # and whose transforms are those of the active filter.
     several_rule_ids: tuple[str, ...] | None = None
     trace_id: str | None = None
 

@@ -126,7 +126,7 @@ def budget_lock(retention: Path) -> Iterator[None]:
 
 
 class _Segment:
-    """A mapped segment; the lock on its descriptor tells the agent that the writer is alive."""
+    """A mapped segment; the lock on its descriptor shows the agent that the writer is alive."""
 
     __slots__ = ("fd", "mapped", "number", "path", "words")
 

@@ -37,7 +37,7 @@ class Host:
     url: str
     ca_key: str
     ca_file: Path | None
-    path: str = "/"  # whose response's Date tells the host's clock; no credential goes there
+    path: str = "/"  # whose response's Date shows the host's clock; no credential goes there
 
     @property
     def hostname(self) -> str:

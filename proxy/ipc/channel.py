@@ -33,10 +33,10 @@ class SnapshotUnusable(msgspec.Struct, frozen=True, tag="snapshotUnusable", tag_
 
 
 class Rules(msgspec.Struct, frozen=True, tag="rules", tag_field="type"):
-    """agent -> worker: which snapshot is to be in force, told after each sync. So who missed it once, or
+    """agent -> worker: which snapshot is to be active, told after each sync. So who missed it once, or
     could not read it, learns of it again."""
 
-    generation: int  # 0: the agent holds none, and what is in force stays
+    generation: int  # 0: the agent holds none, and what is active stays
     age: float | None  # seconds since the control plane confirmed it; None: nobody knows
     stopped: Stops  # beside what the snapshot stops, where that could not be written
 

@@ -97,7 +97,7 @@ _BEFORE_OPTIONS: Final = frozenset(("(", ";", "&"))
 
 
 class Unresolved(ValueError):
-    """A query of which nobody can tell what it names."""
+    """A query of which nobody can say what it names."""
 
 
 class Named:

@@ -20,7 +20,7 @@ _NOWHERE: Final = {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
 @dataclass(frozen=True, slots=True)
 class Certificates:
     """Loaded once and inherited: the files may have changed by the time that a process is replaced, and what
-    is in force is what was found good."""
+    is active is what was found good."""
 
     # None: without TLS
     listener: ssl.SSLContext | None

@@ -66,7 +66,7 @@ def sign_unchanged(secret: bytes, request_signature: str, version: str) -> str:
 
 
 def verify_unchanged(secret: bytes, request_signature: str, version: str, signature: str) -> bool:
-    """Whether the holder of the secret says that this very version is the one in force."""
+    """Whether the holder of the secret says that this very version is the active one."""
     if _SIGNATURE.fullmatch(signature) is None:
         return False
     return hmac.compare_digest(sign_unchanged(secret, request_signature, version), signature)

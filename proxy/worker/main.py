@@ -131,7 +131,7 @@ class Worker:
         self._reload_again = False
         self._dropped_before = 0
         self._had_room = True
-        self._snapshot: Snapshot | None = None  # the one in force
+        self._snapshot: Snapshot | None = None  # the active one
         self._received_rules: Rules | None = None
         self._confirmed_at = 0.0  # of what was told, on the event loop's clock
         self._stopped_beside = NOTHING_STOPPED
@@ -342,7 +342,7 @@ class Worker:
         self._reloading = asyncio.get_running_loop().create_task(self._reload_as_asked())
 
     async def _reload_as_asked(self) -> None:
-        """Until the snapshot that the agent told of is in force. It writes one again that can't be used."""
+        """Until the snapshot that the agent told of is active. It writes one again that can't be used."""
         while True:
             self._reload_again = False
             await self._load_snapshot()

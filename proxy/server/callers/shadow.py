@@ -1,4 +1,4 @@
-"""An application's shadow ruleset: evaluated against beside the one in force, for the audit event alone.
+"""An application's shadow ruleset: evaluated against beside the active one, for the audit event alone.
 
 Nothing of it reaches the request or its response: no verdict is obeyed, no body is held for its sake, and
 what it can't make out is "unknown", be it for want of a body or by a fault of ours.
@@ -39,7 +39,7 @@ class ShadowEvaluation:
     def __init__(
         self, rules: ShadowRules, facts: RequestFacts, *, body_known: bool, envelope: bool = False
     ) -> None:
-        """`facts.body` is empty both where there is none and where nobody read it: `body_known` tells which.
+        """`facts.body` is empty both where there is none and where nobody read it: `body_known` says which.
         Of a batch's `envelope`, as ever, only a rule that means it can block it."""
         self._rules = rules
         self._facts = facts

@@ -191,7 +191,7 @@ class ClientConnection(OpenConnection):
         self._serve_pending()
 
     def eof_received(self) -> bool:
-        """A client that has closed can't be told from one that has only closed its sending side, which no
+        """A client that has closed can't be known from one that has only closed its sending side, which no
         application's library does: whoever waits for a response is taken to have left, so that the audit
         trail doesn't claim a response that nobody read."""
         self.take_arrived()

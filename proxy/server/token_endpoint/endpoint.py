@@ -271,7 +271,7 @@ class TokenExchange(RequestHandler):
                 context.failures_of_client.add(client_id, now)
         if self._finished:
             return
-        # The rules in force may be others by now, and the application's secrets too.
+        # The active rules may be others by now, and the application's secrets too.
         current = context.rulebook.callers.get(client_id)
         if current is not None and caller is not None and matching in current.secret_hashes:
             self._pending.caller = current

@@ -58,7 +58,7 @@ class UpstreamCredential:
             waiter.credential_renewed()
 
     def unavailable(self, detail: str, retry_after: int) -> None:
-        """There is no token for now, for a reason that is the operator's to know. One that is in force is
+        """There is no token for now, for a reason that is the operator's to know. One that is active is
         good until its own end."""
         self.detail = detail
         self.retry_after = retry_after
