@@ -109,7 +109,7 @@ def _run(config: Path, settings: Settings) -> int:
         return _complain([str(error)], status=FAILED)
     except SigningKeyError as error:
         return _complain([str(error)])
-    except OSError as error:  # for want of descriptors, say, of which each worker takes some
+    except OSError as error:  # no descriptors are left, say, of which each worker takes some
         return _complain([f"not started: {error}"], status=FAILED)
     return supervisor.run()
 

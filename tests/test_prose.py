@@ -92,14 +92,14 @@ _FENCE: Final = re.compile(r"^ *```.*?^ *```", re.M | re.S)
 LIMITS: Final = {
     "headless clause": 566,
     "where for if": 198,
-    "archaism": 76,
+    "archaism": 68,
     "negated noun": 104,
     "personified process": 224,
     "docstring fragment": 208,
     "docstring question": 416,
     "docstring of three words": 64,
-    "comment fragment": 239,
-    "long sentence in docs": 202,
+    "comment fragment": 238,
+    "long sentence in docs": 201,
 }
 
 

@@ -250,7 +250,7 @@ class Supervisor:
     # Children
 
     def _start(self, child: Child) -> None:
-        """At once, or later where that can't be: for want of a process or a descriptor, nothing that runs
+        """At once, or later where that can't be: if no process or descriptor is left, nothing that runs
         may end."""
         try:
             self._fork(child)

@@ -360,7 +360,7 @@ class ClientConnection(OpenConnection):
         """Whether the client takes what was written, at the rate that its own bodies must have."""
         unsent = self.transport.get_write_buffer_size()
         if self._pace.reader_is_slow(now, unsent):
-            if unsent:  # else it left TLS's farewell without a response
+            if unsent:  # else it left TLS's close_notify without a response
                 self._context.counters.values[LIMIT_SLOW_READERS] += 1
             self.cut()
 
