@@ -93,7 +93,7 @@ LIMITS: Final = {
     "headless clause": 566,
     "where for if": 198,
     "archaism": 68,
-    "negated noun": 104,
+    "negated noun": 103,
     "personified process": 224,
     "docstring fragment": 208,
     "docstring question": 416,

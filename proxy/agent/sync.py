@@ -53,7 +53,7 @@ class SyncRefused(Exception):
 
 
 class _Older(Exception):
-    """The response is no news: what it stops may have been lifted since."""
+    """The response says nothing new: what it stops may have been lifted since."""
 
 
 class _NotInForce(Exception):

@@ -470,7 +470,7 @@ class Worker:
             self._maintenance = loop.run_in_executor(self._files, self._spool.maintain)
 
     def _tell_of_room(self) -> None:
-        """Says once that requests are refused because there is no room, and once that they no longer are."""
+        """Says once that requests are refused because the spool is full, and once that they no longer are."""
         ready = self._spool.ready
         if not ready and self._spool.problem is None and self._maintenance is not None:
             return  # which may find some

@@ -1,7 +1,7 @@
 """An application's shadow ruleset: evaluated against beside the active one, for the audit event alone.
 
 Nothing of it reaches the request or its response: no verdict is obeyed, no body is held for its sake, and
-what it can't make out is "unknown", because there is no body or by a fault of ours.
+what it can't make out, without a body or by a fault of ours, is "unknown".
 """
 
 from __future__ import annotations
