@@ -68,6 +68,7 @@ Outcome = Literal["unmatched", "perhaps", "logs", "filters", "decides", "unreada
 _MOST_FOUND = 100  # values told of one condition
 _HELD: dict[int, Held] = {NO: "no", INDETERMINATE: "perhaps", YES: "yes"}
 _PATH_IS_HIDDEN = "the path names a property that the rule hides"
+_A_KEY = "a key where the path names an operation"
 _QUERY_PROBES = "the query names a property that the rule hides"
 
 
@@ -215,7 +216,7 @@ class Explainer:
         ids = [
             candidate.entry.compiled.rule.id
             for reading in target.readings
-            for candidate in self._rules.candidates(reading, {})
+            for candidate in self._rules.candidates(reading, method.upper(), {})
             if candidate.entry.compiled.on_response and candidate.entry.compiled.concerns(method.upper())
         ]
         return tuple(dict.fromkeys(ids))
@@ -248,7 +249,7 @@ class Explainer:
         response: ResponseFacts | None,
         ways: Ways[Decision | None],
     ) -> Account:
-        considered = self._considered(reading)
+        considered = self._considered(reading, request.method.upper())
         attempts = [*self._attempts(considered, request, response)]
         # Not where the body can't be read, which is refused before any rule is asked.
         if response is None and any(ways.outcomes) and not _surely_block(attempts):
@@ -303,11 +304,11 @@ class Explainer:
                     return
                 yield _attempt(candidate, name, request, None)
 
-    def _considered(self, reading: Reading) -> _Considered:
+    def _considered(self, reading: Reading, method: str) -> _Considered:
         """The rules on the path, by their index; those with a parameter that doesn't hold come last."""
         found: list[tuple[Candidate, Name]] = []
         for name in reading.names:
-            candidates = self._rules.candidates_of_name(name)
+            candidates = self._rules.candidates_of_name(name, method)
             found += [(candidate, name) for candidate in candidates if counts_for(candidate, reading)]
         found.sort(key=lambda one: one[0].order)
         for name in reading.names:
@@ -436,6 +437,9 @@ def _findings(
     if rule.match.methods:
         held: Held = "yes" if compiled.concerns(request.method.upper()) else "no"
         yield _finding("methods", ", ".join(rule.match.methods), held, (request.method,))
+    operation = candidate.entry.operation(name, request.method.upper())
+    if operation is not None:
+        yield _finding("path", _A_KEY, "perhaps", (operation,))
     for condition, (parameter, test) in zip(
         parameter_conditions(rule), compiled.parameter_tests, strict=True
     ):

@@ -47,6 +47,7 @@ from proxy.policy.odata import (
     trimmed,
     without_matrix_parameters,
 )
+from proxy.policy.operations import OPERATIONS
 
 MAX_DECODINGS: Final = 4
 MAX_SEGMENTS: Final = 256
@@ -99,10 +100,12 @@ class MalformedTarget(ValueError):
 
 
 class Name(NamedTuple):
-    """One name of a resource. `exact` is None where a segment is only a rule's own word, never an id."""
+    """One name of a resource. `exact` is None where a segment is only a rule's own word, never an id. `keys`
+    has the segments that spell an operation, and are keys because they came in parentheses."""
 
     folded: tuple[str, ...]
     exact: tuple[str | None, ...]
+    keys: tuple[int, ...] = ()
 
 
 class Reading(NamedTuple):
@@ -273,7 +276,11 @@ def _without_tenant(readings: Iterable[Reading]) -> Iterator[Reading]:
     """What a service reads that takes the second segment for the tenant."""
     for reading in readings:
         names = tuple(
-            Name(name.folded[:1] + name.folded[2:], name.exact[:1] + name.exact[2:])
+            Name(
+                name.folded[:1] + name.folded[2:],
+                name.exact[:1] + name.exact[2:],
+                tuple([at - 1 for at in name.keys]),
+            )
             for name in reading.names
             if len(name.folded) > 2 and _may_be_tenant(name.folded[1])
         )
@@ -421,7 +428,9 @@ def _changed_from(names: Iterable[Name], certain: Sequence[Name]) -> int:
 def _common(one: Name, other: Name) -> int:
     """Return how many segments two paths have in common at their beginning."""
     count = 0
-    for first, second in zip(zip(one.folded, one.exact, strict=True), zip(*other, strict=True), strict=False):
+    its = zip(one.folded, one.exact, strict=True)
+    others = zip(other.folded, other.exact, strict=True)
+    for first, second in zip(its, others, strict=False):
         if first != second:
             break
         count += 1
@@ -673,7 +682,12 @@ def _combined(kind: int, choice: Iterable[Meaning]) -> Reading:
     return Reading(
         kind,
         tuple(
-            Name(tuple(part.folded for part in name), tuple(part.exact for part in name)) for name in names
+            Name(
+                tuple(part.folded for part in name),
+                tuple(part.exact for part in name),
+                tuple([at for at, part in enumerate(name) if part.is_key and part.folded in OPERATIONS]),
+            )
+            for name in names
         ),
     )
 

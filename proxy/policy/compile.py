@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 from proxy.policy.canonical import MAX_CACHED_PATH, SLASH, UNTAKEN, Name, Reading, Target
 from proxy.policy.conditions import (
+    INDETERMINATE,
     NO,
     YES,
     Check,
@@ -23,6 +24,7 @@ from proxy.policy.facts import RequestFacts
 from proxy.policy.gates import ip_check, time_check
 from proxy.policy.hidden import HiddenProperties, Naming
 from proxy.policy.odata import CERTAIN, KEY, SHADOW
+from proxy.policy.operations import FUNCTION_METHODS, OPERATIONS, key_positions, operation_at
 from proxy.policy.paths import PathTree, Pattern, parse_pattern
 from proxy.policy.queries import QueryGuard
 from proxy.policy.ruleset import DEFAULT_RULE_ID, Condition, IpGate, Rule, Ruleset, TimeGate
@@ -37,9 +39,6 @@ SINGLETONS: Final = frozenset(("me", "root", "manager"))  # named like collectio
 _FILTER_SEGMENT: Final = "$filter"  # `/$filter(…)`, whose expression no guard reads
 _WORK_PER_SLICE: Final = 5  # paths and conditions; some hundred microseconds, which no request notices
 _WORK_OF_REGEX: Final = 5
-_FUNCTION_METHODS: Final = frozenset(
-    ("GET", "HEAD", "POST")
-)  # others can't call, so that what looks like a call is a key
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +64,17 @@ class Entry:
 
     compiled: CompiledRule
     pattern: Pattern
+    keys: tuple[int, ...]  # where the pattern takes any key
+
+    def path_holds(self, name: Name, method: str) -> int:
+        """An operation in a key's place is perhaps a key: that is enough to block, and not to allow."""
+        held = self.parameters_hold(name)
+        if held == YES and self.operation(name, method) is not None:
+            return INDETERMINATE
+        return held
+
+    def operation(self, name: Name, method: str) -> str | None:
+        return operation_at(self.keys, name.folded, name.keys, method) if self.keys else None
 
     def parameters_hold(self, name: Name) -> int:
         if not self.compiled.parameter_tests:
@@ -168,7 +178,7 @@ class CompiledRuleset:
         override_matters = override_reads_body = False
         of_names: dict[Name, list[Candidate]] = {}  # many readings have most names in common
         for reading in readings:
-            candidates = self.candidates(reading, of_names)
+            candidates = self.candidates(reading, method, of_names)
             if method == "POST" and any(candidate.entry.compiled.methods for candidate in candidates):
                 override_matters = True
                 override_reads_body |= any(
@@ -193,14 +203,16 @@ class CompiledRuleset:
     def _plan_of_override(self, method: str, request: RequestFacts) -> Plan:
         return self.plan_of_readings(method, request.target.readings)
 
-    def candidates(self, reading: Reading, of_names: dict[Name, list[Candidate]]) -> list[Candidate]:
+    def candidates(
+        self, reading: Reading, method: str, of_names: dict[Name, list[Candidate]]
+    ) -> list[Candidate]:
         """In file order, the rules whose path and parameters hold for the reading, or are indeterminate. By
         however many names a rule knows it, each of its steps is there once; `of_names` remembers."""
         best: dict[int, Candidate] = {}
         for name in reading.names:
             candidates = of_names.get(name)
             if candidates is None:
-                candidates = of_names[name] = self.candidates_of_name(name)
+                candidates = of_names[name] = self.candidates_of_name(name, method)
             for candidate in candidates:
                 key = id(candidate.step)
                 known = best.get(key)
@@ -214,12 +226,12 @@ class CompiledRuleset:
             found.sort(key=lambda candidate: candidate.order)
         return found
 
-    def candidates_of_name(self, name: Name) -> list[Candidate]:
+    def candidates_of_name(self, name: Name, method: str) -> list[Candidate]:
         """Of each pattern that covers the name, or has something to say to what lies below it."""
         candidates: list[Candidate] = []
         found, above = self.tree.find(name)
         for entry in found:
-            held = entry.parameters_hold(name)
+            held = entry.path_holds(name, method)
             compiled = entry.compiled
             step = compiled.blocking if _names_hidden_within(entry, name) else compiled.step
             if held != NO:
@@ -228,7 +240,7 @@ class CompiledRuleset:
             below = _step_below(entry, name, found)
             if below is None:
                 continue
-            held = entry.parameters_hold(name)
+            held = entry.path_holds(name, method)
             if held != NO:
                 candidates.append(Candidate(entry, held, below))
         return candidates
@@ -251,12 +263,13 @@ def compile_in_slices(
     """Yields after some hundred microseconds of work, so that an event loop can breathe."""
     tree: PathTree[Entry] = PathTree()
     words = {"$value": "$value"}
+    words.update((word, word) for word in OPERATIONS)
     work = 0
     for index, rule in zip(count(), ruleset.rules):
         compiled = _compile_rule(index, rule, check_of or compile_part)
         for path in rule.match.path:
             for pattern in parse_pattern(path):
-                tree.add(pattern, Entry(compiled, pattern))
+                tree.add(pattern, Entry(compiled, pattern, key_positions(pattern.segments)))
                 words.update((word, word) for word in pattern.segments if word is not None)
         if compiled.hidden is not None:
             words.update((word, word) for word in compiled.hidden.words())
@@ -413,7 +426,7 @@ def _takes_key(pattern: Pattern, entry: Entry, at: int) -> bool:
 
 
 def importance_of(kind: int, method: str) -> Importance:
-    if kind & SHADOW or (kind & KEY and method in _FUNCTION_METHODS):
+    if kind & SHADOW or (kind & KEY and method in FUNCTION_METHODS):
         return "shadow"
     if kind & SLASH:
         return "slash"

@@ -84,6 +84,7 @@ class Part(NamedTuple):
 
     folded: str
     exact: str | None
+    is_key: bool = False  # it came in parentheses, as in `/chats('19:x')`
 
 
 class Meaning(NamedTuple):
@@ -96,7 +97,8 @@ class Meaning(NamedTuple):
 def by_own_words(meaning: Meaning) -> Meaning:
     """The same, but that no wildcard stands for it."""
     return Meaning(
-        meaning.kind, tuple(tuple(Part(part.folded, None) for part in name) for name in meaning.names)
+        meaning.kind,
+        tuple(tuple(Part(part.folded, None, part.is_key) for part in name) for name in meaning.names),
     )
 
 
@@ -391,7 +393,7 @@ def _call_meanings(
 
 def _key_part(values: Sequence[str]) -> Part:
     key = ",".join(values)
-    return Part(fold(key), key)
+    return Part(fold(key), key, is_key=True)
 
 
 def _value(text: str, aliases: Aliases) -> str:

@@ -1,0 +1,72 @@
+"""Tells operations of a collection from its keys.
+
+The names are the functions and actions that bind to a collection in Microsoft Graph's `$metadata` of v1.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from proxy.policy.odata import fold
+
+_FUNCTION_NAMES: Final = """
+    additionalAccess asHierarchy availableProviderTypes computeInheritance count creationOptions delta
+    filterByCurrentUser getAllMessages getAllRecordings getAllRetainedMessages getAllSites
+    getAllTranscripts getAuditActivityTypes getAuditCategories getByUserIdAndRole getByUserRole
+    getCompatibleHubContentTypes getDeploymentAccessKey getDeploymentPackageUri getDirectRoutingCalls
+    getOrder getPstnCalls getRecentNotebooks getSourceImages getTeamsLicensingDetails
+    getUserIdsWithFlaggedAppRegistration item itemAt recent summarizeDevicePerformanceDevices summary
+"""
+_ACTION_NAMES: Final = """
+    activate add addCopy addCopyFromContentTypeHub addFormulaLocal applyHold archive assign assignNumber
+    clockIn computeRightsAndInheritance confirmCompromised confirmSafe create createOrGet createSnapshot
+    createUploadSession dismiss favorite getAvailableExtensionProperties getByIds getNotebookFromWebUrl
+    import invite logTeleconferenceDeviceQuality markRead markUnread mergeIncidents moveAlerts
+    refreshAll regenerateDeploymentAccessKey remediate remove removeHold replyWithQuote search
+    setCurrentLocation setOrder unarchive unassign unassignNumber unfavorite updateNumber
+    validateAuthenticationConfiguration validateCredentials validateProperties
+"""
+FUNCTIONS: Final = frozenset([fold(name) for name in _FUNCTION_NAMES.split()])
+ACTIONS: Final = frozenset([fold(name) for name in _ACTION_NAMES.split()])
+OPERATIONS: Final = FUNCTIONS | ACTIONS
+
+# Others can't call an operation: what looks like one is a key.
+FUNCTION_METHODS: Final = frozenset(("GET", "HEAD", "POST"))
+
+# One thing, and a property or an operation of it follows.
+_NOT_COLLECTIONS: Final = frozenset(("v1.0", "beta", "me", "root", "manager", "drive"))
+
+
+def key_positions(segments: tuple[str | None, ...]) -> tuple[int, ...]:
+    """Return the wildcards of a pattern that may stand for a key. They follow a word, or a wildcard that
+    follows a key."""
+    found: list[int] = []
+    for at in range(len(segments)):
+        if segments[at] is not None or at == 0:
+            continue
+        before = segments[at - 1]
+        if before is not None:
+            is_key = before not in _NOT_COLLECTIONS
+        else:
+            # Behind wildcards alone, each may be one.
+            is_key = at - 1 not in found or not any(segments[:at])
+        if is_key:
+            found.append(at)
+    return tuple(found)
+
+
+def operation_at(
+    positions: Iterable[int], words: tuple[str, ...], keys: tuple[int, ...], method: str
+) -> str | None:
+    """Return the first operation in a key's place that the method, in capitals, can call. The segments in
+    `keys` are keys. An action is the last segment."""
+    if method not in FUNCTION_METHODS:
+        return None
+    for at in positions:
+        word = words[at]
+        if word not in OPERATIONS or at in keys:
+            continue
+        if word in FUNCTIONS or (method == "POST" and at == len(words) - 1):
+            return word
+    return None
