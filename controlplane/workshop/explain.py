@@ -39,7 +39,7 @@ from proxy.policy.decision import Decision, Importance, Plan, blocked_by_path
 from proxy.policy.facts import Composite, MalformedBody, RequestFacts, ResponseFacts, property_path
 from proxy.policy.filters import Filtered, FilterFailed, compile_filter
 from proxy.policy.plain_responses import NamesHidden, media_type, without_hidden
-from proxy.policy.redirects import ELSEWHERE, redirects_elsewhere
+from proxy.policy.redirects import ELSEWHERE, is_redirect, leads_elsewhere
 from proxy.policy.ruleset import Condition, IpGate, Rule, Ruleset, TimeGate
 from proxy.policy.scalars import Written
 from proxy.policy.unknown import (
@@ -185,7 +185,7 @@ class Explainer:
     def _responded(
         self, plan: Plan, request: PartlyKnownRequest, response: ResponseFacts, accounts: tuple[Account, ...]
     ) -> Explanation:
-        elsewhere = redirects_elsewhere(response.status, response.headers, GRAPH_BASES)
+        elsewhere = is_redirect(response.status) and leads_elsewhere(response.headers, GRAPH_BASES)
         withheld = elsewhere and plan.response_body_decides
         if elsewhere and not withheld:
             before = every_way(lambda: evaluated(plan, request, None), request.possible_facts)

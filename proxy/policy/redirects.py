@@ -14,12 +14,13 @@ _SCHEME: Final = re.compile(rb"[^/?#]*:")
 _DEFAULT_PORT: Final = re.compile(rb":(?:443|80)\Z")
 
 
-def redirects_elsewhere(
-    status: int, headers: Sequence[tuple[bytes, bytes]], upstream_bases: Iterable[str]
-) -> bool:
-    """Return True if a response has a Location that is not surely below one of the upstream's addresses."""
-    if not 300 <= status < 400 or status == 304:
-        return False
+def is_redirect(status: int) -> bool:
+    """Return True if a client may follow the Location of a response with this status."""
+    return 300 <= status < 400 and status != 304
+
+
+def leads_elsewhere(headers: Sequence[tuple[bytes, bytes]], upstream_bases: Iterable[str]) -> bool:
+    """Return True if a redirect has a Location that is not surely below one of the upstream's addresses."""
     locations = [value for name, value in headers if name.strip().lower() == b"location"]
     if not locations:
         return False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from proxy.policy.canonical import MalformedTarget
 from proxy.policy.decision import ResponseFacts
-from proxy.policy.redirects import ELSEWHERE, redirects_elsewhere
+from proxy.policy.redirects import ELSEWHERE, is_redirect, leads_elsewhere
 from proxy.server.errors import Refusal, filter_failed
 from proxy.server.exchange.buffered_response import BufferedForRules, RewrittenLinks
 from proxy.server.exchange.client_response import is_json, may_have_links, pass_on, send_read
@@ -17,8 +17,8 @@ from proxy.server.http1.response_head import ResponseHead
 
 def begin_response(sink: ResponseSink, response: ResponseHead, chunk: bytes, last: bool) -> None:
     """Send or buffer a response, whose body begins with `chunk`."""
-    elsewhere = response.status >= 300 and redirects_elsewhere(
-        response.status, response.headers, sink.context.upstream_bases
+    elsewhere = is_redirect(response.status) and leads_elsewhere(
+        response.headers, sink.context.upstream_bases
     )
     if elsewhere and (
         sink.evaluation.reads_response_body or (sink.batch is not None and sink.batch.reads_responses)
