@@ -28,6 +28,7 @@ from proxy.policy.operations import FUNCTION_METHODS, OPERATIONS, key_positions,
 from proxy.policy.paths import PathTree, Pattern, parse_pattern
 from proxy.policy.queries import QueryGuard
 from proxy.policy.ruleset import DEFAULT_RULE_ID, Condition, IpGate, Rule, Ruleset, TimeGate
+from proxy.policy.schemas import NO_SCHEMAS, Schemas
 
 Part = IpGate | TimeGate | Condition
 _OF_THE_RESPONSE: Final = frozenset(("status", "response_header", "property"))
@@ -131,9 +132,15 @@ class CompiledRuleset:
     """Finds the rules for a request; what it found is remembered for all paths of the same shape."""
 
     def __init__(
-        self, rule_count: int, default: Decision, tree: PathTree[Entry], words: Mapping[str, str]
+        self,
+        rule_count: int,
+        default: Decision,
+        tree: PathTree[Entry],
+        words: Mapping[str, str],
+        schemas: Schemas = NO_SCHEMAS,
     ) -> None:
         self.rule_count = rule_count
+        self.schemas = schemas
         self._default = default
         self.tree = tree
         self._words = words  # all that make a difference, each to itself
@@ -246,9 +253,11 @@ class CompiledRuleset:
         return candidates
 
 
-def compile_ruleset(ruleset: Ruleset, check_of: CheckOf | None = None) -> CompiledRuleset:
+def compile_ruleset(
+    ruleset: Ruleset, check_of: CheckOf | None = None, schemas: Schemas = NO_SCHEMAS
+) -> CompiledRuleset:
     """`check_of` makes the check of each part that a rule asks, if not `compile_part`."""
-    slices = compile_in_slices(ruleset, check_of)
+    slices = compile_in_slices(ruleset, check_of, schemas)
     while True:
         try:
             next(slices)
@@ -258,7 +267,7 @@ def compile_ruleset(ruleset: Ruleset, check_of: CheckOf | None = None) -> Compil
 
 
 def compile_in_slices(
-    ruleset: Ruleset, check_of: CheckOf | None = None
+    ruleset: Ruleset, check_of: CheckOf | None = None, schemas: Schemas = NO_SCHEMAS
 ) -> Generator[None, None, CompiledRuleset]:
     """Yields after some hundred microseconds of work, so that an event loop can breathe."""
     tree: PathTree[Entry] = PathTree()
@@ -278,7 +287,7 @@ def compile_in_slices(
             work = 0
             yield
     default = Decision(ruleset.default, DEFAULT_RULE_ID, reason="default")
-    return CompiledRuleset(len(ruleset.rules), default, tree, words)
+    return CompiledRuleset(len(ruleset.rules), default, tree, words, schemas)
 
 
 def _work_of(rule: Rule) -> int:

@@ -1,0 +1,43 @@
+"""The schemas that one ruleset was compiled against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from proxy.policy.resource_model import ResourceModel
+from proxy.policy.ruleset import Ruleset
+
+
+class Schemas:
+    """Schemas by the root path of their service: folded segments, such as `("api", "data", "v9.2")`."""
+
+    __slots__ = ("_by_root", "_longest")
+
+    def __init__(self, by_root: Mapping[tuple[str, ...], ResourceModel]) -> None:
+        self._by_root: Final[dict[tuple[str, ...], ResourceModel]] = dict(by_root)
+        self._longest: Final[int] = max(map(len, by_root), default=-1)
+
+    def of(self, folded: Sequence[str]) -> tuple[ResourceModel, int] | None:
+        """Return the schema of a path, and how many of its segments are the root. The longest root wins."""
+        for length in range(min(self._longest, len(folded)), -1, -1):
+            model = self._by_root.get(tuple(folded[:length]))
+            if model is not None:
+                return model, length
+        return None
+
+    @property
+    def models(self) -> tuple[ResourceModel, ...]:
+        return tuple(self._by_root.values())
+
+
+NO_SCHEMAS: Final = Schemas({})
+
+
+def needs_schemas(ruleset: Ruleset) -> bool:
+    """Return True if a rule can be compiled against a schema only.
+
+    No word of a rule names a type, a relation or an operation yet. The words that do must be asked here:
+    `match.resource`, `match.operation` and `match.pack`.
+    """
+    return False
