@@ -25,7 +25,7 @@ from proxy.config.given_text import MARK
 from proxy.policy import json_text, shapes
 from proxy.policy.bounded_memo import BoundedMemo, WhenFull
 from proxy.policy.shapes import KEEP, Fate
-from proxy.policy.transforms import Transforms, strip_name
+from proxy.policy.transforms import Transforms, names_within, strip_name
 
 
 class FilterFailed(ValueError):
@@ -51,14 +51,20 @@ class CompiledFilter:
     """One rule's transforms, ready to be applied to any number of responses."""
 
     def __init__(self, transforms: Transforms) -> None:
-        self._names = [transforms.allow_names, *((strip_name(path),) for path in transforms.strip)]
+        self._names = [
+            transforms.allow_names,
+            *((strip_name(path),) for path in transforms.strip),
+            *(names_within(place, allow) for place, allow in transforms.within),
+        ]
         self._known_names: BoundedMemo[int, tuple[str, ...]] = BoundedMemo(
             _MOST_KNOWN_NAMES, None, WhenFull.KEEP
         )
         strip = _tree((path, _STRIPPED << at) for at, path in enumerate(transforms.strip))
         allow = None if transforms.allow is None else _tree((path, _UNLISTED) for path in transforms.allow)
-        items = _Level(strip, allow, bare=_Bare.FAILS, arrays_only=True)
-        self._document = _Level(strip, allow, value_fate=items)
+        first_within = _STRIPPED << len(transforms.strip)
+        within = _within_tree(transforms.within, first_within)
+        items = _Level(strip, allow, within, bare=_Bare.FAILS, arrays_only=True)
+        self._document = _Level(strip, allow, within, value_fate=items)
         # What follows makes it faster and changes no response.
         self._plans: list[shapes.Plan] = []
         self._lessons_left = _MAX_LESSONS
@@ -172,10 +178,22 @@ def compile_filter(transforms: Transforms) -> CompiledFilter:
 # fate of what is removed for it.
 _Tree = dict[str, Union[Fate, "_Tree"]]
 
-# A bit for each path that something may be removed for: the lowest is the allow list's.
+# A bit for each path that something may be removed for: the lowest is the allow list's. Those of allow lists
+# within the response follow those of the stripped paths.
 _UNLISTED = 1
 _STRIPPED = 2
-_NOT_ALLOWED = Fate(_UNLISTED)
+
+
+class _Within:
+    """The allow list of objects at a place below the document, and places below that."""
+
+    __slots__ = ("allow", "cause", "inner")
+
+    def __init__(self) -> None:
+        self.allow: _Tree | None = None
+        self.cause = 0
+        self.inner: dict[str, _Within] = {}
+
 
 _NEEDED_TO_READ = frozenset({"@odata.type", "@odata.etag", "@odata.context", "@removed"})
 _NEEDED_TO_READ_A_PART = frozenset(
@@ -205,19 +223,34 @@ class _Bare(Enum):
 class _Level:
     """What to hide of an object at one place in the response."""
 
-    __slots__ = ("_children", "_fates", "allow", "arrays_only", "bare", "plain_run", "strip", "value_fate")
+    __slots__ = (
+        "_children",
+        "_fates",
+        "_within",
+        "allow",
+        "arrays_only",
+        "bare",
+        "not_allowed",
+        "plain_run",
+        "strip",
+        "value_fate",
+    )
 
     def __init__(
         self,
         strip: _Tree,
         allow: _Tree | None,
+        within: dict[str, _Within],
         *,
+        cause: int = _UNLISTED,
         bare: _Bare | None = None,
         arrays_only: bool = False,
         value_fate: _Level | None = None,
     ) -> None:
         self.strip = strip
         self.allow = allow  # None: all is allowed
+        self.not_allowed = Fate(cause)
+        self._within = within
         self.bare = bare or (_Bare.STAYS if allow is None else _Bare.GOES)
         self.arrays_only = arrays_only
         self.value_fate = value_fate  # level of the items of a document's `value`
@@ -236,6 +269,7 @@ class _Level:
 
     def _names_to_decide_on(self) -> Iterator[str]:
         yield from self.strip
+        yield from self._within
         if self.value_fate is not None:
             yield "value"
         if self.allow is not None:
@@ -261,15 +295,15 @@ class _Level:
         if self.allow is not None:
             if base not in self.allow:
                 if name not in self.allow:
-                    return _NOT_ALLOWED
-                return self._child(name, strip, None) if strip and annotation == "delta" else KEEP
+                    return self.not_allowed
+                is_delta = annotation == "delta"
+                return self._child(name, base, strip, None) if is_delta else KEEP
             branch = self.allow[base]
             allow = None if isinstance(branch, Fate) else branch
-        if not strip and allow is None:
-            return KEEP
-        if at and annotation != "delta" and allow is not None:
-            return KEEP if annotation in _NEEDED_TO_READ_A_PART else _NOT_ALLOWED
-        return self._child(base, strip, allow)
+        child = self._child(base, base, strip, allow)
+        if isinstance(child, _Level) and at and annotation != "delta" and child.allow is not None:
+            return KEEP if annotation in _NEEDED_TO_READ_A_PART else child.not_allowed
+        return child
 
     def _stripped(self, annotation: str) -> Fate:
         """The fate of an annotation that is stripped by its own name, the last of its path."""
@@ -284,12 +318,24 @@ class _Level:
             return self._stripped(name)
         if self.allow is None or name in self.allow or name in _NEEDED_TO_READ:
             return KEEP
-        return _NOT_ALLOWED
+        return self.not_allowed
 
-    def _child(self, name: str, strip: _Tree, allow: _Tree | None) -> _Level:
+    def _child(self, name: str, base: str, strip: _Tree, allow: _Tree | None) -> _Level | Fate:
+        """Return the level for objects of the member `name`, or KEEP if nothing of them is hidden."""
         child = self._children.get(name)
-        if child is None:
-            child = self._children[name] = _Level(strip, allow)
+        if child is not None:
+            return child
+        within = self._within.get(base)
+        inner: dict[str, _Within] = {}
+        cause = self.not_allowed.cause
+        if within is not None:
+            inner = within.inner
+            if within.allow is not None:
+                cause = within.cause if allow is None else cause | within.cause
+                allow = within.allow if allow is None else _intersection(allow, within.allow)
+        if not strip and allow is None and not inner:
+            return KEEP
+        child = self._children[name] = _Level(strip, allow, inner, cause=cause)
         return child
 
 
@@ -325,7 +371,7 @@ class _Walk:
                 if level.allow is None:
                     kept_end = len(text[position : run_end - 1].rstrip()) + position
                 else:
-                    self.removed |= _UNLISTED
+                    self.removed |= level.not_allowed.cause
                     self._cut(json_text.value_start(text, position), json_text.value_start(text, run_end))
             found = json_text.NAME.match(text, run_end)
             if found is None:
@@ -359,7 +405,7 @@ class _Walk:
             end = self._inside(fate, name.end())
             if end is not None:
                 return True, end
-            fate = _NOT_ALLOWED
+            fate = fate.not_allowed
         self.removed |= fate.cause
         return fate is KEEP, json_text.value_end(self._text, name.end())
 
@@ -376,7 +422,7 @@ class _Walk:
             if first == _OPEN_OBJECT and document.value_fate is not None:
                 return document  # which fails if there is another `value` in it
             self.bare_value = first != _NULL
-        elif fate is _NOT_ALLOWED:
+        elif fate is document.not_allowed:
             self.bare_value = first not in (_OPEN_OBJECT, _OPEN_ARRAY, _NULL)
         return fate
 
@@ -435,6 +481,36 @@ def _tree(paths: Iterable[tuple[str, int]]) -> _Tree:
     for path, cause in paths:
         _plant(tree, _segments(path), Fate(cause))
     return tree
+
+
+def _within_tree(within: Iterable[tuple[str, tuple[str, ...]]], first: int) -> dict[str, _Within]:
+    """Arrange allow lists by the names that lead to their objects. `first` is the bit of the first list."""
+    root: dict[str, _Within] = {}
+    for at, (place, paths) in enumerate(within):
+        names, node = root, None
+        for segment in _segments(place):
+            node = names.get(segment)
+            if node is None:
+                node = names[segment] = _Within()
+            names = node.inner
+        if node is not None:
+            node.cause = first << at
+            node.allow = _tree((path, node.cause) for path in paths)
+    return root
+
+
+def _intersection(first: _Tree, second: _Tree) -> _Tree:
+    """Return the tree of the properties that both trees allow. An allowed object allows all within it."""
+    both: _Tree = {}
+    for name, one in first.items():
+        other = second.get(name)
+        if other is None:
+            continue
+        if isinstance(one, Fate):
+            both[name] = other
+        else:
+            both[name] = one if isinstance(other, Fate) else _intersection(one, other)
+    return both
 
 
 def _plant(tree: _Tree, segments: list[str], fate: Fate) -> None:

@@ -15,15 +15,28 @@ class Transforms:
 
     strip: tuple[str, ...] = ()
     allow: tuple[str, ...] | None = None  # None: no whitelist
+    # Whitelists of objects within the response, each with the property path that leads to the objects.
+    within: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def combined(self, other: Transforms) -> Transforms:
         """Both at once: strips are united, allows intersected. Never shows more than either alone."""
-        return Transforms(_united(self.strip, other.strip), _intersected_allows(self.allow, other.allow))
+        return Transforms(
+            _united(self.strip, other.strip),
+            _intersected_allows(self.allow, other.allow),
+            _merged_within(self.within, other.within),
+        )
+
+    def at(self, place: str) -> Transforms:
+        """Return transforms that hide the same of the objects that the property path `place` leads to."""
+        strip = tuple([f"{place}.{path}" for path in self.strip])
+        within = tuple([(f"{place}.{inner}", allow) for inner, allow in self.within])
+        return Transforms(strip, None, within if self.allow is None else ((place, self.allow), *within))
 
     @property
     def names(self) -> tuple[str, ...]:
         """Every path under the name that an audit event has for it."""
-        return (*map(strip_name, self.strip), *self.allow_names)
+        inner = [name for place, allow in self.within for name in names_within(place, allow)]
+        return (*map(strip_name, self.strip), *self.allow_names, *inner)
 
     @property
     def allow_names(self) -> tuple[str, ...]:
@@ -35,6 +48,11 @@ class Transforms:
 
 def strip_name(path: str) -> str:
     return _STRIP + path
+
+
+def names_within(place: str, allow: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names that an audit event has for the allow list of objects at a place."""
+    return tuple([f"{_ALLOW}{place}.{path}" for path in allow or ("",)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +104,13 @@ def _intersected_allows(
     narrowed = [path for path in first if any(covers(other, path) for other in second)]
     narrowed += [path for path in second if any(covers(other, path) for other in first)]
     return _united(tuple(narrowed), ())
+
+
+def _merged_within(
+    first: tuple[tuple[str, tuple[str, ...]], ...], second: tuple[tuple[str, tuple[str, ...]], ...]
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    merged = dict(first)
+    for place, allow in second:
+        known = merged.get(place)
+        merged[place] = allow if known is None else _intersected_allows(known, allow) or ()
+    return tuple(merged.items())

@@ -2,6 +2,7 @@
 
 import pytest
 
+from proxy.policy.filters import compile_filter
 from proxy.policy.transforms import Transforms, parse_names
 
 
@@ -53,3 +54,50 @@ def test_names_tell_what_is_stripped_from_what_is_allowed(
 ) -> None:
     named = parse_names(names)
     assert (named.stripped, named.allowed) == (stripped, allowed)
+
+
+def test_transforms_at_a_place_hide_the_same_of_the_objects_there() -> None:
+    inner = Transforms(("mail",), ("id", "mail", "photo")).at("members").combined(Transforms(("secret",)))
+    body = (
+        b'{"secret":1,"name":"x","members":[{"id":"1","mail":"m","phone":"p","@odata.type":"#u"}],'
+        b'"members@odata.nextLink":"n"}'
+    )
+    filtered = compile_filter(inner).apply(body)
+    assert filtered.body == (
+        b'{"name":"x","members":[{"id":"1","@odata.type":"#u"}],"members@odata.nextLink":"n"}'
+    )
+    assert filtered.removed == (
+        "strip:members.mail",
+        "strip:secret",
+        "allow:members.id",
+        "allow:members.mail",
+        "allow:members.photo",
+    )
+
+
+def test_an_allow_list_at_a_place_holds_for_each_item_and_below_it() -> None:
+    transforms = Transforms(allow=("id",)).at("manager").at("members")
+    body = (
+        b'{"value":[{"members":[{"a":1,"manager":{"id":1,"mail":2}}]},{"members":[]},'
+        b'{"x":{"manager":{"mail":1}}}]}'
+    )
+    assert compile_filter(transforms).apply(body).body == (
+        b'{"value":[{"members":[{"a":1,"manager":{"id":1}}]},{"members":[]},{"x":{"manager":{"mail":1}}}]}'
+    )
+
+
+def test_allow_lists_of_one_place_leave_what_all_of_them_allow() -> None:
+    whole = Transforms(allow=("id", "manager"))
+    parts = (
+        Transforms(allow=("id", "mail")).at("manager").combined(Transforms(allow=("mail", "x")).at("manager"))
+    )
+    body = b'{"id":1,"name":2,"manager":{"id":1,"mail":2,"x":3}}'
+    assert compile_filter(whole.combined(parts)).apply(body).body == b'{"id":1,"manager":{"mail":2}}'
+    narrow = Transforms(allow=("manager.id",)).combined(Transforms(allow=("id", "mail")).at("manager"))
+    assert compile_filter(narrow).apply(body).body == b'{"manager":{"id":1}}'
+
+
+def test_what_is_no_object_at_a_place_with_an_allow_list_goes() -> None:
+    transforms = Transforms(allow=("id",)).at("manager")
+    assert compile_filter(transforms).apply(b'{"manager":"m","id":1}').body == b'{"id":1}'
+    assert compile_filter(transforms).apply(b'{"manager":null,"id":1}').body == b'{"manager":null,"id":1}'
