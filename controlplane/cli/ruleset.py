@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time as clock
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,7 +110,7 @@ def _read(file: Path) -> _Read:
     ruleset = parsed(str(file), text)
     if problems := name_problems(text, ruleset.name):
         raise CommandFailed(INVALID_INPUT, *problem_lines(str(file), problems))
-    return _Read(ruleset, ruleset_advice(text, ruleset))
+    return _Read(ruleset, ruleset_advice(text, ruleset, clock.time()))
 
 
 def read_text(file: Path) -> str:

@@ -402,6 +402,8 @@ def _describe_replay(report: Replayed, seconds: float) -> Iterator[str]:
         yield f"  {report.unclear:{width},} unclear"
     if report.unasked:
         yield f"  {report.unasked:{width},} asked no rule: for tokens, or refused before"
+    for ended in report.ended:
+        yield f"  rule `{ended.rule_id}` ended at {ended.until}: it matches no event from then on"
     yield from report.notes
     for change, title in _TITLES.items():
         groups = [group for group in report.groups if group.change == change]

@@ -281,7 +281,8 @@ async def _publishing(context: OperationContext, actor: Actor, draft: _Draft) ->
     org = await context.resolve.org(actor, "viewer", draft.org)
     may = actor.may("editor", org.org_id)
     # What is to become active doesn't wait for those who only try things out.
-    checked = await (run_change if may else run_trial)(actor, dry_runs.checked, draft.yaml)
+    now = context.clock.wall_ms() / 1000
+    checked = await (run_change if may else run_trial)(actor, dry_runs.checked, draft.yaml, now)
     if checked.problems:
         raise InvalidRequest(*(_describe(problem) for problem in checked.problems))
     if draft.name not in (None, checked.name):

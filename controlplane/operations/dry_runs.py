@@ -118,10 +118,10 @@ class CheckedRuleset(Response):
 @operation("ruleset.check", "POST", "/rulesets/check", changes=False)
 async def check(context: OperationContext, actor: Actor, request: CheckRuleset) -> CheckedRuleset:
     """Validate a ruleset and change nothing: every error by line and column, and what was overlooked."""
-    return await run_trial(actor, checked, request.yaml)
+    return await run_trial(actor, checked, request.yaml, context.clock.wall_ms() / 1000)
 
 
-def checked(text: str) -> CheckedRuleset:
+def checked(text: str, now: float) -> CheckedRuleset:
     try:
         ruleset = parse_ruleset(text)
     except InvalidRuleset as error:
@@ -132,7 +132,7 @@ def checked(text: str) -> CheckedRuleset:
         name=ruleset.name,
         rules=len(ruleset.rules),
         problems=(),
-        warnings=_problems(ruleset_advice(text, ruleset)),
+        warnings=_problems(ruleset_advice(text, ruleset, now)),
     )
 
 

@@ -33,6 +33,7 @@ from controlplane.workshop.replay import (
     Tally,
     Unclear,
 )
+from proxy.policy.ending import moment_text
 from proxy.wire.audit_event import rfc3339
 
 MOST_AT_ONCE: Final = 1_000_000  # events that one request has evaluated
@@ -89,6 +90,13 @@ class ChangeFacts(msgspec.Struct, rename="camel"):
     samples: tuple[SampleFacts, ...]
 
 
+class EndedFacts(msgspec.Struct, rename="camel"):
+    """A rule that ended, by its `until`. Each event is evaluated at its own time."""
+
+    rule_id: str
+    until: str
+
+
 class Replayed(Response):
     """What was counted; `next` leads on where not all of the time has been looked at."""
 
@@ -107,6 +115,7 @@ class Replayed(Response):
     expected: int | None  # about how many there are to look at; with the first request alone
     next: str | None
     notes: tuple[str, ...] = ()  # reasons for an empty result
+    ended: tuple[EndedFacts, ...] = ()  # rules of the draft that matched no more when the time was over
 
 
 # A long replay asks again and again for the same draft.
@@ -146,6 +155,10 @@ async def replay(context: OperationContext, actor: Actor, request: ReplayRuleset
         notes=await without_events(context, actor, selection)
         if not tally.events and not reading.next
         else (),
+        ended=tuple(
+            EndedFacts(rule_id, moment_text(end))
+            for rule_id, end in draft.ended_before(selection.to_ms / 1000)
+        ),
     )
 
 

@@ -89,7 +89,9 @@ class RollBack(RulesetReference):
 async def apply(context: OperationContext, actor: Actor, request: ApplyRuleset) -> AppliedRuleset:
     """Validate a ruleset and activate it as a new version; the ruleset's name is the text's `name`."""
     org = await context.resolve.org(actor, "editor", request.org)
-    name, rules, warnings = await run_change(actor, _read, request.label, request.yaml)
+    name, rules, warnings = await run_change(
+        actor, _read, request.label, request.yaml, context.clock.wall_ms() / 1000
+    )
     # Reading a large text may take long, and the actor's roles may have changed since it began.
     await context.resolve.org(await context.refresh_roles(actor), "editor", org.org_id)
     note, now = _note(request.note), context.clock.wall_ms()
@@ -148,14 +150,14 @@ async def rollback(context: OperationContext, actor: Actor, request: RollBack) -
     return RulesetFacts(ruleset_id=new.ruleset_id, name=new.name, version=new.version)
 
 
-def _read(label: str, yaml: str) -> tuple[str, int, tuple[ProblemFacts, ...]]:
+def _read(label: str, yaml: str, now: float) -> tuple[str, int, tuple[ProblemFacts, ...]]:
     """Name, number of rules and warnings of a sound ruleset. Raises InvalidRequest."""
     ruleset = parsed(label, yaml)
     if problems := name_problems(yaml, ruleset.name):
         raise InvalidRequest(*(problem_line(label, each) for each in problems))
     warnings = tuple(
         ProblemFacts(each.line, each.column, each.where, each.message)
-        for each in ruleset_advice(yaml, ruleset)
+        for each in ruleset_advice(yaml, ruleset, now)
     )
     return ruleset.name, len(ruleset.rules), warnings
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 from controlplane.workshop.look_alikes import look_alikes
 from proxy.policy import yaml_document
 from proxy.policy.canonical import Name
+from proxy.policy.ending import moment_text
 from proxy.policy.paths import PathTree, Pattern, parse_pattern
 from proxy.policy.ruleset import Rule, Ruleset
 from proxy.policy.ruleset_yaml import RulesetProblem, at_most, document_problem
@@ -32,14 +33,16 @@ _NOT_FILTERED = (
     "responses of this path are not JSON: under a filter, only a picture, a sound and one line of text pass, "
     "everything else is 502 filterFailed; allow or block the path in a rule of its own"
 )
+_SOON = 14 * 24 * 3600  # seconds before its end from which a rule is named
 _NO_WORD = "/"  # in a name that stands for a pattern: what only a wildcard covers
 
 _Where = tuple[int | str, ...]
 _Advice = Iterator[tuple[_Where, str]]
 
 
-def ruleset_advice(text: str, ruleset: Ruleset) -> tuple[RulesetProblem, ...]:
-    """`ruleset` is what parse_ruleset made of the text."""
+def ruleset_advice(text: str, ruleset: Ruleset, now: float | None = None) -> tuple[RulesetProblem, ...]:
+    """`ruleset` is what parse_ruleset made of the text. Without `now`, in Unix seconds, no rule counts as
+    ended."""
     document = yaml_document.parse(text)
     raw = cast("dict[str, Any]", document.value)
     kinds = (
@@ -51,6 +54,7 @@ def ruleset_advice(text: str, ruleset: Ruleset) -> tuple[RulesetProblem, ...]:
         _without_version(ruleset),
         _unknown_methods(ruleset),
         look_alikes(ruleset),
+        _ending(ruleset, now),
     )
     problems = [
         document_problem(document, where, message)
@@ -77,6 +81,35 @@ def _unfiltered(ruleset: Ruleset) -> _Advice:
         for place, path in enumerate(rule.match.path):
             if rule.verdict == "filter" and path.rpartition("/")[2].casefold() in _NO_JSON:
                 yield ("rules", at, "match", "path", place), _NOT_FILTERED
+
+
+def _ending(ruleset: Ruleset, now: float | None) -> _Advice:
+    """Rules that have ended, those that end soon, and those whose end opens what they closed."""
+    for at, rule in enumerate(ruleset.rules):
+        if rule.until is None:
+            continue
+        end, moment = rule.until.end, moment_text(rule.until.end)
+        if now is not None and end <= now:
+            yield ("rules", at, "until"), f"this rule ended at {moment}: {_AFTER_THE_END[rule.verdict]}"
+        elif rule.verdict == "block" or (rule.verdict == "filter" and ruleset.default == "allow"):
+            yield ("rules", at, "until"), f"this {rule.verdict} ends by itself at {moment}: {_OPENS}"
+        elif now is not None and end <= now + _SOON:
+            yield ("rules", at, "until"), f"this rule ends at {moment}, {_left(end - now)} from now"
+
+
+_OPENS = "from then on, later rules and the default decide what it closed, and nobody has to agree to that"
+_AFTER_THE_END = {
+    "allow": "it allows nothing any more; remove it, or write a later moment",
+    "filter": "it filters nothing any more: later rules and the default decide; write a later moment",
+    "block": "it blocks nothing any more: later rules and the default decide; leave `until` out",
+    "log_only": "it logs nothing any more; remove it, or write a later moment",
+}
+
+
+def _left(seconds: float) -> str:
+    days, hours = int(seconds // 86400), int(seconds // 3600)
+    number, unit = (days, "day") if days else (hours, "hour")
+    return f"{number} {unit}" + ("" if number == 1 else "s") if number else "less than an hour"
 
 
 def _is_asked_with_a_query(rule: dict[str, Any]) -> bool:
@@ -174,7 +207,8 @@ def _as_name(pattern: Pattern) -> Name:
 
 
 def _always_decides(rule: Rule) -> bool:
-    return rule.verdict != "log_only" and not rule.conditions and rule.ip is None and rule.time is None
+    gates = (rule.ip, rule.time, rule.until)
+    return rule.verdict != "log_only" and not rule.conditions and not any(gates)
 
 
 def _methods(rule: Rule) -> frozenset[str]:

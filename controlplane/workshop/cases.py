@@ -248,8 +248,9 @@ def _left_open(case: _Case, report: Explanation) -> Iterator[_Difference]:
         for attempt in account.attempts
         for finding in attempt.findings
     }
-    if case.time is None and "time" in asked:
-        yield (), f"the rule {asked['time']} asks for the time, and the case has no `time`"
+    for part in ("time", "until"):
+        if case.time is None and part in asked:
+            yield (), f"the rule {asked[part]} asks for the time, and the case has no `time`"
     if case.ip is None and "ip" in asked:
         yield (), f"the rule {asked['ip']} asks for the address, and the case has no `ip`"
 

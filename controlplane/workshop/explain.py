@@ -36,11 +36,12 @@ from proxy.policy.compile import (
 )
 from proxy.policy.conditions import INDETERMINATE, NO, YES, field_values
 from proxy.policy.decision import Decision, Importance, Plan, blocked_by_path
+from proxy.policy.ending import moment_text
 from proxy.policy.facts import Composite, MalformedBody, RequestFacts, ResponseFacts, property_path
 from proxy.policy.filters import Filtered, FilterFailed, compile_filter
 from proxy.policy.plain_responses import NamesHidden, media_type, without_hidden
 from proxy.policy.redirects import ELSEWHERE, is_redirect, leads_elsewhere
-from proxy.policy.ruleset import Condition, IpGate, Rule, Ruleset, TimeGate
+from proxy.policy.ruleset import Condition, IpGate, Rule, Ruleset, TimeGate, Until
 from proxy.policy.scalars import Written
 from proxy.policy.unknown import (
     PartlyKnownRequest,
@@ -88,7 +89,7 @@ class SampleRequest:
 class Finding:
     """One thing that a rule asks, whether it holds, and what the request or response has there."""
 
-    part: str  # path, methods, ip, time, or a condition's source and name
+    part: str  # path, methods, until, ip, time, or a condition's source and name
     asked: str
     held: Held
     found: tuple[str, ...] = ()
@@ -466,6 +467,8 @@ def _part_name(part: Part) -> str:
         return "ip"
     if isinstance(part, TimeGate):
         return "time"
+    if isinstance(part, Until):
+        return "until"
     return f"{part.source} {part.name}".rstrip()
 
 
@@ -476,6 +479,8 @@ def _asked(part: Part) -> str:
         return " and ".join(filter(None, (inside, outside)))
     if isinstance(part, TimeGate):
         return f"{', '.join(part.days)} from {part.start} to {part.end} {part.timezone}"
+    if isinstance(part, Until):
+        return moment_text(part.end)
     return " and ".join(f"{test.operator} {_operand(test.operand)}" for test in part.tests)
 
 
@@ -491,6 +496,8 @@ def _found(part: Part, request: RequestFacts, response: ResponseFacts | None) ->
     if isinstance(part, TimeGate):
         moment = datetime.fromtimestamp(int(request.now), UTC).astimezone(ZoneInfo(part.timezone))
         return (moment.strftime("%a %H:%M").lower(),)
+    if isinstance(part, Until):
+        return (moment_text(int(request.now)),)
     try:
         return tuple(islice(_values(part, request, response), _MOST_FOUND))
     except MalformedBody:

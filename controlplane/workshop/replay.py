@@ -5,6 +5,7 @@ What a request was evaluated then is what its audit event says, not what is made
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -157,6 +158,7 @@ class Rules:
         self._asks_query = any(map(_asks_query, ruleset.rules))
         self._asks_ip = any(rule.ip is not None for rule in ruleset.rules)
         self._asks_time = any(rule.time is not None for rule in ruleset.rules)
+        self._ends = sorted(rule.until.end for rule in ruleset.rules if rule.until is not None)
 
     def plan(self, method: str, target: Target) -> Plan:
         return self._compiled.plan(method, target)
@@ -181,6 +183,7 @@ class Rules:
             target.query if self._asks_query else None,
             event.client_ip if self._asks_ip else None,
             event.time_ms // _MINUTE_MS if self._asks_time else None,
+            bisect_right(self._ends, event.time.timestamp()),
             (event.upstream_status, event.verdict, event.reason) if plan.has_response_rules else None,
             _has_no_body(event),
             is_batch(event.method, target),
@@ -192,12 +195,17 @@ class Replay:
 
     def __init__(self, draft: Ruleset) -> None:
         self._rules = Rules(draft)
+        self._endings = tuple((rule.id, rule.until.end) for rule in draft.rules if rule.until is not None)
         self._possible_facts = PossibleFacts()
         self._known: BoundedMemo[Hashable, Outcome | Unclear] = BoundedMemo(_MOST_KNOWN, None, WhenFull.CLEAR)
 
     @property
     def name(self) -> str:
         return self._rules.name
+
+    def ended_before(self, moment: float) -> tuple[tuple[str, float], ...]:
+        """The rules that have ended by `moment`, each with the moment at which it ended."""
+        return tuple((rule_id, end) for rule_id, end in self._endings if end <= moment)
 
     def evaluate(self, event: Event, former: Rules | None = None) -> Outcome | Unclear:
         """Evaluate an event that reached rules. `former` are the rules that evaluated it then: of all that

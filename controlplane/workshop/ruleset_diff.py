@@ -54,7 +54,7 @@ def _keys(old: Rule, new: Rule) -> tuple[str, ...]:
     }
     pairs["match.methods"] = frozenset(_upper(old)), frozenset(_upper(new))
     pairs["match.path"] = frozenset(old.match.path), frozenset(new.match.path)
-    for key in ("conditions", "ip", "time", "verdict"):
+    for key in ("conditions", "ip", "time", "until", "verdict"):
         pairs[key] = getattr(old, key), getattr(new, key)
     first, second = old.transforms or Transforms(), new.transforms or Transforms()
     pairs["transforms.strip_properties"] = frozenset(first.strip), frozenset(second.strip)

@@ -20,6 +20,7 @@ from proxy.policy.conditions import (
     for_the_log,
 )
 from proxy.policy.decision import NOTHING, Decision, Importance, Lane, Plan, Step
+from proxy.policy.ending import ending_check
 from proxy.policy.facts import RequestFacts
 from proxy.policy.gates import ip_check, time_check
 from proxy.policy.hidden import HiddenProperties, Naming
@@ -27,10 +28,10 @@ from proxy.policy.odata import CERTAIN, KEY, SHADOW
 from proxy.policy.operations import FUNCTION_METHODS, OPERATIONS, key_positions, operation_at
 from proxy.policy.paths import PathTree, Pattern, parse_pattern
 from proxy.policy.queries import QueryGuard
-from proxy.policy.ruleset import DEFAULT_RULE_ID, Condition, IpGate, Rule, Ruleset, TimeGate
+from proxy.policy.ruleset import DEFAULT_RULE_ID, Condition, IpGate, Rule, Ruleset, TimeGate, Until
 from proxy.policy.schemas import NO_SCHEMAS, Schemas
 
-Part = IpGate | TimeGate | Condition
+Part = Until | IpGate | TimeGate | Condition
 _OF_THE_RESPONSE: Final = frozenset(("status", "response_header", "property"))
 CheckOf = Callable[[Part], Check]
 
@@ -350,7 +351,7 @@ def parts_asked(rule: Rule) -> list[Part]:
     # Conditions on bodies last: what is cheaper to ask may spare the parsing.
     conditions = [condition for condition in rule.conditions if condition.source != "param"]
     conditions.sort(key=lambda condition: condition.source in ("body", "property"))
-    gates = [gate for gate in (rule.ip, rule.time) if gate is not None]
+    gates = [gate for gate in (rule.until, rule.ip, rule.time) if gate is not None]
     return [*gates, *conditions]
 
 
@@ -359,6 +360,8 @@ def compile_part(part: Part) -> Check:
         return ip_check(part)
     if isinstance(part, TimeGate):
         return time_check(part)
+    if isinstance(part, Until):
+        return ending_check(part)
     return compile_check(part)
 
 

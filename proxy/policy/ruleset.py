@@ -65,6 +65,12 @@ class TimeGate(msgspec.Struct, frozen=True):
     timezone: str = "UTC"
 
 
+class Until(msgspec.Struct, frozen=True):
+    """A rule matches before `end`, and from then on no more."""
+
+    end: float  # Unix seconds
+
+
 class Rule(msgspec.Struct, frozen=True):
     id: str
     match: Match
@@ -74,6 +80,7 @@ class Rule(msgspec.Struct, frozen=True):
     conditions: tuple[Condition, ...] = ()
     ip: IpGate | None = None
     time: TimeGate | None = None
+    until: Until | None = None
     transforms: Transforms | None = None
     guard_queries: bool = False
 

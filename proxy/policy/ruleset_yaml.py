@@ -31,6 +31,7 @@ from pydantic.config import JsonDict, JsonValue
 
 from proxy.policy import yaml_document
 from proxy.policy.conditions import InvalidRegex, compile_regex
+from proxy.policy.ending import MOMENT, parse_until
 from proxy.policy.gates import minutes, parse_network
 from proxy.policy.paths import InvalidPattern, parse_pattern
 from proxy.policy.ruleset import (
@@ -252,6 +253,11 @@ def _checked_timezone(text: str) -> str:
         raise ValueError(cut(str(error))) from None
 
 
+def _checked_until(text: str) -> str:
+    parse_until(text)
+    return text
+
+
 def _checked_method(text: str) -> str:
     if not _TOKEN.fullmatch(text):
         raise ValueError("a method is a token such as GET")
@@ -314,6 +320,7 @@ _RuleId = Annotated[_WrittenText, AfterValidator(_checked_rule_id), _scalar_like
 _CLOCK = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]"
 _Start = Annotated[_WrittenText, AfterValidator(_checked_start), _text_like(_CLOCK)]
 _End = Annotated[_WrittenText, AfterValidator(_checked_minutes), _text_like(f"{_CLOCK}|24:00")]
+_Until = Annotated[_WrittenText, AfterValidator(_checked_until), _text_like(MOMENT)]
 _Scalar = Annotated[Any, BeforeValidator(_checked_operand), _scalar_like()]
 _Scalars = Annotated[list[Annotated[_Scalar, FEW]], Field(min_length=1, max_length=MAX_OPERANDS)]
 _Day = Annotated[Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"], FEW]
@@ -428,6 +435,9 @@ class _Rule(Shape):
     conditions: list[_Condition] | None = Field(None, description="All must hold.")
     ip: _Ip | None = Field(None, description="Networks or addresses of the client.")
     time: _Time | None = Field(None, description="Days and hours, in a time zone.")
+    until: _Until | None = Field(
+        None, description="The moment from which the rule matches no more: RFC 3339, with its offset."
+    )
     verdict: Literal["allow", "filter", "block", "log_only"] = Field(
         description="What the rule decides where it matches; after log_only the search goes on."
     )
@@ -574,6 +584,8 @@ def _contradictions(value: object) -> _Found:
             yield (*where, "id"), f"the id `{rule_id}` is that of rules[{first_with[rule_id]}] already"
         yield from _transform_contradictions(where, rule)
         yield from _gate_contradictions(where, rule)
+        if "until" in rule and rule["until"] is None:
+            yield (*where, "until"), "`until` needs a moment; leave it out for a rule without an end"
         conditions = rule.get("conditions")
         for index, condition in enumerate(conditions if isinstance(conditions, list) else ()):
             if isinstance(condition, dict):
@@ -691,6 +703,7 @@ def _plain_rule(rule: _Rule) -> Rule:
         conditions=tuple(map(_plain_condition, rule.conditions or ())),
         ip=None if rule.ip is None else IpGate(_tuple(rule.ip.in_), _tuple(rule.ip.not_in)),
         time=None if rule.time is None else _plain_time(rule.time),
+        until=None if rule.until is None else parse_until(rule.until),
         verdict=rule.verdict,
         transforms=None if rule.transforms is None else _plain_transforms(rule.transforms),
         guard_queries=rule.guard_queries,

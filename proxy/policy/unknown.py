@@ -20,7 +20,7 @@ from proxy.policy.compile import CompiledRuleset, Part, compile_part, compile_ru
 from proxy.policy.conditions import INDETERMINATE, NO, YES, Check, when_missing
 from proxy.policy.facts import RequestFacts, ResponseFacts
 from proxy.policy.redaction import MASK
-from proxy.policy.ruleset import Comparison, Condition, IpGate, Ruleset, TimeGate
+from proxy.policy.ruleset import Comparison, Condition, IpGate, Ruleset, TimeGate, Until
 
 RequestPart = Literal["ip", "time", "header", "body"]
 ResponsePart = Literal["status", "response_header", "property"]
@@ -181,7 +181,7 @@ def is_unknown(part: Part, request: RequestFacts, response: ResponseFacts | None
     """Whether the part asks for what isn't known."""
     if not isinstance(request, PartlyKnownRequest):
         return False
-    if isinstance(part, TimeGate):
+    if isinstance(part, TimeGate | Until):
         return "time" in request.unknown
     if isinstance(part, IpGate):
         return "ip" in request.unknown
@@ -216,14 +216,14 @@ def partly_known_rules(ruleset: Ruleset) -> CompiledRuleset:
 def partly_known_check(part: Part) -> Check:
     """As `compile_part` makes it, but of facts that may not be known."""
     known = compile_part(part)
-    if isinstance(part, TimeGate):
+    if isinstance(part, TimeGate | Until):
         return _gate_check(part, known, "the time of the request")
     if isinstance(part, IpGate):
         return _gate_check(part, known, "the client's address")
     return _condition_check(part, known)
 
 
-def _gate_check(gate: IpGate | TimeGate, known: Check, fact: str) -> Check:
+def _gate_check(gate: IpGate | TimeGate | Until, known: Check, fact: str) -> Check:
     def check(request: RequestFacts, response: ResponseFacts | None) -> int:
         if isinstance(request, PartlyKnownRequest) and is_unknown(gate, request, response):
             return _TWO_WAYS[request.possible_facts.ask((gate,), fact, len(_TWO_WAYS))]

@@ -37,10 +37,10 @@ def wait_for(path: str, begun: str | None = None) -> bool:
     return True
 
 
-def read_slowly(path: str, begun: str, label: str, yaml: str) -> Any:
+def read_slowly(path: str, begun: str, label: str, yaml: str, now: float) -> Any:
     """Read a ruleset that is to be applied once the latch is released."""
     wait_for(path, begun)
-    return rulesets._read(label, yaml)
+    return rulesets._read(label, yaml, now)
 
 
 def stubborn() -> None:

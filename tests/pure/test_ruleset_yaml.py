@@ -385,6 +385,7 @@ def test_the_schema_names_every_key() -> None:
         "conditions",
         "ip",
         "time",
+        "until",
         "verdict",
         "transforms",
         "guard_queries",
