@@ -22,6 +22,8 @@ from proxy.agent.proof import description
 from proxy.agent.retry import backoff, jittered
 from proxy.policy import json_text
 from proxy.policy.ruleset import Ruleset
+from proxy.policy.schemas import needs_schemas
+from proxy.rules.schemas import load_models
 from proxy.rules.snapshot import (
     READ,
     App,
@@ -223,7 +225,9 @@ class Sync:
 
     def _restored(self) -> Snapshot | None:
         try:
-            return read_snapshot(self._cache_path)
+            snapshot = read_snapshot(self._cache_path)
+            load_models(snapshot, {})
+            return snapshot
         except FileNotFoundError:
             return None
         except (SnapshotDamaged, OSError) as error:
@@ -289,6 +293,7 @@ class Sync:
             self._refuse_another_time(synced.generated_at)
             readable = self._readable(synced.rulesets)
             snapshot = self._to_snapshot(synced, _etag(response.headers.get("ETag", "")), readable)
+            self._prove_schemas(snapshot)
             return self._in_place(snapshot, readable.problem)
         except _Older as error:
             raise SyncRefused(str(error)) from None
@@ -374,7 +379,23 @@ class Sync:
             proves_unchanged=synced.metadata.proves_unchanged,
             stops=stops,
             read=READ,
+            schemas=self._schemas(synced, rulesets),
         )
+
+    def _schemas(self, synced: SyncAnswer, rulesets: tuple[SnapshotRuleset, ...]) -> dict[str, bytes]:
+        """Return the schemas that the rulesets name: delivered ones, or those of rulesets that stay."""
+        delivered = synced.schemas or {}
+        held = self.snapshot.schemas if self.snapshot is not None else {}
+        wanted = {digest for each in rulesets for digest in each.schemas.values()}
+        found = {digest: delivered.get(digest) or held.get(digest) for digest in sorted(wanted)}
+        return {digest: packed for digest, packed in found.items() if packed is not None}
+
+    def _prove_schemas(self, snapshot: Snapshot) -> None:
+        """Refuse the response if a ruleset names a schema that is missing or does not have its digest."""
+        try:
+            load_models(snapshot, {})
+        except SnapshotDamaged as error:
+            raise SyncRefused(str(error)) from None
 
     def _readable(self, delivered: tuple[SyncRuleset, ...]) -> _Readable:
         """Every ruleset as a model; one whose text is the active one is not parsed again.
@@ -394,13 +415,17 @@ class Sync:
             try:
                 same = as_now and before is not None and before.digest == digest
                 ruleset = before.ruleset if before is not None and same else _parse(each)
+                _require_schemas(each, ruleset)
             except SyncRefused as unreadable:
                 problems.append(str(unreadable))
                 if before is not None:
                     readable.append(before)
                 continue
             readable.append(
-                SnapshotRuleset(each.ruleset_id, each.org_id, each.name, each.version, digest, ruleset)
+                SnapshotRuleset(
+                    *(each.ruleset_id, each.org_id, each.name, each.version, digest, ruleset),
+                    schemas=dict(each.schemas or {}),
+                )
             )
         if problems and not readable and not held:
             raise SyncRefused("; ".join(problems))
@@ -441,6 +466,12 @@ def _parse(delivered: SyncRuleset) -> Ruleset:
             f"ruleset {delivered.name} version {delivered.version} is invalid, line {first.line} column "
             f"{first.column}: {first.where}: {first.message} ({len(invalid.problems)} problems in all)"
         ) from None
+
+
+def _require_schemas(delivered: SyncRuleset, ruleset: Ruleset) -> None:
+    if needs_schemas(ruleset) and not delivered.schemas:
+        what = f"ruleset {delivered.name} version {delivered.version} names things of a schema"
+        raise SyncRefused(f"{what}, and the response does not say of which")
 
 
 def _by_its_age(snapshot: Snapshot, now: float) -> float:

@@ -12,6 +12,7 @@ from typing import Final
 
 from proxy.doctor.hosts import EXPIRES_SOON_DAYS
 from proxy.rules.kill_file import NO_ORDER, read_kill_file
+from proxy.rules.schemas import load_models
 from proxy.rules.snapshot import Snapshot, SnapshotDamaged, read_snapshot
 from proxy.startup.check import (
     certificate_problems,
@@ -137,6 +138,7 @@ def snapshot(settings: Settings, *, running: bool) -> list[Finding]:
     path = settings.rule_sync.cache_path
     try:
         held = read_snapshot(path)
+        load_models(held, {})
     except FileNotFoundError:
         fix = "start the proxy once while the control plane can be reached"
         return [Finding("snapshot", "warn", f"{path}: none yet; without it no request is served", fix)]

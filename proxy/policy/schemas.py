@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from proxy.policy.resource_model import ResourceModel
 from proxy.policy.ruleset import Ruleset
+
+_ROOT: Final = re.compile(r"/|(?:/[A-Za-z0-9_~-][A-Za-z0-9._~-]*){1,8}")
+_LONGEST_ROOT: Final = 200
+
+
+class InvalidRoot(ValueError):
+    """A text that is not the root path of a service."""
+
+
+def folded_root(text: str) -> str:
+    """Return the root path in lower case, such as `/v1.0`. Raise InvalidRoot for any other text."""
+    root = text.rstrip("/") or "/"
+    if len(root) > _LONGEST_ROOT or not text.startswith("/") or _ROOT.fullmatch(root) is None:
+        raise InvalidRoot(f"{text[:_LONGEST_ROOT]!r} is not the root path of a service, such as /v1.0")
+    return root.lower()
+
+
+def root_segments(root: str) -> tuple[str, ...]:
+    """Return the segments of a folded root path: none for `/`."""
+    return tuple(root[1:].split("/")) if root != "/" else ()
 
 
 class Schemas:

@@ -4,6 +4,10 @@ The file is one line `graphward-snapshot <format> <sha256 of the rest>` and a JS
 rename, so a reader finds the old one or the new one. Whatever else it finds, a flipped bit or half a
 file, is SnapshotDamaged and nothing of it is used.
 
+The schemas that rulesets name are in the same file, deflated. A kill, a full disk or a copied file can not
+part them from their rulesets. Such a file has format 2, which a release without schemas refuses. That release
+would overlook the words that need a schema.
+
 Staleness: the file's modification time is the time of the last good sync, an unchanged response included
 (`mark_synced`), and becomes `Snapshot.synced_at` on reading. A worker measures MaxStalenessSeconds from
 there when it starts; afterwards each `Rules` message restarts the measure on its monotonic clock, so
@@ -24,13 +28,14 @@ from proxy.policy.ruleset import Rule, Ruleset
 from proxy.process.own_process import give_to_owner_of, make_directory
 from proxy.rules.stops import NOTHING_STOPPED, Stops
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
+_FORMAT_WITHOUT_SCHEMAS: Final = 1
 # Grows with each optional member of a sync response that this release reads and the last did not, and with
 # each change to how the text of a ruleset is read.
-READ: Final = 2
+READ: Final = 3
 _CLOCK_LEEWAY_SECONDS: Final = 60.0  # by which a clock may be set back without a word
 _ANY_FORMAT: Final = re.compile(rb"graphward-snapshot ([0-9]{1,9}) ")
-_FIRST_LINE: Final = re.compile(rb"graphward-snapshot 1 ([0-9a-f]{64})\n")
+_FIRST_LINE: Final = re.compile(rb"graphward-snapshot [12] ([0-9a-f]{64})\n")
 _FIRST_LINE_BYTES: Final = len(b"graphward-snapshot 1 \n") + 64
 # For a write of a megabyte the kernel looks for memory in as large a piece. A virtual machine that returns
 # unused memory to its host is given such a piece again, at 14 ms instead of 1.5 (bench/test_audit.py).
@@ -56,6 +61,7 @@ class SnapshotRuleset(msgspec.Struct, frozen=True):
     version: int
     digest: str  # of the YAML text, so that an unchanged one is not parsed again
     ruleset: Ruleset
+    schemas: dict[str, str] = {}  # digest of the schema of each root path that the rules name things of
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -72,10 +78,19 @@ class Snapshot(msgspec.Struct, frozen=True):
     proves_unchanged: bool = False  # the control plane has to prove which version a 304 is about
     stops: Stops = NOTHING_STOPPED
     read: int = 0  # READ of the release that read the sync response
+    schemas: dict[str, bytes] = {}  # deflated schemas that the rulesets name, by their digest
 
     @property
     def rule_count(self) -> int:
         return sum(len(held.ruleset.rules) for held in self.rulesets)
+
+    def missing_schemas(self) -> str:
+        """Return which schema a ruleset names that the snapshot does not have; an empty text if none."""
+        for held in self.rulesets:
+            for root, digest in held.schemas.items():
+                if digest not in self.schemas:
+                    return f"ruleset {held.name} needs schema {digest[:12]} of {root}, which is missing"
+        return ""
 
     def age_at(self, now: float) -> float:
         """Seconds since the control plane confirmed it, by this Unix time. Infinite for one of a later time,
@@ -112,7 +127,9 @@ S = TypeVar("S", bound=msgspec.Struct)
 def write_snapshot(path: Path, snapshot: Snapshot) -> None:
     body = _encoder.encode(snapshot)
     digest = hashlib.sha256(body).hexdigest().encode()
-    write_by_rename(path, b"graphward-snapshot %d %b\n" % (_FORMAT, digest) + body)
+    names_schemas = any(held.schemas for held in snapshot.rulesets)
+    format_ = _FORMAT if names_schemas else _FORMAT_WITHOUT_SCHEMAS
+    write_by_rename(path, b"graphward-snapshot %d %b\n" % (format_, digest) + body)
     mark_synced(path, snapshot.synced_at)
 
 
@@ -141,7 +158,10 @@ def read_snapshot(path: Path, pause: Callable[[], None] = lambda: None) -> Snaps
         rulesets = tuple(_whole_entry(entry, pause) for entry in outline.rulesets)
     except msgspec.DecodeError as error:
         raise SnapshotDamaged(f"{path}: {error}") from error
-    return _as(Snapshot, outline, rulesets=rulesets, synced_at=synced_at)
+    snapshot = _as(Snapshot, outline, rulesets=rulesets, synced_at=synced_at)
+    if missing := snapshot.missing_schemas():
+        raise SnapshotDamaged(f"{path}: {missing}")
+    return snapshot
 
 
 def _whole_entry(entry: _OutlinedEntry, pause: Callable[[], None]) -> SnapshotRuleset:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from proxy.config import Address
 from proxy.config.tls import client_tls, server_tls
 from proxy.process.own_process import foreign
+from proxy.rules.schemas import load_models
 from proxy.rules.snapshot import SnapshotDamaged, read_snapshot
 from proxy.startup.settings import Settings
 from proxy.startup.signing_key import MIN_BYTES, key_in
@@ -124,7 +125,7 @@ def signing_key_problems(settings: Settings) -> Iterator[str]:
 
 def _snapshot(path: Path) -> Iterator[str]:
     try:
-        read_snapshot(path)
+        load_models(read_snapshot(path), {})
     except FileNotFoundError:
         return  # the first start has none
     except SnapshotDamaged as error:

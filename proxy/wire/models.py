@@ -49,6 +49,9 @@ class SyncRuleset(msgspec.Struct, frozen=True, rename="camel"):
     name: str
     version: int
     yaml: str
+    schemas: dict[str, str] | msgspec.UnsetType = (
+        msgspec.UNSET
+    )  # digest by root path, for rules that name things
 
 
 class SyncMetadata(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -65,6 +68,8 @@ class SyncAnswer(msgspec.Struct, frozen=True, rename="camel"):
     rulesets: tuple[SyncRuleset, ...]
     metadata: SyncMetadata = SyncMetadata()
     stops: SyncStops | msgspec.UnsetType = msgspec.UNSET  # left out where nothing is stopped
+    # Deflated schemas by their digest, as base64 in JSON: each that a ruleset names.
+    schemas: dict[str, bytes] | msgspec.UnsetType = msgspec.UNSET
 
 
 CheckStatus = Literal["ok", "degraded", "failed"]

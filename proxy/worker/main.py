@@ -54,6 +54,7 @@ from proxy.ipc.counters import (
 from proxy.policy import interpretations
 from proxy.policy.gates import parse_network
 from proxy.rules.kill_file import NO_ORDER, KillOrder, read_kill_file
+from proxy.rules.schemas import load_models
 from proxy.rules.snapshot import Snapshot, SnapshotDamaged, read_snapshot
 from proxy.rules.stops import NOTHING_STOPPED, Stops
 from proxy.server.callers.rulebook import Rulebook, build_rulebook
@@ -359,6 +360,8 @@ class Worker:
         path = self._settings.rule_sync.cache_path
         try:
             snapshot = await loop.run_in_executor(self._files, read_snapshot, path, _give_way)
+            known = self._context.rulebook.models
+            models = await loop.run_in_executor(self._files, load_models, snapshot, known)
         except FileNotFoundError:
             return
         except (SnapshotDamaged, OSError) as error:
@@ -369,8 +372,8 @@ class Worker:
         self._unusable = ""
         if self._is_active(snapshot.generation):
             return
-        rulebook = await build_rulebook(snapshot, self._context.rulebook, self._credentials)
-        self._snapshot = msgspec.structs.replace(snapshot, rulesets=())  # those are large
+        rulebook = await build_rulebook(snapshot, self._context.rulebook, self._credentials, models)
+        self._snapshot = msgspec.structs.replace(snapshot, rulesets=(), schemas={})  # those are large
         self._activate(rulebook)
         is_active = self._received_rules is not None and self._is_active(self._received_rules.generation)
         by_its_file = loop.time() - snapshot.age_at(time.time())

@@ -139,7 +139,7 @@ def test_the_snapshot_of_a_release_is_in_force_at_once(files: Path) -> None:
 def test_a_snapshot_of_a_later_release_is_not_used_and_named(files: Path) -> None:
     path = files / "snapshot.json"
     write_snapshot(path, read_snapshot(path))
-    path.write_bytes(path.read_bytes().replace(b"graphward-snapshot 1 ", b"graphward-snapshot 2 ", 1))
+    path.write_bytes(path.read_bytes().replace(b"graphward-snapshot 1 ", b"graphward-snapshot 3 ", 1))
     before = contents(files)
     with pytest.raises(SnapshotDamaged, match=f"{re.escape(str(path))}: written by a newer release"):
         read_snapshot(path)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from proxy.policy.compile import CompiledRuleset, Entry, compile_in_slices
 from proxy.policy.paths import Node, take_apart
+from proxy.policy.resource_model import ResourceModel
 from proxy.policy.ruleset import Ruleset
+from proxy.policy.schemas import Schemas
+from proxy.rules.schemas import load_models, schemas_of
 from proxy.rules.snapshot import Snapshot
 from proxy.rules.stops import NOTHING_STOPPED, Stops
 from proxy.server.callers.shadow import ShadowRules
@@ -33,18 +36,21 @@ class Caller:
     shadow: ShadowRules | None = None
 
 
+Sources = tuple[str, Mapping[str, str]]
+"""What a ruleset was compiled from: the digest of its text, and the digest of the schema of each root."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Rulebook:
     """One snapshot, ready to evaluate by. Replaced whole, never changed."""
 
     callers: dict[str, Caller] = field(default_factory=dict)
-    compiled: dict[tuple[str, int], tuple[str, CompiledRuleset]] = field(
-        default_factory=dict
-    )  # with the digest
+    compiled: dict[tuple[str, int], tuple[Sources, CompiledRuleset]] = field(default_factory=dict)
     version: str = ""
     loaded: bool = False
     credentials: frozenset[UpstreamCredential] = frozenset()  # of callers that may call
     stops: Stops = NOTHING_STOPPED  # of the snapshot and of the local file
+    models: Mapping[str, ResourceModel] = field(default_factory=dict)  # by digest, shared by all rulesets
 
     @property
     def rule_count(self) -> int:
@@ -52,29 +58,42 @@ class Rulebook:
 
 
 async def build_rulebook(
-    snapshot: Snapshot, previous: Rulebook, credentials: UpstreamCredentials
+    snapshot: Snapshot,
+    previous: Rulebook,
+    credentials: UpstreamCredentials,
+    models: Mapping[str, ResourceModel] | None = None,
 ) -> Rulebook:
     """Compiles what changed since `previous`, letting the event loop breathe between slices of the work.
+
+    `models` are those that `load_models` returns for the snapshot. Raise SnapshotDamaged if one is missing.
 
     The collector rests meanwhile, and what was made is then out of its sight: walking ten thousand rules
     again and again would stall requests for a tenth of a second each time.
     """
     gc.disable()
     try:
-        return await _build(snapshot, previous, credentials)
+        if models is None:
+            models = load_models(snapshot, previous.models)
+        return await _build(snapshot, previous, credentials, models)
     finally:
         gc.freeze()
         gc.enable()
 
 
-async def _build(snapshot: Snapshot, previous: Rulebook, credentials: UpstreamCredentials) -> Rulebook:
-    compiled: dict[tuple[str, int], tuple[str, CompiledRuleset]] = {}
+async def _build(
+    snapshot: Snapshot,
+    previous: Rulebook,
+    credentials: UpstreamCredentials,
+    models: Mapping[str, ResourceModel],
+) -> Rulebook:
+    compiled: dict[tuple[str, int], tuple[Sources, CompiledRuleset]] = {}
     by_id: dict[str, tuple[CompiledRuleset, int]] = {}
     for entry in snapshot.rulesets:
         key = (entry.ruleset_id, entry.version)
         known = previous.compiled.get(key)
-        if known is None or known[0] != entry.digest:
-            known = (entry.digest, await _compile(entry.ruleset))
+        sources: Sources = (entry.digest, entry.schemas)
+        if known is None or known[0] != sources:
+            known = (sources, await _compile(entry.ruleset, schemas_of(entry.schemas, models)))
         compiled[key] = known
         by_id[entry.ruleset_id] = (known[1], entry.version)
     shadows = {
@@ -98,11 +117,17 @@ async def _build(snapshot: Snapshot, previous: Rulebook, credentials: UpstreamCr
             shadow=shadows.get(app.shadow_ruleset_id or ""),
         )
     used = frozenset(each.credential for each in callers.values() if each.enabled)
-    return Rulebook(callers, compiled, snapshot.version, loaded=True, credentials=used, stops=snapshot.stops)
+    return Rulebook(
+        *(callers, compiled, snapshot.version),
+        loaded=True,
+        credentials=used,
+        stops=snapshot.stops,
+        models=models,
+    )
 
 
-async def _compile(ruleset: Ruleset) -> CompiledRuleset:
-    slices = compile_in_slices(ruleset)
+async def _compile(ruleset: Ruleset, schemas: Schemas) -> CompiledRuleset:
+    slices = compile_in_slices(ruleset, schemas=schemas)
     while True:
         try:
             next(slices)

@@ -1,0 +1,37 @@
+"""The deflated form in which a schema is stored and sent."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+from proxy.policy.resource_model import MAX_BYTES, DamagedModel, ResourceModel
+
+MAX_PACKED_BYTES: Final = 4 * 1024 * 1024  # size of one schema; that of Microsoft Graph's v1.0 has 0.1 MB
+_LEVEL: Final = 9
+
+
+def pack(flat: bytes) -> bytes:
+    """Return the deflated form of a flat form."""
+    return zlib.compress(flat, _LEVEL)
+
+
+def unpack(packed: bytes) -> bytes:
+    """Return the flat form. Raise DamagedModel if the bytes cannot be inflated or are too large."""
+    if len(packed) > MAX_PACKED_BYTES:
+        raise DamagedModel(f"the schema has more than {MAX_PACKED_BYTES} deflated bytes")
+    inflater = zlib.decompressobj()
+    try:
+        flat = inflater.decompress(packed, MAX_BYTES + 1)
+    except zlib.error:
+        raise DamagedModel("the bytes of the schema cannot be inflated") from None
+    if len(flat) > MAX_BYTES:
+        raise DamagedModel(f"the schema has more than {MAX_BYTES} bytes")
+    if not inflater.eof or inflater.unused_data:
+        raise DamagedModel("the bytes of the schema are cut off, or others follow them")
+    return flat
+
+
+def load(packed: bytes, digest: str) -> ResourceModel:
+    """Return the schema with this digest. Raise DamagedModel if the bytes are not its deflated form."""
+    return ResourceModel(unpack(packed), digest)
