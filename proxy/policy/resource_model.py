@@ -153,6 +153,10 @@ class ResourceModel:
             type_ = words[self._types + TYPE_WORDS * type_ + 2] - 1
         return _NO, _NO
 
+    def members_of(self, type_: int) -> tuple[int, int]:
+        """Return the range of the members that the type itself declares."""
+        return self._words[self._types + TYPE_WORDS * type_ + 4], self._end_of(type_)
+
     def root_of(self, name: int) -> int:
         root = self._first(self._roots, ROOT_WORDS, 0, self.roots, name)
         return root if root < self.roots and self._words[self._roots + ROOT_WORDS * root] == name else _NO

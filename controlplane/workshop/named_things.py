@@ -1,0 +1,127 @@
+"""Find the thing of a schema that a path of a rule names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from controlplane.workshop.schema_graph import SchemaGraph
+from proxy.policy import reached
+from proxy.policy.paths import Pattern
+from proxy.policy.reached import reaches
+from proxy.policy.resource_model import ACTION, CONTAINED, ENTITY, ResourceModel
+
+SAMPLE_ID: Final = "id1"  # the key of each example
+_LONGEST_PREFIX: Final = 4  # segments before a root of the schema; Microsoft Graph has one, its version
+_VERSION: Final = "v1.0"  # stands in examples for a wildcard in its place
+
+
+class ThingKind(StrEnum):
+    TYPE = "type"
+    RELATION = "relation"
+    PROPERTY = "property"
+    OPERATION = "operation"
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """`type` is the type itself, the owner of the member, or the type that the operation binds to (-1: none).
+
+    `word` names it as a rule does: `message`, `group.members`, `driveItem.content`, `addPassword`.
+    """
+
+    kind: ThingKind
+    word: str
+    type: int
+    member: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class NamedThing:
+    """The thing with the segments before the root of the schema, and an address of it behind them.
+
+    `leads_to` is the type at the address, or -1. `many` is True for a collection.
+    """
+
+    thing: Thing
+    prefix: tuple[str, ...]
+    address: tuple[str, ...]
+    leads_to: int
+    many: bool
+
+
+def thing_of(graph: SchemaGraph, pattern: Pattern) -> NamedThing | None:
+    """Return what a pattern names, or None if the schema has nothing at this path."""
+    words = [word if word is not None else SAMPLE_ID for word in pattern.segments]
+    for at in range(min(len(words), _LONGEST_PREFIX)):
+        steps = reaches(graph.model, words[at:])
+        if not steps or steps[0].kind == reached.INDETERMINATE:
+            continue
+        thing = _thing(graph, steps)
+        if thing is None:
+            return None
+        prefix = tuple(word if word is not None else _VERSION for word in pattern.segments[:at])
+        return NamedThing(
+            thing, prefix, _spelled(graph.model, steps, words[at:]), steps[-1].type, steps[-1].collection
+        )
+    return None
+
+
+def _thing(graph: SchemaGraph, steps: tuple[reached.Step, ...]) -> Thing | None:
+    model = graph.model
+    last = len(steps) - 1
+    while last > 0 and steps[last].kind in (reached.OPTION, reached.CAST, reached.KEY):
+        last -= 1
+    step = steps[last]
+    if steps[-1].kind == reached.INDETERMINATE:
+        return None
+    if step.kind == reached.OPERATION:
+        operation = step.operations[0]
+        is_function = not model.operation_flags(operation) & ACTION
+        if is_function and step.type >= 0 and model.type_flags(step.type) & ENTITY:
+            return type_thing(model, step.type)  # `/users/delta` names users
+        word = model.operation_name(operation)
+        return Thing(ThingKind.OPERATION, word, model.operation_binds(operation), operation)
+    if step.kind == reached.RELATION and not _is_of_one_type(graph, step):
+        return _member(model, ThingKind.RELATION, step)
+    if step.kind in (reached.PROPERTY, reached.CONTENT):
+        return _member(model, ThingKind.PROPERTY, step)
+    return type_thing(model, step.type)
+
+
+def _is_of_one_type(graph: SchemaGraph, step: reached.Step) -> bool:
+    """Return True if objects of the relation's target are what the relation names.
+
+    `/users/{id}/messages` names messages, but `/groups/{id}/members` names a relation between objects that
+    have other addresses.
+    """
+    return bool(graph.model.member_flags(step.member) & CONTAINED) or not graph.has_derived(step.type)
+
+
+def _member(model: ResourceModel, kind: ThingKind, step: reached.Step) -> Thing:
+    word = f"{simple_name(model, step.owner)}.{model.member_name(step.member)}"
+    return Thing(kind, word, step.owner, step.member)
+
+
+def type_thing(model: ResourceModel, type_: int) -> Thing | None:
+    return Thing(ThingKind.TYPE, simple_name(model, type_), type_) if type_ >= 0 else None
+
+
+def simple_name(model: ResourceModel, type_: int) -> str:
+    return model.type_name(type_).rpartition(".")[2]
+
+
+def _spelled(model: ResourceModel, steps: tuple[reached.Step, ...], words: list[str]) -> tuple[str, ...]:
+    """Return the segments in the letter case that the schema has for them."""
+    spelled: list[str] = []
+    for step, word in zip(steps, words, strict=True):
+        if step.kind == reached.ROOT:
+            spelled.append(model.root_name(step.member))
+        elif step.owner >= 0:
+            spelled.append(model.member_name(step.member))
+        elif step.kind == reached.OPERATION:
+            spelled.append(model.operation_name(step.operations[0]))
+        else:
+            spelled.append(word)
+    return tuple(spelled)

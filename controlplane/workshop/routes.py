@@ -1,0 +1,288 @@
+"""List the routes that a ruleset leaves open to the things that its rules name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from controlplane.workshop.named_things import SAMPLE_ID, NamedThing, Thing, ThingKind, thing_of
+from controlplane.workshop.route_enumeration import Example, Route, RouteEnumeration, RouteKind
+from controlplane.workshop.schema_graph import Edge, SchemaGraph
+from proxy.policy.canonical import MalformedTarget, canonicalise
+from proxy.policy.compile import CompiledRuleset, compile_ruleset
+from proxy.policy.decision import Decision, RequestFacts
+from proxy.policy.paths import parse_pattern
+from proxy.policy.resource_model import ResourceModel
+from proxy.policy.ruleset import Rule, Ruleset
+from proxy.policy.transforms import Transforms, covers
+
+MAX_ROUTES: Final = 10_000  # routes of one rule that are evaluated
+MAX_REQUESTS: Final = 200_000  # examples of one ruleset that are evaluated: some 10 s
+_JSON: Final = ((b"content-type", b"application/json"),)
+_SAMPLED: Final = frozenset(("query",))  # sources of conditions that an example can meet
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRoute:
+    """A route with the example that a rule's verdict does not hold for, and the rule that decides it."""
+
+    kind: RouteKind
+    template: str
+    example: Example
+    verdict: str
+    decided_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """A navigation that comes through a rule by `$expand`. `hidden_by` has the indexes of the rules that
+    block or filter its target."""
+
+    navigation: str
+    example: Example
+    hidden_by: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RuleRoutes:
+    """The routes to the things that one rule names. `cut` is True if there are more than MAX_ROUTES."""
+
+    index: int
+    things: tuple[str, ...]
+    routes: int
+    cut: bool
+    open: tuple[OpenRoute, ...]
+    closed_by: str
+    passing: tuple[Passing, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RoutesReport:
+    """`unknown` has the paths that lead nowhere in the schema, by rule and position. `skipped` counts the
+    rules that were not examined because the ruleset has too many routes."""
+
+    rules: tuple[RuleRoutes, ...]
+    unknown: tuple[tuple[int, int], ...]
+    skipped: int
+
+
+def routes_of(
+    ruleset: Ruleset, model: ResourceModel, *, through_references: bool = False, only: str | None = None
+) -> RoutesReport:
+    """Return the open routes of each rule, or of the rule with the id `only`."""
+    return _Examination(ruleset, model, through_references).report(only)
+
+
+class _Examination:
+    """One ruleset against one schema. Address and time gates count as met."""
+
+    def __init__(self, ruleset: Ruleset, model: ResourceModel, through_references: bool) -> None:
+        self._graph = SchemaGraph(model)
+        self._enumeration = RouteEnumeration(self._graph, through_references=through_references)
+        self._ruleset = msgspec.structs.replace(
+            ruleset, rules=tuple(msgspec.structs.replace(rule, ip=None, time=None) for rule in ruleset.rules)
+        )
+        self._compiled = compile_ruleset(self._ruleset)
+        self._left = MAX_REQUESTS
+        self._unknown: list[tuple[int, int]] = []
+        self._named = tuple(tuple(self._things_of(at, rule)) for at, rule in enumerate(ruleset.rules))
+
+    def report(self, only: str | None) -> RoutesReport:
+        found: list[RuleRoutes] = []
+        skipped = 0
+        for index, rule in enumerate(self._ruleset.rules):
+            if rule.verdict == "log_only" or (only is not None and rule.id != only) or not self._named[index]:
+                continue
+            if self._left <= 0:
+                skipped += 1
+                continue
+            examined = self._examined(index, rule)
+            if examined is not None:
+                found.append(examined)
+        return RoutesReport(tuple(found), tuple(self._unknown), skipped)
+
+    def _things_of(self, index: int, rule: Rule) -> Iterator[NamedThing]:
+        for at, path in enumerate(rule.match.path):
+            for pattern in parse_pattern(path):
+                if not any(pattern.segments[1:]):
+                    continue  # wildcards alone name nothing
+                named = thing_of(self._graph, pattern)
+                if named is None:
+                    self._unknown.append((index, at))
+                else:
+                    yield named
+
+    def _examined(self, index: int, rule: Rule) -> RuleRoutes | None:
+        compiled = self._compiled_for(index, rule)
+        things = tuple(dict.fromkeys(named.thing.word for named in self._named[index]))
+        passing = tuple(self._passing(index, rule, compiled))
+        if rule.verdict == "allow":
+            return RuleRoutes(index, things, 0, False, (), "", passing) if passing else None
+        if not self._holds_at_its_own_path(index, rule, compiled):
+            return None
+        opened: list[OpenRoute] = []
+        count, routes = 0, self._routes(index, rule)
+        for route in islice(routes, MAX_ROUTES):
+            count += 1
+            found = self._open(route, rule, compiled)
+            if found is not None:
+                opened.append(found)
+        cut = next(routes, None) is not None
+        closed_by = _closing_match([named.thing for named in self._named[index]])
+        return RuleRoutes(index, things, count, cut, tuple(opened), closed_by, passing)
+
+    def _compiled_for(self, index: int, rule: Rule) -> CompiledRuleset:
+        """Return the ruleset with the rule's conditions taken for met, except those on the query."""
+        kept = tuple(each for each in rule.conditions if each.source in _SAMPLED)
+        if len(kept) == len(rule.conditions):
+            return self._compiled
+        rules = list(self._ruleset.rules)
+        rules[index] = msgspec.structs.replace(rule, conditions=kept)
+        return compile_ruleset(msgspec.structs.replace(self._ruleset, rules=tuple(rules)))
+
+    def _routes(self, index: int, rule: Rule) -> Iterator[Route]:
+        """Yield each route to one of the rule's things once."""
+        seen: set[tuple[RouteKind, str]] = set()
+        known: set[tuple[Thing, tuple[str, ...]]] = set()
+        methods = frozenset(method.upper() for method in rule.match.methods)
+        for named in self._named[index]:
+            if (named.thing, named.prefix) in known:
+                continue
+            known.add((named.thing, named.prefix))
+            for route in self._enumeration.routes(named, methods):
+                if (route.kind, route.template) not in seen:
+                    seen.add((route.kind, route.template))
+                    yield route
+
+    def _holds_at_its_own_path(self, index: int, rule: Rule, compiled: CompiledRuleset) -> bool:
+        """Return False if a condition or another rule decides even at the paths that the rule names."""
+        for named in self._named[index]:
+            for example in own_examples(named, rule.match.methods):
+                decision = self._decided(example, compiled)
+                if decision is None:
+                    continue
+                deciding = (*decision.rule_ids, *_response_rules(example, compiled))
+                if rule.id in deciding and self._is_as_strict(rule, decision, example, compiled):
+                    return True
+        return False
+
+    def _open(self, route: Route, rule: Rule, compiled: CompiledRuleset) -> OpenRoute | None:
+        for example in route.examples:
+            decision = self._decided(example, compiled)
+            if decision is not None and not self._is_as_strict(rule, decision, example, compiled):
+                return OpenRoute(route.kind, route.template, example, decision.verdict, decision.rule_id)
+        return None
+
+    def _decided(self, example: Example, compiled: CompiledRuleset) -> Decision | None:
+        """Return what the proxy decides, or None if it refuses the request."""
+        self._left -= 1
+        body = None if example.body is None else example.body.encode()
+        try:
+            facts = RequestFacts(example.method, canonicalise(example.target), _JSON, "", 0.0, body)
+            return compiled.plan(example.method, facts.target).decide(facts)
+        except MalformedTarget:
+            return None
+
+    def _is_as_strict(
+        self, rule: Rule, decision: Decision, example: Example, compiled: CompiledRuleset
+    ) -> bool:
+        if decision.verdict == "block":
+            return True
+        if rule.when == "response":
+            return rule.id in _response_rules(example, compiled)
+        if rule.verdict != "filter" or decision.verdict != "filter" or decision.transforms is None:
+            return False
+        return rule.transforms is None or _hides_as_much(decision.transforms, rule.transforms)
+
+    # Navigations that come through a rule that lets requests pass.
+
+    def _passing(self, index: int, rule: Rule, compiled: CompiledRuleset) -> Iterator[Passing]:
+        """Yield the navigations that `$expand` brings through an allow or a filter, beyond what it names."""
+        methods = {method.upper() for method in rule.match.methods}
+        if rule.verdict == "block" or rule.when == "response" or (methods and "GET" not in methods):
+            return
+        seen: set[str] = set()
+        for named in self._named[index]:
+            if named.leads_to < 0:
+                continue
+            for edge in self._graph.edges(named.leads_to):
+                name = edge.segments[-1]
+                if not edge.expandable or name in seen:
+                    continue
+                hidden_by = tuple(self._hiding(index, edge))
+                target = "/" + "/".join((*named.prefix, *named.address)) + f"?$expand={name}"
+                example = Example("GET", target)
+                if (hidden_by or self._ruleset.default == "block") and self._passes(
+                    rule, name, example, compiled
+                ):
+                    seen.add(name)
+                    yield Passing(name, example, hidden_by)
+
+    def _passes(self, rule: Rule, name: str, example: Example, compiled: CompiledRuleset) -> bool:
+        decision = self._decided(example, compiled)
+        if decision is None or decision.verdict == "block" or rule.id not in decision.rule_ids:
+            return False
+        return decision.transforms is None or _shows(decision.transforms, name)
+
+    def _hiding(self, index: int, edge: Edge) -> Iterator[int]:
+        """Yield the rules that block or filter what a navigation leads to."""
+        for at, rule in enumerate(self._ruleset.rules):
+            if at == index or rule.verdict not in ("block", "filter"):
+                continue
+            if any(self._is_about(named.thing, edge) for named in self._named[at]):
+                yield at
+
+    def _is_about(self, thing: Thing, edge: Edge) -> bool:
+        if thing.kind is ThingKind.TYPE:
+            return self._graph.may_be(edge.target, thing.type)
+        return thing.kind is ThingKind.RELATION and thing.member == edge.member
+
+
+def own_examples(named: NamedThing, methods: tuple[str, ...]) -> Iterator[Example]:
+    """Yield requests at an address that the rule itself names, and of one object if that is a collection."""
+    address = (*named.prefix, *named.address)
+    for method in methods or ("GET", "POST"):
+        for segments in (address, (*address, SAMPLE_ID)) if named.many else (address,):
+            yield Example(method.upper(), "/" + "/".join(segments))
+
+
+def _response_rules(example: Example, compiled: CompiledRuleset) -> set[str]:
+    readings = canonicalise(example.target).readings
+    return {
+        candidate.entry.compiled.rule.id
+        for reading in readings
+        for candidate in compiled.candidates(reading, example.method, {})
+        if candidate.entry.compiled.on_response and candidate.entry.compiled.concerns(example.method)
+    }
+
+
+def _hides_as_much(found: Transforms, wanted: Transforms) -> bool:
+    """Return True if nothing that `wanted` hides is shown by `found`."""
+    if wanted.allow is not None:
+        if found.allow is None:
+            return False
+        if not all(any(covers(kept, path) for kept in wanted.allow) for path in found.allow):
+            return False
+    return all(not _shows(found, path) for path in wanted.strip)
+
+
+def _shows(transforms: Transforms, path: str) -> bool:
+    """Return True if a property is left in the response, or a part of it."""
+    if any(covers(stripped, path) for stripped in transforms.strip):
+        return False
+    if transforms.allow is None:
+        return True
+    return any(covers(kept, path) or covers(path, kept) for kept in transforms.allow)
+
+
+def _closing_match(things: list[Thing]) -> str:
+    """Return the match of a rule that closes all routes to the things."""
+    operations = dict.fromkeys(each.word for each in things if each.kind is ThingKind.OPERATION)
+    resources = dict.fromkeys(each.word for each in things if each.kind is not ThingKind.OPERATION)
+    parts = [f"resource: [{', '.join(resources)}]"] if resources else []
+    parts += [f"operation: [{', '.join(operations)}]"] if operations else []
+    return f"match: {{{', '.join(parts)}}}"

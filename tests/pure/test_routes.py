@@ -1,0 +1,412 @@
+"""The routes to what a rule names are enumerated by the schema, and the open ones are found."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from controlplane.model.flat_form import encode
+from controlplane.model.metadata import parse
+from controlplane.workshop.named_things import thing_of
+from controlplane.workshop.route_enumeration import Route, RouteEnumeration, RouteKind
+from controlplane.workshop.routes import RoutesReport, routes_of
+from controlplane.workshop.schema_graph import SchemaGraph
+from proxy.policy.paths import parse_pattern
+from proxy.policy.resource_model import ResourceModel
+from proxy.policy.ruleset_yaml import parse_ruleset
+from tests.pure.model_schema import document
+from tests.pure.test_resource_model import MODEL, load
+
+GRAPH: Final = SchemaGraph(MODEL)
+
+# What the special requests of Microsoft Graph need.
+SPECIAL: Final = load(
+    encode(
+        parse(
+            document(
+                """
+<EntityType Name="user"><Property Name="id" Type="Edm.String"/>
+  <NavigationProperty Name="messages" Type="Collection(microsoft.graph.message)" ContainsTarget="true"/>
+  <NavigationProperty Name="drive" Type="microsoft.graph.driveItem" ContainsTarget="true"/></EntityType>
+<EntityType Name="message"><Property Name="id" Type="Edm.String"/></EntityType>
+<EntityType Name="driveItem"><Property Name="content" Type="Edm.Stream"/></EntityType>
+<EntityType Name="group"><Property Name="id" Type="Edm.String"/>
+  <NavigationProperty Name="members" Type="Collection(microsoft.graph.base)"/></EntityType>
+<EntityType Name="base"><Property Name="id" Type="Edm.String"/></EntityType>
+<EntityType Name="leaf" BaseType="microsoft.graph.base"/>
+<EntityType Name="searchEntity"/><EntityType Name="subscription"/>
+<Action Name="forward" IsBound="true">
+  <Parameter Name="bindingParameter" Type="microsoft.graph.message"/></Action>
+<Action Name="createLink" IsBound="true">
+  <Parameter Name="bindingParameter" Type="microsoft.graph.driveItem"/></Action>
+<Action Name="query" IsBound="true">
+  <Parameter Name="bindingParameter" Type="microsoft.graph.searchEntity"/></Action>
+<Function Name="delta" IsBound="true">
+  <Parameter Name="bindingParameter" Type="Collection(microsoft.graph.group)"/>
+  <ReturnType Type="Collection(microsoft.graph.group)"/></Function>
+<EntityContainer Name="service"><EntitySet Name="users" EntityType="microsoft.graph.user"/>
+  <EntitySet Name="groups" EntityType="microsoft.graph.group"/>
+  <EntitySet Name="subscriptions" EntityType="microsoft.graph.subscription"/>
+  <Singleton Name="search" Type="microsoft.graph.searchEntity"/></EntityContainer>
+""",
+                namespace="microsoft.graph",
+            )
+        )
+    )
+)
+
+
+def word_of(path: str, model: ResourceModel = MODEL) -> str | None:
+    (pattern,) = parse_pattern(path)
+    named = thing_of(SchemaGraph(model), pattern)
+    return None if named is None else named.thing.word
+
+
+@pytest.mark.parametrize(
+    ("path", "word"),
+    [
+        ("/v1.0/users", "user"),
+        ("/v1.0/users/{id}", "user"),
+        ("/v1.0/me/messages", "message"),
+        ("/v1.0/users/{id}/messages/**", "message"),
+        ("/v1.0/users/{id}/MESSAGES/{message}", "message"),
+        ("/*/users/{id}/messages", "message"),
+        ("/api/data/v9.2/users/{id}/messages", "message"),
+        ("/users/{id}/messages", "message"),
+        ("/v1.0/users/{id}/messages/$count", "message"),
+        # A relation between objects that have other addresses.
+        ("/v1.0/groups/{id}/members", "group.members"),
+        ("/v1.0/groups/{id}/members/{member}", "group.members"),
+        ("/v1.0/groups/{id}/members/{member}/$ref", "group.members"),
+        ("/v1.0/users/{id}/manager", "user.manager"),
+        ("/v1.0/me/drive/root/children", "driveItem"),
+        ("/v1.0/users/{id}/settings", "user.settings"),
+        ("/v1.0/me/drive/root/content", "driveItem.content"),
+        ("/v1.0/me/messages/{id}/send", "send"),
+        # A function names what it returns.
+        ("/v1.0/me/drive/browse", "driveItem"),
+        ("/v1.0/users/delta", "user"),
+        ("/v1.0/users/{id}/reminderView", "message"),
+    ],
+)
+def test_a_path_names_a_thing_of_the_schema(path: str, word: str | None) -> None:
+    assert word_of(path) == word
+
+
+@pytest.mark.parametrize("path", ["/v1.0/nothing", "/v1.0/users/{id}/nothing", "/v1.0/users/{id}/*/{x}"])
+def test_a_path_that_the_schema_does_not_have_names_nothing(path: str) -> None:
+    assert word_of(path) is None
+
+
+def enumerated(
+    path: str, *methods: str, model: ResourceModel = MODEL, through_references: bool = False
+) -> list[Route]:
+    graph = SchemaGraph(model)
+    (pattern,) = parse_pattern(path)
+    named = thing_of(graph, pattern)
+    assert named is not None
+    enumeration = RouteEnumeration(graph, through_references=through_references)
+    return list(enumeration.routes(named, frozenset(methods)))
+
+
+def templates(routes: list[Route], kind: RouteKind) -> set[str]:
+    return {route.template for route in routes if route.kind is kind}
+
+
+def test_messages_are_reached_by_each_contained_path_of_four_navigations() -> None:
+    found = templates(enumerated("/v1.0/me/messages", "GET"), RouteKind.PATH)
+    expected = set()
+    for user in ("/me", "/users/{id}"):
+        folder = f"{user}/mailFolders/{{id}}"
+        expected |= {
+            f"{user}/messages",
+            f"{folder}/messages",
+            f"{folder}/childFolders/{{id}}/messages",
+            f"{folder}/childFolders/{{id}}/childFolders/{{id}}/messages",
+        }
+    assert found == expected
+
+
+def test_paths_behind_a_reference_come_if_they_are_asked_for() -> None:
+    """A manager is a directoryObject, which has no messages; the owner of settings is a user."""
+    plain = templates(enumerated("/v1.0/me/messages", "GET"), RouteKind.PATH)
+    found = templates(enumerated("/v1.0/me/messages", "GET", through_references=True), RouteKind.PATH)
+    assert plain < found
+    assert "/me/settings/owner/messages" in found - plain
+    assert not any("manager" in template for template in found)
+
+
+def test_a_path_to_a_base_type_is_a_route_since_the_object_may_be_of_the_type() -> None:
+    found = templates(enumerated("/v1.0/users/{id}", "GET"), RouteKind.PATH)
+    assert {"/users", "/me", "/directoryObjects", "/users/{id}/manager", "/groups/{id}/members"} <= found
+
+
+def test_each_navigation_that_can_be_expanded_is_a_route() -> None:
+    found = templates(enumerated("/v1.0/me/messages", "GET"), RouteKind.EXPAND)
+    assert "/me/mailFolders/{id}?$expand=messages" in found
+    assert "/me?$expand=messages" not in found  # Expandable is false
+    assert templates(enumerated("/v1.0/users/{id}/manager", "GET"), RouteKind.EXPAND) >= {
+        "/me?$expand=manager",
+        "/users/{id}?$expand=manager",
+    }
+    assert not templates(enumerated("/v1.0/groups/{id}/members", "GET"), RouteKind.EXPAND)
+
+
+def test_an_expand_has_an_example_for_one_object_and_one_for_the_collection() -> None:
+    (route,) = (
+        route
+        for route in enumerated("/v1.0/users/{id}/manager", "GET")
+        if route.template == "/users/{id}?$expand=manager"
+    )
+    assert [str(example) for example in route.examples] == [
+        "GET /v1.0/users/id1?$expand=manager",
+        "GET /v1.0/users?$expand=manager",
+    ]
+
+
+def test_operations_that_return_the_thing_are_routes() -> None:
+    assert templates(enumerated("/v1.0/me/messages", "GET"), RouteKind.OPERATION) == {
+        "/users/{id}/reminderView",
+        "/me/messages/{id}/any",
+        "/latest",
+    }
+    assert templates(enumerated("/v1.0/me/drive/items", "GET"), RouteKind.OPERATION) == {
+        "/me/drive/browse",
+        "POST /me/drive/browse",
+    }
+
+
+def test_an_operation_is_called_at_each_path_that_it_binds_to() -> None:
+    found = templates(enumerated("/v1.0/me/messages/{id}/send"), RouteKind.OPERATION)
+    assert {"POST /me/messages/{id}/send", "POST /me/mailFolders/{id}/messages/{id}/send"} <= found
+    assert len(found) == 8
+
+
+def test_a_property_is_read_by_each_path_and_by_select() -> None:
+    routes = enumerated("/v1.0/users/{id}/settings", "GET")
+    assert {"/users/{id}/settings", "/me/settings"} <= templates(routes, RouteKind.PATH)
+    assert {"/users/{id}?$select=settings", "/me?$select=settings"} <= templates(routes, RouteKind.SELECT)
+
+
+def test_a_stream_is_read_by_its_name_and_by_value() -> None:
+    found = templates(enumerated("/v1.0/me/drive/root/content", "GET"), RouteKind.PATH)
+    assert {
+        "/me/drive/root/content",
+        "/me/drive/root/$value",
+        "/users/{id}/drive/items/{id}/children/{id}/content",
+    } <= found
+
+
+def test_a_rule_about_reads_has_no_writes_among_its_routes() -> None:
+    routes = enumerated("/v1.0/groups/{id}/members", "GET")
+    assert {example.method for route in routes for example in route.examples} == {"GET"}
+
+
+def test_a_rule_about_writes_has_no_reads_among_its_routes() -> None:
+    routes = enumerated("/v1.0/groups/{id}/members/$ref", "POST")
+    assert {str(example) for route in routes for example in route.examples if not example.body} == set()
+    assert templates(routes, RouteKind.BIND) == {
+        "PATCH /groups/{id} with members@odata.bind",
+        "POST /groups with members@odata.bind",
+    }
+    (path,) = (route for route in routes if route.kind is RouteKind.PATH)
+    assert [str(example) for example in path.examples] == ["POST /v1.0/groups/id1/members/$ref {}"]
+
+
+def test_a_contained_thing_is_created_within_its_owner() -> None:
+    found = templates(enumerated("/v1.0/me/messages", "POST"), RouteKind.DEEP_INSERT)
+    assert {"POST /users with messages", "POST /me/mailFolders with messages"} <= found
+
+
+def test_the_special_requests_of_graph_are_routes() -> None:
+    routes = enumerated("/v1.0/users/{id}/messages", "GET", model=SPECIAL)
+    assert templates(routes, RouteKind.SUBSCRIPTION) == {
+        "POST /subscriptions with resource: users/id1/messages"
+    }
+    assert templates(routes, RouteKind.SEARCH) == {"POST /search/query with entityTypes: [message]"}
+    assert templates(routes, RouteKind.HANDOVER) == {"POST /users/{id}/messages/{id}/forward"}
+    assert templates(routes, RouteKind.VERSION) == {"/beta/users/id1/messages"}
+    content = enumerated("/v1.0/users/{id}/drive/content", "GET", model=SPECIAL)
+    assert templates(content, RouteKind.LINK) == {"/users/{id}/drive with @microsoft.graph.downloadUrl"}
+    assert templates(content, RouteKind.HANDOVER) == {"POST /users/{id}/drive/createLink"}
+    members = enumerated("/v1.0/groups/{id}/members", "GET", model=SPECIAL)
+    assert templates(members, RouteKind.DELTA) == {"/groups/delta?$select=members"}
+
+
+def test_another_service_has_no_special_requests() -> None:
+    kinds = {route.kind for route in enumerated("/v1.0/me/messages")}
+    assert kinds == {RouteKind.PATH, RouteKind.EXPAND, RouteKind.OPERATION, RouteKind.DEEP_INSERT}
+
+
+# The open routes of a ruleset.
+
+
+def report(rules: str, default: str = "allow", model: ResourceModel = MODEL) -> RoutesReport:
+    indented = "\n".join("  " + line for line in rules.strip("\n").splitlines())
+    text = f"version: 1\nname: test\ndefault: {default}\nrules:\n{indented}\n"
+    return routes_of(parse_ruleset(text), model)
+
+
+def opened(found: RoutesReport, index: int = 0) -> set[str]:
+    (rule,) = (rule for rule in found.rules if rule.index == index)
+    return {each.template for each in rule.open}
+
+
+def test_a_block_of_one_path_leaves_the_other_routes_open() -> None:
+    found = report('- {id: mail, match: {path: ["/v1.0/users/{id}/messages/**"]}, verdict: block}')
+    (rule,) = found.rules
+    assert rule.things == ("message",)
+    assert "/users/{id}/messages" not in opened(found)
+    assert {
+        "/me/messages",
+        "/users/{id}/mailFolders/{id}/messages",
+        "/users/{id}/mailFolders/{id}/childFolders/{id}/messages",
+        "/users/{id}/mailFolders/{id}?$expand=messages",
+        "/users/{id}/reminderView",
+        "/latest",
+    } <= opened(found)
+    assert rule.closed_by == "match: {resource: [message]}"
+    assert not rule.cut
+
+
+def test_each_open_route_has_a_request_that_the_ruleset_lets_through() -> None:
+    found = report('- {id: mail, match: {path: ["/v1.0/users/{id}/messages/**"]}, verdict: block}')
+    shown = {each.template: each for each in found.rules[0].open}
+    one = shown["/me/mailFolders/{id}/messages"]
+    assert str(one.example) == "GET /v1.0/me/mailFolders/id1/messages"
+    assert (one.verdict, one.decided_by) == ("allow", "default")
+
+
+def test_a_default_that_blocks_leaves_nothing_open() -> None:
+    found = report(
+        '- {id: mail, match: {path: ["/v1.0/users/{id}/messages/**"]}, verdict: block}', default="block"
+    )
+    assert opened(found) == set()
+    assert found.rules[0].routes > 20
+
+
+def test_a_collection_without_its_items_is_open_at_the_items() -> None:
+    found = report("- {id: mail, match: {methods: [GET], path: [/v1.0/me/messages]}, verdict: block}")
+    shown = {each.template: str(each.example) for each in found.rules[0].open}
+    assert shown["/me/messages"] == "GET /v1.0/me/messages/id1"
+
+
+PHONES: Final = """
+- id: phones
+  match: {methods: [GET], path: [/v1.0/users, "/v1.0/users/{id}"]}
+  verdict: filter
+  guard_queries: true
+  transforms: {strip_properties: [mobilePhone]}
+"""
+
+
+def test_a_filter_is_open_at_routes_that_show_what_it_hides() -> None:
+    found = report(PHONES)
+    assert {"/me", "/directoryObjects", "/groups/{id}/members", "/directoryObjects/delta"} <= opened(found)
+    assert "/users" not in opened(found)
+
+
+def test_another_filter_that_hides_as_much_closes_a_route() -> None:
+    less = (
+        PHONES
+        + """
+- id: me
+  match: {methods: [GET], path: [/v1.0/me]}
+  verdict: filter
+  guard_queries: true
+  transforms: {strip_properties: [otherMails]}
+"""
+    )
+    assert "/me" in opened(report(less))
+    assert "/me" not in opened(report(less.replace("otherMails]", "otherMails, mobilePhone]")))
+    listed = less.replace("strip_properties: [otherMails]", "allow_properties: [id, displayName]")
+    assert "/me" not in opened(report(listed))
+
+
+def test_gates_count_as_met() -> None:
+    gated = """
+- id: office
+  match: {path: ["/v1.0/me/messages/**"]}
+  ip: {in: [10.0.0.0/8]}
+  verdict: allow
+- id: mail
+  match: {path: ["/v1.0/users/{id}/messages/**"]}
+  time: {days: [mon], timezone: UTC}
+  verdict: block
+"""
+    assert opened(report(gated, default="block"), 1) == {"/me/messages", "/me/messages/{id}/any"}
+
+
+def test_conditions_of_the_rule_on_a_body_count_as_met() -> None:
+    found = report("""
+- id: resets
+  match: {methods: [PATCH], path: ["/v1.0/users/{id}"]}
+  conditions: [{body: passwordProfile, exists: true}]
+  verdict: block
+""")
+    assert {"/me", "/directoryObjects"} <= opened(found)
+    assert "/users" not in opened(found)
+
+
+def test_a_rule_that_another_one_overrides_is_not_listed() -> None:
+    found = report("""
+- {id: all, match: {path: ["/v1.0/**"]}, verdict: allow}
+- {id: mail, match: {path: ["/v1.0/me/messages"]}, verdict: block}
+""")
+    assert found.rules == ()
+
+
+def test_an_allow_names_the_navigations_that_come_through_it() -> None:
+    found = report(
+        '- {id: read, match: {methods: [GET], path: ["/v1.0/users/{id}"]}, verdict: allow}', default="block"
+    )
+    (rule,) = found.rules
+    assert {each.navigation for each in rule.passing} == {"drive", "mailFolders", "manager", "memberOf"}
+    assert str(rule.passing[0].example).startswith("GET /v1.0/users/id1?$expand=")
+
+
+def test_an_allow_names_the_rule_that_hides_what_comes_through_it() -> None:
+    found = report("""
+- {id: read, match: {methods: [GET], path: ["/v1.0/me"]}, verdict: allow}
+- {id: folders, match: {path: ["/v1.0/users/{id}/mailFolders"]}, verdict: block}
+""")
+    passing = {each.navigation: each.hidden_by for each in found.rules[0].passing}
+    assert passing == {"mailFolders": (1,)}
+
+
+def test_a_condition_against_expand_lets_nothing_through() -> None:
+    found = report(
+        """
+- id: read
+  match: {methods: [GET], path: ["/v1.0/users/{id}"]}
+  conditions: [{query: $expand, exists: false}]
+  verdict: allow
+""",
+        default="block",
+    )
+    assert found.rules == ()
+
+
+def test_a_filter_that_lists_properties_passes_no_other_navigation() -> None:
+    found = report(
+        PHONES.replace("strip_properties: [mobilePhone]", "allow_properties: [id, manager]"), default="block"
+    )
+    assert {each.navigation for each in found.rules[0].passing} == {"manager"}
+
+
+def test_a_path_that_the_schema_does_not_have_is_named() -> None:
+    found = report('- {id: x, match: {path: ["/v1.0/me/messages", "/v1.0/me/mesages"]}, verdict: block}')
+    assert found.unknown == ((0, 1),)
+
+
+def test_a_response_rule_holds_at_routes_that_it_is_asked_for() -> None:
+    found = report("""
+- id: secret
+  when: response
+  match: {path: ["/v1.0/users/{id}/messages/**", "/v1.0/me/messages/**"]}
+  conditions: [{property: sensitivity, equals: secret}]
+  verdict: block
+""")
+    assert "/me/messages" not in opened(found)
+    assert "/me/mailFolders/{id}/messages" in opened(found)
