@@ -244,13 +244,17 @@ class AgentApi:
                 for app in content.apps
             ),
             rulesets=tuple(
-                SyncRuleset(ruleset.ruleset_id, ruleset.org_id, ruleset.name, ruleset.version, yaml)
+                SyncRuleset(
+                    *(ruleset.ruleset_id, ruleset.org_id, ruleset.name, ruleset.version, yaml),
+                    schemas=dict(content.schemas.get(ruleset.ruleset_id) or {}) or msgspec.UNSET,
+                )
                 for ruleset, yaml in content.rulesets
             ),
             metadata=SyncMetadata(
                 sync_interval_seconds=self._sync_interval_seconds, proxy_id=proxy_id, proves_unchanged=True
             ),
             stops=stops if content.stops else msgspec.UNSET,
+            schemas=dict(content.packed) or msgspec.UNSET,
         )
         return msgspec.json.encode(response)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -29,6 +30,9 @@ Role = Literal["viewer", "editor", "admin"]
 EVERY_ORG: Final = "*"
 SESSION_IDLE_MS: Final = 30 * 60_000
 SESSION_MS: Final = 12 * 3_600_000
+
+
+NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class StoreError(Exception):
@@ -180,6 +184,46 @@ class RulesetVersion:
 
 
 @dataclass(frozen=True, slots=True)
+class NewSchema:
+    """A schema of a graph API, by the root path of its service."""
+
+    root: str
+    digest: str
+    packed: bytes  # the flat form, deflated
+    source: str  # address or file that it was read from
+
+
+@dataclass(frozen=True, slots=True)
+class OrgSchema:
+    """A schema that an organisation has."""
+
+    org_id: str
+    root: str
+    digest: str
+    source: str
+    fetched_ms: int
+    is_current: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PackedSchemas:
+    """The digest of the schema of each root path, and the deflated bytes of each digest."""
+
+    digests: Mapping[str, str]
+    packed: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaUse:
+    """A version of a ruleset that names a schema."""
+
+    digest: str
+    ruleset: str
+    version: int
+    in_force: bool
+
+
+@dataclass(frozen=True, slots=True)
 class AppSecret:
     version: int
     hash: str
@@ -228,6 +272,8 @@ class SyncContent:
     apps: tuple[App, ...]
     rulesets: tuple[tuple[Ruleset, str], ...]  # with the YAML text
     stops: tuple[Stop, ...]
+    schemas: Mapping[str, Mapping[str, str]]  # digest by root path, for each ruleset that names any
+    packed: Mapping[str, bytes]  # the deflated bytes of those schemas, by digest
 
 
 # What a proxy said about itself
@@ -534,13 +580,25 @@ class RegistryStore(Protocol):
     async def find_proxies(self, reference: str) -> list[Proxy]: ...
     async def credentials(self, api_key_digest: bytes) -> ProxyCredentials | None: ...
     async def apply_ruleset(
-        self, ruleset: Ruleset, yaml: str, note: str | None, expected: int | None
+        self,
+        ruleset: Ruleset,
+        yaml: str,
+        note: str | None,
+        expected: int | None,
+        schemas: Mapping[str, str] = NO_NAMES,
     ) -> tuple[Ruleset, bool]:
-        """A new version of the ruleset, unless the text is the active one; whether it is new."""
+        """Store a new version of the ruleset, unless text and schemas are the active ones. Return whether it
+        is new.
+
+        `schemas` gives the digest of each root path that the rules name things of. Raise Conflict unless
+        those are the current ones of the organisation.
+        """
 
     async def roll_back(
         self, ruleset_id: str, version: int | None, note: str | None, expected: int | None
-    ) -> Ruleset: ...
+    ) -> Ruleset:
+        """Store a new version with the text and the schemas of an older one."""
+
     async def rulesets(self, org_id: str | None) -> list[Ruleset]: ...
     async def find_rulesets(self, reference: str, org_id: str | None) -> list[Ruleset]: ...
     async def ruleset_versions(self, ruleset_id: str) -> list[RulesetVersion]:
@@ -582,6 +640,28 @@ class RegistryStore(Protocol):
     async def replace_master_key_check(self, sealed: bytes) -> None: ...
 
 
+class SchemaStore(Protocol):
+    """Schemas of graph APIs. Durable on return."""
+
+    async def add_schema(self, org_ids: Sequence[str], schema: NewSchema) -> Mapping[str, str | None]:
+        """Make a schema the current one of its root path in each organisation. Return the digest that was
+        current before, by organisation. Raise Conflict if an organisation would have too many schemas.
+
+        The one that was current stays, and so does each that a version of a ruleset names.
+        """
+
+    async def org_schemas(self, org_id: str | None) -> list[OrgSchema]:
+        """Return all schemas, the current one of each root path first."""
+
+    async def current_schemas(self, org_id: str) -> PackedSchemas: ...
+    async def version_schemas(self, ruleset_id: str, version: int) -> PackedSchemas:
+        """Return the schemas that a version of a ruleset names."""
+
+    async def packed_schema(self, digest: str) -> bytes | None: ...
+    async def schema_uses(self, org_id: str, root: str) -> list[SchemaUse]:
+        """Return the ruleset versions of an organisation that name a schema of the root path."""
+
+
 class OperatorStore(Protocol):
     """Who may operate the control plane, and what they did. Durable on return."""
 
@@ -621,7 +701,7 @@ class OperatorStore(Protocol):
     async def purge_record(self, before_ms: int, limit: int) -> int: ...
 
 
-class Store(AuditStore, ChainStore, RegistryStore, OperatorStore, Protocol):
+class Store(AuditStore, ChainStore, RegistryStore, SchemaStore, OperatorStore, Protocol):
     """The system of record."""
 
     async def ping(self) -> None: ...

@@ -14,9 +14,10 @@ from controlplane.store.losses import all_losses_of
 from controlplane.store.sqlite_audit import AuditTables
 from controlplane.store.sqlite_operators import OperatorTables
 from controlplane.store.sqlite_registry import RegistryTables
+from controlplane.store.sqlite_schemas import SchemaTables
 
 
-class SqliteStore(AuditTables, RegistryTables, OperatorTables):
+class SqliteStore(AuditTables, RegistryTables, SchemaTables, OperatorTables):
     def __init__(self, database: Database, clock: Clock) -> None:
         super().__init__(database, clock)
         OperatorTables.__init__(self, database, clock)  # which hold something of their own

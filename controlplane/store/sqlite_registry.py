@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Final
@@ -13,6 +13,7 @@ import msgspec
 from controlplane.clock import Clock
 from controlplane.store.database import Database, Job, all_rows, is_text, one_row
 from controlplane.store.interface import (
+    NO_NAMES,
     AlreadyExists,
     App,
     AppSecret,
@@ -27,6 +28,7 @@ from controlplane.store.interface import (
     Stop,
     SyncContent,
 )
+from controlplane.store.sqlite_schemas import name_schemas, named_schemas, packed_schemas, require_current
 
 # In force. A proxy gets all of them in one response, with those of others that it serves, and takes 64 MiB;
 # as JSON a text may be twice as long.
@@ -159,7 +161,12 @@ class RegistryTables:
     # Rulesets
 
     async def apply_ruleset(
-        self, ruleset: Ruleset, yaml: str, note: str | None, expected: int | None
+        self,
+        ruleset: Ruleset,
+        yaml: str,
+        note: str | None,
+        expected: int | None,
+        schemas: Mapping[str, str] = NO_NAMES,
     ) -> tuple[Ruleset, bool]:
         def job(connection: sqlite3.Connection) -> tuple[Ruleset, bool]:
             now = self._clock.wall_ms()
@@ -170,18 +177,21 @@ class RegistryTables:
             if expected is not None and expected != found:
                 what = f"version {found} is in force" if found else "there is no such ruleset"
                 raise Conflict(f"ruleset {ruleset.name}: {what}, and {expected} was expected")
+            if schemas:
+                require_current(connection, ruleset.org_id, ruleset.name, schemas)
             if in_force is None:
                 connection.execute(
                     "INSERT INTO rulesets VALUES (?, ?, ?, ?)",
                     (ruleset.ruleset_id, ruleset.org_id, ruleset.name, now),
                 )
-                _add_version(connection, ruleset, _Text(yaml, note), now)
+                _add_version(connection, ruleset, _Text(yaml, note, schemas), now)
                 return ruleset, True
             current = Ruleset(*in_force)
-            if _yaml(connection, current) == yaml:
+            named = named_schemas(connection, current.ruleset_id, current.version)
+            if (_yaml(connection, current), named) == (yaml, dict(schemas)):
                 return current, False
             new = replace(current, version=current.version + 1, rule_count=ruleset.rule_count)
-            _add_version(connection, new, _Text(yaml, note), now)
+            _add_version(connection, new, _Text(yaml, note, schemas), now)
             return new, True
 
         return await self._database.write_even_if_full(job)
@@ -210,7 +220,8 @@ class RegistryTables:
                 raise Conflict(f"ruleset {current.name}: version {wanted} is in force already")
             yaml, rule_count = old
             new = replace(current, version=current.version + 1, rule_count=rule_count)
-            _add_version(connection, new, _Text(yaml, note, wanted), self._clock.wall_ms())
+            text = _Text(yaml, note, named_schemas(connection, ruleset_id, wanted), wanted)
+            _add_version(connection, new, text, self._clock.wall_ms())
             return new
 
         return await self._database.write_even_if_full(job)
@@ -375,6 +386,11 @@ class RegistryTables:
                 (proxy_id, digest, version, generated),
             )
             rulesets = [(ruleset, _yaml(connection, ruleset)) for ruleset in visible.rulesets]
+            schemas = {
+                each.ruleset_id: named_schemas(connection, each.ruleset_id, each.version)
+                for each in visible.rulesets
+            }
+            digests = sorted({digest for named in schemas.values() for digest in named.values()})
             return SyncContent(
                 _version(version, digest),
                 generated,
@@ -382,6 +398,8 @@ class RegistryTables:
                 visible.apps,
                 tuple(rulesets),
                 visible.stops,
+                schemas,
+                packed_schemas(connection, digests),
             )
 
         current = await self.sync_version(proxy_id)
@@ -492,6 +510,7 @@ class _Text:
 
     yaml: str
     note: str | None
+    schemas: Mapping[str, str]  # digest by root path
     rolled_back_to: int | None = None
 
 
@@ -520,6 +539,7 @@ def _add_version(connection: sqlite3.Connection, ruleset: Ruleset, text: _Text, 
             text.note,
         ),
     )
+    name_schemas(connection, ruleset.ruleset_id, ruleset.version, text.schemas)
 
 
 def _yaml(connection: sqlite3.Connection, ruleset: Ruleset) -> str:

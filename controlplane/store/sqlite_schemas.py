@@ -1,0 +1,157 @@
+"""Schemas of graph APIs, and which version of a ruleset names which, in SQLite."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from controlplane.clock import Clock
+from controlplane.store.database import Database, all_rows, one_row
+from controlplane.store.interface import Conflict, NewSchema, OrgSchema, PackedSchemas, SchemaUse
+
+MOST_ROOTS_OF_ORG: Final = 16
+# Current ones, deflated. A proxy gets those that its rulesets name in one response, with all texts.
+MOST_BYTES_OF_ORG: Final = 6 * 1024 * 1024
+_ORG_SCHEMA: Final = "SELECT org_id, root, digest, source, fetched_ms, is_current FROM org_schemas"
+_FORGET: Final = (
+    "DELETE FROM org_schemas WHERE org_id = ?1 AND root = ?2 AND NOT is_current"
+    " AND digest <> coalesce(?3, '') AND NOT EXISTS (SELECT 1 FROM ruleset_schemas"
+    " JOIN rulesets USING (ruleset_id) WHERE rulesets.org_id = org_schemas.org_id"
+    " AND ruleset_schemas.root = org_schemas.root AND ruleset_schemas.digest = org_schemas.digest)"
+)
+
+
+class SchemaTables:
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def add_schema(self, org_ids: Sequence[str], schema: NewSchema) -> Mapping[str, str | None]:
+        def job(connection: sqlite3.Connection) -> Mapping[str, str | None]:
+            now = self._clock.wall_ms()
+            connection.execute("INSERT OR IGNORE INTO schemas VALUES (?, ?)", (schema.digest, schema.packed))
+            return {org_id: _make_current(connection, org_id, schema, now) for org_id in org_ids}
+
+        return await self._database.write_even_if_full(job)
+
+    async def org_schemas(self, org_id: str | None) -> list[OrgSchema]:
+        order = "ORDER BY org_id, root, is_current DESC, fetched_ms DESC, digest"
+        if org_id is None:
+            rows = await self._database.fetch(f"{_ORG_SCHEMA} {order}")
+        else:
+            rows = await self._database.fetch(f"{_ORG_SCHEMA} WHERE org_id = ? {order}", (org_id,))
+        return [_org_schema(*row) for row in rows]
+
+    async def current_schemas(self, org_id: str) -> PackedSchemas:
+        rows = await self._database.fetch(
+            "SELECT root, digest, packed FROM org_schemas JOIN schemas USING (digest)"
+            " WHERE org_id = ? AND is_current ORDER BY root",
+            (org_id,),
+        )
+        return PackedSchemas({row[0]: row[1] for row in rows}, {row[1]: row[2] for row in rows})
+
+    async def version_schemas(self, ruleset_id: str, version: int) -> PackedSchemas:
+        rows = await self._database.fetch(
+            "SELECT root, digest, packed FROM ruleset_schemas JOIN schemas USING (digest)"
+            " WHERE ruleset_id = ? AND version = ? ORDER BY root",
+            (ruleset_id, version),
+        )
+        return PackedSchemas({row[0]: row[1] for row in rows}, {row[1]: row[2] for row in rows})
+
+    async def packed_schema(self, digest: str) -> bytes | None:
+        rows = await self._database.fetch("SELECT packed FROM schemas WHERE digest = ?", (digest,))
+        return bytes(rows[0][0]) if rows else None
+
+    async def schema_uses(self, org_id: str, root: str) -> list[SchemaUse]:
+        rows = await self._database.fetch(
+            "SELECT ruleset_schemas.digest, rulesets.name, version, version = (SELECT max(version) FROM"
+            " ruleset_versions AS newest WHERE newest.ruleset_id = rulesets.ruleset_id)"
+            " FROM ruleset_schemas JOIN rulesets USING (ruleset_id)"
+            " WHERE org_id = ? AND root = ? ORDER BY rulesets.name, version DESC",
+            (org_id, root),
+        )
+        return [SchemaUse(digest, name, version, bool(newest)) for digest, name, version, newest in rows]
+
+
+def _org_schema(org_id: str, root: str, digest: str, source: str, fetched: int, current: int) -> OrgSchema:
+    return OrgSchema(org_id, root, digest, source, fetched, bool(current))
+
+
+def named_schemas(connection: sqlite3.Connection, ruleset_id: str, version: int) -> dict[str, str]:
+    """Return the digest of the schema of each root path that a version of a ruleset names."""
+    rows = all_rows(
+        connection,
+        "SELECT root, digest FROM ruleset_schemas WHERE ruleset_id = ? AND version = ? ORDER BY root",
+        (ruleset_id, version),
+    )
+    return dict(rows)
+
+
+def name_schemas(
+    connection: sqlite3.Connection, ruleset_id: str, version: int, schemas: Mapping[str, str]
+) -> None:
+    """Write down which schemas a new version of a ruleset names."""
+    connection.executemany(
+        "INSERT INTO ruleset_schemas VALUES (?, ?, ?, ?)",
+        [(ruleset_id, version, root, digest) for root, digest in schemas.items()],
+    )
+
+
+def require_current(
+    connection: sqlite3.Connection, org_id: str, name: str, schemas: Mapping[str, str]
+) -> None:
+    """Raise Conflict unless these are the current schemas of the organisation."""
+    rows = all_rows(
+        connection, "SELECT root, digest FROM org_schemas WHERE org_id = ? AND is_current", (org_id,)
+    )
+    if dict(rows) != dict(schemas):
+        raise Conflict(
+            f"ruleset {name}: the schemas of its organisation were replaced meanwhile: apply it again"
+        )
+
+
+def packed_schemas(connection: sqlite3.Connection, digests: Sequence[str]) -> dict[str, bytes]:
+    """Return the deflated schemas with these digests."""
+    found = {}
+    for digest in digests:
+        (found[digest],) = one_row(connection, "SELECT packed FROM schemas WHERE digest = ?", (digest,))
+    return found
+
+
+def _make_current(connection: sqlite3.Connection, org_id: str, schema: NewSchema, now: int) -> str | None:
+    """Return the digest of the schema that was current before."""
+    key = (org_id, schema.root)
+    before = one_row(
+        connection, "SELECT digest FROM org_schemas WHERE org_id = ? AND root = ? AND is_current", key
+    )
+    if before == (schema.digest,):
+        return schema.digest
+    connection.execute("UPDATE org_schemas SET is_current = 0 WHERE org_id = ? AND root = ?", key)
+    connection.execute(
+        "INSERT OR REPLACE INTO org_schemas VALUES (?, ?, ?, ?, ?, 1)",
+        (*key, schema.digest, schema.source, now),
+    )
+    _require_room(connection, org_id)
+    # The newest of the others stays too, so that it can be compared with the current one.
+    connection.execute(_FORGET, (*key, None if before is None else before[0]))
+    connection.execute(
+        "DELETE FROM schemas WHERE digest NOT IN (SELECT digest FROM org_schemas)"
+        " AND digest NOT IN (SELECT digest FROM ruleset_schemas)"
+    )
+    return None if before is None else str(before[0])
+
+
+def _require_room(connection: sqlite3.Connection, org_id: str) -> None:
+    roots, size = one_row(
+        connection,
+        "SELECT count(*), coalesce(sum(length(packed)), 0) FROM org_schemas JOIN schemas USING (digest)"
+        " WHERE org_id = ? AND is_current",
+        (org_id,),
+    )
+    if roots > MOST_ROOTS_OF_ORG:
+        raise Conflict(f"an organisation has at most {MOST_ROOTS_OF_ORG} current schemas")
+    if size > MOST_BYTES_OF_ORG:
+        raise Conflict(
+            f"the current schemas of the organisation would have more than {MOST_BYTES_OF_ORG} deflated bytes"
+        )

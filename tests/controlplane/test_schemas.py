@@ -1,0 +1,226 @@
+"""Schemas in the store, and on their way to proxies."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from controlplane.model.flat_form import encode
+from controlplane.model.metadata import parse
+from controlplane.store import sqlite_schemas
+from controlplane.store.interface import Conflict, NewSchema, Org, Ruleset
+from controlplane.store.sqlite import SqliteStore
+from proxy.policy.resource_model import digest_of
+from proxy.wire.models import SyncAnswer
+from proxy.wire.packed_schema import load, pack
+from tests.controlplane.plane import RULESET, FakeClock, Plane, ProxyClient
+from tests.pure.model_schema import SMALL, document
+
+
+def schema(*types: str, root: str = "/v1.0") -> NewSchema:
+    """Return a schema with these types, or the small schema of the tests."""
+    body = "".join(f'<EntityType Name="{name}"/>' for name in types)
+    flat = encode(parse(document(body) if types else SMALL))
+    return NewSchema(root, digest_of(flat), pack(flat), "https://graph.test/v1.0/$metadata")
+
+
+ONE, TWO, THREE = schema(), schema("a"), schema("a", "b")
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    opened = await SqliteStore.open(tmp_path / "controlplane.db", FakeClock())
+    for org in ("acme", "globex"):
+        await opened.add_org(Org(f"org-{org}", org, "base", 1))
+    yield opened
+    await opened.close()
+
+
+async def listed(store: SqliteStore, org: str = "acme") -> list[tuple[str, str, bool]]:
+    return [(each.root, each.digest, each.is_current) for each in await store.org_schemas(f"org-{org}")]
+
+
+async def applied(
+    store: SqliteStore, *schemas: NewSchema, text: str = "version: 1\n", name: str = "hr"
+) -> tuple[int, bool]:
+    """Return the version, and whether it is new."""
+    named = {each.root: each.digest for each in schemas}
+    ruleset, new = await store.apply_ruleset(
+        Ruleset(f"ruleset-{name}", "org-acme", name, 1, 0, 1), text, None, None, named
+    )
+    return ruleset.version, new
+
+
+# The store
+
+
+async def test_one_schema_is_current_for_each_root_path(store: SqliteStore) -> None:
+    assert await store.add_schema(["org-acme"], ONE) == {"org-acme": None}
+    assert await store.add_schema(["org-acme"], TWO) == {"org-acme": ONE.digest}
+    assert await store.add_schema(["org-acme"], schema("beta", root="/beta")) == {"org-acme": None}
+    assert await listed(store) == [
+        ("/beta", schema("beta").digest, True),
+        ("/v1.0", TWO.digest, True),
+        ("/v1.0", ONE.digest, False),
+    ]
+    current = await store.current_schemas("org-acme")
+    assert current.digests == {"/beta": schema("beta").digest, "/v1.0": TWO.digest}
+    assert load(current.packed[TWO.digest], TWO.digest).types == 1
+    assert await listed(store, "globex") == []
+
+
+async def test_the_same_schema_again_changes_nothing(store: SqliteStore) -> None:
+    await store.add_schema(["org-acme"], ONE)
+    await store.add_schema(["org-acme"], TWO)
+    before = await store.org_schemas("org-acme")
+    assert await store.add_schema(["org-acme"], TWO) == {"org-acme": TWO.digest}
+    assert await store.org_schemas("org-acme") == before
+
+
+async def test_organisations_share_the_bytes_of_a_schema_and_not_the_choice(store: SqliteStore) -> None:
+    await store.add_schema(["org-acme", "org-globex"], ONE)
+    for each in (TWO, THREE):  # the one before the current one stays
+        await store.add_schema(["org-acme"], each)
+    assert await listed(store, "globex") == [("/v1.0", ONE.digest, True)]
+    assert await store.packed_schema(ONE.digest) == ONE.packed
+    assert [digest for _, digest, _ in await listed(store)] == [THREE.digest, TWO.digest]
+
+
+async def test_a_schema_that_nothing_names_is_forgotten(store: SqliteStore) -> None:
+    for each in (ONE, TWO, THREE):
+        await store.add_schema(["org-acme"], each)
+    assert await store.packed_schema(ONE.digest) is None
+
+
+async def test_a_schema_that_a_version_names_stays(store: SqliteStore) -> None:
+    await store.add_schema(["org-acme"], ONE)
+    assert await applied(store, ONE) == (1, True)
+    for each in (TWO, THREE):
+        await store.add_schema(["org-acme"], each)
+    await applied(store, THREE)
+    assert (await store.version_schemas("ruleset-hr", 1)).digests == {"/v1.0": ONE.digest}
+    assert (await store.version_schemas("ruleset-hr", 2)).digests == {"/v1.0": THREE.digest}
+    uses = await store.schema_uses("org-acme", "/v1.0")
+    assert [(each.digest, each.version, each.in_force) for each in uses] == [
+        (THREE.digest, 2, True),
+        (ONE.digest, 1, False),
+    ]
+
+
+async def test_the_same_text_is_a_new_version_if_the_schema_changed(store: SqliteStore) -> None:
+    await store.add_schema(["org-acme"], ONE)
+    assert await applied(store, ONE) == (1, True)
+    assert await applied(store, ONE) == (1, False)
+    await store.add_schema(["org-acme"], TWO)
+    assert await applied(store, TWO) == (2, True)
+    assert await applied(store, TWO) == (2, False)
+
+
+async def test_a_text_that_names_no_schema_is_no_new_version(store: SqliteStore) -> None:
+    assert await applied(store) == (1, True)
+    await store.add_schema(["org-acme"], ONE)
+    assert await applied(store) == (1, False)
+
+
+async def test_a_schema_that_was_replaced_meanwhile_is_a_conflict(store: SqliteStore) -> None:
+    await store.add_schema(["org-acme"], ONE)
+    await store.add_schema(["org-acme"], TWO)
+    with pytest.raises(Conflict, match="replaced meanwhile"):
+        await applied(store, ONE)
+    assert await store.rulesets("org-acme") == []
+
+
+async def test_a_rollback_brings_the_schema_of_its_version(store: SqliteStore) -> None:
+    await store.add_schema(["org-acme"], ONE)
+    await applied(store, ONE)
+    await store.add_schema(["org-acme"], TWO)
+    await applied(store, TWO, text="version: 1\n# two\n")
+    back = await store.roll_back("ruleset-hr", 1, None, None)
+    assert (await store.version_schemas("ruleset-hr", back.version)).digests == {"/v1.0": ONE.digest}
+
+
+async def test_an_organisation_has_no_more_schemas_than_proxies_can_take(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_schemas, "MOST_ROOTS_OF_ORG", 2)
+    for root in ("/a", "/b"):
+        await store.add_schema(["org-acme"], schema("a", root=root))
+    with pytest.raises(Conflict, match="at most 2"):
+        await store.add_schema(["org-acme"], schema("a", root="/c"))
+    monkeypatch.setattr(sqlite_schemas, "MOST_BYTES_OF_ORG", len(TWO.packed))
+    with pytest.raises(Conflict, match="deflated bytes"):
+        await store.add_schema(["org-globex", "org-acme"], schema("b", root="/a"))
+    assert await listed(store, "globex") == []  # all organisations or none
+    assert len(await listed(store)) == 2
+
+
+async def test_the_tables_hold_to_each_other(tmp_path: Path, store: SqliteStore) -> None:
+    """Deleting what a version names is refused by the database itself."""
+    await store.add_schema(["org-acme"], ONE)
+    await applied(store, ONE)
+    with closing(sqlite3.connect(tmp_path / "controlplane.db")) as database:
+        database.execute("PRAGMA foreign_keys = ON")
+        with pytest.raises(sqlite3.IntegrityError):
+            database.execute("DELETE FROM schemas")
+
+
+# To the proxies
+
+
+async def test_a_proxy_is_sent_the_schemas_that_its_rulesets_name(plane: Plane, proxy: ProxyClient) -> None:
+    (org,) = proxy.org_ids
+    store = plane.store
+    await store.add_schema([org], ONE)
+    await store.add_schema([org], schema("b", root="/beta"))
+    named = (await store.current_schemas(org)).digests
+    await store.apply_ruleset(Ruleset("r1", org, "hr", 1, 1, 1), RULESET.format(name="hr"), None, None, named)
+    await store.apply_ruleset(Ruleset("r2", org, "it", 1, 1, 1), RULESET.format(name="it"), None, None)
+    response = await proxy.sync()
+    content = response.json
+    by_id = {each["rulesetId"]: each for each in content["rulesets"]}
+    assert by_id["r1"]["schemas"] == {"/beta": schema("b").digest, "/v1.0": ONE.digest}
+    assert "schemas" not in by_id["r2"]
+    assert {digest: base64.b64decode(text) for digest, text in content["schemas"].items()} == {
+        each.digest: each.packed for each in (ONE, schema("b"))
+    }
+    assert msgspec.json.decode(response.body, type=SyncAnswer).schemas == {
+        each.digest: each.packed for each in (ONE, schema("b"))
+    }
+    assert (await proxy.sync(response.headers["ETag"])).status == 304
+
+
+async def test_a_fetched_schema_changes_nothing_for_proxies(plane: Plane, proxy: ProxyClient) -> None:
+    (org,) = proxy.org_ids
+    await plane.store.add_schema([org], ONE)
+    text = RULESET.format(name="hr")
+    ruleset = Ruleset("r1", org, "hr", 1, 1, 1)
+    await plane.store.apply_ruleset(ruleset, text, None, None, {"/v1.0": ONE.digest})
+    before = await proxy.sync()
+    await plane.store.add_schema([org], TWO)
+    assert (await proxy.sync(before.headers["ETag"])).status == 304
+    await plane.store.apply_ruleset(ruleset, text, None, None, {"/v1.0": TWO.digest})
+    after = (await proxy.sync(before.headers["ETag"])).json
+    assert after["rulesets"][0]["schemas"] == {"/v1.0": TWO.digest}
+    assert list(after["schemas"]) == [TWO.digest]
+
+
+async def test_a_schema_of_another_organisation_is_not_sent(plane: Plane, proxy: ProxyClient) -> None:
+    rival = await plane.org("rival")
+    await plane.store.add_schema([rival], ONE)
+    text = RULESET.format(name="hr")
+    await plane.store.apply_ruleset(
+        Ruleset("r1", rival, "hr", 1, 1, 1), text, None, None, {"/v1.0": ONE.digest}
+    )
+    assert ONE.digest not in (await proxy.sync()).body.decode()
+
+
+async def test_writers_at_once_leave_one_current_schema(store: SqliteStore) -> None:
+    await asyncio.gather(*(store.add_schema(["org-acme"], each) for each in (ONE, TWO, THREE) * 5))
+    assert [current for _, _, current in await listed(store)].count(True) == 1
