@@ -207,7 +207,7 @@ def _as_name(pattern: Pattern) -> Name:
 
 
 def _always_decides(rule: Rule) -> bool:
-    gates = (rule.ip, rule.time, rule.until)
+    gates = (rule.ip, rule.time, rule.until, rule.body_only)
     return rule.verdict != "log_only" and not rule.conditions and not any(gates)
 
 

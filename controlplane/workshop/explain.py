@@ -15,6 +15,7 @@ from typing import Final, Literal
 from zoneinfo import ZoneInfo
 
 from proxy.policy.batch import envelope_decision, is_batch
+from proxy.policy.body_members import listed_members, other_members
 from proxy.policy.canonical import (
     SLASH,
     UNTAKEN,
@@ -41,7 +42,7 @@ from proxy.policy.facts import Composite, MalformedBody, RequestFacts, ResponseF
 from proxy.policy.filters import Filtered, FilterFailed, compile_filter
 from proxy.policy.plain_responses import NamesHidden, media_type, without_hidden
 from proxy.policy.redirects import ELSEWHERE, is_redirect, leads_elsewhere
-from proxy.policy.ruleset import Condition, IpGate, Rule, Ruleset, TimeGate, Until
+from proxy.policy.ruleset import BodyOnly, Condition, IpGate, Rule, Ruleset, TimeGate, Until
 from proxy.policy.scalars import Written
 from proxy.policy.unknown import (
     PartlyKnownRequest,
@@ -89,7 +90,7 @@ class SampleRequest:
 class Finding:
     """One thing that a rule asks, whether it holds, and what the request or response has there."""
 
-    part: str  # path, methods, until, ip, time, or a condition's source and name
+    part: str  # path, methods, until, ip, time, body_only, or a condition's source and name
     asked: str
     held: Held
     found: tuple[str, ...] = ()
@@ -469,6 +470,8 @@ def _part_name(part: Part) -> str:
         return "time"
     if isinstance(part, Until):
         return "until"
+    if isinstance(part, BodyOnly):
+        return "body_only"
     return f"{part.source} {part.name}".rstrip()
 
 
@@ -481,6 +484,8 @@ def _asked(part: Part) -> str:
         return f"{', '.join(part.days)} from {part.start} to {part.end} {part.timezone}"
     if isinstance(part, Until):
         return moment_text(part.end)
+    if isinstance(part, BodyOnly):
+        return f"{'a member' if part.wants_another else 'no member'} but {', '.join(part.names)}"
     return " and ".join(f"{test.operator} {_operand(test.operand)}" for test in part.tests)
 
 
@@ -499,6 +504,8 @@ def _found(part: Part, request: RequestFacts, response: ResponseFacts | None) ->
     if isinstance(part, Until):
         return (moment_text(int(request.now)),)
     try:
+        if isinstance(part, BodyOnly):
+            return tuple(islice(other_members(request, listed_members(part.names)), _MOST_FOUND))
         return tuple(islice(_values(part, request, response), _MOST_FOUND))
     except MalformedBody:
         return ()

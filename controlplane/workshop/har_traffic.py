@@ -9,6 +9,7 @@ from typing import Final
 
 from controlplane.workshop.explain import Explainer, SampleRequest
 from controlplane.workshop.har import Exchange
+from controlplane.workshop.har_members import members_of
 from controlplane.workshop.replay import Outcome, Unclear, outcome_of
 from controlplane.workshop.suggest import (
     Blocked,
@@ -105,17 +106,27 @@ def suggest_for(exchanges: Sequence[Exchange], name: str, *, about: Sequence[str
     observed = Observations()
     for exchange in exchanges:
         observed.add(exchange.method, exchange.target, exchange.time)
-    filters = _filters(observed, exchanges)
+    by_place = _by_place(observed, exchanges)
+    filters = _filters(by_place)
+    members = _members(by_place)
     unguarded: frozenset[str] = frozenset()
     while True:
-        found = suggest(observed, name, about=about, filters=filters, unguarded=unguarded)
+        found = suggest(observed, name, about=about, filters=filters, members=members, unguarded=unguarded)
         blocked = _blocked(found, exchanges)
         if not blocked.unguarded:
             break
         unguarded |= blocked.unguarded
     if not blocked.count:
         return found
-    return suggest(observed, name, about=about, filters=filters, unguarded=unguarded, blocked=blocked.count)
+    return suggest(
+        observed,
+        name,
+        about=about,
+        filters=filters,
+        members=members,
+        unguarded=unguarded,
+        blocked=blocked.count,
+    )
 
 
 def _blocked(found: Suggestion, exchanges: Sequence[Exchange]) -> Blocked:
@@ -127,11 +138,12 @@ def _blocked(found: Suggestion, exchanges: Sequence[Exchange]) -> Blocked:
     return blocked
 
 
-def _filters(observed: Observations, exchanges: Sequence[Exchange]) -> dict[Place, Filter]:
-    """Return a filter for each pattern and method of which every request named the properties that it wants,
-    if that filter leaves every response as it came. Other methods to the same path do not matter."""
+_ByPlace = dict[Place, list[tuple[Target, Exchange]]]
+
+
+def _by_place(observed: Observations, exchanges: Sequence[Exchange]) -> _ByPlace:
     pattern_of = patterns(observed)
-    by_place: dict[Place, list[tuple[Target, Exchange]]] = {}
+    by_place: _ByPlace = {}
     for exchange in exchanges:
         try:
             target = canonicalise(exchange.target)
@@ -141,6 +153,22 @@ def _filters(observed: Observations, exchanges: Sequence[Exchange]) -> dict[Plac
             if shaped.shape in pattern_of:
                 place = pattern_of[shaped.shape].lower(), as_get(exchange.method.upper())
                 by_place.setdefault(place, []).append((target, exchange))
+    return by_place
+
+
+def _members(by_place: _ByPlace) -> dict[Place, tuple[str, ...]]:
+    """Return the members of all bodies for each pattern and method that writes, if all are known."""
+    found = {
+        place: members_of(exchange for _, exchange in seen)
+        for place, seen in by_place.items()
+        if place[1] != "GET"
+    }
+    return {place: names for place, names in found.items() if names is not None}
+
+
+def _filters(by_place: _ByPlace) -> dict[Place, Filter]:
+    """Return a filter for each pattern and method of which every request named the properties that it wants,
+    if that filter leaves every response as it came. Other methods to the same path do not matter."""
     found = {place: _selected(seen) for place, seen in by_place.items() if place[1] == "GET"}
     return {place: Filter(one, guards=True) for place, one in found.items() if one is not None}
 

@@ -143,6 +143,8 @@ def _places_of(where: _Where, rule: Rule) -> Iterator[_Place]:
         for key, paths in listed.items():
             for at, path in enumerate(paths):
                 yield _Place((*where, "transforms", key, at), path, properties=_property_names(path))
+    for at, path in enumerate(rule.body_only or ()):
+        yield _Place((*where, "body_only", at), path, properties=_property_names(path))
     for at, condition in enumerate(rule.conditions):
         of_condition = (*where, "conditions", at)
         names = _property_names(condition.name) if condition.source in ("body", "property") else ()

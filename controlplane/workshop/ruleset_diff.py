@@ -56,6 +56,7 @@ def _keys(old: Rule, new: Rule) -> tuple[str, ...]:
     pairs["match.path"] = frozenset(old.match.path), frozenset(new.match.path)
     for key in ("conditions", "ip", "time", "until", "verdict"):
         pairs[key] = getattr(old, key), getattr(new, key)
+    pairs["body_only"] = _set(old.body_only), _set(new.body_only)
     first, second = old.transforms or Transforms(), new.transforms or Transforms()
     pairs["transforms.strip_properties"] = frozenset(first.strip), frozenset(second.strip)
     pairs["transforms.allow_properties"] = _set(first.allow), _set(second.allow)

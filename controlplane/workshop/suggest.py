@@ -279,6 +279,7 @@ class SuggestedPath:
     methods: tuple[str, ...]
     evidence: Evidence
     filter: Filter | None
+    body_only: Members
     in_order: bool  # the resource has filters for these methods, so that the rules' order matters
 
 
@@ -295,6 +296,10 @@ class SuggestedRule:
     def filter(self) -> Filter | None:
         return self.paths[0].filter
 
+    @property
+    def body_only(self) -> Members:
+        return self.paths[0].body_only
+
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
@@ -307,6 +312,9 @@ class Suggestion:
     def has_filters(self) -> bool:
         return any(rule.filter is not None for rule in self.rules)
 
+
+Members = tuple[str, ...] | None
+"""What the bodies of requests had for members; None if a rule is not to ask for them."""
 
 Place = tuple[str, str]
 """A pattern in small letters and a method; GET stands for HEAD too."""
@@ -324,11 +332,13 @@ def suggest(
     *,
     about: Sequence[str] = (),
     filters: Mapping[Place, Filter] | None = None,
+    members: Mapping[Place, tuple[str, ...]] | None = None,
     unguarded: Set[str] = frozenset(),
     blocked: int = 0,
 ) -> Suggestion:
     """Return a ruleset of that name. `about` are lines for its head. `filters` narrow a pattern for a method,
-    in addition to the filters that responses had. Patterns in `unguarded` get no query guard. Its head says
+    in addition to the filters that responses had. `members` are those of all bodies, if each body is
+    known. Patterns in `unguarded` get no query guard. Its head says
     that it leaves out `blocked` requests. Raise InvalidRuleset if the name is not valid.
 
     A filter also blocks paths and queries that name what it hides. Evaluate rules that have filters on the
@@ -340,10 +350,10 @@ def suggest(
         found = (filters or {}).get((pattern.lower(), method)) or evidence.filter(is_general=is_general)
         return found._replace(guards=False) if found and pattern in unguarded else found
 
-    rules = _rules(_paths(observed, kind_of))
+    rules = _rules(_paths(observed, kind_of, members or {}))
     text = _yaml(name, rules, about, observed, blocked)
     if hangs_on_order(parse_ruleset(text)):
-        rules = _rules(_paths(observed, kind_of, all_in_order=True))
+        rules = _rules(_paths(observed, kind_of, members or {}, all_in_order=True))
         text = _yaml(name, rules, about, observed, blocked)
     return Suggestion(text, tuple(rules), observed.count, observed.left_out + blocked)
 
@@ -382,7 +392,13 @@ def patterns(observed: Observations) -> dict[Shape, str]:
     return {shape: _pattern(observed, shape, seen) for shape, seen in observed.shapes.items()}
 
 
-def _paths(observed: Observations, kind_of: _KindOf, *, all_in_order: bool = False) -> list[SuggestedPath]:
+def _paths(
+    observed: Observations,
+    kind_of: _KindOf,
+    members: Mapping[Place, tuple[str, ...]],
+    *,
+    all_in_order: bool = False,
+) -> list[SuggestedPath]:
     """Of each path the methods together that are allowed alike."""
     single: list[tuple[str, str, Evidence, Filter | None]] = []
     spelled: dict[str, str] = {}
@@ -396,14 +412,14 @@ def _paths(observed: Observations, kind_of: _KindOf, *, all_in_order: bool = Fal
             single.append((pattern, method, evidence, kind))
             if kind is not None:
                 filtered.add((_resource(pattern), method))
-    found: dict[tuple[str, Filter | None, bool], Evidence] = {}
+    found: dict[tuple[str, Filter | None, Members, bool], Evidence] = {}
     for pattern, method, evidence, kind in single:
         in_order = all_in_order or (_resource(pattern), method) in filtered
-        key = pattern, kind, in_order
+        key = pattern, kind, members.get((pattern.lower(), method)), in_order
         found[key] = found[key].together(evidence) if key in found else evidence
     return [
-        SuggestedPath(pattern, _methods(evidence.methods), evidence, kind, in_order)
-        for (pattern, kind, in_order), evidence in found.items()
+        SuggestedPath(pattern, _methods(evidence.methods), evidence, kind, body_only, in_order)
+        for (pattern, kind, body_only, in_order), evidence in found.items()
     ]
 
 
@@ -459,12 +475,12 @@ def _rules(paths: Sequence[SuggestedPath]) -> list[SuggestedRule]:
 
     def place(path: SuggestedPath) -> tuple[object, ...]:
         depth = -path.pattern.count("/") if path.in_order else 0
-        together = () if path.in_order else (_root(path.pattern).lower(), path.methods)
+        together = () if path.in_order else (_root(path.pattern).lower(), path.methods, path.body_only or ())
         resource = _resource(path.pattern)
         return resource, not path.in_order, together, depth, _specificity(path.pattern), path.methods
 
     def kind(path: SuggestedPath) -> tuple[object, ...]:
-        return _root(path.pattern).lower(), path.in_order, path.methods, path.filter
+        return _root(path.pattern).lower(), path.in_order, path.methods, path.filter, path.body_only
 
     used: set[str] = set()
     return [
@@ -534,6 +550,8 @@ def _rule_lines(rule: SuggestedRule) -> Iterator[str]:
         for comment in _evidence_lines(path):
             yield f"        # {_plain(comment)}"
         yield f"        - {_scalar(path.pattern)}"
+    if rule.body_only is not None:
+        yield f"    body_only: [{', '.join(map(_scalar, rule.body_only))}]"
     if rule.filter is None:
         yield "    verdict: allow"
         return

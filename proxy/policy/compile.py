@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Final, TypeVar
 
+from proxy.policy.body_members import body_only_check
 from proxy.policy.canonical import MAX_CACHED_PATH, SLASH, UNTAKEN, Name, Reading, Target
 from proxy.policy.conditions import (
     INDETERMINATE,
@@ -28,10 +29,19 @@ from proxy.policy.odata import CERTAIN, KEY, SHADOW
 from proxy.policy.operations import FUNCTION_METHODS, OPERATIONS, key_positions, operation_at
 from proxy.policy.paths import PathTree, Pattern, parse_pattern
 from proxy.policy.queries import QueryGuard
-from proxy.policy.ruleset import DEFAULT_RULE_ID, Condition, IpGate, Rule, Ruleset, TimeGate, Until
+from proxy.policy.ruleset import (
+    DEFAULT_RULE_ID,
+    BodyOnly,
+    Condition,
+    IpGate,
+    Rule,
+    Ruleset,
+    TimeGate,
+    Until,
+)
 from proxy.policy.schemas import NO_SCHEMAS, Schemas
 
-Part = Until | IpGate | TimeGate | Condition
+Part = Until | IpGate | TimeGate | BodyOnly | Condition
 _OF_THE_RESPONSE: Final = frozenset(("status", "response_header", "property"))
 CheckOf = Callable[[Part], Check]
 
@@ -307,7 +317,9 @@ def _compile_rule(index: int, rule: Rule, check_of: CheckOf) -> CompiledRule:
     decision = Decision(rule.verdict, rule.id, (), transforms, "responseRule" if on_response else "rule")
     blocking = Decision("block", rule.id, reason="hiddenProperty")
     guard = QueryGuard(transforms) if rule.guard_queries and transforms is not None else None
-    reads_body = any(condition.source == "body" for condition in rule.conditions)
+    reads_body = rule.body_only is not None or any(
+        condition.source == "body" for condition in rule.conditions
+    )
     reads_response = any(condition.source == "property" for condition in rule.conditions)
     asks = any(condition.source in _OF_THE_RESPONSE for condition in rule.conditions)
     return CompiledRule(
@@ -330,6 +342,8 @@ def _compile_rule(index: int, rule: Rule, check_of: CheckOf) -> CompiledRule:
 
 def _check_of_rule(rule: Rule, part: Part, check_of: CheckOf) -> Check:
     check = check_of(part)
+    if rule.verdict == "log_only" and isinstance(part, BodyOnly):
+        return for_the_log(check, of_response=False)
     if rule.verdict == "log_only" and isinstance(part, Condition) and part.source in ("body", "property"):
         return for_the_log(check, of_response=part.source == "property")
     if isinstance(part, Condition) and asks_as_taken(rule, part):
@@ -352,7 +366,9 @@ def parts_asked(rule: Rule) -> list[Part]:
     conditions = [condition for condition in rule.conditions if condition.source != "param"]
     conditions.sort(key=lambda condition: condition.source in ("body", "property"))
     gates = [gate for gate in (rule.until, rule.ip, rule.time) if gate is not None]
-    return [*gates, *conditions]
+    if rule.body_only is None:
+        return [*gates, *conditions]
+    return [*gates, *conditions, BodyOnly(rule.body_only, rule.verdict == "block")]
 
 
 def compile_part(part: Part) -> Check:
@@ -362,6 +378,8 @@ def compile_part(part: Part) -> Check:
         return time_check(part)
     if isinstance(part, Until):
         return ending_check(part)
+    if isinstance(part, BodyOnly):
+        return body_only_check(part)
     return compile_check(part)
 
 

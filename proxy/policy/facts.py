@@ -103,6 +103,11 @@ class RequestFacts:
         MalformedBody and BodyNeeded."""
         return self._read().values(path, cost)
 
+    def look(self, count: int) -> None:
+        """Count so many values of the body among those that rules look at. Raises MalformedBody if they are
+        too many together."""
+        self._read().look(count)
+
     def _read(self) -> _Document:
         if self._document is None:
             if self.unread:
@@ -195,20 +200,20 @@ class _Document:
             self._collect(self.root, path, 0, found)
             self._known[path] = found
             self._costs[path] = sum([folding_cost(each) for each in found if isinstance(each, str)])
-        self._look(len(found) * cost)
+        self.look(len(found) * cost)
         self._looks.text -= self._costs[path]
         if self._looks.text < 0:
             raise MalformedBody("rules would look at too much text of the body")
         return found
 
-    def _look(self, count: int) -> None:
+    def look(self, count: int) -> None:
         self._looks.values -= count
         if self._looks.values < 0:
             raise MalformedBody("rules would look at too many values of the body")
 
     def _collect(self, value: object, path: tuple[str, ...], at: int, found: list[Value]) -> None:
         if isinstance(value, list):
-            self._look(len(value))
+            self.look(len(value))
             for item in value:
                 self._collect(item, path, at, found)
             if not value and at == len(path):
@@ -217,7 +222,7 @@ class _Document:
             found.append(value if value is None or isinstance(value, str | int | float) else COMPOSITE)
         elif isinstance(value, dict):
             members = value.get(path[at], ())
-            self._look(len(members))
+            self.look(len(members))
             for member in members:
                 self._collect(member, path, at + 1, found)
 

@@ -65,6 +65,13 @@ class TimeGate(msgspec.Struct, frozen=True):
     timezone: str = "UTC"
 
 
+class BodyOnly(msgspec.Struct, frozen=True):
+    """Property paths that a body may have. With `wants_another` it holds if the body has another one."""
+
+    names: tuple[str, ...]
+    wants_another: bool
+
+
 class Until(msgspec.Struct, frozen=True):
     """A rule matches before `end`, and from then on no more."""
 
@@ -81,6 +88,7 @@ class Rule(msgspec.Struct, frozen=True):
     ip: IpGate | None = None
     time: TimeGate | None = None
     until: Until | None = None
+    body_only: tuple[str, ...] | None = None  # property paths
     transforms: Transforms | None = None
     guard_queries: bool = False
 

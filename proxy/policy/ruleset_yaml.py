@@ -441,6 +441,11 @@ class _Rule(Shape):
     verdict: Literal["allow", "filter", "block", "log_only"] = Field(
         description="What the rule decides where it matches; after log_only the search goes on."
     )
+    body_only: Annotated[list[_Property], Field(min_length=1)] | None = Field(
+        None,
+        description="Properties that the body of a write may carry, and no others. "
+        "A block matches a body that carries another one.",
+    )
     transforms: _Transforms | None = Field(None, description="What a filter hides.")
     guard_queries: _Truth = Field(
         False, description="Block requests whose query probes what the filter hides."
@@ -584,6 +589,8 @@ def _contradictions(value: object) -> _Found:
             yield (*where, "id"), f"the id `{rule_id}` is that of rules[{first_with[rule_id]}] already"
         yield from _transform_contradictions(where, rule)
         yield from _gate_contradictions(where, rule)
+        if "body_only" in rule and rule["body_only"] is None:
+            yield (*where, "body_only"), "`body_only` needs a list of properties; leave it out for any body"
         if "until" in rule and rule["until"] is None:
             yield (*where, "until"), "`until` needs a moment; leave it out for a rule without an end"
         conditions = rule.get("conditions")
@@ -705,6 +712,7 @@ def _plain_rule(rule: _Rule) -> Rule:
         time=None if rule.time is None else _plain_time(rule.time),
         until=None if rule.until is None else parse_until(rule.until),
         verdict=rule.verdict,
+        body_only=_tuple(rule.body_only),
         transforms=None if rule.transforms is None else _plain_transforms(rule.transforms),
         guard_queries=rule.guard_queries,
     )

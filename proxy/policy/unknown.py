@@ -20,7 +20,7 @@ from proxy.policy.compile import CompiledRuleset, Part, compile_part, compile_ru
 from proxy.policy.conditions import INDETERMINATE, NO, YES, Check, when_missing
 from proxy.policy.facts import RequestFacts, ResponseFacts
 from proxy.policy.redaction import MASK
-from proxy.policy.ruleset import Comparison, Condition, IpGate, Ruleset, TimeGate, Until
+from proxy.policy.ruleset import BodyOnly, Comparison, Condition, IpGate, Ruleset, TimeGate, Until
 
 RequestPart = Literal["ip", "time", "header", "body"]
 ResponsePart = Literal["status", "response_header", "property"]
@@ -185,6 +185,8 @@ def is_unknown(part: Part, request: RequestFacts, response: ResponseFacts | None
         return "time" in request.unknown
     if isinstance(part, IpGate):
         return "ip" in request.unknown
+    if isinstance(part, BodyOnly):
+        return "body" in request.unknown
     if part.source in request.unknown:
         return True
     if isinstance(response, PartlyKnownResponse) and part.source in response.unknown:
@@ -220,7 +222,20 @@ def partly_known_check(part: Part) -> Check:
         return _gate_check(part, known, "the time of the request")
     if isinstance(part, IpGate):
         return _gate_check(part, known, "the client's address")
+    if isinstance(part, BodyOnly):
+        return _body_only_check(part, known)
     return _condition_check(part, known)
+
+
+def _body_only_check(part: BodyOnly, known: Check) -> Check:
+    def check(request: RequestFacts, response: ResponseFacts | None) -> int:
+        if not is_unknown(part, request, response):
+            return known(request, response)
+        assert isinstance(request, PartlyKnownRequest)
+        another = request.possible_facts.ask(("body_only", part.names), "the members of the body", 2) == 1
+        return YES if another is part.wants_another else NO
+
+    return check
 
 
 def _gate_check(gate: IpGate | TimeGate | Until, known: Check, fact: str) -> Check:

@@ -138,7 +138,7 @@ def test_a_name_without_settings_is_told_from_a_file(tmp_path: Path) -> None:
 
 def test_cases_beside_the_rules_are_run_and_every_failure_told(tmp_path: Path) -> None:
     assert printed("test", EXAMPLE, "--require-coverage") == {
-        "cases": 12,
+        "cases": 13,
         "failedCases": 0,
         "failures": [],
         "undecidedRules": [],

@@ -627,6 +627,56 @@ def test_a_suggestion_leaves_all_of_its_traffic_as_it_was() -> None:
     assert not any(secret in text for secret in SECRETS)
 
 
+@pytest.mark.parametrize(
+    ("bodies", "listed"),
+    [
+        ([{"jobTitle": "x"}, {"department": "y", "jobTitle": None}], ("department", "jobTitle")),
+        ([{"jobTitle": "x"}, None], ("jobTitle",)),
+        ([{"JobTitle": "x"}, {"jobTitle": "x"}], ("JobTitle",)),
+        ([{"@odata.type": "#microsoft.graph.user", "jobTitle": "x"}], ("jobTitle",)),
+        ([{"members@odata.bind": ["x"]}], ("members@odata.bind",)),
+        ([{"@microsoft.graph.conflictBehavior": "fail"}], ("@microsoft.graph.conflictBehavior",)),
+        ([{"passwordProfile": {"password": "x"}}], ("passwordProfile",)),
+        ([{"on": 1, "404": 2}], ("404", "on")),
+        ([None], None),
+        ([{}], None),
+        ([{"jobTitle": "x"}, [{"a": 1}]], None),
+        ([{"jobTitle": "x"}, "no JSON"], None),
+        ([{"a.b": "x"}], None),  # a rule takes the dot for the way into an object
+        ([{"a@b..c": "x"}], None),
+        ([{"a\u200bb": "x"}], None),
+        ([{"": "x"}], None),
+        ([{f"a{at}": "x" for at in range(61)}], None),
+        ([{"a": "x" * 100_000}], None),
+    ],
+)
+def test_a_write_may_carry_what_it_was_seen_to_carry(
+    bodies: list[Any], listed: tuple[str, ...] | None
+) -> None:
+    text, read = suggested(*(entry("/v1.0/users/7", "PATCH", body=body, status=204) for body in bodies))
+    ruleset = parse_ruleset(text)
+    assert ruleset.rules[0].body_only == listed
+    assert ruleset_advice(text, ruleset) == ()
+    for one in foresee(ruleset, read.exchanges):
+        assert isinstance(one.outcome, Outcome)
+        assert one.outcome.lets_through
+
+
+def test_writes_that_carry_other_members_are_rules_of_their_own() -> None:
+    text, _ = suggested(
+        entry("/v1.0/users/7", "PATCH", body={"jobTitle": "x"}, status=204),
+        entry("/v1.0/users/7/manager/$ref", "PUT", body={"@odata.id": "x"}, status=204),
+        entry("/v1.0/users/7/sendMail", "POST", body={"message": {}}, status=202),
+        entry("/v1.0/users/7", response={"id": "7"}),
+    )
+    assert {rule.match.methods: rule.body_only for rule in parse_ruleset(text).rules} == {
+        ("PATCH",): ("jobTitle",),
+        ("PUT",): ("@odata.id",),
+        ("POST",): ("message",),
+        ("GET",): None,
+    }
+
+
 def test_a_write_to_the_same_path_does_not_widen_what_is_read() -> None:
     text, _ = suggested(
         entry("/v1.0/users/1?$select=displayName,id", response={"id": "1", "displayName": "Ada"}),

@@ -386,6 +386,7 @@ def test_the_schema_names_every_key() -> None:
         "ip",
         "time",
         "until",
+        "body_only",
         "verdict",
         "transforms",
         "guard_queries",
