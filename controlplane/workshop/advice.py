@@ -159,7 +159,7 @@ def _never_reached(ruleset: Ruleset) -> _Advice:
     for index, rule in enumerate(ruleset.rules):
         tree = trees[rule.when]
         deciders = [_deciders_before(tree, rule, path) for path in rule.match.path]
-        if all(deciders):
+        if deciders and all(deciders):
             ids = _ids(one for each in deciders for one in each)
             yield ("rules", index, "id"), f"this rule is never reached: {ids} before it decides all of it"
         else:

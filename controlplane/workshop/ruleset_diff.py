@@ -53,7 +53,8 @@ def _keys(old: Rule, new: Rule) -> tuple[str, ...]:
         key: (getattr(old, key), getattr(new, key)) for key in ("description", "when")
     }
     pairs["match.methods"] = frozenset(_upper(old)), frozenset(_upper(new))
-    pairs["match.path"] = frozenset(old.match.path), frozenset(new.match.path)
+    for key in ("path", "resource", "operation", "pack"):
+        pairs[f"match.{key}"] = frozenset(getattr(old.match, key)), frozenset(getattr(new.match, key))
     for key in ("conditions", "ip", "time", "until", "verdict"):
         pairs[key] = getattr(old, key), getattr(new, key)
     pairs["body_only"] = _set(old.body_only), _set(new.body_only)

@@ -47,8 +47,18 @@ class Condition(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Match(msgspec.Struct, frozen=True):
-    path: tuple[str, ...]
+    """Either `path`, or one or more of `resource`, `operation` and `pack`, which name things of a schema."""
+
+    path: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()  # none: any
+    resource: tuple[str, ...] = ()
+    operation: tuple[str, ...] = ()
+    pack: tuple[str, ...] = ()
+
+    @property
+    def names_things(self) -> bool:
+        """Return True if the rule can be compiled against a schema only."""
+        return bool(self.resource or self.operation or self.pack)
 
 
 class IpGate(msgspec.Struct, frozen=True):

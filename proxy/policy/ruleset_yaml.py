@@ -60,6 +60,8 @@ MAX_OPERANDS = 10_000
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 §5.6.2
 _PROPERTY = re.compile(r"[^\s./\\]+(?:\.[^\s./\\]+)*")
+_THING = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z_][A-Za-z0-9_-]*)*")
 _RULE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _SOURCES = (*REQUEST_SOURCES, *RESPONSE_SOURCES)
 _LIST_OPERATORS = ("in", "not_in")
@@ -70,6 +72,9 @@ _OPERATORS = ("equals", "not_equals", *_LIST_OPERATORS, *_TEXT_OPERATORS, *_NUMB
 _MOST_ERRORS = 4 * MAX_PROBLEMS  # of pydantic, which has one for each type that an operand isn't
 _LONGEST_COMPARED = 100  # of a misspelled word
 _TOO_MANY = "and so on: this is too much to tell it all"
+THING_WORDS = ("resource", "operation", "pack")
+_NO_MATCH = "a match needs `path`, or one or more of `resource`, `operation` and `pack`"
+_BOTH_MATCHES = "`path` and `resource`, `operation` or `pack` never stand in one rule: write two rules"
 _MISSING_TRANSFORMS = "a filter needs transforms: strip_properties or allow_properties"
 
 
@@ -278,6 +283,18 @@ def _checked_property(text: str) -> str:
     return text
 
 
+def _checked_thing(text: str) -> str:
+    if not _THING.fullmatch(text):
+        raise ValueError("a resource is a type, or a type and its relation or property: group.members")
+    return text
+
+
+def _checked_name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise ValueError("a name of letters, digits, dots and hyphens is wanted here")
+    return text
+
+
 def _checked_field_name(text: str) -> str:
     if not _TOKEN.fullmatch(text):
         raise ValueError("no name of a header field")
@@ -315,6 +332,8 @@ _Network = Annotated[
 _Property = Annotated[_WrittenText, AfterValidator(_checked_property), FEW, _scalar_like(_PROPERTY.pattern)]
 _OptionName = Annotated[_WrittenText, Field(min_length=1), _scalar_like(minLength=1)]
 _FieldName = Annotated[_WrittenText, AfterValidator(_checked_field_name), _scalar_like(_TOKEN.pattern)]
+_Thing = Annotated[_WrittenText, AfterValidator(_checked_thing), FEW, _text_like(_THING.pattern)]
+_Operation = Annotated[_WrittenText, AfterValidator(_checked_name), FEW, _text_like(_NAME.pattern)]
 _Method = Annotated[_WrittenText, AfterValidator(_checked_method), FEW, _text_like(_TOKEN.pattern)]
 _RuleId = Annotated[_WrittenText, AfterValidator(_checked_rule_id), _scalar_like(_RULE_ID.pattern)]
 _CLOCK = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]"
@@ -348,8 +367,21 @@ def _some_of(*keys: str) -> JsonDict:
 
 
 class _Match(Shape):
-    path: Annotated[list[_Path], Field(min_length=1)] = Field(
-        description="{name} and * are one segment, ** at the end the rest, none included."
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [{"required": ["path"]}, _some_of(*THING_WORDS)]},
+    )
+
+    path: Annotated[list[_Path], Field(min_length=1)] | None = Field(
+        None, description="{name} and * are one segment, ** at the end the rest, none included."
+    )
+    resource: Annotated[list[_Thing], Field(min_length=1)] | None = Field(
+        None, description="Types, relations and properties of the upstream's schema: message, group.members."
+    )
+    operation: Annotated[list[_Operation], Field(min_length=1)] | None = Field(
+        None, description="Functions and actions of the upstream's schema: addPassword."
+    )
+    pack: Annotated[list[_Operation], Field(min_length=1)] | None = Field(
+        None, description="Lists of things that belong together: mail, membership."
     )
     methods: Annotated[list[_Method], Field(min_length=1)] | None = Field(
         None, description="Any if left out. GET stands for HEAD too."
@@ -587,6 +619,7 @@ def _contradictions(value: object) -> _Found:
         rule_id = as_text(rule.get("id"))
         if isinstance(rule_id, str) and first_with.setdefault(rule_id, at) != at:
             yield (*where, "id"), f"the id `{rule_id}` is that of rules[{first_with[rule_id]}] already"
+        yield from _match_contradictions(where, rule)
         yield from _transform_contradictions(where, rule)
         yield from _gate_contradictions(where, rule)
         if "body_only" in rule and rule["body_only"] is None:
@@ -597,6 +630,21 @@ def _contradictions(value: object) -> _Found:
         for index, condition in enumerate(conditions if isinstance(conditions, list) else ()):
             if isinstance(condition, dict):
                 yield from _condition_contradictions((*where, "conditions", index), rule, condition)
+
+
+def _match_contradictions(where: _Where, rule: dict[str, Any]) -> _Found:
+    match = rule.get("match")
+    if not isinstance(match, dict):
+        return
+    things = [word for word in THING_WORDS if word in match]
+    if "path" in match:
+        if things:
+            yield (*where, "match", things[0]), _BOTH_MATCHES
+    elif not things:
+        yield (*where, "match"), _NO_MATCH
+    for word in ("path", *THING_WORDS):
+        if word in match and match[word] is None:
+            yield (*where, "match", word), f"`{word}` needs a list of names"
 
 
 def _transform_contradictions(where: _Where, rule: dict[str, Any]) -> _Found:
@@ -656,6 +704,8 @@ def _unknown_parameter(where: _Where, rule: dict[str, Any], name: object) -> _Fo
     match = rule.get("match")
     paths = match.get("path") if isinstance(match, dict) else None
     name = as_text(name)
+    if isinstance(match, dict) and paths is None and any(word in match for word in THING_WORDS):
+        yield where, "a rule without a path has no parameters"
     if not isinstance(name, str) or not isinstance(paths, list):
         return
     known: set[str] = set()
@@ -706,7 +756,7 @@ def _plain_rule(rule: _Rule) -> Rule:
         id=rule.id,
         description=rule.description or "",
         when=rule.when,
-        match=Match(path=tuple(rule.match.path), methods=tuple(rule.match.methods or ())),
+        match=_plain_match(rule.match),
         conditions=tuple(map(_plain_condition, rule.conditions or ())),
         ip=None if rule.ip is None else IpGate(_tuple(rule.ip.in_), _tuple(rule.ip.not_in)),
         time=None if rule.time is None else _plain_time(rule.time),
@@ -715,6 +765,16 @@ def _plain_rule(rule: _Rule) -> Rule:
         body_only=_tuple(rule.body_only),
         transforms=None if rule.transforms is None else _plain_transforms(rule.transforms),
         guard_queries=rule.guard_queries,
+    )
+
+
+def _plain_match(match: _Match) -> Match:
+    return Match(
+        path=tuple(match.path or ()),
+        methods=tuple(match.methods or ()),
+        resource=tuple(match.resource or ()),
+        operation=tuple(match.operation or ()),
+        pack=tuple(match.pack or ()),
     )
 
 

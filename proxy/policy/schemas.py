@@ -56,9 +56,5 @@ NO_SCHEMAS: Final = Schemas({})
 
 
 def needs_schemas(ruleset: Ruleset) -> bool:
-    """Return True if a rule can be compiled against a schema only.
-
-    No word of a rule names a type, a relation or an operation yet. The words that do must be asked here:
-    `match.resource`, `match.operation` and `match.pack`.
-    """
-    return False
+    """Return True if a rule can be compiled against a schema only."""
+    return any(rule.match.names_things for rule in ruleset.rules)
