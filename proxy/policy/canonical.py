@@ -47,7 +47,6 @@ from proxy.policy.odata import (
     trimmed,
     without_matrix_parameters,
 )
-from proxy.policy.operations import OPERATIONS
 
 MAX_DECODINGS: Final = 4
 MAX_SEGMENTS: Final = 256
@@ -101,7 +100,7 @@ class MalformedTarget(ValueError):
 
 class Name(NamedTuple):
     """One name of a resource. `exact` is None where a segment is only a rule's own word, never an id. `keys`
-    has the segments that spell an operation, and are keys because they came in parentheses."""
+    has the segments that are keys whatever they spell: those in parentheses, and files by their path."""
 
     folded: tuple[str, ...]
     exact: tuple[str | None, ...]
@@ -685,7 +684,7 @@ def _combined(kind: int, choice: Iterable[Meaning]) -> Reading:
             Name(
                 tuple(part.folded for part in name),
                 tuple(part.exact for part in name),
-                tuple([at for at, part in enumerate(name) if part.is_key and part.folded in OPERATIONS]),
+                tuple([at for at, part in enumerate(name) if part.is_key]),
             )
             for name in names
         ),

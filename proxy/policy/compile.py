@@ -40,6 +40,7 @@ from proxy.policy.ruleset import (
     Until,
 )
 from proxy.policy.schemas import NO_SCHEMAS, Schemas
+from proxy.policy.thing_rules import HIDES, ThingRules
 
 Part = Until | IpGate | TimeGate | BodyOnly | Condition
 _OF_THE_RESPONSE: Final = frozenset(("status", "response_header", "property"))
@@ -126,6 +127,7 @@ class Candidate:
         return self.entry.compiled.index, not self.hides
 
 
+_NO_PATTERN: Final = Pattern((), (), False)
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 _UNKNOWN: Final[Any] = object()
@@ -148,12 +150,16 @@ class CompiledRuleset:
         default: Decision,
         tree: PathTree[Entry],
         words: Mapping[str, str],
-        schemas: Schemas = NO_SCHEMAS,
+        schemas: Schemas,
+        things: ThingRules,
+        of_things: Mapping[int, Entry],
     ) -> None:
         self.rule_count = rule_count
         self.schemas = schemas
         self._default = default
         self.tree = tree
+        self.things = things
+        self._of_things = of_things  # the rules about things, by their index
         self._words = words  # all that make a difference, each to itself
         self._plans_by_shape: dict[str, dict[tuple[str, ...], Plan | None]] = {}
         self._plans_by_path: dict[str, dict[str, Plan]] = {}
@@ -163,7 +169,7 @@ class CompiledRuleset:
         if plain is None:
             return self._plan_by_path(method, target, target.cache_key)
         # Ids and whatever no rule knows are all the same to the rules. No segment or rule's word has a slash.
-        word = self._words.get
+        word = self._word_of if self._of_things else self._words.get
         shape = tuple([word(segment) or ("$/" if segment[:1] == "$" else "/") for segment in plain])
         plan = self._plans_by_shape.get(method, _NO_PLANS).get(shape, _UNKNOWN)
         if plan is _UNKNOWN:
@@ -171,6 +177,10 @@ class CompiledRuleset:
             if len(shape) <= _MAX_SHAPE:
                 _remember(self._plans_by_shape, method, shape, plan)
         return plan or self._plan_by_path(method, target, target.path)
+
+    def _word_of(self, segment: str) -> str | None:
+        """Return the segment if a rule or a schema has this name."""
+        return self._words.get(segment) or (segment if self.things.knows(segment) else None)
 
     def _plan_of_shape(self, method: str, shape: tuple[str, ...]) -> Plan | None:
         """None where a rule has a condition on what a segment is."""
@@ -240,8 +250,22 @@ class CompiledRuleset:
                 if counts_for(candidate, reading):
                     best[key] = candidate
         found = list(best.values())
+        if self._of_things:
+            found += self.candidates_of_things(reading, method)
         if len(found) > 1:
             found.sort(key=lambda candidate: candidate.order)
+        return found
+
+    def candidates_of_things(self, reading: Reading, method: str) -> list[Candidate]:
+        """Return a candidate for each rule about things that concerns the reading."""
+        certain_only = importance_of(reading.kind, method) != "certain"
+        found: list[Candidate] = []
+        for each in self.things.findings(reading.names, certain_only=certain_only):
+            entry = self._of_things[each.index]
+            step = entry.compiled.blocking if each.kind == HIDES else entry.compiled.step
+            if each.transforms is not None and each.transforms != step.decision.transforms:
+                step = replace(step, decision=replace(step.decision, transforms=each.transforms))
+            found.append(Candidate(entry, each.held, step))
         return found
 
     def candidates_of_name(self, name: Name, method: str) -> list[Candidate]:
@@ -284,6 +308,8 @@ def compile_in_slices(
     tree: PathTree[Entry] = PathTree()
     words = {"$value": "$value"}
     words.update((word, word) for word in OPERATIONS)
+    things = ThingRules(schemas)
+    of_things: dict[int, Entry] = {}
     work = 0
     for index, rule in zip(count(), ruleset.rules):
         compiled = _compile_rule(index, rule, check_of or compile_part)
@@ -291,6 +317,9 @@ def compile_in_slices(
             for pattern in parse_pattern(path):
                 tree.add(pattern, Entry(compiled, pattern, key_positions(pattern.segments)))
                 words.update((word, word) for word in pattern.segments if word is not None)
+        if rule.match.names_things:
+            things.add(index, rule.verdict, rule.match, compiled.step.decision.transforms)
+            of_things[index] = Entry(compiled, _NO_PATTERN, ())
         if compiled.hidden is not None:
             words.update((word, word) for word in compiled.hidden.words())
         work += _work_of(rule)
@@ -298,7 +327,7 @@ def compile_in_slices(
             work = 0
             yield
     default = Decision(ruleset.default, DEFAULT_RULE_ID, reason="default")
-    return CompiledRuleset(len(ruleset.rules), default, tree, words, schemas)
+    return CompiledRuleset(len(ruleset.rules), default, tree, words, schemas, things, of_things)
 
 
 def _work_of(rule: Rule) -> int:

@@ -189,7 +189,8 @@ def file_path_meanings(text: str, aliases: Aliases) -> tuple[Meaning, ...]:
     others = tuple(
         Meaning(SHADOW, meaning.names) for meaning in meanings_of(text, aliases) if meaning != plain
     )
-    return (plain, *others)
+    files = tuple(tuple([part._replace(is_key=True) for part in name]) for name in plain.names)
+    return (Meaning(plain.kind, files), *others)
 
 
 class ColonForm(NamedTuple):

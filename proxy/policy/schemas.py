@@ -48,6 +48,11 @@ class Schemas:
         return None
 
     @property
+    def root_words(self) -> frozenset[str]:
+        """Return the segments of all roots."""
+        return frozenset([word for root in self._by_root for word in root])
+
+    @property
     def models(self) -> tuple[ResourceModel, ...]:
         return tuple(self._by_root.values())
 

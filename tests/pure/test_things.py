@@ -2,9 +2,23 @@
 
 import pytest
 
+from controlplane.model.flat_form import encode
+from controlplane.model.metadata import parse
+from proxy.policy.canonical import MalformedTarget
+from proxy.policy.compile import CompiledRuleset, compile_ruleset
+from proxy.policy.resource_model import ResourceModel, digest_of
 from proxy.policy.ruleset import Match, Ruleset
 from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
-from proxy.policy.schemas import needs_schemas
+from proxy.policy.schemas import Schemas, needs_schemas
+from proxy.policy.services.graph import GRAPH_FACTS
+from proxy.policy.things import unknown_things
+from tests.pure.model_schema import SMALL, document
+from tests.pure.rules import decide
+
+
+def resource_model(csdl: bytes) -> ResourceModel:
+    flat = encode(parse(csdl))
+    return ResourceModel(flat, digest_of(flat))
 
 
 def ruleset_of(match: str, rest: str = "") -> Ruleset:
@@ -57,3 +71,342 @@ def test_a_match_that_cannot_be_meant_is_an_error_at_its_place(
 def test_a_rule_about_things_has_no_parameters() -> None:
     found = problems_of("{resource: [message]}", ", conditions: [{param: id, equals: a}]")
     assert [one[3] for one in found] == ["a rule without a path has no parameters"]
+
+
+# -- what a path reaches
+
+MODEL = resource_model(SMALL)
+SCHEMAS = Schemas({("v1.0",): MODEL})
+
+
+def rules_of(match: str, verdict: str = "block", default: str = "allow", more: str = "") -> CompiledRuleset:
+    text = (
+        f"version: 1\nname: any\ndefault: {default}\nrules:\n"
+        f"- {{id: r, match: {match}, verdict: {verdict}{more}}}\n"
+    )
+    return compile_ruleset(parse_ruleset(text), schemas=SCHEMAS)
+
+
+def blocked(match: str, target: str, method: str = "GET") -> bool:
+    return decide(rules_of(match), target, method).verdict == "block"
+
+
+def allowed(match: str, target: str, method: str = "GET") -> bool:
+    return decide(rules_of(match, "allow", "block"), target, method).verdict == "allow"
+
+
+MESSAGES = [
+    "/v1.0/me/messages",
+    "/v1.0/me/messages/m1",
+    "/v1.0/users/u1/messages",
+    "/v1.0/users('u1')/messages('m1')",
+    "/v1.0/users/u1/mailFolders/f1/messages",
+    "/v1.0/users/u1/mailFolders/f1/childFolders/f2/childFolders/f3/messages/m1",
+    "/v1.0/me/messages/$count",
+    "/v1.0/me/messages/m1/$value",
+    "/v1.0/me/reminderView(from='x')",
+    "/v1.0/latest",
+    "/v1.0/latest()",
+]
+
+
+@pytest.mark.parametrize("target", MESSAGES)
+@pytest.mark.parametrize("name", ["message", "MESSAGE", "sample.mail.message", "mail.Message"])
+def test_a_type_is_met_on_every_route_to_it(target: str, name: str) -> None:
+    assert blocked(f"{{resource: [{name}]}}", target)
+    assert allowed(f"{{resource: [{name}]}}", target)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/V1.0/ME/MESSAGES",
+        "/v1.0/me/%6dessages",
+        "/v1.0//me/messages",
+        "/v1.0/me/messages/",
+        "/v1.0/groups/../me/messages",
+        "/v1.0/me/sample.mail.user/messages",
+        "/v1.0/users/u1/mail.user/messages",
+        "/v1.0/users('u1')/mailFolders('f1')/messages('m1')/subject/$value",
+        "/v1.0/users/u1/manager/mail.user/messages",
+        "/v1.0/groups/g1/members/u1/mail.user/messages",
+        "/v1.0/directoryObjects/u1/mail.user/messages",
+    ],
+)
+def test_no_spelling_and_no_cast_leads_past_a_block(target: str) -> None:
+    assert blocked("{resource: [message]}", target)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/v1.0/me/messages/m1/attachments/a1",  # part of a message
+        "/v1.0/me/messages/m1/any(kind='x')",  # a message or an attachment
+        "/v1.0/me/messages/m1/attachments/a1/mail.itemAttachment/item",  # an outlookItem may be a message
+        "/v1.0/me/unheardOf",
+        "/v1.0/unheardOf/x",
+        "/v1.0/directoryObjects/u1/messages",
+        "/beta/me/messages",  # no schema
+        "/beta/planes",
+    ],
+)
+def test_what_may_be_the_thing_is_blocked_and_not_allowed(target: str) -> None:
+    assert blocked("{resource: [message]}", target)
+    assert not allowed("{resource: [message]}", target)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/v1.0/me",
+        "/v1.0/users/u1/mailFolders",
+        "/v1.0/groups/g1",
+        "/v1.0/me/drive/items/i1/content",
+        "/v1.0/users/messages",  # a user with this id
+        "/v1.0/users('messages')",
+        "/v1.0/$metadata",
+    ],
+)
+def test_a_block_leaves_other_things_alone(target: str) -> None:
+    assert not blocked("{resource: [message]}", target)
+
+
+@pytest.mark.parametrize(
+    ("match", "target", "holds"),
+    [
+        # What is passed over by its key needs no name, what is read at the end does.
+        ("{resource: [user]}", "/v1.0/users", True),
+        ("{resource: [user]}", "/v1.0/users/u1/mobilePhone", True),
+        ("{resource: [user]}", "/v1.0/users/u1/settings/timeZone", True),
+        ("{resource: [user]}", "/v1.0/users/delta", True),
+        ("{resource: [user]}", "/v1.0/users/u1/messages", False),
+        ("{resource: [user]}", "/v1.0/users/u1/mailFolders/f1/messages", False),
+        ("{resource: [mailboxSettings]}", "/v1.0/users/u1/settings", True),
+        ("{resource: [user.settings]}", "/v1.0/users/u1/settings/timeZone", True),
+        ("{resource: [user.settings]}", "/v1.0/users/u1", False),
+        # A relation that does not contain its objects is a thing of its own.
+        ("{resource: [user]}", "/v1.0/users/u1/manager", False),
+        ("{resource: [user]}", "/v1.0/users/u1/manager/mail.user", False),
+        ("{resource: [group, user]}", "/v1.0/groups/g1/members/mail.user", False),
+        ("{resource: [group.members]}", "/v1.0/groups/g1/members", True),
+        ("{resource: [group.members]}", "/v1.0/groups/g1/members/u1", True),
+        ("{resource: [directoryObject]}", "/v1.0/groups/g1/members", True),
+        ("{resource: [message]}", "/v1.0/groups/g1/members/u1/mail.user/messages", False),
+        ("{resource: [message, group.members]}", "/v1.0/groups/g1/members/u1/mail.user/messages", True),
+        ("{resource: [group.members]}", "/v1.0/groups/g1/members/$ref", True),
+        ("{resource: [directoryObject]}", "/v1.0/groups/g1/members/$ref", False),
+        ("{resource: [user]}", "/v1.0/directoryObjects/u1", False),
+        ("{resource: [user]}", "/v1.0/directoryObjects/u1/mail.user", True),
+        # A stream is a thing of its own.
+        ("{resource: [driveItem]}", "/v1.0/me/drive/root/children", True),
+        ("{resource: [driveItem]}", "/v1.0/me/drive/items/i1/content", False),
+        ("{resource: [driveItem]}", "/v1.0/me/drive/items/i1/$value", False),
+        ("{resource: [driveItem.content]}", "/v1.0/me/drive/items/i1/content", True),
+        ("{resource: [driveItem.content]}", "/v1.0/me/drive/root:/a/b.txt:/content", True),
+        ("{resource: [driveItem.content]}", "/v1.0/me/drive/root:/delta:/content", True),
+        # What an action does is no matter of the type that it returns.
+        ("{resource: [message]}", "/v1.0/me/messages/m1/send", False),
+        ("{operation: [send]}", "/v1.0/me/messages/m1/send", True),
+        ("{operation: [send]}", "/v1.0/me/messages/m1", False),
+        ("{operation: [reminderView]}", "/v1.0/me/reminderView(from='x')", True),
+    ],
+)
+def test_an_allow_holds_only_if_the_rule_names_all_that_is_read(match: str, target: str, holds: bool) -> None:
+    assert allowed(match, target, "POST" if target.endswith("/send") else "GET") is holds
+
+
+@pytest.mark.parametrize(
+    ("match", "target", "holds"),
+    [
+        ("{resource: [group.members]}", "/v1.0/groups/g1/members", True),
+        ("{resource: [group.members]}", "/v1.0/groups/g1/members/$ref", True),
+        ("{resource: [group.members]}", "/v1.0/groups/g1/members/u1/$ref", True),
+        ("{resource: [group.members]}", "/v1.0/directoryObjects/g1/mail.group/members", True),
+        ("{resource: [group.members]}", "/v1.0/users/u1/memberOf/mail.group", False),
+        ("{resource: [group.members]}", "/v1.0/users/u1/memberOf/g1/mail.group/members", True),
+        ("{resource: [group]}", "/v1.0/users/u1/memberOf", True),
+        ("{resource: [user]}", "/v1.0/groups/g1/members/mail.group", False),
+        ("{resource: [directoryObject.deletedDateTime]}", "/v1.0/users/u1/deletedDateTime", True),
+        ("{resource: [group.deletedDateTime]}", "/v1.0/users/u1/deletedDateTime", False),
+        ("{resource: [group.deletedDateTime]}", "/v1.0/directoryObjects/u1/deletedDateTime", True),
+        ("{resource: [driveItem.content]}", "/v1.0/me/drive/root/content", True),
+        ("{resource: [driveItem.content]}", "/v1.0/me/drive/root/$value", True),
+        ("{resource: [driveItem.content]}", "/v1.0/me/drive/root:/delta:/content", True),
+        ("{resource: [driveItem.content]}", "/v1.0/me/drive/root/children/i2/content", True),
+        ("{resource: [driveItem.content]}", "/v1.0/me/drive/root/children", False),
+        ("{operation: [send]}", "/v1.0/me/messages/m1/mail.send", True),
+        ("{operation: [sample.mail.send]}", "/v1.0/me/messages/m1/send", True),
+        ("{operation: [validate]}", "/v1.0/groups/validate", True),
+        ("{operation: [validate]}", "/v1.0/groups/VALIDATE", True),
+        ("{operation: [validate]}", "/v1.0/groups('validate')", False),
+        ("{operation: [send]}", "/v1.0/me/messages/m1/attachments", False),
+        ("{resource: [message], methods: [DELETE]}", "/v1.0/me/messages", False),
+    ],
+)
+def test_a_block_holds_for_what_it_names_alone(match: str, target: str, holds: bool) -> None:
+    method = "POST" if target.lower().endswith(("send", "validate")) else "GET"
+    assert blocked(match, target, method) is holds
+
+
+def test_a_key_that_may_be_split_at_an_encoded_slash_is_no_unknown_segment() -> None:
+    assert not blocked("{resource: [driveItem]}", "/v1.0/me/messages/AA%252Fbb/attachments")
+    with pytest.raises(MalformedTarget):
+        blocked("{resource: [message]}", "/v1.0/me/mailFolders/f%252Fmessages")
+
+
+def test_a_batch_is_evaluated_by_its_parts() -> None:
+    assert not blocked("{resource: [message]}", "/v1.0/$batch", "POST")
+
+
+def test_the_first_rule_that_holds_decides_whatever_it_names() -> None:
+    rules = compile_ruleset(
+        parse_ruleset(
+            "version: 1\nname: any\ndefault: block\nrules:\n"
+            "- {id: one, match: {path: ['/v1.0/users/{id}']}, verdict: allow}\n"
+            "- {id: two, match: {resource: [message]}, verdict: block}\n"
+            "- {id: three, match: {resource: [user, message]}, verdict: allow}\n"
+        ),
+        schemas=SCHEMAS,
+    )
+    found = [decide(rules, f"/v1.0/{path}") for path in ("users/a", "users", "me/messages", "groups")]
+    assert [(each.verdict, each.rule_id) for each in found] == [
+        ("allow", "one"),
+        ("allow", "three"),
+        ("block", "two"),
+        ("block", "default"),
+    ]
+
+
+@pytest.mark.parametrize("word", ["resource", "operation", "pack"])
+def test_a_ruleset_without_its_schema_lets_nothing_past_its_blocks(word: str) -> None:
+    name = {"resource": "message", "operation": "send", "pack": "mail"}[word]
+    rules = compile_ruleset(ruleset_of(f"{{{word}: [{name}]}}"))
+    assert decide(rules, "/v1.0/groups").verdict == "block"
+
+
+# -- names that no schema has
+
+
+@pytest.mark.parametrize(
+    ("match", "place", "message"),
+    [
+        (
+            "{resource: [massage]}",
+            ("resource", 0),
+            "the schema has no type `massage`, did you mean `message`?",
+        ),
+        (
+            "{resource: [user, group.member]}",
+            ("resource", 1),
+            "the type `group` has no relation or property `member`, did you mean `group.members`",
+        ),
+        (
+            "{resource: [grup.members]}",
+            ("resource", 0),
+            "the schema has no type `grup`, did you mean `group`?",
+        ),
+        ("{resource: [other.message]}", ("resource", 0), "the schema has no type `other`"),
+        ("{operation: [sent]}", ("operation", 0), "the schema has no operation `sent`, did you mean `send`?"),
+        ("{pack: [mail]}", ("pack", 0), "no pack `mail`: the service of this schema has no packs"),
+    ],
+)
+def test_an_unknown_name_is_an_error_with_the_nearest_names(
+    match: str, place: tuple[str, int], message: str
+) -> None:
+    (found,) = unknown_things(ruleset_of(match), SCHEMAS)
+    assert found.place == ("rules", 0, "match", *place)
+    assert found.message.startswith(message)
+
+
+def test_a_name_that_one_of_several_schemas_has_is_known() -> None:
+    other = resource_model(document('<EntityType Name="plane"><Key/></EntityType>'))
+    schemas = Schemas({("v1.0",): MODEL, ("beta",): other})
+    assert not list(unknown_things(ruleset_of("{resource: [plane, message]}"), schemas))
+
+
+def test_each_name_of_the_schema_is_known() -> None:
+    names = "message, Sample.Mail.Message, user.deletedDateTime, group.members, mail.user.messages"
+    ruleset = ruleset_of(f"{{resource: [{names}], operation: [send, SEND, mail.send, latest]}}")
+    assert not list(unknown_things(ruleset, SCHEMAS))
+
+
+# -- packs
+
+
+GRAPH = resource_model(
+    document(
+        """
+<EntityType Name="entity" Abstract="true"><Key><PropertyRef Name="id"/></Key>
+  <Property Name="id" Type="Edm.String"/></EntityType>
+<EntityType Name="user" BaseType="microsoft.graph.entity">
+  <NavigationProperty Name="messages" Type="Collection(microsoft.graph.message)" ContainsTarget="true"/>
+  <NavigationProperty Name="drive" Type="microsoft.graph.driveItem" ContainsTarget="true"/>
+</EntityType>
+<EntityType Name="message" BaseType="microsoft.graph.entity"/>
+<EntityType Name="driveItem" BaseType="microsoft.graph.entity">
+  <Property Name="content" Type="Edm.Stream"/></EntityType>
+<Action Name="createLink" IsBound="true">
+  <Parameter Name="bindingParameter" Type="microsoft.graph.driveItem"/></Action>
+<Action Name="sendMail" IsBound="true">
+  <Parameter Name="bindingParameter" Type="microsoft.graph.user"/></Action>
+<EntityContainer Name="service"><Singleton Name="me" Type="microsoft.graph.user"/></EntityContainer>
+""",
+        namespace="microsoft.graph",
+    )
+)
+GRAPH_SCHEMAS = Schemas({("v1.0",): GRAPH})
+
+
+@pytest.mark.parametrize(
+    ("pack", "target", "method", "holds"),
+    [
+        ("mail", "/v1.0/me/messages", "GET", True),
+        ("MAIL", "/v1.0/me/sendMail", "POST", True),
+        ("mail", "/v1.0/me", "GET", False),
+        ("files", "/v1.0/me/drive/content", "GET", True),
+        ("files", "/v1.0/me/drive/createLink", "POST", True),
+        ("files", "/v1.0/me/drive", "GET", False),
+    ],
+)
+def test_a_pack_stands_for_its_things_and_what_hands_them_over(
+    pack: str, target: str, method: str, holds: bool
+) -> None:
+    ruleset = parse_ruleset(
+        "version: 1\nname: any\ndefault: allow\nrules:\n"
+        f"- {{id: r, match: {{pack: [{pack}]}}, verdict: block}}\n"
+    )
+    rules = compile_ruleset(ruleset, schemas=GRAPH_SCHEMAS)
+    assert (decide(rules, target, method).verdict == "block") is holds
+
+
+def test_an_allow_of_a_thing_is_none_of_what_hands_it_over() -> None:
+    ruleset = parse_ruleset(
+        "version: 1\nname: any\nrules:\n- {id: r, match: {resource: [driveItem.content]}, verdict: allow}\n"
+    )
+    rules = compile_ruleset(ruleset, schemas=GRAPH_SCHEMAS)
+    assert decide(rules, "/v1.0/me/drive/content").verdict == "allow"
+    assert decide(rules, "/v1.0/me/drive/createLink", "POST").verdict == "block"
+
+
+def test_the_packs_are_those_that_outside_programs_rely_on() -> None:
+    assert set(GRAPH_FACTS.packs) == {
+        "mail",
+        "calendar",
+        "contacts",
+        "files",
+        "chats",
+        "membership",
+        "owners",
+        "credentials",
+        "permissions",
+        "sign-ins",
+        "roles",
+        "access-policies",
+        "recovery-keys",
+        "authentication-methods",
+        "notes",
+        "mailbox-settings",
+        "list-items",
+    }
+    (found,) = unknown_things(ruleset_of("{pack: [mails]}"), GRAPH_SCHEMAS)
+    assert found.message == "no pack `mails`, did you mean `mail` or `files`?"

@@ -1,0 +1,1 @@
+"""Facts of known services that their schemas lack: one module per service."""

@@ -1,0 +1,66 @@
+"""The form in which facts of a service are written down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+_NONE: Final[tuple[str, ...]] = ()
+
+
+class Pack:
+    """A list of things that belong together, by the names that rules use."""
+
+    __slots__ = ("operation", "resource")
+
+    def __init__(self, resource: tuple[str, ...], operation: tuple[str, ...] = _NONE) -> None:
+        self.resource: Final[tuple[str, ...]] = resource
+        self.operation: Final[tuple[str, ...]] = operation
+
+
+class Address:
+    """A property that holds a pre-authenticated address of a thing."""
+
+    __slots__ = ("owner", "property", "thing")
+
+    def __init__(self, thing: str, owner: str, property_: str) -> None:
+        self.thing: Final[str] = thing
+        self.owner: Final[str] = owner
+        self.property: Final[str] = property_
+
+
+class HandedOver:
+    """An operation whose caller gets a thing or an address of it, though the schema does not say so.
+
+    `owner` is the type that the operation binds to, or empty for all of that name.
+    """
+
+    __slots__ = ("operation", "owner", "things")
+
+    def __init__(self, operation: str, owner: str, things: tuple[str, ...]) -> None:
+        self.operation: Final[str] = operation
+        self.owner: Final[str] = owner
+        self.things: Final[tuple[str, ...]] = things
+
+
+class Facts:
+    """Facts of one service, which is known by a namespace of its schema."""
+
+    __slots__ = ("addresses", "handed_over", "namespace", "packs", "search_types")
+
+    def __init__(
+        self,
+        namespace: str,
+        packs: Mapping[str, Pack],
+        handed_over: tuple[HandedOver, ...],
+        addresses: tuple[Address, ...],
+        search_types: Mapping[str, tuple[str, ...]],
+    ) -> None:
+        self.namespace: Final[str] = namespace
+        self.packs: Final[dict[str, Pack]] = dict(packs)
+        self.handed_over: Final[tuple[HandedOver, ...]] = handed_over
+        self.addresses: Final[tuple[Address, ...]] = addresses
+        self.search_types: Final[dict[str, tuple[str, ...]]] = dict(search_types)
+
+
+NO_FACTS: Final = Facts("", {}, (), (), {})

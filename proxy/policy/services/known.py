@@ -1,0 +1,19 @@
+"""Find the facts of the service that a schema describes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from proxy.policy.resource_model import ResourceModel
+from proxy.policy.services.facts import NO_FACTS, Facts
+from proxy.policy.services.graph import GRAPH_FACTS
+
+_KNOWN: Final = (GRAPH_FACTS,)
+
+
+def facts_of(model: ResourceModel) -> Facts:
+    """Return the facts of a service, or none if its schema has no known namespace."""
+    for facts in _KNOWN:
+        if model.has_space_of(facts.namespace + "."):
+            return facts
+    return NO_FACTS

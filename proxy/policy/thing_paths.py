@@ -1,0 +1,306 @@
+"""Decide whether a path reaches what a rule about things names.
+
+A block holds if any step of the path is, or may be, of a named thing: what lies below a thing is part of it.
+An allow holds only if the end of the path is certainly named, and each relation on the way that does not
+contain its objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from typing import Final
+
+from proxy.policy.reached import (
+    CAST,
+    CONTENT,
+    INDETERMINATE,
+    KEY,
+    MAYBE,
+    NO,
+    OPERATION,
+    OPTION,
+    PROPERTY,
+    RELATION,
+    ROOT,
+    YES,
+    Step,
+    reaches,
+)
+from proxy.policy.resource_model import (
+    ACTION,
+    CONTAINED,
+    NAVIGATION,
+    STREAM,
+    ResourceModel,
+)
+from proxy.policy.things import Things
+
+_NONE: Final = -1
+_VALUE: Final = "$value"
+_REF: Final = "$ref"
+_DELTA: Final = "delta"
+_MOST_INLINE: Final = 16  # complex types within each other that are looked into
+
+
+class ReachedPath:
+    """The steps of one path, and the names that they were made of."""
+
+    __slots__ = ("certain", "model", "names", "start", "steps")
+
+    def __init__(
+        self, model: ResourceModel, names: Sequence[str], start: int, quoted: Container[int]
+    ) -> None:
+        self.model: Final[ResourceModel] = model
+        self.names: Final[tuple[str, ...]] = tuple(names)
+        self.start: Final[int] = start  # segments of the root before them
+        self.steps: Final[tuple[Step, ...]] = reaches(model, names, quoted)
+        self.certain: Final[bool] = not self.steps or self.steps[-1].kind != INDETERMINATE
+
+    @property
+    def end_type(self) -> int:
+        """Return the type of the objects at the end, or -1."""
+        return self.steps[-1].type if self.steps and self.certain else _NONE
+
+
+class Met:
+    """The result of a search for named things: how far a path reaches one, and at which step, or -1."""
+
+    __slots__ = ("held", "step")
+
+    def __init__(self, held: int, step: int) -> None:
+        self.held: Final[int] = held
+        self.step: Final[int] = step
+
+
+_NOT_MET: Final = Met(NO, _NONE)
+
+
+def met_by(things: Things, path: ReachedPath) -> Met:
+    """Return how far any step of the path reaches a named thing."""
+    best = _NOT_MET
+    before = _NONE
+    steps = path.steps
+    for at, step in enumerate(steps):
+        held = _held_by(things, path, at, before)
+        if held > best.held:
+            best = Met(held, at)
+            if held == YES:
+                break
+        before = step.type
+    return best
+
+
+def _held_by(things: Things, path: ReachedPath, at: int, before: int) -> int:
+    step = path.steps[at]
+    kind = step.kind
+    if kind == INDETERMINATE:
+        return MAYBE
+    if kind == OPTION:
+        return MAYBE if path.names[at] == _VALUE and before in things.streams else NO
+    held = NO
+    if step.operations:
+        for operation in step.operations:
+            if operation in things.operations or operation in things.handing:
+                return YES
+    if kind == RELATION or kind == PROPERTY or kind == CONTENT:
+        held = _member_held(things, step.member, before)
+        if held == YES:
+            return held
+    if step.type >= 0 and not _is_narrowed(path.steps, at):
+        if step.type in things.types:
+            return YES
+        if step.type in things.bases:
+            return MAYBE
+    return held
+
+
+def _member_held(things: Things, member: int, owner: int) -> int:
+    named = things.members.get(member)
+    if named is None:
+        return NO
+    if owner in named.owners:
+        return YES
+    return MAYBE if owner in named.bases else NO
+
+
+def _is_narrowed(steps: Sequence[Step], at: int) -> bool:
+    """Return True if the next step says what the objects of this step are."""
+    return at + 1 < len(steps) and (steps[at + 1].kind == KEY or steps[at + 1].kind == CAST)
+
+
+def allowed_by(things: Things, path: ReachedPath) -> bool:
+    """Return True if the rule names all that the path certainly reads or writes."""
+    if not path.certain or not path.steps:
+        return False
+    covered = named = False
+    casts = True  # a cast may narrow the objects to named ones
+    before = _NONE
+    for at, step in enumerate(path.steps):
+        kind = step.kind
+        if kind == ROOT:
+            covered = step.type in things.types
+        elif kind == CAST:
+            covered = covered or (casts and step.type in things.types)
+        elif kind == RELATION:
+            named = _member_held(things, step.member, before) == YES
+            contained = path.model.member_flags(step.member) & CONTAINED != 0
+            covered = named or step.type in things.types
+            casts = contained
+            if not covered and not contained:
+                return False
+        elif kind == PROPERTY:
+            covered = covered or step.type in things.types or _member_held(things, step.member, before) == YES
+        elif kind == CONTENT:
+            covered = _member_held(things, step.member, before) == YES
+        elif kind == OPERATION:
+            covered = _operation_covered(things, path.model, step)
+            casts = True
+            named = False
+        elif kind == OPTION:
+            covered = _option_covered(things, path, at, before, covered, named)
+        before = step.type
+    return covered
+
+
+def _operation_covered(things: Things, model: ResourceModel, step: Step) -> bool:
+    """Return True if the rule names the operation, or the type that a function returns."""
+    if all(operation in things.operations for operation in step.operations):
+        return True
+    if any(model.operation_flags(operation) & ACTION != 0 for operation in step.operations):
+        return False
+    return step.type in things.types
+
+
+def _option_covered(
+    things: Things, path: ReachedPath, at: int, before: int, covered: bool, named: bool
+) -> bool:
+    """`$ref` reads or writes a relation and not its objects; `$value` may be a stream of its own."""
+    name = path.names[at]
+    if name == _REF:
+        return named
+    if name == _VALUE and before >= 0 and _has_stream(path.model, before):
+        return before in things.streams
+    return covered
+
+
+def _has_stream(model: ResourceModel, type_: int) -> bool:
+    while type_ >= 0:
+        first, end = model.members_of(type_)
+        for member in range(first, end):
+            if model.member_flags(member) & STREAM:
+                return True
+        type_ = model.base_of(type_)
+    return False
+
+
+def response_may_hold(things: Things, path: ReachedPath) -> bool:
+    """Return True if the response may hold an object of a named thing, without any `$expand`."""
+    if not path.certain:
+        return True
+    if not path.steps:
+        return False
+    if allowed_by(things, path) or _ends_with_named(things, path):
+        return True
+    end = path.steps[-1]
+    if end.type < 0:
+        return False
+    return _may_hold(things, path.model, end.type, _calls_delta(path), _MOST_INLINE)
+
+
+def _ends_with_named(things: Things, path: ReachedPath) -> bool:
+    """Return True if what the path leads to is named by its relation, property or operation."""
+    before = _NONE
+    held = False
+    for step in path.steps:
+        if step.kind in (RELATION, PROPERTY, CONTENT):
+            held = _member_held(things, step.member, before) != NO or (held and step.kind == PROPERTY)
+        elif step.kind == OPERATION:
+            held = any(operation in things.operations for operation in step.operations)
+        before = step.type
+    return held
+
+
+def _may_hold(things: Things, model: ResourceModel, type_: int, navigations: bool, depth: int) -> bool:
+    """Look through the type, its bases and the complex types within it, and with `navigations` one relation
+    further."""
+    if type_ in things.types or type_ in things.bases:
+        return True
+    if depth == 0:
+        return True
+    each = type_
+    while each >= 0:
+        first, end = model.members_of(each)
+        for member in range(first, end):
+            if member in things.members:
+                return True
+            inner = model.member_type(member)
+            if inner < 0 or inner == type_:
+                continue
+            if model.member_flags(member) & NAVIGATION:
+                if navigations and (inner in things.types or inner in things.bases):
+                    return True
+            elif _may_hold(things, model, inner, False, depth - 1):
+                return True
+        each = model.base_of(each)
+    return False
+
+
+def _calls_delta(path: ReachedPath) -> bool:
+    """Return True if the path calls `delta`, whose objects bring relations without `$expand`."""
+    return any(
+        step.kind == OPERATION and name.rpartition(".")[2].startswith(_DELTA)
+        for step, name in zip(path.steps, path.names, strict=False)
+    )
+
+
+def property_tail(things: Things, path: ReachedPath) -> tuple[str, ...]:
+    """Return the names behind the last object that is or may be of a named type, if properties follow it."""
+    steps = path.steps
+    for at in range(len(steps) - 1, -1, -1):
+        step = steps[at]
+        if step.kind in (PROPERTY, CONTENT, OPTION):
+            continue
+        if step.type in things.types or step.type in things.bases:
+            return tuple(path.names[at + 1 : len(steps)])
+        return ()
+    return ()
+
+
+def step_number(path: ReachedPath, at: int) -> int:
+    """Return the number of a step for people: keys, casts and options are part of the step before them."""
+    parts = (KEY, CAST, OPTION)
+    return sum(step.kind not in parts for step in path.steps[: at + 1])
+
+
+def told(path: ReachedPath) -> str:
+    """Return what the path reaches, for people: `user → message (user.messages, contained)`."""
+    model = path.model
+    texts: list[str] = []
+    before = _NONE
+    for at, step in enumerate(path.steps):
+        kind = step.kind
+        simple = _simple(model, step.type)
+        if kind == ROOT:
+            texts.append(simple)
+        elif kind == RELATION:
+            member = f"{_simple(model, before)}.{model.member_name(step.member)}"
+            contained = ", contained" if model.member_flags(step.member) & CONTAINED else ""
+            texts.append(f"{simple} ({member}{contained})")
+        elif kind == PROPERTY or kind == CONTENT:
+            texts.append(f"{_simple(model, before)}.{model.member_name(step.member)}")
+        elif kind == CAST and texts:
+            texts[-1] = f"{texts[-1]} as {simple}"
+        elif kind == OPERATION:
+            name = model.operation_name(step.operations[0])
+            many = " collection" if step.collection else ""
+            texts.append(f"{simple}{many} ({name})" if step.type >= 0 else f"{name}()")
+        elif kind == OPTION and texts:
+            texts[-1] = f"{texts[-1]} {path.names[at]}"
+        elif kind == INDETERMINATE:
+            texts.append(f"? ({path.names[at]})")
+        before = step.type if step.type >= 0 or kind not in (PROPERTY, CONTENT) else before
+    return " → ".join(texts)
+
+
+def _simple(model: ResourceModel, type_: int) -> str:
+    return model.type_name(type_).rpartition(".")[2] if type_ >= 0 else "?"

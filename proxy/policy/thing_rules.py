@@ -1,0 +1,203 @@
+"""Find the rules about things that concern a path."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from proxy.policy.canonical import Name
+from proxy.policy.conditions import INDETERMINATE, NO, YES
+from proxy.policy.facts import property_path
+from proxy.policy.hidden import HiddenProperties, Naming
+from proxy.policy.reached import MAYBE
+from proxy.policy.resource_model import NAVIGATION, STREAM, ResourceModel
+from proxy.policy.ruleset import Match
+from proxy.policy.schemas import Schemas
+from proxy.policy.thing_paths import (
+    ReachedPath,
+    allowed_by,
+    met_by,
+    property_tail,
+    response_may_hold,
+)
+from proxy.policy.things import Resolver, Things
+from proxy.policy.transforms import Transforms
+
+# Paths of a service that reach no thing: what they hold is evaluated by itself, or is the schema.
+_NO_THINGS: Final = frozenset(("$batch", "$metadata"))
+_OPTIONS: Final = ("$value", "$ref", "$count")
+_WRITES: Final = frozenset(("POST", "PUT", "PATCH"))
+
+# Kinds of findings.
+RULE: Final = 0
+HIDES: Final = 1  # the path names what a filter hides
+STRIPS: Final = 2  # the response may hold a property that the rule blocks
+WRITES: Final = 3  # the request's body may write a property that the rule blocks
+
+
+class Finding:
+    """A rule about things that concerns a path, by its index in the ruleset."""
+
+    __slots__ = ("held", "index", "kind", "names", "transforms")
+
+    def __init__(
+        self,
+        index: int,
+        kind: int,
+        held: int,
+        transforms: Transforms | None = None,
+        names: tuple[str, ...] = (),
+    ) -> None:
+        self.index: Final[int] = index
+        self.kind: Final[int] = kind
+        self.held: Final[int] = held
+        self.transforms: Final[Transforms | None] = transforms
+        self.names: Final[tuple[str, ...]] = names  # members of the body to block
+
+
+class ThingRule:
+    """One rule about things, resolved against each schema."""
+
+    __slots__ = ("_stripped", "hidden", "index", "things", "transforms", "verdict")
+
+    def __init__(
+        self,
+        index: int,
+        verdict: str,
+        match: Match,
+        transforms: Transforms | None,
+        resolvers: list[Resolver],
+    ) -> None:
+        self.index: Final[int] = index
+        self.verdict: Final[str] = verdict
+        self.transforms: Final[Transforms | None] = transforms
+        self.hidden: Final[HiddenProperties | None] = (
+            None if transforms is None else HiddenProperties(transforms)
+        )
+        self._stripped: Final[list[tuple[str, ...]]] = (
+            [] if transforms is None else [property_path(path) for path in transforms.strip]
+        )
+        self.things: Final[dict[str, Things]] = {
+            resolver.model.digest: resolver.resolve(match) for resolver in resolvers
+        }
+
+    def named_property(self, tail: tuple[str, ...]) -> bool:
+        """Return True if the path leads to a property that the filter hides, or to one that contains it."""
+        hidden = self.hidden
+        if hidden is None or not tail:
+            return False
+        if hidden.named_below(tail) is not Naming.NOTHING:
+            return True
+        names = tuple([name for name in tail if name not in _OPTIONS])
+        return any(path[: len(names)] == names for path in self._stripped)
+
+
+class ThingRules:
+    """All rules about things of one ruleset, in file order."""
+
+    __slots__ = ("_models", "_resolvers", "_roots", "_rules", "_schemas")
+
+    def __init__(self, schemas: Schemas) -> None:
+        self._schemas: Final[Schemas] = schemas
+        self._models: Final[tuple[ResourceModel, ...]] = schemas.models
+        self._resolvers: Final[list[Resolver]] = []
+        self._rules: Final[list[ThingRule]] = []
+        self._roots: Final[frozenset[str]] = frozenset(schemas.root_words)
+
+    def __bool__(self) -> bool:
+        return bool(self._rules)
+
+    def add(self, index: int, verdict: str, match: Match, transforms: Transforms | None) -> None:
+        if not self._rules:
+            by_digest = {model.digest: model for model in self._models}
+            self._resolvers.extend([Resolver(model) for model in by_digest.values()])
+        self._rules.append(ThingRule(index, verdict, match, transforms, self._resolvers))
+
+    def knows(self, segment: str) -> bool:
+        """Return True if what a path reaches may depend on this segment, in lower case."""
+        if segment in _OPTIONS or segment in _NO_THINGS or segment in self._roots:
+            return True
+        simple = segment.rpartition(".")[2] if "." in segment else segment
+        for model in self._models:  # noqa: SIM110 - asked of each segment of each request
+            if model.name_id(simple) >= 0:
+                return True
+        return False
+
+    def reached(self, names: tuple[Name, ...]) -> ReachedPath | None:
+        """Return what a resource is by the schema, under the most telling of its names.
+
+        None: no schema describes it.
+        """
+        best: ReachedPath | None = None
+        for name in names:
+            found = self._schemas.of(name.folded)
+            if found is None:
+                continue
+            model, start = found
+            quoted = frozenset([at - start for at in name.keys])
+            path = ReachedPath(model, name.folded[start:], start, quoted)
+            if best is None or _tells_more(path, best):
+                best = path
+        return best
+
+    def findings(self, names: tuple[Name, ...], *, certain_only: bool) -> list[Finding]:
+        """Return what the rules have to say to a resource. `certain_only` is for a reading of the path that
+        counts only if it certainly reaches what a rule names."""
+        if not names or any(name.folded and name.folded[-1] in _NO_THINGS for name in names):
+            return []
+        path = self.reached(names)
+        found: list[Finding] = []
+        for rule in self._rules:
+            if path is None:
+                self._add_unknown(rule, found, certain_only)
+            else:
+                self._add(rule, path, found, certain_only)
+        return found
+
+    def _add_unknown(self, rule: ThingRule, found: list[Finding], certain_only: bool) -> None:
+        """No schema says what the path reaches: a block holds, and an allow does not."""
+        if rule.verdict == "allow" or certain_only:
+            return
+        transforms = None
+        if rule.transforms is not None:
+            transforms = rule.transforms
+        found.append(Finding(rule.index, RULE, INDETERMINATE, transforms))
+
+    def _add(self, rule: ThingRule, path: ReachedPath, found: list[Finding], certain_only: bool) -> None:
+        things = rule.things[path.model.digest]
+        if rule.verdict == "allow":
+            if allowed_by(things, path):
+                found.append(Finding(rule.index, RULE, YES))
+            return
+        if rule.verdict == "filter":
+            self._add_filter(rule, things, path, found, certain_only)
+            return
+        held = met_by(things, path).held
+        if held != NO and not (certain_only and held == MAYBE):
+            found.append(Finding(rule.index, RULE, YES if held > MAYBE else INDETERMINATE))
+
+    def _add_filter(
+        self,
+        rule: ThingRule,
+        things: Things,
+        path: ReachedPath,
+        found: list[Finding],
+        certain_only: bool,
+    ) -> None:
+        tail = property_tail(things, path)
+        if tail and rule.named_property(tail):
+            found.append(Finding(rule.index, HIDES, YES))
+            return
+        if allowed_by(things, path):
+            found.append(Finding(rule.index, RULE, YES, rule.transforms))
+        elif not certain_only and response_may_hold(things, path):
+            found.append(Finding(rule.index, RULE, INDETERMINATE, rule.transforms))
+
+
+def _tells_more(path: ReachedPath, other: ReachedPath) -> bool:
+    """Return True for the name with more segments, or for the only one that the schema describes."""
+    if path.certain is not other.certain:
+        return path.certain
+    return len(path.steps) > len(other.steps)
+
+
+_UNUSED: Final = (NAVIGATION, STREAM, _WRITES, STRIPS, WRITES)

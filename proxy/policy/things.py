@@ -1,0 +1,278 @@
+"""Resolve the names of a rule about things against a schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from typing import Final
+
+from proxy.policy.resource_model import STREAM, ResourceModel
+from proxy.policy.ruleset import Match, Ruleset
+from proxy.policy.schemas import Schemas
+from proxy.policy.services.facts import Facts
+from proxy.policy.services.known import facts_of
+
+_NO_TYPES: Final[frozenset[int]] = frozenset()
+_MOST_NEAREST: Final = 3  # names that an error suggests
+_LONGEST_COMPARED: Final = 100  # characters of an unknown name that is compared with others
+
+
+class Types:
+    """Inheritance of the types of one schema."""
+
+    __slots__ = ("_derived", "model")
+
+    def __init__(self, model: ResourceModel) -> None:
+        self.model: Final[ResourceModel] = model
+        derived: dict[int, list[int]] = {}
+        for type_ in range(model.types):
+            base = model.base_of(type_)
+            if base >= 0:
+                derived.setdefault(base, []).append(type_)
+        self._derived: Final[dict[int, list[int]]] = derived
+
+    def with_derived(self, types: Iterable[int]) -> frozenset[int]:
+        found: set[int] = set()
+        left = list(types)
+        while left:
+            type_ = left.pop()
+            if type_ not in found:
+                found.add(type_)
+                left += self._derived.get(type_, ())
+        return frozenset(found)
+
+    def above(self, types: Iterable[int]) -> frozenset[int]:
+        """Return all base types of the types."""
+        found: set[int] = set()
+        for type_ in types:
+            base = self.model.base_of(type_)
+            while base >= 0:
+                found.add(base)
+                base = self.model.base_of(base)
+        return frozenset(found)
+
+
+class Member:
+    """A relation or property, and the types under which a rule names it."""
+
+    __slots__ = ("bases", "member", "owners")
+
+    def __init__(self, member: int, owners: frozenset[int], bases: frozenset[int]) -> None:
+        self.member: Final[int] = member
+        self.owners: Final[frozenset[int]] = owners
+        self.bases: Final[frozenset[int]] = bases
+
+
+class Things:
+    """The rows of one schema that a rule names."""
+
+    __slots__ = ("bases", "facts", "handing", "members", "model", "operations", "streams", "types")
+
+    def __init__(
+        self,
+        model: ResourceModel,
+        facts: Facts,
+        types: frozenset[int],
+        bases: frozenset[int],
+        members: dict[int, Member],
+        operations: frozenset[int],
+        handing: frozenset[int],
+    ) -> None:
+        self.model: Final[ResourceModel] = model
+        self.facts: Final[Facts] = facts
+        self.types: Final[frozenset[int]] = types  # named types and all that derive from them
+        self.bases: Final[frozenset[int]] = bases  # objects of these may be of the types
+        self.members: Final[dict[int, Member]] = members
+        self.operations: Final[frozenset[int]] = operations
+        self.handing: Final[frozenset[int]] = handing  # operations that hand over what is named
+        streams: set[int] = set()
+        for each in members.values():
+            if model.member_flags(each.member) & STREAM:
+                streams |= each.owners | each.bases
+        self.streams: Final[frozenset[int]] = frozenset(streams)
+
+
+class Resolver:
+    """Finds the rows of names in one schema."""
+
+    __slots__ = ("_types", "facts", "model")
+
+    def __init__(self, model: ResourceModel) -> None:
+        self.model: Final[ResourceModel] = model
+        self.facts: Final[Facts] = facts_of(model)
+        self._types: Final[Types] = Types(model)
+
+    @property
+    def types(self) -> Types:
+        return self._types
+
+    def types_of(self, name: str) -> tuple[int, ...]:
+        """Return the types with this simple or qualified name, in any letter case."""
+        folded = name.lower()
+        if "." not in folded:
+            return self.model.types_named(folded)
+        type_ = self.model.type_of(folded)
+        return (type_,) if type_ >= 0 else ()
+
+    def members_of(self, name: str) -> list[tuple[int, int]]:
+        """Return the type and the relation or property of each `type.member` with this name."""
+        owner, _, simple = name.lower().rpartition(".")
+        number = self.model.name_id(simple)
+        if not owner or number < 0:
+            return []
+        found: list[tuple[int, int]] = []
+        for type_ in self.types_of(owner):
+            member = self.model.member_of(type_, number)[1]
+            if member >= 0:
+                found.append((type_, member))
+        return found
+
+    def operations_of(self, name: str) -> list[int]:
+        folded = name.lower()
+        number = self.model.name_id(folded.rpartition(".")[2])
+        if number < 0:
+            return []
+        first, last = self.model.operations_of(number)
+        return [
+            each
+            for each in range(first, last)
+            if "." not in folded or self.model.names_space_of(folded, each)
+        ]
+
+    def knows_resource(self, name: str) -> bool:
+        return bool(self.types_of(name) or self.members_of(name))
+
+    def resolve(self, match: Match) -> Things:
+        """Return what the match names. Names that the schema lacks name nothing."""
+        resources = list(match.resource)
+        names = list(match.operation)
+        for pack in match.pack:
+            found = self.facts.packs.get(pack.lower())
+            if found is not None:
+                resources += found.resource
+                names += found.operation
+        types: list[int] = []
+        members: dict[int, Member] = {}
+        for name in resources:
+            types += self.types_of(name)
+            for type_, member in self.members_of(name):
+                self._add_member(members, type_, member)
+        all_types = self._types.with_derived(types)
+        bases = self._types.above(types) - all_types
+        operations = [each for name in names for each in self.operations_of(name)]
+        return Things(
+            self.model,
+            self.facts,
+            all_types,
+            bases,
+            members,
+            frozenset(operations),
+            frozenset(self._handing(all_types | bases, members)),
+        )
+
+    def _add_member(self, members: dict[int, Member], type_: int, member: int) -> None:
+        owners = self._types.with_derived((type_,))
+        bases = self._types.above((type_,))
+        known = members.get(member)
+        if known is not None:
+            owners = owners | known.owners
+            bases = bases | known.bases
+        members[member] = Member(member, owners, bases - owners)
+
+    def _handing(self, types: frozenset[int], members: dict[int, Member]) -> Iterator[int]:
+        for row in self.facts.handed_over:
+            if not any(self._is_named(thing, types, members) for thing in row.things):
+                continue
+            owners = self.types_of(row.owner) if row.owner else ()
+            for operation in self.operations_of(row.operation):
+                if not row.owner or self.model.operation_binds(operation) in owners:
+                    yield operation
+
+    def _is_named(self, thing: str, types: frozenset[int], members: dict[int, Member]) -> bool:
+        return not types.isdisjoint(self.types_of(thing)) or any(
+            member in members for _, member in self.members_of(thing)
+        )
+
+
+class Unknown:
+    """A name of a rule that no schema has. `place` is where it stands, from `rules` on."""
+
+    __slots__ = ("message", "place")
+
+    def __init__(self, place: tuple[int | str, ...], message: str) -> None:
+        self.place: Final[tuple[int | str, ...]] = place
+        self.message: Final[str] = message
+
+
+def unknown_things(ruleset: Ruleset, schemas: Schemas) -> Iterator[Unknown]:
+    """Find the names of things that none of the schemas has."""
+    resolvers: list[Resolver] = []
+    for index, rule in enumerate(ruleset.rules):
+        match = rule.match
+        if not match.names_things:
+            continue
+        if not resolvers:
+            resolvers = [Resolver(model) for model in schemas.models]
+        for word, names in (
+            ("resource", match.resource),
+            ("operation", match.operation),
+            ("pack", match.pack),
+        ):
+            for at, name in enumerate(names):
+                message = _problem(word, name, resolvers)
+                if message:
+                    yield Unknown(("rules", index, "match", word, at), message)
+
+
+def _problem(word: str, name: str, resolvers: Sequence[Resolver]) -> str:
+    if word == "pack":
+        known = [pack for resolver in resolvers for pack in resolver.facts.packs]
+        if name.lower() in known:
+            return ""
+        if not known:
+            return f"no pack `{name}`: the service of this schema has no packs; name types by `resource`"
+        return f"no pack `{name}`" + nearest(name, known)
+    if word == "operation":
+        if any(resolver.operations_of(name) for resolver in resolvers):
+            return ""
+        return f"the schema has no operation `{name}`" + nearest(name, _operation_names(resolvers))
+    if any(resolver.knows_resource(name) for resolver in resolvers):
+        return ""
+    owner, _, member = name.rpartition(".")
+    owners = [(resolver, type_) for resolver in resolvers for type_ in resolver.types_of(owner)]
+    if owner and owners:
+        names = [each for resolver, type_ in owners for each in _member_names(resolver.model, type_)]
+        return f"the type `{owner}` has no relation or property `{member}`" + nearest(member, names, owner)
+    return f"the schema has no type `{owner or name}`" + nearest(owner or name, _type_names(resolvers))
+
+
+def nearest(name: str, known: Iterable[str], owner: str = "") -> str:
+    """Return the known names that are most like an unknown one, as the end of an error."""
+    by_folded = {each.lower(): each for each in known}
+    close = get_close_matches(name[:_LONGEST_COMPARED].lower(), list(by_folded), n=_MOST_NEAREST, cutoff=0.6)
+    prefix = f"{owner}." if owner else ""
+    names = [f"`{prefix}{by_folded[each]}`" for each in close]
+    if not names:
+        return ""
+    *others, last = names
+    return f", did you mean {', '.join(others)} or {last}?" if others else f", did you mean {last}?"
+
+
+def _type_names(resolvers: Sequence[Resolver]) -> Iterator[str]:
+    for resolver in resolvers:
+        for type_ in range(resolver.model.types):
+            yield resolver.model.type_name(type_).rpartition(".")[2]
+
+
+def _operation_names(resolvers: Sequence[Resolver]) -> Iterator[str]:
+    for resolver in resolvers:
+        for operation in range(resolver.model.operations):
+            yield resolver.model.operation_name(operation)
+
+
+def _member_names(model: ResourceModel, type_: int) -> Iterator[str]:
+    while type_ >= 0:
+        first, end = model.members_of(type_)
+        for member in range(first, end):
+            yield model.member_name(member)
+        type_ = model.base_of(type_)
