@@ -22,6 +22,7 @@ from controlplane.cli import (
     operator_log,
     org,
     proxy,
+    routes,
     ruleset,
     store,
     traffic,
@@ -44,6 +45,7 @@ cli.add_typer(proxy.app, name="proxy", help="Proxy instances: how they are, cred
 cli.add_typer(proxy.app, name="proxies", help="The same as proxy.")
 ruleset.app.add_typer(dry_runs.app)
 ruleset.app.add_typer(traffic.app)
+ruleset.app.add_typer(routes.app)
 cli.add_typer(ruleset.app, name="ruleset", help="Rulesets: check, try out, apply, look at and roll back.")
 cli.add_typer(app_commands.app, name="app", help="App identities: their secrets and rulesets.")
 cli.add_typer(kill.stop, name="kill", help="Emergency stop: of an app, an organisation or everything.")

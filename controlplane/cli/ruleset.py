@@ -29,6 +29,7 @@ from proxy.config.given_text import text_of
 if TYPE_CHECKING:
     from controlplane.operations.dry_runs import ProblemFacts
     from controlplane.operations.rulesets import RulesetText
+    from proxy.policy.resource_model import ResourceModel
     from proxy.policy.ruleset import Ruleset as PolicyRuleset
     from proxy.policy.ruleset_yaml import RulesetProblem
 
@@ -41,9 +42,16 @@ _Note = Annotated[
 
 
 @app.command()
-def check(file: Annotated[Path, typer.Argument(metavar="FILE")], json: Json = False) -> None:
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE")],
+    schema: Annotated[
+        Path | None,
+        typer.Option("--schema", metavar="FILE", help="The upstream's $metadata, to find open routes."),
+    ] = None,
+    json: Json = False,
+) -> None:
     """Validate a ruleset and change nothing; needs no settings. What it may have overlooked is a warning."""
-    read = _read(file)
+    read = _read(file, schema_in(schema))
     facts = {"name": read.ruleset.name, "rules": len(read.ruleset.rules)}
     if json:
         print_json({**facts, "warnings": read.advice})
@@ -101,16 +109,28 @@ def _warn(file: Path, advice: Iterable[RulesetProblem | ProblemFacts]) -> None:
         typer.echo(f"{_place(str(file), each)}warning: {each.message}", err=True)
 
 
-def _read(file: Path) -> _Read:
+def schema_in(file: Path | None) -> ResourceModel | None:
+    """Raise CommandFailed if the file is not a usable schema."""
+    from controlplane.model.schema_file import UnreadableSchema, read_schema
+
+    if file is None:
+        return None
+    try:
+        return given(file, read_schema)
+    except UnreadableSchema as error:
+        raise CommandFailed(INVALID_INPUT, f"{file}: {error}") from None
+
+
+def _read(file: Path, model: ResourceModel | None) -> _Read:
     """Raises CommandFailed with every error in the file."""
     from controlplane.operations.dry_runs import name_problems
-    from controlplane.workshop.advice import ruleset_advice
+    from controlplane.workshop.routes_text import advice_with_routes
 
     text = read_text(file)
     ruleset = parsed(str(file), text)
     if problems := name_problems(text, ruleset.name):
         raise CommandFailed(INVALID_INPUT, *problem_lines(str(file), problems))
-    return _Read(ruleset, ruleset_advice(text, ruleset, clock.time()))
+    return _Read(ruleset, advice_with_routes(text, ruleset, clock.time(), model))
 
 
 def read_text(file: Path) -> str:

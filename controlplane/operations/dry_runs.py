@@ -14,9 +14,9 @@ from controlplane.operations.explanations import Explained, explained
 from controlplane.operations.operation import InvalidRequest, Request, Response, operation
 from controlplane.operations.worker_process import run_trial
 from controlplane.store.interface import NotFound
-from controlplane.workshop.advice import ruleset_advice
 from controlplane.workshop.cases import parse_moment, run_cases
 from controlplane.workshop.explain import Explainer, SampleRequest
+from controlplane.workshop.routes_text import advice_with_routes
 from controlplane.workshop.ruleset_diff import RulesetDiff, diff_rulesets
 from proxy.policy import yaml_document
 from proxy.policy.facts import ResponseFacts
@@ -132,7 +132,7 @@ def checked(text: str, now: float) -> CheckedRuleset:
         name=ruleset.name,
         rules=len(ruleset.rules),
         problems=(),
-        warnings=_problems(ruleset_advice(text, ruleset, now)),
+        warnings=_problems(advice_with_routes(text, ruleset, now)),
     )
 
 

@@ -17,6 +17,7 @@ from controlplane.operations import (
     orgs,
     proxies,
     replays,
+    routes,
     rulesets,
     suggestions,
 )
@@ -49,6 +50,7 @@ OPERATIONS: Final[tuple[Operation[Any, Any], ...]] = (
     dry_runs.explain,
     dry_runs.test,
     dry_runs.diff,
+    routes.list_routes,
     replays.replay,
     suggestions.suggest_ruleset,
     event_explanations.explain_event,

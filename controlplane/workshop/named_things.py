@@ -14,7 +14,7 @@ from proxy.policy.resource_model import ACTION, CONTAINED, ENTITY, ResourceModel
 
 SAMPLE_ID: Final = "id1"  # the key of each example
 _LONGEST_PREFIX: Final = 4  # segments before a root of the schema; Microsoft Graph has one, its version
-_VERSION: Final = "v1.0"  # stands in examples for a wildcard in its place
+VERSION: Final = "v1.0"  # stands in examples for a wildcard in its place
 
 
 class ThingKind(StrEnum):
@@ -22,6 +22,7 @@ class ThingKind(StrEnum):
     RELATION = "relation"
     PROPERTY = "property"
     OPERATION = "operation"
+    PATH = "path"  # without a schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ def thing_of(graph: SchemaGraph, pattern: Pattern) -> NamedThing | None:
         thing = _thing(graph, steps)
         if thing is None:
             return None
-        prefix = tuple(word if word is not None else _VERSION for word in pattern.segments[:at])
+        prefix = tuple(word if word is not None else VERSION for word in pattern.segments[:at])
         return NamedThing(
             thing, prefix, _spelled(graph.model, steps, words[at:]), steps[-1].type, steps[-1].collection
         )

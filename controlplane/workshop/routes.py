@@ -11,6 +11,7 @@ import msgspec
 
 from controlplane.workshop.named_things import SAMPLE_ID, NamedThing, Thing, ThingKind, thing_of
 from controlplane.workshop.route_enumeration import Example, Route, RouteEnumeration, RouteKind
+from controlplane.workshop.routes_by_path import routes_by_path, thing_by_path
 from controlplane.workshop.schema_graph import Edge, SchemaGraph
 from proxy.policy.canonical import MalformedTarget, canonicalise
 from proxy.policy.compile import CompiledRuleset, compile_ruleset
@@ -22,6 +23,7 @@ from proxy.policy.transforms import Transforms, covers
 
 MAX_ROUTES: Final = 10_000  # routes of one rule that are evaluated
 MAX_REQUESTS: Final = 200_000  # examples of one ruleset that are evaluated: some 10 s
+_KINDS: Final = tuple(RouteKind)
 _JSON: Final = ((b"content-type", b"application/json"),)
 _SAMPLED: Final = frozenset(("query",))  # sources of conditions that an example can meet
 
@@ -71,23 +73,40 @@ class RoutesReport:
 
 
 def routes_of(
-    ruleset: Ruleset, model: ResourceModel, *, through_references: bool = False, only: str | None = None
+    ruleset: Ruleset,
+    model: ResourceModel | None,
+    *,
+    through_references: bool = False,
+    only: str | None = None,
+    limit: int = MAX_REQUESTS,
 ) -> RoutesReport:
-    """Return the open routes of each rule, or of the rule with the id `only`."""
-    return _Examination(ruleset, model, through_references).report(only)
+    """Return the open routes of each rule, or of the rule with the id `only`.
+
+    Without a model, only the routes that a path itself shows are tried.
+    """
+    return _Examination(ruleset, model, through_references, limit).report(only)
+
+
+def first_of_each_kind(routes: tuple[OpenRoute, ...]) -> tuple[OpenRoute, ...]:
+    """Return the routes in an order that begins with one of each kind."""
+    firsts = {each.kind: each for each in reversed(routes)}
+    leading = [each for each in routes if firsts[each.kind] is each]
+    return (*leading, *(each for each in routes if firsts[each.kind] is not each))
 
 
 class _Examination:
     """One ruleset against one schema. Address and time gates count as met."""
 
-    def __init__(self, ruleset: Ruleset, model: ResourceModel, through_references: bool) -> None:
-        self._graph = SchemaGraph(model)
-        self._enumeration = RouteEnumeration(self._graph, through_references=through_references)
+    def __init__(
+        self, ruleset: Ruleset, model: ResourceModel | None, through_references: bool, limit: int
+    ) -> None:
+        self._graph = None if model is None else SchemaGraph(model)
+        self._through_references = through_references
         self._ruleset = msgspec.structs.replace(
             ruleset, rules=tuple(msgspec.structs.replace(rule, ip=None, time=None) for rule in ruleset.rules)
         )
         self._compiled = compile_ruleset(self._ruleset)
-        self._left = MAX_REQUESTS
+        self._left = limit
         self._unknown: list[tuple[int, int]] = []
         self._named = tuple(tuple(self._things_of(at, rule)) for at, rule in enumerate(ruleset.rules))
 
@@ -109,8 +128,9 @@ class _Examination:
         for at, path in enumerate(rule.match.path):
             for pattern in parse_pattern(path):
                 if not any(pattern.segments[1:]):
-                    continue  # wildcards alone name nothing
-                named = thing_of(self._graph, pattern)
+                    continue  # a version or wildcards alone name nothing
+                graph = self._graph
+                named = thing_by_path(path, pattern) if graph is None else thing_of(graph, pattern)
                 if named is None:
                     self._unknown.append((index, at))
                 else:
@@ -132,6 +152,7 @@ class _Examination:
             if found is not None:
                 opened.append(found)
         cut = next(routes, None) is not None
+        opened.sort(key=lambda each: _KINDS.index(each.kind))
         closed_by = _closing_match([named.thing for named in self._named[index]])
         return RuleRoutes(index, things, count, cut, tuple(opened), closed_by, passing)
 
@@ -153,10 +174,16 @@ class _Examination:
             if (named.thing, named.prefix) in known:
                 continue
             known.add((named.thing, named.prefix))
-            for route in self._enumeration.routes(named, methods):
+            for route in self._routes_to(named, methods):
                 if (route.kind, route.template) not in seen:
                     seen.add((route.kind, route.template))
                     yield route
+
+    def _routes_to(self, named: NamedThing, methods: frozenset[str]) -> Iterator[Route]:
+        if self._graph is None:
+            return routes_by_path(named, methods)
+        enumeration = RouteEnumeration(self._graph, through_references=self._through_references)
+        return enumeration.routes(named, methods)
 
     def _holds_at_its_own_path(self, index: int, rule: Rule, compiled: CompiledRuleset) -> bool:
         """Return False if a condition or another rule decides even at the paths that the rule names."""
@@ -207,7 +234,7 @@ class _Examination:
             return
         seen: set[str] = set()
         for named in self._named[index]:
-            if named.leads_to < 0:
+            if self._graph is None or named.leads_to < 0:
                 continue
             for edge in self._graph.edges(named.leads_to):
                 name = edge.segments[-1]
@@ -237,7 +264,7 @@ class _Examination:
                 yield at
 
     def _is_about(self, thing: Thing, edge: Edge) -> bool:
-        if thing.kind is ThingKind.TYPE:
+        if thing.kind is ThingKind.TYPE and self._graph is not None:
             return self._graph.may_be(edge.target, thing.type)
         return thing.kind is ThingKind.RELATION and thing.member == edge.member
 
@@ -280,7 +307,9 @@ def _shows(transforms: Transforms, path: str) -> bool:
 
 
 def _closing_match(things: list[Thing]) -> str:
-    """Return the match of a rule that closes all routes to the things."""
+    """Return the match of a rule that closes all routes to the things, or nothing without a schema."""
+    if any(each.kind is ThingKind.PATH for each in things):
+        return ""
     operations = dict.fromkeys(each.word for each in things if each.kind is ThingKind.OPERATION)
     resources = dict.fromkeys(each.word for each in things if each.kind is not ThingKind.OPERATION)
     parts = [f"resource: [{', '.join(resources)}]"] if resources else []

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from controlplane.model.flat_form import encode
+from controlplane.model.metadata import parse
 from tests.controlplane.plane import RULESET, write_settings
 from tests.controlplane.processes import cli, facts
 from tests.fakes import commands
+from tests.pure.model_schema import SMALL
 
 pytestmark = pytest.mark.process
 
@@ -204,3 +207,96 @@ def test_the_schema_is_json_with_and_without_being_asked() -> None:
     done = ruleset("schema")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == printed("schema")
+
+
+# -- routes
+
+ROUTES = """\
+version: 1
+name: careful
+default: allow
+rules:
+  - id: no-mail
+    match: {path: ["/v1.0/users/{id}/messages/**"]}
+    verdict: block
+  - id: typo
+    match: {path: ["/v1.0/users/{id}/mesages"]}
+    verdict: block
+"""
+
+
+def route_files(tmp_path: Path) -> tuple[str, str]:
+    """A ruleset and a schema as files."""
+    rules, schema = tmp_path / "careful.yaml", tmp_path / "metadata.xml"
+    rules.write_text(ROUTES)
+    schema.write_bytes(SMALL)
+    return str(rules), str(schema)
+
+
+def test_routes_lists_what_a_rule_leaves_open(tmp_path: Path) -> None:
+    rules, schema = route_files(tmp_path)
+    done = ruleset("routes", rules, "--schema", schema)
+    assert done.returncode == 0
+    assert done.stderr == f"{rules}:9:20: rules[1].match.path[0]: the schema has nothing at this path\n"
+    first, *lines = done.stdout.splitlines()
+    assert first.startswith(f"{rules}:5: no-mail: blocks ")
+    assert first.endswith(" routes to message")
+    assert "  open       /me/messages" in lines
+    assert lines[-1] == "  closed by  match: {resource: [message]}"
+    assert max(map(len, lines)) <= 80
+
+
+def test_routes_gives_an_example_of_each(tmp_path: Path) -> None:
+    rules, schema = route_files(tmp_path)
+    done = ruleset("routes", rules, "--schema", schema, "--all", "--rule", "no-mail")
+    assert "  path         GET /v1.0/me/messages  (allow by default)" in done.stdout.splitlines()
+    report = printed("routes", rules, "--schema", schema, "--rule", "no-mail", "--all")
+    (rule,) = report["rules"]
+    assert (rule["rule"], rule["line"], rule["things"]) == ("no-mail", 5, ["message"])
+    assert rule["closed"] + len(rule["open"]) == rule["routes"]
+    assert {
+        "kind": "path",
+        "route": "/me/messages",
+        "method": "GET",
+        "target": "/v1.0/me/messages",
+        "body": None,
+        "verdict": "allow",
+        "rule": "default",
+    } in rule["open"]
+
+
+def test_routes_takes_the_flat_form_of_a_schema(tmp_path: Path) -> None:
+    rules, schema = route_files(tmp_path)
+    flat = tmp_path / "schema.flat"
+    flat.write_bytes(encode(parse(SMALL)))
+    assert printed("routes", rules, "--schema", str(flat)) == printed("routes", rules, "--schema", schema)
+
+
+def test_routes_without_a_schema_says_so(tmp_path: Path) -> None:
+    rules, _ = route_files(tmp_path)
+    done = ruleset("routes", rules)
+    assert done.returncode == 0
+    assert done.stderr == "no --schema FILE: only the routes that a path itself shows were tried\n"
+    assert "/beta/users/{id}/messages" in done.stdout
+    assert "closed by" not in done.stdout
+
+
+def test_routes_refuses_a_schema_that_is_none(tmp_path: Path) -> None:
+    rules, schema = route_files(tmp_path)
+    Path(schema).write_text("<html>")
+    (line,) = refused("routes", rules, "--schema", schema)
+    assert line.startswith(f"{schema}: line 1: ")
+    assert refused("routes", rules, "--schema", str(tmp_path / "none")) == [
+        f"{tmp_path}/none: No such file or directory"
+    ]
+    assert refused("routes", rules, "--rule", "nope") == ["--rule: the ruleset has no rule 'nope'"]
+
+
+def test_check_warns_of_open_routes_and_does_not_fail(tmp_path: Path) -> None:
+    rules, schema = route_files(tmp_path)
+    done = ruleset("check", rules, "--schema", schema)
+    assert done.returncode == 0
+    mail, *others = done.stderr.splitlines()
+    assert mail.startswith(f"{rules}:6:12: rules[0].match: warning: blocks ")
+    assert mail.endswith("`match: {resource: [message]}` closes them")
+    assert f"{rules}:9:20: rules[1].match.path[0]: warning: the schema has nothing at this path" in others

@@ -1,0 +1,164 @@
+"""The routes that a ruleset leaves open, as JSON gives them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from controlplane.model.schema_file import UnreadableSchema, read_schema
+from controlplane.operations.actor import Actor
+from controlplane.operations.context import OperationContext
+from controlplane.operations.dry_runs import ProblemFacts, Source, parsed, text_of
+from controlplane.operations.operation import InvalidRequest, Request, Response, operation
+from controlplane.operations.worker_process import run_trial
+from controlplane.workshop.routes import RoutesReport, RuleRoutes, first_of_each_kind, routes_of
+from controlplane.workshop.routes_text import UNKNOWN_PATH, counted, passing_summary, rule_places, summary
+from proxy.policy import yaml_document
+from proxy.policy.resource_model import ResourceModel
+from proxy.policy.ruleset import Ruleset
+from proxy.policy.ruleset_yaml import document_problem
+
+_FEW: Final = 20  # open routes of a rule, unless all are asked for
+
+
+class ListRoutes(Request):
+    """`schema` is the text of a `$metadata` document of the upstream."""
+
+    source: Source
+    org: str | None = None
+    schema: str | None = None
+    rule: str | None = None  # the id of the only rule to examine
+    all: bool = False
+
+
+class RouteFacts(msgspec.Struct, rename="camel"):
+    """An open route, with a request that the ruleset lets through and the rule that decides it."""
+
+    kind: str  # path, operation, $expand, $select, delta, subscription, search, bind, write, …
+    route: str
+    method: str
+    target: str
+    body: str | None
+    verdict: str
+    rule: str
+
+
+class PassingFacts(msgspec.Struct, rename="camel"):
+    """A navigation that `$expand` brings through the rule. `hidden_by` names rules about its target."""
+
+    navigation: str
+    method: str
+    target: str
+    hidden_by: tuple[str, ...]
+
+
+class RuleRoutesFacts(msgspec.Struct, rename="camel"):
+    """The routes to the things that one rule names."""
+
+    rule: str
+    line: int
+    verdict: str
+    things: tuple[str, ...]
+    routes: int
+    more_routes: bool  # there are more routes than were tried
+    closed: int
+    open: tuple[RouteFacts, ...]
+    more_open: int  # open routes that are left out here
+    closed_by: str  # a match that closes all of them
+    passing: tuple[PassingFacts, ...]
+    counted: str  # such as: blocks 4 of 73 routes to message
+    passes: str  # such as: $expand of members passes; or empty
+    summary: str  # all of it in one line
+
+
+class FoundRoutes(Response):
+    """`schema` is the digest of the schema, or null if there was none: then only the routes that a path
+    itself shows were tried."""
+
+    name: str
+    schema: str | None
+    rules: tuple[RuleRoutesFacts, ...]
+    unknown: tuple[ProblemFacts, ...]
+    skipped_rules: int
+
+
+@operation("ruleset.routes", "POST", "/rulesets/routes", changes=False)
+async def list_routes(context: OperationContext, actor: Actor, request: ListRoutes) -> FoundRoutes:
+    """List the routes that each rule leaves open to the things that it names, with an example of each."""
+    label, text = await text_of(context, actor, request.source, request.org)
+    return await run_trial(actor, _found, label, text, request.schema, request.rule, request.all)
+
+
+def _found(label: str, text: str, schema: str | None, rule: str | None, every: bool) -> FoundRoutes:
+    try:
+        model = None if schema is None else read_schema(schema.encode())
+    except UnreadableSchema as error:
+        raise InvalidRequest(f"schema: {error}") from None
+    return found_routes(text, parsed(label, text), model, rule=rule, every=every)
+
+
+def found_routes(
+    text: str, ruleset: Ruleset, model: ResourceModel | None, *, rule: str | None = None, every: bool = False
+) -> FoundRoutes:
+    """Raise InvalidRequest if the ruleset has no rule with this id."""
+    if rule is not None and all(each.id != rule for each in ruleset.rules):
+        raise InvalidRequest(f"rule: the ruleset has no rule {rule!r}")
+    report = routes_of(ruleset, model, only=rule)
+    lines = rule_places(text, ruleset)
+    return FoundRoutes(
+        name=ruleset.name,
+        schema=None if model is None else model.digest,
+        rules=tuple(_rule_facts(ruleset, each, lines, every) for each in report.rules),
+        unknown=_unknown(text, report),
+        skipped_rules=report.skipped,
+    )
+
+
+def _unknown(text: str, report: RoutesReport) -> tuple[ProblemFacts, ...]:
+    document = yaml_document.parse(text)
+    problems = [
+        document_problem(document, ("rules", index, "match", "path", at), UNKNOWN_PATH)
+        for index, at in dict.fromkeys(report.unknown)
+    ]
+    return tuple(ProblemFacts(one.line, one.column, one.where, one.message) for one in problems)
+
+
+def _rule_facts(ruleset: Ruleset, found: RuleRoutes, lines: tuple[int, ...], every: bool) -> RuleRoutesFacts:
+    rule = ruleset.rules[found.index]
+    shown = found.open if every else first_of_each_kind(found.open)[:_FEW]
+    return RuleRoutesFacts(
+        rule=rule.id,
+        line=lines[found.index],
+        verdict=rule.verdict,
+        things=found.things,
+        routes=found.routes,
+        more_routes=found.cut,
+        closed=found.routes - len(found.open),
+        open=tuple(
+            RouteFacts(
+                str(each.kind),
+                each.template,
+                each.example.method,
+                each.example.target,
+                each.example.body,
+                each.verdict,
+                each.decided_by,
+            )
+            for each in shown
+        ),
+        more_open=len(found.open) - len(shown),
+        closed_by=found.closed_by if found.open else "",
+        passing=tuple(
+            PassingFacts(
+                each.navigation,
+                each.example.method,
+                each.example.target,
+                tuple(ruleset.rules[at].id for at in each.hidden_by),
+            )
+            for each in found.passing
+        ),
+        counted=counted(rule, found),
+        passes=passing_summary(found.passing, lines) if found.passing else "",
+        summary=summary(rule, found, lines),
+    )

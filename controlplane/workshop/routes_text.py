@@ -1,0 +1,91 @@
+"""Say in one line which routes a rule leaves open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from controlplane.workshop.advice import ruleset_advice
+from controlplane.workshop.routes import MAX_ROUTES, Passing, RuleRoutes, first_of_each_kind, routes_of
+from proxy.policy import yaml_document
+from proxy.policy.resource_model import ResourceModel
+from proxy.policy.ruleset import Rule, Ruleset
+from proxy.policy.ruleset_yaml import RulesetProblem, at_most, document_problem
+
+_CHECKED: Final = 50_000  # requests that a check evaluates at most: some 2 s
+_SHOWN: Final = 3  # open routes, things and lines in a summary
+_VERBS: Final = {"block": "blocks", "filter": "filters"}
+_NO_SCHEMA: Final = "only routes that the path itself shows were tried: `--schema FILE` gives the others"
+UNKNOWN_PATH: Final = "the schema has nothing at this path"
+
+
+def rule_places(text: str, ruleset: Ruleset) -> tuple[int, ...]:
+    """Return the line of each rule."""
+    document = yaml_document.parse(text)
+    return tuple(document.mark(("rules", at), at_key=False)[0] for at in range(len(ruleset.rules)))
+
+
+def advice_with_routes(
+    text: str, ruleset: Ruleset, now: float | None, model: ResourceModel | None = None
+) -> tuple[RulesetProblem, ...]:
+    """Return the advice on a ruleset, and on the routes that it leaves open."""
+    found = (*ruleset_advice(text, ruleset, now), *route_warnings(text, ruleset, model))
+    return tuple(sorted(found, key=lambda one: (one.line, one.column)))
+
+
+def route_warnings(text: str, ruleset: Ruleset, model: ResourceModel | None) -> tuple[RulesetProblem, ...]:
+    """Return a warning for each rule that leaves a route open, and for each path that leads nowhere."""
+    report = routes_of(ruleset, model, limit=_CHECKED)
+    document = yaml_document.parse(text)
+    lines = rule_places(text, ruleset)
+    problems: list[RulesetProblem] = []
+    for found in report.rules:
+        if found.open or found.passing:
+            message = summary(ruleset.rules[found.index], found, lines)
+            if model is None:
+                message = f"{message}; {_NO_SCHEMA}"
+            problems.append(document_problem(document, ("rules", found.index, "match"), message))
+    for index, at in dict.fromkeys(report.unknown):
+        problems.append(document_problem(document, ("rules", index, "match", "path", at), UNKNOWN_PATH))
+    return tuple(at_most(sorted(problems, key=lambda one: (one.line, one.column))))
+
+
+def counted(rule: Rule, found: RuleRoutes) -> str:
+    """Return how many of the routes the rule closes, or nothing for a rule that allows."""
+    if not found.routes:
+        return ""
+    closed = found.routes - len(found.open)
+    count = f"the first {MAX_ROUTES:,}" if found.cut else f"{found.routes:,}"
+    return f"{_VERBS[rule.verdict]} {closed:,} of {count} routes to {_listed(found.things)}"
+
+
+def summary(rule: Rule, found: RuleRoutes, lines: tuple[int, ...]) -> str:
+    """Return one line about the routes to the things of a rule. `lines` has the line of each rule."""
+    return "; ".join(_parts(rule, found, lines))
+
+
+def _parts(rule: Rule, found: RuleRoutes, lines: tuple[int, ...]) -> Iterator[str]:
+    if found.routes:
+        yield counted(rule, found)
+    if found.open:
+        yield f"open: {_listed(tuple(each.template for each in first_of_each_kind(found.open)))}"
+        if found.closed_by:
+            yield f"`{found.closed_by}` closes them"
+    if found.passing:
+        yield passing_summary(found.passing, lines)
+
+
+def passing_summary(passing: tuple[Passing, ...], lines: tuple[int, ...]) -> str:
+    """Return which navigations come through a rule, and the lines of the rules about their targets."""
+    names = _listed(tuple(each.navigation for each in passing))
+    hiding = sorted({lines[index] for each in passing for index in each.hidden_by})
+    if not hiding:
+        return f"$expand of {names} passes"
+    shown = _listed(tuple(map(str, hiding)))
+    verb = "hides" if len(hiding) == 1 else "hide"
+    return f"$expand of {names} passes with objects that line {shown} {verb}"
+
+
+def _listed(texts: tuple[str, ...]) -> str:
+    shown = ", ".join(texts[:_SHOWN])
+    return f"{shown} ({len(texts) - _SHOWN:,} more)" if len(texts) > _SHOWN else shown
