@@ -29,6 +29,9 @@ Schema = Annotated[
 def routes(
     file: Annotated[Path, typer.Argument(metavar="FILE")],
     schema: Schema = None,
+    root: Annotated[
+        str, typer.Option("--root", metavar="PATH", help="Root path of the service that it describes.")
+    ] = "/v1.0",
     rule: Annotated[str | None, typer.Option("--rule", metavar="ID", help="This rule alone.")] = None,
     every: Annotated[
         bool, typer.Option("--all", help="Every open route, with one example request each.")
@@ -42,9 +45,9 @@ def routes(
     text = read_text(file)
     ruleset = parsed(str(file), text)
     try:
-        found = found_routes(text, ruleset, schema_in(schema), rule=rule, every=every)
+        found = found_routes(text, ruleset, schema_in(schema), root=root, rule=rule, every=every)
     except InvalidRequest as error:
-        raise CommandFailed(INVALID_INPUT, *(f"--{line}" for line in error.problems)) from None
+        raise CommandFailed(INVALID_INPUT, *(_named(str(file), line) for line in error.problems)) from None
     if json:
         print_json(found)
         return
@@ -53,6 +56,13 @@ def routes(
     for line in problem_lines(str(file), found.unknown):
         typer.echo(line, err=True)
     print_text("".join(f"{line}\n" for line in _described(file, found, every=every)))
+
+
+def _named(file: str, problem: str) -> str:
+    """Return a problem with the option or the file that it is about."""
+    if problem.startswith("ruleset:"):
+        return f"{file}{problem.removeprefix('ruleset')}"
+    return f"--{problem}"
 
 
 def _described(file: Path, found: FoundRoutes, *, every: bool) -> Iterator[str]:

@@ -9,15 +9,17 @@ import msgspec
 from controlplane.model.schema_file import UnreadableSchema, read_schema
 from controlplane.operations.actor import Actor
 from controlplane.operations.context import OperationContext
-from controlplane.operations.dry_runs import ProblemFacts, Source, parsed, text_of
+from controlplane.operations.dry_runs import ProblemFacts, Source, parsed, problem_line, text_of
 from controlplane.operations.operation import InvalidRequest, Request, Response, operation
 from controlplane.operations.worker_process import run_trial
-from controlplane.workshop.routes import RoutesReport, RuleRoutes, first_of_each_kind, routes_of
+from controlplane.workshop.routes import GRAPH_ROOT, RoutesReport, RuleRoutes, first_of_each_kind, routes_of
 from controlplane.workshop.routes_text import UNKNOWN_PATH, counted, passing_summary, rule_places, summary
 from proxy.policy import yaml_document
 from proxy.policy.resource_model import ResourceModel
 from proxy.policy.ruleset import Ruleset
 from proxy.policy.ruleset_yaml import document_problem
+from proxy.policy.schemas import InvalidRoot, Schemas, folded_root, needs_schemas, root_segments
+from proxy.policy.things import unknown_things
 
 _FEW: Final = 20  # open routes of a rule, unless all are asked for
 
@@ -28,6 +30,7 @@ class ListRoutes(Request):
     source: Source
     org: str | None = None
     schema: str | None = None
+    root: str = GRAPH_ROOT  # root path of the service that the schema describes
     rule: str | None = None  # the id of the only rule to examine
     all: bool = False
 
@@ -87,24 +90,35 @@ class FoundRoutes(Response):
 async def list_routes(context: OperationContext, actor: Actor, request: ListRoutes) -> FoundRoutes:
     """List the routes that each rule leaves open to the things that it names, with an example of each."""
     label, text = await text_of(context, actor, request.source, request.org)
-    return await run_trial(actor, _found, label, text, request.schema, request.rule, request.all)
+    return await run_trial(
+        actor, _found, label, text, request.schema, request.root, request.rule, request.all
+    )
 
 
-def _found(label: str, text: str, schema: str | None, rule: str | None, every: bool) -> FoundRoutes:
+def _found(
+    label: str, text: str, schema: str | None, root: str, rule: str | None, every: bool
+) -> FoundRoutes:
     try:
         model = None if schema is None else read_schema(schema.encode())
     except UnreadableSchema as error:
         raise InvalidRequest(f"schema: {error}") from None
-    return found_routes(text, parsed(label, text), model, rule=rule, every=every)
+    return found_routes(text, parsed(label, text), model, root=root, rule=rule, every=every)
 
 
 def found_routes(
-    text: str, ruleset: Ruleset, model: ResourceModel | None, *, rule: str | None = None, every: bool = False
+    text: str,
+    ruleset: Ruleset,
+    model: ResourceModel | None,
+    *,
+    root: str = GRAPH_ROOT,
+    rule: str | None = None,
+    every: bool = False,
 ) -> FoundRoutes:
-    """Raise InvalidRequest if the ruleset has no rule with this id."""
+    """Raise InvalidRequest if the ruleset has no such rule, or names things that the schema lacks."""
     if rule is not None and all(each.id != rule for each in ruleset.rules):
         raise InvalidRequest(f"rule: the ruleset has no rule {rule!r}")
-    report = routes_of(ruleset, model, only=rule)
+    _check_things(text, ruleset, model, root)
+    report = routes_of(ruleset, model, only=rule, root=root)
     lines = rule_places(text, ruleset)
     return FoundRoutes(
         name=ruleset.name,
@@ -113,6 +127,23 @@ def found_routes(
         unknown=_unknown(text, report),
         skipped_rules=report.skipped,
     )
+
+
+def _check_things(text: str, ruleset: Ruleset, model: ResourceModel | None, root: str) -> None:
+    if model is None:
+        if needs_schemas(ruleset):
+            raise InvalidRequest("schema: rules about things need the upstream's $metadata document")
+        return
+    try:
+        schemas = Schemas({root_segments(folded_root(root)): model})
+    except InvalidRoot as error:
+        raise InvalidRequest(f"root: {error}") from None
+    document = yaml_document.parse(text)
+    unknown = [
+        document_problem(document, each.place, each.message) for each in unknown_things(ruleset, schemas)
+    ]
+    if unknown:
+        raise InvalidRequest(*(problem_line("ruleset", each) for each in unknown))
 
 
 def _unknown(text: str, report: RoutesReport) -> tuple[ProblemFacts, ...]:

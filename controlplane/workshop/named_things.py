@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from controlplane.workshop.schema_graph import SchemaGraph
+from controlplane.workshop.schema_graph import KEY, SchemaGraph
 from proxy.policy import reached
 from proxy.policy.paths import Pattern
 from proxy.policy.reached import reaches
-from proxy.policy.resource_model import ACTION, CONTAINED, ENTITY, ResourceModel
+from proxy.policy.resource_model import (
+    ACTION,
+    COLLECTION,
+    CONTAINED,
+    ENTITY,
+    NAVIGATION,
+    ResourceModel,
+)
+from proxy.policy.ruleset import Match
+from proxy.policy.things import Resolver
 
 SAMPLE_ID: Final = "id1"  # the key of each example
 _LONGEST_PREFIX: Final = 4  # segments before a root of the schema; Microsoft Graph has one, its version
@@ -67,6 +77,56 @@ def thing_of(graph: SchemaGraph, pattern: Pattern) -> NamedThing | None:
             thing, prefix, _spelled(graph.model, steps, words[at:]), steps[-1].type, steps[-1].collection
         )
     return None
+
+
+def things_of_match(graph: SchemaGraph, match: Match, root: tuple[str, ...]) -> Iterator[NamedThing]:
+    """Yield what the words of a match name, packs written out."""
+    resolver = Resolver(graph.model)
+    resources, operations = list(match.resource), list(match.operation)
+    for name in match.pack:
+        pack = resolver.facts.packs.get(name.lower())
+        if pack is not None:
+            resources += pack.resource
+            operations += pack.operation
+    for name in dict.fromkeys(resources):
+        for type_ in resolver.types_of(name):
+            thing = type_thing(graph.model, type_)
+            if thing is not None:
+                yield from _at_shortest_path(graph, thing, root)
+        for owner, member in resolver.members_of(name):
+            yield from _at_shortest_path(graph, _member_thing(graph.model, owner, member), root)
+    for name in dict.fromkeys(operations):
+        for operation in resolver.operations_of(name):
+            binds = graph.model.operation_binds(operation)
+            word = graph.model.operation_name(operation)
+            yield from _at_shortest_path(graph, Thing(ThingKind.OPERATION, word, binds, operation), root)
+
+
+def _member_thing(model: ResourceModel, owner: int, member: int) -> Thing:
+    is_relation = bool(model.member_flags(member) & NAVIGATION)
+    word = f"{simple_name(model, owner)}.{model.member_name(member)}"
+    return Thing(ThingKind.RELATION if is_relation else ThingKind.PROPERTY, word, owner, member)
+
+
+def _at_shortest_path(graph: SchemaGraph, thing: Thing, root: tuple[str, ...]) -> Iterator[NamedThing]:
+    """Yield the thing with one of its addresses, unless no path leads to it."""
+    model = graph.model
+    if thing.kind is ThingKind.OPERATION and thing.type < 0:
+        yield NamedThing(thing, root, (model.operation_name(thing.member),), -1, False)
+        return
+    path = graph.shortest(thing.type)
+    if path is None:
+        return
+    address = tuple(SAMPLE_ID if segment == KEY else segment for segment in path.item())
+    if thing.kind is ThingKind.TYPE:
+        address = address[:-1] if path.many else address
+        yield NamedThing(thing, root, address, thing.type, path.many)
+    elif thing.kind is ThingKind.OPERATION:
+        yield NamedThing(thing, root, (*address, model.operation_name(thing.member)), -1, False)
+    else:
+        many = bool(model.member_flags(thing.member) & COLLECTION)
+        segments = (*address, model.member_name(thing.member))
+        yield NamedThing(thing, root, segments, model.member_type(thing.member), many)
 
 
 def _thing(graph: SchemaGraph, steps: tuple[reached.Step, ...]) -> Thing | None:

@@ -11,11 +11,7 @@ from typing import Final
 from controlplane.workshop.named_things import SAMPLE_ID, NamedThing, Thing, ThingKind, simple_name
 from controlplane.workshop.schema_graph import KEY, Path, SchemaGraph
 from controlplane.workshop.special_routes import (
-    GRAPH_NAMESPACE,
-    HANDED_OVER,
-    LINKS,
     OTHER_VERSIONS,
-    SEARCHED,
     SUBSCRIBED,
 )
 from proxy.policy.reached import INDETERMINATE, reaches
@@ -28,6 +24,8 @@ from proxy.policy.resource_model import (
     MEDIA,
     STREAM,
 )
+from proxy.policy.services.facts import NO_FACTS
+from proxy.policy.services.known import facts_of
 
 READS: Final = frozenset(("GET", "HEAD"))
 WRITES: Final = ("POST", "PATCH", "PUT", "DELETE")
@@ -76,6 +74,7 @@ class RouteEnumeration:
     def __init__(self, graph: SchemaGraph, *, through_references: bool = False) -> None:
         self._graph = graph
         self._model = graph.model
+        self._facts = facts_of(graph.model)
         self._through_references = through_references
 
     def routes(self, named: NamedThing, methods: frozenset[str]) -> Iterator[Route]:
@@ -135,10 +134,11 @@ class RouteEnumeration:
             if model.type_flags(path.type) & MEDIA:
                 segments = (*path.item(), "$value")
                 yield Route(RouteKind.PATH, _template(segments), (_example("GET", prefix, segments),))
-            if thing.word in LINKS:
-                item = path.item()
-                template = f"{_template(item)} with {LINKS[thing.word]}"
-                yield Route(RouteKind.LINK, template, (_example("GET", prefix, item),))
+            for address in self._facts.addresses:
+                if address.thing == thing.word and address.owner == simple_name(model, thing.type):
+                    item = path.item()
+                    template = f"{_template(item)} with {address.property}"
+                    yield Route(RouteKind.LINK, template, (_example("GET", prefix, item),))
         else:
             yield _with_query(RouteKind.SELECT, prefix, path.item(), f"$select={name}")
 
@@ -172,14 +172,17 @@ class RouteEnumeration:
             elif self._is_delta_of(thing, operation):
                 query = f"$select={model.member_name(thing.member)}"
                 yield _with_query(RouteKind.DELTA, prefix, segments, query)
-            elif thing.word in HANDED_OVER.get(self._bound_name(operation), ()):
+            elif self._hands_over(operation, thing):
                 route = self._call(operation, segments, prefix)
                 yield Route(RouteKind.HANDOVER, route.template, route.examples)
 
-    def _bound_name(self, operation: int) -> str:
-        """Return the name of an operation behind that of the type that it binds to."""
+    def _hands_over(self, operation: int, thing: Thing) -> bool:
         binds, name = self._model.operation_binds(operation), self._model.operation_name(operation)
-        return f"{simple_name(self._model, binds)}.{name}" if binds >= 0 else name
+        owner = simple_name(self._model, binds) if binds >= 0 else ""
+        return any(
+            fact.operation == name and fact.owner in ("", owner) and thing.word in fact.things
+            for fact in self._facts.handed_over
+        )
 
     def _is_delta_of(self, thing: Thing, operation: int) -> bool:
         """Return True for the delta of a relation's owners: Graph brings `members@delta` within it."""
@@ -193,18 +196,19 @@ class RouteEnumeration:
     # Requests of Graph that name a thing in their body.
 
     def _special(self, named: NamedThing) -> Iterator[Route]:
-        model, thing, prefix = self._model, named.thing, named.prefix
+        thing, prefix = named.thing, named.prefix
         if thing.word in SUBSCRIBED and self._exists("subscriptions"):
             resource = "/".join(named.address)
             body = {"changeType": "updated", "notificationUrl": "https://example.com/", "resource": resource}
             yield _posted(RouteKind.SUBSCRIPTION, prefix, ("subscriptions",), f"resource: {resource}", body)
         if self._exists("search", "query"):
-            for entity, words in SEARCHED.items():
+            for folded, words in self._facts.search_types.items():
                 if thing.word in words:
+                    entity = next((word for word in words if word.lower() == folded), folded)
                     search = {"requests": [{"entityTypes": [entity], "query": {"queryString": "a"}}]}
                     note = f"entityTypes: [{entity}]"
                     yield _posted(RouteKind.SEARCH, prefix, ("search", "query"), note, search)
-        if len(prefix) == 1 and prefix[0] in OTHER_VERSIONS and model.has_space_of(f"{GRAPH_NAMESPACE}.x"):
+        if len(prefix) == 1 and prefix[0] in OTHER_VERSIONS and self._facts is not NO_FACTS:
             other = (OTHER_VERSIONS[prefix[0]],)
             template = f"/{other[0]}{_template(named.address)}"
             yield Route(RouteKind.VERSION, template, (_example("GET", other, named.address),))

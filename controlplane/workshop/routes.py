@@ -9,7 +9,14 @@ from typing import Final
 
 import msgspec
 
-from controlplane.workshop.named_things import SAMPLE_ID, NamedThing, Thing, ThingKind, thing_of
+from controlplane.workshop.named_things import (
+    SAMPLE_ID,
+    NamedThing,
+    Thing,
+    ThingKind,
+    thing_of,
+    things_of_match,
+)
 from controlplane.workshop.route_enumeration import Example, Route, RouteEnumeration, RouteKind
 from controlplane.workshop.routes_by_path import routes_by_path, thing_by_path
 from controlplane.workshop.schema_graph import Edge, SchemaGraph
@@ -19,10 +26,13 @@ from proxy.policy.decision import Decision, RequestFacts
 from proxy.policy.paths import parse_pattern
 from proxy.policy.resource_model import ResourceModel
 from proxy.policy.ruleset import Rule, Ruleset
+from proxy.policy.schemas import NO_SCHEMAS, Schemas, folded_root, needs_schemas, root_segments
+from proxy.policy.services.known import facts_of
 from proxy.policy.transforms import Transforms, covers
 
 MAX_ROUTES: Final = 10_000  # routes of one rule that are evaluated
 MAX_REQUESTS: Final = 200_000  # examples of one ruleset that are evaluated: some 10 s
+GRAPH_ROOT: Final = "/v1.0"
 _KINDS: Final = tuple(RouteKind)
 _JSON: Final = ((b"content-type", b"application/json"),)
 _SAMPLED: Final = frozenset(("query",))  # sources of conditions that an example can meet
@@ -79,12 +89,18 @@ def routes_of(
     through_references: bool = False,
     only: str | None = None,
     limit: int = MAX_REQUESTS,
+    root: str = GRAPH_ROOT,
 ) -> RoutesReport:
     """Return the open routes of each rule, or of the rule with the id `only`.
 
-    Without a model, only the routes that a path itself shows are tried.
+    Without a model, only the routes that a path itself shows are tried, and a ruleset with rules about things
+    has none. `root` is the root path of the service that the model describes.
     """
-    return _Examination(ruleset, model, through_references, limit).report(only)
+    if model is None and needs_schemas(ruleset):
+        return RoutesReport((), (), len(ruleset.rules))
+    return _Examination(ruleset, model, root_segments(folded_root(root)), through_references, limit).report(
+        only
+    )
 
 
 def first_of_each_kind(routes: tuple[OpenRoute, ...]) -> tuple[OpenRoute, ...]:
@@ -98,14 +114,21 @@ class _Examination:
     """One ruleset against one schema. Address and time gates count as met."""
 
     def __init__(
-        self, ruleset: Ruleset, model: ResourceModel | None, through_references: bool, limit: int
+        self,
+        ruleset: Ruleset,
+        model: ResourceModel | None,
+        root: tuple[str, ...],
+        through_references: bool,
+        limit: int,
     ) -> None:
+        self._root = root
+        self._schemas = NO_SCHEMAS if model is None else Schemas({root: model})
         self._graph = None if model is None else SchemaGraph(model)
         self._through_references = through_references
         self._ruleset = msgspec.structs.replace(
             ruleset, rules=tuple(msgspec.structs.replace(rule, ip=None, time=None) for rule in ruleset.rules)
         )
-        self._compiled = compile_ruleset(self._ruleset)
+        self._compiled = compile_ruleset(self._ruleset, schemas=self._schemas)
         self._left = limit
         self._unknown: list[tuple[int, int]] = []
         self._named = tuple(tuple(self._things_of(at, rule)) for at, rule in enumerate(ruleset.rules))
@@ -125,6 +148,8 @@ class _Examination:
         return RoutesReport(tuple(found), tuple(self._unknown), skipped)
 
     def _things_of(self, index: int, rule: Rule) -> Iterator[NamedThing]:
+        if rule.match.names_things and self._graph is not None:
+            yield from things_of_match(self._graph, rule.match, self._root)
         for at, path in enumerate(rule.match.path):
             for pattern in parse_pattern(path):
                 if not any(pattern.segments[1:]):
@@ -153,7 +178,8 @@ class _Examination:
                 opened.append(found)
         cut = next(routes, None) is not None
         opened.sort(key=lambda each: _KINDS.index(each.kind))
-        closed_by = _closing_match([named.thing for named in self._named[index]])
+        by_words = rule.match.names_things
+        closed_by = "" if by_words else self._closing_match([named.thing for named in self._named[index]])
         return RuleRoutes(index, things, count, cut, tuple(opened), closed_by, passing)
 
     def _compiled_for(self, index: int, rule: Rule) -> CompiledRuleset:
@@ -163,7 +189,8 @@ class _Examination:
             return self._compiled
         rules = list(self._ruleset.rules)
         rules[index] = msgspec.structs.replace(rule, conditions=kept)
-        return compile_ruleset(msgspec.structs.replace(self._ruleset, rules=tuple(rules)))
+        changed = msgspec.structs.replace(self._ruleset, rules=tuple(rules))
+        return compile_ruleset(changed, schemas=self._schemas)
 
     def _routes(self, index: int, rule: Rule) -> Iterator[Route]:
         """Yield each route to one of the rule's things once."""
@@ -224,6 +251,21 @@ class _Examination:
         if rule.verdict != "filter" or decision.verdict != "filter" or decision.transforms is None:
             return False
         return rule.transforms is None or _hides_as_much(decision.transforms, rule.transforms)
+
+    def _closing_match(self, things: list[Thing]) -> str:
+        """Return the matches of a rule that close all routes to the things, or nothing without a schema."""
+        if self._graph is None:
+            return ""
+        operations = dict.fromkeys(each.word for each in things if each.kind is ThingKind.OPERATION)
+        resources = dict.fromkeys(each.word for each in things if each.kind is not ThingKind.OPERATION)
+        parts = [f"resource: [{', '.join(resources)}]"] if resources else []
+        parts += [f"operation: [{', '.join(operations)}]"] if operations else []
+        packs = [
+            f" or {{pack: [{name}]}}"
+            for name, pack in facts_of(self._graph.model).packs.items()
+            if set(resources) <= set(pack.resource) and set(operations) <= set(pack.operation)
+        ]
+        return f"match: {{{', '.join(parts)}}}" + "".join(packs[:1])
 
     # Navigations that come through a rule that lets requests pass.
 
@@ -304,14 +346,3 @@ def _shows(transforms: Transforms, path: str) -> bool:
     if transforms.allow is None:
         return True
     return any(covers(kept, path) or covers(path, kept) for kept in transforms.allow)
-
-
-def _closing_match(things: list[Thing]) -> str:
-    """Return the match of a rule that closes all routes to the things, or nothing without a schema."""
-    if any(each.kind is ThingKind.PATH for each in things):
-        return ""
-    operations = dict.fromkeys(each.word for each in things if each.kind is ThingKind.OPERATION)
-    resources = dict.fromkeys(each.word for each in things if each.kind is not ThingKind.OPERATION)
-    parts = [f"resource: [{', '.join(resources)}]"] if resources else []
-    parts += [f"operation: [{', '.join(operations)}]"] if operations else []
-    return f"match: {{{', '.join(parts)}}}"

@@ -292,6 +292,20 @@ def test_routes_refuses_a_schema_that_is_none(tmp_path: Path) -> None:
     assert refused("routes", rules, "--rule", "nope") == ["--rule: the ruleset has no rule 'nope'"]
 
 
+def test_routes_about_things_need_a_schema_that_has_them(tmp_path: Path) -> None:
+    rules, schema = route_files(tmp_path)
+    about = ROUTES.replace('path: ["/v1.0/users/{id}/messages/**"]', "resource: [mesage]")
+    Path(rules).write_text(about)
+    assert refused("routes", rules) == ["--schema: rules about things need the upstream's $metadata document"]
+    (line,) = refused("routes", rules, "--schema", schema)
+    assert line.startswith(f"{rules}:6:24: rules[0].match.resource[0]: the schema has no type `mesage`")
+    Path(rules).write_text(about.replace("mesage]", "message]"))
+    assert refused("routes", rules, "--schema", schema, "--root", "v1")[0].startswith("--root: ")
+    assert printed("routes", rules, "--schema", schema, "--rule", "no-mail")["rules"][0]["things"] == [
+        "message"
+    ]
+
+
 def test_check_warns_of_open_routes_and_does_not_fail(tmp_path: Path) -> None:
     rules, schema = route_files(tmp_path)
     done = ruleset("check", rules, "--schema", schema)
