@@ -16,7 +16,6 @@ from controlplane.store.interface import (
     NO_NAMES,
     AlreadyExists,
     App,
-    Applied,
     AppSecret,
     Conflict,
     NotFound,
@@ -168,8 +167,8 @@ class RegistryTables:
         note: str | None,
         expected: int | None,
         schemas: Mapping[str, str] = NO_NAMES,
-    ) -> tuple[Ruleset, Applied]:
-        def job(connection: sqlite3.Connection) -> tuple[Ruleset, Applied]:
+    ) -> tuple[Ruleset, bool]:
+        def job(connection: sqlite3.Connection) -> tuple[Ruleset, bool]:
             now = self._clock.wall_ms()
             in_force = one_row(
                 connection, f"{_RULESET} AND org_id = ? AND name = ?", (ruleset.org_id, ruleset.name)
@@ -186,15 +185,14 @@ class RegistryTables:
                     (ruleset.ruleset_id, ruleset.org_id, ruleset.name, now),
                 )
                 _add_version(connection, ruleset, _Text(yaml, note, schemas), now)
-                return ruleset, "text"
+                return ruleset, True
             current = Ruleset(*in_force)
             named = named_schemas(connection, current.ruleset_id, current.version)
-            applied: Applied = "schemas" if _yaml(connection, current) == yaml else "text"
-            if applied == "schemas" and named == dict(schemas):
-                return current, "nothing"
+            if (_yaml(connection, current), named) == (yaml, dict(schemas)):
+                return current, False
             new = replace(current, version=current.version + 1, rule_count=ruleset.rule_count)
             _add_version(connection, new, _Text(yaml, note, schemas), now)
-            return new, applied
+            return new, True
 
         return await self._database.write_even_if_full(job)
 

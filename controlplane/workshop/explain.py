@@ -39,11 +39,12 @@ from proxy.policy.conditions import INDETERMINATE, NO, YES, field_values
 from proxy.policy.decision import Decision, Importance, Plan, blocked_by_path
 from proxy.policy.ending import moment_text
 from proxy.policy.facts import Composite, MalformedBody, RequestFacts, ResponseFacts, property_path
-from proxy.policy.filters import Filtered, FilterFailed, compile_filter
+from proxy.policy.filters import Filtered, FilterFailed
 from proxy.policy.plain_responses import NamesHidden, media_type, without_hidden
 from proxy.policy.redirects import ELSEWHERE, is_redirect, leads_elsewhere
 from proxy.policy.ruleset import BodyOnly, Condition, IpGate, Rule, Ruleset, TimeGate, Until
 from proxy.policy.scalars import Written
+from proxy.policy.typed_filter import filter_of
 from proxy.policy.unknown import (
     PartlyKnownRequest,
     PossibleFacts,
@@ -566,6 +567,6 @@ def _without_hidden(decision: Decision, request: RequestFacts, response: Respons
         raise FilterFailed("it is a part of a larger whole")
     named = [value for name, value in response.headers if name.lower() == b"content-type"]
     kind = media_type(named[0] if named else b"application/json")
-    compiled = compile_filter(decision.transforms)
+    compiled = filter_of(decision.transforms)
     asked = (request.method.upper(), request.target)
     return without_hidden(compiled, decision.transforms, asked, kind, response.body)

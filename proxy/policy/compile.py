@@ -40,7 +40,7 @@ from proxy.policy.ruleset import (
     Until,
 )
 from proxy.policy.schemas import NO_SCHEMAS, Schemas
-from proxy.policy.thing_rules import HIDES, ThingRules
+from proxy.policy.thing_rules import HIDES, NOTHING_HIDDEN, ThingRules
 
 Part = Until | IpGate | TimeGate | BodyOnly | Condition
 _OF_THE_RESPONSE: Final = frozenset(("status", "response_header", "property"))
@@ -263,6 +263,8 @@ class CompiledRuleset:
         for each in self.things.findings(reading.names, certain_only=certain_only):
             entry = self._of_things[each.index]
             step = entry.compiled.blocking if each.kind == HIDES else entry.compiled.step
+            if each.kind == NOTHING_HIDDEN:
+                step = replace(step, decision=replace(step.decision, verdict="allow", transforms=None))
             if each.transforms is not None and each.transforms != step.decision.transforms:
                 step = replace(step, decision=replace(step.decision, transforms=each.transforms))
             found.append(Candidate(entry, each.held, step))

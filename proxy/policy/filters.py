@@ -223,6 +223,8 @@ class _Bare(Enum):
 class _Level:
     """What to hide of an object at one place in the response."""
 
+    by_type = False  # each object's own type decides
+
     __slots__ = (
         "_children",
         "_fates",
@@ -255,9 +257,13 @@ class _Level:
         self.arrays_only = arrays_only
         self.value_fate = value_fate  # level of the items of a document's `value`
         # Members that need no decision: they stay, or go under an allow list.
-        self.plain_run = json_text.run_of_members_but(self._names_to_decide_on())
+        self.plain_run = json_text.run_of_members_but(self._names_to_decide_on(), scalars=self.by_type)
         self._fates: BoundedMemo[bytes, Fate | _Level] = BoundedMemo(_MOST_FATES, None, WhenFull.CLEAR)
         self._children: dict[str, _Level] = {}
+
+    def for_object(self, text: bytes, start: int) -> _Level:
+        """Return the level for the object that begins at `start`."""
+        return self
 
     def fate(self, token: bytes) -> Fate | _Level:
         """Whether the member of this name stays, goes, or is to be looked into."""
@@ -363,6 +369,8 @@ class _Walk:
     def object(self, level: _Level, start: int) -> int:
         """Look through the object that begins at `start`; returns its end."""
         text = self._text
+        if level.by_type:
+            level = level.for_object(text, start)
         position = start + 1
         kept_end = None  # where the last member that stays ends
         while True:

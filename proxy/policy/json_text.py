@@ -135,11 +135,12 @@ def objects_in(text: bytes) -> int:
     return sum(text[token.start()] == _OPEN_BRACE for token in _OPENING_OR_STRING.finditer(text))
 
 
-def run_of_members_but(names: Iterable[str]) -> re.Pattern[bytes]:
+def run_of_members_but(names: Iterable[str], *, scalars: bool = False) -> re.Pattern[bytes]:
     """Matches, at any place between members, as many whole members with their commas as there are.
 
     It stops at a member named like one of `names`, in any letter case and with or without an annotation, and
-    at any whose name needs a closer look. It may match nothing.
+    at any whose name needs a closer look. It may match nothing. With `scalars` it stops at any member whose
+    value is an object or array too.
     """
     alternatives = []
     for name in names:
@@ -148,7 +149,8 @@ def run_of_members_but(names: Iterable[str]) -> re.Pattern[bytes]:
         alternatives.append(re.escape(name.encode()))
     stop = b"|".join(alternatives)
     name_token = (rb'(?!"(?i:' + stop + rb')["@])' if alternatives else b"") + rb'"[^"\\]*+"'
-    return re.compile(rb"(?>(?:\s*+" + name_token + rb"\s*+:\s*+(?:" + _ANY_VALUE + rb")\s*+,)*)", re.DOTALL)
+    value = _STRING + b"|" + _SCALAR if scalars else _ANY_VALUE
+    return re.compile(rb"(?>(?:\s*+" + name_token + rb"\s*+:\s*+(?:" + value + rb")\s*+,)*)", re.DOTALL)
 
 
 def is_utf8(text: bytes) -> bool:

@@ -32,12 +32,14 @@ class Fate:
 
 
 KEEP = Fate(0)
+TYPE_ANNOTATIONS = ("@odata.type", "@type")  # names of the member that says an object's type
 
 
 class Level(Protocol):
     """What to hide of the objects at one place."""
 
     arrays_only: bool  # another level holds where the place has one object and no array
+    by_type: bool  # objects that name their type may have another level
 
     def decide(self, name: str) -> Fate | Level: ...
 
@@ -213,7 +215,7 @@ def _learn_shape(texts: list[Raw], level: Level) -> Shape | None:
             place += 1
             if not isinstance(level.decide(name), Fate):
                 objects_inside.setdefault(name, []).append(value)
-        if len(names) > _MAX_MEMBERS:
+        if len(names) > _MAX_MEMBERS or (level.by_type and not known.isdisjoint(TYPE_ANNOTATIONS)):
             return None
     inner: dict[str, Shape] = {}
     for name, values in objects_inside.items():

@@ -33,7 +33,7 @@ from proxy.policy.resource_model import (
     STREAM,
     ResourceModel,
 )
-from proxy.policy.things import Things
+from proxy.policy.thing_rows import Things
 
 _NONE: Final = -1
 _VALUE: Final = "$value"
@@ -199,7 +199,7 @@ def response_may_hold(things: Things, path: ReachedPath) -> bool:
         return True
     if not path.steps:
         return False
-    if allowed_by(things, path) or _ends_with_named(things, path):
+    if allowed_by(things, path) or ends_with_named(things, path):
         return True
     end = path.steps[-1]
     if end.type < 0:
@@ -207,7 +207,7 @@ def response_may_hold(things: Things, path: ReachedPath) -> bool:
     return _may_hold(things, path.model, end.type, _calls_delta(path), _MOST_INLINE)
 
 
-def _ends_with_named(things: Things, path: ReachedPath) -> bool:
+def ends_with_named(things: Things, path: ReachedPath) -> bool:
     """Return True if what the path leads to is named by its relation, property or operation."""
     before = _NONE
     held = False

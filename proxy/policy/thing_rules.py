@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from proxy.policy.canonical import Name
@@ -9,29 +10,30 @@ from proxy.policy.conditions import INDETERMINATE, NO, YES
 from proxy.policy.facts import property_path
 from proxy.policy.hidden import HiddenProperties, Naming
 from proxy.policy.reached import MAYBE
-from proxy.policy.resource_model import NAVIGATION, STREAM, ResourceModel
+from proxy.policy.resource_model import ResourceModel
 from proxy.policy.ruleset import Match
 from proxy.policy.schemas import Schemas
 from proxy.policy.thing_paths import (
     ReachedPath,
     allowed_by,
+    ends_with_named,
     met_by,
     property_tail,
     response_may_hold,
 )
-from proxy.policy.things import Resolver, Things
-from proxy.policy.transforms import Transforms
+from proxy.policy.thing_rows import Things
+from proxy.policy.things import Resolver
+from proxy.policy.transforms import Transforms, TypedTransforms
 
 # Paths of a service that reach no thing: what they hold is evaluated by itself, or is the schema.
 _NO_THINGS: Final = frozenset(("$batch", "$metadata"))
 _OPTIONS: Final = ("$value", "$ref", "$count")
-_WRITES: Final = frozenset(("POST", "PUT", "PATCH"))
+_NO_TYPE: Final = -1
 
 # Kinds of findings.
 RULE: Final = 0
 HIDES: Final = 1  # the path names what a filter hides
-STRIPS: Final = 2  # the response may hold a property that the rule blocks
-WRITES: Final = 3  # the request's body may write a property that the rule blocks
+NOTHING_HIDDEN: Final = 2  # the response is one value that the filter lets through
 
 
 class Finding:
@@ -88,7 +90,12 @@ class ThingRule:
         if hidden.named_below(tail) is not Naming.NOTHING:
             return True
         names = tuple([name for name in tail if name not in _OPTIONS])
-        return any(path[: len(names)] == names for path in self._stripped)
+        return bool(names) and any(path[: len(names)] == names for path in self._stripped)
+
+    def may_name_property(self, names: tuple[str, ...]) -> bool:
+        """Return True if a path that no schema describes names a property that the filter strips."""
+        hidden = self.hidden
+        return hidden is not None and hidden.named_within(names) is Naming.HIDDEN
 
 
 class ThingRules:
@@ -157,9 +164,11 @@ class ThingRules:
         """No schema says what the path reaches: a block holds, and an allow does not."""
         if rule.verdict == "allow" or certain_only:
             return
-        transforms = None
-        if rule.transforms is not None:
-            transforms = rule.transforms
+        transforms = rule.transforms
+        if transforms is not None:
+            for things in rule.things.values():
+                transforms = typed_transforms(transforms, things, _NO_TYPE, named=False)
+                break
         found.append(Finding(rule.index, RULE, INDETERMINATE, transforms))
 
     def _add(self, rule: ThingRule, path: ReachedPath, found: list[Finding], certain_only: bool) -> None:
@@ -183,14 +192,33 @@ class ThingRules:
         found: list[Finding],
         certain_only: bool,
     ) -> None:
-        tail = property_tail(things, path)
-        if tail and rule.named_property(tail):
-            found.append(Finding(rule.index, HIDES, YES))
+        transforms = rule.transforms
+        allowed = allowed_by(things, path)
+        if transforms is None or not (allowed or response_may_hold(things, path)):
             return
-        if allowed_by(things, path):
-            found.append(Finding(rule.index, RULE, YES, rule.transforms))
-        elif not certain_only and response_may_hold(things, path):
-            found.append(Finding(rule.index, RULE, INDETERMINATE, rule.transforms))
+        if path.certain:
+            if rule.named_property(property_tail(things, path)):
+                found.append(Finding(rule.index, HIDES, YES))
+                return
+        elif certain_only:
+            return
+        elif rule.may_name_property(path.names):
+            found.append(Finding(rule.index, HIDES, INDETERMINATE))
+            return
+        if path.certain and path.end_type < 0:
+            if allowed:
+                found.append(Finding(rule.index, NOTHING_HIDDEN, YES))
+            return
+        if allowed or not certain_only:
+            named = path.certain and ends_with_named(things, path)
+            typed = typed_transforms(transforms, things, path.end_type, named=named)
+            found.append(Finding(rule.index, RULE, YES if allowed else INDETERMINATE, typed))
+
+
+def typed_transforms(transforms: Transforms, things: Things, root: int, *, named: bool) -> Transforms:
+    """Return the transforms of a rule as they apply to a response whose objects have the type `root`."""
+    typed = TypedTransforms(things, root, named, transforms.strip, transforms.allow)
+    return replace(transforms, strip=(), allow=None, typed=(typed,))
 
 
 def _tells_more(path: ReachedPath, other: ReachedPath) -> bool:
@@ -198,6 +226,3 @@ def _tells_more(path: ReachedPath, other: ReachedPath) -> bool:
     if path.certain is not other.certain:
         return path.certain
     return len(path.steps) > len(other.steps)
-
-
-_UNUSED: Final = (NAVIGATION, STREAM, _WRITES, STRIPS, WRITES)

@@ -6,90 +6,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import Final
 
-from proxy.policy.resource_model import STREAM, ResourceModel
+from proxy.policy.resource_model import ResourceModel
 from proxy.policy.ruleset import Match, Ruleset
 from proxy.policy.schemas import Schemas
 from proxy.policy.services.facts import Facts
 from proxy.policy.services.known import facts_of
+from proxy.policy.thing_rows import Member, Things, Types
 
-_NO_TYPES: Final[frozenset[int]] = frozenset()
 _MOST_NEAREST: Final = 3  # names that an error suggests
 _LONGEST_COMPARED: Final = 100  # characters of an unknown name that is compared with others
-
-
-class Types:
-    """Inheritance of the types of one schema."""
-
-    __slots__ = ("_derived", "model")
-
-    def __init__(self, model: ResourceModel) -> None:
-        self.model: Final[ResourceModel] = model
-        derived: dict[int, list[int]] = {}
-        for type_ in range(model.types):
-            base = model.base_of(type_)
-            if base >= 0:
-                derived.setdefault(base, []).append(type_)
-        self._derived: Final[dict[int, list[int]]] = derived
-
-    def with_derived(self, types: Iterable[int]) -> frozenset[int]:
-        found: set[int] = set()
-        left = list(types)
-        while left:
-            type_ = left.pop()
-            if type_ not in found:
-                found.add(type_)
-                left += self._derived.get(type_, ())
-        return frozenset(found)
-
-    def above(self, types: Iterable[int]) -> frozenset[int]:
-        """Return all base types of the types."""
-        found: set[int] = set()
-        for type_ in types:
-            base = self.model.base_of(type_)
-            while base >= 0:
-                found.add(base)
-                base = self.model.base_of(base)
-        return frozenset(found)
-
-
-class Member:
-    """A relation or property, and the types under which a rule names it."""
-
-    __slots__ = ("bases", "member", "owners")
-
-    def __init__(self, member: int, owners: frozenset[int], bases: frozenset[int]) -> None:
-        self.member: Final[int] = member
-        self.owners: Final[frozenset[int]] = owners
-        self.bases: Final[frozenset[int]] = bases
-
-
-class Things:
-    """The rows of one schema that a rule names."""
-
-    __slots__ = ("bases", "facts", "handing", "members", "model", "operations", "streams", "types")
-
-    def __init__(
-        self,
-        model: ResourceModel,
-        facts: Facts,
-        types: frozenset[int],
-        bases: frozenset[int],
-        members: dict[int, Member],
-        operations: frozenset[int],
-        handing: frozenset[int],
-    ) -> None:
-        self.model: Final[ResourceModel] = model
-        self.facts: Final[Facts] = facts
-        self.types: Final[frozenset[int]] = types  # named types and all that derive from them
-        self.bases: Final[frozenset[int]] = bases  # objects of these may be of the types
-        self.members: Final[dict[int, Member]] = members
-        self.operations: Final[frozenset[int]] = operations
-        self.handing: Final[frozenset[int]] = handing  # operations that hand over what is named
-        streams: set[int] = set()
-        for each in members.values():
-            if model.member_flags(each.member) & STREAM:
-                streams |= each.owners | each.bases
-        self.streams: Final[frozenset[int]] = frozenset(streams)
 
 
 class Resolver:
@@ -161,7 +86,7 @@ class Resolver:
         bases = self._types.above(types) - all_types
         operations = [each for name in names for each in self.operations_of(name)]
         return Things(
-            self.model,
+            self._types,
             self.facts,
             all_types,
             bases,

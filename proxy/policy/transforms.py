@@ -3,10 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from proxy.policy.thing_rows import Things
 
 _STRIP = "strip:"
 _ALLOW = "allow:"
+
+
+@dataclass(frozen=True, slots=True)
+class TypedTransforms:
+    """Transforms of each object of a named thing, in a response whose objects have the type `root`.
+
+    `root` is -1 if the schema does not describe the response. `named` means that the rule names the objects
+    of the response itself: by the relation or operation that leads to them.
+    """
+
+    things: Things
+    root: int
+    named: bool
+    strip: tuple[str, ...] = ()
+    allow: tuple[str, ...] | None = None
+    place: str = ""  # property path to the objects of the type `root`; empty for the response itself
+
+    def at(self, place: str) -> TypedTransforms:
+        return replace(self, place=f"{place}.{self.place}" if self.place else place)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every path under the name that an audit event has for it."""
+        return (*map(strip_name, self.strip), *self.allow_names)
+
+    @property
+    def allow_names(self) -> tuple[str, ...]:
+        if self.allow is None:
+            return ()
+        return tuple(_ALLOW + path for path in self.allow or ("",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +49,7 @@ class Transforms:
     allow: tuple[str, ...] | None = None  # None: no whitelist
     # Whitelists of objects within the response, each with the property path that leads to the objects.
     within: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    typed: tuple[TypedTransforms, ...] = ()
 
     def combined(self, other: Transforms) -> Transforms:
         """Both at once: strips are united, allows intersected. Never shows more than either alone."""
@@ -24,19 +57,24 @@ class Transforms:
             _united(self.strip, other.strip),
             _intersected_allows(self.allow, other.allow),
             _merged_within(self.within, other.within),
+            tuple(dict.fromkeys((*self.typed, *other.typed))),
         )
 
     def at(self, place: str) -> Transforms:
         """Return transforms that hide the same of the objects that the property path `place` leads to."""
         strip = tuple([f"{place}.{path}" for path in self.strip])
         within = tuple([(f"{place}.{inner}", allow) for inner, allow in self.within])
-        return Transforms(strip, None, within if self.allow is None else ((place, self.allow), *within))
+        typed = tuple([each.at(place) for each in self.typed])
+        return Transforms(
+            strip, None, within if self.allow is None else ((place, self.allow), *within), typed
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
         """Every path under the name that an audit event has for it."""
         inner = [name for place, allow in self.within for name in names_within(place, allow)]
-        return (*map(strip_name, self.strip), *self.allow_names, *inner)
+        of_types = [name for each in self.typed for name in each.names]
+        return (*map(strip_name, self.strip), *self.allow_names, *inner, *of_types)
 
     @property
     def allow_names(self) -> tuple[str, ...]:

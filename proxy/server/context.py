@@ -14,8 +14,9 @@ from proxy.audit.segment import MAX_FRAME
 from proxy.audit.spool import SpoolWriter
 from proxy.ipc.counters import FOREIGN_LINKS, Counters
 from proxy.policy.bounded_memo import BoundedMemo, WhenFull
-from proxy.policy.filters import CompiledFilter, compile_filter
+from proxy.policy.filters import CompiledFilter
 from proxy.policy.transforms import Transforms
+from proxy.policy.typed_filter import filter_of
 from proxy.rules.stops import Stops
 from proxy.server.callers.known_secrets import KnownSecrets
 from proxy.server.callers.rulebook import Rulebook
@@ -242,7 +243,7 @@ class Context:
     def filter_for(self, transforms: Transforms) -> CompiledFilter:
         compiled = self._filters.entries.get(transforms)
         if compiled is None:
-            compiled = compile_filter(transforms)
+            compiled = filter_of(transforms)
             self._filters.keep(transforms, compiled)
         return compiled
 

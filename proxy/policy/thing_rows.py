@@ -1,0 +1,145 @@
+"""The rows of a schema that a rule about things names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from proxy.policy.resource_model import STREAM, ResourceModel
+from proxy.policy.services.facts import Facts
+
+
+class Types:
+    """Inheritance of the types of one schema."""
+
+    __slots__ = ("_derived", "_holders", "model")
+
+    def __init__(self, model: ResourceModel) -> None:
+        self.model: Final[ResourceModel] = model
+        derived: dict[int, list[int]] = {}
+        for type_ in range(model.types):
+            base = model.base_of(type_)
+            if base >= 0:
+                derived.setdefault(base, []).append(type_)
+        self._derived: Final[dict[int, list[int]]] = derived
+        self._holders: dict[int, list[int]] | None = None
+
+    def derived_of(self, type_: int) -> list[int]:
+        """Return the types whose base type this is."""
+        return self._derived.get(type_, [])
+
+    def leading_to(self, types: Iterable[int], owners: Iterable[int]) -> frozenset[int]:
+        """Return all types whose objects may hold an object of the types, at any depth.
+
+        `owners` are types that have a wanted member.
+        """
+        found: set[int] = set()
+        left = [*self.with_derived(types), *self.with_derived(owners)]
+        holders = self._holders_of_types()
+        while left:
+            type_ = left.pop()
+            if type_ in found:
+                continue
+            found.add(type_)
+            each = type_
+            while each >= 0:
+                left += self.with_derived(holders.get(each, ()))
+                each = self.model.base_of(each)
+        return frozenset(found) | self.above(found)
+
+    def _holders_of_types(self) -> dict[int, list[int]]:
+        """Return by each type the types that declare a member of it."""
+        holders = self._holders
+        if holders is None:
+            holders = {}
+            for owner in range(self.model.types):
+                first, end = self.model.members_of(owner)
+                for member in range(first, end):
+                    type_ = self.model.member_type(member)
+                    if type_ >= 0:
+                        holders.setdefault(type_, []).append(owner)
+            self._holders = holders
+        return holders
+
+    def with_derived(self, types: Iterable[int]) -> frozenset[int]:
+        found: set[int] = set()
+        left = list(types)
+        while left:
+            type_ = left.pop()
+            if type_ not in found:
+                found.add(type_)
+                left += self._derived.get(type_, ())
+        return frozenset(found)
+
+    def above(self, types: Iterable[int]) -> frozenset[int]:
+        """Return all base types of the types."""
+        found: set[int] = set()
+        for type_ in types:
+            base = self.model.base_of(type_)
+            while base >= 0:
+                found.add(base)
+                base = self.model.base_of(base)
+        return frozenset(found)
+
+
+class Member:
+    """A relation or property, and the types under which a rule names it."""
+
+    __slots__ = ("bases", "member", "owners")
+
+    def __init__(self, member: int, owners: frozenset[int], bases: frozenset[int]) -> None:
+        self.member: Final[int] = member
+        self.owners: Final[frozenset[int]] = owners
+        self.bases: Final[frozenset[int]] = bases
+
+
+class Things:
+    """The rows of one schema that a rule names."""
+
+    __slots__ = (
+        "_leading",
+        "bases",
+        "facts",
+        "handing",
+        "inheritance",
+        "members",
+        "model",
+        "operations",
+        "streams",
+        "types",
+    )
+
+    def __init__(
+        self,
+        inheritance: Types,
+        facts: Facts,
+        types: frozenset[int],
+        bases: frozenset[int],
+        members: dict[int, Member],
+        operations: frozenset[int],
+        handing: frozenset[int],
+    ) -> None:
+        model = inheritance.model
+        self.model: Final[ResourceModel] = model
+        self.inheritance: Final[Types] = inheritance
+        self.facts: Final[Facts] = facts
+        self.types: Final[frozenset[int]] = types  # named types and all that derive from them
+        self.bases: Final[frozenset[int]] = bases  # objects of these may be of the types
+        self.members: Final[dict[int, Member]] = members
+        self.operations: Final[frozenset[int]] = operations
+        self.handing: Final[frozenset[int]] = handing  # operations that hand over what is named
+        streams: set[int] = set()
+        for each in members.values():
+            if model.member_flags(each.member) & STREAM:
+                streams |= each.owners | each.bases
+        self.streams: Final[frozenset[int]] = frozenset(streams)
+        self._leading: frozenset[int] | None = None
+
+    @property
+    def leading(self) -> frozenset[int]:
+        """Return the types within whose objects a named thing may lie."""
+        leading = self._leading
+        if leading is None:
+            owners = [owner for each in self.members.values() for owner in each.owners]
+            leading = self._leading = self.inheritance.leading_to(self.types, owners)
+        return leading

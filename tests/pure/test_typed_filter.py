@@ -1,0 +1,226 @@
+"""Filters about things: properties of each object of a type go, wherever in a response it lies."""
+
+import json
+from typing import Any
+
+import pytest
+
+from proxy.policy.compile import CompiledRuleset, compile_ruleset
+from proxy.policy.decision import Decision
+from proxy.policy.ruleset_yaml import parse_ruleset
+from proxy.policy.schemas import Schemas
+from proxy.policy.typed_filter import filter_of
+from tests.pure.rules import decide
+from tests.pure.test_things import MODEL
+
+SCHEMAS = Schemas({("v1.0",): MODEL})
+STRIP = "strip_properties: [mobilePhone]"
+ALLOW = "allow_properties: [id, manager]"
+
+
+def rules_of(*rules: str, default: str = "allow") -> CompiledRuleset:
+    lines = [f"- {{id: r{at}, {rule}}}" for at, rule in enumerate(rules)]
+    text = "\n".join(("version: 1", "name: any", f"default: {default}", "rules:", *lines))
+    return compile_ruleset(parse_ruleset(text), schemas=SCHEMAS)
+
+
+def filter_rule(match: str = "resource: [user]", transforms: str = STRIP, more: str = "") -> str:
+    return f"match: {{{match}}}, verdict: filter, transforms: {{{transforms}}}{more}"
+
+
+USERS = rules_of(filter_rule())
+
+
+def filtered(rules: CompiledRuleset, target: str, body: Any) -> Any:
+    decision = decide(rules, target)
+    assert decision.verdict in ("filter", "allow")
+    if decision.transforms is None:
+        return body
+    text = json.dumps(body, separators=(",", ":")).encode()
+    compiled = filter_of(decision.transforms)
+    first = compiled.apply(text)
+    assert compiled.apply(text) == first == compiled.apply_by_reading(text)
+    return json.loads(first.body)
+
+
+def user(**more: Any) -> dict[str, Any]:
+    return {"id": "u", "mobilePhone": "1", **more}
+
+
+def typed(name: str, **more: Any) -> dict[str, Any]:
+    return {"@odata.type": f"#sample.mail.{name}", "id": "x", "mobilePhone": "1", **more}
+
+
+def names(obj: dict[str, Any]) -> list[str]:
+    """The members of an object but its annotations."""
+    return [name for name in obj if not name.startswith("@")]
+
+
+@pytest.mark.parametrize("target", ["/v1.0/me", "/v1.0/users/u", "/v1.0/users('u')"])
+def test_an_object_of_the_type_loses_the_property(target: str) -> None:
+    assert filtered(USERS, target, user()) == {"id": "u"}
+
+
+@pytest.mark.parametrize("target", ["/v1.0/users", "/v1.0/users/delta", "/v1.0/directoryObjects/mail.user"])
+def test_each_item_of_a_list_of_the_type_loses_the_property(target: str) -> None:
+    found = filtered(USERS, target, {"@odata.context": "c", "value": [user(), user(mobilephone="2")]})
+    assert found == {"@odata.context": "c", "value": [{"id": "u"}, {"id": "u"}]}
+
+
+@pytest.mark.parametrize(
+    ("of_type", "hidden"),
+    [("user", True), ("directoryObject", True), ("group", False), ("unheardOf", True)],
+)
+def test_an_object_of_a_base_type_is_what_it_says(of_type: str, hidden: bool) -> None:
+    found = filtered(USERS, "/v1.0/groups/g/members", {"value": [typed(of_type)]})
+    assert ("mobilePhone" in found["value"][0]) is not hidden
+
+
+def test_an_object_of_a_base_type_that_does_not_name_its_type_counts_as_the_type() -> None:
+    found = filtered(USERS, "/v1.0/groups/g/members", {"value": [user(), typed("group"), user()]})
+    assert [names(each) for each in found["value"]] == [["id"], ["id", "mobilePhone"], ["id"]]
+
+
+def test_a_type_that_is_said_last_or_twice_is_no_way_past_the_filter() -> None:
+    rules = USERS
+    decision = decide(rules, "/v1.0/groups/g/members")
+    assert decision.transforms is not None
+    for members in (
+        '"mobilePhone":"1","@odata.type":"#sample.mail.user"',
+        '"mobilePhone":"1","@odata.type":"#sample.mail.group","@odata.type":"#sample.mail.user"',
+        '"mobilePhone":"1","@odata\\u002etype":"#sample.mail.group"',
+        '"mob\\u0069lePhone":"1"',
+    ):
+        body = f'{{"value":[{{{members}}}]}}'.encode()
+        assert b'"1"' not in filter_of(decision.transforms).apply(body).body
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        {"manager": user()},
+        {"manager": {"@odata.type": "#sample.mail.user", "mobilePhone": "1"}},
+        {"memberOf": [typed("group", members=[user(), typed("user")])]},
+        {"settings": {"owner": user()}},
+        {"memberOf@delta": [typed("user")]},
+        {"unheardOf": [{"x": typed("user")}, user()]},
+    ],
+)
+def test_objects_of_the_type_within_others_lose_the_property_too(way: dict[str, Any]) -> None:
+    found = filtered(USERS, "/v1.0/directoryObjects/delta", {"value": [user(**way), typed("user", **way)]})
+    kept = [each for each in _objects(found) if "mobilePhone" in each]
+    assert kept == [each for each in _objects(found) if each.get("@odata.type") == "#sample.mail.group"]
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    """All objects within a value."""
+    if isinstance(value, list):
+        return [each for item in value for each in _objects(item)]
+    if isinstance(value, dict):
+        return [value, *(each for item in value.values() for each in _objects(item))]
+    return []
+
+
+def test_other_types_keep_their_property_and_every_byte() -> None:
+    decision = decide(USERS, "/v1.0/users")
+    assert decision.transforms is not None
+    body = (
+        b'{ "value" : [ {"id":1.0e2, "drive": {"mobilePhone": "x"},\n "mobilePhone" : "1" , '
+        b'"memberOf":[{"@odata.type":"#sample.mail.group","mobilePhone":2}] } ] }'
+    )
+    assert filter_of(decision.transforms).apply(body).body == body.replace(b' "mobilePhone" : "1" , ', b" ")
+
+
+def test_an_allow_list_of_a_type_holds_for_its_objects_alone() -> None:
+    rules = rules_of(filter_rule(transforms=ALLOW))
+    found = filtered(
+        rules, "/v1.0/groups/g/members", {"value": [typed("group", rule="g"), user(manager=user(a=1), b=2)]}
+    )
+    assert found["value"][0]["rule"] == "g"
+    assert found["value"][1] == {"id": "u", "manager": {"id": "u"}}
+
+
+def test_a_relation_names_the_objects_that_it_leads_to() -> None:
+    rules = rules_of(filter_rule("resource: [group.members]"))
+    found = filtered(rules, "/v1.0/groups/g/members", {"value": [typed("group"), user()]})
+    assert [names(each) for each in found["value"]] == [["id"], ["id"]]
+    assert decide(rules, "/v1.0/users/u").verdict == "allow"
+
+
+def test_filters_of_several_types_apply_together() -> None:
+    rules = rules_of(
+        filter_rule(),
+        filter_rule("resource: [group]", "strip_properties: [membershipRule]"),
+    )
+    body = {"value": [typed("user", membershipRule="r"), typed("group", membershipRule="r")]}
+    found = filtered(rules, "/v1.0/groups/g/members", body)
+    assert [names(each) for each in found["value"]] == [["id", "membershipRule"], ["id", "mobilePhone"]]
+
+
+# -- which requests
+
+
+@pytest.mark.parametrize(
+    ("target", "verdict"),
+    [
+        ("/v1.0/users", "filter"),
+        ("/v1.0/users/u/mobilePhone", "block"),
+        ("/v1.0/users/u/mobilePhone/$value", "block"),
+        ("/v1.0/users('u')/MOBILEPHONE", "block"),
+        ("/v1.0/users/u/manager/mail.user/mobilePhone", "block"),
+        ("/v1.0/users/u/otherMails", "allow"),
+        ("/v1.0/users/u/$value", "block"),
+        ("/v1.0/users/$count", "filter"),
+        ("/v1.0/users/u/messages", "block"),  # the default
+        ("/v1.0/groups/g/members", "block"),  # may hold users, and is not allowed
+        ("/v1.0/groups/g", "block"),
+        ("/beta/users/u", "block"),
+    ],
+)
+def test_under_a_default_of_block_a_filter_allows_what_it_names(target: str, verdict: str) -> None:
+    assert decide(rules_of(filter_rule(), default="block"), target).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("target", "verdict"),
+    [
+        ("/v1.0/groups/g/members", "filter"),
+        ("/v1.0/users/u/manager", "filter"),
+        ("/v1.0/groups/g", "allow"),
+        ("/v1.0/users/u/messages", "allow"),
+        ("/v1.0/users/u/unheardOf", "filter"),
+        ("/v1.0/users/u/unheardOf/mobilePhone", "block"),
+        ("/beta/users/u", "filter"),
+    ],
+)
+def test_under_a_default_of_allow_a_filter_filters_what_may_hold_its_things(
+    target: str, verdict: str
+) -> None:
+    assert decide(USERS, target).verdict == verdict
+
+
+def test_a_filter_of_what_may_come_leaves_the_search_for_a_verdict_open() -> None:
+    rules = rules_of(filter_rule(), "match: {resource: [group.members]}, verdict: allow", default="block")
+    decision: Decision = decide(rules, "/v1.0/groups/g/members")
+    assert decision.verdict == "filter"
+    found = filtered(rules, "/v1.0/groups/g/members", {"value": [user()]})
+    assert found == {"value": [{"id": "u"}]}
+
+
+def test_a_property_that_contains_what_is_hidden_is_not_shown_by_its_path() -> None:
+    rules = rules_of(filter_rule(transforms="strip_properties: [settings.timeZone]"))
+    assert decide(rules, "/v1.0/me/settings").verdict == "block"
+    assert filtered(rules, "/v1.0/me", {"settings": {"timeZone": "z", "a": 1}}) == {"settings": {"a": 1}}
+
+
+@pytest.mark.parametrize("query", ["$filter=mobilePhone eq '1'", "$orderby=mobilePhone", '$search="x"'])
+def test_guarded_properties_are_not_probed(query: str) -> None:
+    rules = rules_of(filter_rule(more=", guard_queries: true"))
+    assert decide(rules, "/v1.0/users?" + query.replace(" ", "%20")).verdict == "block"
+
+
+def test_an_audit_event_has_the_names_of_what_was_removed() -> None:
+    decision = decide(USERS, "/v1.0/users")
+    assert decision.transforms is not None
+    assert filter_of(decision.transforms).apply(b'{"mobilePhone":1}').removed == ("strip:mobilePhone",)
+    assert decision.transforms.names == ("strip:mobilePhone",)
