@@ -18,6 +18,7 @@ from controlplane.cli import (
     dry_runs,
     integrity,
     kill,
+    model,
     operator,
     operator_log,
     org,
@@ -47,6 +48,7 @@ ruleset.app.add_typer(dry_runs.app)
 ruleset.app.add_typer(traffic.app)
 ruleset.app.add_typer(routes.app)
 cli.add_typer(ruleset.app, name="ruleset", help="Rulesets: check, try out, apply, look at and roll back.")
+cli.add_typer(model.app, name="model", help="Schemas of graph APIs, which rules name things of.")
 cli.add_typer(app_commands.app, name="app", help="App identities: their secrets and rulesets.")
 cli.add_typer(kill.stop, name="kill", help="Emergency stop: of an app, an organisation or everything.")
 cli.add_typer(kill.lift, name="unkill", help="Lift an emergency stop.")

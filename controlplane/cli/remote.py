@@ -163,12 +163,12 @@ def _checked(url: str) -> str:
     if parts.scheme not in ("http", "https") or not is_address or parts.query or parts.fragment:
         raise CommandFailed(INVALID_INPUT, f"--url: must be an http:// or https:// address, not {url!r}")
     assert parts.hostname is not None
-    if parts.scheme == "http" and not _is_loopback(parts.hostname):
+    if parts.scheme == "http" and not is_loopback(parts.hostname):
         raise CommandFailed(INVALID_INPUT, "--url: without TLS the token could be read on the way: use https")
     return url.rstrip("/")
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     from ipaddress import ip_address
 
     try:

@@ -85,6 +85,8 @@ def apply(
     applied = cli.call(rulesets.apply, asked)
     _warn(file, applied.warnings)
     facts = {name: value for name, value in facts_of(applied).items() if name != "warnings"}
+    if applied.new_schemas_alone:
+        typer.echo(f"{file}: the text is in force already; this version is for a new schema", err=True)
     if not wait:
         print_facts(facts, as_json=json)
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -12,8 +14,17 @@ from controlplane.operations.context import OperationContext
 from controlplane.operations.dry_runs import ProblemFacts, name_problems, parsed, problem_line
 from controlplane.operations.operation import InvalidRequest, Request, Response, operation
 from controlplane.operations.worker_process import run_change
-from controlplane.store.interface import NotFound, Ruleset, RulesetVersion
+from controlplane.store.interface import (
+    NO_NAMES,
+    Conflict,
+    NotFound,
+    Org,
+    PackedSchemas,
+    Ruleset,
+    RulesetVersion,
+)
 from controlplane.workshop.advice import ruleset_advice
+from proxy.policy.schemas import needs_schemas
 from proxy.wire.audit_event import rfc3339
 
 _LONGEST_NOTE: Final = 1000
@@ -25,9 +36,20 @@ class RulesetFacts(Response):
     version: int  # the active one
 
 
-class AppliedRuleset(RulesetFacts):
-    changed: bool  # false where the text is the active one
+class NamedSchema(msgspec.Struct, rename="camel"):
+    """A schema that the version was published against, and keeps."""
+
+    root: str
+    digest: str
+    fetched_at: str | None
+    source: str | None
+
+
+class AppliedRuleset(RulesetFacts, omit_defaults=True):
+    changed: bool  # false if text and schemas are the active ones
     warnings: tuple[ProblemFacts, ...]  # what it may have overlooked
+    schemas: tuple[NamedSchema, ...] = ()  # left out if the rules name nothing of a schema
+    new_schemas_alone: bool = False  # the text is the active one, and a schema is another
 
 
 class ListedRuleset(RulesetFacts):
@@ -39,10 +61,11 @@ class RulesetList(Response):
     rulesets: tuple[ListedRuleset, ...]
 
 
-class RulesetText(ListedRuleset):
+class RulesetText(ListedRuleset, omit_defaults=True):
     created_at: str
     yaml: str
     note: str | None
+    schemas: tuple[NamedSchema, ...] = ()  # left out if the rules name nothing of a schema
 
 
 class VersionFacts(msgspec.Struct, rename="camel"):
@@ -89,21 +112,47 @@ class RollBack(RulesetReference):
 async def apply(context: OperationContext, actor: Actor, request: ApplyRuleset) -> AppliedRuleset:
     """Validate a ruleset and activate it as a new version; the ruleset's name is the text's `name`."""
     org = await context.resolve.org(actor, "editor", request.org)
-    name, rules, warnings = await run_change(
-        actor, _read, request.label, request.yaml, context.clock.wall_ms() / 1000
-    )
+    current, now = await context.store.current_schemas(org.org_id), context.clock.wall_ms()
+    read = await run_change(actor, _read, request.label, request.yaml, now / 1000)
     # Reading a large text may take long, and the actor's roles may have changed since it began.
     await context.resolve.org(await context.refresh_roles(actor), "editor", org.org_id)
+    schemas = _schemas_for(read, org, current)
     note, now = _note(request.note), context.clock.wall_ms()
-    new = Ruleset(new_id(context.clock), org.org_id, valid_name(name), 1, rules, now)
-    applied, changed = await context.store.apply_ruleset(new, request.yaml, note, request.expected)
+    new = Ruleset(new_id(context.clock), org.org_id, valid_name(read.name), 1, read.rules, now)
+    applied, what = await context.store.apply_ruleset(new, request.yaml, note, request.expected, schemas)
     return AppliedRuleset(
         ruleset_id=applied.ruleset_id,
         name=applied.name,
         version=applied.version,
-        changed=changed,
-        warnings=warnings,
+        changed=what != "nothing",
+        warnings=read.warnings,
+        schemas=await _named(context, org.org_id, schemas),
+        new_schemas_alone=what == "schemas",
     )
+
+
+def _schemas_for(read: _Read, org: Org, current: PackedSchemas) -> Mapping[str, str]:
+    """Return the schemas that a new version names. Raise Conflict if it needs some and there are none."""
+    if not read.needs_schemas:
+        return NO_NAMES
+    if not current.digests:
+        what = f"ruleset {read.name}: its rules name things of a schema, and organisation {org.name} has none"
+        raise Conflict(f"{what}: store one with `model fetch URL --org {org.name}`, then apply it again")
+    return current.digests
+
+
+async def _named(
+    context: OperationContext, org_id: str, schemas: Mapping[str, str]
+) -> tuple[NamedSchema, ...]:
+    if not schemas:
+        return ()
+    held = {(each.root, each.digest): each for each in await context.store.org_schemas(org_id)}
+    named = []
+    for root, digest in schemas.items():
+        found = held.get((root, digest))
+        fetched_at = None if found is None else rfc3339(found.fetched_ms)
+        named.append(NamedSchema(root, digest, fetched_at, None if found is None else found.source))
+    return tuple(named)
 
 
 @operation("ruleset.list", "GET", "/rulesets")
@@ -120,6 +169,7 @@ async def show(context: OperationContext, actor: Actor, request: ShowRuleset) ->
     versions = await context.store.ruleset_versions(found.ruleset_id)
     version = next((each for each in versions if each.version == wanted), None)
     yaml = await context.store.ruleset_text(found.ruleset_id, wanted)
+    schemas = await context.store.version_schemas(found.ruleset_id, wanted)
     if version is None or yaml is None:
         raise NotFound(f"ruleset {found.name} has no version {wanted}")
     return RulesetText(
@@ -131,6 +181,7 @@ async def show(context: OperationContext, actor: Actor, request: ShowRuleset) ->
         created_at=rfc3339(version.created_ms),
         yaml=yaml,
         note=version.note,
+        schemas=await _named(context, found.org_id, schemas.digests),
     )
 
 
@@ -150,8 +201,18 @@ async def rollback(context: OperationContext, actor: Actor, request: RollBack) -
     return RulesetFacts(ruleset_id=new.ruleset_id, name=new.name, version=new.version)
 
 
-def _read(label: str, yaml: str, now: float) -> tuple[str, int, tuple[ProblemFacts, ...]]:
-    """Name, number of rules and warnings of a sound ruleset. Raises InvalidRequest."""
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A sound ruleset as its text has it."""
+
+    name: str
+    rules: int
+    warnings: tuple[ProblemFacts, ...]
+    needs_schemas: bool
+
+
+def _read(label: str, yaml: str, now: float) -> _Read:
+    """Raise InvalidRequest if the ruleset is not sound."""
     ruleset = parsed(label, yaml)
     if problems := name_problems(yaml, ruleset.name):
         raise InvalidRequest(*(problem_line(label, each) for each in problems))
@@ -159,7 +220,7 @@ def _read(label: str, yaml: str, now: float) -> tuple[str, int, tuple[ProblemFac
         ProblemFacts(each.line, each.column, each.where, each.message)
         for each in ruleset_advice(yaml, ruleset, now)
     )
-    return ruleset.name, len(ruleset.rules), warnings
+    return _Read(ruleset.name, len(ruleset.rules), warnings, needs_schemas(ruleset))
 
 
 def _note(note: str | None) -> str | None:

@@ -183,6 +183,10 @@ class RulesetVersion:
     note: str | None
 
 
+Applied = Literal["nothing", "text", "schemas"]
+"""What is new in a ruleset that was applied: its schemas alone, if it has the active text."""
+
+
 @dataclass(frozen=True, slots=True)
 class NewSchema:
     """A schema of a graph API, by the root path of its service."""
@@ -586,9 +590,9 @@ class RegistryStore(Protocol):
         note: str | None,
         expected: int | None,
         schemas: Mapping[str, str] = NO_NAMES,
-    ) -> tuple[Ruleset, bool]:
-        """Store a new version of the ruleset, unless text and schemas are the active ones. Return whether it
-        is new.
+    ) -> tuple[Ruleset, Applied]:
+        """Store a new version of the ruleset, unless text and schemas are the active ones. Return what is
+        new.
 
         `schemas` gives the digest of each root path that the rules name things of. Raise Conflict unless
         those are the current ones of the organisation.

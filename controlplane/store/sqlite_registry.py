@@ -16,6 +16,7 @@ from controlplane.store.interface import (
     NO_NAMES,
     AlreadyExists,
     App,
+    Applied,
     AppSecret,
     Conflict,
     NotFound,
@@ -167,8 +168,8 @@ class RegistryTables:
         note: str | None,
         expected: int | None,
         schemas: Mapping[str, str] = NO_NAMES,
-    ) -> tuple[Ruleset, bool]:
-        def job(connection: sqlite3.Connection) -> tuple[Ruleset, bool]:
+    ) -> tuple[Ruleset, Applied]:
+        def job(connection: sqlite3.Connection) -> tuple[Ruleset, Applied]:
             now = self._clock.wall_ms()
             in_force = one_row(
                 connection, f"{_RULESET} AND org_id = ? AND name = ?", (ruleset.org_id, ruleset.name)
@@ -185,14 +186,15 @@ class RegistryTables:
                     (ruleset.ruleset_id, ruleset.org_id, ruleset.name, now),
                 )
                 _add_version(connection, ruleset, _Text(yaml, note, schemas), now)
-                return ruleset, True
+                return ruleset, "text"
             current = Ruleset(*in_force)
             named = named_schemas(connection, current.ruleset_id, current.version)
-            if (_yaml(connection, current), named) == (yaml, dict(schemas)):
-                return current, False
+            applied: Applied = "schemas" if _yaml(connection, current) == yaml else "text"
+            if applied == "schemas" and named == dict(schemas):
+                return current, "nothing"
             new = replace(current, version=current.version + 1, rule_count=ruleset.rule_count)
             _add_version(connection, new, _Text(yaml, note, schemas), now)
-            return new, True
+            return new, applied
 
         return await self._database.write_even_if_full(job)
 

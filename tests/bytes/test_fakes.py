@@ -23,6 +23,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives import hashes
 
+from controlplane.model.metadata import parse
 from tests.fakes.certificates import CertificateAuthority, client_certificate
 from tests.fakes.examples import examples
 from tests.fakes.graph import FakeGraph, pattern_bytes
@@ -293,6 +294,14 @@ class TestGraph:
         data = await send(graph, (one + last).encode())
         assert data.count(b"HTTP/1.1 200 ") == 2
         assert graph.connections_opened == 1
+
+
+async def test_graph_shows_its_schema_to_a_caller_without_a_token(graph: FakeGraph) -> None:
+    shown = await ask(graph, "/v1.0/$metadata", headers="")
+    assert (shown.status, shown.header("Content-Type")) == (200, "application/xml")
+    roots = {root.name for root in parse(shown.body).roots}
+    assert {"users", "groups", "me"} <= roots
+    assert (await ask(graph, "/v1.0/users", headers="")).status == 401
 
 
 async def test_the_graph_runs_as_a_process_and_records_to_a_file(

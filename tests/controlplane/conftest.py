@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.controlplane.held_runs import Latch
+from tests.controlplane.operator_commands import Commands, commands_at
 from tests.controlplane.plane import FakeClock, Plane, ProxyClient, started
 
 
@@ -27,6 +28,13 @@ async def proxy(plane: Plane) -> ProxyClient:
     """A proxy of the organisation `acme`."""
     await plane.org("acme")
     return await plane.proxy("edge-1", "acme")
+
+
+@pytest.fixture
+async def commands(plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """A server whose first operator was made beside it."""
+    monkeypatch.setattr("controlplane.cli.keep_to_itself", lambda: None)
+    return await commands_at(plane, tmp_path)
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from tests.controlplane.operator_commands import Commands
 from tests.controlplane.plane import Plane, event
 from tests.controlplane.processes import ROOT
-from tests.controlplane.test_cli_remote import Commands, commands  # noqa: F401 - a fixture
 
 WAYS = ("store", "server")
 
@@ -31,7 +31,7 @@ async def keep(plane: Plane, *numbers: int, name: str = "acme", **members: Any) 
 
 
 @pytest.mark.parametrize("where", WAYS)
-async def test_events_are_counted(commands: Commands, plane: Plane, where: str) -> None:  # noqa: F811
+async def test_events_are_counted(commands: Commands, plane: Plane, where: str) -> None:
     await keep(plane, *range(6))
     await keep(plane, 7, name="beta", verdict="block")
     found: Any = await commands.facts(where, "audit", "facets", "--field", "verdict", "--field", "org")
@@ -49,7 +49,7 @@ async def test_events_are_counted(commands: Commands, plane: Plane, where: str) 
 
 
 @pytest.mark.parametrize("where", WAYS)
-async def test_one_event_is_shown(commands: Commands, plane: Plane, where: str) -> None:  # noqa: F811
+async def test_one_event_is_shown(commands: Commands, plane: Plane, where: str) -> None:
     await keep(plane, 3, reason="rule", path="/a\x1b[31m")
     found: Any = await commands.facts(where, "audit", "event", "event-3", "--org", "acme")
     assert (found["event"]["seq"], found["orgName"], found["reason"]) == (3, "acme", "a request rule decided")
@@ -63,7 +63,7 @@ async def test_one_event_is_shown(commands: Commands, plane: Plane, where: str) 
 
 @pytest.mark.parametrize("where", WAYS)
 async def test_events_are_taken_away_whole(
-    commands: Commands,  # noqa: F811
+    commands: Commands,
     plane: Plane,
     tmp_path: Path,
     where: str,
@@ -90,7 +90,7 @@ async def test_events_are_taken_away_whole(
 
 
 async def test_what_is_no_file_is_written_to_and_a_link_goes_on_leading_where_it_led(
-    commands: Commands,  # noqa: F811
+    commands: Commands,
     plane: Plane,
     tmp_path: Path,
 ) -> None:
@@ -121,7 +121,7 @@ async def test_what_is_no_file_is_written_to_and_a_link_goes_on_leading_where_it
     ],
 )
 async def test_a_mistake_is_one_line_and_status_2(
-    commands: Commands,  # noqa: F811
+    commands: Commands,
     where: str,
     arguments: list[str],
     says: str,
@@ -134,7 +134,7 @@ async def test_a_mistake_is_one_line_and_status_2(
 @pytest.mark.process
 @pytest.mark.parametrize("where", WAYS)
 async def test_events_are_printed_as_they_are_stored_until_it_is_interrupted(
-    commands: Commands,  # noqa: F811
+    commands: Commands,
     plane: Plane,
     where: str,
 ) -> None:

@@ -9,64 +9,19 @@ import pty
 import re
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout, suppress
-from dataclasses import dataclass
-from io import BytesIO, StringIO, TextIOWrapper
+from contextlib import suppress
+from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from controlplane.cli import main
+from tests.controlplane.operator_commands import Commands
 from tests.controlplane.plane import RULESET, Plane, ProxyClient, write_settings
 from tests.controlplane.processes import ROOT, facts
 from tests.controlplane.test_fleet import beat
 
-PASSWORD = "correct horse battery staple"
 _DAY = ("--from", "2026-11-20", "--to", "2026-11-21")
-
-
-@dataclass
-class Commands:
-    """One operator at the server, and beside its store."""
-
-    config: Path
-    url: str
-    token_file: Path
-
-    async def run(self, where: str, *arguments: str) -> tuple[int, str, str]:
-        """In a thread: a process for each would take as long as all the rest."""
-        there = {
-            "store": ["--config", str(self.config)],
-            "server": ["--url", self.url, "--token-file", str(self.token_file)],
-        }[where]
-        out, err = BytesIO(), BytesIO()
-        texts = [TextIOWrapper(each, "utf-8", write_through=True) for each in (out, err)]
-        with redirect_stdout(texts[0]), redirect_stderr(texts[1]):
-            status = await asyncio.to_thread(main, [*there, *arguments])
-        return status, out.getvalue().decode(), err.getvalue().decode()
-
-    async def facts(self, where: str, *arguments: str) -> dict[str, Any]:
-        status, out, err = await self.run(where, *arguments, "--json")
-        assert (status, err) == (0, "")
-        found: dict[str, Any] = json.loads(out)
-        return found
-
-
-@pytest.fixture
-async def commands(plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
-    """A server whose first operator was made beside it."""
-    monkeypatch.setattr("controlplane.cli.keep_to_itself", lambda: None)
-    password, token = tmp_path / "password", tmp_path / "token"
-    password.write_text(f"{PASSWORD}\n")
-    commands = Commands(tmp_path / "controlplane.toml", plane.console_url, token)
-    added = await commands.facts(
-        "store", "operator", "add", "ada", "--admin", "--password-file", str(password)
-    )
-    assert added["roles"] == [{"orgId": "*", "org": "*", "role": "admin"}]
-    made = await commands.facts("store", "operator", "token", "add", "ada", "cli")
-    token.write_text(made["token"])
-    return commands
 
 
 async def test_a_command_says_the_same_on_both_ways(commands: Commands, plane: Plane, tmp_path: Path) -> None:

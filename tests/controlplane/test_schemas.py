@@ -49,8 +49,8 @@ async def listed(store: SqliteStore, org: str = "acme") -> list[tuple[str, str, 
 
 async def applied(
     store: SqliteStore, *schemas: NewSchema, text: str = "version: 1\n", name: str = "hr"
-) -> tuple[int, bool]:
-    """Return the version, and whether it is new."""
+) -> tuple[int, str]:
+    """Return the version, and what is new in it."""
     named = {each.root: each.digest for each in schemas}
     ruleset, new = await store.apply_ruleset(
         Ruleset(f"ruleset-{name}", "org-acme", name, 1, 0, 1), text, None, None, named
@@ -101,7 +101,7 @@ async def test_a_schema_that_nothing_names_is_forgotten(store: SqliteStore) -> N
 
 async def test_a_schema_that_a_version_names_stays(store: SqliteStore) -> None:
     await store.add_schema(["org-acme"], ONE)
-    assert await applied(store, ONE) == (1, True)
+    assert await applied(store, ONE) == (1, "text")
     for each in (TWO, THREE):
         await store.add_schema(["org-acme"], each)
     await applied(store, THREE)
@@ -116,17 +116,18 @@ async def test_a_schema_that_a_version_names_stays(store: SqliteStore) -> None:
 
 async def test_the_same_text_is_a_new_version_if_the_schema_changed(store: SqliteStore) -> None:
     await store.add_schema(["org-acme"], ONE)
-    assert await applied(store, ONE) == (1, True)
-    assert await applied(store, ONE) == (1, False)
+    assert await applied(store, ONE) == (1, "text")
+    assert await applied(store, ONE) == (1, "nothing")
     await store.add_schema(["org-acme"], TWO)
-    assert await applied(store, TWO) == (2, True)
-    assert await applied(store, TWO) == (2, False)
+    assert await applied(store, TWO) == (2, "schemas")
+    assert await applied(store, TWO) == (2, "nothing")
+    assert await applied(store, TWO, text="version: 1\n# new\n") == (3, "text")
 
 
 async def test_a_text_that_names_no_schema_is_no_new_version(store: SqliteStore) -> None:
-    assert await applied(store) == (1, True)
+    assert await applied(store) == (1, "text")
     await store.add_schema(["org-acme"], ONE)
-    assert await applied(store) == (1, False)
+    assert await applied(store) == (1, "nothing")
 
 
 async def test_a_schema_that_was_replaced_meanwhile_is_a_conflict(store: SqliteStore) -> None:

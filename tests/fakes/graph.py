@@ -35,6 +35,8 @@ from tests.fakes.server import Fake, Received, Response
 
 PAGE_SIZE: Final = 5
 PHOTO: Final = bytes(range(256)) * 16
+SCHEMA: Final = (Path(__file__).parent / "graph.csdl").read_bytes()
+_SCHEMA_PATH: Final = re.compile(r"/(?:v1\.0|beta)/\$metadata", re.IGNORECASE)
 JSON: Final = (
     "Content-Type",
     "application/json;odata.metadata=minimal;odata.streaming=true;IEEE754Compatible=false;charset=utf-8",
@@ -93,6 +95,8 @@ class FakeGraph(Fake):
         return problem(404, "Request_ResourceNotFound", f"Resource '{request.path}' does not exist.")
 
     def _refusal(self, request: Received) -> Response | None:
+        if request.method == "GET" and _SCHEMA_PATH.fullmatch(unquote(request.path)):
+            return None  # the real service shows its schema to a caller without a token
         if transfers.is_pre_authenticated(request):
             sent = request.values("Authorization")
             return problem(401, "InvalidAudience", "This address is its own credential.") if sent else None
@@ -255,6 +259,10 @@ def _photo(_: FakeGraph, __: Received, ___: re.Match[str]) -> Response:
     return Response(200, (("Content-Type", "image/jpeg"), ("ETag", 'W/"photo-1"')), PHOTO)
 
 
+def _metadata(_: FakeGraph, __: Received, ___: re.Match[str]) -> Response:
+    return Response(200, (("Content-Type", "application/xml"),), SCHEMA)
+
+
 # Routes for every shape of response
 
 
@@ -376,6 +384,7 @@ _USER: Final = r"/(?:v1\.0|beta)/users(?:/|\(')(?P<key>[^/']+)(?:'\))?"
 _ROUTES: Final[tuple[tuple[frozenset[str], re.Pattern[str], Handler], ...]] = tuple(
     (methods, re.compile(pattern, re.IGNORECASE), handler)
     for methods, pattern, handler in (
+        (_GET, _SCHEMA_PATH.pattern, _metadata),
         (_GET, r"/(?:v1\.0|beta)/users", _users_page),
         (_GET, r"/(?:v1\.0|beta)/users/delta(?:\(\))?", _users_delta),
         (_GET, _USER, _user),

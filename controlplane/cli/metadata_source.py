@@ -1,0 +1,138 @@
+"""Reads the `$metadata` of a service from an address or a file, in bounded size and time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.client import HTTPException, HTTPMessage
+from pathlib import Path
+from typing import IO, Any, Final
+from urllib.error import HTTPError, URLError
+from urllib.parse import SplitResult, urlsplit
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+
+from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed
+from controlplane.cli.remote import is_loopback
+from controlplane.model.metadata import MAX_DOCUMENT
+from proxy.config.given_text import NotUtf8, decoded
+from proxy.config.tls import client_tls
+
+_METADATA: Final = "$metadata"
+_SECONDS: Final = 60.0  # time limit of a whole document; Microsoft Graph's takes some 5
+_STALLED_SECONDS: Final = 20.0  # time limit of a pause
+_REFUSED: Final = (401, 403)  # a service that shows its schema to callers with a token
+_PIECE_BYTES: Final = 65_536
+_TOO_LARGE: Final = f"has more than {MAX_DOCUMENT:,} bytes: give the $metadata of one service"
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """A document, the root path of its service, and where it was read."""
+
+    document: str
+    root: str
+    name: str
+
+
+class _Elsewhere(OSError):
+    """A redirect that leads to another host."""
+
+
+class _SameHost(HTTPRedirectHandler):
+    """Follows a redirect within the host that the operator named, and no other."""
+
+    def redirect_request(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> Request | None:
+        scheme, host = urlsplit(newurl)[:2]
+        if (scheme, host) != urlsplit(req.full_url)[:2]:
+            fp.close()
+            raise _Elsewhere(f"redirects to {scheme}://{host}: give the address of the document there")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def read_source(source: str, root: str | None, clock: Callable[[], float] = time.monotonic) -> Metadata:
+    """Return the document at an address or in a file. Raise CommandFailed."""
+    if not source.lower().startswith(("http://", "https://")):
+        return _in_file(Path(source), root)
+    parts = _checked(source)
+    path = parts.path.rstrip("/")
+    if path.rpartition("/")[2].lower() not in (_METADATA, "%24metadata"):
+        path = f"{path}/{_METADATA}"  # a shell replaces the last segment by nothing, unless it is quoted
+    url = parts._replace(path=path).geturl()
+    document = _text(url, _downloaded(url, clock))
+    return Metadata(document, root or path.rpartition("/")[0] or "/", url)
+
+
+def _in_file(file: Path, root: str | None) -> Metadata:
+    if root is None:
+        what = "--root: a file does not have the root path of its service: give it, such as --root /v1.0"
+        raise CommandFailed(INVALID_INPUT, what)
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(MAX_DOCUMENT + 1)
+    except OSError as error:
+        raise CommandFailed(INVALID_INPUT, f"{file}: {error.strerror}") from None
+    if len(content) > MAX_DOCUMENT:
+        raise CommandFailed(INVALID_INPUT, f"{file}: {_TOO_LARGE}")
+    return Metadata(_text(str(file), content), root, str(file))
+
+
+def _text(name: str, content: bytes) -> str:
+    try:
+        return decoded(content)
+    except NotUtf8 as error:
+        raise CommandFailed(INVALID_INPUT, f"{name}: can't be read: {error}") from None
+
+
+def _checked(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        is_address = bool(parts.hostname) and parts.port != 0  # raises if it is not a number
+    except ValueError:
+        raise CommandFailed(INVALID_INPUT, f"{url!r} is not an address") from None
+    if "@" in parts.netloc:  # and is not printed: what stands before it may be a password
+        raise CommandFailed(INVALID_INPUT, "the address must have no name and no password")
+    if not is_address or parts.query or parts.fragment:
+        raise CommandFailed(
+            INVALID_INPUT, f"{url!r} must be the address of a $metadata without query and fragment"
+        )
+    if parts.scheme.lower() == "http" and not is_loopback(parts.hostname or ""):
+        raise CommandFailed(
+            INVALID_INPUT, f"{url}: without TLS the schema could be changed on the way: use https"
+        )
+    return parts
+
+
+def _downloaded(url: str, clock: Callable[[], float]) -> bytes:
+    ends_at = clock() + _SECONDS
+    headers = {"Accept": "application/xml", "Accept-Encoding": "identity"}
+    request = Request(url, headers=headers)  # noqa: S310 - http and https, as checked
+    opener = build_opener(_SameHost, HTTPSHandler(context=client_tls(None)))
+    try:
+        with opener.open(request, timeout=_STALLED_SECONDS) as response:
+            return _content(url, response, ends_at, clock)
+    except HTTPError as error:
+        error.close()
+        said = (
+            "save the document in a file, and give that" if error.code in (401, 403) else "give its $metadata"
+        )
+        raise CommandFailed(FAILED, f"{url}: responded with {error.code}: {said}") from None
+    except URLError as error:
+        raise CommandFailed(FAILED, f"{url}: {error.reason}") from None
+    except (OSError, HTTPException) as error:
+        raise CommandFailed(FAILED, f"{url}: {error}") from None
+
+
+def _content(url: str, response: Any, ends_at: float, clock: Callable[[], float]) -> bytes:
+    content = bytearray()
+    while piece := response.read1(_PIECE_BYTES):
+        content += piece
+        if len(content) > MAX_DOCUMENT:
+            raise CommandFailed(FAILED, f"{url}: {_TOO_LARGE}")
+        if clock() > ends_at:
+            raise CommandFailed(FAILED, f"{url}: took longer than {_SECONDS:g} s: give a file")
+    if response.length:  # `read1` says nothing of it
+        raise CommandFailed(FAILED, f"{url}: the response broke off: {response.length} bytes are missing")
+    return bytes(content)

@@ -1,0 +1,145 @@
+"""`model`: fetch, list and compare schemas of graph APIs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from controlplane.cli.context import (
+    AnyOrg,
+    Cli,
+    Json,
+    OneOrg,
+    facts_of,
+    print_facts,
+    print_json,
+    print_list,
+    with_org_names,
+)
+from controlplane.cli.failure import INVALID_INPUT, CommandFailed, named_as_options
+
+if TYPE_CHECKING:
+    from controlplane.operations.models import FetchedModel, ListedModel, ModelDifference, NamesFacts
+
+app = typer.Typer()
+
+_SHORT = 12  # digits of a digest that a person is shown
+_Root = Annotated[
+    str | None,
+    typer.Option("--root", metavar="PATH", help="Root path of the service, such as /v1.0; a URL has it."),
+]
+_Source = Annotated[str, typer.Argument(metavar="URL|FILE", help="The $metadata of the service.")]
+
+
+@app.command()
+def fetch(
+    ctx: typer.Context,
+    source: _Source,
+    org: Annotated[
+        str | None, typer.Option("--org", metavar="ORG", help="The organisation, by id or name.")
+    ] = None,
+    all_orgs: Annotated[bool, typer.Option("--all", help="Every organisation.")] = False,
+    root: _Root = None,
+    json: Json = False,
+) -> None:
+    """Read the schema of a service and store it for rulesets that are applied from now on."""
+    from controlplane.cli.metadata_source import read_source
+    from controlplane.operations import models
+
+    if (org is None) != all_orgs:
+        raise CommandFailed(INVALID_INPUT, "--org and --all: give one of the two")
+    cli: Cli = ctx.obj
+    read = read_source(source, root)
+    asked = models.FetchModel(read.root, read.document, org, read.name)
+    with named_as_options({"root": "--root"}):
+        fetched = cli.call(models.fetch, asked)
+    if json:
+        print_json(fetched)
+        return
+    print_facts({name: value for name, value in facts_of(fetched).items() if name != "orgs"}, as_json=False)
+    for line in _what_came_of_it(fetched):
+        typer.echo(line)
+
+
+def _what_came_of_it(fetched: FetchedModel) -> list[str]:
+    lines = []
+    for each in fetched.orgs:
+        if not each.changed:
+            lines.append(f"{each.org}: has this schema already")
+        elif each.before is None:
+            lines.append(f"{each.org}: this is its first schema of {fetched.root}")
+        else:
+            lines.append(
+                f"{each.org}: this schema replaces {each.before[:_SHORT]} for rulesets that are applied "
+                f"from now on; see `model diff --org {each.org} --root {fetched.root}`"
+            )
+    return lines
+
+
+@app.command("list")
+def list_models(ctx: typer.Context, org: AnyOrg = None, json: Json = False) -> None:
+    """All stored schemas, and the ruleset versions that name them."""
+    from controlplane.operations import models
+
+    cli: Cli = ctx.obj
+    found = cli.call(models.list_all, models.ListModels(org)).models
+    print_list("models", found if json else with_org_names(cli, _short(found)), as_json=json)
+
+
+def _short(listed: tuple[ListedModel, ...]) -> list[ListedModel]:
+    from msgspec.structs import replace
+
+    return [replace(each, digest=each.digest[:_SHORT]) for each in listed]
+
+
+@app.command()
+def diff(
+    ctx: typer.Context,
+    org: OneOrg,
+    source: Annotated[
+        str | None, typer.Argument(metavar="[URL|FILE]", help="The new schema; by default the current one.")
+    ] = None,
+    root: _Root = None,
+    json: Json = False,
+) -> None:
+    """Compare a schema with another, and name the rulesets in force that have the old one."""
+    from controlplane.cli.metadata_source import read_source
+    from controlplane.operations import models
+
+    cli: Cli = ctx.obj
+    asked = models.DiffModel(org, root)
+    if source is not None:
+        read = read_source(source, root)
+        asked = models.DiffModel(org, read.root, read.document, read.name)
+    with named_as_options({"root": "--root"}):
+        found = cli.call(models.diff, asked)
+    if json:
+        print_json(found)
+        return
+    for line in _told(found):
+        typer.echo(line)
+
+
+def _told(found: ModelDifference) -> list[str]:
+    if not found.different:
+        return [f"{found.root}: no difference, both are schema {found.old[:_SHORT]}"]
+    lines = [f"{found.root}: schema {found.old[:_SHORT]} is old, and {found.new[:_SHORT]} is new"]
+    for kind in ("types", "relations", "properties", "operations"):
+        lines += _told_of(kind, getattr(found, kind))
+    named = ", ".join(found.rulesets)
+    lines.append(f"rulesets in force that name the old one: {named or '-'}")
+    return lines
+
+
+def _told_of(kind: str, names: NamesFacts) -> list[str]:
+    lines = [f"{kind}: {names.added} new, {names.removed} removed, {names.changed} changed"]
+    for sign, first, count in (
+        ("+", names.first_added, names.added),
+        ("-", names.first_removed, names.removed),
+        ("~", names.first_changed, names.changed),
+    ):
+        lines += [f"  {sign} {name}" for name in first]
+        if count > len(first):
+            lines.append(f"  {sign} and {count - len(first)} more")
+    return lines
