@@ -12,6 +12,7 @@ from controlplane.names import new_id, valid_name
 from controlplane.operations.actor import Actor
 from controlplane.operations.context import OperationContext
 from controlplane.operations.dry_runs import ProblemFacts, name_problems, parsed, problem_line
+from controlplane.operations.models import schemas_of, thing_problems
 from controlplane.operations.operation import InvalidRequest, Request, Response, operation
 from controlplane.operations.worker_process import run_change
 from controlplane.store.interface import (
@@ -113,7 +114,7 @@ async def apply(context: OperationContext, actor: Actor, request: ApplyRuleset) 
     """Validate a ruleset and activate it as a new version; the ruleset's name is the text's `name`."""
     org = await context.resolve.org(actor, "editor", request.org)
     current, now = await context.store.current_schemas(org.org_id), context.clock.wall_ms()
-    read = await run_change(actor, _read, request.label, request.yaml, now / 1000)
+    read = await run_change(actor, _read, request.label, request.yaml, now / 1000, current)
     # Reading a large text may take long, and the actor's roles may have changed since it began.
     await context.resolve.org(await context.refresh_roles(actor), "editor", org.org_id)
     schemas = _schemas_for(read, org, current)
@@ -211,16 +212,21 @@ class _Read:
     needs_schemas: bool
 
 
-def _read(label: str, yaml: str, now: float) -> _Read:
-    """Raise InvalidRequest if the ruleset is not sound."""
+def _read(label: str, yaml: str, now: float, current: PackedSchemas) -> _Read:
+    """Raise InvalidRequest if the ruleset is not sound, or names things that the current schemas lack."""
     ruleset = parsed(label, yaml)
     if problems := name_problems(yaml, ruleset.name):
         raise InvalidRequest(*(problem_line(label, each) for each in problems))
+    needs = needs_schemas(ruleset)
+    if needs and current.digests:
+        unknown = thing_problems(yaml, ruleset, schemas_of(current))
+        if unknown:
+            raise InvalidRequest(*(problem_line(label, each) for each in unknown))
     warnings = tuple(
         ProblemFacts(each.line, each.column, each.where, each.message)
         for each in ruleset_advice(yaml, ruleset, now)
     )
-    return _Read(ruleset.name, len(ruleset.rules), warnings, needs_schemas(ruleset))
+    return _Read(ruleset.name, len(ruleset.rules), warnings, needs)
 
 
 def _note(note: str | None) -> str | None:

@@ -37,10 +37,10 @@ def wait_for(path: str, begun: str | None = None) -> bool:
     return True
 
 
-def read_slowly(path: str, begun: str, label: str, yaml: str, now: float) -> Any:
+def read_slowly(path: str, begun: str, *arguments: Any) -> Any:
     """Read a ruleset that is to be applied once the latch is released."""
     wait_for(path, begun)
-    return rulesets._read(label, yaml, now)
+    return rulesets._read(*arguments)
 
 
 def stubborn() -> None:

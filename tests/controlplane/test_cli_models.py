@@ -6,19 +6,15 @@ import asyncio
 import json
 from collections import deque
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from controlplane.cli import main, metadata_source
 from controlplane.cli.failure import CommandFailed
 from controlplane.cli.metadata_source import read_source
-from controlplane.operations import rulesets
 from controlplane.store.interface import LogQuery
-from proxy.policy.ruleset import Ruleset
-from proxy.policy.schemas import needs_schemas
 from tests.controlplane.operator_commands import Commands
-from tests.controlplane.plane import RULESET, Plane, ProxyClient
+from tests.controlplane.plane import Plane, ProxyClient
 from tests.controlplane.test_schemas import ONE
 from tests.fakes.graph import SCHEMA, FakeGraph
 from tests.fakes.server import Response
@@ -50,15 +46,15 @@ def changed(tmp_path: Path) -> Path:
     return path
 
 
+RULES = "version: 1\nname: hr\nrules:\n  - {id: no-mail, match: {resource: [message]}, verdict: block}\n"
+
+
 @pytest.fixture
-def rules_need_a_schema(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if a rule of each ruleset named a thing."""
-
-    async def run_here(actor: Any, function: Any, *arguments: Any) -> Any:
-        return function(*arguments)
-
-    monkeypatch.setattr(rulesets, "run_change", run_here)
-    monkeypatch.setattr(rulesets, "needs_schemas", lambda ruleset: True)
+def rules(tmp_path: Path) -> Path:
+    """A ruleset with a rule that names a thing."""
+    path = tmp_path / "hr.yaml"
+    path.write_text(RULES)
+    return path
 
 
 def failure(source: str, root: str | None = None) -> tuple[int, str]:
@@ -324,20 +320,13 @@ def test_an_address_that_is_not_read(url: str, said: str) -> None:
 # Rulesets
 
 
-def test_no_word_of_a_rule_needs_a_schema_by_itself() -> None:
-    assert not needs_schemas(Ruleset(name="hr"))
-
-
-@pytest.mark.usefixtures("rules_need_a_schema")
 async def test_a_ruleset_that_needs_a_schema_is_refused_without_one(
     commands: Commands,
     plane: Plane,
-    tmp_path: Path,
     small: Path,
+    rules: Path,
 ) -> None:
     await plane.org("acme")
-    rules = tmp_path / "hr.yaml"
-    rules.write_text(RULESET.format(name="hr"))
     for where in ("store", "server"):
         status, out, err = await commands.run(where, "ruleset", "apply", str(rules), "--org", "acme")
         assert (status, out) == (1, "")
@@ -351,17 +340,37 @@ async def test_a_ruleset_that_needs_a_schema_is_refused_without_one(
     assert (await commands.facts("server", "ruleset", "show", "hr"))["schemas"] == [named]
 
 
-@pytest.mark.usefixtures("rules_need_a_schema")
+async def test_a_ruleset_with_an_unknown_name_is_refused_and_the_version_in_force_stays(
+    commands: Commands, plane: Plane, tmp_path: Path, small: Path, rules: Path
+) -> None:
+    await plane.org("acme")
+    options = ("--org", "acme", "--root", "/v1.0")
+    await commands.facts("store", "model", "fetch", str(small), *options)
+    await commands.facts("store", "ruleset", "apply", str(rules), "--org", "acme")
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(RULES.replace("[message]", "[message, masage]"))
+    for where in ("store", "server"):
+        status, _, err = await commands.run(where, "ruleset", "apply", str(wrong), "--org", "acme")
+        assert status == 2
+        said = "the schema has no type `masage`, did you mean `message`?"
+        assert err == f"{wrong}:4:47: rules[0].match.resource[1]: {said}\n"
+    # So is a name that a new schema lacks.
+    other = tmp_path / "other.csdl"
+    other.write_bytes(SMALL.replace(b'"message"', b'"letter"').replace(b"mail.message", b"mail.letter"))
+    await commands.facts("store", "model", "fetch", str(other), *options)
+    status, _, err = await commands.run("store", "ruleset", "apply", str(rules), "--org", "acme")
+    assert (status, "no type `message`" in err) == (2, True)
+    assert (await commands.facts("store", "ruleset", "show", "hr"))["version"] == 1
+
+
 async def test_a_new_schema_takes_effect_when_the_text_is_applied_again(
     commands: Commands,
     plane: Plane,
-    tmp_path: Path,
     small: Path,
     changed: Path,
+    rules: Path,
     proxy: ProxyClient,
 ) -> None:
-    rules = tmp_path / "hr.yaml"
-    rules.write_text(RULESET.format(name="hr"))
     options = ("--org", "acme", "--root", "/v1.0")
     await commands.facts("store", "model", "fetch", str(small), *options)
     await commands.facts("store", "ruleset", "apply", str(rules), "--org", "acme")
