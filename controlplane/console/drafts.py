@@ -32,6 +32,7 @@ from controlplane.operations.dry_runs import (
 )
 from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.perform import perform
+from controlplane.operations.routes import ListRoutes, list_routes
 from controlplane.operations.rulesets import ApplyRuleset, RulesetText, ShowRuleset
 from controlplane.operations.suggestions import SuggestRuleset, suggest_ruleset
 from controlplane.operations.worker_process import run_change, run_for_page, run_trial
@@ -194,6 +195,11 @@ async def _test(context: OperationContext, actor: Actor, draft: _Draft) -> dict[
     return {"tested": await perform(dry_runs.test, context, actor, asked)}
 
 
+async def _routes(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
+    asked = ListRoutes(source=Source(yaml=draft.yaml, label="rules"), org=draft.org or None)
+    return {"routes": await perform(list_routes, context, actor, asked)}
+
+
 async def _diff(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
     stored = await _in_force(context, actor, draft, draft.name)
     old = stored.yaml if stored else ""
@@ -329,6 +335,7 @@ async def _in_force(
 _PANELS: Final = {
     "explain": "explain",
     "test": "test",
+    "routes": "routes",
     "diff": "diff",
     "replay": "replay",
     "replay-on": "replay",
@@ -339,6 +346,7 @@ _ACTIONS: Final[Mapping[str, _Action]] = {
     "check": _check,
     "explain": _explain,
     "test": _test,
+    "routes": _routes,
     "diff": _diff,
     "replay": _replay,
     "replay-on": _replay,
@@ -350,6 +358,7 @@ _NOTHING: Final[Mapping[str, Any]] = {
     "checked": None,
     "explained": None,
     "tested": None,
+    "routes": None,
     "compared": None,
     "progress": None,
     "publishing": None,

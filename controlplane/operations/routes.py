@@ -12,6 +12,7 @@ from controlplane.operations.context import OperationContext
 from controlplane.operations.dry_runs import ProblemFacts, Source, parsed, problem_line, text_of
 from controlplane.operations.operation import InvalidRequest, Request, Response, operation
 from controlplane.operations.worker_process import run_trial
+from controlplane.store.interface import PackedSchemas
 from controlplane.workshop.routes import GRAPH_ROOT, RoutesReport, RuleRoutes, first_of_each_kind, routes_of
 from controlplane.workshop.routes_text import UNKNOWN_PATH, counted, passing_summary, rule_places, summary
 from proxy.policy import yaml_document
@@ -20,12 +21,13 @@ from proxy.policy.ruleset import Ruleset
 from proxy.policy.ruleset_yaml import document_problem
 from proxy.policy.schemas import InvalidRoot, Schemas, folded_root, needs_schemas, root_segments
 from proxy.policy.things import unknown_things
+from proxy.wire.packed_schema import load
 
 _FEW: Final = 20  # open routes of a rule, unless all are asked for
 
 
 class ListRoutes(Request):
-    """`schema` is the text of a `$metadata` document of the upstream."""
+    """`schema` is the text of a `$metadata` document. Without it, the current schemas of `org` count."""
 
     source: Source
     org: str | None = None
@@ -90,19 +92,31 @@ class FoundRoutes(Response):
 async def list_routes(context: OperationContext, actor: Actor, request: ListRoutes) -> FoundRoutes:
     """List the routes that each rule leaves open to the things that it names, with an example of each."""
     label, text = await text_of(context, actor, request.source, request.org)
-    return await run_trial(
-        actor, _found, label, text, request.schema, request.root, request.rule, request.all
-    )
+    stored = None
+    if request.schema is None and request.org:
+        org = await context.resolve.org(actor, "viewer", request.org)
+        stored = await context.store.current_schemas(org.org_id)
+    return await run_trial(actor, _found, label, text, stored, request)
 
 
-def _found(
-    label: str, text: str, schema: str | None, root: str, rule: str | None, every: bool
-) -> FoundRoutes:
-    try:
-        model = None if schema is None else read_schema(schema.encode())
-    except UnreadableSchema as error:
-        raise InvalidRequest(f"schema: {error}") from None
-    return found_routes(text, parsed(label, text), model, root=root, rule=rule, every=every)
+def _found(label: str, text: str, stored: PackedSchemas | None, request: ListRoutes) -> FoundRoutes:
+    ruleset = parsed(label, text)
+    model, root = _stored_schema(stored, request.root)
+    if request.schema is not None:
+        try:
+            model = read_schema(request.schema.encode())
+        except UnreadableSchema as error:
+            raise InvalidRequest(f"schema: {error}") from None
+    return found_routes(text, ruleset, model, root=root, rule=request.rule, every=request.all)
+
+
+def _stored_schema(stored: PackedSchemas | None, root: str) -> tuple[ResourceModel | None, str]:
+    """Return the schema of the root path, or of another one if the organisation has none of it."""
+    if stored is None or not stored.digests:
+        return None, root
+    found = root if root in stored.digests else min(stored.digests)
+    digest = stored.digests[found]
+    return load(stored.packed[digest], digest), found
 
 
 def found_routes(

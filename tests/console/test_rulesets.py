@@ -126,6 +126,17 @@ def test_a_draft_is_tried_in_every_way_without_losing_a_word(any_visit: Visit) -
     assert page.get_by_label("Path and query").input_value() == "/v1.0/users?$top=5"
 
 
+def test_open_routes_are_listed_under_the_text(any_visit: Visit) -> None:
+    visit, page = any_visit, any_visit.page
+    visit.go("/rulesets/contoso/device-inventory/edit")
+    block = RULES.format(name="device-inventory").replace("allow", "block")
+    rules(page).fill(block.replace("default: block", "default: allow"))
+    page.get_by_role("button", name="List open routes").click()
+    expect(page.locator("#routes")).to_contain_text("GET /beta/users")
+    expect(page.locator("#routes")).to_contain_text("The organisation has no schema of the upstream")
+    assert visit.complaints == []
+
+
 def test_mistakes_show_while_one_types_and_lead_to_their_places(visit: Visit) -> None:
     page = visit.page
     visit.go("/rulesets/contoso/hr-sync/edit")
