@@ -334,9 +334,12 @@ def _describe_filter(report: Explained) -> Iterator[str]:
         yield f"removes     {', '.join(filter_.stripped)}"
     if filter_.allowed is not None:
         yield f"keeps only  {', '.join(filter_.allowed) or 'nothing'}"
+    if filter_.kept:
+        yield f"items with  {' and '.join(filter_.kept)}"
     if report.transforms and report.removed is not None:
         removed = parse_names(report.removed)
         found = [*removed.stripped, *(["what the allow list lacks"] if removed.allowed is not None else [])]
+        found += ["items"] if removed.kept else []
         yield f"removed     {', '.join(found) or 'nothing: it was not in the response'}"
 
 

@@ -446,10 +446,16 @@ def _describe_transforms(before: OutcomeFacts, after: OutcomeFacts) -> Iterator[
         yield f"    no longer removes  {', '.join(no_more)}"
     if first.allowed != second.allowed:
         yield f"    keeps only         {_kept(second.allowed)} (before: {_kept(first.allowed)})"
+    if first.kept != second.kept:
+        yield f"    items with         {_items(second.kept)} (before: {_items(first.kept)})"
 
 
 def _kept(allowed: tuple[str, ...] | None) -> str:
     return "everything" if allowed is None else ", ".join(allowed) or "nothing"
+
+
+def _items(conditions: tuple[str, ...]) -> str:
+    return " and ".join(conditions) or "any properties"
 
 
 _DONE = {

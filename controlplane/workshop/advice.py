@@ -119,7 +119,9 @@ def _is_asked_with_a_query(rule: dict[str, Any]) -> bool:
 
 def _leading_nowhere(rules: list[dict[str, Any]]) -> _Advice:
     for at, rule in enumerate(rules):
-        for kind, paths in (rule.get("transforms") or {}).items():
+        transforms = rule.get("transforms") or {}
+        for kind in ("strip_properties", "allow_properties"):
+            paths = transforms.get(kind) or ()
             for place, path in enumerate(paths):
                 name, dot, rest = path.partition(".")
                 if dot and name.casefold() == "value":

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 
-from controlplane.workshop.explain import Account, Explainer, Explanation, SampleRequest
+from controlplane.workshop.explain import ITEM_NOT_FOUND, Account, Explainer, Explanation, SampleRequest
 from proxy.policy import yaml_document
 from proxy.policy.decision import ResponseFacts
 from proxy.policy.gates import is_address
@@ -256,14 +256,21 @@ def _left_open(case: _Case, report: Explanation) -> Iterator[_Difference]:
 
 
 def _verdict(report: Explanation) -> str:
-    if report.refused is not None or report.decision is None:
+    if report.decision is None or (report.refused is not None and not _is_not_found(report)):
         return REFUSED
     return report.decision.verdict
 
 
+def _is_not_found(report: Explanation) -> bool:
+    """Return True if a filter responds 404 to a request that it lets through."""
+    return report.refused is not None and report.refused.reason == ITEM_NOT_FOUND
+
+
 def _spelled_verdict(report: Explanation) -> str:
     if report.refused is not None:
-        return f"{REFUSED} ({report.refused.status} {report.refused.reason}: {report.refused.message})"
+        return (
+            f"{_verdict(report)} ({report.refused.status} {report.refused.reason}: {report.refused.message})"
+        )
     return f"{_verdict(report)} (by {report.decision.rule_id})" if report.decision is not None else REFUSED
 
 

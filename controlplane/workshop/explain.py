@@ -40,10 +40,12 @@ from proxy.policy.decision import Decision, Importance, Plan, blocked_by_path
 from proxy.policy.ending import moment_text
 from proxy.policy.facts import Composite, MalformedBody, RequestFacts, ResponseFacts, property_path
 from proxy.policy.filters import Filtered, FilterFailed
+from proxy.policy.items import ItemNotFound
 from proxy.policy.plain_responses import NamesHidden, media_type, without_hidden
 from proxy.policy.redirects import ELSEWHERE, is_redirect, leads_elsewhere
 from proxy.policy.ruleset import BodyOnly, Condition, IpGate, Rule, Ruleset, TimeGate, Until
 from proxy.policy.scalars import Written
+from proxy.policy.transforms import ITEMS
 from proxy.policy.typed_filter import filter_of
 from proxy.policy.unknown import (
     PartlyKnownRequest,
@@ -146,6 +148,9 @@ class Explanation:
     missing: tuple[str, ...] = ()  # and what that is
 
 
+ITEM_NOT_FOUND: Final = "itemNotFound"
+_NOT_FOUND: Final = Refused(404, ITEM_NOT_FOUND, "the filter does not keep this item")
+
 _Considered = dict[int, list[tuple[Candidate, Name]]]  # by the rules' index
 
 
@@ -210,6 +215,8 @@ class Explainer:
         try:
             left = _without_hidden(report.decision, request, response)
             return report if left is None else replace(report, body=left.body, removed=left.removed)
+        except ItemNotFound:
+            return replace(report, refused=_NOT_FOUND, removed=(ITEMS,))
         except NamesHidden:
             return replace(report, decision=blocked_by_path(report.decision))
         except FilterFailed as error:

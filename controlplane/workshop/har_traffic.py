@@ -28,7 +28,7 @@ from proxy.policy.path_shapes import shapes_of
 from proxy.policy.queries import QueryGuard
 from proxy.policy.ruleset import Ruleset
 from proxy.policy.ruleset_yaml import parse_ruleset
-from proxy.policy.transforms import Transforms
+from proxy.policy.transforms import ITEMS, Transforms
 from proxy.policy.unknown import PartlyKnownResponse
 
 _ANY_RESPONSE: Final = PartlyKnownResponse(
@@ -57,6 +57,8 @@ def foresee(ruleset: Ruleset, exchanges: Iterable[Exchange]) -> Iterator[Foresee
         assert evaluation is not None
         before = exchange.answer_body
         removed = _removed(before, report.body) if report.body != before else ()
+        if ITEMS in (report.removed or ()):  # since `_removed` compares items by their place
+            removed = (ITEMS,)
         yield Foreseen(exchange, outcome_of(evaluation), report.body, removed)
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Final, NamedTuple
 
 from proxy.policy.known_names import PAIRED, PAIRED_PROPERTIES, PROPERTIES, RESOURCES
-from proxy.policy.ruleset import Rule, Ruleset
+from proxy.policy.ruleset import Condition, Rule, Ruleset
 from proxy.policy.visible import looks_like, mixed_scripts, named, near
 
 _SHORTEST: Final = 5  # letters of a name that another may be taken for
@@ -143,10 +143,16 @@ def _places_of(where: _Where, rule: Rule) -> Iterator[_Place]:
         for key, paths in listed.items():
             for at, path in enumerate(paths):
                 yield _Place((*where, "transforms", key, at), path, properties=_property_names(path))
+        keep = [each.condition for each in rule.transforms.keep]
+        yield from _places_of_conditions((*where, "transforms", "items", "keep"), keep)
     for at, path in enumerate(rule.body_only or ()):
         yield _Place((*where, "body_only", at), path, properties=_property_names(path))
-    for at, condition in enumerate(rule.conditions):
-        of_condition = (*where, "conditions", at)
+    yield from _places_of_conditions((*where, "conditions"), rule.conditions)
+
+
+def _places_of_conditions(where: _Where, conditions: Sequence[Condition]) -> Iterator[_Place]:
+    for at, condition in enumerate(conditions):
+        of_condition = (*where, at)
         names = _property_names(condition.name) if condition.source in ("body", "property") else ()
         yield _Place((*of_condition, condition.source), condition.name, properties=names)
         for test in condition.tests:

@@ -61,6 +61,7 @@ def _keys(old: Rule, new: Rule) -> tuple[str, ...]:
     first, second = old.transforms or Transforms(), new.transforms or Transforms()
     pairs["transforms.strip_properties"] = frozenset(first.strip), frozenset(second.strip)
     pairs["transforms.allow_properties"] = _set(first.allow), _set(second.allow)
+    pairs["transforms.items"] = frozenset(first.keep), frozenset(second.keep)
     pairs["guard_queries"] = old.guard_queries, new.guard_queries
     return tuple(key for key, (one, other) in pairs.items() if one != other)
 

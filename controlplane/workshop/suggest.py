@@ -18,8 +18,8 @@ from proxy.policy.canonical import MalformedTarget, Target, canonicalise
 from proxy.policy.path_shapes import Shape, Shaped, looks_like_id, parameter, shapes_of
 from proxy.policy.queries import QueryGuard
 from proxy.policy.redaction import is_cut, without_secrets
-from proxy.policy.ruleset_yaml import parse_ruleset
-from proxy.policy.transforms import Transforms, covers, parse_names
+from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
+from proxy.policy.transforms import Kept, Transforms, covers, parse_names
 
 MAX_SHAPES: Final = 5_000  # of paths; what is beyond is counted, and named in the text
 MAX_SPELLINGS: Final = 20_000  # of words
@@ -149,7 +149,7 @@ def _in_one_list(transforms: Transforms) -> Transforms:
         for path in transforms.allow
         if not any(covers(strip, path) or covers(path, strip) for strip in transforms.strip)
     )
-    return Transforms(allow=allow or _NO_PROPERTY)
+    return Transforms(allow=allow or _NO_PROPERTY, keep=transforms.keep)
 
 
 @dataclass(slots=True)
@@ -250,15 +250,29 @@ class Observations:
 
 @lru_cache(maxsize=256)
 def _transforms(names: tuple[str, ...]) -> Transforms | None:
-    """Of `strip:a` and `allow:b`; None where there are none, or none that a rule could name."""
+    """Of `strip:a`, `allow:b` and `items:{…}`; None where there are none, or none that a rule could say."""
     named = parse_names(names)
     known = [*named.stripped, *(named.allowed or ())]
-    if not names or any(not name.startswith(("strip:", "allow:")) for name in names):
+    if not names or any(not name.startswith(("strip:", "allow:", "items:{")) for name in names):
         return None
     if not all(map(_is_property, known)):
         return None
     allow = None if named.allowed is None else tuple(sorted(named.allowed))
-    return Transforms(tuple(sorted(named.stripped)), allow)
+    keep = _kept(named.kept)
+    return None if keep is None else Transforms(tuple(sorted(named.stripped)), allow, keep=keep)
+
+
+def _kept(texts: Sequence[str]) -> tuple[Kept, ...] | None:
+    """Conditions on items out of their text, as `condition_text` writes it; None if one of them is cut."""
+    if not texts:
+        return ()
+    transforms = f"{{items: {{keep: [{', '.join(sorted(texts))}]}}}}"
+    rule = f"{{id: a, match: {{path: [/a]}}, verdict: filter, transforms: {transforms}}}"
+    try:
+        (read,) = parse_ruleset(f"version: 1\nname: a\nrules: [{rule}]").rules
+    except InvalidRuleset:
+        return None
+    return None if read.transforms is None else read.transforms.keep
 
 
 def _is_property(name: str) -> bool:
@@ -562,6 +576,8 @@ def _rule_lines(rule: SuggestedRule) -> Iterator[str]:
         yield f"      strip_properties: [{', '.join(map(_scalar, transforms.strip))}]"
     if transforms.allow is not None:
         yield f"      allow_properties: [{', '.join(map(_scalar, transforms.allow))}]"
+    if transforms.keep:
+        yield f"      items: {{keep: [{', '.join(each.text for each in transforms.keep)}]}}"
     yield f"    guard_queries: {'true' if rule.filter.guards else 'false'}"
 
 

@@ -277,7 +277,8 @@ class CompiledRuleset:
         for entry in found:
             held = entry.path_holds(name, method)
             compiled = entry.compiled
-            step = compiled.blocking if _names_hidden_within(entry, name) else compiled.step
+            hides = _names_hidden_within(entry, name) or _asks_for_no_item(compiled, method)
+            step = compiled.blocking if hides else compiled.step
             if held != NO:
                 candidates.append(Candidate(entry, held, step))
         for entry in above:
@@ -422,6 +423,12 @@ def _names_hidden_within(entry: Entry, name: Name) -> bool:
     if entry.compiled.probing is not None and any(word.startswith(_FILTER_SEGMENT) for word in within):
         return True
     return hidden.named_within(within) is not Naming.NOTHING
+
+
+def _asks_for_no_item(compiled: CompiledRule, method: str) -> bool:
+    """Return True for a HEAD if the rule keeps items: its response reveals an object, and has none to
+    evaluate."""
+    return method == "HEAD" and compiled.hidden is not None and compiled.hidden.keeps_items
 
 
 def counts_for(candidate: Candidate, reading: Reading) -> bool:

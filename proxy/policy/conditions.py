@@ -54,13 +54,13 @@ def compile_check(condition: Condition) -> Check:
         case "header":
             return _header_check(condition.name, test)
         case "body":
-            return _body_check(property_path(condition.name), test, _looks(condition))
+            return _body_check(property_path(condition.name), test, looks_of(condition))
         case "status":
             return lambda request, response: NO if response is None else test((response.status,))
         case "response_header":
             return _response_header_check(condition.name, test)
         case "property":
-            return _property_check(property_path(condition.name), test, _looks(condition))
+            return _property_check(property_path(condition.name), test, looks_of(condition))
         case "param":
             raise ValueError("a parameter's value is known with the path")
 
@@ -132,7 +132,7 @@ def _of_few(test: ValuesTest) -> ValuesTest:
     return lambda values: INDETERMINATE if len(values) > _MOST_OCCURRENCES else test(values)
 
 
-def _looks(condition: Condition) -> int:
+def looks_of(condition: Condition) -> int:
     """That one value costs."""
     return sum(_LOOKS_OF_REGEX if test.operator == "matches" else 1 for test in condition.tests)
 

@@ -149,6 +149,20 @@ class ResponseFacts:
         return (*self._document.values(path, cost), *items)
 
 
+class ItemReader:
+    """Looks values up in the items of one response, in all of them no more than rules may look at."""
+
+    __slots__ = ("_looks",)
+
+    def __init__(self) -> None:
+        self._looks = _Document(None, Looks(_MAX_LOOKS_AT_RESPONSE))
+
+    def values(self, item: object, path: tuple[str, ...], cost: int) -> Sequence[Value]:
+        """Return all values that the property path leads to in `item`, of `parse_document`. Raises
+        MalformedBody."""
+        return self._looks.values_in(item, path, cost)
+
+
 def parse_document(body: bytes) -> object:
     """JSON with every occurrence of a name kept: an object is a dict of lists under folded names."""
     try:
@@ -202,6 +216,16 @@ class _Document:
             self._costs[path] = sum([folding_cost(each) for each in found if isinstance(each, str)])
         self.look(len(found) * cost)
         self._looks.text -= self._costs[path]
+        if self._looks.text < 0:
+            raise MalformedBody("rules would look at too much text of the body")
+        return found
+
+    def values_in(self, value: object, path: tuple[str, ...], cost: int) -> Sequence[Value]:
+        """All values that a property path leads to from a part of a document."""
+        found: list[Value] = []
+        self._collect(value, path, 0, found)
+        self.look(len(found) * cost)
+        self._looks.text -= sum([folding_cost(each) for each in found if isinstance(each, str)])
         if self._looks.text < 0:
             raise MalformedBody("rules would look at too much text of the body")
         return found

@@ -24,8 +24,10 @@ from typing import NamedTuple, NoReturn, Union
 from proxy.config.given_text import MARK
 from proxy.policy import json_text, shapes
 from proxy.policy.bounded_memo import BoundedMemo, WhenFull
+from proxy.policy.facts import MalformedBody
+from proxy.policy.items import ItemFilter, ManyValues
 from proxy.policy.shapes import KEEP, Fate
-from proxy.policy.transforms import Transforms, names_within, strip_name
+from proxy.policy.transforms import ITEMS, Transforms, names_within, strip_name
 
 
 class FilterFailed(ValueError):
@@ -65,14 +67,27 @@ class CompiledFilter:
         within = _within_tree(transforms.within, first_within)
         items = _Level(strip, allow, within, bare=_Bare.FAILS, arrays_only=True)
         self._document = _Level(strip, allow, within, value_fate=items)
+        self._items = ItemFilter(transforms.keep) if transforms.keep else None
+        self._hides = bool(transforms.strip or transforms.within or transforms.allow is not None)
         # What follows makes it faster and changes no response.
         self._plans: list[shapes.Plan] = []
         self._lessons_left = _MAX_LESSONS
 
     def apply(self, body: bytes) -> Filtered:
-        """The body without what is hidden. Raises FilterFailed where that can't be vouched for."""
+        """The body without what is hidden. Raises FilterFailed where that can't be vouched for, and
+        ItemNotFound if it is one object for which the conditions on items don't hold."""
         _refuse_deep(body)
         _refuse_verbose(body)
+        if self._items is None:
+            return self._without_properties(body)
+        # Items go first: their conditions look at properties that may be hidden, and no plan has them.
+        left = _without_items(self._items, body)
+        filtered = self._without_properties(left) if self._hides else Filtered(left, ())
+        if left is body:
+            return filtered
+        return Filtered(filtered.body, (*filtered.removed, ITEMS))
+
+    def _without_properties(self, body: bytes) -> Filtered:
         applied = self._apply_a_plan(body)
         if applied is None:
             if body.startswith(MARK):
@@ -142,6 +157,16 @@ class CompiledFilter:
         if walk.bare_value and not _has_other_properties(body, start):
             raise PlainValues("a bare value, which may be the hidden property")
         return walk.remainder(), walk.removed
+
+
+def _without_items(items: ItemFilter, body: bytes) -> bytes:
+    try:
+        json_text.validate(body)
+        if body[json_text.value_start(body)] != _OPEN_OBJECT:
+            _refuse_unnamed(body)
+        return items.apply(body)
+    except (json_text.JsonTextError, MalformedBody, ManyValues) as error:
+        raise FilterFailed(str(error)) from error
 
 
 def _refuse_unnamed(body: bytes) -> NoReturn:

@@ -8,6 +8,7 @@ from proxy.policy.facts import property_path
 from proxy.policy.transforms import Transforms
 
 _RAW_VALUE = "$value"
+_BATCH = "$batch"
 
 Path = tuple[str, ...]
 
@@ -21,20 +22,24 @@ class Naming(Enum):
 class HiddenProperties:
     """The folded property paths of one filter."""
 
-    __slots__ = ("_allow", "_strip")
+    __slots__ = ("_allow", "_strip", "keeps_items")
 
     def __init__(self, transforms: Transforms) -> None:
         self._strip = [property_path(path) for path in transforms.strip]
+        self.keeps_items = any(not each.place for each in transforms.keep)
         self._allow = None if transforms.allow is None else [property_path(path) for path in transforms.allow]
 
     def words(self) -> set[str]:
         """What the responses below depend on, beside `$value` and whether a word begins with a $."""
-        return {word for path in (*self._strip, *(self._allow or ())) for word in path}
+        words = {word for path in (*self._strip, *(self._allow or ())) for word in path}
+        return words | {_BATCH} if self.keeps_items else words
 
     def named_below(self, tail: Path) -> Naming:
         """`tail` follows the path of an entity that the filter concerns."""
         if any(_leads_to(tail, path) for path in self._strip):
             return Naming.HIDDEN
+        if self.keeps_items:  # a count, references, or a part of an item that may not be kept
+            return Naming.NOTHING if tail[0] == _BATCH else Naming.UNLISTED
         if tail[0] == _RAW_VALUE:  # the entity as raw text, which no filter can read
             return Naming.UNLISTED
         if self._allow is None or tail[0].startswith("$"):
@@ -45,6 +50,8 @@ class HiddenProperties:
         """`wild` is what the wildcards at the end of the filter's own pattern stand for."""
         tails = [wild[at:] for at in range(len(wild))]
         if any(_leads_to(tail, path) for path in self._strip for tail in tails):
+            return Naming.HIDDEN
+        if self.keeps_items and any(word.startswith("$") and word != _BATCH for word in wild):
             return Naming.HIDDEN
         if self._allow is None or not wild or wild[-1] != _RAW_VALUE:
             return Naming.NOTHING

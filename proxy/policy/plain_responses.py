@@ -17,10 +17,11 @@ from proxy.policy.canonical import Target
 from proxy.policy.compile import SINGLETONS
 from proxy.policy.filters import CompiledFilter, Filtered, FilterFailed, PlainValues
 from proxy.policy.hidden import HiddenProperties, Naming
+from proxy.policy.items import ItemNotFound
 from proxy.policy.known_names import PROPERTIES, RESOURCES
 from proxy.policy.odata import fold
 from proxy.policy.path_shapes import COLLECTIONS, Shaped, is_plural, names_function, shapes_of
-from proxy.policy.transforms import Transforms
+from proxy.policy.transforms import ITEMS, Transforms
 
 _NUMBER: Final = re.compile(rb"[ \t\r\n]*[0-9]{1,19}[ \t\r\n]*")
 _NOTHING: Final = re.compile(rb"[ \t\r\n]*(?:null|\[[ \t\r\n]*\])[ \t\r\n]*")
@@ -28,6 +29,8 @@ _VERBOSE: Final = re.compile(r";\s*odata\s*=\s*\"?verbose")
 _MOST_TYPES: Final = 256  # values of Content-Type that are remembered
 _LONGEST_TYPE: Final = 256  # bytes of one
 _COUNT: Final = "$count"
+_READS: Final = frozenset(("GET", "HEAD"))
+_NO_PROPERTIES: Final = b"{}"
 _RAW: Final = "$value"
 _LEAST_SEGMENTS: Final = 3  # version, resource, and what is asked of it
 _CAST: Final = "microsoft.graph."
@@ -127,14 +130,19 @@ def without_hidden(
 ) -> Filtered:
     """The body of a response with what the filter leaves of it, and what was removed.
 
-    Raises FilterFailed if the body may hold a hidden property that the filter can't find, and NamesHidden if
-    the path may name one.
+    Raises FilterFailed if the body may hold a hidden property that the filter can't find. Raises NamesHidden
+    if the path may name one. Raises ItemNotFound if a read led to an object that the filter does not keep. A
+    write to such an object has been done: its response shows no property of the object.
     """
     if kind.is_json:
         if kind.is_verbose:
             raise FilterFailed("it is OData's verbose JSON, whose properties lie elsewhere")
         try:
             return compiled.apply(body)
+        except ItemNotFound:
+            if asked[0] in _READS:
+                raise
+            return Filtered(_NO_PROPERTIES, (ITEMS,))
         except PlainValues as plain:
             _require_plain(transforms, asked, body, plain)
     else:
@@ -146,6 +154,8 @@ def _require_plain(transforms: Transforms, asked: Asked, body: bytes, plain: Pla
     """Raise unless plain values are what the path asks for, and not what the filter hides."""
     if _NOTHING.fullmatch(without_mark(body)):
         return
+    if transforms.keep:
+        raise plain
     is_count = _NUMBER.fullmatch(without_mark(body)) is not None
     for path in _ends(asked):
         last = path.shape[-1]
@@ -192,6 +202,8 @@ def _may_end_in_key(path: Shaped) -> bool:
 
 def _require_raw(transforms: Transforms, asked: Asked, essence: str, body: bytes) -> None:
     """Raise unless the body is a count, one value of a property, or a picture or sound."""
+    if transforms.keep:
+        raise FilterFailed("it is not JSON, and the filter keeps items by their properties")
     ends = _ends(asked)
     is_count = essence == "text/plain" and _NUMBER.fullmatch(without_mark(body)) is not None
     if is_count and all(path.shape[-1] == _COUNT for path in ends):

@@ -47,11 +47,13 @@ _NOTHING: Final[_Tree] = {}
 class QueryGuard:
     """Evaluates the query options of requests that a filter with `guard_queries` concerns."""
 
-    __slots__ = ("_allowed", "_stripped")
+    __slots__ = ("_allowed", "_kept", "_stripped")
 
     def __init__(self, transforms: Transforms) -> None:
         self._stripped = [property_path(with_words_whole(path)) for path in transforms.strip]
         self._allowed = None if transforms.allow is None else _tree(transforms.allow)
+        keep = [each.condition.name for each in transforms.keep if not each.place]
+        self._kept = _tree(keep) if keep else None
 
     def is_probed_by(self, target: Target) -> bool:
         if target.plain is None:
@@ -77,6 +79,8 @@ class QueryGuard:
         return any((name,) in self._stripped for name in names)
 
     def _is_probed(self, options: Mapping[str, tuple[str, ...]], searches: tuple[str, ...]) -> bool:
+        if self._kept is not None and _asks_about_items(self._kept, options, searches):
+            return True
         named = Named()
         searched: set[str] = set()
         for text in searches:
@@ -122,6 +126,21 @@ class QueryGuard:
             or (words.issuperset(path) and _may_be_meant(path, named.paths, unsure))
             for path in self._stripped
         )
+
+
+def _asks_about_items(kept: _Tree, options: Mapping[str, tuple[str, ...]], searches: tuple[str, ...]) -> bool:
+    """Return True if a query looks at another property of items than those by which they are kept. The link
+    to the next page reveals items that the response doesn't show. Raises Unresolved."""
+    if "apply" in options:  # counts and sums of all items
+        return True
+    named = Named()
+    searched: set[str] = set()
+    for text in searches:
+        _collect_searched(text, named, searched)
+    for name in ("filter", "orderby"):
+        for value in options.get(name, ()):
+            named.add(name, _spaced(value), ())
+    return not _allows(kept, named, searched)
 
 
 def _searches(target: Target) -> bool:

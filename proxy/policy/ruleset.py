@@ -6,44 +6,16 @@ from typing import Literal
 
 import msgspec
 
-from proxy.policy.scalars import Written
+from proxy.policy.comparison import Comparison as Comparison
+from proxy.policy.comparison import Condition as Condition
+from proxy.policy.comparison import Operator as Operator
+from proxy.policy.comparison import Scalar as Scalar
 from proxy.policy.transforms import Transforms
-
-Scalar = bool | int | float | str | Written
 
 REQUEST_SOURCES = ("param", "query", "header", "body")
 RESPONSE_SOURCES = ("status", "response_header", "property")
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 DEFAULT_RULE_ID = "default"
-
-Operator = Literal[
-    "equals",
-    "not_equals",
-    "in",
-    "not_in",
-    "prefix",
-    "suffix",
-    "contains",
-    "matches",
-    "at_least",
-    "at_most",
-    "exists",
-]
-
-
-class Comparison(msgspec.Struct, frozen=True, array_like=True):
-    """One operator and what it compares with."""
-
-    operator: Operator
-    operand: Scalar | tuple[Scalar, ...]
-
-
-class Condition(msgspec.Struct, frozen=True, array_like=True):
-    """All tests must hold for the value of `source` called `name` (empty for `status`)."""
-
-    source: Literal["param", "query", "header", "body", "status", "response_header", "property"]
-    name: str
-    tests: tuple[Comparison, ...]
 
 
 class Match(msgspec.Struct, frozen=True):

@@ -51,7 +51,7 @@ from proxy.policy.ruleset import (
 )
 from proxy.policy.scalars import Written, as_text, as_value
 from proxy.policy.time_zones import checked_time_zone
-from proxy.policy.transforms import Transforms
+from proxy.policy.transforms import Transforms, kept
 from proxy.policy.visible import escaped, named
 from proxy.policy.yaml_document import MAX_PROBLEMS, cut
 
@@ -75,7 +75,7 @@ _TOO_MANY = "and so on: this is too much to tell it all"
 THING_WORDS = ("resource", "operation", "pack")
 _NO_MATCH = "a match needs `path`, or one or more of `resource`, `operation` and `pack`"
 _BOTH_MATCHES = "`path` and `resource`, `operation` or `pack` never stand in one rule: write two rules"
-_MISSING_TRANSFORMS = "a filter needs transforms: strip_properties or allow_properties"
+_MISSING_TRANSFORMS = "a filter needs transforms: strip_properties, allow_properties or items"
 
 
 @dataclass(frozen=True)
@@ -444,11 +444,24 @@ class _Time(Shape):
     timezone: Annotated[_WrittenText, AfterValidator(_checked_timezone)] = "UTC"
 
 
+class _Items(Shape):
+    keep: Annotated[list[Annotated[_Condition, FEW]], Field(min_length=1)] = Field(
+        description="Conditions on `property`, all of which must hold for an item to stay."
+    )
+
+
 class _Transforms(Shape):
-    model_config = ConfigDict(json_schema_extra=_one_of("strip_properties", "allow_properties"))
+    model_config = ConfigDict(
+        json_schema_extra={
+            **_some_of("strip_properties", "allow_properties", "items"),
+            "if": {"required": ["strip_properties"]},
+            "then": {"properties": {"allow_properties": False}},
+        }
+    )
 
     strip_properties: Annotated[list[_Property], Field(min_length=1)] | None = None
     allow_properties: Annotated[list[_Property], Field(min_length=1)] | None = None
+    items: _Items | None = Field(None, description="Which items of a list stay, and which objects are found.")
 
 
 class _Rule(Shape):
@@ -504,6 +517,8 @@ _SHAPES: Mapping[str, type[BaseModel]] = {
     "ip": _Ip,
     "time": _Time,
     "transforms": _Transforms,
+    "items": _Items,
+    "keep": _Condition,
     "rules": _Rule,
 }
 
@@ -660,8 +675,28 @@ def _transform_contradictions(where: _Where, rule: dict[str, Any]) -> _Found:
         given = [key for key in ("strip_properties", "allow_properties") if key in transforms]
         if len(given) == 2:
             yield (*where, "transforms"), "strip_properties and allow_properties never stand in one rule"
-        if not given:
+        if not given and "items" not in transforms:
             yield (*where, "transforms"), _MISSING_TRANSFORMS
+        if "items" in transforms:
+            yield from _item_contradictions((*where, "transforms", "items"), rule, transforms["items"])
+
+
+def _item_contradictions(where: _Where, rule: dict[str, Any], items: object) -> _Found:
+    if items is None:
+        yield where, "`items` needs `keep`, a list of conditions"
+    match = rule.get("match")
+    if isinstance(match, dict) and "path" not in match:
+        yield where, "`items` stands in a rule with `path`: name the paths of the lists"
+    keep = items.get("keep") if isinstance(items, dict) else None
+    for at, condition in enumerate(keep if isinstance(keep, list) else ()):
+        if not isinstance(condition, dict):
+            continue
+        others = [key for key in _SOURCES if key in condition and key != "property"]
+        if others:
+            yield (*where, "keep", at, others[0]), "an item is kept by its own properties: write `property`"
+        else:
+            as_response_rule = {**rule, "when": "response"}
+            yield from _condition_contradictions((*where, "keep", at), as_response_rule, condition)
 
 
 def _gate_contradictions(where: _Where, rule: dict[str, Any]) -> _Found:
@@ -784,7 +819,12 @@ def _plain_time(time: _Time) -> TimeGate:
 
 
 def _plain_transforms(transforms: _Transforms) -> Transforms:
-    return Transforms(_tuple(transforms.strip_properties) or (), _tuple(transforms.allow_properties))
+    conditions = () if transforms.items is None else map(_plain_condition, transforms.items.keep)
+    return Transforms(
+        _tuple(transforms.strip_properties) or (),
+        _tuple(transforms.allow_properties),
+        keep=tuple(map(kept, conditions)),
+    )
 
 
 def _plain_condition(condition: _Condition) -> Condition:

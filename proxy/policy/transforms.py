@@ -5,10 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from proxy.policy.comparison import Condition, condition_text
 from proxy.policy.thing_rows import Things
 
 _STRIP = "strip:"
 _ALLOW = "allow:"
+ITEMS = "items"  # name in an audit event of items that were removed
+_KEEP = f"{ITEMS}:"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A condition that items must meet to stay. `place` is the property path that leads to them. It is empty
+    for the items of the response itself. `text` differs for 1 and true, which are equal in Python."""
+
+    place: str
+    condition: Condition
+    text: str
+
+    def at(self, place: str) -> Kept:
+        return Kept(f"{place}.{self.place}" if self.place else place, self.condition, self.text)
+
+
+def kept(condition: Condition, place: str = "") -> Kept:
+    return Kept(place, condition, condition_text(condition))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +70,7 @@ class Transforms:
     # Whitelists of objects within the response, each with the property path that leads to the objects.
     within: tuple[tuple[str, tuple[str, ...]], ...] = ()
     typed: tuple[TypedTransforms, ...] = ()
+    keep: tuple[Kept, ...] = ()
 
     def combined(self, other: Transforms) -> Transforms:
         """Both at once: strips are united, allows intersected. Never shows more than either alone."""
@@ -58,6 +79,7 @@ class Transforms:
             _intersected_allows(self.allow, other.allow),
             _merged_within(self.within, other.within),
             tuple(dict.fromkeys((*self.typed, *other.typed))),
+            tuple(dict.fromkeys(self.keep + other.keep)),
         )
 
     def at(self, place: str) -> Transforms:
@@ -65,16 +87,18 @@ class Transforms:
         strip = tuple([f"{place}.{path}" for path in self.strip])
         within = tuple([(f"{place}.{inner}", allow) for inner, allow in self.within])
         typed = tuple([each.at(place) for each in self.typed])
-        return Transforms(
-            strip, None, within if self.allow is None else ((place, self.allow), *within), typed
-        )
+        keep = tuple([each.at(place) for each in self.keep])
+        if self.allow is not None:
+            within = ((place, self.allow), *within)
+        return Transforms(strip, None, within, typed, keep)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Every path under the name that an audit event has for it."""
         inner = [name for place, allow in self.within for name in names_within(place, allow)]
         of_types = [name for each in self.typed for name in each.names]
-        return (*map(strip_name, self.strip), *self.allow_names, *inner, *of_types)
+        keep = [_KEEP + each.place + each.text for each in self.keep]
+        return (*map(strip_name, self.strip), *self.allow_names, *inner, *of_types, *keep)
 
     @property
     def allow_names(self) -> tuple[str, ...]:
@@ -95,18 +119,23 @@ def names_within(place: str, allow: tuple[str, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Names of transforms, apart: what was removed by name, and the allow list, if there was one."""
+    """Names of transforms, apart: what was removed by name, the allow list, if there was one, and the
+    conditions on items. An event has `ITEMS` in their place."""
 
     stripped: tuple[str, ...]
     allowed: tuple[str, ...] | None
+    kept: tuple[str, ...] = ()
 
 
 def parse_names(names: Iterable[str]) -> Named:
     """Separate stripped from allowed properties. A mark of how much was cut stays in the list it ends."""
     stripped: list[str] = []
     allowed: list[str] | None = None
+    kept: list[str] = []
     for name in names:
-        if name.startswith(_ALLOW):
+        if name == ITEMS or name.startswith(_KEEP):
+            kept.append(name.removeprefix(_KEEP))
+        elif name.startswith(_ALLOW):
             allowed = [] if allowed is None else allowed
             if len(name) > len(_ALLOW):
                 allowed.append(name.removeprefix(_ALLOW))
@@ -114,7 +143,7 @@ def parse_names(names: Iterable[str]) -> Named:
             stripped.append(name.removeprefix(_STRIP))
         else:
             allowed.append(name)
-    return Named(tuple(stripped), None if allowed is None else tuple(allowed))
+    return Named(tuple(stripped), None if allowed is None else tuple(allowed), tuple(kept))
 
 
 def covers(shorter: str, longer: str) -> bool:

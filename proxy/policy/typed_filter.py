@@ -66,6 +66,7 @@ class TypedFilter(CompiledFilter):
 
     def __init__(self, transforms: Transforms) -> None:
         super().__init__(replace(transforms, typed=()))
+        self._hides = True
         rules = [self._rule_of(each) for each in transforms.typed]
         here = tuple(
             _Here(at, each.root, named=each.named, place=tuple(_segments(each.place)) if each.place else ())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+UNCHANGED: Final = "it says that the object has not changed, and not whether the filter keeps it"
 NO_ROOM: Final = "The proxy has no room to record the request."
 
 STATUS_OF: Final[dict[str, int]] = {
@@ -16,6 +17,7 @@ STATUS_OF: Final[dict[str, int]] = {
     "policyBlocked": 403,
     "emergencyStop": 403,
     "notFound": 404,
+    "itemNotFound": 404,
     "methodNotAllowed": 405,
     "requestTimeout": 408,
     "payloadTooLarge": 413,
@@ -92,6 +94,11 @@ class MalformedBody(ValueError):
 def filter_failed(why: str) -> Refusal:
     """The whole response is replaced, never passed on unfiltered."""
     return Refusal("filterFailed", f"The upstream's response can't be filtered: {why}.", "filterFailed")
+
+
+def item_not_found(reason: str) -> Refusal:
+    """The object exists, and the filter does not keep it: nothing here says so. `reason` is the verdict's."""
+    return Refusal("itemNotFound", "The item was not found.", reason)
 
 
 def overloaded(message: str, *, close: bool = False) -> Refusal:

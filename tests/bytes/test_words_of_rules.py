@@ -107,3 +107,107 @@ async def test_a_part_of_a_batch_may_carry_the_listed_members_and_no_others(tmp_
         "4": 403,
     }
     assert [each["id"] for each in seen[0]] == ["1"]
+
+
+GUESTS = """
+version: 1
+name: test
+rules:
+  - id: guests
+    match: {methods: [GET, PATCH], path: ["/v1.0/users", "/v1.0/users/delta", "/v1.0/users/{id}"]}
+    verdict: filter
+    transforms:
+      strip_properties: [mail]
+      items: {keep: [{property: userType, equals: Guest}]}
+"""
+NEXT = "https://graph.microsoft.com/v1.0/users?$skiptoken=x"
+PAGE = (
+    b'{"@odata.count":3,"@odata.nextLink":"%b","value":[{"id":"1","userType":"Member","mail":"m"},'
+    b'{"id":"2", "userType":"Guest","mail":"g"},{"id":"3","@removed":{"reason":"deleted"}}]}' % NEXT.encode()
+)
+KEPT = b'{"@odata.nextLink":"%b","value":[{"id":"2", "userType":"Guest"}]}' % NEXT.encode()
+MEMBER = b'{"id":"1","userType":"Member","mail":"m"}'
+GUEST = b'{"id":"2","userType":"Guest"}'
+
+
+async def test_only_items_that_are_kept_arrive_and_their_bytes_do_not_change(tmp_path: Path) -> None:
+    async with data_path(responding(*[ok(PAGE)] * 4), tmp_path, GUESTS) as proxy:
+        for target in ("/v1.0/users?$count=true", "/v1.0/users/delta", "/v1.0/users", "/v1.0/users"):
+            reply = await proxy.ask(proxy.request(target))
+            assert (reply.status, reply.body) == (200, KEPT)
+        assert b"/v1.0/users?$count=true HTTP/1.1\r\n" in bytes(proxy.upstream.received[0])
+    assert [event["transforms"] for event in proxy.events()] == [["strip:mail", "items"]] * 4
+
+
+async def test_an_object_that_is_not_kept_is_not_found(tmp_path: Path) -> None:
+    async with data_path(responding(ok(MEMBER), ok(GUEST)), tmp_path, GUESTS) as proxy:
+        hidden = await proxy.ask(proxy.request("/v1.0/users/1"))
+        shown = await proxy.ask(proxy.request("/v1.0/users/2"))
+    assert hidden.status == 404
+    error = hidden.json()["error"]
+    assert (error["code"], set(error)) == ("itemNotFound", {"code", "message", "innerError"})
+    assert b"Member" not in hidden.body
+    assert (shown.status, shown.body) == (200, GUEST)
+    found = proxy.events()[0]
+    assert (found["status"], found["upstreamStatus"], found["verdict"]) == (404, 200, "filter")
+    assert (found["ruleId"], found["reason"], found["transforms"]) == ("guests", "rule", ["items"])
+
+
+async def test_a_write_that_has_been_done_shows_no_property_of_the_object(tmp_path: Path) -> None:
+    async with data_path(responding(ok(MEMBER), NO_CONTENT), tmp_path, GUESTS) as proxy:
+        reply = await proxy.ask(proxy.request("/v1.0/users/1", "PATCH", JSON % 2), b"{}")
+        assert (reply.status, reply.body) == (200, b"{}")
+        reply = await proxy.ask(proxy.request("/v1.0/users/1", "PATCH", JSON % 2), b"{}")
+        assert (reply.status, reply.body) == (204, b"")
+
+
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [
+        ("GET", "/v1.0/users/$count"),
+        ("HEAD", "/v1.0/users/1"),
+        ("GET", "/v1.0/users/1/$value"),
+        ("GET", "/v1.0/users/1/mail"),
+    ],
+)
+async def test_what_tells_of_other_items_does_not_reach_the_upstream(
+    tmp_path: Path, method: str, target: str
+) -> None:
+    async with data_path(
+        responding(ok(b"3")),
+        tmp_path,
+        GUESTS.replace("rules:", "default: allow\nrules:").replace("methods: [GET, PATCH], ", ""),
+    ) as proxy:
+        response = await proxy.raw(proxy.request(target, method, b"Connection: close\r\n"))
+        assert response.startswith(b"HTTP/1.1 403 ")
+        assert proxy.upstream.received == []
+
+
+async def test_an_object_that_has_not_changed_may_be_one_that_is_not_kept(tmp_path: Path) -> None:
+    unchanged = b'HTTP/1.1 304 Not Modified\r\nETag: "1"\r\n\r\n'
+    async with data_path(responding(unchanged), tmp_path, GUESTS) as proxy:
+        reply = await proxy.ask(proxy.request("/v1.0/users/1", "GET", b"If-None-Match: *\r\n"))
+        assert reply.status == 502
+        assert reply.json()["error"]["code"] == "filterFailed"
+
+
+async def test_items_of_the_responses_within_a_batch(tmp_path: Path) -> None:
+    seen: list[Any] = []
+    users = [{"userType": "Member"}, {"userType": "Guest"}]
+    responses: dict[str, dict[str, Any]] = {
+        "1": {"status": 200, "body": {"@odata.count": 2, "value": users}},
+        "2": {"status": 200, "body": {"id": "1", "userType": "Member"}},
+        "3": {"status": 200, "body": {"id": "2", "userType": "Guest"}},
+        "4": {"status": 304},
+    }
+    parts = batch(part("1", "/users"), part("2", "/users/1"), part("3", "/users/2"), part("4", "/users/3"))
+    async with data_path(upstream_batches(responses, seen), tmp_path, GUESTS) as proxy:
+        reply = await proxy.ask(proxy.request("/v1.0/$batch", "POST", JSON % len(parts)), parts)
+    found = {each["id"]: (each["status"], each.get("body")) for each in reply.json()["responses"]}
+    assert found["1"] == (200, {"value": [{"userType": "Guest"}]})
+    assert (found["2"][0], found["2"][1]["error"]["code"]) == (404, "itemNotFound")
+    assert found["3"] == (200, {"id": "2", "userType": "Guest"})
+    assert found["4"][0] == 502
+    events = {event["path"]: event for event in proxy.events()}
+    assert events["/v1.0/users/1"]["transforms"] == ["items"]
+    assert (events["/v1.0/users/1"]["status"], events["/v1.0/users/1"]["verdict"]) == (404, "filter")

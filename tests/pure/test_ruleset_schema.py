@@ -56,6 +56,8 @@ GOOD_CHANGES: Final = [
     ("[10.0.0.0/8]", "['2001:db8::/32', 10.0.0.0/255.0.0.0, 192.0.2.1], not_in: ['::ffff:10.0.0.1']"),
     ('{days: [mon], from: "08:00", to: "24:00", timezone: Europe/Oslo}', "{days: [mon, tue]}"),
     ("strip_properties: [a.b]", "allow_properties: [id, '@odata.id']"),
+    ("strip_properties: [a.b]", "items: {keep: [{property: a, equals: b}, {property: c, exists: true}]}"),
+    ("strip_properties: [a.b]", "strip_properties: [a.b], items: {keep: [{property: a, equals: 1}]}"),
     ("name: test", "name: test\ndefault: allow"),
 ]
 
@@ -87,6 +89,8 @@ BAD_CHANGES: Final = [
     ("    transforms: {strip_properties: [a.b]}\n", ""),
     ("{strip_properties: [a.b]}", "{}"),
     ("[a.b]}", "[a.b], allow_properties: [c]}"),
+    ("strip_properties: [a.b]", "items: {keep: []}"),
+    ("strip_properties: [a.b]", "items: {}"),
     ("[a.b]", "[a b]"),
     ("[a.b]", "[]"),
     ("guard_queries: true", "guard_queries: 1"),

@@ -228,6 +228,33 @@ def test_of_several_filters_of_one_path_nothing_is_shown_that_one_of_them_hid() 
     }
 
 
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "{property: userType, equals: Guest}",
+        "{property: size, at_most: 5, exists: true}",
+        '{property: label, in: ["a, b", \'"\', 1.10, "1.10", true, "true", "é"]}',
+    ],
+)
+def test_items_that_were_kept_are_kept_by_the_same_conditions(condition: str) -> None:
+    rule = (
+        f"{{id: a, match: {{path: [/a]}}, verdict: filter, transforms: {{items: {{keep: [{condition}]}}}}}}"
+    )
+    filter_ = parse_ruleset(f"version: 1\nname: a\nrules: [{rule}]").rules[0].transforms
+    assert filter_ is not None
+    found = seen_filtered(("/v1.0/users", filter_.names), ("/v1.0/groups", ("strip:mail", *filter_.names)))
+    filters = {one.match.path[0]: one.transforms for one in parse_ruleset(found.yaml).rules}
+    assert filters == {
+        "/v1.0/users": filter_,
+        "/v1.0/groups": Transforms(strip=("mail",), keep=filter_.keep),
+    }
+
+
+def test_conditions_on_items_that_are_not_known_whole_leave_the_request_out() -> None:
+    found = seen_filtered(("/v1.0/users", ("items",)), ("/v1.0/groups", ('items:{"property": "a', "strip:b")))
+    assert (found.left_out, parse_ruleset(found.yaml).rules) == (2, ())
+
+
 def test_many_filters_of_one_path_are_all_kept() -> None:
     found = seen_filtered(*(("/v1.0/users", (f"strip:p{number:02}",)) for number in range(40)))
     (rule,) = parse_ruleset(found.yaml).rules

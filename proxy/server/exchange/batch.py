@@ -31,7 +31,7 @@ from proxy.policy.unsupported_requests import carries_query, names_method_overri
 from proxy.server.callers.rulebook import Caller
 from proxy.server.content.charset import is_utf8
 from proxy.server.context import Context
-from proxy.server.errors import NO_ROOM, Refusal
+from proxy.server.errors import NO_ROOM, UNCHANGED, Refusal
 from proxy.server.exchange.evaluation import Evaluation
 from proxy.server.http1.own_responses import error_body
 from proxy.server.record.request_record import PendingEvent
@@ -305,6 +305,8 @@ class Batch:
         _evaluate_response(evaluation, response, as_if_alone(response.body))
         if elsewhere and evaluation.decision.transforms is not None:  # a response rule filters it
             raise _filter_failed(ELSEWHERE)
+        if status == 304 and evaluation.keeps_items:
+            raise _filter_failed(UNCHANGED)
         if evaluation.decision.transforms is None or not 200 <= status < 300 or response.body is None:
             return None
         kind = media_type(_content_type(response.headers))

@@ -12,9 +12,12 @@ from proxy.policy.canonical import Target
 from proxy.policy.decision import BodyNeeded, Decision, Plan, RequestFacts, ResponseFacts, blocked_by_path
 from proxy.policy.facts import Looks
 from proxy.policy.filters import Filtered
+from proxy.policy.items import ItemNotFound
 from proxy.policy.plain_responses import MediaType, NamesHidden, without_hidden
+from proxy.policy.transforms import ITEMS
 from proxy.server.callers.shadow import ShadowEvaluation, ShadowRules
 from proxy.server.context import Context
+from proxy.server.errors import item_not_found
 from proxy.server.record.request_record import PendingEvent
 
 
@@ -124,6 +127,12 @@ class Evaluation:
         return decision.transforms is not None
 
     @property
+    def keeps_items(self) -> bool:
+        """Return True if a filter keeps only some objects, so that it has to see each object."""
+        transforms = self.decision.transforms
+        return transforms is not None and bool(transforms.keep)
+
+    @property
     def awaits_response_body(self) -> bool:
         """Return True if response rules have not decided yet, because they need the body."""
         return not self._response_decided and self.plan.response_needs_body
@@ -168,12 +177,16 @@ class Evaluation:
 
     def without_hidden(self, context: Context, kind: MediaType, body: bytes) -> Filtered:
         """Return what the filter leaves of a response, and the transforms that removed something. Raises
-        FilterFailed if the body cannot be filtered, Refusal if the path may name what is hidden."""
+        FilterFailed if the body cannot be filtered, Refusal if the path may name what is hidden or if the
+        filter does not keep the object."""
         transforms = self.decision.transforms
         assert transforms is not None
         asked = (self._pending.method.upper(), self.target)
         try:
             return without_hidden(context.filter_for(transforms), transforms, asked, kind, body)
+        except ItemNotFound:
+            self._pending.transforms = (ITEMS,)
+            raise item_not_found(self.decision.reason) from None
         except NamesHidden:
             self.take(blocked_by_path(self.decision))
             raise

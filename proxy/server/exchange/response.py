@@ -8,7 +8,7 @@ from __future__ import annotations
 from proxy.policy.canonical import MalformedTarget
 from proxy.policy.decision import ResponseFacts
 from proxy.policy.redirects import ELSEWHERE, is_redirect, leads_elsewhere
-from proxy.server.errors import Refusal, filter_failed
+from proxy.server.errors import UNCHANGED, Refusal, filter_failed
 from proxy.server.exchange.buffered_response import BufferedForRules, RewrittenLinks
 from proxy.server.exchange.client_response import is_json, may_have_links, pass_on, send_read
 from proxy.server.exchange.owner import ResponseBody, ResponseSink
@@ -37,6 +37,9 @@ def begin_response(sink: ResponseSink, response: ResponseHead, chunk: bytes, las
     if elsewhere and sink.evaluation.filters_response:  # a response rule filters it
         sink.evaluation.decide_response_by_fallback()
         sink.refuse(filter_failed(ELSEWHERE))
+        return
+    if response.status == 304 and sink.evaluation.keeps_items:
+        sink.refuse(filter_failed(UNCHANGED))
         return
     body: ResponseBody
     if for_rules:

@@ -1,0 +1,57 @@
+"""A condition as plain values: what it looks at and what it compares with."""
+
+from __future__ import annotations
+
+import json
+from typing import Literal
+
+import msgspec
+
+from proxy.policy.scalars import Written, text_of
+
+Scalar = bool | int | float | str | Written
+
+Operator = Literal[
+    "equals",
+    "not_equals",
+    "in",
+    "not_in",
+    "prefix",
+    "suffix",
+    "contains",
+    "matches",
+    "at_least",
+    "at_most",
+    "exists",
+]
+
+
+class Comparison(msgspec.Struct, frozen=True, array_like=True):
+    """One operator and what it compares with."""
+
+    operator: Operator
+    operand: Scalar | tuple[Scalar, ...]
+
+
+class Condition(msgspec.Struct, frozen=True, array_like=True):
+    """All tests must hold for the value of `source` called `name` (empty for `status`)."""
+
+    source: Literal["param", "query", "header", "body", "status", "response_header", "property"]
+    name: str
+    tests: tuple[Comparison, ...]
+
+
+def condition_text(condition: Condition) -> str:
+    """The condition as YAML and JSON spell it: `{"property": "userType", "equals": "Guest"}`."""
+    tests = [f", {json.dumps(test.operator)}: {_operand_text(test.operand)}" for test in condition.tests]
+    return f"{{{json.dumps(condition.source)}: {_text(condition.name)}{''.join(tests)}}}"
+
+
+def _operand_text(operand: Scalar | tuple[Scalar, ...]) -> str:
+    if isinstance(operand, tuple):
+        return f"[{', '.join(map(_text, operand))}]"
+    return _text(operand)
+
+
+def _text(scalar: Scalar) -> str:
+    return json.dumps(scalar, ensure_ascii=False) if isinstance(scalar, str) else text_of(scalar)

@@ -1,0 +1,206 @@
+"""Items of a response for which not all conditions hold are cut out of its text: `items: {keep: …}`.
+
+These are items, and this is removed:
+
+- The items are those of the document's `value` array. Any other document is one object and is evaluated
+  itself. That holds too for a document with properties beside `value`: they would come along unevaluated.
+- The conditions are three-valued. An item for which one of them is indeterminate is removed. So is an item
+  without the property, even if `$select` left it out, and one that is not an object.
+- An entry of a delta with an id and `@removed` alone lacks the property too, and is removed. The application
+  may never have been shown that id.
+- The count of the document goes with every response, because it counts items that are removed. Links to the
+  next page stay, so that paging goes on; a page may be empty.
+- An object within an item is not an item. Conditions at a place (`members`) concern the items or the object
+  that the property path leads to. An object is removed with its member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from proxy.policy import json_text
+from proxy.policy.comparison import Condition
+from proxy.policy.conditions import YES, ValuesTest, compile_values_test, looks_of
+from proxy.policy.facts import ItemReader, parse_document, property_path
+from proxy.policy.odata import fold
+from proxy.policy.transforms import Kept
+
+_OPEN_OBJECT: Final = 0x7B
+_OPEN_ARRAY: Final = 0x5B
+_NULL: Final = 0x6E
+_VALUE: Final = "value"
+_COUNTS: Final = frozenset(("@odata.count", "@count", "odata.count", "__count", "@odata.totalcount"))
+_COUNT_ANNOTATIONS: Final = frozenset(("odata.count", "count"))
+_DELTA: Final = "delta"
+
+
+class ItemNotFound(Exception):
+    """The response is one object, and the conditions do not hold for it."""
+
+
+class ManyValues(ValueError):
+    """The document has more than one `value`."""
+
+
+class _Test:
+    __slots__ = ("looks", "path", "test")
+
+    def __init__(self, condition: Condition) -> None:
+        self.path = property_path(condition.name)
+        self.test: ValuesTest = compile_values_test(condition)
+        self.looks = looks_of(condition)
+
+
+class _Place:
+    """The conditions on the items at one place, and the places within them."""
+
+    __slots__ = ("inner", "tests")
+
+    def __init__(self) -> None:
+        self.tests: list[_Test] = []
+        self.inner: dict[str, _Place] = {}
+
+
+class ItemFilter:
+    """The conditions of one filter, ready to be applied to any number of responses."""
+
+    def __init__(self, keep: Iterable[Kept]) -> None:
+        self._root = _Place()
+        for each in keep:
+            place = self._root
+            for segment in each.place.split(".") if each.place else []:
+                name = fold(segment)
+                inner = place.inner.get(name)
+                if inner is None:
+                    inner = place.inner[name] = _Place()
+                place = inner
+            place.tests.append(_Test(each.condition))
+
+    def apply(self, body: bytes) -> bytes:
+        """A valid JSON object without the items for which the conditions don't hold; `body` itself if nothing
+        is removed. Raises ItemNotFound, ManyValues and MalformedBody."""
+        cutting = _Cutting(body)
+        cutting.document(self._root, json_text.value_start(body))
+        return cutting.remainder()
+
+
+class _Cutting:
+    """One way through a text, noting what is to be cut out of it."""
+
+    __slots__ = ("_cuts", "_reader", "_text")
+
+    def __init__(self, text: bytes) -> None:
+        self._text = text
+        self._reader = ItemReader()
+        self._cuts: list[tuple[int, int]] = []
+
+    def remainder(self) -> bytes:
+        if not self._cuts:
+            return self._text
+        pieces: list[bytes] = []
+        position = 0
+        for start, end in sorted(self._cuts):
+            pieces.append(self._text[position:start])
+            position = end
+        pieces.append(self._text[position:])
+        return b"".join(pieces)
+
+    def document(self, root: _Place, start: int) -> None:
+        members = list(json_text.members(self._text, start))
+        values = [member for member in members if fold(member.name) == _VALUE]
+        if len(values) > 1:
+            raise ManyValues("more than one `value`")
+        if not values or not _is_list(self._text, members, values[0]):
+            end = json_text.value_end(self._text, start)
+            if root.tests and not self._holds(root, start, end):
+                raise ItemNotFound
+            self._members(root, members)
+            for value in values:  # an object around the object, or a list beside other properties
+                self._within(root, value.value_start)
+            return
+        if root.tests:
+            spans = [(member.start, member.value_end) for member in members]
+            self._cut(spans, [not _counts_items(fold(member.name)) for member in members])
+        self._items(root, values[0].value_start)
+
+    def _items(self, place: _Place, start: int) -> None:
+        """Look through the array that begins at `start`."""
+        spans = list(json_text.elements(self._text, start))
+        kept: list[bool] = []
+        for item_start, item_end in spans:
+            stays = self._holds(place, item_start, item_end)
+            kept.append(stays)
+            if stays:
+                self._within(place, item_start)
+        self._cut(spans, kept)
+
+    def _within(self, place: _Place, start: int) -> None:
+        """Look for places within the value that begins at `start`."""
+        if not place.inner:
+            return
+        if self._text[start] == _OPEN_OBJECT:
+            self._members(place, list(json_text.members(self._text, start)))
+        elif self._text[start] == _OPEN_ARRAY:
+            for item_start, _ in list(json_text.elements(self._text, start)):
+                self._within(place, item_start)
+
+    def _members(self, place: _Place, members: list[json_text.Member]) -> None:
+        if not place.inner:
+            return
+        kept = [self._member(place, member) for member in members]
+        self._cut([(member.start, member.value_end) for member in members], kept)
+
+    def _member(self, place: _Place, member: json_text.Member) -> bool:
+        """Return whether the member stays, having looked into it."""
+        base, _, annotation = fold(member.name).partition("@")
+        inner = place.inner.get(base)
+        if inner is None:
+            return True
+        if annotation and annotation != _DELTA:
+            return not inner.tests or annotation not in _COUNT_ANNOTATIONS
+        first = self._text[member.value_start]
+        if first == _OPEN_ARRAY:
+            self._items(inner, member.value_start)
+            return True
+        if first == _NULL:
+            return True
+        if not self._holds(inner, member.value_start, member.value_end):
+            return False
+        self._within(inner, member.value_start)
+        return True
+
+    def _holds(self, place: _Place, start: int, end: int) -> bool:
+        if not place.tests:
+            return True
+        if self._text[start] != _OPEN_OBJECT:
+            return False
+        item = parse_document(self._text[start:end])
+        read = self._reader.values
+        return all(each.test(read(item, each.path, each.looks)) == YES for each in place.tests)
+
+    def _cut(self, spans: list[tuple[int, int]], kept: list[bool]) -> None:
+        """Cut out the elements or members that don't stay, each with the comma that goes with it."""
+        last_kept = -1
+        for at, stays in enumerate(kept):
+            if stays:
+                last_kept = at
+        for at in range(last_kept):
+            if not kept[at]:
+                self._cuts.append((spans[at][0], spans[at + 1][0]))
+        if last_kept + 1 < len(spans):
+            start = spans[last_kept][1] if last_kept >= 0 else spans[0][0]
+            self._cuts.append((start, spans[-1][1]))
+
+
+def _is_list(text: bytes, members: list[json_text.Member], value: json_text.Member) -> bool:
+    """Return True if `value` of the document is an array, and the document has no other property."""
+    if text[value.value_start] != _OPEN_ARRAY:
+        return False
+    names = [fold(member.name) for member in members]
+    return all(name == _VALUE or name.partition("@")[0] in ("", _VALUE) or name in _COUNTS for name in names)
+
+
+def _counts_items(name: str) -> bool:
+    base, _, annotation = name.partition("@")
+    return name in _COUNTS or (base == _VALUE and annotation in _COUNT_ANNOTATIONS)
