@@ -19,7 +19,13 @@ from controlplane.cli.ruleset import parsed, problem_lines, read_text, stored_ru
 if TYPE_CHECKING:
     from controlplane.operations.dry_runs import RulesetDifference, Source
     from controlplane.operations.event_explanations import ExplainedEvent
-    from controlplane.operations.explanations import AskedFacts, AttemptFacts, Explained, ReadingFacts
+    from controlplane.operations.explanations import (
+        AskedFacts,
+        AttemptFacts,
+        Explained,
+        ImpliedFacts,
+        ReadingFacts,
+    )
     from proxy.policy.decision import ResponseFacts
     from proxy.policy.ruleset import Ruleset
 
@@ -313,6 +319,7 @@ def _describe(report: Explained) -> Iterator[str]:
     yield from _describe_filter(report)
     if report.awaiting:
         yield f"may change  once the upstream has responded: {', '.join(report.awaiting)}"
+    yield from map(_describe_implied, report.implied)
     for reading in report.readings:
         yield from _describe_reading(reading, "the request")
         if reading.rule_id == "default":
@@ -323,6 +330,12 @@ def _describe(report: Explained) -> Iterator[str]:
         yield ""
         yield "the application gets"
         yield f"  {report.body}"
+
+
+def _describe_implied(implied: ImpliedFacts) -> str:
+    verdict = f"{implied.verdict} by {implied.rule_id}" if implied.verdict else "not known"
+    place = f", at {implied.place} in the response" if implied.verdict == "filter" and implied.place else ""
+    return f"implies     {implied.method} {implied.path} ({implied.cause}): {verdict}{place}"
 
 
 def _describe_filter(report: Explained) -> Iterator[str]:

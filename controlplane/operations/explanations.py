@@ -6,7 +6,7 @@ import msgspec
 
 from controlplane.operations.operation import Response
 from controlplane.workshop.cases import REFUSED
-from controlplane.workshop.explain import Account, Attempt, Evaluation, Explanation, Refused
+from controlplane.workshop.explain import Account, Attempt, Evaluation, Explanation, ImpliedAccount, Refused
 from proxy.policy.decision import Decision
 
 
@@ -54,6 +54,18 @@ class PossibleFacts(msgspec.Struct, rename="camel"):
     transforms: tuple[str, ...] = ()
 
 
+class ImpliedFacts(msgspec.Struct, rename="camel"):
+    """A request that the request implies, evaluated as if it came alone."""
+
+    cause: str  # $expand, members@odata.bind, resource
+    method: str
+    path: str
+    place: str  # property path in the response; empty if nothing of it comes back
+    verdict: str | None
+    rule_id: str | None
+    matters: bool  # it makes the verdict stricter
+
+
 class Explained(Response):
     """The decision on a request with the active filter, what it does to the response, and each rule
     tried."""
@@ -72,6 +84,7 @@ class Explained(Response):
     possible: tuple[PossibleFacts, ...] = ()  # several where what isn't known makes a difference
     missing: tuple[str, ...] = ()  # and what that is
     rule_ids: tuple[str, ...] = ()  # every rule that took part, request rules first
+    implied: tuple[ImpliedFacts, ...] = ()
 
 
 def explained(explanation: Explanation) -> Explained:
@@ -91,6 +104,20 @@ def explained(explanation: Explanation) -> Explained:
         possible=tuple(map(_possible, explanation.possible)),
         missing=explanation.missing,
         rule_ids=() if decision is None else decision.rule_ids,
+        implied=tuple(map(_implied, explanation.implied)),
+    )
+
+
+def _implied(account: ImpliedAccount) -> ImpliedFacts:
+    decision = account.decision
+    return ImpliedFacts(
+        account.cause,
+        account.method,
+        account.path,
+        account.place,
+        None if decision is None else decision.verdict,
+        None if decision is None else decision.rule_id,
+        account.matters,
     )
 
 

@@ -81,6 +81,7 @@ FIELDS: Final = MappingProxyType(
             Field("ruleset", "rulesetVersion"),
             Field("upstreamrequest", "upstreamRequestId"),
             Field("trace", "traceId"),
+            Field("implied", "impliedRequest"),
             Field("shadow", "shadowVerdict"),
             Field("shadowrule", "shadowRuleId"),
             Field("shadowruleset", "shadowRulesetVersion"),

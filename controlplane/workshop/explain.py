@@ -36,7 +36,7 @@ from proxy.policy.compile import (
     parts_asked,
 )
 from proxy.policy.conditions import INDETERMINATE, NO, YES, field_values
-from proxy.policy.decision import Decision, Importance, Plan, blocked_by_path
+from proxy.policy.decision import Decision, ImpliedDecision, Importance, Plan, blocked_by_path
 from proxy.policy.ending import moment_text
 from proxy.policy.facts import Composite, MalformedBody, RequestFacts, ResponseFacts, property_path
 from proxy.policy.filters import Filtered, FilterFailed
@@ -121,6 +121,18 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
+class ImpliedAccount:
+    """A request that the request implies, and what the rules decide about it alone."""
+
+    cause: str  # such as $expand
+    method: str
+    path: str
+    place: str  # property path in the response; empty if nothing of it comes back
+    decision: Decision | None  # None: what isn't known makes a difference
+    matters: bool  # it makes the verdict stricter
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """The proxy's own response where no rule comes to decide, or where a filter can't vouch for the
     response."""
@@ -146,6 +158,7 @@ class Explanation:
     removed: tuple[str, ...] | None = None  # the transforms that removed something from it
     possible: tuple[Evaluation, ...] = ()  # where what isn't known makes a difference
     missing: tuple[str, ...] = ()  # and what that is
+    implied: tuple[ImpliedAccount, ...] = ()
 
 
 ITEM_NOT_FOUND: Final = "itemNotFound"
@@ -187,8 +200,10 @@ class Explainer:
         if response is None or not any(map(_lets_through, ways.outcomes)):
             awaited = response is None and plan.has_response_rules and any(map(_lets_through, ways.outcomes))
             awaiting = self._response_rules(request.method, target) if awaited else ()
-            return _explanation(ways, accounts, awaiting=awaiting)
-        return self._responded(plan, request, response, accounts)
+            report = _explanation(ways, accounts, awaiting=awaiting)
+        else:
+            report = self._responded(plan, request, response, accounts)
+        return replace(report, implied=_implied_accounts(plan, request))
 
     def _responded(
         self, plan: Plan, request: PartlyKnownRequest, response: ResponseFacts, accounts: tuple[Account, ...]
@@ -226,7 +241,7 @@ class Explainer:
         ids = [
             candidate.entry.compiled.rule.id
             for reading in target.readings
-            for candidate in self._rules.candidates(reading, method.upper(), {})
+            for candidate in self._rules.rules.candidates(reading, method.upper(), {})
             if candidate.entry.compiled.on_response and candidate.entry.compiled.concerns(method.upper())
         ]
         return tuple(dict.fromkeys(ids))
@@ -250,7 +265,7 @@ class Explainer:
 
     def _plan_of(self, reading: Reading, request: RequestFacts) -> Plan:
         alone = reading._replace(kind=reading.kind & ~SLASH)  # by itself it is the one to evaluate by
-        return self._rules.plan_of_readings(request.method.upper(), (alone,))
+        return self._rules.rules.plan_of_readings(request.method.upper(), (alone,))
 
     def _account(
         self,
@@ -318,13 +333,13 @@ class Explainer:
         """The rules on the path, by their index; those with a parameter that doesn't hold come last."""
         found: list[tuple[Candidate, Name]] = []
         for name in reading.names:
-            candidates = self._rules.candidates_of_name(name, method)
+            candidates = self._rules.rules.candidates_of_name(name, method)
             found += [(candidate, name) for candidate in candidates if counts_for(candidate, reading)]
         found.sort(key=lambda one: one[0].order)
         for name in reading.names:
             found += [
                 (Candidate(entry, NO, entry.compiled.step), name)
-                for entry in self._rules.tree.find(name)[0]
+                for entry in self._rules.rules.tree.find(name)[0]
                 if entry.parameters_hold(name) == NO
             ]
         considered: _Considered = {}
@@ -346,6 +361,32 @@ def evaluated(plan: Plan, request: RequestFacts, response: ResponseFacts | None)
     if response is None or decision.verdict == "block":
         return decision
     return plan.decide_response(request, decision, response)
+
+
+def _implied_accounts(plan: Plan, request: PartlyKnownRequest) -> tuple[ImpliedAccount, ...]:
+    first, *others = every_way(lambda: _implied(plan, request), request.possible_facts).outcomes
+    if all(len(other) == len(first) for other in others):
+        return tuple(
+            [
+                each if all(other[at] == each for other in others) else replace(each, decision=None)
+                for at, each in enumerate(first)
+            ]
+        )
+    return tuple([replace(each, decision=None) for each in first])
+
+
+def _implied(plan: Plan, request: RequestFacts) -> tuple[ImpliedAccount, ...]:
+    try:
+        return tuple([_implied_account(each) for each in plan.implied_decisions(request)])
+    except MalformedTarget:
+        return ()
+
+
+def _implied_account(each: ImpliedDecision) -> ImpliedAccount:
+    way = each.way
+    matters = each.effect is not None and each.effect.verdict in ("block", "filter")
+    path = escaped(way.target.raw)
+    return ImpliedAccount(each.implied.cause, way.method, path, each.implied.place, each.alone, matters)
 
 
 def _decided(plan: Plan, request: RequestFacts) -> Decision | None:

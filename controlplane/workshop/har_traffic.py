@@ -107,7 +107,7 @@ def suggest_for(exchanges: Sequence[Exchange], name: str, *, about: Sequence[str
     """Where an application always names the properties that it wants, responses are filtered to those."""
     observed = Observations()
     for exchange in exchanges:
-        observed.add(exchange.method, exchange.target, exchange.time)
+        observed.add(exchange.method, exchange.target, exchange.time, body=exchange.body)
     by_place = _by_place(observed, exchanges)
     filters = _filters(by_place)
     members = _members(by_place)

@@ -49,7 +49,16 @@ _TOO_LARGE: Final = "payloadTooLarge"
 _REFUSED_FOR_RULES: Final = frozenset(("ambiguousTarget", _TOO_LARGE))
 # The upstream's response came, and response rules were asked.
 _RESPONDED: Final = frozenset(
-    ("rule", "default", "hiddenProperty", "responseRule", "filterFailed", "clientAborted", "upstreamAborted")
+    (
+        "rule",
+        "default",
+        "hiddenProperty",
+        "impliedRequest",
+        "responseRule",
+        "filterFailed",
+        "clientAborted",
+        "upstreamAborted",
+    )
 )
 _DEPENDENCY: Final = "the part of its batch that it depends on"
 _FILTER_THEN: Final = "what the filter in force then hid, since its rules are not known any more"

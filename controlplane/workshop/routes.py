@@ -324,7 +324,7 @@ def _response_rules(example: Example, compiled: CompiledRuleset) -> set[str]:
     return {
         candidate.entry.compiled.rule.id
         for reading in readings
-        for candidate in compiled.candidates(reading, example.method, {})
+        for candidate in compiled.rules.candidates(reading, example.method, {})
         if candidate.entry.compiled.on_response and candidate.entry.compiled.concerns(example.method)
     }
 

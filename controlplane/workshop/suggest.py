@@ -13,8 +13,9 @@ from itertools import groupby
 from typing import Final, NamedTuple, Protocol
 
 from controlplane.workshop.advice import hangs_on_order
+from controlplane.workshop.implied_traffic import implied_by_traffic
 from proxy.policy.batch import is_batch
-from proxy.policy.canonical import MalformedTarget, Target, canonicalise
+from proxy.policy.canonical import ANY_KEY, MalformedTarget, Target, canonicalise
 from proxy.policy.path_shapes import Shape, Shaped, looks_like_id, parameter, shapes_of
 from proxy.policy.queries import QueryGuard
 from proxy.policy.redaction import is_cut, without_secrets
@@ -189,9 +190,11 @@ class Observations:
         transforms: Sequence[str] = (),
         *,
         was_blocked: bool = False,
+        body: bytes | None = None,
     ) -> None:
-        """Add a request that is to be allowed. `transforms` name what its response was filtered by; without
-        them the application received a whole response, unless the request was blocked."""
+        """Add a request that is to be allowed, and what it implies. `transforms` name what its response was
+        filtered by; without them the application received a whole response, unless the request was blocked.
+        """
         self.count += 1
         if is_cut(target) or any(map(is_cut, transforms)):
             self.left_out += 1
@@ -214,11 +217,21 @@ class Observations:
             self.left_out += 1
             return
         for shaped in found:
-            self._spell(shaped)
-            seen = self.shapes.setdefault(shaped.shape, Seen(shaped.ids, [False] * len(shaped.ids)))
-            seen.add_ids(shaped.ids)
-            evidence = seen.by_method.setdefault(as_get(method), Evidence())
+            evidence = self._evidence(shaped, method)
             evidence.add(method, read, time, hidden, was_blocked=was_blocked)
+        for other, target_of_other in implied_by_traffic(method, read, body):
+            implied = shapes_of(other, target_of_other)
+            if implied is None or not self._has_room(implied, other):
+                continue
+            for shaped in implied:
+                self._evidence(shaped, other).add(other, target_of_other, time, None, was_blocked=True)
+
+    def _evidence(self, shaped: Shaped, method: str) -> Evidence:
+        self._spell(shaped)
+        several = [one == ANY_KEY for one in shaped.ids]
+        seen = self.shapes.setdefault(shaped.shape, Seen(shaped.ids, several))
+        seen.add_ids(shaped.ids)
+        return seen.by_method.setdefault(as_get(method), Evidence())
 
     def leave_out_filtered(self) -> None:
         """Count a request whose response was filtered, if nobody knows by what."""
@@ -234,7 +247,7 @@ class Observations:
 
     def _spell(self, shaped: Shaped) -> None:
         for word, text in zip(shaped.shape, shaped.spelled, strict=True):
-            if word is not None:
+            if word is not None and text != ANY_KEY:
                 known = self._spellings.get(word)
                 if known is not None:
                     if text in known or len(known) < _MAX_SPELLINGS_OF_ONE:

@@ -63,6 +63,10 @@ _MAX_CACHED_NAME: Final = 64
 _FEW_ESCAPES: Final = 6
 _ARGUMENT: Final = 16  # characters that take as long to read as an argument of a key or call
 
+# Segments of implied requests; a segment of a request never has a control character.
+ANY_KEY: Final = "\0"  # a key that nobody knows
+ANY_NAME: Final = "\1"  # the name of any relation
+
 # Kinds of readings, as bits beside those of `odata`: an encoded slash was read as a separator.
 SLASH: Final = 4
 # The upstream never takes this reading.
@@ -100,11 +104,13 @@ class MalformedTarget(ValueError):
 
 class Name(NamedTuple):
     """One name of a resource. `exact` is None where a segment is only a rule's own word, never an id. `keys`
-    has the segments that are keys whatever they spell: those in parentheses, and files by their path."""
+    has the segments that are keys whatever they spell: those in parentheses, and files by their path.
+    `relations` has the segments that are surely no keys."""
 
     folded: tuple[str, ...]
     exact: tuple[str | None, ...]
     keys: tuple[int, ...] = ()
+    relations: tuple[int, ...] = ()
 
 
 class Reading(NamedTuple):
@@ -128,12 +134,12 @@ class Target:
         "_options",
         "_readings",
         "cache_key",
-        "decodes_again",
         "doubtful",
         "path",
         "plain",
         "query",
         "raw",
+        "taken",
     )
 
     def __init__(
@@ -154,7 +160,18 @@ class Target:
         self._options: dict[str, tuple[str, ...]] | None = None
         self._as_taken: Target | None = None
         self.doubtful = _NO_NAMES  # options of `as_taken` whose name an upstream may trim
-        self.decodes_again = False  # the upstream takes the interpretation `decoded-again`
+        self.taken = 0  # interpretations that the upstream takes
+
+    @staticmethod
+    def implied(
+        path: str, readings: tuple[Reading, ...], options: Mapping[str, tuple[str, ...]], taken: int
+    ) -> Target:
+        """Return the target of a request that another one implies. `path` is for people."""
+        target = Target(path, path, None, None, readings)
+        target._options = dict(options)
+        target._as_taken = target
+        target.taken = taken
+        return target
 
     @property
     def readings(self) -> tuple[Reading, ...]:
@@ -182,7 +199,7 @@ class Target:
         upstream never decodes twice."""
         found = self._as_taken
         if found is None:
-            found = self._as_taken = self if self.decodes_again else _taken(self)
+            found = self._as_taken = self if self.taken & DECODED_AGAIN else _taken(self)
         return found
 
 
@@ -247,7 +264,7 @@ def canonicalise(target: str, taken: int = GRAPH) -> Target:
             options = _options_of(path, query)
     if options is not None:
         found._options = options
-    found.decodes_again = taken & DECODED_AGAIN != 0
+    found.taken = taken
     return found
 
 

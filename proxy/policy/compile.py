@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from itertools import count
 from typing import Any, Final, TypeVar
 
 from proxy.policy.body_members import body_only_check
-from proxy.policy.canonical import MAX_CACHED_PATH, SLASH, UNTAKEN, Name, Reading, Target
+from proxy.policy.canonical import ANY_KEY, ANY_NAME, MAX_CACHED_PATH, SLASH, UNTAKEN, Name, Reading, Target
 from proxy.policy.conditions import (
     INDETERMINATE,
     NO,
@@ -20,14 +21,37 @@ from proxy.policy.conditions import (
     for_an_allow,
     for_the_log,
 )
-from proxy.policy.decision import NOTHING, Decision, Importance, Lane, Plan, Step
+from proxy.policy.decision import NOTHING, Decision, ImpliedRules, Importance, Lane, Plan, Step
 from proxy.policy.ending import ending_check
-from proxy.policy.facts import RequestFacts
+from proxy.policy.facts import BodyNeeded, MalformedBody, RequestFacts
 from proxy.policy.gates import ip_check, time_check
 from proxy.policy.hidden import HiddenProperties, Naming
+from proxy.policy.implied import (
+    SEARCHED,
+    TELLING_WORDS,
+    WRITES,
+    Below,
+    Implied,
+    Scope,
+    Searched,
+    Suffix,
+    Way,
+    brings_relations,
+    holds_bytes,
+    implied_by_members,
+    implied_by_query,
+    implied_by_search,
+    implied_by_subscription,
+    is_stream,
+    may_imply,
+    readings_below,
+    says_json,
+    searches,
+    subscribes,
+)
 from proxy.policy.odata import CERTAIN, KEY, SHADOW
 from proxy.policy.operations import FUNCTION_METHODS, OPERATIONS, key_positions, operation_at
-from proxy.policy.paths import PathTree, Pattern, parse_pattern
+from proxy.policy.paths import Node, PathTree, Pattern, parse_pattern
 from proxy.policy.queries import QueryGuard
 from proxy.policy.ruleset import (
     DEFAULT_RULE_ID,
@@ -41,12 +65,14 @@ from proxy.policy.ruleset import (
 )
 from proxy.policy.schemas import NO_SCHEMAS, Schemas
 from proxy.policy.thing_rules import HIDES, NOTHING_HIDDEN, ThingRules
+from proxy.policy.transforms import EVERYTHING
 
 Part = Until | IpGate | TimeGate | BodyOnly | Condition
 _OF_THE_RESPONSE: Final = frozenset(("status", "response_header", "property"))
 CheckOf = Callable[[Part], Check]
 
 _MAX_PLANS: Final = 8192  # of all methods, by shape and by path each
+_MAX_IMPLIED_PLANS: Final = 64  # that one plan remembers
 _MAX_SHAPE: Final = 32  # segments; real paths have some 10
 SINGLETONS: Final = frozenset(("me", "root", "manager"))  # named like collections, yet a property follows
 _FILTER_SEGMENT: Final = "$filter"  # `/$filter(…)`, whose expression no guard reads
@@ -81,6 +107,8 @@ class Entry:
 
     def path_holds(self, name: Name, method: str) -> int:
         """An operation in a key's place is perhaps a key: that is enough to block, and not to allow."""
+        if name.relations and any(at in name.relations for at in self.keys):
+            return NO
         held = self.parameters_hold(name)
         if held == YES and self.operation(name, method) is not None:
             return INDETERMINATE
@@ -94,7 +122,8 @@ class Entry:
             return YES
         least = YES
         for parameter, test in self.compiled.parameter_tests:
-            least = min(least, test(self.values(parameter, name)))
+            values = self.values(parameter, name)
+            least = min(least, INDETERMINATE if values == _ANY else test(values))
         return least
 
     def values(self, parameter: str, name: Name) -> tuple[str, ...]:
@@ -130,6 +159,8 @@ class Candidate:
 _NO_PATTERN: Final = Pattern((), (), False)
 _K = TypeVar("_K")
 _V = TypeVar("_V")
+_ANY: Final = (ANY_KEY,)
+_ANY_SEGMENTS: Final = frozenset((ANY_KEY, ANY_NAME))
 _UNKNOWN: Final[Any] = object()
 _NO_PLANS: Final[Any] = {}
 
@@ -141,12 +172,11 @@ def _remember(plans: dict[str, dict[_K, _V]], method: str, key: _K, plan: _V) ->
     plans.setdefault(method, {})[key] = plan
 
 
-class CompiledRuleset:
-    """Finds the rules for a request; what it found is remembered for all paths of the same shape."""
+class RuleFinder:
+    """Finds the rules for a request. It remembers nothing that holds a plan, and plans hold it."""
 
     def __init__(
         self,
-        rule_count: int,
         default: Decision,
         tree: PathTree[Entry],
         words: Mapping[str, str],
@@ -154,53 +184,35 @@ class CompiledRuleset:
         things: ThingRules,
         of_things: Mapping[int, Entry],
     ) -> None:
-        self.rule_count = rule_count
         self.schemas = schemas
-        self._default = default
+        self.default = default
         self.tree = tree
         self.things = things
         self._of_things = of_things  # the rules about things, by their index
         self._words = words  # all that make a difference, each to itself
-        self._plans_by_shape: dict[str, dict[tuple[str, ...], Plan | None]] = {}
-        self._plans_by_path: dict[str, dict[str, Plan]] = {}
+        # Without a rule that blocks or filters, no implied request makes a difference.
+        self._all_pass = default.verdict == "allow" and not tree.root.strictness and not of_things
 
-    def plan(self, method: str, target: Target) -> Plan:
-        plain = target.plain
-        if plain is None:
-            return self._plan_by_path(method, target, target.cache_key)
-        # Ids and whatever no rule knows are all the same to the rules. No segment or rule's word has a slash.
+    def shape(self, plain: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the path with one word for all ids and other segments without a rule."""
         word = self._word_of if self._of_things else self._words.get
-        shape = tuple([word(segment) or ("$/" if segment[:1] == "$" else "/") for segment in plain])
-        plan = self._plans_by_shape.get(method, _NO_PLANS).get(shape, _UNKNOWN)
-        if plan is _UNKNOWN:
-            plan = self._plan_of_shape(method, shape)
-            if len(shape) <= _MAX_SHAPE:
-                _remember(self._plans_by_shape, method, shape, plan)
-        return plan or self._plan_by_path(method, target, target.path)
+        return tuple([word(segment) or ("$/" if segment[:1] == "$" else "/") for segment in plain])
+
+    def known(self, words: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the words that follow a path, with one word for all that have no rule."""
+        word = self._word_of if self._of_things else self._words.get
+        return tuple([each if each in _ANY_SEGMENTS else word(each) or "/" for each in words])
 
     def _word_of(self, segment: str) -> str | None:
         """Return the segment if a rule or a schema has this name."""
         return self._words.get(segment) or (segment if self.things.knows(segment) else None)
 
-    def _plan_of_shape(self, method: str, shape: tuple[str, ...]) -> Plan | None:
-        """None where a rule has a condition on what a segment is."""
-        name = Name(shape, shape)
-        found, above = self.tree.find(name)
-        if any(entry.compiled.parameter_tests for entry in (*found, *above)):
-            return None
-        return self.plan_of_readings(method.upper(), (Reading(CERTAIN, (name,)),))
-
-    def _plan_by_path(self, method: str, target: Target, key: str | None) -> Plan:
-        if key is None or len(key) > MAX_CACHED_PATH:
-            return self.plan_of_readings(method.upper(), target.readings)
-        plan: Plan | None = self._plans_by_path.get(method, _NO_PLANS).get(key)
-        if plan is None:
-            plan = self.plan_of_readings(method.upper(), target.readings)
-            _remember(self._plans_by_path, method, key, plan)
-        return plan
-
-    def plan_of_readings(self, method: str, readings: Iterable[Reading]) -> Plan:
-        """The method in capitals, as rules compare it."""
+    def plan_of_readings(
+        self, method: str, readings: Sequence[Reading], scope: Scope = Scope.ALL, *, hides: bool = False
+    ) -> Plan:
+        """Return the plan for a method, in capitals. With `hides`, a property in the path is hidden, not
+        blocked."""
+        implied = None if self._all_pass else ImpliedOfPlan(self, method, readings)
         lanes: list[Lane] = []
         response_lanes: list[Lane] = []
         override_matters = override_reads_body = False
@@ -214,9 +226,13 @@ class CompiledRuleset:
                     for candidate in candidates
                 )
             concerned = [candidate for candidate in candidates if candidate.entry.compiled.concerns(method)]
+            if hides:
+                concerned = [_hiding(candidate) for candidate in concerned]
+            if scope is Scope.SPELLED_OUT:
+                concerned = [candidate for candidate in concerned if _spelled_out(candidate, reading)]
             importance = importance_of(reading.kind, method)
-            unlikely = importance == "shadow" or reading.kind & UNTAKEN
-            default = NOTHING if unlikely else self._default
+            unlikely = importance == "shadow" or reading.kind & UNTAKEN or scope is not Scope.ALL
+            default = NOTHING if unlikely else self.default
             lanes.append(_lane(importance, concerned, default, on_response=False))
             if any(candidate.entry.compiled.on_response for candidate in concerned):
                 response_lanes.append(_lane(importance, concerned, NOTHING, on_response=True))
@@ -226,10 +242,64 @@ class CompiledRuleset:
             needs_body=override_reads_body or any(step.reads_body for step in _steps(lanes + response_lanes)),
             response_needs_body=any(step.reads_response for step in _steps(response_lanes)),
             override_plan=self._plan_of_override if override_matters else None,
+            implied=implied,
         )
 
     def _plan_of_override(self, method: str, request: RequestFacts) -> Plan:
         return self.plan_of_readings(method, request.target.readings)
+
+    # Implied requests
+
+    def plan_of_search(self, searched: str) -> Plan:
+        """Return the plan of the rules that block or filter what a search finds, whoever owns it."""
+        wanted = SEARCHED.get(searched) or Searched(frozenset((searched, f"{searched}s")))
+        found: dict[int, Candidate] = {}
+        for entry in self._entries():
+            compiled = entry.compiled
+            if (
+                compiled.step.decision.verdict in ("block", "filter")
+                and not compiled.on_response
+                and compiled.concerns("GET")
+                and _is_searched(entry.pattern, wanted)
+            ):
+                found[compiled.index] = Candidate(entry, INDETERMINATE, compiled.step)
+        candidates = [found[index] for index in sorted(found)]
+        lane = _lane("certain", candidates, NOTHING, on_response=False)
+        return Plan([lane], [], needs_body=False, response_needs_body=False, override_plan=None)
+
+    def tests_parameters(self, readings: Sequence[Reading]) -> bool:
+        """Return True if a rule on one of the paths has a condition on a parameter."""
+        for reading in readings:
+            for name in reading.names:
+                found, above, perhaps = self.tree.find_any(name)
+                if any(entry.compiled.parameter_tests for entry in (*found, *above, *perhaps)):
+                    return True
+        return False
+
+    def _entries(self) -> Iterator[Entry]:
+        nodes = [self.tree.root]
+        while nodes:
+            node = nodes.pop()
+            yield from node.ends
+            yield from node.rests
+            nodes += node.words.values()
+            if node.wildcard is not None:
+                nodes.append(node.wildcard)
+
+    def stricter_below(self, name: Name) -> bool:
+        """Return True if a write below the address may be blocked though the address itself is allowed."""
+        rests = [entry for entry in self.tree.find(name)[0] if entry.pattern.rest]
+        for entry in sorted(rests, key=lambda entry: entry.compiled.index):
+            compiled = entry.compiled
+            if compiled.on_response or compiled.step.decision.verdict == "log_only":
+                continue
+            if compiled.step.decision.verdict == "block":
+                return True
+            if not (compiled.step.checks or compiled.parameter_tests or compiled.methods):
+                return False
+        return self.default.verdict == "block"
+
+    # Rules on a path
 
     def candidates(
         self, reading: Reading, method: str, of_names: dict[Name, list[Candidate]]
@@ -273,7 +343,16 @@ class CompiledRuleset:
     def candidates_of_name(self, name: Name, method: str) -> list[Candidate]:
         """Of each pattern that covers the name, or has something to say to what lies below it."""
         candidates: list[Candidate] = []
-        found, above = self.tree.find(name)
+        perhaps: list[Entry] = []
+        if ANY_NAME in name.folded:
+            found, above, perhaps = self.tree.find_any(name)
+        else:
+            found, above = self.tree.find(name)
+        candidates += [
+            Candidate(entry, INDETERMINATE, entry.compiled.step)
+            for entry in perhaps
+            if entry.path_holds(name, method) != NO
+        ]
         for entry in found:
             held = entry.path_holds(name, method)
             compiled = entry.compiled
@@ -289,6 +368,179 @@ class CompiledRuleset:
             if held != NO:
                 candidates.append(Candidate(entry, held, below))
         return candidates
+
+
+class _BodyOf(Enum):
+    """Kinds of bodies that imply other requests."""
+
+    NOTHING = "nothing that matters"
+    ENTITY = "an entity, which may name relations"
+    SUBSCRIPTION = "a subscription"
+    SEARCH = "a search"
+
+
+class ImpliedOfPlan(ImpliedRules):
+    """Finds the requests that requests of one plan imply, and remembers their plans."""
+
+    __slots__ = ("_below", "_body", "_plans", "_readings", "_rules", "needs_no_query")
+
+    def __init__(self, rules: RuleFinder, method: str, readings: Sequence[Reading]) -> None:
+        self._rules = rules
+        self._readings = tuple(readings)
+        self._plans: dict[tuple[str, Scope, Suffix], Plan | None] = {}
+        nodes: list[Node[Entry]] = []
+        names = [_without_delta(name) for reading in readings for name in reading.names]
+        for name in names:
+            for node in rules.tree.nodes_at(name):
+                nodes.append(node)
+                if node.wildcard is not None:
+                    nodes.append(node.wildcard)
+        words = {word for node in nodes for word in node.words if word[:1] != "$"}
+        stricter = {word for node in nodes for word, child in node.words.items() if child.strictness}
+        self._below = Below(words, stricter)
+        self._body = _BodyOf.NOTHING
+        if method in WRITES:
+            self._body = self._kind_of_body(names, any(node.strictness == _REFUSES for node in nodes))
+        self.needs_no_query = self.reads_body or any(
+            brings_relations(name) for reading in readings for name in reading.names
+        )
+
+    @property
+    def reads_body(self) -> bool:
+        return self._body is not _BodyOf.NOTHING
+
+    def _kind_of_body(self, names: Sequence[Name], stricter: bool) -> _BodyOf:
+        if any(map(subscribes, names)):
+            return _BodyOf.SUBSCRIPTION
+        if any(map(searches, names)):
+            return _BodyOf.SEARCH
+        matters = any(
+            not is_stream(name) and (stricter or self._rules.stricter_below(name)) for name in names
+        )
+        return _BodyOf.ENTITY if matters else _BodyOf.NOTHING
+
+    def requests(self, request: RequestFacts) -> Iterator[Implied]:
+        target = request.target
+        yield from implied_by_query(target, self._below)
+        if not self.reads_body or not request.body_known or request.method.upper() not in WRITES:
+            return
+        if self._body is _BodyOf.SUBSCRIPTION:
+            yield from implied_by_subscription(request)
+        elif self._body is _BodyOf.SEARCH:
+            yield from implied_by_search(request)
+        elif self._names_relations(request):
+            yield from implied_by_members(request, self._below)
+
+    def _names_relations(self, request: RequestFacts) -> bool:
+        """Return False if the body surely names none. Raises BodyNeeded and MalformedBody."""
+        if request.has_document:
+            return True
+        if holds_bytes(request.headers):
+            return False
+        if request.unread:
+            raise BodyNeeded
+        if not request.body or not may_imply(request.body, self._below.words):
+            return False
+        if says_json(request.headers):
+            return True
+        try:
+            request.document  # noqa: B018 - whether it is JSON
+        except MalformedBody:
+            return False
+        return True
+
+    def plan(self, way: Way, scope: Scope) -> Plan:
+        rules = self._rules
+        if way.searched:
+            return rules.plan_of_search(way.searched)
+        hides = way.method == "GET" and scope is not Scope.SPELLED_OUT
+        if way.suffix is None:
+            return rules.plan_of_readings(way.method, way.target.readings)
+        suffix = Suffix(tuple([rules.known(name) for name in way.suffix.names]), way.suffix.drops)
+        key = (way.method, scope, suffix)
+        plan: Plan | None = self._plans.get(key, _UNKNOWN)
+        if plan is _UNKNOWN:
+            readings = readings_below(self._readings, suffix)
+            plan = None
+            if not rules.tests_parameters(readings):
+                plan = rules.plan_of_readings(way.method, readings, scope, hides=hides)
+            if len(self._plans) >= _MAX_IMPLIED_PLANS:
+                self._plans.clear()
+            self._plans[key] = plan
+        return plan or rules.plan_of_readings(way.method, way.target.readings, scope, hides=hides)
+
+
+def _without_delta(name: Name) -> Name:
+    if name.folded[-1:] != ("delta",):
+        return name
+    return Name(name.folded[:-1], name.exact[:-1], name.keys)
+
+
+def _hiding(candidate: Candidate) -> Candidate:
+    """Let the rule hide the property at its place in the response."""
+    if not candidate.hides:
+        return candidate
+    decision = Decision("filter", candidate.entry.compiled.rule.id, (), EVERYTHING)
+    return Candidate(candidate.entry, candidate.held, replace(candidate.step, decision=decision))
+
+
+def _spelled_out(candidate: Candidate, reading: Reading) -> bool:
+    """Return True if a rule that blocks or filters names the relation or property in its own words."""
+    if candidate.step.decision.verdict not in ("block", "filter"):
+        return False
+    segments = candidate.entry.pattern.segments
+    starts = [name.relations[0] for name in reading.names if name.relations]
+    return any(segment is not None for segment in segments[min(starts, default=len(segments)) :])
+
+
+def _is_searched(pattern: Pattern, wanted: Searched) -> bool:
+    words = [word for word in pattern.segments if word is not None]
+    if not words or words[-1] not in wanted.words or not wanted.apart.isdisjoint(words):
+        return False
+    return not wanted.among or not wanted.among.isdisjoint(words)
+
+
+class CompiledRuleset:
+    """The plans of a ruleset; each is remembered for all paths of the same shape."""
+
+    def __init__(self, rule_count: int, rules: RuleFinder) -> None:
+        self.rule_count = rule_count
+        self.rules = rules
+        self._plans_by_shape: dict[str, dict[tuple[str, ...], Plan | None]] = {}
+        self._plans_by_path: dict[str, dict[str, Plan]] = {}
+
+    @property
+    def schemas(self) -> Schemas:
+        return self.rules.schemas
+
+    def plan(self, method: str, target: Target) -> Plan:
+        plain = target.plain
+        if plain is None:
+            return self._plan_by_path(method, target, target.cache_key)
+        # No segment or rule's word has a slash.
+        shape = self.rules.shape(plain)
+        plan = self._plans_by_shape.get(method, _NO_PLANS).get(shape, _UNKNOWN)
+        if plan is _UNKNOWN:
+            plan = self._plan_of_shape(method, shape)
+            if len(shape) <= _MAX_SHAPE:
+                _remember(self._plans_by_shape, method, shape, plan)
+        return plan or self._plan_by_path(method, target, target.path)
+
+    def _plan_of_shape(self, method: str, shape: tuple[str, ...]) -> Plan | None:
+        """Return None if a rule has a condition on a parameter: its value is not in the shape."""
+        readings = (Reading(CERTAIN, (Name(shape, shape),)),)
+        if self.rules.tests_parameters(readings):
+            return None
+        return self.rules.plan_of_readings(method.upper(), readings)
+
+    def _plan_by_path(self, method: str, target: Target, key: str | None) -> Plan:
+        if key is None or len(key) > MAX_CACHED_PATH:
+            return self.rules.plan_of_readings(method.upper(), target.readings)
+        plan: Plan | None = self._plans_by_path.get(method, _NO_PLANS).get(key)
+        if plan is None:
+            plan = self.rules.plan_of_readings(method.upper(), target.readings)
+            _remember(self._plans_by_path, method, key, plan)
+        return plan
 
 
 def compile_ruleset(
@@ -310,7 +562,7 @@ def compile_in_slices(
     """Yields after some hundred microseconds of work, so that an event loop can breathe."""
     tree: PathTree[Entry] = PathTree()
     words = {"$value": "$value"}
-    words.update((word, word) for word in OPERATIONS)
+    words.update((word, word) for word in OPERATIONS | TELLING_WORDS)
     things = ThingRules(schemas)
     of_things: dict[int, Entry] = {}
     work = 0
@@ -318,7 +570,8 @@ def compile_in_slices(
         compiled = _compile_rule(index, rule, check_of or compile_part)
         for path in rule.match.path:
             for pattern in parse_pattern(path):
-                tree.add(pattern, Entry(compiled, pattern, key_positions(pattern.segments)))
+                entry = Entry(compiled, pattern, key_positions(pattern.segments))
+                tree.add(pattern, entry, _strictness(rule))
                 words.update((word, word) for word in pattern.segments if word is not None)
         if rule.match.names_things:
             things.add(index, rule.verdict, rule.match, compiled.step.decision.transforms)
@@ -330,7 +583,19 @@ def compile_in_slices(
             work = 0
             yield
     default = Decision(ruleset.default, DEFAULT_RULE_ID, reason="default")
-    return CompiledRuleset(len(ruleset.rules), default, tree, words, schemas, things, of_things)
+    finder = RuleFinder(default, tree, words, schemas, things, of_things)
+    return CompiledRuleset(len(ruleset.rules), finder)
+
+
+# How strict a rule may be with requests that others imply.
+_SHOWS_LESS: Final = 1
+_REFUSES: Final = 2  # writes too
+
+
+def _strictness(rule: Rule) -> int:
+    if rule.verdict == "block" and rule.when == "request":
+        return _REFUSES
+    return _SHOWS_LESS if rule.verdict in ("block", "filter") else 0
 
 
 def _work_of(rule: Rule) -> int:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from proxy.policy.bounded_memo import BoundedMemo, WhenFull
-from proxy.policy.canonical import MalformedTarget
-from proxy.policy.conditions import NO, YES, Check
+from proxy.policy.canonical import MalformedTarget, Target
+from proxy.policy.conditions import INDETERMINATE, NO, YES, Check
 from proxy.policy.facts import BodyNeeded, MalformedBody, RequestFacts, ResponseFacts
+from proxy.policy.implied import FOUND_AT, MAX_IMPLIED, SUMMARY_OF_FOUND, Effect, Implied, Scope, Way
 from proxy.policy.queries import QueryGuard
 from proxy.policy.transforms import Transforms
 from proxy.policy.unsupported_requests import names_method_override
@@ -30,9 +31,10 @@ class Decision:
     rule_id: str
     logged_rule_ids: tuple[str, ...] = ()
     transforms: Transforms | None = None
-    reason: str = "rule"  # rule, default, hiddenProperty, responseRule
+    reason: str = "rule"  # rule, default, hiddenProperty, responseRule, impliedRequest
     # Every rule that took part in the verdict, request rules first, if there was more than one.
     several_rule_ids: tuple[str, ...] = ()
+    implied: str = ""  # the implied request that made the verdict stricter, for people
 
     @property
     def rule_ids(self) -> tuple[str, ...]:
@@ -147,11 +149,38 @@ class Lane:
         return known
 
 
+class ImpliedRules:
+    """Finds the requests that one request implies, and the plans for them."""
+
+    needs_no_query: bool  # a request without a query may imply others
+
+    @property
+    def reads_body(self) -> bool:
+        raise NotImplementedError
+
+    def requests(self, request: RequestFacts) -> Iterator[Implied]:
+        """Raises MalformedTarget, and BodyNeeded if the body is unread and may name some."""
+        raise NotImplementedError
+
+    def plan(self, way: Way, scope: Scope) -> Plan:
+        raise NotImplementedError
+
+
+class ImpliedDecision(NamedTuple):
+    """The verdict on an implied request alone, and its effect on the request."""
+
+    implied: Implied
+    way: Way  # the one that decided
+    alone: Decision
+    effect: Decision | None  # None: it changes nothing
+
+
 class Plan:
     """The rules that concern one method and path."""
 
     __slots__ = (
         "_foreseen",
+        "_implied",
         "_lanes",
         "_only",
         "_override_plan",
@@ -159,6 +188,7 @@ class Plan:
         "_response_logs_request",
         "_response_reads_request",
         "_slash_lanes",
+        "_unseen_lanes",
         "constant",
         "has_response_rules",
         "needs_body",
@@ -175,13 +205,15 @@ class Plan:
         needs_body: bool,
         response_needs_body: bool,
         override_plan: Callable[[str, RequestFacts], Plan] | None,
+        implied: ImpliedRules | None = None,
     ) -> None:
+        self._implied = implied
         self._lanes = tuple(lane for lane in lanes if lane.importance != "slash")
         self._slash_lanes = tuple(lane for lane in lanes if lane.importance == "slash")
         self._response_lanes = tuple(lane for lane in response_lanes if lane.steps)
         self._override_plan = override_plan
         self._only = self._lanes[0] if len(lanes) == 1 and override_plan is None else None
-        self.needs_body = needs_body
+        self.needs_body = needs_body or (implied is not None and implied.reads_body)
         self.has_response_rules = bool(self._response_lanes)
         # What is decided without a look at the request, where nothing has to be known of it later either.
         self.constant: Decision | None = None
@@ -189,6 +221,7 @@ class Plan:
             self.constant = self._only.constant
         self.response_needs_body = response_needs_body
         self._foreseen = tuple(_foreseen(response_lanes))
+        self._unseen_lanes = tuple(_unseen(response_lanes))
         steps = [step for lane in response_lanes for step in lane.steps]
         deciding = [step for step in steps if step.decision.verdict != "log_only"]
         self.response_decides = bool(deciding)
@@ -215,6 +248,8 @@ class Plan:
                 for method in _overriding_methods(request):
                     other = self._override_plan(method, request)._evaluate_as_written(request)
                     decision = _strictest(decision, other)
+        if decision.verdict != "block" and self._may_imply(request.target):
+            decision = self._strictest_with_implied(decision, request)
         for lane in self._foreseen:
             foreseen = lane.evaluate(request)
             if foreseen.reason == "hiddenProperty":
@@ -223,6 +258,43 @@ class Plan:
                 if stricter.rule_id == foreseen.rule_id:
                     stricter = replace(stricter, several_rule_ids=several)
                 decision = stricter
+        return decision
+
+    def _strictest_with_implied(self, decision: Decision, request: RequestFacts) -> Decision:
+        for each in self.implied_decisions(request):
+            if each.effect is not None:
+                decision = _with_implied(decision, each.effect)
+                if decision.verdict == "block":
+                    break
+        return decision
+
+    def decides_without(self, target: Target) -> Decision | None:
+        """Return the verdict if it is known without a look at the request, its query included."""
+        return None if self._may_imply(target) else self.constant
+
+    def _may_imply(self, target: Target) -> bool:
+        if self._implied is None:
+            return False
+        # A path that can be read in several ways may hold a query behind an encoded question mark.
+        return target.query is not None or target.plain is None or self._implied.needs_no_query
+
+    def implied_decisions(self, request: RequestFacts) -> Iterator[ImpliedDecision]:
+        """Evaluate each request that this one implies. Raises as `decide` does."""
+        rules = self._implied
+        if rules is None:
+            return
+        left = [MAX_IMPLIED] if request.implied_left is None else request.implied_left
+        for implied in rules.requests(request):
+            way, alone = _decided_alone(rules, implied, request, left)
+            yield ImpliedDecision(implied, way, alone, _effect_on_request(implied, way, alone))
+
+    def decide_unseen(self, request: RequestFacts) -> Decision:
+        """Return the verdict on a request whose own response is not seen. Raises as `decide` does."""
+        decision = self.decide(request)
+        for lane in self._unseen_lanes:
+            outcome = lane.evaluate(request)
+            if outcome.verdict in ("block", "filter"):
+                decision = _strictest(decision, outcome)
         return decision
 
     def decide_response(self, request: RequestFacts, decision: Decision, response: ResponseFacts) -> Decision:
@@ -284,6 +356,72 @@ def _foreseen(response_lanes: Sequence[Lane]) -> Iterator[Lane]:
             yield Lane(lane.importance, tuple(steps), NOTHING)
 
 
+def _unseen(response_lanes: Sequence[Lane]) -> Iterator[Lane]:
+    """Return response rules for a response that is not seen: conditions on it are indeterminate."""
+    for lane in response_lanes:
+        steps = [
+            replace(step, checks=(_indeterminate,)) if step.asks_response else step
+            for step in lane.steps
+            if step.decision.verdict != "log_only"
+        ]
+        if steps:
+            yield Lane(lane.importance, tuple(steps), NOTHING)
+
+
+def _indeterminate(request: object, response: object) -> int:
+    return INDETERMINATE
+
+
+def _decided_alone(
+    rules: ImpliedRules, implied: Implied, request: RequestFacts, left: list[int]
+) -> tuple[Way, Decision]:
+    """The verdict of the rules that know one of its addresses, or else that of the default."""
+    by_rules: Decision | None = None
+    by_default = NOTHING
+    deciding = implied.ways[0]
+    for way in implied.ways:
+        left[0] -= 1
+        if left[0] < 0:
+            raise MalformedTarget("it implies too many requests")
+        facts = request.implied(way.method, way.target, implied.document)
+        facts.implied_left = left
+        plan = rules.plan(way, implied.scope)
+        decision = plan.decide_unseen(facts) if way.method == "GET" else plan.decide(facts)
+        if decision.reason == "default":
+            by_default = decision
+            continue
+        stricter = decision if by_rules is None else _strictest(by_rules, decision)
+        if by_rules is None or stricter.verdict != by_rules.verdict:
+            deciding = way
+        by_rules = stricter
+    return deciding, by_default if by_rules is None else by_rules
+
+
+def _effect_on_request(implied: Implied, way: Way, alone: Decision) -> Decision | None:
+    verdict, transforms = alone.verdict, None
+    if verdict == "filter":
+        if implied.effect is Effect.CANNOT:
+            verdict = "block"
+        elif implied.effect is Effect.AT_PLACE and alone.transforms is not None:
+            transforms = alone.transforms.at(implied.place)
+            if implied.place == FOUND_AT:  # a summary quotes what was found
+                transforms = transforms.combined(Transforms((SUMMARY_OF_FOUND,)))
+        else:
+            verdict = "allow"
+    if verdict in ("allow", "log_only") and not alone.logged_rule_ids:
+        return None
+    label = f"{implied.cause}: {way.method} {way.target.raw}"
+    return replace(alone, verdict=verdict, transforms=transforms, reason="impliedRequest", implied=label)
+
+
+def _with_implied(decision: Decision, effect: Decision) -> Decision:
+    if effect.verdict not in ("block", "filter"):
+        return _with_logged(decision, effect.logged_rule_ids)
+    several = _rules_of_both(decision, effect) if decision.reason != "default" else effect.several_rule_ids
+    stricter = _strictest(decision, effect)
+    return replace(stricter, several_rule_ids=several, implied=effect.implied)
+
+
 def blocked_by_path(decision: Decision) -> Decision:
     """The decision to apply if the path may name what `decision` hides, which only the response showed."""
     return replace(decision, verdict="block", transforms=None, reason="hiddenProperty")
@@ -336,7 +474,7 @@ def _combined(first: Transforms | None, second: Transforms | None) -> Transforms
 
 
 def _effect(decision: Decision) -> object:
-    """What the client would notice."""
+    """Return the parts of a decision that make a difference to the client."""
     return ("allow" if decision.verdict == "log_only" else decision.verdict), decision.transforms
 
 

@@ -56,6 +56,7 @@ class RequestFacts:
         "body",
         "client_ip",
         "headers",
+        "implied_left",
         "method",
         "now",
         "target",
@@ -82,6 +83,8 @@ class RequestFacts:
         self.now = now
         self.body = body
         self.unread = unread
+        # Of an implied request: how many evaluations are left to the request that came.
+        self.implied_left: list[int] | None = None
         self.wanted_for_the_log = False  # of an unread body: a rule that only logs would like to look at it
         self._looks = looks
         self._document: _Document | None = None
@@ -92,6 +95,29 @@ class RequestFacts:
         if target is self.target:
             return self
         return RequestFacts(self.method, target, self.headers, self.client_ip, self.now)
+
+    def implied(self, method: str, target: Target, document: object = None) -> RequestFacts:
+        """Return the facts of a request that this one implies, as if the same client had sent it alone.
+        `document` is its body."""
+        other = RequestFacts(method, target, self.headers, self.client_ip, self.now, None, self._looks)
+        if document is not None:
+            other.take_document(document)
+        return other
+
+    def take_document(self, document: object) -> None:
+        """Take an object of another request's body for the body."""
+        self._document = _Document(None, self._looks or Looks())
+        self._document.root = document
+
+    @property
+    def body_known(self) -> bool:
+        """Return False if there may be a body of which nothing is known."""
+        return True
+
+    @property
+    def has_document(self) -> bool:
+        """Return True if the body was read already, or is an object of another request's body."""
+        return self._document is not None
 
     @property
     def document(self) -> object:

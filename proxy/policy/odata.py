@@ -127,7 +127,7 @@ class Aliases:
         return value
 
 
-_NO_ALIASES: Final = Aliases({}, 0)
+NO_ALIASES: Final = Aliases({}, 0)
 
 
 def fold(text: str) -> str:
@@ -248,7 +248,7 @@ def _item_by_path(base: str, files: Sequence[str]) -> list[str]:
     values = [
         argument if found is None else found[2] for argument, found in zip(arguments, named, strict=True)
     ]
-    key = ",".join(_value(value, _NO_ALIASES) for value in values)
+    key = ",".join(_value(value, NO_ALIASES) for value in values)
     return [call[1], "/".join([f"{key}:", *files])]
 
 

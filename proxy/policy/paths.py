@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final, Generic, TypeVar
 from urllib.parse import unquote
 
-from proxy.policy.canonical import MalformedTarget, Name, canonicalise
+from proxy.policy.canonical import ANY_NAME, MalformedTarget, Name, canonicalise
 from proxy.policy.odata import qualified_operation
 from proxy.policy.visible import escaped, named, unseen_in
 
@@ -131,6 +131,8 @@ class Node(Generic[T]):
     wildcard: Node[T] | None = None
     ends: list[T] = field(default_factory=list)
     rests: list[T] = field(default_factory=list)
+    # The largest strictness here and below.
+    strictness: int = 0
 
 
 class PathTree(Generic[T]):
@@ -139,9 +141,10 @@ class PathTree(Generic[T]):
     def __init__(self) -> None:
         self.root: Node[T] = Node()
 
-    def add(self, pattern: Pattern, value: T) -> None:
+    def add(self, pattern: Pattern, value: T, strictness: int = 0) -> None:
         node = self.root
         for word in pattern.segments:
+            node.strictness = max(node.strictness, strictness)
             if word is None:
                 if node.wildcard is None:
                     node.wildcard = Node()
@@ -151,6 +154,7 @@ class PathTree(Generic[T]):
                 if below is None:
                     below = node.words[word] = Node()
                 node = below
+        node.strictness = max(node.strictness, strictness)
         (node.rests if pattern.rest else node.ends).append(value)
 
     def find(self, name: Name) -> tuple[list[T], list[T]]:
@@ -175,6 +179,43 @@ class PathTree(Generic[T]):
             found += node.rests
             found += node.ends
         return found, above
+
+    def find_any(self, name: Name) -> tuple[list[T], list[T], list[T]]:
+        """Do the same as `find` for a name with segments ANY_NAME. Values under a word for them come last."""
+        found: list[T] = []
+        perhaps: list[T] = []
+        above: list[T] = []
+        level = [(self.root, False)]
+        for word, exact in zip(name.folded, name.exact, strict=True):
+            below: list[tuple[Node[T], bool]] = []
+            for node, guessed in level:
+                (perhaps if guessed else found).extend(node.rests)
+                if not guessed:
+                    above += node.ends
+                if word == ANY_NAME:
+                    below += [(child, True) for child in node.words.values()]
+                elif word in node.words:
+                    below.append((node.words[word], guessed))
+                if exact is not None and node.wildcard is not None:
+                    below.append((node.wildcard, guessed))
+            level = below
+        for node, guessed in level:
+            (perhaps if guessed else found).extend([*node.rests, *node.ends])
+        return found, above, perhaps
+
+    def nodes_at(self, name: Name) -> list[Node[T]]:
+        """Return the nodes that the name leads to, whichever pattern they belong to."""
+        level = [self.root]
+        for word, exact in zip(name.folded, name.exact, strict=True):
+            below: list[Node[T]] = []
+            for node in level:
+                child = node.words.get(word)
+                if child is not None:
+                    below.append(child)
+                if exact is not None and node.wildcard is not None:
+                    below.append(node.wildcard)
+            level = below
+        return level
 
 
 def take_apart(root: Node[T]) -> Generator[None, None, None]:

@@ -1,9 +1,10 @@
-"""What a filter does to properties, as plain values that combine."""
+"""The transforms of a filter, as plain values that combine."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from proxy.policy.comparison import Condition, condition_text
 from proxy.policy.thing_rows import Things
@@ -84,7 +85,7 @@ class Transforms:
 
     def at(self, place: str) -> Transforms:
         """Return transforms that hide the same of the objects that the property path `place` leads to."""
-        strip = tuple([f"{place}.{path}" for path in self.strip])
+        strip = tuple([f"{place}.{path}" if path else place for path in self.strip])
         within = tuple([(f"{place}.{inner}", allow) for inner, allow in self.within])
         typed = tuple([each.at(place) for each in self.typed])
         keep = tuple([each.at(place) for each in self.keep])
@@ -115,6 +116,9 @@ def strip_name(path: str) -> str:
 def names_within(place: str, allow: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names that an audit event has for the allow list of objects at a place."""
     return tuple([f"{_ALLOW}{place}.{path}" for path in allow or ("",)])
+
+
+EVERYTHING: Final = Transforms(("",))  # hides the objects themselves, once it is said where they are
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,26 @@ class PartlyKnownRequest(RequestFacts):
             masks_secrets=self.masks_secrets,
         )
 
+    @property
+    def body_known(self) -> bool:
+        return "body" not in self.unknown
+
+    def implied(self, method: str, target: Target, document: object = None) -> RequestFacts:
+        other = PartlyKnownRequest(
+            method,
+            target,
+            self.headers,
+            self.client_ip,
+            self.now,
+            None,
+            possible_facts=self.possible_facts,
+            unknown=self.unknown,
+            masks_secrets=self.masks_secrets,
+        )
+        if document is not None:
+            other.take_document(document)
+        return other
+
 
 class PartlyKnownResponse(ResponseFacts):
     __slots__ = ("unknown",)

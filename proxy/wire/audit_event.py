@@ -10,7 +10,7 @@ EVENT_FIELDS: Final = (
     "method", "path", "query", "status", "verdict", "ruleId", "loggedRuleIds", "transforms",
     "upstreamStatus", "durationMs", "upstreamMs", "requestBytes", "responseBytes", "parentRequestId",
     "seq", "reason", "rulesetVersion", "upstreamRequestId", "shadowVerdict", "shadowRuleId",
-    "shadowRulesetVersion", "ruleIds", "traceId",
+    "shadowRulesetVersion", "ruleIds", "traceId", "impliedRequest",
 )  # fmt: skip
 REQUIRED_FIELDS: Final = ("id", "time", "orgId", "method", "path", "status", "verdict")
 VERDICTS: Final = ("allow", "filter", "block", "log_only")
@@ -28,6 +28,7 @@ REASONS: Final = MappingProxyType(
         "default": "no rule matched; the ruleset's default decided",
         "hiddenProperty": "the path or query names a property that a rule hides",
         "responseRule": "a response rule decided, once the upstream had responded",
+        "impliedRequest": "a request that this one implies, by `$expand` or otherwise, was stricter",
         "noRuleset": "the app identity has no ruleset, so everything is blocked",
         # An operator decided, whatever the policy says.
         "stopped": "an operator has stopped the app identity, its organisation or everything",

@@ -557,7 +557,7 @@ async def test_a_body_is_read_only_where_a_verdict_hangs_on_it(tmp_path: Path) -
             (b"bad", 403, "stopped"),
             (b"other", 413, None),
         ):
-            fields = b"X-Kind: %b\r\nContent-Length: 300000\r\n" % kind
+            fields = b"X-Kind: %b\r\nContent-Type: image/png\r\nContent-Length: 300000\r\n" % kind
             body = b"x" * 300_000 if status == 200 else b""
             reply = await proxy.ask(proxy.request("/v1.0/files", "PUT", fields, body))
             assert reply.status == status

@@ -160,7 +160,7 @@ async def test_rules_that_were_replaced_evaluate_what_is_under_way_and_are_then_
     book = await build_rulebook(holding(many_rules(200), 1), Rulebook(), credentials)
     under_way = book.callers["client-1"].rules
     assert under_way is not None
-    root = under_way.tree.root
+    root = under_way.rules.tree.root
     book = await build_rulebook(holding(many_rules(100), 2), book, credentials)
     await asyncio.sleep(0)
     target = canonicalise("/v1.0/r150")
@@ -173,7 +173,7 @@ async def test_rules_that_were_replaced_evaluate_what_is_under_way_and_are_then_
     assert not root.words
     rules = book.callers["client-1"].rules
     assert rules is not None
-    assert rules.tree.find(canonicalise("/v1.0/r50").readings[0].names[0])[0]
+    assert rules.rules.tree.find(canonicalise("/v1.0/r50").readings[0].names[0])[0]
 
 
 async def test_rules_that_did_not_change_are_not_compiled_again() -> None:

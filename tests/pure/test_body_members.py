@@ -149,7 +149,8 @@ def test_a_rule_that_logs_matches_as_an_allow_does(body: object, has_another: bo
     ],
 )
 def test_what_a_list_names(names: str, body: object, allowed: str) -> None:
-    assert verdict(compiled(rule(names)), body) == allowed
+    bind = '- {id: bind, match: {path: ["/v1.0/users/{id}/*/$ref"]}, verdict: allow}'
+    assert verdict(compiled(f"{rule(names)}{bind}\n"), body) == allowed
 
 
 @pytest.mark.parametrize("verdict_", ["allow", "block"])

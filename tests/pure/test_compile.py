@@ -27,7 +27,7 @@ def _many(count: int) -> Ruleset:
 
 def _rules_looked_at(ruleset: Ruleset, target: str) -> list[int]:
     """How many rules the tree hands over for each name of the target."""
-    tree = compile_ruleset(ruleset).tree
+    tree = compile_ruleset(ruleset).rules.tree
     return [len(tree.find(name)[0]) for reading in canonicalise(target).readings for name in reading.names]
 
 
@@ -170,7 +170,7 @@ def test_paths_of_one_shape_are_evaluated_as_each_would_be_alone() -> None:
             target = canonicalise("/" + "/".join(words))
             for method in ("GET", "PATCH"):
                 facts = RequestFacts(method, target, (), "192.0.2.1", 0.0)
-                alone = rules.plan_of_readings(method, target.readings)
+                alone = rules.rules.plan_of_readings(method, target.readings)
                 assert rules.plan(method, target).decide(facts) == alone.decide(facts), target.raw
 
 

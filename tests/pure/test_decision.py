@@ -600,7 +600,6 @@ class TestHiddenProperties:
             '$search="displayName:ada"',
             '$search="displayName:ada" OR ("mail:ada@contoso.com" AND NOT givenName:bob)',
             "$top=5",
-            "$expand=manager",
         ],
     )
     def test_other_queries_pass(self, query: str) -> None:
@@ -822,7 +821,7 @@ rules:
     assert asked == ["condition"]
 
 
-@pytest.mark.parametrize("source", ["header: a", "query: $expand"])
+@pytest.mark.parametrize("source", ["header: a", "query: $top"])
 @pytest.mark.parametrize("verdict_of_rule", ["block", "allow"])
 def test_more_occurrences_than_anybody_sends_hold_perhaps(source: str, verdict_of_rule: str) -> None:
     """Each was looked at, by each condition: one head of 60 KB held up everybody else."""
@@ -832,7 +831,7 @@ def test_more_occurrences_than_anybody_sends_hold_perhaps(source: str, verdict_o
         "block" if verdict_of_rule == "allow" else "allow",
     )
     for count, certain in ((256, True), (257, False)):
-        target = "/m?" + "&".join(["$expand=x"] * count)
+        target = "/m?" + "&".join(["$top=x"] * count)
         held = verdict(by_rule, target, headers=[(b"a", b"x")] * count) == verdict_of_rule
         assert held == (certain or verdict_of_rule == "block")
 

@@ -65,7 +65,7 @@ def test_a_path_is_evaluated_the_same_whatever_came_before_it() -> None:
             canonical._known_readings.entries.clear()
             alone = canonicalise(raw)
             assert alone.readings == target.readings
-            assert found == evaluated(rules.plan_of_readings(method.upper(), alone.readings), facts), (
+            assert found == evaluated(rules.rules.plan_of_readings(method.upper(), alone.readings), facts), (
                 method,
                 raw,
             )

@@ -359,11 +359,19 @@ def test_a_rule_that_another_one_overrides_is_not_listed() -> None:
 
 def test_an_allow_names_the_navigations_that_come_through_it() -> None:
     found = report(
-        '- {id: read, match: {methods: [GET], path: ["/v1.0/users/{id}"]}, verdict: allow}', default="block"
+        '- {id: read, match: {path: ["/v1.0/users/{id}", "/v1.0/users/{id}/*"]}, verdict: allow}',
+        default="block",
     )
     (rule,) = found.rules
     assert {each.navigation for each in rule.passing} == {"drive", "mailFolders", "manager", "memberOf"}
     assert str(rule.passing[0].example).startswith("GET /v1.0/users/id1?$expand=")
+
+
+def test_an_allow_of_a_path_alone_lets_no_navigation_through() -> None:
+    found = report(
+        '- {id: read, match: {methods: [GET], path: ["/v1.0/users/{id}"]}, verdict: allow}', default="block"
+    )
+    assert found.rules == ()
 
 
 def test_an_allow_names_the_rule_that_hides_what_comes_through_it() -> None:
@@ -389,9 +397,9 @@ def test_a_condition_against_expand_lets_nothing_through() -> None:
 
 
 def test_a_filter_that_lists_properties_passes_no_other_navigation() -> None:
-    found = report(
-        PHONES.replace("strip_properties: [mobilePhone]", "allow_properties: [id, manager]"), default="block"
-    )
+    users = PHONES.replace("strip_properties: [mobilePhone]", "allow_properties: [id, manager]")
+    below = '- {id: below, match: {path: ["/v1.0/users/{id}/*"]}, verdict: allow}'
+    found = report(f"{users}\n{below}", default="block")
     assert {each.navigation for each in found.rules[0].passing} == {"manager"}
 
 

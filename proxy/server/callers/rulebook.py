@@ -133,7 +133,7 @@ async def _compile(ruleset: Ruleset, schemas: Schemas) -> CompiledRuleset:
             next(slices)
         except StopIteration as done:
             compiled: CompiledRuleset = done.value
-            weakref.finalize(compiled.tree, _free_in_slices, compiled.tree.root).atexit = False
+            weakref.finalize(compiled.rules.tree, _free_in_slices, compiled.rules.tree.root).atexit = False
             return compiled
         await asyncio.sleep(0)
 

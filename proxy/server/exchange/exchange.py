@@ -178,7 +178,7 @@ class Exchange(ExchangeOwner):
         """Evaluate the request; `body` is None if no rule has to read it."""
         self._try_shadow(body)
         evaluation = self.evaluation
-        constant = evaluation.plan.constant
+        constant = evaluation.plan.decides_without(evaluation.target)
         if constant is not None:
             evaluation.take(constant)
         else:

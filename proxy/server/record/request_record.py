@@ -87,6 +87,7 @@ class PendingEvent:
         "client_ip",
         "client_request_id",
         "evaluated",
+        "implied",
         "logged_rule_ids",
         "method",
         "number",
@@ -136,6 +137,7 @@ class PendingEvent:
         self.rule_id: str | None = None
         self.several_rule_ids: tuple[str, ...] = ()
         self.logged_rule_ids: tuple[str, ...] = ()
+        self.implied = ""  # the implied request that made the verdict stricter
         self.transforms: tuple[str, ...] = ()  # those that removed something from what goes out
         self.trace_id: str | None = None
         self.reason = "internalError"
@@ -191,6 +193,7 @@ class PendingEvent:
         self.logged_rule_ids = decision.logged_rule_ids
         self.several_rule_ids = decision.several_rule_ids
         self.reason = decision.reason
+        self.implied = decision.implied
         if decision.verdict == "block":
             message = f"The request was blocked by rule '{decision.rule_id}'."
             raise Refusal("policyBlocked", message, decision.reason, rule_id=decision.rule_id)
@@ -252,6 +255,7 @@ class PendingEvent:
                 None if shadow is None else (shadow.verdict, shadow.rule_id, shadow.version),
                 self.several_rule_ids,
                 self.trace_id,
+                self.implied or None,
             )
         )
 

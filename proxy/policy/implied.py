@@ -1,0 +1,424 @@
+"""Requests that a request implies: what it expands, names, binds, creates, subscribes to or searches.
+
+Each is evaluated by the same rules as if it came alone. It has several addresses if the path alone does not
+say whether a collection is asked for: `GET /groups?$expand=members` reads `/groups/{any}/members`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from enum import Enum
+from itertools import product
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+from proxy.policy.canonical import (
+    ANY_KEY,
+    ANY_NAME,
+    Name,
+    Reading,
+    Target,
+    canonicalise,
+    fully_decoded,
+)
+from proxy.policy.expansions import Expansion, expansions_of, property_place
+from proxy.policy.facts import MalformedBody, RequestFacts
+from proxy.policy.odata import NO_ALIASES, fold, meanings_of
+from proxy.policy.query_paths import Named, Unresolved
+
+MAX_IMPLIED: Final = 300  # evaluations of implied requests for one request
+MAX_MEMBERS: Final = 400  # members of a body that name relations
+_MAX_DEPTH: Final = 8  # objects within one another in a body
+
+WRITES: Final = frozenset(("POST", "PUT", "PATCH"))
+# A body of bytes binds nothing.
+_STREAMS: Final = frozenset(("content", "$value"))
+_BYTES: Final = re.compile(
+    rb"\s*(?:multipart|image|audio|video)/|\s*text/(?:html|csv|calendar)|"
+    rb"\s*application/(?:octet-stream|pdf|zip|xhtml|vnd\.(?:ms-|openxml))",
+    re.IGNORECASE,
+)
+_NAMING: Final = ("select", "filter", "orderby", "apply", "compute")
+_TARGET_CHARS: Final = "%/?:@!$&'()*+,;=-._~[]"
+
+
+class Searched(NamedTuple):
+    """How to find the rules for a searched type: their patterns end with one of `words`. They contain one of
+    `among`, and none of `apart`."""
+
+    words: frozenset[str]
+    among: frozenset[str] = frozenset()
+    apart: frozenset[str] = frozenset()
+
+
+_CHATS: Final = frozenset(("chats", "channels", "teams"))
+_FILES: Final = frozenset(("drive", "drives", "root"))
+# Microsoft Graph's entityType enumeration.
+SEARCHED: Final[Mapping[str, Searched]] = {
+    "message": Searched(frozenset(("messages",)), apart=_CHATS),
+    "event": Searched(frozenset(("events", "calendarview"))),
+    "drive": Searched(frozenset(("drives", "drive"))),
+    "driveitem": Searched(frozenset(("items", "content", "children", "root")), among=_FILES),
+    "list": Searched(frozenset(("lists",))),
+    "listitem": Searched(frozenset(("items", "fields")), among=frozenset(("lists", "list"))),
+    "site": Searched(frozenset(("sites",))),
+    "chatmessage": Searched(frozenset(("messages", "replies")), among=_CHATS),
+    "person": Searched(frozenset(("people", "users", "contacts"))),
+    "externalitem": Searched(frozenset(("items",)), among=frozenset(("external",))),
+    "acronym": Searched(frozenset(("acronyms",))),
+    "bookmark": Searched(frozenset(("bookmarks",))),
+    "qna": Searched(frozenset(("qnas",))),
+}
+FOUND_AT: Final = "hitsContainers.hits.resource"
+SUMMARY_OF_FOUND: Final = "hitsContainers.hits.summary"
+# Relations that a delta brings unless `$select` says otherwise (Microsoft's "Use delta query").
+_BROUGHT_BY_DELTA: Final[Mapping[str, tuple[str, ...]]] = {
+    "groups": ("members", "owners"),
+    "administrativeunits": ("members",),
+    "directoryroles": ("members",),
+}
+_DELTAS: Final = frozenset([(word,) for word in _BROUGHT_BY_DELTA])
+_SUBSCRIPTIONS: Final = ("subscriptions",)
+_SEARCH: Final = ("search", "query")
+# Words of a path that decide what a request implies.
+TELLING_WORDS: Final = frozenset((*_BROUGHT_BY_DELTA, *_SUBSCRIPTIONS, *_SEARCH, *_STREAMS, "delta"))
+_CONTINUES: Final = ("skiptoken", "deltatoken")
+
+
+class Effect(Enum):
+    """How a filter of an implied request affects the request."""
+
+    AT_PLACE = "hides at the place of the response"
+    NOTHING = "nothing comes back"
+    CANNOT = "nobody can filter what is pushed elsewhere"
+
+
+class Scope(Enum):
+    """The rules that evaluate an implied request."""
+
+    ALL = "every rule, and the default"
+    RULES = "every rule, since only an unlikely reader finds the request"
+    SPELLED_OUT = "rules that spell out what is named"
+
+
+class Suffix(NamedTuple):
+    """The segments that follow the address of the implying request, under each of their names."""
+
+    names: tuple[tuple[str, ...], ...]
+    drops: int = 0  # segments at the end of the base that are left out
+
+
+class Way(NamedTuple):
+    """One request that an implied one may be."""
+
+    method: str
+    target: Target
+    base: Target | None  # the address that `suffix` is added to
+    suffix: Suffix | None
+    searched: str = ""  # the folded name of a type that a search asks for
+
+
+class Implied(NamedTuple):
+    """A request that another one implies, in each way in which it may be meant."""
+
+    cause: str  # such as $expand or members@odata.bind
+    ways: tuple[Way, ...]
+    effect: Effect
+    scope: Scope
+    place: str  # property path in the response
+    document: object = None
+
+
+class Below(NamedTuple):
+    """Names that rules have below the address of a request."""
+
+    words: Set[str]  # that follow it in any rule
+    stricter_words: Set[str]  # that lead to a rule that blocks or filters
+
+
+def implied_by_query(target: Target, below: Below) -> Iterator[Implied]:
+    """Raises MalformedTarget for a query of which nobody can say what it expands."""
+    expanded = target.options.get("expand")
+    if expanded is not None:
+        taken = target.as_taken
+        likely = expanded if "expand" in taken.doubtful else taken.options.get("expand", ())
+        for text in dict.fromkeys(expanded):
+            if text in target.options:
+                continue  # an alias, which is written out as well
+            scope = Scope.ALL if text in likely else Scope.RULES
+            for expansion in expansions_of(text):
+                yield from _expanded(target, expansion, scope)
+    if below.stricter_words:
+        yield from _named(target, below.stricter_words)
+    if target.may_end_in("delta"):
+        yield from _brought_by_delta(target)
+
+
+def _expanded(target: Target, expansion: Expansion, scope: Scope) -> Iterator[Implied]:
+    place = property_place(expansion.path)
+    names = _names_of(expansion.path)
+    options = dict(expansion.options)
+    for level in range(1, expansion.levels + 1):
+        suffixes = tuple(dict.fromkeys([_repeated(names, level, ANY_KEY), _repeated(names, level, None)]))
+        yield _implied_below(
+            target,
+            "$expand",
+            ("GET",),
+            suffixes,
+            ".".join([place] * level) if place else "",
+            Effect.AT_PLACE,
+            scope=scope,
+            options=options,
+        )
+
+
+def _repeated(names: tuple[tuple[str, ...], ...], level: int, key: str | None) -> tuple[tuple[str, ...], ...]:
+    between = () if key is None else (key,)
+    return tuple([(name + between) * (level - 1) + name for name in names])
+
+
+def _names_of(path: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """Return each way to name the segments: a cast may be left out."""
+    parts: list[list[tuple[str, ...]]] = []
+    for segment in path:
+        if segment == "*":
+            parts.append([(ANY_NAME,)])
+        else:
+            meaning = meanings_of(segment, NO_ALIASES)[0]
+            parts.append([tuple([part.folded for part in name]) for name in meaning.names])
+    return tuple([tuple([word for name in choice for word in name]) for choice in product(*parts)])
+
+
+def _implied_below(
+    target: Target,
+    cause: str,
+    methods: tuple[str, ...],
+    suffixes: Iterable[tuple[tuple[str, ...], ...]],
+    place: str,
+    effect: Effect,
+    *,
+    scope: Scope = Scope.ALL,
+    options: Mapping[str, tuple[str, ...]] | None = None,
+    document: object = None,
+) -> Implied:
+    """Return a request below the address, or below any key of it: the path does not show if it has keys."""
+    known = options or {}
+    ways: list[Way] = []
+    drops = 1 if target.may_end_in("delta") else 0
+    for names in suffixes:
+        for suffix in (Suffix(names, drops), Suffix(tuple([(ANY_KEY, *name) for name in names]), drops)):
+            below = _below(target, suffix, known)
+            ways += [Way(method, below, target, suffix) for method in methods]
+    return Implied(cause, tuple(ways), effect, scope, place, document)
+
+
+def _below(target: Target, suffix: Suffix, options: Mapping[str, tuple[str, ...]]) -> Target:
+    path = "/".join([target.path.rstrip("/"), *map(_shown, suffix.names[0])])
+    return Target.implied(path, readings_below(target.readings, suffix), options, target.taken)
+
+
+def readings_below(readings: Iterable[Reading], suffix: Suffix) -> tuple[Reading, ...]:
+    """Return the readings of an address with the segments that follow it."""
+    return tuple(
+        [
+            Reading(
+                reading.kind,
+                tuple([_name_below(name, words, suffix) for name in reading.names for words in suffix.names]),
+                reading.changed_from,
+            )
+            for reading in readings
+        ]
+    )
+
+
+def _shown(word: str) -> str:
+    return {ANY_KEY: "{any}", ANY_NAME: "*"}.get(word, word)
+
+
+def _name_below(name: Name, added: tuple[str, ...], suffix: Suffix) -> Name:
+    if suffix.drops and name.folded[-1:] == ("delta",):
+        name = Name(name.folded[:-1], name.exact[:-1], name.keys)
+    size = len(name.folded)
+    relations = tuple([size + at for at, word in enumerate(added) if word != ANY_KEY])
+    return Name(name.folded + added, name.exact + added, name.keys, relations)
+
+
+def _named(target: Target, words: Set[str]) -> Iterator[Implied]:
+    """Find names in options that a rule spells out. An option that is too long names each such word."""
+    for option in _NAMING:
+        for text in target.options.get(option, ()):
+            lowered = text.lower()
+            if not any(word in lowered for word in words) and text.isascii() and "\\" not in text:
+                continue
+            for path in _paths_in(option, text, words):
+                yield _implied_below(
+                    target,
+                    f"${option}",
+                    ("GET",),
+                    (((path,)),),
+                    ".".join(path),
+                    Effect.AT_PLACE if option == "select" else Effect.NOTHING,
+                    scope=Scope.SPELLED_OUT,
+                )
+
+
+def _paths_in(option: str, text: str, words: Set[str]) -> list[tuple[str, ...]]:
+    named = Named()
+    try:
+        named.add(option, text)
+    except Unresolved:
+        return [(word,) for word in sorted(words) if word in fold(text)]
+    found = {path for path in named.paths if path[0] in words}
+    found.update((word,) for word in (named.loose | named.homonyms) if word in words)
+    return sorted(found)
+
+
+def brings_relations(name: Name) -> bool:
+    """Return True if a delta brings relations that no query names."""
+    return name.folded[-1:] == ("delta",) and name.folded[-2:-1] in _DELTAS
+
+
+def _brought_by_delta(target: Target) -> Iterator[Implied]:
+    """Relations whose changes a delta brings by itself. A token goes on with a request that was evaluated."""
+    options = target.options
+    if "select" in options:
+        wanted = {fold(name.strip()) for text in options["select"] for name in text.split(",")}
+    elif any(name in options for name in _CONTINUES):
+        return
+    else:
+        wanted = None
+    for collection, relations in _BROUGHT_BY_DELTA.items():
+        if not any(name.folded[-2:-1] == (collection,) for each in target.readings for name in each.names):
+            continue
+        for relation in relations:
+            if wanted is None or relation in wanted or "*" in wanted:
+                yield _implied_below(
+                    target, f"{relation}@delta", ("GET",), (((relation,),),), relation, Effect.AT_PLACE
+                )
+
+
+# Bodies
+
+
+def subscribes(name: Name) -> bool:
+    return name.folded[1:] == _SUBSCRIPTIONS
+
+
+def searches(name: Name) -> bool:
+    return name.folded[1:] == _SEARCH
+
+
+def is_stream(name: Name) -> bool:
+    """Return True if a body that is written there is the content of a stream, and names nothing."""
+    return bool(name.folded) and name.folded[-1] in _STREAMS
+
+
+def holds_bytes(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Return True if a body of this type surely holds something else than an entity."""
+    return any(name.lower() == b"content-type" and _BYTES.match(value) is not None for name, value in headers)
+
+
+def says_json(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    return any(name.lower() == b"content-type" and b"json" in value.lower() for name, value in headers)
+
+
+def may_imply(body: bytes, words: Set[str]) -> bool:
+    """Return False if the body surely names no relation, without a look at its structure."""
+    lowered = body.lower()
+    if b"\\u" in lowered or b"odata.bind" in lowered or b"@bind" in lowered or b"@delta" in lowered:
+        return True
+    if b'odata.id"' in lowered or b'"@id"' in lowered or not lowered.isascii():
+        return True
+    text = lowered.decode("ascii")
+    return any(word in text for word in words)
+
+
+def implied_by_members(request: RequestFacts, below: Below) -> Iterator[Implied]:
+    """Find the relations that the members of a written entity bind or create. Raises MalformedBody."""
+    document = request.document
+    if isinstance(document, dict):
+        yield from _Members(request, below).of(document, (), 0)
+
+
+class _Members:
+    """The walk through a body's objects."""
+
+    __slots__ = ("_below", "_left", "_request")
+
+    def __init__(self, request: RequestFacts, below: Below) -> None:
+        self._request = request
+        self._below = below
+        self._left = MAX_MEMBERS
+
+    def of(self, members: Mapping[str, list[object]], path: tuple[str, ...], depth: int) -> Iterator[Implied]:
+        if depth > _MAX_DEPTH:
+            return
+        for name, values in members.items():
+            base, mark, annotation = name.partition("@")
+            for value in values:
+                if mark and base and annotation in ("odata.bind", "bind"):
+                    yield from self._bound((*path, base), value, name)
+                elif isinstance(value, dict | list) and (not mark or annotation.endswith("delta")):
+                    yield from self._within((*path, base), value, name, depth, always=bool(mark))
+
+    def _bound(self, path: tuple[str, ...], value: object, name: str) -> Iterator[Implied]:
+        methods = ("POST",) if isinstance(value, list) else ("PUT", "POST")
+        each = value if isinstance(value, list) else [value]
+        for one in each or [None]:
+            yield from self._implied(name, methods, (*path, "$ref"), {"@odata.id": [one]})
+
+    def _within(
+        self, path: tuple[str, ...], value: object, name: str, depth: int, *, always: bool
+    ) -> Iterator[Implied]:
+        """An object or a list below a name that rules know is created or changed there."""
+        each = value if isinstance(value, list) else [value]
+        method = "POST" if isinstance(value, list) else self._request.method.upper()
+        for one in each:
+            if not isinstance(one, dict):
+                continue
+            if "@odata.id" in one or "@id" in one:
+                methods = ("POST",) if isinstance(value, list) else ("PUT", "POST")
+                yield from self._implied(name, methods, (*path, "$ref"), one)
+            elif always or (path[0] in self._below.words and not path[1:]):
+                yield from self._implied(name, (method,), path, one)  # which implies what is within it
+            else:
+                yield from self.of(one, path, depth + 1)
+
+    def _implied(
+        self, name: str, methods: tuple[str, ...], path: tuple[str, ...], document: object
+    ) -> Iterator[Implied]:
+        self._left -= 1
+        if self._left < 0:
+            raise MalformedBody("it names too many relations")
+        target = self._request.target
+        yield _implied_below(target, name, methods, (((path,)),), "", Effect.NOTHING, document=document)
+
+
+def implied_by_subscription(request: RequestFacts) -> Iterator[Implied]:
+    """Return the read that a subscription stands for. Raises MalformedBody and MalformedTarget."""
+    pushes = any(value not in (False, None, "false") for value in request.values(("includeresourcedata",)))
+    for value in request.values(("resource",)):
+        if not isinstance(value, str):
+            continue
+        way = Way("GET", canonicalise(_address(value, request.target), request.target.taken), None, None)
+        yield Implied("resource", (way,), Effect.CANNOT if pushes else Effect.NOTHING, Scope.ALL, "")
+
+
+def _address(resource: str, target: Target) -> str:
+    text = resource.strip()
+    if "://" in text.partition("?")[0] or text.startswith("//"):
+        raise MalformedBody("its resource is an absolute address; write it without the host")
+    address = quote(text.lstrip("/"), safe=_TARGET_CHARS)
+    version = target.readings[0].names[0].folded[0]
+    if fully_decoded(address).lower().startswith((f"{version}/", "v1.0/", "beta/")):
+        return f"/{address}"
+    return f"/{version}/{address}"
+
+
+def implied_by_search(request: RequestFacts) -> Iterator[Implied]:
+    """A read of each type that a search asks for. Raises MalformedBody."""
+    for value in request.values(("requests", "entitytypes")):
+        if isinstance(value, str):
+            way = Way("GET", request.target, None, None, fold(value))
+            yield Implied(f"entityTypes {value}", (way,), Effect.AT_PLACE, Scope.SPELLED_OUT, FOUND_AT)
