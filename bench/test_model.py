@@ -15,6 +15,10 @@ from controlplane.model.flat_form import encode
 from controlplane.model.metadata import Schema, parse
 from proxy.policy.reached import INDETERMINATE, reaches
 from proxy.policy.resource_model import ResourceModel, digest_of
+from proxy.policy.ruleset import Ruleset
+from proxy.rules.schemas import load_models, schemas_of
+from proxy.rules.snapshot import Snapshot, SnapshotRuleset, read_snapshot, write_snapshot
+from proxy.wire.packed_schema import pack, unpack
 
 SCHEMA: Final = os.environ.get("SCHEMA")
 MOST_BYTES: Final = 2 * 1024 * 1024  # memory of a loaded schema in each worker
@@ -65,6 +69,53 @@ def test_memory(flat: bytes) -> None:
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert model.types
+    assert taken < MOST_BYTES
+
+
+def test_unpack(benchmark: BenchmarkFixture, flat: bytes) -> None:
+    assert benchmark(unpack, pack(flat)) == flat
+
+
+def snapshot_of(flat: bytes, rulesets: int) -> Snapshot:
+    """Return a snapshot whose rulesets all name one schema."""
+    digest = digest_of(flat)
+    return Snapshot(
+        version="v1",
+        generated_at="2026-11-21T04:25:58.123Z",
+        generation=1,
+        synced_at=1_700_000_000.0,
+        etag=None,
+        proxy_id=None,
+        sync_interval_seconds=None,
+        orgs={"o1": "Contoso"},
+        apps=(),
+        rulesets=tuple(
+            SnapshotRuleset(f"r{n}", "o1", "hr", 1, "d", Ruleset("hr"), {"/v1.0": digest})
+            for n in range(rulesets)
+        ),
+        schemas={digest: pack(flat)},
+    )
+
+
+def test_snapshot_with_its_schema(benchmark: BenchmarkFixture, flat: bytes, tmp_path: Path) -> None:
+    """Measure the work of a worker at a start: read the snapshot and load its schema."""
+    path = tmp_path / "snapshot.json"
+    write_snapshot(path, snapshot_of(flat, 1))
+
+    def started() -> int:
+        return len(load_models(read_snapshot(path), {}))
+
+    assert benchmark(started) == 1
+
+
+def test_memory_of_rulesets_that_share_a_schema(flat: bytes) -> None:
+    snapshot = snapshot_of(flat, 100)
+    tracemalloc.start()
+    models = load_models(snapshot, {})
+    schemas = [schemas_of(each.schemas, models) for each in snapshot.rulesets]
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len({id(each.models[0]) for each in schemas}) == 1
     assert taken < MOST_BYTES
 
 
