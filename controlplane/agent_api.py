@@ -47,8 +47,10 @@ from proxy.wire.audit_event import rfc3339
 from proxy.wire.models import (
     AUDIT_PATH,
     HEARTBEAT_PATH,
+    HELD_SCHEMAS_HEADER,
     MAX_BATCH_BYTES,
     METRICS_PATH,
+    MOST_HELD_SCHEMAS,
     SYNC_PATH,
     AuditAnswer,
     ReportResponse,
@@ -212,7 +214,8 @@ class AgentApi:
         if isinstance(content, str):
             status, body, version = 304, b"", content
         else:
-            status, body, version = 200, self._sync_body(signed.proxy.proxy_id, content), content.version
+            body = self._sync_body(signed.proxy.proxy_id, content, _held_schemas(request))
+            status, version = 200, content.version
         headers = {
             # Weak: a response of the same version differs in generatedAt.
             "ETag": f'W/"{version}"',
@@ -223,7 +226,7 @@ class AgentApi:
             return web.Response(status=304, headers=headers)
         return web.Response(body=body, content_type="application/json", headers=headers)
 
-    def _sync_body(self, proxy_id: str, content: SyncContent) -> bytes:
+    def _sync_body(self, proxy_id: str, content: SyncContent, held: frozenset[str]) -> bytes:
         stops = _stops(content)
         response = SyncAnswer(
             version=content.version,
@@ -254,7 +257,8 @@ class AgentApi:
                 sync_interval_seconds=self._sync_interval_seconds, proxy_id=proxy_id, proves_unchanged=True
             ),
             stops=stops if content.stops else msgspec.UNSET,
-            schemas=dict(content.packed) or msgspec.UNSET,
+            schemas={digest: content.packed[digest] for digest in content.packed if digest not in held}
+            or msgspec.UNSET,
         )
         return msgspec.json.encode(response)
 
@@ -369,6 +373,12 @@ def _versions(request: web.Request) -> list[str]:
     """The versions that If-None-Match names."""
     tags = ",".join(request.headers.getall("If-None-Match", ())).split(",")
     return [tag.strip(" \t").removeprefix("W/").strip('"') for tag in tags]
+
+
+def _held_schemas(request: web.Request) -> frozenset[str]:
+    """Return the digests of the schemas that the proxy has."""
+    named = ",".join(request.headers.getall(HELD_SCHEMAS_HEADER, ())).split(",", MOST_HELD_SCHEMAS)
+    return frozenset(each.strip(" \t") for each in named)
 
 
 def _too_large(cap: int) -> Refused:

@@ -15,7 +15,15 @@ from controlplane.ingest import Batch
 from controlplane.operations.operation import Operation, Request, Stream
 from controlplane.operations.table import OPERATIONS, STREAMS
 from controlplane.reports import Heartbeat, Metrics
-from proxy.wire.models import AUDIT_PATH, HEARTBEAT_PATH, METRICS_PATH, SYNC_PATH, AuditAnswer, SyncAnswer
+from proxy.wire.models import (
+    AUDIT_PATH,
+    HEARTBEAT_PATH,
+    HELD_SCHEMAS_HEADER,
+    METRICS_PATH,
+    SYNC_PATH,
+    AuditAnswer,
+    SyncAnswer,
+)
 from proxy.wire.signing import API_KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER
 
 ROOT: Final = "/admin/v1"
@@ -232,7 +240,10 @@ def _agent_api(schemas: _Schemas) -> dict[str, _Json]:
         "audit", "Store a batch of audit events, once.", AuditAnswer, schemas, body=Batch, success=202
     )
     sync = _signed("sync", "The organisations, apps and rulesets of this proxy.", SyncAnswer, schemas)
-    sync["parameters"] = [_parameter("If-None-Match", "header", _TEXT, False)]
+    sync["parameters"] = [
+        _parameter("If-None-Match", "header", _TEXT, False),
+        _parameter(HELD_SCHEMAS_HEADER, "header", _TEXT, False),
+    ]
     sync["responses"]["304"] = {"description": "The version that If-None-Match names is the newest."}
     return {
         SYNC_PATH: {"get": sync},

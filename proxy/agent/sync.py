@@ -36,7 +36,7 @@ from proxy.rules.snapshot import (
     write_snapshot,
 )
 from proxy.rules.stops import NOTHING_STOPPED, Stops
-from proxy.wire.models import Check, SyncAnswer, SyncRuleset
+from proxy.wire.models import HELD_SCHEMAS_HEADER, MOST_HELD_SCHEMAS, Check, SyncAnswer, SyncRuleset
 
 log = logging.getLogger(__name__)
 
@@ -240,6 +240,8 @@ class Sync:
         headers = {"Accept": "application/json"}
         if held is not None and held.etag is not None:
             headers["If-None-Match"] = held.etag
+        if held is not None and held.schemas:
+            headers[HELD_SCHEMAS_HEADER] = ",".join(sorted(held.schemas)[:MOST_HELD_SCHEMAS])
         response = await self._control_plane.get(self._url, headers, max_bytes=_MAX_BODY)
         return held, response
 
@@ -395,6 +397,7 @@ class Sync:
         try:
             load_models(snapshot, {})
         except SnapshotDamaged as error:
+            self._ask_whole = True  # the request may have named a schema that the response left out
             raise SyncRefused(str(error)) from None
 
     def _readable(self, delivered: tuple[SyncRuleset, ...]) -> _Readable:

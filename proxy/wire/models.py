@@ -10,6 +10,11 @@ HEARTBEAT_PATH: Final = "/api/v1/agent/heartbeat"
 AUDIT_PATH: Final = "/api/v1/agent/audit"
 METRICS_PATH: Final = "/api/v1/agent/metrics"
 
+HELD_SCHEMAS_HEADER: Final = "X-Held-Schemas"
+"""Digests of the schemas that a proxy has, in a request of sync. The response leaves their bytes out. A proxy
+that finds one missing all the same asks again without the header."""
+MOST_HELD_SCHEMAS: Final = 64  # digests that the header names
+
 MAX_BATCH_BYTES: Final = 5 * 1024 * 1024
 
 # Unknown members are ignored on purpose: a contract may be extended, and an older proxy must go on.
@@ -68,7 +73,7 @@ class SyncAnswer(msgspec.Struct, frozen=True, rename="camel"):
     rulesets: tuple[SyncRuleset, ...]
     metadata: SyncMetadata = SyncMetadata()
     stops: SyncStops | msgspec.UnsetType = msgspec.UNSET  # left out where nothing is stopped
-    # Deflated schemas by their digest, as base64 in JSON: each that a ruleset names.
+    # Deflated schemas by their digest, as base64 in JSON: each that a ruleset names and the proxy lacks.
     schemas: dict[str, bytes] | msgspec.UnsetType = msgspec.UNSET
 
 

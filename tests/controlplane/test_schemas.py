@@ -197,6 +197,26 @@ async def test_a_proxy_is_sent_the_schemas_that_its_rulesets_name(plane: Plane, 
     assert (await proxy.sync(response.headers["ETag"])).status == 304
 
 
+async def test_a_proxy_is_not_sent_a_schema_that_it_has(plane: Plane, proxy: ProxyClient) -> None:
+    (org,) = proxy.org_ids
+    for each in (ONE, schema("b", root="/beta")):
+        await plane.store.add_schema([org], each)
+    named = (await plane.store.current_schemas(org)).digests
+    ruleset = Ruleset("r1", org, "hr", 1, 1, 1)
+    await plane.store.apply_ruleset(ruleset, RULESET.format(name="hr"), None, None, named)
+    for held, sent in (
+        (ONE.digest, [schema("b").digest]),
+        (f"{schema('b').digest} , {ONE.digest}", []),
+        (f"x,,{ONE.digest[:-1]}", sorted(named.values())),
+        (",".join(["x"] * 1000) + f",{ONE.digest}", sorted(named.values())),
+    ):
+        headers = proxy.headers(b"")
+        headers["X-Held-Schemas"] = held
+        content = (await proxy.send("/api/v1/agent/sync", headers=headers)).json
+        assert sorted(content.get("schemas", {})) == sent
+        assert content["rulesets"][0]["schemas"] == named
+
+
 async def test_a_fetched_schema_changes_nothing_for_proxies(plane: Plane, proxy: ProxyClient) -> None:
     (org,) = proxy.org_ids
     await plane.store.add_schema([org], ONE)

@@ -96,6 +96,41 @@ async def test_a_schema_that_is_missing_or_damaged_leaves_all_rules_as_they_are(
     assert announced == [("v1", True), ("v3", True)]
 
 
+async def test_a_schema_comes_once(tmp_path: Path, control: FakeControlPlane) -> None:
+    """The request names the schemas that the proxy has, and the response leaves their bytes out."""
+    cache = tmp_path / "snapshot.json"
+    async with syncing(control, cache, Announcements()) as sync:
+        control.sync_body = delivering({"/v1.0": DIGEST}, {DIGEST: pack(FLAT)})
+        assert await sync.once()
+        control.sync_body = delivering(
+            {"/v1.0": DIGEST, "/beta": OTHER}, {OTHER: pack(OTHER_FLAT)}, version="v3"
+        )
+        assert await sync.once()
+        assert read_snapshot(cache).schemas == {DIGEST: pack(FLAT), OTHER: pack(OTHER_FLAT)}
+        control.sync_body = delivering({"/beta": OTHER}, None, version="v4")
+        assert await sync.once()
+        assert read_snapshot(cache).schemas == {OTHER: pack(OTHER_FLAT)}
+    named = [request.value("X-Held-Schemas") for request in control.sync_requests]
+    assert named == ["", DIGEST, ",".join(sorted((DIGEST, OTHER)))]
+
+
+async def test_a_schema_that_was_left_out_is_asked_for(tmp_path: Path, control: FakeControlPlane) -> None:
+    """As by a header that somebody on the way changed: it is not signed."""
+    cache = tmp_path / "snapshot.json"
+    async with syncing(control, cache, Announcements()) as sync:
+        control.sync_body = delivering({"/v1.0": DIGEST}, {DIGEST: pack(FLAT)})
+        assert await sync.once()
+        control.sync_body = delivering({"/v1.0": OTHER}, None, version="v3")
+        assert not await sync.once()
+        control.sync_body = delivering({"/v1.0": OTHER}, {OTHER: pack(OTHER_FLAT)}, version="v3")
+        assert await sync.once()
+    asked = [
+        (request.value("X-Held-Schemas"), request.value("If-None-Match")) for request in control.sync_requests
+    ]
+    assert asked[1][0] == DIGEST
+    assert asked[2] == ("", "")
+
+
 async def test_a_missing_schema_delays_no_stop(tmp_path: Path, control: FakeControlPlane) -> None:
     cache = tmp_path / "snapshot.json"
     async with syncing(control, cache, Announcements()) as sync:
