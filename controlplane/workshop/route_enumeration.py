@@ -61,11 +61,15 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One way to a thing. `template` names it for people; each of the examples uses it."""
+    """One way to a thing. `template` names it for people; each of the examples uses it.
+
+    `place` is the property path that leads to the thing in the response, if the response is not the thing.
+    """
 
     kind: RouteKind
     template: str
     examples: tuple[Example, ...]
+    place: str = ""
 
 
 class RouteEnumeration:
@@ -291,7 +295,9 @@ def _with_query(kind: RouteKind, prefix: tuple[str, ...], segments: tuple[str, .
     """Return a query of an object; if the object is one of a collection, of the collection too."""
     asked = [segments, segments[:-1]] if segments[-1] == KEY else [segments]
     targets = [f"{_example('GET', prefix, each).target}?{query}" for each in asked]
-    return Route(kind, f"{_template(segments)}?{query}", tuple(Example("GET", each) for each in targets))
+    examples = tuple(Example("GET", each) for each in targets)
+    place = query.partition("=")[2] if kind is RouteKind.EXPAND else ""
+    return Route(kind, f"{_template(segments)}?{query}", examples, place)
 
 
 def _template(segments: tuple[str, ...]) -> str:

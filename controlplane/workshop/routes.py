@@ -227,7 +227,9 @@ class _Examination:
     def _open(self, route: Route, rule: Rule, compiled: CompiledRuleset) -> OpenRoute | None:
         for example in route.examples:
             decision = self._decided(example, compiled)
-            if decision is not None and not self._is_as_strict(rule, decision, example, compiled):
+            if decision is not None and not self._is_as_strict(
+                rule, decision, example, compiled, route.place
+            ):
                 return OpenRoute(route.kind, route.template, example, decision.verdict, decision.rule_id)
         return None
 
@@ -241,16 +243,20 @@ class _Examination:
         except MalformedTarget:
             return None
 
+    @staticmethod
     def _is_as_strict(
-        self, rule: Rule, decision: Decision, example: Example, compiled: CompiledRuleset
+        rule: Rule, decision: Decision, example: Example, compiled: CompiledRuleset, place: str = ""
     ) -> bool:
+        """Return True if the decision hides the thing as the rule does. `place` leads to it."""
         if decision.verdict == "block":
             return True
         if rule.when == "response":
             return rule.id in _response_rules(example, compiled)
         if rule.verdict != "filter" or decision.verdict != "filter" or decision.transforms is None:
             return False
-        return rule.transforms is None or _hides_as_much(decision.transforms, rule.transforms)
+        if rule.match.names_things:
+            return rule.id in decision.rule_ids  # it filters each object of the thing, wherever it lies
+        return rule.transforms is None or _hides_at(decision.transforms, rule.transforms, place)
 
     def _closing_match(self, things: list[Thing]) -> str:
         """Return the matches of a rule that close all routes to the things, or nothing without a schema."""
@@ -327,6 +333,19 @@ def _response_rules(example: Example, compiled: CompiledRuleset) -> set[str]:
         for candidate in compiled.rules.candidates(reading, example.method, {})
         if candidate.entry.compiled.on_response and candidate.entry.compiled.concerns(example.method)
     }
+
+
+def _hides_at(found: Transforms, wanted: Transforms, place: str) -> bool:
+    """Return True if `found` hides all that `wanted` hides of the objects at the property path."""
+    if any(_hides_as_much(Transforms(each.strip, each.allow), wanted) for each in found.typed):
+        return True
+    if not place:
+        return _hides_as_much(found, wanted)
+    if not _shows(found, place):
+        return True
+    strip = tuple(path[len(place) + 1 :] for path in found.strip if path.startswith(f"{place}."))
+    allow = next((listed for where, listed in found.within if where == place), None)
+    return _hides_as_much(Transforms(strip, allow), wanted)
 
 
 def _hides_as_much(found: Transforms, wanted: Transforms) -> bool:

@@ -52,7 +52,7 @@ def routes_by_path(named: NamedThing, methods: frozenset[str]) -> Iterator[Route
     owners = [owner, owner.rpartition("/")[0]] if address[last - 1] == SAMPLE_ID else [owner]
     if reads:
         examples = tuple(Example("GET", f"{start}{each}?$expand={name}") for each in owners)
-        yield Route(RouteKind.EXPAND, f"{_shown(owner)}?$expand={name}", examples)
+        yield Route(RouteKind.EXPAND, f"{_shown(owner)}?$expand={name}", examples, name)
     if writes and len(owners) > 1:
         yield _posted(RouteKind.DEEP_INSERT, start, owners[1], name, {name: [{}]})
 

@@ -471,3 +471,26 @@ def test_without_a_schema_the_path_itself_shows_routes() -> None:
     found = routes_of(ruleset, None)
     assert {"/me/mailboxSettings", "/beta/users/{id}/mailboxSettings"} <= opened(found)
     assert found.rules[0].things == ("/users/{id}/mailboxSettings",)
+
+
+def test_an_expanded_object_is_closed_if_the_filter_reaches_its_place() -> None:
+    below = PHONES.replace('"/v1.0/users/{id}"', '"/v1.0/users/{id}", "/v1.0/users/{id}/manager"')
+    assert "/users/{id}?$expand=manager" in opened(report(PHONES))
+    assert "/users/{id}?$expand=manager" not in opened(report(below))
+    listed = below.replace("strip_properties: [mobilePhone]", "allow_properties: [id, manager]")
+    assert "/users/{id}?$expand=manager" not in opened(report(listed))
+
+
+def test_a_filter_of_a_type_is_closed_wherever_its_objects_lie() -> None:
+    found = report(PHONES.replace('path: [/v1.0/users, "/v1.0/users/{id}"]', "resource: [user]"))
+    (rule,) = found.rules
+    assert rule.things == ("user",)
+    assert [each for each in rule.open if each.kind in (RouteKind.PATH, RouteKind.EXPAND)] == []
+
+
+def test_a_filter_of_a_type_closes_the_routes_of_a_rule_by_path() -> None:
+    typed = PHONES.replace("id: phones", "id: typed").replace(
+        'path: [/v1.0/users, "/v1.0/users/{id}"]', "resource: [user]"
+    )
+    assert "/me" in opened(report(PHONES))
+    assert "/me" not in opened(report(PHONES + typed))
