@@ -82,7 +82,7 @@ def other_members(request: RequestFacts, listed: Listed) -> Iterator[str]:
                 inner = level.inner.get(name)
                 path = f"{place}.{name}" if place else str(name)
                 if inner is None:
-                    if not _is_type(str(name), level):
+                    if not _is_type(str(name), occurrences, level):
                         yield path
                 elif not inner.whole:
                     waiting.extend([(each, inner, path) for each in occurrences])
@@ -92,7 +92,9 @@ def other_members(request: RequestFacts, listed: Listed) -> Iterator[str]:
             yield _NO_OBJECT
 
 
-def _is_type(name: str, level: Listed) -> bool:
+def _is_type(name: str, occurrences: list[object], level: Listed) -> bool:
     """Return True if the member says the type of its object or of a listed member."""
     base, at, annotation = name.partition("@")
-    return at == "@" and annotation in _TYPES and (not base or base in level.inner)
+    if at != "@" or annotation not in _TYPES or not all(isinstance(each, str) for each in occurrences):
+        return False
+    return not base or base in level.inner

@@ -106,6 +106,7 @@ def meaning_of_request(
         body_held=False,
         replaced_length=None,
         whole=False,
+        unconditional=False,
         read=True,
     )
     several_ids = sum(name.lower() == b"client-request-id" for name, _ in parsed.headers) >= TWO_IDS

@@ -183,12 +183,21 @@ async def test_what_tells_of_other_items_does_not_reach_the_upstream(
         assert proxy.upstream.received == []
 
 
-async def test_an_object_that_has_not_changed_may_be_one_that_is_not_kept(tmp_path: Path) -> None:
+async def test_a_condition_on_changes_does_not_reach_the_upstream_with_a_read(tmp_path: Path) -> None:
+    """What has not changed would come without the object, and reveal one that is not kept."""
     unchanged = b'HTTP/1.1 304 Not Modified\r\nETag: "1"\r\n\r\n'
-    async with data_path(responding(unchanged), tmp_path, GUESTS) as proxy:
-        reply = await proxy.ask(proxy.request("/v1.0/users/1", "GET", b"If-None-Match: *\r\n"))
-        assert reply.status == 502
-        assert reply.json()["error"]["code"] == "filterFailed"
+    fields = b'If-None-Match: "1"\r\nAccept: a/b\r\nIf-Modified-Since: Thu, 01 Jan 2026 00:00:00 GMT\r\n'
+    async with data_path(responding(ok(GUEST), NO_CONTENT, unchanged), tmp_path, GUESTS) as proxy:
+        assert (await proxy.ask(proxy.request("/v1.0/users/2", "GET", fields))).status == 200
+        write = proxy.request("/v1.0/users/2", "PATCH", b"If-None-Match: *\r\n" + JSON % 2)
+        assert (await proxy.ask(write, b"{}")).status == 204
+        reply = await proxy.ask(proxy.request("/v1.0/users/1"))
+        assert (reply.status, reply.json()["error"]["code"]) == (502, "filterFailed")
+        sent = b"".join(bytes(received) for received in proxy.upstream.received)
+    read, written = sent.split(b"PATCH ")
+    assert b"\r\nIf-" not in read
+    assert b"\r\nAccept: a/b\r\n" in read
+    assert b"\r\nIf-None-Match: *\r\n" in written
 
 
 async def test_items_of_the_responses_within_a_batch(tmp_path: Path) -> None:

@@ -240,8 +240,12 @@ class Exchange(ExchangeOwner):
             body_held=body.kept,
             replaced_length=body.replaced_length,
             whole=self.head.fields.ranged and self.evaluation.may_change_response,
+            unconditional=self.head.fields.conditional and self._reads_items(),
             read=(context.rewrite_links or self.batch is not None or self.evaluation.may_change_response),
         )
+
+    def _reads_items(self) -> bool:
+        return self.pending.method in ("GET", "HEAD") and self.evaluation.keeps_items
 
     def forward(self) -> None:
         self.phase = _CALLING

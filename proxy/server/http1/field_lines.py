@@ -36,6 +36,7 @@ BODY_DIGEST: Final = 15
 FORWARDED_FOR: Final = 16
 RANGE: Final = 17
 TRACEPARENT: Final = 18
+CONDITIONAL: Final = 19
 
 _KIND_OF: Final[dict[bytes, int]] = {
     b"keep-alive": HOP_BY_HOP,
@@ -69,6 +70,8 @@ _KIND_OF: Final[dict[bytes, int]] = {
     b"range": RANGE,
     b"if-range": RANGE,
     b"traceparent": TRACEPARENT,
+    b"if-none-match": CONDITIONAL,
+    b"if-modified-since": CONDITIONAL,
 }
 
 _OF_ONE_CONNECTION: Final = frozenset({HOP_BY_HOP, CONNECTION, TRANSFER_ENCODING})

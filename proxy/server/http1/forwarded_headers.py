@@ -13,6 +13,7 @@ from proxy.server.http1.field_lines import (
     ACCEPT_ENCODING,
     AUTHORIZATION,
     BODY_DIGEST,
+    CONDITIONAL,
     CONTENT_ENCODING,
     CONTENT_LENGTH,
     EXPECT,
@@ -37,6 +38,7 @@ def head_for_upstream(
     body_held: bool,
     replaced_length: int | None,
     whole: bool,
+    unconditional: bool,
     read: bool,
 ) -> bytes:
     """The application's head with Host and Authorization replaced and hop-by-hop fields dropped.
@@ -44,8 +46,8 @@ def head_for_upstream(
     `body_held` says that the whole body is here, so that nobody needs to be told to go on with it;
     `replaced_length` is the size of another, uncoded body that goes up instead; `whole` says that the
     response is to be whole, whatever part of it the application asks for (RFC 9110 §14.2 lets any server
-    ignore that); `read` that it may have to be read here, and so must not come in a coding that we can't
-    undo."""
+    ignore that); `unconditional` that it is to come although nothing has changed; `read` that it may have to
+    be read here, and so must not come in a coding that we can't undo."""
     fields = head.fields
     form = fields.upstream_form
     if (
@@ -55,11 +57,19 @@ def head_for_upstream(
         or form.read is not read
         or replaced_length is not None
         or whole
+        or unconditional
     ):
         form = _upstream_form(
-            fields, host, authorization, readable_codings if read else None, body_held, replaced_length, whole
+            fields,
+            host,
+            authorization,
+            readable_codings if read else None,
+            body_held,
+            replaced_length,
+            whole,
+            unconditional,
         )
-        if replaced_length is None and not whole and not fields.expect_continue:
+        if replaced_length is None and not (whole or unconditional or fields.expect_continue):
             fields.upstream_form = form
     if form.id_between:
         return b"".join((head.request_line, form.before, head.client_request_id or b"", form.after))
@@ -74,6 +84,7 @@ def _upstream_form(
     body_held: bool,
     replaced_length: int | None,
     whole: bool,
+    unconditional: bool,
 ) -> UpstreamForm:
     before = b""
     id_between = False
@@ -96,7 +107,11 @@ def _upstream_form(
             line = b"%b: %b\r\n" % (field.name, readable_codings(field.value))
         elif kind == EXPECT and (body_held or not fields.expect_continue):
             continue  # responded already; or HTTP/1.0's, which means nothing (RFC 9110 §10.1.1)
-        elif (kind in _OF_THE_BODY and replaced_length is not None) or (kind == RANGE and whole):
+        elif (
+            (kind in _OF_THE_BODY and replaced_length is not None)
+            or (kind == RANGE and whole)
+            or (kind == CONDITIONAL and unconditional)
+        ):
             continue
         if at == fields.id_at:
             before = b"%b%b: " % (b"".join(lines), field.name)

@@ -21,6 +21,7 @@ from proxy.server.http1.body_reader import CHUNKED
 from proxy.server.http1.field_lines import (
     AUTHORIZATION,
     CLIENT_REQUEST_ID,
+    CONDITIONAL,
     CONNECTION,
     CONTENT_ENCODING,
     CONTENT_LENGTH,
@@ -72,6 +73,7 @@ class RequestFields:
     __slots__ = (
         "authorization",
         "client_request_id",
+        "conditional",
         "content_encoding",
         "content_type",
         "expect_continue",
@@ -105,6 +107,7 @@ class RequestFields:
         self.method_override: bytes | None = None
         self.forwarded_for: bytes | None = None
         self.traceparent: bytes | None = None  # empty, and so invalid, if there are several
+        self.conditional = False  # a response may say that nothing has changed
         self.ranged = False  # a part of the response is asked for
         self.listed: frozenset[bytes] = frozenset()
         self.layout: Layout | None = None  # of the last such head, if it is remembered
@@ -306,6 +309,8 @@ def _check_fields(fields: RequestFields, *, http10: bool) -> None:  # noqa: C901
             fields.client_request_id = value
         elif kind == RANGE:
             fields.ranged = True
+        elif kind == CONDITIONAL:
+            fields.conditional = True
         elif kind == CONTENT_TYPE:
             fields.content_type = value
         elif kind == CONTENT_ENCODING:
