@@ -21,7 +21,7 @@ from proxy.policy.implied import (
 from proxy.policy.odata import fold
 from proxy.policy.path_shapes import COLLECTIONS, is_plural, shapes_of
 
-_NO_RULES: Final = Below(frozenset(), frozenset())
+_NO_RULES: Final = Below()
 _MOST: Final = 100  # requests that one implies
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import count
@@ -43,7 +43,6 @@ from proxy.policy.implied import (
     implied_by_search,
     implied_by_subscription,
     is_stream,
-    may_imply,
     readings_below,
     says_json,
     searches,
@@ -189,6 +188,7 @@ class RuleFinder:
         self.tree = tree
         self.things = things
         self._of_things = of_things  # the rules about things, by their index
+        self._names_of_things = things.stricter_names() if of_things else frozenset()
         self._words = words  # all that make a difference, each to itself
         # Without a rule that blocks or filters, no implied request makes a difference.
         self._all_pass = default.verdict == "allow" and not tree.root.strictness and not of_things
@@ -229,7 +229,7 @@ class RuleFinder:
             if hides:
                 concerned = [_hiding(candidate) for candidate in concerned]
             if scope is Scope.SPELLED_OUT:
-                concerned = [candidate for candidate in concerned if _spelled_out(candidate, reading)]
+                concerned = self._spelled_out(concerned, reading)
             importance = importance_of(reading.kind, method)
             unlikely = importance == "shadow" or reading.kind & UNTAKEN or scope is not Scope.ALL
             default = NOTHING if unlikely else self.default
@@ -244,6 +244,24 @@ class RuleFinder:
             override_plan=self._plan_of_override if override_matters else None,
             implied=implied,
         )
+
+    def _spelled_out(self, candidates: list[Candidate], reading: Reading) -> list[Candidate]:
+        """Return rules that block or filter, and name the relation or property itself."""
+        start = min([name.relations[0] for name in reading.names if name.relations], default=0)
+        above: set[int] = set()
+        if self._of_things:
+            owner = reading._replace(names=tuple([_beginning(name, start) for name in reading.names]))
+            above = {each.index for each in self.things.findings(owner.names, certain_only=False)}
+        return [
+            candidate
+            for candidate in candidates
+            if candidate.step.decision.verdict in ("block", "filter")
+            and (
+                candidate.entry.compiled.index not in above
+                if candidate.entry.pattern is _NO_PATTERN
+                else any(segment is not None for segment in candidate.entry.pattern.segments[start:])
+            )
+        ]
 
     def _plan_of_override(self, method: str, request: RequestFacts) -> Plan:
         return self.plan_of_readings(method, request.target.readings)
@@ -263,9 +281,33 @@ class RuleFinder:
                 and _is_searched(entry.pattern, wanted)
             ):
                 found[compiled.index] = Candidate(entry, INDETERMINATE, compiled.step)
+        for index, transforms in self.things.finds(searched):
+            entry = self._of_things[index]
+            step = entry.compiled.step
+            if not entry.compiled.on_response and entry.compiled.concerns("GET"):
+                decision = replace(step.decision, transforms=transforms)
+                found[index] = Candidate(entry, YES, replace(step, decision=decision))
         candidates = [found[index] for index in sorted(found)]
         lane = _lane("certain", candidates, NOTHING, on_response=False)
         return Plan([lane], [], needs_body=False, response_needs_body=False, override_plan=None)
+
+    def below(self, words: Set[str], stricter: Set[str], names: tuple[Name, ...]) -> Below:
+        """Return the names that rules have below the address of a request."""
+        if not self._of_things:
+            return Below(words, stricter)
+        return _BelowThings(words, stricter | self._names_of_things, self.things, names)
+
+    def fitting(self, implied: Implied) -> Implied:
+        """Return the implied request with those of its addresses that the schema has, if there is one."""
+        if not self._of_things or len(implied.ways) < 2:
+            return implied
+        fits = [self._fit(way) for way in implied.ways]
+        best = max(fits)
+        ways = [way for way, fit in zip(implied.ways, fits, strict=True) if fit == best]
+        return implied._replace(ways=tuple(ways))
+
+    def _fit(self, way: Way) -> int:
+        return max([self.things.fit(name) for reading in way.target.readings for name in reading.names])
 
     def tests_parameters(self, readings: Sequence[Reading]) -> bool:
         """Return True if a rule on one of the paths has a condition on a parameter."""
@@ -288,6 +330,8 @@ class RuleFinder:
 
     def stricter_below(self, name: Name) -> bool:
         """Return True if a write below the address may be blocked though the address itself is allowed."""
+        if self._of_things:
+            return True
         rests = [entry for entry in self.tree.find(name)[0] if entry.pattern.rest]
         for entry in sorted(rests, key=lambda entry: entry.compiled.index):
             compiled = entry.compiled
@@ -370,6 +414,23 @@ class RuleFinder:
         return candidates
 
 
+class _BelowThings(Below):
+    """Names below an address of a service with a schema, which has the relations of each type."""
+
+    def __init__(
+        self, words: Set[str], stricter_words: Set[str], things: ThingRules, names: tuple[Name, ...]
+    ) -> None:
+        super().__init__(words, stricter_words)
+        self._things = things
+        self._names = names
+
+    def is_relation(self, word: str) -> bool:
+        return word in self.words or self._things.is_relation(self._names, word)
+
+    def may_be_named_in(self, body: bytes) -> bool:
+        return True
+
+
 class _BodyOf(Enum):
     """Kinds of bodies that imply other requests."""
 
@@ -397,7 +458,7 @@ class ImpliedOfPlan(ImpliedRules):
                     nodes.append(node.wildcard)
         words = {word for node in nodes for word in node.words if word[:1] != "$"}
         stricter = {word for node in nodes for word, child in node.words.items() if child.strictness}
-        self._below = Below(words, stricter)
+        self._below = rules.below(words, stricter, tuple(names))
         self._body = _BodyOf.NOTHING
         if method in WRITES:
             self._body = self._kind_of_body(names, any(node.strictness == _REFUSES for node in nodes))
@@ -421,7 +482,8 @@ class ImpliedOfPlan(ImpliedRules):
 
     def requests(self, request: RequestFacts) -> Iterator[Implied]:
         target = request.target
-        yield from implied_by_query(target, self._below)
+        for implied in implied_by_query(target, self._below):
+            yield self._rules.fitting(implied)
         if not self.reads_body or not request.body_known or request.method.upper() not in WRITES:
             return
         if self._body is _BodyOf.SUBSCRIPTION:
@@ -429,7 +491,8 @@ class ImpliedOfPlan(ImpliedRules):
         elif self._body is _BodyOf.SEARCH:
             yield from implied_by_search(request)
         elif self._names_relations(request):
-            yield from implied_by_members(request, self._below)
+            for implied in implied_by_members(request, self._below):
+                yield self._rules.fitting(implied)
 
     def _names_relations(self, request: RequestFacts) -> bool:
         """Return False if the body surely names none. Raises BodyNeeded and MalformedBody."""
@@ -439,7 +502,7 @@ class ImpliedOfPlan(ImpliedRules):
             return False
         if request.unread:
             raise BodyNeeded
-        if not request.body or not may_imply(request.body, self._below.words):
+        if not request.body or not self._below.may_be_named_in(request.body):
             return False
         if says_json(request.headers):
             return True
@@ -484,13 +547,8 @@ def _hiding(candidate: Candidate) -> Candidate:
     return Candidate(candidate.entry, candidate.held, replace(candidate.step, decision=decision))
 
 
-def _spelled_out(candidate: Candidate, reading: Reading) -> bool:
-    """Return True if a rule that blocks or filters names the relation or property in its own words."""
-    if candidate.step.decision.verdict not in ("block", "filter"):
-        return False
-    segments = candidate.entry.pattern.segments
-    starts = [name.relations[0] for name in reading.names if name.relations]
-    return any(segment is not None for segment in segments[min(starts, default=len(segments)) :])
+def _beginning(name: Name, size: int) -> Name:
+    return Name(name.folded[:size], name.exact[:size], tuple([at for at in name.keys if at < size]))
 
 
 def _is_searched(pattern: Pattern, wanted: Searched) -> bool:

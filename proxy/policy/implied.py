@@ -39,6 +39,7 @@ _BYTES: Final = re.compile(
     rb"\s*application/(?:octet-stream|pdf|zip|xhtml|vnd\.(?:ms-|openxml))",
     re.IGNORECASE,
 )
+_WORD: Final = re.compile(r"[^\W\d]\w*")
 _NAMING: Final = ("select", "filter", "orderby", "apply", "compute")
 _TARGET_CHARS: Final = "%/?:@!$&'()*+,;=-._~[]"
 
@@ -130,11 +131,20 @@ class Implied(NamedTuple):
     document: object = None
 
 
-class Below(NamedTuple):
+class Below:
     """Names that rules have below the address of a request."""
 
-    words: Set[str]  # that follow it in any rule
-    stricter_words: Set[str]  # that lead to a rule that blocks or filters
+    def __init__(self, words: Set[str] = frozenset(), stricter_words: Set[str] = frozenset()) -> None:
+        self.words = words  # that follow it in any rule
+        self.stricter_words = stricter_words  # that lead to a rule that blocks or filters
+
+    def is_relation(self, word: str) -> bool:
+        """Return True if an object in a body under this name is an entity of its own."""
+        return word in self.words
+
+    def may_be_named_in(self, body: bytes) -> bool:
+        """Return False if the body surely has no name of a relation."""
+        return may_imply(body, self.words)
 
 
 def implied_by_query(target: Target, below: Below) -> Iterator[Implied]:
@@ -249,7 +259,7 @@ def _named(target: Target, words: Set[str]) -> Iterator[Implied]:
     for option in _NAMING:
         for text in target.options.get(option, ()):
             lowered = text.lower()
-            if not any(word in lowered for word in words) and text.isascii() and "\\" not in text:
+            if text.isascii() and "\\" not in text and words.isdisjoint(_WORD.findall(lowered)):
                 continue
             for path in _paths_in(option, text, words):
                 yield _implied_below(
@@ -356,11 +366,26 @@ class _Members:
             return
         for name, values in members.items():
             base, mark, annotation = name.partition("@")
+            if not path and base in self._below.stricter_words:
+                yield self._written(name, base)
             for value in values:
                 if mark and base and annotation in ("odata.bind", "bind"):
                     yield from self._bound((*path, base), value, name)
                 elif isinstance(value, dict | list) and (not mark or annotation.endswith("delta")):
                     yield from self._within((*path, base), value, name, depth, always=bool(mark))
+
+    def _written(self, name: str, member: str) -> Implied:
+        """Return the write of a property, as if by its own path."""
+        method = self._request.method.upper()
+        return _implied_below(
+            self._request.target,
+            name,
+            (method,),
+            (((member,),),),
+            "",
+            Effect.NOTHING,
+            scope=Scope.SPELLED_OUT,
+        )
 
     def _bound(self, path: tuple[str, ...], value: object, name: str) -> Iterator[Implied]:
         methods = ("POST",) if isinstance(value, list) else ("PUT", "POST")
@@ -380,7 +405,7 @@ class _Members:
             if "@odata.id" in one or "@id" in one:
                 methods = ("POST",) if isinstance(value, list) else ("PUT", "POST")
                 yield from self._implied(name, methods, (*path, "$ref"), one)
-            elif always or (path[0] in self._below.words and not path[1:]):
+            elif always or (not path[1:] and self._below.is_relation(path[0])):
                 yield from self._implied(name, (method,), path, one)  # which implies what is within it
             else:
                 yield from self.of(one, path, depth + 1)

@@ -9,8 +9,9 @@ from proxy.policy.canonical import Name
 from proxy.policy.conditions import INDETERMINATE, NO, YES
 from proxy.policy.facts import property_path
 from proxy.policy.hidden import HiddenProperties, Naming
-from proxy.policy.reached import MAYBE
-from proxy.policy.resource_model import ResourceModel
+from proxy.policy.reached import INDETERMINATE as UNKNOWN_STEP
+from proxy.policy.reached import KEY, MAYBE, reaches
+from proxy.policy.resource_model import NAVIGATION, ResourceModel
 from proxy.policy.ruleset import Match
 from proxy.policy.schemas import Schemas
 from proxy.policy.thing_paths import (
@@ -29,6 +30,7 @@ from proxy.policy.transforms import Transforms, TypedTransforms
 _NO_THINGS: Final = frozenset(("$batch", "$metadata"))
 _OPTIONS: Final = ("$value", "$ref", "$count")
 _NO_TYPE: Final = -1
+_STRICT: Final = frozenset(("block", "filter"))
 
 # Kinds of findings.
 RULE: Final = 0
@@ -129,6 +131,57 @@ class ThingRules:
                 return True
         return False
 
+    def stricter_names(self) -> frozenset[str]:
+        """Return the names of members that lead to a blocked or filtered thing, in lower case."""
+        found: set[str] = set()
+        for model in self._models:
+            strict = [rule.things[model.digest] for rule in self._rules if rule.verdict in _STRICT]
+            members = frozenset([member for things in strict for member in things.members])
+            types = frozenset([type_ for things in strict for type_ in things.types | things.bases])
+            for member in range(model.members):
+                if member in members or model.member_type(member) in types:
+                    found.add(model.member_name(member).lower())
+        return frozenset(found)
+
+    def finds(self, searched: str) -> tuple[tuple[int, Transforms | None], ...]:
+        """Return each rule that blocks or filters a type that a search asks for, by its index, with the
+        transforms for objects of that type."""
+        found: list[tuple[int, Transforms | None]] = []
+        for resolver in self._resolvers:
+            for type_, member in resolver.searched(searched):
+                for rule in self._rules:
+                    things = rule.things[resolver.model.digest]
+                    if rule.verdict in _STRICT and _is_found(things, type_, member):
+                        transforms = rule.transforms
+                        if transforms is not None:
+                            transforms = typed_transforms(transforms, things, type_, named=False)
+                        found.append((rule.index, transforms))
+        return tuple(found)
+
+    def is_relation(self, names: tuple[Name, ...], word: str) -> bool:
+        """Return True if the objects at the end of a path have a relation of this name."""
+        path = self.reached(names)
+        if path is None or path.end_type < 0:
+            return False
+        number = path.model.name_id(word)
+        member = path.model.member_of(path.end_type, number)[1] if number >= 0 else -1
+        return member >= 0 and path.model.member_flags(member) & NAVIGATION != 0
+
+    def fit(self, name: Name) -> int:
+        """Return 2 if the schema has each step of an implied path, 1 if it does not know, and 0 if it takes a
+        relation for a key."""
+        found = self._schemas.of(name.folded)
+        if found is None:
+            return 1
+        model, start = found
+        steps = reaches(model, name.folded[start:], frozenset([at - start for at in name.keys]))
+        for at, step in enumerate(steps):
+            if step.kind == UNKNOWN_STEP:
+                return 1
+            if step.kind == KEY and at + start in name.relations:
+                return 0
+        return 2
+
     def reached(self, names: tuple[Name, ...]) -> ReachedPath | None:
         """Return what a resource is by the schema, under the most telling of its names.
 
@@ -213,6 +266,12 @@ class ThingRules:
             named = path.certain and ends_with_named(things, path)
             typed = typed_transforms(transforms, things, path.end_type, named=named)
             found.append(Finding(rule.index, RULE, YES if allowed else INDETERMINATE, typed))
+
+
+def _is_found(things: Things, type_: int, member: int) -> bool:
+    if member >= 0:
+        return member in things.members
+    return type_ in things.types or type_ in things.bases
 
 
 def typed_transforms(transforms: Transforms, things: Things, root: int, *, named: bool) -> Transforms:

@@ -52,6 +52,16 @@ class Resolver:
                 found.append((type_, member))
         return found
 
+    def searched(self, entity_type: str) -> list[tuple[int, int]]:
+        """Return each type that a search for a folded entity type finds, or a type and a member of it."""
+        found: list[tuple[int, int]] = []
+        for known, names in self.facts.search_types.items():
+            if known.lower() == entity_type:
+                for name in names:
+                    found += [(type_, -1) for type_ in self.types_of(name)]
+                    found += self.members_of(name)
+        return found
+
     def operations_of(self, name: str) -> list[int]:
         folded = name.lower()
         number = self.model.name_id(folded.rpartition(".")[2])

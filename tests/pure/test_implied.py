@@ -6,12 +6,21 @@ import json
 
 import pytest
 
+from controlplane.model.flat_form import encode
+from controlplane.model.metadata import parse
 from proxy.policy.canonical import MalformedTarget, canonicalise
+from proxy.policy.compile import CompiledRuleset, compile_ruleset
 from proxy.policy.decision import BodyNeeded, Decision, MalformedBody, RequestFacts
 from proxy.policy.expansions import expansions_of
+from proxy.policy.resource_model import ResourceModel, digest_of
+from proxy.policy.ruleset_yaml import parse_ruleset
+from proxy.policy.schemas import Schemas
 from proxy.policy.transforms import Transforms
+from tests.pure.model_schema import SMALL
 from tests.pure.rules import THURSDAY_NOON_UTC, compiled, decide, verdict
 
+FLAT = encode(parse(SMALL))
+SCHEMAS = Schemas({("v1.0",): ResourceModel(FLAT, digest_of(FLAT))})
 JSON = [(b"Content-Type", b"application/json")]
 
 
@@ -327,7 +336,7 @@ class TestBodies:
     def test_what_is_created_within_it_is_evaluated_too(self) -> None:
         rules = allows("/v1.0/a", "/v1.0/a/{id}/b") + blocks("/v1.0/a/{id}/b/{id2}/c")
         assert written(rules, "POST", "/v1.0/a", {"b": [{"c": [{"x": 1}]}]}).rule_id == "no"
-        assert written(rules, "POST", "/v1.0/a", {"b": [{"c": 1}]}).verdict == "allow"
+        assert written(rules, "POST", "/v1.0/a", {"b": [{"d": 1}]}).verdict == "allow"
 
     def test_a_complex_property_that_no_rule_knows_is_no_relation(self) -> None:
         body = {"passwordProfile": {"password": "x"}, "businessPhones": ["1"]}
@@ -370,6 +379,14 @@ class TestBodies:
         plain = [(b"content-type", b"text/plain")]
         rules = compiled(self.ADD, "allow")
         assert decide(rules, "/v1.0/groups", "POST", headers=plain, body=b"a@odata.bind").verdict == "allow"
+
+    def test_a_property_is_written_as_if_by_its_own_path(self) -> None:
+        rules = blocks("/v1.0/groups/{id}/membershipRule")
+        body = {"MembershipRule": "user.department -eq 'x'"}
+        other = {"description": "membershipRule"}
+        assert written(rules, "PATCH", "/v1.0/groups/g", body, "allow").rule_id == "no"
+        assert written(rules, "POST", "/v1.0/groups", body, "allow").rule_id == "no"
+        assert written(rules, "PATCH", "/v1.0/groups/g", other, "allow").verdict == "allow"
 
 
 class TestSubscriptions:
@@ -454,3 +471,68 @@ class TestSearch:
         assert decision.transforms == Transforms(
             ("hitsContainers.hits.resource.body", "hitsContainers.hits.summary")
         )
+
+
+def things(rules: str, default: str) -> CompiledRuleset:
+    indented = "\n".join("  " + line for line in rules.strip("\n").splitlines())
+    ruleset = parse_ruleset(f"version: 1\nname: test\ndefault: {default}\nrules:\n{indented}")
+    return compile_ruleset(ruleset, schemas=SCHEMAS)
+
+
+class TestThings:
+    """With a schema, the path says whether a collection is asked for, and which names are relations."""
+
+    ALLOW = "- {id: allow, match: {resource: [%s]}, verdict: allow}\n"
+    BLOCK = "- {id: no, match: {resource: [%s]}, verdict: block}\n"
+
+    @pytest.mark.parametrize(
+        ("target", "expected"),
+        [
+            ("/v1.0/users?$expand=manager", "block"),
+            ("/v1.0/users/u?$expand=manager", "block"),
+            ("/v1.0/users/u?$expand=mailFolders", "block"),
+            ("/v1.0/users", "allow"),
+            ("/v1.0/users/u?$select=mobilePhone", "allow"),
+        ],
+    )
+    def test_what_is_expanded_has_to_be_named(self, target: str, expected: str) -> None:
+        assert decide(things(self.ALLOW % "user", "block"), target).verdict == expected
+
+    @pytest.mark.parametrize(
+        ("target", "expected"),
+        [
+            ("/v1.0/users/u?$expand=mailFolders", "allow"),
+            ("/v1.0/users/u?$expand=mailFolders($expand=messages)", "block"),
+            ("/v1.0/users?$expand=mailFolders($expand=messages)", "block"),
+            ("/v1.0/users?$expand=manager", "allow"),
+            ("/v1.0/users?$select=id,mobilePhone", "allow"),
+            ("/v1.0/users?$filter=messages/any(m:m/subject%20eq%20'x')", "block"),
+            ("/v1.0/users?$expand=*", "block"),
+        ],
+    )
+    def test_a_block_of_a_thing_holds_for_what_is_expanded_and_named(
+        self, target: str, expected: str
+    ) -> None:
+        assert decide(things(self.BLOCK % "message", "allow"), target).verdict == expected
+
+    def test_a_property_that_is_a_thing_is_neither_selected_nor_written(self) -> None:
+        rules = things(self.BLOCK % "group.membershipRule", "allow")
+        assert decide(rules, "/v1.0/groups?$select=membershipRule").verdict == "block"
+        assert decide(rules, "/v1.0/groups?$select=id").verdict == "allow"
+        body = b'{"membershipRule": "x"}'
+        assert decide(rules, "/v1.0/groups/g", "PATCH", headers=JSON, body=body).verdict == "block"
+        assert decide(rules, "/v1.0/groups/g", "PATCH", headers=JSON, body=b'{"x": 1}').verdict == "allow"
+
+    def test_relations_of_the_schema_are_created_at_their_place(self) -> None:
+        rules = things(self.BLOCK % "attachment", "allow")
+        body = b'{"subject": "x", "attachments": [{"size": 1}]}'
+        assert decide(rules, "/v1.0/users/u/messages", "POST", headers=JSON, body=body).verdict == "block"
+        plain = b'{"subject": "attachments", "x": {"size": 1}}'
+        assert decide(rules, "/v1.0/users/u/messages", "POST", headers=JSON, body=plain).verdict == "allow"
+
+    def test_a_relation_is_bound_by_each_of_its_spellings(self) -> None:
+        rules = things(self.BLOCK % "group.members", "allow")
+        for body in (b'{"members@odata.bind": ["x"]}', b'{"members": [{"@odata.id": "x"}]}'):
+            assert decide(rules, "/v1.0/groups", "POST", headers=JSON, body=body).verdict == "block"
+        owners = b'{"memberOf@odata.bind": ["x"]}'
+        assert decide(rules, "/v1.0/users/u", "PATCH", headers=JSON, body=owners).verdict == "allow"
