@@ -167,6 +167,9 @@ def test_a_ruleset_is_checked_without_a_control_plane(tmp_path: Path) -> None:
     checked = subprocess.run([*command, "--json"], capture_output=True, text=True)
     (warning,) = json.loads(checked.stdout)["warnings"]
     assert (warning["line"], warning["where"], checked.stderr) == (7, "rules[0].transforms", "")
+    rules.write_text(RULESET.format(name="hr").rstrip() + "\n    until: 2020-01-31T00:00:00Z\n")
+    checked = subprocess.run(command, capture_output=True, text=True)
+    assert (checked.returncode, "this rule ended at 2020-01-31T00:00:00Z" in checked.stderr) == (0, True)
     rules.write_text(RULESET.format(name="' padded '"))
     checked = subprocess.run(command, capture_output=True, text=True)
     assert (checked.returncode, checked.stdout) == (2, "")

@@ -105,6 +105,18 @@ async def test_events_that_a_draft_would_evaluate_otherwise_are_told_by_rule_and
     assert report.groups[0].first == report.groups[0].last == "2026-11-21T11:00:00.000Z"
 
 
+async def test_rules_that_ended_within_the_time_are_named(plane: Plane, traffic: Traffic) -> None:
+    """Each event is evaluated at its own time."""
+    await traffic.send([group_path(1), {**group_path(2), "time": "2026-11-21T11:30:00.000Z"}])
+    until = "    until: 2026-11-21T11:15:00Z\n    verdict: allow\n"
+    draft = RULES.removesuffix("    verdict: allow\n") + until
+    report = await replayed(context_of(plane), source=Source(yaml=draft))
+    assert shapes(report) == [("newlyBlocked", "payroll", "groups", ("default",), 1)]
+    assert [(each.rule_id, each.until) for each in report.ended] == [("groups", "2026-11-21T11:15:00Z")]
+    before = await replayed(context_of(plane), source=Source(yaml=draft), to="2026-11-21T11:10:00Z")
+    assert (before.changed, before.ended) == (0, ())
+
+
 async def test_what_the_rules_of_then_tell_is_not_unclear(plane: Plane, traffic: Traffic) -> None:
     """The header isn't stored, but the version that evaluated says which way it was."""
     blocked = {"verdict": "block", "ruleId": "default", "reason": "default", "upstreamStatus": None}

@@ -357,6 +357,31 @@ def test_what_would_tell_of_other_items_is_blocked(method: str, target: str, ver
     assert decide(compiled(RULES, "allow"), target, method).verdict == verdict
 
 
+MEMBERS = """\
+- id: members
+  match: {path: ["/v1.0/groups/{id}/members"]}
+  verdict: filter
+  transforms: {items: {keep: [{property: userType, equals: Guest}]}}
+- {id: groups, match: {path: ["/v1.0/groups", "/v1.0/groups/{id}"]}, verdict: allow}
+"""
+
+
+@pytest.mark.parametrize("target", ["/v1.0/groups/g?$expand=members", "/v1.0/groups?$expand=members($top=5)"])
+def test_items_that_another_request_brings_are_kept_at_their_place(target: str) -> None:
+    decision = decide(compiled(MEMBERS), target)
+    assert (decision.verdict, decision.rule_id) == ("filter", "members")
+    assert decision.transforms is not None
+    body = json.dumps({"id": "g", "members@odata.count": 2, "members": [MEMBER, GUEST]}).encode()
+    assert json.loads(compile_filter(decision.transforms).apply(body).body) == {"id": "g", "members": [GUEST]}
+
+
+def test_what_an_item_brings_is_hidden_unless_a_rule_names_it() -> None:
+    decision = decide(compiled(RULES), "/v1.0/users?$expand=manager")
+    assert decision.transforms is not None
+    body = listed({**GUEST, "manager": MEMBER}).encode()
+    assert json.loads(compile_filter(decision.transforms).apply(body).body) == {"value": [GUEST]}
+
+
 def test_a_rule_that_names_the_path_in_its_own_words_decides_on_it() -> None:
     rules = compiled(
         RULES + '- {id: mail, match: {path: ["/v1.0/users/{id}/messages/**"]}, verdict: allow}\n'
