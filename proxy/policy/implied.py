@@ -366,7 +366,7 @@ class _Members:
             return
         for name, values in members.items():
             base, mark, annotation = name.partition("@")
-            if not path and base in self._below.stricter_words:
+            if not path and not mark and base in self._below.stricter_words:
                 yield self._written(name, base)
             for value in values:
                 if mark and base and annotation in ("odata.bind", "bind"):
