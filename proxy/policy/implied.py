@@ -154,7 +154,7 @@ def implied_by_query(target: Target, below: Below) -> Iterator[Implied]:
         taken = target.as_taken
         likely = expanded if "expand" in taken.doubtful else taken.options.get("expand", ())
         for text in dict.fromkeys(expanded):
-            if text in target.options:
+            if text[:1] == "@" and text.lower() in target.options:
                 continue  # an alias, which is written out as well
             scope = Scope.ALL if text in likely else Scope.RULES
             for expansion in expansions_of(text):

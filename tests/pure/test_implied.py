@@ -60,6 +60,10 @@ class TestExpand:
             ("/v1.0/users/ada?$expand=manager/$ref", "block"),
             ("/v1.0/users/ada?$top=1&$expand=manager&$expand=directReports", "block"),
             ("/v1.0/users/ada?$expand=@x&@x=directReports", "block"),
+            ("/v1.0/users/ada?$expand=@X&@x=directReports", "block"),
+            ("/v1.0/users/ada?$expand=@x&@x=manager", "allow"),
+            ("/v1.0/users/ada?$expand=directReports&directReports=1", "block"),
+            ("/v1.0/users/ada?$expand=directreports&$directReports=1", "block"),
         ],
     )
     def test_what_is_expanded_has_to_be_allowed(self, target: str, expected: str) -> None:
