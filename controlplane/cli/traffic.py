@@ -423,6 +423,10 @@ def _describe_change(group: ChangeFacts) -> Iterator[str]:
     yield f"  {group.count:,} of {who}: {_describe_outcome(group.before)} → {after}"
     if group.change == "transforms":
         yield from _describe_transforms(group.before, group.after[0])
+    if group.gap:
+        yield f"    {group.gap}"
+    if group.add:
+        yield f"    to allow it, add  {group.add}"
     if group.missing:
         yield f"    hangs on {', '.join(group.missing)}"
     yield from map(_describe_sample, group.samples)

@@ -84,6 +84,8 @@ class ChangeFacts(msgspec.Struct, rename="camel"):
     before: OutcomeFacts
     after: tuple[OutcomeFacts, ...]  # several where it is unclear
     missing: tuple[str, ...]  # what it hangs on then
+    gap: str  # what is evaluated now and was not when the events were recorded; or empty
+    add: str  # the match of a rule that would allow it; or empty
     count: int
     first: str
     last: str
@@ -203,7 +205,7 @@ async def _evaluated(
         if isinstance(outcome, Unclear):
             rules = await former.of(event)
             outcome = outcome if rules is None else draft.evaluate(event, rules)
-        tally.add(event, await former.outcome_of(event), outcome)
+        tally.add(event, await former.outcome_of(event), outcome, draft.gap(event, outcome))
     return tally, reading
 
 
@@ -271,6 +273,8 @@ def _change_facts(group: Group, names: Mapping[str, str]) -> ChangeFacts:
         before=outcome_facts(key.before),
         after=tuple(map(outcome_facts, key.after)),
         missing=key.missing,
+        gap="" if key.gap is None else key.gap.cause,
+        add="" if key.gap is None else key.gap.line,
         count=group.count,
         first=_spelled(group.first),
         last=_spelled(group.last),
@@ -324,4 +328,4 @@ def together(first: Replayed, then: Replayed) -> Replayed:
 
 
 def _group_key(group: ChangeFacts) -> tuple[object, ...]:
-    return group.change, group.app_id, group.before, group.after, group.missing
+    return group.change, group.app_id, group.before, group.after, group.missing, group.gap, group.add

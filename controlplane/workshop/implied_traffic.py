@@ -59,7 +59,7 @@ def _likely(implied: Implied) -> list[Way]:
     first = implied.ways[0]
     if first.base is None:
         return [first]
-    below_key = _is_collection(first.base)
+    below_key = is_collection(first.base)
     return [
         way
         for way in implied.ways
@@ -69,7 +69,8 @@ def _likely(implied: Implied) -> list[Way]:
     ][:1]
 
 
-def _is_collection(target: Target) -> bool:
+def is_collection(target: Target) -> bool:
+    """Return True if the path seems to end with a collection."""
     if target.may_end_in("delta"):
         return True
     shapes = shapes_of("GET", target)

@@ -15,6 +15,7 @@ from typing import Annotated, Final, Literal, NamedTuple, TypeVar, get_args
 import msgspec
 
 from controlplane.workshop.cases import REFUSED
+from controlplane.workshop.closed_gaps import ClosedGap, gap_of_implied, gap_of_key
 from controlplane.workshop.explain import Evaluation, SampleRequest, evaluated
 from proxy.policy.batch import is_batch
 from proxy.policy.bounded_memo import BoundedMemo, WhenFull
@@ -172,6 +173,9 @@ class Rules:
     def plan(self, method: str, target: Target) -> Plan:
         return self._compiled.plan(method, target)
 
+    def gap_of_key(self, method: str, target: Target) -> ClosedGap | None:
+        return gap_of_key(self._compiled, method, target)
+
     def filter_of(self, rule_ids: tuple[str, ...]) -> tuple[str, ...] | None:
         """The names of the filter that these rules are together. None if the ruleset has not all of them, or
         none of them is a filter: other rules evaluated then."""
@@ -189,7 +193,7 @@ class Rules:
         """Of events for which all of this is the same, the evaluation is the same."""
         return (
             plan,
-            target.query if self._asks_query else None,
+            target.query if self._asks_query or plan.looks_at_query(target) else None,
             event.client_ip if self._asks_ip else None,
             event.time_ms // _MINUTE_MS if self._asks_time else None,
             bisect_right(self._ends, event.time.timestamp()),
@@ -236,6 +240,21 @@ class Replay:
             return Unclear((event.outcome(former), after), (_DEPENDENCY,))
         return after
 
+    def gap(self, event: Event, after: Outcome | Unclear) -> ClosedGap | None:
+        """Return the gap that an allowed event used, if the rules refuse the event because it is closed."""
+        if not isinstance(after, Outcome) or after.lets_through or not event.lets_through:
+            return None
+        try:
+            target = canonicalise(event.target)
+        except MalformedTarget:
+            return None
+        plan = self._rules.plan(event.method, target)
+        ways = every_way(self._decision(event, target, plan), self._possible_facts)
+        for decision in ways.outcomes:
+            if isinstance(decision, Decision) and (found := gap_of_implied(decision, target)) is not None:
+                return found
+        return self._rules.gap_of_key(event.method, target)
+
     def _evaluate_remembered(
         self, event: Event, target: Target, plan: Plan, former: Rules | None
     ) -> Outcome | Unclear:
@@ -269,6 +288,10 @@ class Replay:
         return _in_all(of_draft, of_draft.outcomes)
 
     def _evaluation(self, event: Event, target: Target, plan: Plan) -> Callable[[], Outcome]:
+        decision = self._decision(event, target, plan)
+        return lambda: outcome_of(decision())
+
+    def _decision(self, event: Event, target: Target, plan: Plan) -> Callable[[], Evaluation]:
         request = PartlyKnownRequest(
             event.method,
             target,
@@ -281,7 +304,7 @@ class Replay:
             masks_secrets=True,
         )
         response = _response(event)
-        return lambda: outcome_of(evaluated(plan, request, response))
+        return lambda: evaluated(plan, request, response)
 
 
 def sample_of(event: Event) -> tuple[SampleRequest, PartlyKnownResponse | None]:
@@ -363,6 +386,7 @@ class GroupKey:
     before: Outcome
     after: tuple[Outcome, ...]  # several where it is unclear
     missing: tuple[str, ...] = ()
+    gap: ClosedGap | None = None  # the reason why it is newly blocked
 
 
 @dataclass(slots=True)
@@ -396,7 +420,9 @@ class Tally:
     groups: dict[GroupKey, Group] = field(default_factory=dict)
     ungrouped: int = 0  # changed or unclear, in more ways than are kept
 
-    def add(self, event: Event, before: Outcome, after: Outcome | Unclear) -> None:
+    def add(
+        self, event: Event, before: Outcome, after: Outcome | Unclear, gap: ClosedGap | None = None
+    ) -> None:
         """Count an event, which was evaluated `before` and is evaluated `after`."""
         self.events += 1
         if before.transforms is None and isinstance(after, Outcome) and after.verdict == before.verdict:
@@ -410,7 +436,7 @@ class Tally:
             key = GroupKey("unclear", event.app_id, before, after.possible, after.missing)
         else:
             self.changed += 1
-            key = GroupKey(_change(before, after), event.app_id, before, (after,))
+            key = GroupKey(_change(before, after), event.app_id, before, (after,), gap=gap)
         group = self.groups.get(key)
         if group is None:
             if len(self.groups) >= MAX_GROUPS:
@@ -431,7 +457,12 @@ class Tally:
 
 def _rank(group: Group) -> tuple[object, ...]:
     key = group.key
-    return CHANGES.index(key.change), -group.count, key.app or "", repr((key.before, key.after, key.missing))
+    return (
+        CHANGES.index(key.change),
+        -group.count,
+        key.app or "",
+        repr((key.before, key.after, key.missing, key.gap)),
+    )
 
 
 def _change(before: Outcome, after: Outcome) -> Change:

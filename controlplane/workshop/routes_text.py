@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from controlplane.workshop.advice import ruleset_advice
+from controlplane.workshop.refused_expansions import refused_expansions
 from controlplane.workshop.routes import MAX_ROUTES, Passing, RuleRoutes, first_of_each_kind, routes_of
 from proxy.policy import yaml_document
 from proxy.policy.resource_model import ResourceModel
@@ -29,7 +30,12 @@ def advice_with_routes(
     text: str, ruleset: Ruleset, now: float | None, model: ResourceModel | None = None
 ) -> tuple[RulesetProblem, ...]:
     """Return the advice on a ruleset, and on the routes that it leaves open."""
-    found = (*ruleset_advice(text, ruleset, now), *route_warnings(text, ruleset, model))
+    document = yaml_document.parse(text)
+    refused = [
+        document_problem(document, ("rules", index, "conditions"), message)
+        for index, message in refused_expansions(ruleset)
+    ]
+    found = (*ruleset_advice(text, ruleset, now), *route_warnings(text, ruleset, model), *refused)
     return tuple(sorted(found, key=lambda one: (one.line, one.column)))
 
 

@@ -272,6 +272,10 @@ class Plan:
         """Return the verdict if it is known without a look at the request, its query included."""
         return None if self._may_imply(target) else self.constant
 
+    def looks_at_query(self, target: Target) -> bool:
+        """Return True if the query may imply requests that a rule refuses or filters."""
+        return self._implied is not None and target.query is not None
+
     def _may_imply(self, target: Target) -> bool:
         if self._implied is None:
             return False

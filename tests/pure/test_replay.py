@@ -384,3 +384,72 @@ def test_a_filter_whose_rules_are_not_known_any_more_is_unclear(former: Rules | 
 def test_events_of_earlier_releases_name_the_filter_themselves() -> None:
     one = event("/v1.0/users/ada", verdict="filter", rule_id="hide", transforms=("strip:mail", "strip:fax"))
     assert one.outcome(None) == Outcome("filter", "hide", ("strip:fax", "strip:mail"))
+
+
+# -- gaps that are closed
+
+
+def gap_of(rules: str, one: Event) -> tuple[str, str] | None:
+    replay = Replay(draft(rules))
+    gap = replay.gap(one, replay.evaluate(one))
+    return None if gap is None else (gap.cause, gap.line)
+
+
+GROUPS: Final = (
+    '- {id: r1, match: {methods: [GET], path: [/v1.0/groups, "/v1.0/groups/{id}"]}, verdict: allow}'
+)
+
+
+def test_a_query_that_implies_what_no_rule_allows_is_told_apart_from_the_path_alone() -> None:
+    replay = Replay(draft(GROUPS))
+    plain, expanding = event("/v1.0/groups/g1"), event("/v1.0/groups/g1?$expand=members")
+    for first, then in ((plain, expanding), (expanding, plain)):
+        again = Replay(draft(GROUPS))
+        assert {first.target: again.evaluate(first), then.target: again.evaluate(then)} == {
+            plain.target: replay.evaluate(plain),
+            expanding.target: replay.evaluate(expanding),
+        }
+    assert replay.evaluate(plain) == ALLOWED
+    assert replay.evaluate(expanding) == Outcome("block", "default")
+
+
+def test_a_request_that_relied_on_what_it_implies_is_named_with_the_line_to_add() -> None:
+    cause = "$expand implies GET /v1.0/groups/{id}/members"
+    line = 'match: {methods: [GET], path: ["/v1.0/groups/{id}/members"]}'
+    assert gap_of(GROUPS, event("/v1.0/groups/g1?$expand=members")) == (cause, line)
+    assert gap_of(GROUPS, event("/v1.0/groups?$expand=members")) == (cause, line)
+    added = f"{GROUPS}\n- {{id: r2, {line}, verdict: allow}}"
+    assert foreseen(added, event("/v1.0/groups/g1?$expand=members")) == ALLOWED
+    assert foreseen(added, event("/v1.0/groups?$expand=members")) == ALLOWED
+
+
+def test_a_rule_that_refuses_what_is_implied_needs_no_line() -> None:
+    rules = f'{GROUPS}\n- {{id: no, match: {{path: ["/v1.0/groups/{{id}}/members"]}}, verdict: block}}'
+    assert gap_of(rules, event("/v1.0/groups/g1?$expand=members")) == (
+        "$expand implies GET /v1.0/groups/{id}/members",
+        "",
+    )
+
+
+def test_a_request_that_relied_on_an_operation_in_a_key_s_place_is_named_with_the_path_to_write_out() -> None:
+    rules = '- {id: r1, match: {methods: [GET], path: ["/v1.0/users/{u}/chats/{c}"]}, verdict: allow}'
+    one = event("/v1.0/users/u1/chats/getAllMessages")
+    line = 'match: {methods: [GET], path: ["/v1.0/users/{id}/chats/getallmessages"]}'
+    assert gap_of(rules, one) == ("`r1` no longer takes the operation getallmessages for a key", line)
+    assert foreseen(f"{rules}\n- {{id: r2, {line}, verdict: allow}}", one) == Outcome("allow", "r2")
+
+
+def test_what_was_blocked_before_or_is_allowed_still_used_no_gap() -> None:
+    assert gap_of(GROUPS, blocked("/v1.0/groups/g1?$expand=members")) is None
+    assert gap_of(GROUPS, event("/v1.0/groups/g1")) is None
+    assert gap_of(GROUPS, event("/v1.0/devices")) is None
+
+
+def test_groups_of_changes_have_their_gap() -> None:
+    replay, tally = Replay(draft(GROUPS)), Tally()
+    for target in ("/v1.0/groups/g1?$expand=members", "/v1.0/groups/g2?$expand=members", "/v1.0/devices"):
+        one = event(target)
+        after = replay.evaluate(one)
+        tally.add(one, one.outcome(None), after, replay.gap(one, after))
+    found = {group.key.gap.cause if group.key.gap else "": group.count for group in tally.sorted_groups()}
+    assert found == {"$expand implies GET /v1.0/groups/{id}/members": 2, "": 1}

@@ -9,8 +9,10 @@ import pytest
 from controlplane.model.flat_form import encode
 from controlplane.model.metadata import parse
 from controlplane.workshop.named_things import thing_of
+from controlplane.workshop.refused_expansions import refused_expansions
 from controlplane.workshop.route_enumeration import Route, RouteEnumeration, RouteKind
 from controlplane.workshop.routes import RoutesReport, routes_of
+from controlplane.workshop.routes_text import advice_with_routes
 from controlplane.workshop.schema_graph import SchemaGraph
 from proxy.policy.paths import parse_pattern
 from proxy.policy.resource_model import ResourceModel
@@ -494,3 +496,43 @@ def test_a_filter_of_a_type_closes_the_routes_of_a_rule_by_path() -> None:
     )
     assert "/me" in opened(report(PHONES))
     assert "/me" not in opened(report(PHONES + typed))
+
+
+# Rules that relied on a gap.
+
+MANAGERS: Final = """\
+version: 1
+name: test
+default: block
+rules:
+  - id: managers
+    match: {methods: [GET], path: [/v1.0/users, "/v1.0/users/{id}"]}
+    conditions: [{query: $expand, in: [manager]}]
+    verdict: allow
+"""
+
+
+def expansions(text: str) -> list[tuple[int, str]]:
+    return list(refused_expansions(parse_ruleset(text)))
+
+
+def test_a_rule_that_takes_an_expand_which_no_rule_allows_is_named_with_the_line_to_add() -> None:
+    line = 'match: {methods: [GET], path: ["/v1.0/users/{id}/manager"]}'
+    implied = "this rule takes $expand=manager, but $expand implies GET /v1.0/users/{id}/manager"
+    assert expansions(MANAGERS) == [(0, f"{implied}: to allow it, add a rule with `{line}`")]
+    assert expansions(f"{MANAGERS}  - {{id: more, {line}, verdict: allow}}\n") == []
+
+
+def test_a_rule_that_blocks_what_another_expands_is_named() -> None:
+    rules = f'{MANAGERS}  - {{id: no, match: {{path: ["/v1.0/users/{{id}}/manager"]}}, verdict: block}}\n'
+    ((index, message),) = expansions(rules)
+    assert (index, message.endswith("/manager, which `no` blocks")) == (0, True)
+
+
+def test_a_condition_against_expand_relies_on_nothing() -> None:
+    assert expansions(MANAGERS.replace("in: [manager]", "exists: false")) == []
+
+
+def test_check_warns_of_an_expand_that_is_refused() -> None:
+    (warning,) = advice_with_routes(MANAGERS, parse_ruleset(MANAGERS), None)
+    assert (warning.line, warning.where) == (7, "rules[0].conditions")
