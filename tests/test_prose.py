@@ -90,13 +90,13 @@ _FENCE: Final = re.compile(r"^ *```.*?^ *```", re.M | re.S)
 
 # The counts of today. If one falls, lower it here: nobody may use the room again.
 LIMITS: Final = {
-    "headless clause": 566,
+    "headless clause": 565,
     "where for if": 197,
     "archaism": 68,
     "negated noun": 103,
     "personified process": 224,
     "docstring fragment": 207,
-    "docstring question": 416,
+    "docstring question": 414,
     "docstring of three words": 64,
     "comment fragment": 238,
     "long sentence in docs": 201,

@@ -14,6 +14,7 @@ import typer
 
 from controlplane.cli.context import AnyOrg, Cli, Json, print_json, write_json
 from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed, given
+from controlplane.cli.given_schemas import Root, Schema, asks_the_store, given_schemas
 from controlplane.cli.ruleset import parsed, problem_lines, read_text, stored_ruleset
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         ImpliedFacts,
         ReadingFacts,
     )
+    from controlplane.workshop.explain import SampleRequest
     from proxy.policy.decision import ResponseFacts
     from proxy.policy.ruleset import Ruleset
 
@@ -76,6 +78,8 @@ def explain(
         typer.Option("--answer-header", metavar="NAME:VALUE", help="A field of the response."),
     ] = None,
     org: AnyOrg = None,
+    schema: Schema = None,
+    root: Root = "/v1.0",
     json: Json = False,
 ) -> None:
     """What the rules make of one request, and why: each rule tried, and what in it failed."""
@@ -91,18 +95,62 @@ def explain(
     if source is None or target is None:
         missing = "Missing argument 'FILE|NAME'" if source is None else "Missing option '--target'"
         raise CommandFailed(INVALID_INPUT, f"{missing}, or '--event' for a stored event.")
-    ruleset = ruleset_of(ctx.obj, source, org)
+    label, text = ruleset_text(ctx.obj, source, org)
+    ruleset = parsed(label, text)
     with complaining():
         fields, response_fields = field_lines(tuple(header or ())), field_lines(tuple(answer_header or ()))
         address = known_address(ip)
     sample = SampleRequest(
         method, target, fields, address, _moment(time), None if body is None else _bytes(body)
     )
-    report = explained(Explainer(ruleset).explain(sample, _response(status, response, response_fields)))
+    answer = _response(status, response, response_fields)
+    if asks_the_store(ctx.obj, ruleset, schema):
+        report = _explained_there(ctx.obj, source, org, sample, answer)
+    else:
+        explainer = Explainer(ruleset, given_schemas(label, text, ruleset, schema, root))
+        report = explained(explainer.explain(sample, answer))
     if json:
         print_json(report)
     else:
         sys.stdout.writelines(f"{_shown(line)}\n" for line in _describe(report))
+
+
+def _explained_there(
+    cli: Cli, source: str, org: str | None, sample: SampleRequest, response: ResponseFacts | None
+) -> Explained:
+    """Explain a request at the store, which has the schemas."""
+    from controlplane.operations.dry_runs import AnswerSample, ExplainRequest
+    from controlplane.operations.dry_runs import explain as operation
+    from proxy.wire.audit_event import rfc3339
+
+    answer = None
+    if response is not None:
+        answer = AnswerSample(response.status, _lines(response.headers), _text_of(response.body))
+    asked = ExplainRequest(
+        source=source_of(cli, source),
+        target=sample.target,
+        org=org,
+        method=sample.method,
+        headers=_lines(sample.headers),
+        ip=sample.client_ip,
+        time=rfc3339(round(sample.now * 1000)),
+        body=_text_of(sample.body),
+        response=answer,
+    )
+    return cli.call(operation, asked)
+
+
+def _lines(fields: Iterable[tuple[bytes, bytes]]) -> tuple[str, ...]:
+    return tuple(f"{name.decode('latin-1')}:{value.decode('latin-1')}" for name, value in fields)
+
+
+def _text_of(body: bytes | None) -> str | None:
+    try:
+        return None if body is None else body.decode()
+    except UnicodeDecodeError:
+        raise CommandFailed(
+            INVALID_INPUT, "a body that is not UTF-8 is explained with --schema only"
+        ) from None
 
 
 def _explain_event(cli: Cli, source: str | None, org: str, event: str, *, as_json: bool) -> None:
@@ -144,15 +192,24 @@ def run_tests(
         bool, typer.Option("--require-coverage", help="Fail if there is a rule that no case is decided by.")
     ] = False,
     org: AnyOrg = None,
+    schema: Schema = None,
+    root: Root = "/v1.0",
     json: Json = False,
 ) -> None:
     """Try a ruleset on cases: requests with the verdict expected. Exit 1 if one has another."""
-    from controlplane.operations.dry_runs import run
+    from controlplane.operations.dry_runs import RunCases, run
+    from controlplane.operations.dry_runs import test as operation
 
-    ruleset = ruleset_of(ctx.obj, source, org)
+    label, text = ruleset_text(ctx.obj, source, org)
+    ruleset = parsed(label, text)
     file = _cases_beside(source) if cases is None else cases
-    with complaining():
-        outcome = run(ruleset, str(file), read_text(file))
+    if asks_the_store(ctx.obj, ruleset, schema):
+        asked = RunCases(source_of(ctx.obj, source), read_text(file), str(file), org)
+        outcome = ctx.obj.call(operation, asked)
+    else:
+        schemas = given_schemas(label, text, ruleset, schema, root)
+        with complaining():
+            outcome = run(ruleset, str(file), read_text(file), schemas)
     failed = bool(outcome.failures) or (require_coverage and bool(outcome.undecided_rules))
     if json:
         print_json(outcome)

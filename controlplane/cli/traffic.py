@@ -12,8 +12,10 @@ import msgspec
 import typer
 
 from controlplane.cli.context import Cli, Json, facts_of, print_json
-from controlplane.cli.dry_runs import RulesetSource, complaining, ruleset_of, source_of
+from controlplane.cli.dry_runs import RulesetSource, complaining, ruleset_text, source_of
 from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed, given
+from controlplane.cli.given_schemas import Root, Schema, given_schemas
+from controlplane.cli.ruleset import parsed
 
 if TYPE_CHECKING:
     from controlplane.operations.replays import (
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from controlplane.operations.suggestions import Suggested
     from controlplane.workshop.har import Har
     from controlplane.workshop.har_traffic import Foreseen
+    from proxy.policy.ruleset import Ruleset
+    from proxy.policy.schemas import Schemas
 
 app = typer.Typer()
 
@@ -81,6 +85,8 @@ def replay(
     ] = "",
     har: _Har = None,
     base: _Base = None,
+    schema: Schema = None,
+    root: Root = "/v1.0",
     json: Json = False,
 ) -> None:
     """What a draft would change: stored events whose verdict would be another, by rule and application."""
@@ -88,7 +94,8 @@ def replay(
     if har is not None:
         if application or every_app or hours or from_ or to or filter_:
             raise CommandFailed(INVALID_INPUT, "--har: a file has no time, application or filter")
-        _replay_file(cli, source, org, har, base or (), as_json=json)
+        rules = _rules(cli, source, org, schema, root)
+        _replay_file(rules, har, base or (), as_json=json)
         return
     if org is None:
         raise CommandFailed(INVALID_INPUT, "Missing option '--org', or '--har' for a file.")
@@ -216,15 +223,19 @@ def _print_suggestion(found: Suggested, *, as_json: bool) -> None:
 # -- HAR files, which are read here and never sent anywhere: they hold credentials
 
 
-def _replay_file(
-    cli: Cli, source: str, org: str | None, file: Path, bases: Sequence[str], *, as_json: bool
-) -> None:
+def _rules(cli: Cli, source: str, org: str | None, schema: Path | None, root: str) -> tuple[Ruleset, Schemas]:
+    label, text = ruleset_text(cli, source, org)
+    ruleset = parsed(label, text)
+    return ruleset, given_schemas(label, text, ruleset, schema, root)
+
+
+def _replay_file(rules: tuple[Ruleset, Schemas], file: Path, bases: Sequence[str], *, as_json: bool) -> None:
     from controlplane.workshop.har_traffic import foresee
 
-    ruleset = ruleset_of(cli, source, org)
+    ruleset, schemas = rules
     har = _read_har(file, bases)
     groups: dict[tuple[object, ...], list[Foreseen]] = {}
-    for one in foresee(ruleset, har.exchanges):
+    for one in foresee(ruleset, har.exchanges, schemas):
         groups.setdefault((one.outcome,), []).append(one)
     ranked = sorted(groups.values(), key=_rank)
     if as_json:

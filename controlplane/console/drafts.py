@@ -165,7 +165,11 @@ async def _try(
 
 
 async def _check(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
-    return {"checked": await perform(dry_runs.check, context, actor, CheckRuleset(yaml=draft.yaml))}
+    return {
+        "checked": await perform(
+            dry_runs.check, context, actor, CheckRuleset(yaml=draft.yaml, org=draft.org or None)
+        )
+    }
 
 
 async def _explain(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
@@ -176,6 +180,7 @@ async def _explain(context: OperationContext, actor: Actor, draft: _Draft) -> di
     headers = [line.strip() for line in _lines(draft.form.get("headers", "")).split("\n")]
     asked = ExplainRequest(
         source=Source(yaml=draft.yaml, label="rules"),
+        org=draft.org or None,
         target=given["target"],
         method=given["method"] or "GET",
         headers=tuple(line for line in headers if line),
@@ -191,7 +196,7 @@ async def _test(context: OperationContext, actor: Actor, draft: _Draft) -> dict[
     cases = _lines(draft.form.get("cases", ""))
     if not cases.strip():
         raise InvalidRequest("there is no case yet: the sample in the field shows one")
-    asked = RunCases(source=Source(yaml=draft.yaml, label="rules"), cases=cases)
+    asked = RunCases(source=Source(yaml=draft.yaml, label="rules"), cases=cases, org=draft.org or None)
     return {"tested": await perform(dry_runs.test, context, actor, asked)}
 
 

@@ -2,108 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Final
-
 import msgspec
 
-from controlplane.names import InvalidName, valid_name
 from controlplane.operations.actor import Actor
 from controlplane.operations.context import OperationContext
 from controlplane.operations.explanations import Explained, explained
+from controlplane.operations.given_rules import (
+    GivenRules,
+    given_rules,
+    with_schemas,
+)
+from controlplane.operations.given_rules import ProblemFacts as ProblemFacts
+from controlplane.operations.given_rules import Source as Source
+from controlplane.operations.given_rules import name_problems as name_problems
+from controlplane.operations.given_rules import named_version as named_version
+from controlplane.operations.given_rules import parsed as parsed
+from controlplane.operations.given_rules import problem_line as problem_line
+from controlplane.operations.given_rules import text_of as text_of
+from controlplane.operations.models import schemas_of, thing_problems
 from controlplane.operations.operation import InvalidRequest, Request, Response, operation
 from controlplane.operations.worker_process import run_trial
-from controlplane.store.interface import NotFound
 from controlplane.workshop.cases import parse_moment, run_cases
 from controlplane.workshop.explain import Explainer, SampleRequest
 from controlplane.workshop.routes_text import advice_with_routes
 from controlplane.workshop.ruleset_diff import RulesetDiff, diff_rulesets
-from proxy.policy import yaml_document
 from proxy.policy.facts import ResponseFacts
 from proxy.policy.gates import is_address
 from proxy.policy.ruleset import Ruleset as PolicyRuleset
-from proxy.policy.ruleset_yaml import InvalidRuleset, RulesetProblem, document_problem, parse_ruleset
-
-_LONGEST_LABEL: Final = 200
-
-# -- which ruleset
-
-
-class Source(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """A draft's text, or a ruleset out of the store: one of the two."""
-
-    yaml: str | None = None
-    label: str = "yaml"  # what messages call the text
-    ruleset: str | None = None  # id or name, NAME@VERSION for another version than the active one
-
-
-class ProblemFacts(msgspec.Struct, rename="camel"):
-    line: int
-    column: int
-    where: str
-    message: str
-
-
-async def text_of(
-    context: OperationContext, actor: Actor, source: Source, org: str | None
-) -> tuple[str, str]:
-    """What messages call it, and the text."""
-    if source.yaml is not None and source.ruleset is None:
-        return source.label, source.yaml
-    if source.ruleset is not None and source.yaml is None:
-        return source.ruleset, await stored_yaml(context, actor, source.ruleset, org)
-    raise InvalidRequest("a ruleset is given as its text or by its name: one of the two")
-
-
-def name_problems(text: str, name: str) -> tuple[RulesetProblem, ...]:
-    """Of a sound ruleset: that no ruleset can be kept under its name."""
-    try:
-        valid_name(name)
-    except InvalidName as error:
-        return (document_problem(yaml_document.parse(text), ("name",), str(error)),)
-    return ()
-
-
-def parsed(label: str, text: str) -> PolicyRuleset:
-    """Raises InvalidRequest with every error in the text by line and column."""
-    try:
-        return parse_ruleset(text)
-    except InvalidRuleset as error:
-        raise InvalidRequest(*(problem_line(label, problem) for problem in error.problems)) from None
-
-
-def problem_line(label: str, problem: RulesetProblem) -> str:
-    if len(label) > _LONGEST_LABEL:  # it stands in every line; a path's end says most
-        label = f"…{label[1 - _LONGEST_LABEL :]}"
-    where = f"{problem.where}: " if problem.where else ""
-    return f"{label}:{problem.line}:{problem.column}: {where}{problem.message}"
-
-
-def named_version(reference: str, names: Collection[str]) -> tuple[str, int | None]:
-    """The ruleset, and which version of it: NAME@VERSION, unless a ruleset itself has that name."""
-    name, at, number = reference.rpartition("@")
-    if reference in names or not (at and number.isascii() and number.isdecimal() and len(number) < 10):
-        return reference, None
-    return name, int(number)
-
-
-async def stored_yaml(context: OperationContext, actor: Actor, reference: str, org: str | None) -> str:
-    """Of the active version, unless NAME@VERSION names another."""
-    names = {each.name for each in await context.resolve.rulesets(actor, org)}
-    reference, version = named_version(reference, names)
-    found = await context.resolve.ruleset(actor, "viewer", reference, org)
-    wanted = found.version if version is None else version
-    text = await context.store.ruleset_text(found.ruleset_id, wanted)
-    if text is None:
-        raise NotFound(f"ruleset {found.name} has no version {wanted}")
-    return text
-
+from proxy.policy.ruleset_yaml import InvalidRuleset, RulesetProblem, parse_ruleset
+from proxy.policy.schemas import NO_SCHEMAS, Schemas, needs_schemas
 
 # -- check
 
 
 class CheckRuleset(Request):
     yaml: str
+    org: str | None = None  # whose current schemas have the things that rules name
 
 
 class CheckedRuleset(Response):
@@ -118,7 +52,20 @@ class CheckedRuleset(Response):
 @operation("ruleset.check", "POST", "/rulesets/check", changes=False)
 async def check(context: OperationContext, actor: Actor, request: CheckRuleset) -> CheckedRuleset:
     """Validate a ruleset and change nothing: every error by line and column, and what was overlooked."""
-    return await run_trial(actor, checked, request.yaml, context.clock.wall_ms() / 1000)
+    given = await given_rules(context, actor, Source(yaml=request.yaml), request.org)
+    return await run_trial(actor, _checked, given, context.clock.wall_ms() / 1000)
+
+
+def _checked(given: GivenRules, now: float) -> CheckedRuleset:
+    """Look up the names of things in the schemas, if there are any."""
+    found = checked(given.text, now)
+    if found.problems or not given.schemas.digests:
+        return found
+    ruleset = parse_ruleset(given.text)
+    if not needs_schemas(ruleset):
+        return found
+    unknown = thing_problems(given.text, ruleset, schemas_of(given.schemas))
+    return _refused(unknown) if unknown else found
 
 
 def checked(text: str, now: float) -> CheckedRuleset:
@@ -172,12 +119,12 @@ async def explain(context: OperationContext, actor: Actor, request: ExplainReque
     """What the rules make of one request, and why: each rule tried, and what in it failed."""
     sample = _sample(request, context.clock.wall_ms() / 1000)
     response = None if request.response is None else _response(request.response)
-    label, text = await text_of(context, actor, request.source, request.org)
-    return await run_trial(actor, _explained, label, text, sample, response)
+    given = await given_rules(context, actor, request.source, request.org)
+    return await run_trial(actor, _explained, given, sample, response)
 
 
-def _explained(label: str, text: str, sample: SampleRequest, response: _SampleAnswer | None) -> Explained:
-    explainer = Explainer(parsed(label, text))
+def _explained(given: GivenRules, sample: SampleRequest, response: _SampleAnswer | None) -> Explained:
+    explainer = Explainer(*with_schemas(given))
     return explained(explainer.explain(sample, None if response is None else ResponseFacts(*response)))
 
 
@@ -237,18 +184,19 @@ class CasesOutcome(Response):
 @operation("ruleset.test", "POST", "/rulesets/test", changes=False)
 async def test(context: OperationContext, actor: Actor, request: RunCases) -> CasesOutcome:
     """Try a ruleset on cases: requests with the verdict expected."""
-    label, text = await text_of(context, actor, request.source, request.org)
-    return await run_trial(actor, _tested, label, text, request.cases_label, request.cases)
+    given = await given_rules(context, actor, request.source, request.org)
+    return await run_trial(actor, _tested, given, request.cases_label, request.cases)
 
 
-def _tested(label: str, text: str, cases_label: str, cases: str) -> CasesOutcome:
-    return run(parsed(label, text), cases_label, cases)
+def _tested(given: GivenRules, cases_label: str, cases: str) -> CasesOutcome:
+    ruleset, schemas = with_schemas(given)
+    return run(ruleset, cases_label, cases, schemas)
 
 
-def run(ruleset: PolicyRuleset, label: str, cases: str) -> CasesOutcome:
+def run(ruleset: PolicyRuleset, label: str, cases: str, schemas: Schemas = NO_SCHEMAS) -> CasesOutcome:
     """Raises InvalidRequest where `cases` holds none."""
     try:
-        ran = run_cases(ruleset, cases)
+        ran = run_cases(ruleset, cases, schemas)
     except InvalidRuleset as error:
         raise InvalidRequest(*(problem_line(label, problem) for problem in error.problems)) from None
     return CasesOutcome(

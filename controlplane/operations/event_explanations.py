@@ -6,8 +6,8 @@ import msgspec
 
 from controlplane.operations.actor import Actor
 from controlplane.operations.context import OperationContext
-from controlplane.operations.dry_runs import Source, parsed, text_of
 from controlplane.operations.explanations import Explained, explained
+from controlplane.operations.given_rules import GivenRules, Source, given_rules, with_schemas
 from controlplane.operations.operation import InvalidRequest, Request, operation
 from controlplane.operations.recorded import FormerRules, decoded
 from controlplane.operations.replays import OutcomeFacts, outcome_facts
@@ -43,14 +43,14 @@ async def explain_event(context: OperationContext, actor: Actor, request: Explai
     org = await context.resolve.org(actor, "viewer", request.org)
     event = await _event(context, org, request.id)
     former = FormerRules(context, actor, org)
-    label, text = await _rules(context, actor, org, former, event, request.source)
+    given = await _rules(context, actor, org, former, event, request.source)
     recorded = await former.outcome_of(event)
-    report, fits = await run_trial(actor, _explained, label, text, event, recorded)
+    report, fits = await run_trial(actor, _explained, given, event, recorded)
     return ExplainedEvent(
         **msgspec.structs.asdict(report),
         method=event.method,
         target=event.target,
-        judged_by=label,
+        judged_by=given.label,
         recorded=outcome_facts(recorded),
         recorded_reason=REASONS.get(event.reason or "", ""),
         reached_rules=event.reached_rules,
@@ -58,10 +58,10 @@ async def explain_event(context: OperationContext, actor: Actor, request: Explai
     )
 
 
-def _explained(label: str, text: str, event: Event, recorded: Outcome) -> tuple[Explained, bool]:
+def _explained(given: GivenRules, event: Event, recorded: Outcome) -> tuple[Explained, bool]:
     """The explanation, and whether the recorded outcome is consistent with it."""
     sample, response = sample_of(event)
-    report = Explainer(parsed(label, text)).explain(sample, response)
+    report = Explainer(*with_schemas(given)).explain(sample, response)
     return explained(report), _fits(recorded, report)
 
 
@@ -84,10 +84,9 @@ async def _rules(
     former: FormerRules,
     event: Event,
     source: Source | None,
-) -> tuple[str, str]:
-    """What to call them, and their text."""
+) -> GivenRules:
     if source is not None:
-        return await text_of(context, actor, source, org.org_id)
+        return await given_rules(context, actor, source, org.org_id)
     version = await former.version_of(event)
     text = None if version is None else await former.text(*version)
     if version is None or text is None:
@@ -95,7 +94,8 @@ async def _rules(
             f"the rules that evaluated event {event.id} are not known any more: name a ruleset for it"
         )
     ruleset = await context.resolve.ruleset(actor, "viewer", version[0], org.org_id)
-    return f"{ruleset.name}@{version[1]}", text
+    schemas = await context.store.version_schemas(*version)
+    return GivenRules(f"{ruleset.name}@{version[1]}", text, schemas)
 
 
 def _fits(recorded: Outcome, report: Explanation) -> bool:

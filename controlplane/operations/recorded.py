@@ -15,12 +15,13 @@ from controlplane.operations import times
 from controlplane.operations.actor import Actor
 from controlplane.operations.audit import InvalidFilter, resolver
 from controlplane.operations.context import OperationContext
+from controlplane.operations.models import schemas_of
 from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.worker_process import run_trial
 from controlplane.search.document import UnsearchableError, read_document
 from controlplane.search.predicates import all_hold
 from controlplane.search.query import EVERYTHING, Filter, QueryError, parse_filter
-from controlplane.store.interface import App, BlockPlace, Org, StoredEvent
+from controlplane.store.interface import App, BlockPlace, Org, PackedSchemas, StoredEvent
 from controlplane.workshop.replay import Event, Outcome, Rules
 from proxy.policy.bounded_memo import BoundedMemo, WhenFull
 from proxy.policy.ruleset import Ruleset
@@ -193,7 +194,12 @@ class FormerRules:
         if text is None:
             return None
         ruleset = await run_trial(self._actor, _of_this_language, text)
-        return None if ruleset is None else await asyncio.to_thread(Rules, ruleset)
+        schemas = await self._context.store.version_schemas(ruleset_id, version)
+        return None if ruleset is None else await asyncio.to_thread(_made, ruleset, schemas)
+
+
+def _made(ruleset: Ruleset, schemas: PackedSchemas) -> Rules:
+    return Rules(ruleset, schemas_of(schemas))
 
 
 def _of_this_language(text: str) -> Ruleset | None:

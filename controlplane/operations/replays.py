@@ -17,12 +17,13 @@ import msgspec
 from controlplane.operations.actor import Actor
 from controlplane.operations.audit import Places, why_nothing
 from controlplane.operations.context import OperationContext
-from controlplane.operations.dry_runs import Source, parsed, text_of
+from controlplane.operations.given_rules import Source, given_rules, ruleset_of
+from controlplane.operations.models import schemas_of
 from controlplane.operations.operation import InvalidRequest, Request, Response, operation
 from controlplane.operations.recorded import FormerRules, Lately, Reading, Selection, select, within_time
 from controlplane.operations.worker_process import run_trial
 from controlplane.search.interface import SearchQuery
-from controlplane.store.interface import BlockPlace, StoreBusy
+from controlplane.store.interface import BlockPlace, PackedSchemas, StoreBusy
 from controlplane.workshop.replay import (
     CHANGES,
     MAX_GROUPS,
@@ -34,6 +35,8 @@ from controlplane.workshop.replay import (
     Unclear,
 )
 from proxy.policy.ending import moment_text
+from proxy.policy.ruleset import Ruleset
+from proxy.policy.schemas import NO_SCHEMAS, needs_schemas
 from proxy.wire.audit_event import rfc3339
 
 MOST_AT_ONCE: Final = 1_000_000  # events that one request has evaluated
@@ -210,13 +213,18 @@ async def _evaluated(
 
 
 async def _draft(context: OperationContext, actor: Actor, request: ReplayRuleset) -> Replay:
-    label, text = await text_of(context, actor, request.source, request.org)
-    key = sha256(text.encode("utf-8", "surrogatepass")).digest()
+    given = await given_rules(context, actor, request.source, request.org)
+    named = "".join(f"{root} {digest}\n" for root, digest in given.schemas.digests.items())
+    key = sha256(f"{named}\n{given.text}".encode("utf-8", "surrogatepass")).digest()
 
     async def made() -> Replay:
-        return await asyncio.to_thread(Replay, await run_trial(actor, parsed, label, text))
+        return await asyncio.to_thread(_replay, await run_trial(actor, ruleset_of, given), given.schemas)
 
     return await _drafts.get(key, made)
+
+
+def _replay(draft: Ruleset, schemas: PackedSchemas) -> Replay:
+    return Replay(draft, schemas_of(schemas) if needs_schemas(draft) else NO_SCHEMAS)
 
 
 # -- cursors: the time is the first request's, since "the last hours" go on meanwhile

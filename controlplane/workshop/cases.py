@@ -29,6 +29,7 @@ from proxy.policy.ruleset_yaml import (
     shape_problems,
 )
 from proxy.policy.scalars import as_values
+from proxy.policy.schemas import NO_SCHEMAS, Schemas
 from proxy.policy.visible import escaped, named
 from proxy.policy.yaml_document import MAX_PROBLEMS
 
@@ -44,10 +45,10 @@ class CasesRun:
     undecided: tuple[str, ...]  # rules that no case that holds is decided, filtered or logged by
 
 
-def run_cases(ruleset: Ruleset, text: str) -> CasesRun:
+def run_cases(ruleset: Ruleset, text: str, schemas: Schemas = NO_SCHEMAS) -> CasesRun:
     """Raises InvalidRuleset where `text` holds no cases."""
     document, cases = _parse(text)
-    explainer = Explainer(ruleset)
+    explainer = Explainer(ruleset, schemas)
     failed, failures = 0, list[RulesetProblem]()
     deciding: set[str] = set()
     for at, case in enumerate(cases.cases):

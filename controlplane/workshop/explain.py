@@ -45,6 +45,7 @@ from proxy.policy.plain_responses import NamesHidden, media_type, without_hidden
 from proxy.policy.redirects import ELSEWHERE, is_redirect, leads_elsewhere
 from proxy.policy.ruleset import BodyOnly, Condition, IpGate, Rule, Ruleset, TimeGate, Until
 from proxy.policy.scalars import Written
+from proxy.policy.schemas import NO_SCHEMAS, Schemas
 from proxy.policy.transforms import ITEMS
 from proxy.policy.typed_filter import filter_of
 from proxy.policy.unknown import (
@@ -170,9 +171,9 @@ _Considered = dict[int, list[tuple[Candidate, Name]]]  # by the rules' index
 class Explainer:
     """One ruleset, compiled once for any number of requests."""
 
-    def __init__(self, ruleset: Ruleset) -> None:
+    def __init__(self, ruleset: Ruleset, schemas: Schemas = NO_SCHEMAS) -> None:
         self._ruleset = ruleset
-        self._rules = partly_known_rules(ruleset)
+        self._rules = partly_known_rules(ruleset, schemas)
 
     def explain(self, sample: SampleRequest, response: ResponseFacts | None = None) -> Explanation:
         try:

@@ -28,6 +28,7 @@ from proxy.policy.path_shapes import shapes_of
 from proxy.policy.queries import QueryGuard
 from proxy.policy.ruleset import Ruleset
 from proxy.policy.ruleset_yaml import parse_ruleset
+from proxy.policy.schemas import NO_SCHEMAS, Schemas
 from proxy.policy.transforms import ITEMS, Transforms
 from proxy.policy.unknown import PartlyKnownResponse
 
@@ -46,8 +47,10 @@ class Foreseen:
     removed: tuple[str, ...] = ()  # properties that it had, by their paths
 
 
-def foresee(ruleset: Ruleset, exchanges: Iterable[Exchange]) -> Iterator[Foreseen]:
-    explainer = Explainer(ruleset)
+def foresee(
+    ruleset: Ruleset, exchanges: Iterable[Exchange], schemas: Schemas = NO_SCHEMAS
+) -> Iterator[Foreseen]:
+    explainer = Explainer(ruleset, schemas)
     for exchange in exchanges:
         report = explainer.explain(_sample(exchange), exchange.response or _ANY_RESPONSE)
         if report.possible:

@@ -23,6 +23,7 @@ from proxy.policy.canonical import MalformedTarget, Target, canonicalise
 from proxy.policy.decision import Decision, Plan
 from proxy.policy.redaction import is_cut
 from proxy.policy.ruleset import DEFAULT_RULE_ID, Rule, Ruleset
+from proxy.policy.schemas import NO_SCHEMAS, Schemas
 from proxy.policy.transforms import Transforms
 from proxy.policy.unknown import (
     PartlyKnownRequest,
@@ -157,9 +158,9 @@ class Unclear(NamedTuple):
 class Rules:
     """A ruleset for requests of which not everything is known, compiled once for any number of them."""
 
-    def __init__(self, ruleset: Ruleset) -> None:
+    def __init__(self, ruleset: Ruleset, schemas: Schemas = NO_SCHEMAS) -> None:
         self.name = ruleset.name
-        self._compiled = partly_known_rules(ruleset)
+        self._compiled = partly_known_rules(ruleset, schemas)
         self._transforms = {rule.id: rule.transforms for rule in ruleset.rules if rule.verdict == "filter"}
         self._ids = frozenset((DEFAULT_RULE_ID, *(rule.id for rule in ruleset.rules)))
         self._filters: BoundedMemo[tuple[str, ...], tuple[str, ...] | None] = BoundedMemo(
@@ -206,8 +207,8 @@ class Rules:
 class Replay:
     """One draft and what it makes of events."""
 
-    def __init__(self, draft: Ruleset) -> None:
-        self._rules = Rules(draft)
+    def __init__(self, draft: Ruleset, schemas: Schemas = NO_SCHEMAS) -> None:
+        self._rules = Rules(draft, schemas)
         self._endings = tuple((rule.id, rule.until.end) for rule in draft.rules if rule.until is not None)
         self._possible_facts = PossibleFacts()
         self._known: BoundedMemo[Hashable, Outcome | Unclear] = BoundedMemo(_MOST_KNOWN, None, WhenFull.CLEAR)

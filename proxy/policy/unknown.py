@@ -21,6 +21,7 @@ from proxy.policy.conditions import INDETERMINATE, NO, YES, Check, when_missing
 from proxy.policy.facts import RequestFacts, ResponseFacts
 from proxy.policy.redaction import MASK
 from proxy.policy.ruleset import BodyOnly, Comparison, Condition, IpGate, Ruleset, TimeGate, Until
+from proxy.policy.schemas import NO_SCHEMAS, Schemas
 
 RequestPart = Literal["ip", "time", "header", "body"]
 ResponsePart = Literal["status", "response_header", "property"]
@@ -231,8 +232,8 @@ def _field(headers: Sequence[tuple[bytes, bytes]], name: str) -> list[bytes]:
     return [value for known, value in headers if known.lower() == wanted]
 
 
-def partly_known_rules(ruleset: Ruleset) -> CompiledRuleset:
-    return compile_ruleset(ruleset, partly_known_check)
+def partly_known_rules(ruleset: Ruleset, schemas: Schemas = NO_SCHEMAS) -> CompiledRuleset:
+    return compile_ruleset(ruleset, partly_known_check, schemas)
 
 
 def partly_known_check(part: Part) -> Check:

@@ -18,9 +18,9 @@ from controlplane.operations.dry_runs import (
     check,
     diff,
     explain,
-    stored_yaml,
     test,
 )
+from controlplane.operations.given_rules import stored_yaml
 from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.rulesets import ApplyRuleset, apply
 from controlplane.store.interface import NotFound

@@ -1,0 +1,62 @@
+"""The schemas of a ruleset that a command tries here, without a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from controlplane.cli.context import Cli
+from controlplane.cli.failure import INVALID_INPUT, CommandFailed
+from controlplane.cli.ruleset import problem_lines, schema_in
+
+if TYPE_CHECKING:
+    from proxy.policy.ruleset import Ruleset
+    from proxy.policy.schemas import Schemas
+
+Schema = Annotated[
+    Path | None,
+    typer.Option(
+        "--schema", metavar="FILE", help="The upstream's $metadata, for rules that name things of it."
+    ),
+]
+Root = Annotated[
+    str, typer.Option("--root", metavar="PATH", help="Root path of the service that it describes.")
+]
+
+
+def asks_the_store(cli: Cli, ruleset: Ruleset, schema: Path | None) -> bool:
+    """Return True if the schemas of the ruleset are in the store, and the store has to try it."""
+    from proxy.policy.schemas import needs_schemas
+
+    return needs_schemas(ruleset) and schema is None and cli.has_store
+
+
+def given_schemas(label: str, text: str, ruleset: Ruleset, schema: Path | None, root: str) -> Schemas:
+    """Return the schema in the file. Raise CommandFailed if the ruleset needs another, or names things that
+    it lacks."""
+    from controlplane.operations.models import thing_problems
+    from proxy.policy.schemas import (
+        NO_SCHEMAS,
+        InvalidRoot,
+        Schemas,
+        folded_root,
+        needs_schemas,
+        root_segments,
+    )
+
+    if not needs_schemas(ruleset):
+        return NO_SCHEMAS
+    model = schema_in(schema)
+    if model is None:
+        what = "its rules name things of a schema: give --schema FILE, or --config and --org"
+        raise CommandFailed(INVALID_INPUT, f"{label}: {what}")
+    try:
+        schemas = Schemas({root_segments(folded_root(root)): model})
+    except InvalidRoot as error:
+        raise CommandFailed(INVALID_INPUT, f"--root: {error}") from None
+    problems = thing_problems(text, ruleset, schemas)
+    if problems:
+        raise CommandFailed(INVALID_INPUT, *problem_lines(label, problems))
+    return schemas

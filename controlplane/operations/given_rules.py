@@ -1,0 +1,144 @@
+"""A ruleset that a request gives, with the schemas that its rules may name things of."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from controlplane.names import InvalidName, valid_name
+from controlplane.operations.actor import Actor
+from controlplane.operations.context import OperationContext
+from controlplane.operations.models import schemas_of, thing_problems
+from controlplane.operations.operation import InvalidRequest
+from controlplane.store.interface import NotFound, PackedSchemas
+from controlplane.store.interface import Ruleset as StoredRuleset
+from proxy.policy import yaml_document
+from proxy.policy.ruleset import Ruleset as PolicyRuleset
+from proxy.policy.ruleset_yaml import InvalidRuleset, RulesetProblem, document_problem, parse_ruleset
+from proxy.policy.schemas import NO_SCHEMAS, Schemas, needs_schemas
+
+_LONGEST_LABEL: Final = 200
+
+
+class Source(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """A draft's text, or a ruleset out of the store: one of the two."""
+
+    yaml: str | None = None
+    label: str = "yaml"  # what messages call the text
+    ruleset: str | None = None  # id or name, NAME@VERSION for another version than the active one
+
+
+class ProblemFacts(msgspec.Struct, rename="camel"):
+    line: int
+    column: int
+    where: str
+    message: str
+
+
+async def text_of(
+    context: OperationContext, actor: Actor, source: Source, org: str | None
+) -> tuple[str, str]:
+    """Return the name of a ruleset in messages, and its text."""
+    if source.yaml is not None and source.ruleset is None:
+        return source.label, source.yaml
+    if source.ruleset is not None and source.yaml is None:
+        return source.ruleset, await stored_yaml(context, actor, source.ruleset, org)
+    raise InvalidRequest("a ruleset is given as its text or by its name: one of the two")
+
+
+def name_problems(text: str, name: str) -> tuple[RulesetProblem, ...]:
+    """Of a sound ruleset: that no ruleset can be kept under its name."""
+    try:
+        valid_name(name)
+    except InvalidName as error:
+        return (document_problem(yaml_document.parse(text), ("name",), str(error)),)
+    return ()
+
+
+def parsed(label: str, text: str) -> PolicyRuleset:
+    """Raises InvalidRequest with every error in the text by line and column."""
+    try:
+        return parse_ruleset(text)
+    except InvalidRuleset as error:
+        raise InvalidRequest(*(problem_line(label, problem) for problem in error.problems)) from None
+
+
+def problem_line(label: str, problem: RulesetProblem) -> str:
+    if len(label) > _LONGEST_LABEL:  # it stands in every line; a path's end says most
+        label = f"…{label[1 - _LONGEST_LABEL :]}"
+    where = f"{problem.where}: " if problem.where else ""
+    return f"{label}:{problem.line}:{problem.column}: {where}{problem.message}"
+
+
+def named_version(reference: str, names: Collection[str]) -> tuple[str, int | None]:
+    """The ruleset, and which version of it: NAME@VERSION, unless a ruleset itself has that name."""
+    name, at, number = reference.rpartition("@")
+    if reference in names or not (at and number.isascii() and number.isdecimal() and len(number) < 10):
+        return reference, None
+    return name, int(number)
+
+
+async def stored_yaml(context: OperationContext, actor: Actor, reference: str, org: str | None) -> str:
+    """Of the active version, unless NAME@VERSION names another."""
+    found, wanted = await stored_version(context, actor, reference, org)
+    text = await context.store.ruleset_text(found.ruleset_id, wanted)
+    if text is None:
+        raise NotFound(f"ruleset {found.name} has no version {wanted}")
+    return text
+
+
+async def stored_version(
+    context: OperationContext, actor: Actor, reference: str, org: str | None
+) -> tuple[StoredRuleset, int]:
+    """Return a stored ruleset and the version that the reference names."""
+    names = {each.name for each in await context.resolve.rulesets(actor, org)}
+    reference, version = named_version(reference, names)
+    found = await context.resolve.ruleset(actor, "viewer", reference, org)
+    return found, found.version if version is None else version
+
+
+NO_PACKED_SCHEMAS: Final = PackedSchemas({}, {})
+
+
+@dataclass(frozen=True, slots=True)
+class GivenRules:
+    """A ruleset as messages call it, with its text and its schemas."""
+
+    label: str
+    text: str
+    schemas: PackedSchemas
+
+
+async def given_rules(context: OperationContext, actor: Actor, source: Source, org: str | None) -> GivenRules:
+    """Return a draft with the current schemas of the organisation, or a version with those that it names."""
+    label, text = await text_of(context, actor, source, org)
+    if source.ruleset is not None:
+        found, version = await stored_version(context, actor, source.ruleset, org)
+        return GivenRules(label, text, await context.store.version_schemas(found.ruleset_id, version))
+    if not org:
+        return GivenRules(label, text, NO_PACKED_SCHEMAS)
+    org_id = (await context.resolve.org(actor, "viewer", org)).org_id
+    return GivenRules(label, text, await context.store.current_schemas(org_id))
+
+
+def ruleset_of(given: GivenRules) -> PolicyRuleset:
+    """Raise InvalidRequest if the ruleset is not sound, or names things that its schemas lack."""
+    return with_schemas(given)[0]
+
+
+def with_schemas(given: GivenRules) -> tuple[PolicyRuleset, Schemas]:
+    """Return the ruleset and its schemas. Raise InvalidRequest as `ruleset_of` does."""
+    ruleset = parsed(given.label, given.text)
+    if not needs_schemas(ruleset):
+        return ruleset, NO_SCHEMAS
+    if not given.schemas.digests:
+        what = "its rules name things of a schema: name an organisation that has one"
+        raise InvalidRequest(f"{given.label}: {what}")
+    schemas = schemas_of(given.schemas)
+    problems = thing_problems(given.text, ruleset, schemas)
+    if problems:
+        raise InvalidRequest(*(problem_line(given.label, each) for each in problems))
+    return ruleset, schemas
