@@ -127,10 +127,15 @@ def _read(file: Path, model: ResourceModel | None) -> _Read:
     """Raises CommandFailed with every error in the file."""
     from controlplane.operations.dry_runs import name_problems
     from controlplane.workshop.routes_text import advice_with_routes
+    from controlplane.workshop.thing_problems import thing_problems
+    from proxy.policy.schemas import Schemas
 
     text = read_text(file)
     ruleset = parsed(str(file), text)
-    if problems := name_problems(text, ruleset.name):
+    problems = name_problems(text, ruleset.name)
+    if model is not None:
+        problems += thing_problems(text, ruleset, Schemas({(): model}))
+    if problems:
         raise CommandFailed(INVALID_INPUT, *problem_lines(str(file), problems))
     return _Read(ruleset, advice_with_routes(text, ruleset, clock.time(), model))
 

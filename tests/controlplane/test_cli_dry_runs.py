@@ -233,6 +233,17 @@ def route_files(tmp_path: Path) -> tuple[str, str]:
     return str(rules), str(schema)
 
 
+def test_check_places_names_that_the_schema_lacks(tmp_path: Path) -> None:
+    rules, schema = route_files(tmp_path)
+    Path(rules).write_text(
+        "version: 1\nname: careful\nrules:\n"
+        "- {id: mail, match: {resource: [massage, group.members]}, verdict: block}\n",
+    )
+    done = ruleset("check", rules, "--schema", schema)
+    message = "rules[0].match.resource[0]: the schema has no type `massage`, did you mean `message`?"
+    assert (done.returncode, done.stderr) == (2, f"{rules}:4:33: {message}\n")
+
+
 def test_routes_lists_what_a_rule_leaves_open(tmp_path: Path) -> None:
     rules, schema = route_files(tmp_path)
     done = ruleset("routes", rules, "--schema", schema)

@@ -1,0 +1,18 @@
+"""Place the names that no schema has in the text of a ruleset."""
+
+from __future__ import annotations
+
+from proxy.policy import yaml_document
+from proxy.policy.ruleset import Ruleset
+from proxy.policy.ruleset_yaml import RulesetProblem, at_most, document_problem
+from proxy.policy.schemas import Schemas
+from proxy.policy.things import unknown_things
+
+
+def thing_problems(text: str, ruleset: Ruleset, schemas: Schemas) -> tuple[RulesetProblem, ...]:
+    """Return an error, by line and column, for each name of a thing that none of the schemas has."""
+    unknown = list(unknown_things(ruleset, schemas))
+    if not unknown:
+        return ()
+    document = yaml_document.parse(text)
+    return tuple(at_most([document_problem(document, each.place, each.message) for each in unknown]))
