@@ -55,6 +55,7 @@ from proxy.policy.queries import QueryGuard
 from proxy.policy.ruleset import (
     DEFAULT_RULE_ID,
     BodyOnly,
+    Comparison,
     Condition,
     IpGate,
     Rule,
@@ -63,7 +64,7 @@ from proxy.policy.ruleset import (
     Until,
 )
 from proxy.policy.schemas import NO_SCHEMAS, Schemas
-from proxy.policy.thing_rules import HIDES, NOTHING_HIDDEN, ThingRules
+from proxy.policy.thing_rules import HIDES, NOTHING_HIDDEN, STRIPS, WRITTEN, Finding, ThingRules
 from proxy.policy.transforms import EVERYTHING
 
 Part = Until | IpGate | TimeGate | BodyOnly | Condition
@@ -376,12 +377,13 @@ class RuleFinder:
         found: list[Candidate] = []
         for each in self.things.findings(reading.names, certain_only=certain_only):
             entry = self._of_things[each.index]
-            step = entry.compiled.blocking if each.kind == HIDES else entry.compiled.step
-            if each.kind == NOTHING_HIDDEN:
-                step = replace(step, decision=replace(step.decision, verdict="allow", transforms=None))
-            if each.transforms is not None and each.transforms != step.decision.transforms:
-                step = replace(step, decision=replace(step.decision, transforms=each.transforms))
-            found.append(Candidate(entry, each.held, step))
+            if each.kind == WRITTEN:
+                if method in WRITES:
+                    found += [
+                        Candidate(entry, YES, _writing(entry.compiled.step, name)) for name in each.names
+                    ]
+                continue
+            found.append(Candidate(entry, each.held, _step_of(entry.compiled, each)))
         return found
 
     def candidates_of_name(self, name: Name, method: str) -> list[Candidate]:
@@ -429,6 +431,27 @@ class _BelowThings(Below):
 
     def may_be_named_in(self, body: bytes) -> bool:
         return True
+
+
+def _step_of(compiled: CompiledRule, finding: Finding) -> Step:
+    """Return what a rule about things decides for a path that it concerns."""
+    if finding.kind == HIDES:
+        return compiled.blocking
+    step = compiled.step
+    decision = step.decision
+    if finding.kind == NOTHING_HIDDEN:
+        decision = replace(decision, verdict="allow", transforms=None)
+    elif finding.kind == STRIPS:
+        decision = replace(decision, verdict="filter", transforms=finding.transforms)
+    elif finding.transforms is not None and finding.transforms != decision.transforms:
+        decision = replace(decision, transforms=finding.transforms)
+    return step if decision is step.decision else replace(step, decision=decision)
+
+
+def _writing(step: Step, name: str) -> Step:
+    """Return a step that blocks a body with the member `name`."""
+    check = compile_check(Condition("body", name, (Comparison("exists", True),)))
+    return replace(step, checks=(*step.checks, check), reads_body=True)
 
 
 class _BodyOf(Enum):

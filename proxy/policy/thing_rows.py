@@ -93,6 +93,18 @@ class Member:
         self.bases: Final[frozenset[int]] = bases
 
 
+class Part:
+    """Properties of objects that a rule names, or that hold an address of a thing that it names."""
+
+    __slots__ = ("come", "names", "owners", "written")
+
+    def __init__(self, owners: Things, names: tuple[str, ...], *, come: bool, written: bool) -> None:
+        self.owners: Final[Things] = owners
+        self.names: Final[tuple[str, ...]] = names
+        self.come: Final[bool] = come  # responses hold them without being asked for them
+        self.written: Final[bool] = written  # a body may write them
+
+
 class Things:
     """The rows of one schema that a rule names."""
 
@@ -105,6 +117,7 @@ class Things:
         "members",
         "model",
         "operations",
+        "parts",
         "streams",
         "types",
     )
@@ -118,6 +131,7 @@ class Things:
         members: dict[int, Member],
         operations: frozenset[int],
         handing: frozenset[int],
+        parts: tuple[Part, ...] = (),
     ) -> None:
         model = inheritance.model
         self.model: Final[ResourceModel] = model
@@ -128,6 +142,7 @@ class Things:
         self.members: Final[dict[int, Member]] = members
         self.operations: Final[frozenset[int]] = operations
         self.handing: Final[frozenset[int]] = handing  # operations that hand over what is named
+        self.parts: Final[tuple[Part, ...]] = parts
         streams: set[int] = set()
         for each in members.values():
             if model.member_flags(each.member) & STREAM:

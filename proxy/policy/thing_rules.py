@@ -36,6 +36,8 @@ _STRICT: Final = frozenset(("block", "filter"))
 RULE: Final = 0
 HIDES: Final = 1  # the path names what a filter hides
 NOTHING_HIDDEN: Final = 2  # the response is one value that the filter lets through
+STRIPS: Final = 3  # the response may hold a property that the rule blocks
+WRITTEN: Final = 4  # the request's body may write a property that the rule blocks
 
 
 class Finding:
@@ -236,6 +238,8 @@ class ThingRules:
         held = met_by(things, path).held
         if held != NO and not (certain_only and held == MAYBE):
             found.append(Finding(rule.index, RULE, YES if held > MAYBE else INDETERMINATE))
+        if rule.verdict == "block" and held == NO and things.parts:
+            found.extend(_of_parts(rule, things, path))
 
     def _add_filter(
         self,
@@ -272,6 +276,23 @@ def _is_found(things: Things, type_: int, member: int) -> bool:
     if member >= 0:
         return member in things.members
     return type_ in things.types or type_ in things.bases
+
+
+def _of_parts(rule: ThingRule, things: Things, path: ReachedPath) -> list[Finding]:
+    """Return findings for named properties within objects that the path leads to."""
+    found: list[Finding] = []
+    typed: list[TypedTransforms] = []
+    for part in things.parts:
+        if not response_may_hold(part.owners, path):
+            continue
+        if part.come:
+            typed.append(TypedTransforms(part.owners, path.end_type, False, part.names))
+        end = path.end_type
+        if part.written and (end in part.owners.types or end in part.owners.bases):
+            found.append(Finding(rule.index, WRITTEN, YES, None, part.names))
+    if typed:
+        found.append(Finding(rule.index, STRIPS, INDETERMINATE, Transforms(typed=tuple(typed))))
+    return found
 
 
 def typed_transforms(transforms: Transforms, things: Things, root: int, *, named: bool) -> Transforms:

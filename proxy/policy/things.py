@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import Final
 
-from proxy.policy.resource_model import ResourceModel
+from proxy.policy.resource_model import NAVIGATION, STREAM, ResourceModel
 from proxy.policy.ruleset import Match, Ruleset
 from proxy.policy.schemas import Schemas
 from proxy.policy.services.facts import Facts
 from proxy.policy.services.known import facts_of
-from proxy.policy.thing_rows import Member, Things, Types
+from proxy.policy.thing_rows import Member, Part, Things, Types
 
+_NO_ROWS: Final[frozenset[int]] = frozenset()
 _MOST_NEAREST: Final = 3  # names that an error suggests
 _LONGEST_COMPARED: Final = 100  # characters of an unknown name that is compared with others
 
@@ -103,6 +104,7 @@ class Resolver:
             members,
             frozenset(operations),
             frozenset(self._handing(all_types | bases, members)),
+            tuple(self._parts(all_types, members)),
         )
 
     def _add_member(self, members: dict[int, Member], type_: int, member: int) -> None:
@@ -113,6 +115,36 @@ class Resolver:
             owners = owners | known.owners
             bases = bases | known.bases
         members[member] = Member(member, owners, bases - owners)
+
+    def _parts(self, types: frozenset[int], members: dict[int, Member]) -> Iterator[Part]:
+        """Yield the properties that lie within objects whose path does not name them."""
+        model = self.model
+        rare = {member for name in self.facts.on_request for _, member in self.members_of(name)}
+        for each in members.values():
+            if not model.member_flags(each.member) & (NAVIGATION | STREAM):
+                owners = self._only(each.owners, each.bases)
+                names = (model.member_name(each.member),)
+                yield Part(owners, names, come=each.member not in rare, written=True)
+        for owner in range(model.types):
+            first, end = model.members_of(owner)
+            found = [
+                model.member_name(member)
+                for member in range(first, end)
+                if model.member_type(member) in types and not model.member_flags(member) & NAVIGATION
+            ]
+            if found:
+                yield Part(self._of_types((owner,)), tuple(found), come=True, written=True)
+        for address in self.facts.addresses:
+            if any(member in members for _, member in self.members_of(address.thing)):
+                owners = self._of_types(self.types_of(address.owner))
+                yield Part(owners, (address.property,), come=True, written=False)
+
+    def _of_types(self, types: tuple[int, ...]) -> Things:
+        all_types = self._types.with_derived(types)
+        return self._only(all_types, self._types.above(types) - all_types)
+
+    def _only(self, types: frozenset[int], bases: frozenset[int]) -> Things:
+        return Things(self._types, self.facts, types, bases, {}, _NO_ROWS, _NO_ROWS)
 
     def _handing(self, types: frozenset[int], members: dict[int, Member]) -> Iterator[int]:
         for row in self.facts.handed_over:

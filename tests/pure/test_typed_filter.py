@@ -11,7 +11,7 @@ from proxy.policy.ruleset_yaml import parse_ruleset
 from proxy.policy.schemas import Schemas
 from proxy.policy.typed_filter import filter_of
 from tests.pure.rules import decide
-from tests.pure.test_things import MODEL
+from tests.pure.test_things import GRAPH_SCHEMAS, MODEL
 
 SCHEMAS = Schemas({("v1.0",): MODEL})
 STRIP = "strip_properties: [mobilePhone]"
@@ -224,3 +224,56 @@ def test_an_audit_event_has_the_names_of_what_was_removed() -> None:
     assert decision.transforms is not None
     assert filter_of(decision.transforms).apply(b'{"mobilePhone":1}').removed == ("strip:mobilePhone",)
     assert decision.transforms.names == ("strip:mobilePhone",)
+
+
+# -- blocks of what lies within objects
+
+
+def block_of(match: str) -> CompiledRuleset:
+    return rules_of(f"match: {{{match}}}, verdict: block")
+
+
+@pytest.mark.parametrize(
+    ("match", "target"),
+    [
+        ("resource: [user.mobilePhone]", "/v1.0/users/u"),
+        ("resource: [user.mobilePhone]", "/v1.0/groups/g/members"),
+        ("resource: [user.settings]", "/v1.0/me"),
+        ("resource: [mailboxSettings]", "/v1.0/me"),
+    ],
+)
+def test_a_blocked_property_is_hidden_in_the_objects_that_have_it(match: str, target: str) -> None:
+    rules = block_of(match)
+    member = "mobilePhone" if "mobilePhone" in match else "settings"
+    body = {"id": "u", member: {}, "manager": {"id": "m", member: {}}}
+    assert filtered(rules, target, body) == {"id": "u", "manager": {"id": "m"}}
+    assert decide(rules, f"/v1.0/users/u/{member}").verdict == "block"
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "body", "verdict"),
+    [
+        ("PATCH", "/v1.0/users/u", b'{"mobilePhone":"1"}', "block"),
+        ("PATCH", "/v1.0/users/u", b'{"MOBILEphone":null}', "block"),
+        ("POST", "/v1.0/users", b'{"id":"u","mobilePhone":"1"}', "block"),
+        ("PATCH", "/v1.0/directoryObjects/u", b'{"mobilePhone":"1"}', "block"),
+        ("PATCH", "/v1.0/users/u", b'{"otherMails":[]}', "filter"),
+        ("PATCH", "/v1.0/groups/g", b'{"mobilePhone":"1"}', "allow"),
+        ("DELETE", "/v1.0/users/u", None, "filter"),
+    ],
+)
+def test_a_blocked_property_is_not_written(
+    method: str, target: str, body: bytes | None, verdict: str
+) -> None:
+    rules = block_of("resource: [user.mobilePhone]")
+    assert decide(rules, target, method, body=body).verdict == verdict
+
+
+def test_a_block_of_content_hides_the_addresses_that_open_it() -> None:
+    ruleset = parse_ruleset(
+        "version: 1\nname: any\ndefault: allow\nrules:\n- {id: r, match: {pack: [files]}, verdict: block}\n"
+    )
+    rules = compile_ruleset(ruleset, schemas=GRAPH_SCHEMAS)
+    item = {"id": "i", "@microsoft.graph.downloadUrl": "https://x", "@content.downloadUrl": "https://y"}
+    assert filtered(rules, "/v1.0/me/drive", item) == {"id": "i"}
+    assert decide(rules, "/v1.0/me").verdict == "allow"

@@ -46,7 +46,7 @@ class HandedOver:
 class Facts:
     """Facts of one service, which is known by a namespace of its schema."""
 
-    __slots__ = ("addresses", "handed_over", "namespace", "packs", "search_types")
+    __slots__ = ("addresses", "handed_over", "namespace", "on_request", "packs", "search_types")
 
     def __init__(
         self,
@@ -55,12 +55,16 @@ class Facts:
         handed_over: tuple[HandedOver, ...],
         addresses: tuple[Address, ...],
         search_types: Mapping[str, tuple[str, ...]],
+        on_request: tuple[str, ...] = _NONE,
     ) -> None:
         self.namespace: Final[str] = namespace
         self.packs: Final[dict[str, Pack]] = dict(packs)
         self.handed_over: Final[tuple[HandedOver, ...]] = handed_over
         self.addresses: Final[tuple[Address, ...]] = addresses
         self.search_types: Final[dict[str, tuple[str, ...]]] = dict(search_types)
+        self.on_request: Final[tuple[str, ...]] = (
+            on_request  # properties that come only if `$select` has them
+        )
 
 
 NO_FACTS: Final = Facts("", {}, (), (), {})

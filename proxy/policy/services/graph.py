@@ -307,4 +307,10 @@ _SEARCH_TYPES: Final = {
     "qna": ("qna",),
 }
 
-GRAPH_FACTS: Final = Facts("microsoft.graph", _PACKS, _HANDED_OVER, _ADDRESSES, _SEARCH_TYPES)
+_ON_REQUEST: Final = (
+    "user.mailboxSettings",  # resources/user: "Returned only on $select"
+    "user.signInActivity",  # resources/user
+    "user.passwordProfile",  # resources/user
+)
+
+GRAPH_FACTS: Final = Facts("microsoft.graph", _PACKS, _HANDED_OVER, _ADDRESSES, _SEARCH_TYPES, _ON_REQUEST)
