@@ -55,7 +55,6 @@ from proxy.policy.queries import QueryGuard
 from proxy.policy.ruleset import (
     DEFAULT_RULE_ID,
     BodyOnly,
-    Comparison,
     Condition,
     IpGate,
     Rule,
@@ -64,7 +63,7 @@ from proxy.policy.ruleset import (
     Until,
 )
 from proxy.policy.schemas import NO_SCHEMAS, Schemas
-from proxy.policy.thing_rules import HIDES, NOTHING_HIDDEN, STRIPS, WRITTEN, Finding, ThingRules
+from proxy.policy.thing_rules import HIDES, NOTHING_HIDDEN, STRIPS, Finding, ThingRules
 from proxy.policy.transforms import EVERYTHING
 
 Part = Until | IpGate | TimeGate | BodyOnly | Condition
@@ -252,7 +251,8 @@ class RuleFinder:
         above: set[int] = set()
         if self._of_things:
             owner = reading._replace(names=tuple([_beginning(name, start) for name in reading.names]))
-            above = {each.index for each in self.things.findings(owner.names, certain_only=False)}
+            findings = self.things.findings(owner.names, certain_only=False)
+            above = {each.index for each in findings if each.kind != STRIPS}
         return [
             candidate
             for candidate in candidates
@@ -377,12 +377,6 @@ class RuleFinder:
         found: list[Candidate] = []
         for each in self.things.findings(reading.names, certain_only=certain_only):
             entry = self._of_things[each.index]
-            if each.kind == WRITTEN:
-                if method in WRITES:
-                    found += [
-                        Candidate(entry, YES, _writing(entry.compiled.step, name)) for name in each.names
-                    ]
-                continue
             found.append(Candidate(entry, each.held, _step_of(entry.compiled, each)))
         return found
 
@@ -446,12 +440,6 @@ def _step_of(compiled: CompiledRule, finding: Finding) -> Step:
     elif finding.transforms is not None and finding.transforms != decision.transforms:
         decision = replace(decision, transforms=finding.transforms)
     return step if decision is step.decision else replace(step, decision=decision)
-
-
-def _writing(step: Step, name: str) -> Step:
-    """Return a step that blocks a body with the member `name`."""
-    check = compile_check(Condition("body", name, (Comparison("exists", True),)))
-    return replace(step, checks=(*step.checks, check), reads_body=True)
 
 
 class _BodyOf(Enum):

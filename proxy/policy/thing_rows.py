@@ -96,13 +96,11 @@ class Member:
 class Part:
     """Properties of objects that a rule names, or that hold an address of a thing that it names."""
 
-    __slots__ = ("come", "names", "owners", "written")
+    __slots__ = ("names", "owners")
 
-    def __init__(self, owners: Things, names: tuple[str, ...], *, come: bool, written: bool) -> None:
+    def __init__(self, owners: Things, names: tuple[str, ...]) -> None:
         self.owners: Final[Things] = owners
         self.names: Final[tuple[str, ...]] = names
-        self.come: Final[bool] = come  # responses hold them without being asked for them
-        self.written: Final[bool] = written  # a body may write them
 
 
 class Things:

@@ -37,13 +37,12 @@ RULE: Final = 0
 HIDES: Final = 1  # the path names what a filter hides
 NOTHING_HIDDEN: Final = 2  # the response is one value that the filter lets through
 STRIPS: Final = 3  # the response may hold a property that the rule blocks
-WRITTEN: Final = 4  # the request's body may write a property that the rule blocks
 
 
 class Finding:
     """A rule about things that concerns a path, by its index in the ruleset."""
 
-    __slots__ = ("held", "index", "kind", "names", "transforms")
+    __slots__ = ("held", "index", "kind", "transforms")
 
     def __init__(
         self,
@@ -51,13 +50,11 @@ class Finding:
         kind: int,
         held: int,
         transforms: Transforms | None = None,
-        names: tuple[str, ...] = (),
     ) -> None:
         self.index: Final[int] = index
         self.kind: Final[int] = kind
         self.held: Final[int] = held
         self.transforms: Final[Transforms | None] = transforms
-        self.names: Final[tuple[str, ...]] = names  # members of the body to block
 
 
 class ThingRule:
@@ -279,20 +276,13 @@ def _is_found(things: Things, type_: int, member: int) -> bool:
 
 
 def _of_parts(rule: ThingRule, things: Things, path: ReachedPath) -> list[Finding]:
-    """Return findings for named properties within objects that the path leads to."""
-    found: list[Finding] = []
-    typed: list[TypedTransforms] = []
-    for part in things.parts:
-        if not response_may_hold(part.owners, path):
-            continue
-        if part.come:
-            typed.append(TypedTransforms(part.owners, path.end_type, False, part.names))
-        end = path.end_type
-        if part.written and (end in part.owners.types or end in part.owners.bases):
-            found.append(Finding(rule.index, WRITTEN, YES, None, part.names))
-    if typed:
-        found.append(Finding(rule.index, STRIPS, INDETERMINATE, Transforms(typed=tuple(typed))))
-    return found
+    """Return a finding for named properties within objects that the path leads to."""
+    typed = [
+        TypedTransforms(part.owners, path.end_type, False, part.names)
+        for part in things.parts
+        if response_may_hold(part.owners, path)
+    ]
+    return [Finding(rule.index, STRIPS, INDETERMINATE, Transforms(typed=tuple(typed)))] if typed else []
 
 
 def typed_transforms(transforms: Transforms, things: Things, root: int, *, named: bool) -> Transforms:

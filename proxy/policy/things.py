@@ -121,10 +121,8 @@ class Resolver:
         model = self.model
         rare = {member for name in self.facts.on_request for _, member in self.members_of(name)}
         for each in members.values():
-            if not model.member_flags(each.member) & (NAVIGATION | STREAM):
-                owners = self._only(each.owners, each.bases)
-                names = (model.member_name(each.member),)
-                yield Part(owners, names, come=each.member not in rare, written=True)
+            if not model.member_flags(each.member) & (NAVIGATION | STREAM) and each.member not in rare:
+                yield Part(self._only(each.owners, each.bases), (model.member_name(each.member),))
         for owner in range(model.types):
             first, end = model.members_of(owner)
             found = [
@@ -133,11 +131,11 @@ class Resolver:
                 if model.member_type(member) in types and not model.member_flags(member) & NAVIGATION
             ]
             if found:
-                yield Part(self._of_types((owner,)), tuple(found), come=True, written=True)
+                yield Part(self._of_types((owner,)), tuple(found))
         for address in self.facts.addresses:
             if any(member in members for _, member in self.members_of(address.thing)):
                 owners = self._of_types(self.types_of(address.owner))
-                yield Part(owners, (address.property,), come=True, written=False)
+                yield Part(owners, (address.property,))
 
     def _of_types(self, types: tuple[int, ...]) -> Things:
         all_types = self._types.with_derived(types)

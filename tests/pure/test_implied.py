@@ -522,7 +522,7 @@ class TestThings:
     def test_a_property_that_is_a_thing_is_neither_selected_nor_written(self) -> None:
         rules = things(self.BLOCK % "group.membershipRule", "allow")
         assert decide(rules, "/v1.0/groups?$select=membershipRule").verdict == "block"
-        assert decide(rules, "/v1.0/groups?$select=id").verdict == "allow"
+        assert decide(rules, "/v1.0/groups?$select=id").verdict == "filter"
         body = b'{"membershipRule": "x"}'
         assert decide(rules, "/v1.0/groups/g", "PATCH", headers=JSON, body=body).verdict == "block"
         assert decide(rules, "/v1.0/groups/g", "PATCH", headers=JSON, body=b'{"x": 1}').verdict == "allow"

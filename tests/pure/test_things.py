@@ -349,7 +349,14 @@ GRAPH = resource_model(
   <Parameter Name="bindingParameter" Type="microsoft.graph.driveItem"/></Action>
 <Action Name="sendMail" IsBound="true">
   <Parameter Name="bindingParameter" Type="microsoft.graph.user"/></Action>
-<EntityContainer Name="service"><Singleton Name="me" Type="microsoft.graph.user"/></EntityContainer>
+<EntityType Name="subscription" BaseType="microsoft.graph.entity"/>
+<EntityType Name="searchEntity" BaseType="microsoft.graph.entity"/>
+<Action Name="query" IsBound="true">
+  <Parameter Name="bindingParameter" Type="microsoft.graph.searchEntity"/></Action>
+<EntityContainer Name="service"><Singleton Name="me" Type="microsoft.graph.user"/>
+  <Singleton Name="search" Type="microsoft.graph.searchEntity"/>
+  <EntitySet Name="users" EntityType="microsoft.graph.user"/>
+  <EntitySet Name="subscriptions" EntityType="microsoft.graph.subscription"/></EntityContainer>
 """,
         namespace="microsoft.graph",
     )
@@ -410,3 +417,68 @@ def test_the_packs_are_those_that_outside_programs_rely_on() -> None:
     }
     (found,) = unknown_things(ruleset_of("{pack: [mails]}"), GRAPH_SCHEMAS)
     assert found.message == "no pack `mails`, did you mean `mail` or `files`?"
+
+
+# -- what a request implies
+
+
+@pytest.mark.parametrize(
+    ("thing", "method", "target", "body", "holds"),
+    [
+        ("message", "GET", "/v1.0/me?$expand=messages", None, True),
+        ("message", "GET", "/v1.0/users?$expand=mailFolders($expand=messages)", None, True),
+        ("message", "GET", "/v1.0/users?$expand=*", None, True),
+        ("message", "GET", "/v1.0/users?$expand=manager", None, False),
+        ("message", "GET", "/v1.0/groups/g1?$expand=members", None, False),
+        ("message", "GET", "/v1.0/groups?$expand=members", None, False),
+        ("message", "GET", "/v1.0/users?$select=messages", None, True),
+        ("message", "GET", "/v1.0/users?$select=id,drive", None, False),
+        ("group.members", "GET", "/v1.0/groups/g1?$expand=members", None, True),
+        ("group.members", "GET", "/v1.0/groups?$expand=MEMBERS", None, True),
+        ("group.members", "GET", "/v1.0/groups/g1?$select=members", None, True),
+        ("group.members", "GET", "/v1.0/groups?$filter=members/any(m:m/id%20eq%20'x')", None, True),
+        ("group.members", "GET", "/v1.0/groups?$filter=membershipRule%20eq%20'members'", None, False),
+        ("group.members", "GET", "/v1.0/groups/delta", None, True),
+        ("group.members", "PATCH", "/v1.0/groups/g1", b'{"members@odata.bind":["/users/u"]}', True),
+        ("group.members", "POST", "/v1.0/groups", b'{"members@odata.bind":["/users/u"]}', True),
+        ("group.members", "PATCH", "/v1.0/groups/g1", b'{"membershipRule":"x"}', False),
+        ("message", "POST", "/v1.0/me/mailFolders", b'{"messages":[{"subject":"x"}]}', True),
+        ("message", "POST", "/v1.0/me/mailFolders", b'{"displayName":"x"}', False),
+    ],
+)
+def test_a_block_holds_for_what_a_request_implies(
+    thing: str, method: str, target: str, body: bytes | None, holds: bool
+) -> None:
+    decision = decide(rules_of(f"{{resource: [{thing}]}}"), target, method, body=body)
+    assert (decision.verdict == "block") is holds
+
+
+@pytest.mark.parametrize(
+    ("resource", "target", "verdict"),
+    [
+        ("[group]", "/v1.0/groups", "allow"),
+        ("[group]", "/v1.0/groups?$expand=members", "block"),
+        ("[group, group.members]", "/v1.0/groups?$expand=members", "allow"),
+        ("[group, group.members]", "/v1.0/groups/g1?$expand=members($expand=mail.user/manager)", "block"),
+    ],
+)
+def test_an_allow_names_all_that_is_expanded(resource: str, target: str, verdict: str) -> None:
+    assert decide(rules_of(f"{{resource: {resource}}}", "allow", "block"), target).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("target", "body", "holds"),
+    [
+        ("/v1.0/subscriptions", b'{"resource":"me/messages"}', True),
+        ("/v1.0/subscriptions", b'{"resource":"/users"}', False),
+        ("/v1.0/search/query", b'{"requests":[{"entityTypes":["message"]}]}', True),
+        ("/v1.0/search/query", b'{"requests":[{"entityTypes":["Message","site"]}]}', True),
+        ("/v1.0/search/query", b'{"requests":[{"entityTypes":["driveItem"]}]}', False),
+    ],
+)
+def test_a_pack_is_not_subscribed_to_and_not_searched(target: str, body: bytes, holds: bool) -> None:
+    ruleset = parse_ruleset(
+        "version: 1\nname: any\ndefault: allow\nrules:\n- {id: r, match: {pack: [mail]}, verdict: block}\n"
+    )
+    rules = compile_ruleset(ruleset, schemas=GRAPH_SCHEMAS)
+    assert (decide(rules, target, "POST", body=body).verdict == "block") is holds

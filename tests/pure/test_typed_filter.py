@@ -258,7 +258,7 @@ def test_a_blocked_property_is_hidden_in_the_objects_that_have_it(match: str, ta
         ("POST", "/v1.0/users", b'{"id":"u","mobilePhone":"1"}', "block"),
         ("PATCH", "/v1.0/directoryObjects/u", b'{"mobilePhone":"1"}', "block"),
         ("PATCH", "/v1.0/users/u", b'{"otherMails":[]}', "filter"),
-        ("PATCH", "/v1.0/groups/g", b'{"mobilePhone":"1"}', "allow"),
+        ("PATCH", "/v1.0/groups/g", b'{"membershipRule":"1"}', "allow"),
         ("DELETE", "/v1.0/users/u", None, "filter"),
     ],
 )
@@ -277,3 +277,19 @@ def test_a_block_of_content_hides_the_addresses_that_open_it() -> None:
     item = {"id": "i", "@microsoft.graph.downloadUrl": "https://x", "@content.downloadUrl": "https://y"}
     assert filtered(rules, "/v1.0/me/drive", item) == {"id": "i"}
     assert decide(rules, "/v1.0/me").verdict == "allow"
+
+
+def test_objects_that_are_expanded_are_filtered_too() -> None:
+    found = filtered(
+        USERS, "/v1.0/groups/g?$expand=members", {"id": "g", "members": [user(), typed("group")]}
+    )
+    assert [names(each) for each in found["members"]] == [["id"], ["id", "mobilePhone"]]
+    found = filtered(USERS, "/v1.0/groups?$expand=members", {"value": [{"id": "g", "members": [user()]}]})
+    assert found == {"value": [{"id": "g", "members": [{"id": "u"}]}]}
+
+
+@pytest.mark.parametrize(("guard", "verdict"), [("", "filter"), (", guard_queries: true", "block")])
+def test_a_guarded_property_is_not_probed_through_a_relation(guard: str, verdict: str) -> None:
+    rules = rules_of(filter_rule(more=guard))
+    target = "/v1.0/users?$filter=manager/mail.user/mobilePhone%20eq%20'1'"
+    assert decide(rules, target).verdict == verdict
