@@ -61,6 +61,7 @@ class KnownEvent(Event, rename="camel", forbid_unknown_fields=True, gc=False):
     rule_ids: tuple[str, ...] | None = None
     trace_id: Text = None
     implied_request: Text = None
+    redirect: Text = None
     implausible_time: None = None  # only the control plane writes it: marked events are read from the store
 
 

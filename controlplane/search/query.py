@@ -82,6 +82,7 @@ FIELDS: Final = MappingProxyType(
             Field("upstreamrequest", "upstreamRequestId"),
             Field("trace", "traceId"),
             Field("implied", "impliedRequest"),
+            Field("redirect", "redirect"),
             Field("shadow", "shadowVerdict"),
             Field("shadowrule", "shadowRuleId"),
             Field("shadowruleset", "shadowRulesetVersion"),

@@ -15,7 +15,15 @@ from proxy.audit.segment import MAX_RECORD
 from proxy.policy.redaction import cut_mark
 
 # Texts of any length that others chose. All other texts are the proxy's own or an operator's, and short.
-_FOREIGN: Final = ("method", "path", "query", "client_request_id", "upstream_request_id", "implied")
+_FOREIGN: Final = (
+    "method",
+    "path",
+    "query",
+    "client_request_id",
+    "upstream_request_id",
+    "implied",
+    "redirect",
+)
 _FOREIGN_ROOM: Final = 1024  # bytes that these have together, however much the proxy decided
 _MARK_BYTES: Final = 24  # `…[N more]` as JSON, with quotes and a comma
 _NOT_LISTS: Final = ("parent", "shadow")

@@ -21,6 +21,7 @@ from proxy.policy import json_text
 from proxy.policy.canonical import MAX_LIGATURES, Target
 from proxy.policy.decision import Decision
 from proxy.policy.odata import ligatures
+from proxy.policy.origins import parse_address
 from proxy.policy.ruleset import DEFAULT_RULE_ID
 
 T = TypeVar("T")
@@ -47,9 +48,6 @@ _MAX_DECODINGS: Final = 8
 # What may stand in a target; the rest is percent-encoded as a client would that sends it alone.
 _TARGET_CHARS: Final = "%/?:@!$&'()*+,;=-._~[]"
 _STANDARD_BASE64: Final = bytes.maketrans(b"-_", b"+/")
-_DEFAULT_PORTS: Final = {"https": "443", "http": "80"}
-# Scheme, host and port of an absolute `url` (RFC 3986 §3.2): without user information, and in ASCII.
-_ORIGIN: Final = re.compile(r"((?i:https?))://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,8}))?(?=/|\Z)")
 
 
 class MalformedBatch(ValueError):
@@ -429,21 +427,15 @@ def _relative_url(url: str, version: str, bases: tuple[str, ...]) -> str:
 def _without_base(url: str, version: str, bases: tuple[str, ...]) -> str:
     """What follows the version in an absolute `url`. Host and port may be spelled otherwise than in a base,
     as in links of responses: the request is sent to the upstream in any case."""
+    given = parse_address(url)
     for base in bases:
-        wanted, given = _ORIGIN.match(base), _ORIGIN.match(url)
-        if wanted is None or given is None or _origin(wanted) != _origin(given):
+        wanted = parse_address(base)
+        if wanted is None or given is None or wanted.origin != given.origin:
             continue
-        root = f"{base[wanted.end() :]}/{version}/"
-        rest = url[given.end() :]
-        if rest[: len(root)].casefold() == root.casefold():
-            return rest[len(root) - 1 :]
+        root = f"{wanted.rest}/{version}/"
+        if given.rest[: len(root)].casefold() == root.casefold():
+            return given.rest[len(root) - 1 :]
     raise MalformedBatch("a `url` that leads elsewhere, or to another version")
-
-
-def _origin(found: re.Match[str]) -> tuple[str, str, str]:
-    """Scheme, host and port of a match of `_ORIGIN`. The dot at the end of a host names the root."""
-    scheme = found[1].lower()
-    return scheme, found[2].lower().removesuffix("."), (found[3] or _DEFAULT_PORTS[scheme]).lstrip("0")
 
 
 def _readings(path: str) -> Iterator[str]:

@@ -6,12 +6,14 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from proxy.policy.origins import Address, parse_address
+
 ELSEWHERE: Final = "it redirects to another host"  # the address may hold a credential: no message names it
+UNREADABLE: Final = "unreadable"  # clients may read the host in different ways
 
 _ODD: Final = re.compile(rb"[^\x21-\x7e]|\\")  # bytes that clients drop, or read as something else
-_ABSOLUTE: Final = re.compile(rb"(?:https?:)?//([^/?#]*)(.*)", re.IGNORECASE)
-_SCHEME: Final = re.compile(rb"[^/?#]*:")
-_DEFAULT_PORT: Final = re.compile(rb":(?:443|80)\Z")
+_NETWORK_PATH: Final = "//"  # an address that takes over the scheme of the request
+_SCHEME: Final = re.compile(r"[^/?#]*:")
 
 
 def is_redirect(status: int) -> bool:
@@ -21,33 +23,50 @@ def is_redirect(status: int) -> bool:
 
 def leads_elsewhere(headers: Sequence[tuple[bytes, bytes]], upstream_bases: Iterable[str]) -> bool:
     """Return True if a redirect has a Location that is not surely below one of the upstream's addresses."""
+    return host_elsewhere(headers, upstream_bases) is not None
+
+
+def host_elsewhere(headers: Sequence[tuple[bytes, bytes]], upstream_bases: Iterable[str]) -> str | None:
+    """Return the host of a Location that is not surely below one of the upstream's addresses."""
     locations = [value for name, value in headers if name.strip().lower() == b"location"]
     if not locations:
-        return False
-    bases = [_host_and_path(base.encode("ascii")) for base in upstream_bases]
-    return not all(_is_upstreams(location, bases) for location in locations)
+        return None
+    bases = [found for base in upstream_bases if (found := parse_address(base)) is not None]
+    for location in locations:
+        if _ODD.search(location):
+            return UNREADABLE
+        text = location.decode("ascii")
+        if not _is_upstreams(text, bases):
+            return _host_of(text, bases)
+    return None
 
 
-def _is_upstreams(location: bytes, bases: list[tuple[bytes, bytes]]) -> bool:
+def _is_upstreams(location: str, bases: list[Address]) -> bool:
     """Return True if the address is relative, or below one of the bases."""
-    if _ODD.search(location):
-        return False
-    absolute = _ABSOLUTE.match(location)
-    if absolute is None:
-        return _SCHEME.match(location) is None
-    host, rest = _plain_host(absolute[1]), absolute[2]
-    return any(host == own and _is_below(rest, path) for own, path in bases)
+    if not location.startswith(_NETWORK_PATH) and _SCHEME.match(location) is None:
+        return True
+    for base in bases:
+        address = _absolute(location, base)
+        if address is not None and address.origin == base.origin and _is_below(address.rest, base.rest):
+            return True
+    return False
 
 
-def _is_below(rest: bytes, path: bytes) -> bool:
-    return rest.startswith(path) and rest[len(path) : len(path) + 1] in (b"", b"/", b"?", b"#")
+def _host_of(location: str, bases: list[Address]) -> str:
+    """Return the host alone: path, query and user information may hold a credential."""
+    for base in bases:
+        address = _absolute(location, base)
+        if address is not None:
+            return address.origin.shown
+    return UNREADABLE
 
 
-def _host_and_path(base: bytes) -> tuple[bytes, bytes]:
-    host, slash, path = base.partition(b"://")[2].partition(b"/")
-    return _plain_host(host), (slash + path).rstrip(b"/")
+def _absolute(location: str, base: Address) -> Address | None:
+    return parse_address(
+        f"{base.origin.scheme}:{location}" if location.startswith(_NETWORK_PATH) else location
+    )
 
 
-def _plain_host(host: bytes) -> bytes:
-    """Return the host in small letters, without a default port."""
-    return _DEFAULT_PORT.sub(b"", host.lower())
+def _is_below(rest: str, path: str) -> bool:
+    path = path.rstrip("/")
+    return rest.startswith(path) and rest[len(path) : len(path) + 1] in ("", "/", "?", "#")

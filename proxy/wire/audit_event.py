@@ -10,7 +10,7 @@ EVENT_FIELDS: Final = (
     "method", "path", "query", "status", "verdict", "ruleId", "loggedRuleIds", "transforms",
     "upstreamStatus", "durationMs", "upstreamMs", "requestBytes", "responseBytes", "parentRequestId",
     "seq", "reason", "rulesetVersion", "upstreamRequestId", "shadowVerdict", "shadowRuleId",
-    "shadowRulesetVersion", "ruleIds", "traceId", "impliedRequest",
+    "shadowRulesetVersion", "ruleIds", "traceId", "impliedRequest", "redirect",
 )  # fmt: skip
 REQUIRED_FIELDS: Final = ("id", "time", "orgId", "method", "path", "status", "verdict")
 VERDICTS: Final = ("allow", "filter", "block", "log_only")

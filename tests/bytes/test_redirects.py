@@ -115,6 +115,38 @@ async def test_a_redirect_elsewhere_passes_under_allow(tmp_path: Path) -> None:
         assert (reply.status, reply.value("location")) == (302, ELSEWHERE[0].decode())
 
 
+@pytest.mark.parametrize("status", [301, 302, 307])
+@pytest.mark.parametrize(
+    ("location", "host"),
+    [
+        (b"https://files.example/x/SECRET?sig=SECRET#SECRET", "files.example"),
+        (b"https://FILES.example.:8443/x?sig=SECRET", "files.example:8443"),
+        (b"//files.example?sig=SECRET", "files.example"),
+        (b"https://user:SECRET@files.example/x", "unreadable"),
+        (b"data:text/plain,SECRET", "unreadable"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1.0/groups/1", "/v1.0/users/1"])
+async def test_the_event_has_the_host_of_a_redirect_elsewhere_and_nothing_else_of_it(
+    tmp_path: Path, status: int, location: bytes, host: str, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with data_path(redirecting(location, status), tmp_path, RULES) as proxy:
+        reply = await proxy.ask(proxy.request(path))
+        assert reply.status == (status if "groups" in path else 502)
+        [event] = proxy.events()
+        assert (event["redirect"], event["upstreamStatus"]) == (host, status)
+        assert "SECRET" not in json.dumps(event) + caplog.text
+
+
+@pytest.mark.parametrize("location", [None, *OWN, *RELATIVE])
+async def test_the_event_of_another_response_has_no_redirect(tmp_path: Path, location: bytes | None) -> None:
+    async with data_path(redirecting(location), tmp_path, RULES) as proxy:
+        await proxy.ask(proxy.request("/v1.0/groups/1"))
+        [event] = proxy.events()
+        assert "redirect" not in event
+
+
 @pytest.mark.parametrize(("path", "expected"), [("/users/1", 502), ("/groups/1", 302)])
 @pytest.mark.parametrize("name", ["Location", "LOCATION", "location"])
 async def test_a_redirect_elsewhere_in_a_batch_is_withheld_under_a_filter(
@@ -134,6 +166,9 @@ async def test_a_redirect_elsewhere_in_a_batch_is_withheld_under_a_filter(
         reply = await proxy.ask(proxy.request("/v1.0/$batch", "POST", fields, body))
         assert reply.json()["responses"][0]["status"] == expected
         assert (b"SECRET" in reply.body) == (expected == 302)
+        events = proxy.events()
+        assert [event.get("redirect") for event in events if event["parentRequestId"]] == ["files.example"]
+        assert "SECRET" not in json.dumps(events)
 
 
 @pytest.mark.parametrize(("path", "expected"), [("/users/1", 502), ("/groups/1", 307)])

@@ -582,6 +582,11 @@ def test_an_event_names_every_rule_that_took_part(
     assert event["traceId"] == "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
+def test_an_event_names_the_host_of_a_redirect_if_there_was_one() -> None:
+    record = a_record(redirect="contoso.sharepoint.com")
+    assert json.loads(a_line(encode(record), 9, 12, None))["redirect"] == "contoso.sharepoint.com"
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -91,7 +91,13 @@ SAMPLES = (
         traceId="4bf92f3577b34da6a3ce929d0e0e4736",
     ),
     event(
-        6, status=502, durationMs=100_000, reason="upstreamError", upstreamStatus=500, clientIp="10.10.0.7"
+        6,
+        status=502,
+        durationMs=100_000,
+        reason="upstreamError",
+        upstreamStatus=500,
+        clientIp="10.10.0.7",
+        redirect="contoso.sharepoint.com",
     ),
     event(
         7, parentRequestId=event(6)["requestId"], ruleId="a rule, with 'quotes' and \"others\" 100%", query=""
@@ -147,6 +153,8 @@ SAMPLES = (
         ("ruleId:no-mail", [2]),
         ("trace:4BF92F3577B34DA6A3CE929D0E0E4736", [5]),
         ("has:traceId", [5]),
+        ("redirect:*.SharePoint.com", [6]),
+        ("has:redirect", [6]),
         ("open", [5]),
         (r'''rule:"a rule, with 'quotes' and \"others\" 100%"''', [7]),
         ("rule:" + "R" * 200, [9]),

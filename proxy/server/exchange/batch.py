@@ -26,7 +26,7 @@ from proxy.policy.decision import MalformedBody, ResponseFacts
 from proxy.policy.facts import Looks
 from proxy.policy.filters import FilterFailed
 from proxy.policy.plain_responses import media_type
-from proxy.policy.redirects import ELSEWHERE, is_redirect, leads_elsewhere
+from proxy.policy.redirects import ELSEWHERE, host_elsewhere, is_redirect
 from proxy.policy.unsupported_requests import carries_query, names_method_override
 from proxy.server.callers.rulebook import Caller
 from proxy.server.content.charset import is_utf8
@@ -294,9 +294,11 @@ class Batch:
                 "upstreamUnauthorised" if status == 401 else "upstreamError",
                 upstream_status=status,
             )
-        elsewhere = is_redirect(status) and leads_elsewhere(
-            _encoded(response.headers), self._context.upstream_bases
-        )
+        elsewhere = False
+        if is_redirect(status):
+            pending = evaluated.pending
+            pending.redirect = host_elsewhere(_encoded(response.headers), self._context.upstream_bases)
+            elsewhere = pending.redirect is not None
         if elsewhere and evaluation.reads_response_body:
             _evaluate_response(evaluation, response, b"")  # a response rule may block it instead
             raise _filter_failed(ELSEWHERE)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from proxy.policy.canonical import MalformedTarget
 from proxy.policy.decision import ResponseFacts
-from proxy.policy.redirects import ELSEWHERE, is_redirect, leads_elsewhere
+from proxy.policy.redirects import ELSEWHERE, host_elsewhere, is_redirect
 from proxy.server.errors import UNCHANGED, Refusal, filter_failed
 from proxy.server.exchange.buffered_response import BufferedForRules, RewrittenLinks
 from proxy.server.exchange.client_response import is_json, may_have_links, pass_on, send_read
@@ -17,9 +17,10 @@ from proxy.server.http1.response_head import ResponseHead
 
 def begin_response(sink: ResponseSink, response: ResponseHead, chunk: bytes, last: bool) -> None:
     """Send or buffer a response, whose body begins with `chunk`."""
-    elsewhere = is_redirect(response.status) and leads_elsewhere(
-        response.headers, sink.context.upstream_bases
-    )
+    elsewhere = False
+    if is_redirect(response.status):
+        sink.pending.redirect = host_elsewhere(response.headers, sink.context.upstream_bases)
+        elsewhere = sink.pending.redirect is not None
     if elsewhere and (
         sink.evaluation.reads_response_body or (sink.batch is not None and sink.batch.reads_responses)
     ):

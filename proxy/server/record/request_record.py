@@ -95,6 +95,7 @@ class PendingEvent:
         "path",
         "query",
         "reason",
+        "redirect",
         "request_bytes",
         "response_bytes",
         "rule_id",
@@ -138,6 +139,7 @@ class PendingEvent:
         self.several_rule_ids: tuple[str, ...] = ()
         self.logged_rule_ids: tuple[str, ...] = ()
         self.implied = ""  # the implied request that made the verdict stricter
+        self.redirect: str | None = None  # the other host that the upstream redirected to
         self.transforms: tuple[str, ...] = ()  # those that removed something from what goes out
         self.trace_id: str | None = None
         self.reason = "internalError"
@@ -256,6 +258,7 @@ class PendingEvent:
                 self.several_rule_ids,
                 self.trace_id,
                 self.implied or None,
+                self.redirect,
             )
         )
 
