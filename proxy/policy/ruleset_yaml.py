@@ -57,6 +57,7 @@ from proxy.policy.yaml_document import MAX_PROBLEMS, cut
 
 MAX_RULES = 20_000
 MAX_OPERANDS = 10_000
+MAX_KEPT = 100  # conditions on items: each is asked of each item of a response
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 §5.6.2
 _PROPERTY = re.compile(r"[^\s./\\]+(?:\.[^\s./\\]+)*")
@@ -445,7 +446,7 @@ class _Time(Shape):
 
 
 class _Items(Shape):
-    keep: Annotated[list[Annotated[_Condition, FEW]], Field(min_length=1)] = Field(
+    keep: Annotated[list[Annotated[_Condition, FEW]], Field(min_length=1, max_length=MAX_KEPT)] = Field(
         description="Conditions on `property`, all of which must hold for an item to stay."
     )
 

@@ -467,6 +467,11 @@ def parsed(rule: str = RULES, default: str = "block") -> Ruleset:
             "did you mean `equals`",
         ),
         ("{kep: []}", "rules[0].transforms.items.kep", "did you mean `keep`"),
+        (
+            f"{{keep: [{'{property: a, equals: b}, ' * 101}]}}",
+            "rules[0].transforms.items.keep",
+            "at most 100",
+        ),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(items: str, where: str, message: str) -> None:
