@@ -166,6 +166,16 @@ def generic_data_classes(program: Program) -> Iterator[str]:
                 yield f"{module.name}.{each.name}"
 
 
+def named_tuples_of_objects(program: Program) -> Iterator[str]:
+    """mypyc fails to import a NamedTuple that has an attribute of the type `object`: `Any` is taken."""
+    for module in program.compiled_modules():
+        for each in module.classes:
+            if "typing.NamedTuple" in map(module.full_name, each.bases):
+                for name, annotation in _attributes(each):
+                    if isinstance(annotation, ast.Name) and annotation.id == "object":
+                        yield f"{module.name}.{each.name}.{name}"
+
+
 def jumps_out_of_a_clean_up(program: Program) -> Iterator[str]:
     """mypyc has no `break` and no `continue` that leaves a `with`, or a `try` that has a `finally`."""
     for module in program.compiled_modules():
@@ -300,6 +310,7 @@ RULES: Final[tuple[Rule, ...]] = (
     one_name_for_two_exceptions,
     classes_that_need_annotations,
     generic_data_classes,
+    named_tuples_of_objects,
     jumps_out_of_a_clean_up,
     attributes_with_the_type_of_a_protocol,
     interpreted_classes_with_a_compiled_base,
@@ -384,6 +395,14 @@ def g():
     (
         generic_data_classes,
         "from typing import Generic, NamedTuple\nclass A(NamedTuple, Generic[T]): ...",
+        "",
+        0,
+    ),
+    (named_tuples_of_objects, "from typing import NamedTuple\nclass A(NamedTuple):\n    at: object", "", 1),
+    (named_tuples_of_objects, "import typing as t\nclass A(t.NamedTuple):\n    at: object = None", "", 1),
+    (
+        named_tuples_of_objects,
+        "from typing import NamedTuple\nclass A(NamedTuple):\n    at: list[object]",
         "",
         0,
     ),

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from enum import Enum
 from itertools import product
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from proxy.policy.canonical import (
@@ -128,7 +128,7 @@ class Implied(NamedTuple):
     effect: Effect
     scope: Scope
     place: str  # property path in the response
-    document: object = None
+    document: Any = None  # compiled code cannot annotate a NamedTuple with `object`
 
 
 class Below:
