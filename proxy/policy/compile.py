@@ -74,6 +74,7 @@ _MAX_PLANS: Final = 8192  # of all methods, by shape and by path each
 _MAX_IMPLIED_PLANS: Final = 64  # that one plan remembers
 _MAX_SHAPE: Final = 32  # segments; real paths have some 10
 SINGLETONS: Final = frozenset(("me", "root", "manager"))  # named like collections, yet a property follows
+_WITHOUT_KEYS: Final = frozenset(("me", "drive", "root", "calendar", "list", "external", "search"))
 _FILTER_SEGMENT: Final = "$filter"  # `/$filter(…)`, whose expression no guard reads
 _WORK_PER_SLICE: Final = 5  # paths and conditions; some hundred microseconds, which no request notices
 _WORK_OF_REGEX: Final = 5
@@ -275,22 +276,22 @@ class RuleFinder:
         found: dict[int, Candidate] = {}
         for entry in self._entries():
             compiled = entry.compiled
-            if (
-                compiled.step.decision.verdict in ("block", "filter")
-                and not compiled.on_response
-                and compiled.concerns("GET")
-                and _is_searched(entry.pattern, wanted)
-            ):
-                found[compiled.index] = Candidate(entry, INDETERMINATE, compiled.step)
+            if compiled.step.decision.verdict in ("block", "filter") and _is_searched(entry.pattern, wanted):
+                found[compiled.index] = Candidate(entry, INDETERMINATE, _searching(compiled))
         for index, transforms in self.things.finds(searched):
             entry = self._of_things[index]
-            step = entry.compiled.step
-            if not entry.compiled.on_response and entry.compiled.concerns("GET"):
-                decision = replace(step.decision, transforms=transforms)
-                found[index] = Candidate(entry, YES, replace(step, decision=decision))
-        candidates = [found[index] for index in sorted(found)]
-        lane = _lane("certain", candidates, NOTHING, on_response=False)
-        return Plan([lane], [], needs_body=False, response_needs_body=False, override_plan=None)
+            step = _searching(entry.compiled)
+            if step.decision.verdict == "filter":
+                step = replace(step, decision=replace(step.decision, transforms=transforms))
+            found[index] = Candidate(entry, YES, step)
+        candidates = [found[index] for index in sorted(found) if found[index].entry.compiled.concerns("GET")]
+        return Plan(
+            [_lane("certain", candidates, NOTHING, on_response=False)],
+            [_lane("certain", candidates, NOTHING, on_response=True)],
+            needs_body=False,
+            response_needs_body=False,
+            override_plan=None,
+        )
 
     def below(self, words: Set[str], stricter: Set[str], names: tuple[Name, ...]) -> Below:
         """Return the names that rules have below the address of a request."""
@@ -562,11 +563,28 @@ def _beginning(name: Name, size: int) -> Name:
     return Name(name.folded[:size], name.exact[:size], tuple([at for at in name.keys if at < size]))
 
 
+def _searching(compiled: CompiledRule) -> Step:
+    """Return the step for a search. A search probes each property, so a query guard blocks it."""
+    return compiled.step if compiled.step.guard is None else compiled.blocking
+
+
 def _is_searched(pattern: Pattern, wanted: Searched) -> bool:
     words = [word for word in pattern.segments if word is not None]
-    if not words or words[-1] not in wanted.words or not wanted.apart.isdisjoint(words):
+    if not wanted.apart.isdisjoint(words):
+        return False
+    if pattern.rest and _may_hold(pattern.segments, wanted.holders):
+        return True
+    if not words or words[-1] not in wanted.words:
         return False
     return not wanted.among or not wanted.among.isdisjoint(words)
+
+
+def _may_hold(segments: Sequence[str | None], holders: Set[str]) -> bool:
+    """Return True if things of the holders lie below the segments, which may end with a key."""
+    last, before = (segments[-1], segments[-2]) if len(segments) > 1 else (None, None)
+    if len(segments) < 2 or last in holders:
+        return True
+    return before in holders and (last is None or before not in _WITHOUT_KEYS)
 
 
 class CompiledRuleset:

@@ -14,9 +14,9 @@ from proxy.policy.bounded_memo import BoundedMemo, WhenFull
 from proxy.policy.canonical import MalformedTarget, Target
 from proxy.policy.conditions import INDETERMINATE, NO, YES, Check
 from proxy.policy.facts import BodyNeeded, MalformedBody, RequestFacts, ResponseFacts
-from proxy.policy.implied import FOUND_AT, MAX_IMPLIED, SUMMARY_OF_FOUND, Effect, Implied, Scope, Way
+from proxy.policy.implied import FOUND_AT, MAX_IMPLIED, TOLD_OF_FOUND, Effect, Implied, Scope, Way
 from proxy.policy.queries import QueryGuard
-from proxy.policy.transforms import Transforms
+from proxy.policy.transforms import EVERYTHING, Transforms
 from proxy.policy.unsupported_requests import names_method_override
 
 __all__ = ["BodyNeeded", "Decision", "MalformedBody", "Plan", "RequestFacts", "ResponseFacts"]
@@ -403,13 +403,15 @@ def _decided_alone(
 
 def _effect_on_request(implied: Implied, way: Way, alone: Decision) -> Decision | None:
     verdict, transforms = alone.verdict, None
-    if verdict == "filter":
+    if verdict == "block" and implied.effect is Effect.HIDES:
+        verdict, transforms = "filter", EVERYTHING.at(implied.place)
+    elif verdict == "filter":
         if implied.effect is Effect.CANNOT:
             verdict = "block"
-        elif implied.effect is Effect.AT_PLACE and alone.transforms is not None:
+        elif implied.effect in (Effect.AT_PLACE, Effect.HIDES) and alone.transforms is not None:
             transforms = alone.transforms.at(implied.place)
-            if implied.place == FOUND_AT:  # a summary quotes what was found
-                transforms = transforms.combined(Transforms((SUMMARY_OF_FOUND,)))
+            if implied.place == FOUND_AT:
+                transforms = transforms.combined(Transforms(TOLD_OF_FOUND))
         else:
             verdict = "allow"
     if verdict in ("allow", "log_only") and not alone.logged_rule_ids:

@@ -19,6 +19,7 @@ _LONGEST_TEXT: Final = 512
 _SEGMENT: Final = re.compile(r"\*|\$?[^\W\d][\w.-]*")
 _OPTIONS_OF_ITEMS: Final = frozenset(("$ref", "$count", "$value"))
 _BOTH_QUOTES: Final = ("'", "'\"")
+_BLANKS: Final = " \t\r\n+"  # `+` is a blank to those who read a query as a form; no name has one
 _UNREADABLE: Final = "its $expand cannot be read"
 
 Options = dict[str, tuple[str, ...]]
@@ -61,10 +62,10 @@ def _read_with(text: str, each: tuple[str, ...]) -> dict[Expansion, None]:
 
 
 def _read(text: str, quotes: str) -> list[Expansion]:
-    items = [item for item in _split(text, ",", quotes) if item.strip()]
+    items = [item for item in _split(text, ",", quotes) if item.strip(_BLANKS)]
     if len(items) > MAX_EXPANSIONS:
         raise MalformedTarget("its $expand names too many relations")
-    return [_expansion(item.strip(), quotes) for item in items]
+    return [_expansion(item.strip(_BLANKS), quotes) for item in items]
 
 
 def _expansion(item: str, quotes: str) -> Expansion:
@@ -74,7 +75,7 @@ def _expansion(item: str, quotes: str) -> Expansion:
         if not rest.endswith(")"):
             raise MalformedTarget(_UNREADABLE)
         options = _options(rest[:-1], quotes)
-    segments = tuple([segment.strip() for segment in path.split("/")])
+    segments = tuple([segment.strip(_BLANKS) for segment in path.split("/")])
     if not all(map(_SEGMENT.fullmatch, segments)) or segments[0] in _OPTIONS_OF_ITEMS:
         raise MalformedTarget(_UNREADABLE)
     return Expansion(segments, tuple(options.items()), _levels(options.get("levels", ())))

@@ -41,43 +41,73 @@ _BYTES: Final = re.compile(
 )
 _WORD: Final = re.compile(r"[^\W\d]\w*")
 _NAMING: Final = ("select", "filter", "orderby", "apply", "compute")
+_HOST: Final = re.compile(r"[/\\]{2}|[A-Za-z][\w+.-]*:[/\\]")  # or a scheme before it
 _TARGET_CHARS: Final = "%/?:@!$&'()*+,;=-._~[]"
 
 
 class Searched(NamedTuple):
-    """How to find the rules for a searched type: their patterns end with one of `words`. They contain one of
-    `among`, and none of `apart`."""
+    """How to find the rules for a searched type: their patterns end with one of `words`, or with `**` behind
+    one of `holders`. They contain one of `among`, and none of `apart`."""
 
     words: frozenset[str]
     among: frozenset[str] = frozenset()
     apart: frozenset[str] = frozenset()
+    holders: frozenset[str] = frozenset()
 
 
 _CHATS: Final = frozenset(("chats", "channels", "teams"))
 _FILES: Final = frozenset(("drive", "drives", "root"))
+_OWNERS: Final = frozenset(("users", "me"))
+_OWNERS_AND_GROUPS: Final = _OWNERS | {"groups"}
+_SITES: Final = _OWNERS_AND_GROUPS | {"sites"}
 # Microsoft Graph's entityType enumeration.
 SEARCHED: Final[Mapping[str, Searched]] = {
-    "message": Searched(frozenset(("messages",)), apart=_CHATS),
-    "event": Searched(frozenset(("events", "calendarview"))),
-    "drive": Searched(frozenset(("drives", "drive"))),
-    "driveitem": Searched(frozenset(("items", "content", "children", "root")), among=_FILES),
-    "list": Searched(frozenset(("lists",))),
-    "listitem": Searched(frozenset(("items", "fields")), among=frozenset(("lists", "list"))),
-    "site": Searched(frozenset(("sites",))),
-    "chatmessage": Searched(frozenset(("messages", "replies")), among=_CHATS),
-    "person": Searched(frozenset(("people", "users", "contacts"))),
-    "externalitem": Searched(frozenset(("items",)), among=frozenset(("external",))),
-    "acronym": Searched(frozenset(("acronyms",))),
-    "bookmark": Searched(frozenset(("bookmarks",))),
-    "qna": Searched(frozenset(("qnas",))),
+    "message": Searched(
+        frozenset(("messages",)), apart=_CHATS, holders=_OWNERS | {"mailfolders", "childfolders"}
+    ),
+    "event": Searched(
+        frozenset(("events", "calendarview")),
+        holders=_OWNERS_AND_GROUPS | {"calendar", "calendars", "calendargroups"},
+    ),
+    "drive": Searched(frozenset(("drives", "drive")), holders=_SITES),
+    "driveitem": Searched(
+        frozenset(("items", "content", "children", "root")), among=_FILES, holders=_SITES | _FILES
+    ),
+    "list": Searched(frozenset(("lists",)), holders=frozenset(("sites", "groups"))),
+    "listitem": Searched(
+        frozenset(("items", "fields")),
+        among=frozenset(("lists", "list")),
+        holders=_SITES | {"lists", "list"},
+    ),
+    "site": Searched(frozenset(("sites",)), holders=frozenset(("groups",))),
+    "chatmessage": Searched(frozenset(("messages", "replies")), among=_CHATS, holders=_OWNERS | _CHATS),
+    "person": Searched(frozenset(("people", "users", "contacts")), holders=_OWNERS),
+    "externalitem": Searched(
+        frozenset(("items",)),
+        among=frozenset(("external",)),
+        holders=frozenset(("external", "connections")),
+    ),
+    "acronym": Searched(frozenset(("acronyms",)), holders=frozenset(("search",))),
+    "bookmark": Searched(frozenset(("bookmarks",)), holders=frozenset(("search",))),
+    "qna": Searched(frozenset(("qnas",)), holders=frozenset(("search",))),
 }
 FOUND_AT: Final = "hitsContainers.hits.resource"
-SUMMARY_OF_FOUND: Final = "hitsContainers.hits.summary"
-# Relations that a delta brings unless `$select` says otherwise (Microsoft's "Use delta query").
-_BROUGHT_BY_DELTA: Final[Mapping[str, tuple[str, ...]]] = {
-    "groups": ("members", "owners"),
-    "administrativeunits": ("members",),
-    "directoryroles": ("members",),
+# A summary quotes what was found, and an aggregation lists its values.
+TOLD_OF_FOUND: Final = ("hitsContainers.hits.summary", "hitsContainers.aggregations")
+
+
+class Changes(NamedTuple):
+    """Relations whose changes a delta brings (Microsoft's "Use delta query")."""
+
+    relations: tuple[str, ...]
+    on_request: bool = False  # only if `$select` names them
+
+
+_BROUGHT_BY_DELTA: Final[Mapping[str, Changes]] = {
+    "groups": Changes(("members", "owners")),
+    "administrativeunits": Changes(("members",)),
+    "directoryroles": Changes(("members",)),
+    "users": Changes(("manager",), on_request=True),
 }
 _DELTAS: Final = frozenset([(word,) for word in _BROUGHT_BY_DELTA])
 _SUBSCRIPTIONS: Final = ("subscriptions",)
@@ -91,6 +121,7 @@ class Effect(Enum):
     """How a filter of an implied request affects the request."""
 
     AT_PLACE = "hides at the place of the response"
+    HIDES = "hides at the place of the response, as a block does"
     NOTHING = "nothing comes back"
     CANNOT = "nobody can filter what is pushed elsewhere"
 
@@ -290,21 +321,26 @@ def brings_relations(name: Name) -> bool:
 
 
 def _brought_by_delta(target: Target) -> Iterator[Implied]:
-    """Relations whose changes a delta brings by itself. A token goes on with a request that was evaluated."""
+    """Find the relations whose changes a delta brings. A token does not show which: the response hides what a
+    rule refuses."""
     options = target.options
-    if "select" in options:
-        wanted = {fold(name.strip()) for text in options["select"] for name in text.split(",")}
-    elif any(name in options for name in _CONTINUES):
-        return
-    else:
-        wanted = None
-    for collection, relations in _BROUGHT_BY_DELTA.items():
+    continues = any(name in options for name in _CONTINUES)
+    names = [name for text in options.get("select", ()) for name in text.split(",") if name.strip()]
+    wanted = {fold(name.rpartition("/")[2].partition("@")[0]) for name in names}
+    for collection, changes in _BROUGHT_BY_DELTA.items():
         if not any(name.folded[-2:-1] == (collection,) for each in target.readings for name in each.names):
             continue
-        for relation in relations:
-            if wanted is None or relation in wanted or "*" in wanted:
+        for relation in changes.relations:
+            asked = relation in wanted or "*" in wanted or not (wanted or changes.on_request)
+            if continues or asked:
                 yield _implied_below(
-                    target, f"{relation}@delta", ("GET",), (((relation,),),), relation, Effect.AT_PLACE
+                    target,
+                    f"{relation}@delta",
+                    ("GET",),
+                    (((relation,),),),
+                    relation,
+                    Effect.HIDES if continues else Effect.AT_PLACE,
+                    scope=Scope.RULES if changes.on_request and not asked else Scope.ALL,
                 )
 
 
@@ -326,7 +362,8 @@ def is_stream(name: Name) -> bool:
 
 def holds_bytes(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     """Return True if a body of this type surely holds something else than an entity."""
-    return any(name.lower() == b"content-type" and _BYTES.match(value) is not None for name, value in headers)
+    types = [value for name, value in headers if name.lower() == b"content-type"]
+    return len(types) == 1 and _BYTES.match(types[0]) is not None and b"," not in types[0]
 
 
 def says_json(headers: Iterable[tuple[bytes, bytes]]) -> bool:
@@ -340,15 +377,27 @@ def may_imply(body: bytes, words: Set[str]) -> bool:
         return True
     if b'odata.id"' in lowered or b'"@id"' in lowered or not lowered.isascii():
         return True
+    if b"\0" in lowered:  # UTF-16 or UTF-32
+        return True
     text = lowered.decode("ascii")
     return any(word in text for word in words)
 
 
 def implied_by_members(request: RequestFacts, below: Below) -> Iterator[Implied]:
     """Find the relations that the members of a written entity bind or create. Raises MalformedBody."""
-    document = request.document
+    members = _Members(request, below)
+    for each in _entities_in(request.document):
+        yield from members.of(each, (), 0)
+
+
+def _entities_in(document: object) -> list[dict[str, list[object]]]:
+    """Return the entity that is written, or each one of a list of them (OData JSON 4.01 §15)."""
+    found = document if isinstance(document, list) else [document]
     if isinstance(document, dict):
-        yield from _Members(request, below).of(document, (), 0)
+        for value in document.get("value", ()):
+            if isinstance(value, list):
+                found += value
+    return [each for each in found if isinstance(each, dict)]
 
 
 class _Members:
@@ -432,9 +481,12 @@ def implied_by_subscription(request: RequestFacts) -> Iterator[Implied]:
 
 def _address(resource: str, target: Target) -> str:
     text = resource.strip()
-    if "://" in text.partition("?")[0] or text.startswith("//"):
+    try:
+        address = quote(text.lstrip("/"), safe=_TARGET_CHARS)
+    except UnicodeEncodeError:
+        raise MalformedBody("its resource has a lone surrogate, which is half a character") from None
+    if _HOST.match(fully_decoded(text)):
         raise MalformedBody("its resource is an absolute address; write it without the host")
-    address = quote(text.lstrip("/"), safe=_TARGET_CHARS)
     version = target.readings[0].names[0].folded[0]
     if fully_decoded(address).lower().startswith((f"{version}/", "v1.0/", "beta/")):
         return f"/{address}"
@@ -444,6 +496,9 @@ def _address(resource: str, target: Target) -> str:
 def implied_by_search(request: RequestFacts) -> Iterator[Implied]:
     """A read of each type that a search asks for. Raises MalformedBody."""
     for value in request.values(("requests", "entitytypes")):
-        if isinstance(value, str):
-            way = Way("GET", request.target, None, None, fold(value))
+        searched = fold(value) if isinstance(value, str) else ""
+        if _WORD.fullmatch(searched):
+            way = Way("GET", request.target, None, None, searched)
             yield Implied(f"entityTypes {value}", (way,), Effect.AT_PLACE, Scope.SPELLED_OUT, FOUND_AT)
+        elif value is not None:
+            raise MalformedBody("one of its entityTypes is not the name of a type")

@@ -16,6 +16,7 @@ from proxy.policy.resource_model import ResourceModel, digest_of
 from proxy.policy.ruleset_yaml import parse_ruleset
 from proxy.policy.schemas import Schemas
 from proxy.policy.transforms import Transforms
+from proxy.policy.typed_filter import filter_of
 from tests.pure.model_schema import SMALL
 from tests.pure.rules import THURSDAY_NOON_UTC, compiled, decide, verdict
 
@@ -64,6 +65,9 @@ class TestExpand:
             ("/v1.0/users/ada?$expand=@x&@x=manager", "allow"),
             ("/v1.0/users/ada?$expand=directReports&directReports=1", "block"),
             ("/v1.0/users/ada?$expand=directreports&$directReports=1", "block"),
+            ("/v1.0/users/ada?$expand=manager&manager=1", "allow"),
+            ("/v1.0/users/ada?$expand=manager,+manager(+$select=id,+mail)", "allow"),
+            ("/v1.0/users/ada?$expand=manager,+directReports", "block"),
         ],
     )
     def test_what_is_expanded_has_to_be_allowed(self, target: str, expected: str) -> None:
@@ -258,7 +262,9 @@ class TestDelta:
             ("?$top=5", "block"),
             ("?$select=displayName,members", "block"),
             ("?$select=displayName", "allow"),
-            ("?$deltatoken=x", "allow"),
+            ("?$select=", "block"),
+            ("?$select=microsoft.graph.group/displayName", "allow"),
+            ("?$select=microsoft.graph.group/members", "block"),
             ("?$skiptoken=x&$select=members", "block"),
         ],
     )
@@ -267,6 +273,38 @@ class TestDelta:
         assert verdict(
             compiled(rules.replace("id: no", "id: x", 1), "allow"), f"/v1.0/groups/delta{query}"
         ) == (expected)
+
+    @pytest.mark.parametrize(
+        "query", ["?$deltatoken=latest", "?$deltatoken=x", "?$SkipToken=x", "?$deltatoken=x&$select=id"]
+    )
+    def test_what_a_token_goes_on_with_is_hidden(self, query: str) -> None:
+        decision = decide(compiled(self.RULES, "allow"), f"/v1.0/groups/delta{query}")
+        assert (decision.verdict, decision.transforms) == ("filter", Transforms(("members",)))
+        page = b'{"value":[{"id":"g","members@delta":[{"id":"u"}]}]}'
+        assert filter_of(Transforms(("members",))).apply(page).body == b'{"value":[{"id":"g"}]}'
+
+    def test_a_filter_holds_for_each_page(self) -> None:
+        rules = compiled(
+            '- {id: m, match: {path: ["/v1.0/groups/{id}/members"]}, verdict: filter,'
+            " transforms: {allow_properties: [id]}}",
+            "allow",
+        )
+        decision = decide(rules, "/v1.0/groups/delta?$skiptoken=x")
+        assert decision.transforms == Transforms(within=(("members", ("id",)),))
+
+    @pytest.mark.parametrize(
+        ("query", "expected"),
+        [
+            ("", "allow"),
+            ("?$select=mail", "allow"),
+            ("?$select=mail,manager", "block"),
+            ("?$select=*", "block"),
+            ("?$deltatoken=x", "allow"),
+        ],
+    )
+    def test_a_delta_of_users_brings_managers_if_it_names_them(self, query: str, expected: str) -> None:
+        rules = compiled(allows("/v1.0/users/delta") + blocks("/v1.0/x"))
+        assert verdict(rules, f"/v1.0/users/delta{query}") == expected
 
     def test_what_a_filter_hides_of_members_is_hidden_in_their_changes(self) -> None:
         rules = compiled(
@@ -290,6 +328,8 @@ class TestBodies:
             {"members": {"@id": "u"}},
             {"displayName": "x", "members@bind": ["u"]},
             {"x": {"y": 1}, "members@odata.bind": []},
+            [{"members@odata.bind": ["u"]}],
+            {"value": [{"members@odata.bind": ["u"]}]},
         ],
     )
     @pytest.mark.parametrize(("method", "target"), [("POST", "/v1.0/groups"), ("PATCH", "/v1.0/groups/g")])
@@ -301,6 +341,26 @@ class TestBodies:
         body = b'{"members@odata.b\\u0069nd": ["u"]}'
         rules = compiled(self.ADD, "allow")
         assert decide(rules, "/v1.0/groups", "POST", headers=JSON, body=body).verdict == "block"
+
+    @pytest.mark.parametrize("charset", ["utf-16", "utf-16-le", "utf-32-be"])
+    def test_a_bind_in_another_encoding_is_refused(self, charset: str) -> None:
+        body = '{"members@odata.bind": ["u"]}'.encode(charset)
+        with pytest.raises(MalformedBody):
+            decide(compiled(self.ADD, "allow"), "/v1.0/groups", "POST", headers=JSON, body=body)
+
+    @pytest.mark.parametrize(
+        "kinds",
+        [
+            [b"image/png, application/json"],
+            [b"image/png", b"application/json"],
+            [b"application/json", b"image/png"],
+        ],
+    )
+    def test_a_body_of_two_types_is_read(self, kinds: list[bytes]) -> None:
+        headers = [(b"Content-Type", kind) for kind in kinds]
+        body = b'{"members@odata.bind": ["u"]}'
+        rules = compiled(self.ADD, "allow")
+        assert decide(rules, "/v1.0/groups", "POST", headers=headers, body=body).verdict == "block"
 
     def test_a_bind_has_to_be_allowed(self) -> None:
         group = allows("/v1.0/groups")
@@ -442,11 +502,30 @@ class TestSubscriptions:
         assert written(rules, "POST", "/v1.0/subscriptions", plain).verdict == "allow"
         assert written(rules, "POST", "/v1.0/subscriptions", rich).verdict == "block"
 
-    def test_an_absolute_address_is_refused(self) -> None:
+    @pytest.mark.parametrize(
+        "resource",
+        [
+            "https://x.example/users",
+            "HTTPS:/x.example/users",
+            "https:\\\\x.example\\users",
+            "https%3A%2F%2Fx.example/users",
+            "//x.example/users",
+            "/\\x.example/users",
+            "\ud800",
+        ],
+    )
+    def test_an_absolute_address_is_refused(self, resource: str) -> None:
         with pytest.raises(MalformedBody):
-            written(
-                self.RULES, "POST", "/v1.0/subscriptions", {"resource": "https://x.example/users"}, "allow"
-            )
+            written(self.RULES, "POST", "/v1.0/subscriptions", {"resource": resource}, "allow")
+
+    def test_an_address_within_a_filter_or_a_file_is_no_absolute_one(self) -> None:
+        for resource in (
+            "communications/onlineMeetings?$filter=JoinWebUrl eq 'https://x.example/a'",
+            "me/drive/root:/a",
+            "sites/contoso.sharepoint.com:/teams/hr:/lists/a",
+        ):
+            decision = written(self.RULES, "POST", "/v1.0/subscriptions", {"resource": resource}, "allow")
+            assert decision.verdict == "allow"
 
 
 class TestSearch:
@@ -473,8 +552,57 @@ class TestSearch:
         body = {"requests": [{"entityTypes": ["message"]}]}
         decision = written(rules, "POST", "/v1.0/search/query", body, "allow")
         assert decision.transforms == Transforms(
-            ("hitsContainers.hits.resource.body", "hitsContainers.hits.summary")
+            (
+                "hitsContainers.hits.resource.body",
+                "hitsContainers.hits.summary",
+                "hitsContainers.aggregations",
+            )
         )
+
+    def test_a_search_probes_what_a_guarded_filter_hides(self) -> None:
+        rules = (
+            '- {id: f, match: {path: ["/v1.0/me/messages"]}, verdict: filter, guard_queries: true,'
+            " transforms: {strip_properties: [body]}}"
+        )
+        body = {"requests": [{"entityTypes": ["message"], "query": {"queryString": "body:x"}}]}
+        assert written(rules, "POST", "/v1.0/search/query", body, "allow").verdict == "block"
+
+    @pytest.mark.parametrize("types", [["1"], [1], ["event,message"], [{"a": "b"}], ["#message"], [True]])
+    def test_a_type_that_is_no_name_is_refused(self, types: object) -> None:
+        with pytest.raises(MalformedBody):
+            written(self.RULES, "POST", "/v1.0/search/query", {"requests": [{"entityTypes": types}]}, "allow")
+
+    @pytest.mark.parametrize(
+        ("path", "searched", "expected"),
+        [
+            ("/v1.0/**", "message", "block"),
+            ("/v1.0/users/**", "message", "block"),
+            ("/v1.0/users/boss/**", "event", "block"),
+            ("/v1.0/users/{id}/mailFolders/**", "message", "block"),
+            ("/v1.0/users/{id}/drive/**", "driveItem", "block"),
+            ("/v1.0/drives/**", "driveItem", "block"),
+            ("/v1.0/sites/**", "listItem", "block"),
+            ("/v1.0/chats/**", "chatMessage", "block"),
+            ("/v1.0/users/{id}/photo/**", "message", "allow"),
+            ("/v1.0/me/photo/**", "message", "allow"),
+            ("/v1.0/users/{id}/drive/**", "message", "allow"),
+            ("/v1.0/identity/**", "message", "allow"),
+        ],
+    )
+    def test_a_search_finds_what_lies_below_a_blocked_path(
+        self, path: str, searched: str, expected: str
+    ) -> None:
+        rules = f'- {{id: no, match: {{methods: [GET], path: ["{path}"]}}, verdict: block}}\n'
+        body = {"requests": [{"entityTypes": [searched]}]}
+        assert written(rules, "POST", "/v1.0/search/query", body, "allow").verdict == expected
+
+    def test_a_response_rule_counts_for_what_is_found(self) -> None:
+        rules = (
+            '- {id: late, when: response, match: {path: ["/v1.0/users/{id}/messages"]},'
+            " conditions: [{property: sensitivity, equals: private}], verdict: block}"
+        )
+        body = {"requests": [{"entityTypes": ["message"]}]}
+        assert written(rules, "POST", "/v1.0/search/query", body, "allow").verdict == "block"
 
 
 def things(rules: str, default: str) -> CompiledRuleset:
