@@ -251,8 +251,8 @@ class RuleFinder:
         start = min([name.relations[0] for name in reading.names if name.relations], default=0)
         above: set[int] = set()
         if self._of_things:
-            owner = reading._replace(names=tuple([_beginning(name, start) for name in reading.names]))
-            findings = self.things.findings(owner.names, certain_only=False)
+            owners = tuple([_owner(name) for name in reading.names])
+            findings = self.things.findings(owners, certain_only=False)
             above = {each.index for each in findings if each.kind != STRIPS}
         return [
             candidate
@@ -559,7 +559,9 @@ def _hiding(candidate: Candidate) -> Candidate:
     return Candidate(candidate.entry, candidate.held, replace(candidate.step, decision=decision))
 
 
-def _beginning(name: Name, size: int) -> Name:
+def _owner(name: Name) -> Name:
+    """Return the name of the object whose relation or property is implied."""
+    size = name.relations[0] if name.relations else 0
     return Name(name.folded[:size], name.exact[:size], tuple([at for at in name.keys if at < size]))
 
 

@@ -1,5 +1,6 @@
 """Rules about things: types, relations, properties and operations of a schema, and packs of them."""
 
+import msgspec
 import pytest
 
 from controlplane.model.flat_form import encode
@@ -384,6 +385,22 @@ def test_a_pack_stands_for_its_things_and_what_hands_them_over(
     )
     rules = compile_ruleset(ruleset, schemas=GRAPH_SCHEMAS)
     assert (decide(rules, target, method).verdict == "block") is holds
+
+
+@pytest.mark.parametrize("owner", ["users/u1", "directoryObjects/u1/microsoft.graph.user"])
+@pytest.mark.parametrize("resource", ["user.mobilePhone", "user.mobilePhone, group"])
+def test_a_blocked_property_is_not_written_by_a_body(owner: str, resource: str) -> None:
+    ruleset = ruleset_of(f"{{resource: [{resource}], methods: [PATCH]}}")
+    small = resource_model(SMALL.replace(b"sample.mail", b"microsoft.graph"))
+    rules = compile_ruleset(
+        msgspec.structs.replace(ruleset, default="allow"), schemas=Schemas({("v1.0",): small})
+    )
+    written, other = (
+        decide(rules, f"/v1.0/{owner}", "PATCH", body=body)
+        for body in (b'{"mobilePhone": "1"}', b'{"otherMails": []}')
+    )
+    assert (written.verdict, written.reason) == ("block", "impliedRequest")
+    assert other.verdict == "allow"
 
 
 def test_an_allow_of_a_thing_is_none_of_what_hands_it_over() -> None:
