@@ -400,7 +400,7 @@ def test_a_blocked_property_is_not_written_by_a_body(owner: str, resource: str) 
         for body in (b'{"mobilePhone": "1"}', b'{"otherMails": []}')
     )
     assert (written.verdict, written.reason) == ("block", "impliedRequest")
-    assert other.verdict == "allow"
+    assert other.verdict == "filter"  # its response may hold the property
 
 
 def test_an_allow_of_a_thing_is_none_of_what_hands_it_over() -> None:
