@@ -36,7 +36,7 @@ def asks_the_store(cli: Cli, ruleset: Ruleset, schema: Path | None) -> bool:
 def given_schemas(label: str, text: str, ruleset: Ruleset, schema: Path | None, root: str) -> Schemas:
     """Return the schema in the file. Raise CommandFailed if the ruleset needs another, or names things that
     it lacks."""
-    from controlplane.operations.models import thing_problems
+    from controlplane.workshop.thing_problems import thing_problems
     from proxy.policy.schemas import (
         NO_SCHEMAS,
         InvalidRoot,

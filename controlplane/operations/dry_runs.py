@@ -19,13 +19,14 @@ from controlplane.operations.given_rules import named_version as named_version
 from controlplane.operations.given_rules import parsed as parsed
 from controlplane.operations.given_rules import problem_line as problem_line
 from controlplane.operations.given_rules import text_of as text_of
-from controlplane.operations.models import schemas_of, thing_problems
+from controlplane.operations.models import schemas_of
 from controlplane.operations.operation import InvalidRequest, Request, Response, operation
 from controlplane.operations.worker_process import run_trial
 from controlplane.workshop.cases import parse_moment, run_cases
 from controlplane.workshop.explain import Explainer, SampleRequest
 from controlplane.workshop.routes_text import advice_with_routes
 from controlplane.workshop.ruleset_diff import RulesetDiff, diff_rulesets
+from controlplane.workshop.thing_problems import thing_problems
 from proxy.policy.facts import ResponseFacts
 from proxy.policy.gates import is_address
 from proxy.policy.ruleset import Ruleset as PolicyRuleset

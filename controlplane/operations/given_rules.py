@@ -11,10 +11,11 @@ import msgspec
 from controlplane.names import InvalidName, valid_name
 from controlplane.operations.actor import Actor
 from controlplane.operations.context import OperationContext
-from controlplane.operations.models import schemas_of, thing_problems
+from controlplane.operations.models import schemas_of
 from controlplane.operations.operation import InvalidRequest
 from controlplane.store.interface import NotFound, PackedSchemas
 from controlplane.store.interface import Ruleset as StoredRuleset
+from controlplane.workshop.thing_problems import thing_problems
 from proxy.policy import yaml_document
 from proxy.policy.ruleset import Ruleset as PolicyRuleset
 from proxy.policy.ruleset_yaml import InvalidRuleset, RulesetProblem, document_problem, parse_ruleset

@@ -23,12 +23,8 @@ from controlplane.store.interface import (
     PackedSchemas,
     SchemaUse,
 )
-from proxy.policy import yaml_document
 from proxy.policy.resource_model import DamagedModel, digest_of
-from proxy.policy.ruleset import Ruleset
-from proxy.policy.ruleset_yaml import RulesetProblem, document_problem
 from proxy.policy.schemas import InvalidRoot, Schemas, folded_root, root_segments
-from proxy.policy.things import unknown_things
 from proxy.wire.audit_event import rfc3339
 from proxy.wire.packed_schema import MAX_PACKED_BYTES, load, pack
 
@@ -180,18 +176,13 @@ async def diff(context: OperationContext, actor: Actor, request: DiffModel) -> M
 
 
 def schemas_of(packed: PackedSchemas) -> Schemas:
-    """Return schemas out of the store, by their root path."""
-    models = {digest: load(each, digest) for digest, each in packed.packed.items()}
+    """Return schemas out of the store, by their root path. Raise InvalidRequest if one cannot be loaded."""
+    try:
+        models = {digest: load(each, digest) for digest, each in packed.packed.items()}
+    except DamagedModel as error:
+        what = "a stored schema cannot be loaded: store it again with `model fetch`"
+        raise InvalidRequest(f"{what} ({error})") from None
     return Schemas({root_segments(root): models[digest] for root, digest in packed.digests.items()})
-
-
-def thing_problems(text: str, ruleset: Ruleset, schemas: Schemas) -> tuple[RulesetProblem, ...]:
-    """Return the names of things in a ruleset that none of the schemas has, by line and column."""
-    unknown = list(unknown_things(ruleset, schemas))
-    if not unknown:
-        return ()
-    document = yaml_document.parse(text)
-    return tuple(document_problem(document, each.place, each.message) for each in unknown)
 
 
 # In a process of its own

@@ -12,7 +12,7 @@ from controlplane.names import new_id, valid_name
 from controlplane.operations.actor import Actor
 from controlplane.operations.context import OperationContext
 from controlplane.operations.dry_runs import ProblemFacts, name_problems, parsed, problem_line
-from controlplane.operations.models import schemas_of, thing_problems
+from controlplane.operations.models import schemas_of
 from controlplane.operations.operation import InvalidRequest, Request, Response, operation
 from controlplane.operations.worker_process import run_change
 from controlplane.store.interface import (
@@ -25,6 +25,7 @@ from controlplane.store.interface import (
     RulesetVersion,
 )
 from controlplane.workshop.advice import ruleset_advice
+from controlplane.workshop.thing_problems import thing_problems
 from proxy.policy.schemas import needs_schemas
 from proxy.wire.audit_event import rfc3339
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -102,6 +104,19 @@ async def test_a_version_is_tried_by_its_own_schema_and_a_draft_by_the_current_o
         replayed = await replay.perform(context_of(plane), OPERATOR, wanted)
         after = [one.verdict for group in replayed.groups for one in group.after]
         assert (replayed.events, after) == (1, changes)
+
+
+async def test_a_schema_that_is_damaged_in_the_store_is_named(
+    commands: Commands, plane: Plane, rules: Path, tmp_path: Path
+) -> None:
+    await plane.org("acme")
+    await fetched(plane, "acme")
+    with closing(sqlite3.connect(plane.settings.store.path)) as database:
+        database.execute("UPDATE schemas SET packed = substr(packed, 1, 100)")
+        database.commit()
+    for command in (["apply", str(rules)], ["explain", str(rules), "--target", MESSAGES]):
+        status, _, err = await commands.run("server", "ruleset", *command, "--org", "acme")
+        assert (status, "store it again with `model fetch`" in err) == (2, True)
 
 
 async def test_without_a_schema_a_command_says_what_to_give(
