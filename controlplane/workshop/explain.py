@@ -73,6 +73,7 @@ Outcome = Literal["unmatched", "perhaps", "logs", "filters", "decides", "unreada
 
 _MOST_FOUND = 100  # values told of one condition
 _HELD: dict[int, Held] = {NO: "no", INDETERMINATE: "perhaps", YES: "yes"}
+_REVEALS_ITEMS = "the request would reveal items that the rule does not keep"
 _PATH_IS_HIDDEN = "the path names a property that the rule hides"
 _A_KEY = "a key where the path names an operation"
 _QUERY_PROBES = "the query names a property that the rule hides"
@@ -436,8 +437,15 @@ def _attempt(
             break
     outcome = _outcome([finding.held for finding in findings], decision)
     if decision.reason == "hiddenProperty" and not (candidate.probed and outcome == "unmatched"):
-        note = _PATH_IS_HIDDEN if candidate.hides else _QUERY_PROBES
+        note = _hidden_note(candidate)
     return Attempt(decision.rule_id, outcome, decision, tuple(findings), note)
+
+
+def _hidden_note(candidate: Candidate) -> str:
+    if not candidate.hides:
+        return _QUERY_PROBES
+    hidden = candidate.entry.compiled.hidden
+    return _REVEALS_ITEMS if hidden is not None and hidden.keeps_items else _PATH_IS_HIDDEN
 
 
 def _surely_block(attempts: Sequence[Attempt]) -> bool:

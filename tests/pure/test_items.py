@@ -511,6 +511,15 @@ cases:
     assert (report.refused.status, report.refused.reason, report.removed) == (404, "itemNotFound", ("items",))
 
 
+@pytest.mark.parametrize(("method", "target"), [("HEAD", "/v1.0/users/2"), ("GET", "/v1.0/users/$count")])
+def test_explain_says_why_a_request_that_reveals_items_is_blocked(method: str, target: str) -> None:
+    report = Explainer(parsed(default="allow")).explain(SampleRequest(method, target))
+    assert report.decision is not None
+    assert (report.decision.verdict, report.decision.reason) == ("block", "hiddenProperty")
+    notes = {attempt.note for account in report.accounts for attempt in account.attempts}
+    assert "the request would reveal items that the rule does not keep" in notes
+
+
 def test_replay_tells_one_condition_from_another() -> None:
     event = Event(
         id="1",
