@@ -416,6 +416,8 @@ def _describe_filter(report: Explained) -> Iterator[str]:
 def _describe_reading(reading: ReadingFacts, subject: str) -> Iterator[str]:
     yield ""
     yield f"{subject} to {' or '.join(reading.paths)}{_IMPORTANCE[reading.importance]}"
+    if reading.reaches:
+        yield f"  reaches  {reading.reaches}"
     elsewhere = [attempt for attempt in reading.rules if _is_elsewhere(attempt)]
     report = [attempt for attempt in reading.rules if not _is_elsewhere(attempt)]
     width = max((len(attempt.rule_id) for attempt in report), default=0)

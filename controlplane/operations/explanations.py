@@ -43,6 +43,7 @@ class ReadingFacts(msgspec.Struct, rename="camel"):
     verdict: str | None
     rule_id: str | None
     rules: tuple[AttemptFacts, ...]
+    reaches: str = ""  # the things on the way, if a schema describes the path
 
 
 class PossibleFacts(msgspec.Struct, rename="camel"):
@@ -138,6 +139,7 @@ def _reading(account: Account) -> ReadingFacts:
         verdict=None if account.decision is None else account.decision.verdict,
         rule_id=None if account.decision is None else account.decision.rule_id,
         rules=tuple(map(_attempt, account.attempts)),
+        reaches=account.reaches,
     )
 
 

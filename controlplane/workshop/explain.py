@@ -46,6 +46,8 @@ from proxy.policy.redirects import ELSEWHERE, is_redirect, leads_elsewhere
 from proxy.policy.ruleset import BodyOnly, Condition, IpGate, Rule, Ruleset, TimeGate, Until
 from proxy.policy.scalars import Written
 from proxy.policy.schemas import NO_SCHEMAS, Schemas
+from proxy.policy.services.facts import NO_FACTS
+from proxy.policy.things import words_of
 from proxy.policy.transforms import ITEMS
 from proxy.policy.typed_filter import filter_of
 from proxy.policy.unknown import (
@@ -75,6 +77,7 @@ _MOST_FOUND = 100  # values told of one condition
 _HELD: dict[int, Held] = {NO: "no", INDETERMINATE: "perhaps", YES: "yes"}
 _REVEALS_ITEMS = "the request would reveal items that the rule does not keep"
 _PATH_IS_HIDDEN = "the path names a property that the rule hides"
+_THINGS = "things"
 _A_KEY = "a key where the path names an operation"
 _QUERY_PROBES = "the query names a property that the rule hides"
 
@@ -120,6 +123,7 @@ class Account:
     importance: Importance
     attempts: tuple[Attempt, ...]
     decision: Decision | None  # None: a body that can't be read, or what isn't known makes a difference
+    reaches: str = ""  # things on the way: user → message (user.messages, contained)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +281,7 @@ class Explainer:
         ways: Ways[Decision | None],
     ) -> Account:
         considered = self._considered(reading, request.method.upper())
-        attempts = [*self._attempts(considered, request, response)]
+        attempts = [*self._attempts(considered, reading, request, response)]
         # Not where the body can't be read, which is refused before any rule is asked.
         if response is None and any(ways.outcomes) and not _surely_block(attempts):
             attempts += self._foreseen(considered, request)
@@ -286,10 +290,15 @@ class Explainer:
             "shadow" if reading.kind & UNTAKEN else importance_of(reading.kind, request.method.upper()),
             tuple(attempts),
             None if ways.missing else ways.outcomes[0],
+            escaped(self._rules.rules.things.reaches(reading.names)),
         )
 
     def _attempts(
-        self, considered: _Considered, request: RequestFacts, response: ResponseFacts | None
+        self,
+        considered: _Considered,
+        reading: Reading,
+        request: RequestFacts,
+        response: ResponseFacts | None,
     ) -> Iterator[Attempt]:
         """Until one decides, as `Lane.evaluate` goes."""
         for index, rule in enumerate(self._ruleset.rules):
@@ -297,13 +306,28 @@ class Explainer:
                 continue
             attempts: dict[Attempt, None] = {}
             for candidate, name in considered.get(index, ()):
-                attempt = _attempt(candidate, name, request, response)
+                attempt = self._with_things(_attempt(candidate, name, request, response), candidate, reading)
                 attempts[attempt] = None
                 if attempt.outcome in ("decides", "unreadable"):
                     break
             yield from _worth_telling(attempts) or (_on_another_path(rule),)
             if any(attempt.outcome in ("decides", "unreadable") for attempt in attempts):
                 return
+
+    def _with_things(self, attempt: Attempt, candidate: Candidate, reading: Reading) -> Attempt:
+        """Return the attempt of a rule about things with the thing that the path reaches."""
+        compiled = candidate.entry.compiled
+        if not compiled.rule.match.names_things:
+            return attempt
+        things = self._rules.rules.things
+        met = things.met(compiled.index, reading.names)
+        asked = words_of(compiled.rule.match, things.facts)
+        findings = (_finding(_THINGS, asked, _HELD[candidate.held], (met,)), *attempt.findings)
+        outcome = attempt.outcome
+        if outcome not in ("unmatched", "unreadable"):
+            outcome = _outcome([finding.held for finding in findings], attempt.decision)
+        note = attempt.note or (f"by {escaped(met)}" if outcome in ("decides", "filters", "logs") else "")
+        return replace(attempt, findings=findings, outcome=outcome, note=note)
 
     def _foreseen(self, considered: _Considered, request: RequestFacts) -> Sequence[Attempt]:
         """Response rules that block before there is a response, as `Plan.decide` does for them, and what was
@@ -337,6 +361,9 @@ class Explainer:
         for name in reading.names:
             candidates = self._rules.rules.candidates_of_name(name, method)
             found += [(candidate, name) for candidate in candidates if counts_for(candidate, reading)]
+        if reading.names:
+            of_things = self._rules.rules.candidates_of_things(reading, method)
+            found += [(candidate, reading.names[0]) for candidate in of_things]
         found.sort(key=lambda one: one[0].order)
         for name in reading.names:
             found += [
@@ -479,7 +506,8 @@ def _worth_telling(attempts: dict[Attempt, None]) -> tuple[Attempt, ...]:
 
 def _on_another_path(rule: Rule) -> Attempt:
     decision = Decision(rule.verdict, rule.id)
-    return Attempt(rule.id, "unmatched", decision, (_finding("path", ", ".join(rule.match.path), "no"),))
+    asked = ", ".join(rule.match.path) or words_of(rule.match, NO_FACTS)
+    return Attempt(rule.id, "unmatched", decision, (_finding("path", asked, "no"),))
 
 
 def _finding(part: str, asked: str, held: Held, found: tuple[str, ...] = ()) -> Finding:

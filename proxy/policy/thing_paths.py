@@ -272,6 +272,18 @@ def step_number(path: ReachedPath, at: int) -> int:
     return sum(step.kind not in parts for step in path.steps[: at + 1])
 
 
+def named_step(path: ReachedPath, at: int) -> str:
+    """Return the thing at a step, for people: its type, its property or its operation."""
+    model, step = path.model, path.steps[at]
+    if step.operations:
+        return model.operation_name(step.operations[0])
+    if step.kind == INDETERMINATE:
+        return f"? ({path.names[at]})"
+    if step.kind == PROPERTY or step.kind == CONTENT:
+        return f"{_simple(model, step.owner)}.{model.member_name(step.member)}"
+    return _simple(model, step.type)
+
+
 def told(path: ReachedPath) -> str:
     """Return what the path reaches, for people: `user → message (user.messages, contained)`."""
     model = path.model

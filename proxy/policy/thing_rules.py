@@ -14,13 +14,17 @@ from proxy.policy.reached import KEY, MAYBE, reaches
 from proxy.policy.resource_model import NAVIGATION, ResourceModel
 from proxy.policy.ruleset import Match
 from proxy.policy.schemas import Schemas
+from proxy.policy.services.facts import NO_FACTS, Facts
 from proxy.policy.thing_paths import (
     ReachedPath,
     allowed_by,
     ends_with_named,
     met_by,
+    named_step,
     property_tail,
     response_may_hold,
+    step_number,
+    told,
 )
 from proxy.policy.thing_rows import Things
 from proxy.policy.things import Resolver
@@ -114,6 +118,14 @@ class ThingRules:
     def __bool__(self) -> bool:
         return bool(self._rules)
 
+    @property
+    def facts(self) -> Facts:
+        """Return the facts of the first service that has some."""
+        for resolver in self._resolvers:
+            if resolver.facts.packs:
+                return resolver.facts
+        return NO_FACTS
+
     def add(self, index: int, verdict: str, match: Match, transforms: Transforms | None) -> None:
         if not self._rules:
             by_digest = {model.digest: model for model in self._models}
@@ -180,6 +192,25 @@ class ThingRules:
             if step.kind == KEY and at + start in name.relations:
                 return 0
         return 2
+
+    def reaches(self, names: tuple[Name, ...]) -> str:
+        """Return what a resource reaches by the schema, for people; empty if no schema describes it."""
+        path = self.reached(names)
+        return "" if path is None else told(path)
+
+    def met(self, index: int, names: tuple[Name, ...]) -> str:
+        """Return the step of a path at which a rule holds, for people: `resource message, step 2`."""
+        path = self.reached(names)
+        rule = next((each for each in self._rules if each.index == index), None)
+        if path is None or rule is None:
+            return "a path without a schema"
+        at = met_by(rule.things[path.model.digest], path).step
+        if at < 0:
+            at = len(path.steps) - 1
+        if at < 0:
+            return ""
+        word = "operation" if path.steps[at].operations else "resource"
+        return f"{word} {named_step(path, at)}, step {step_number(path, at)}"
 
     def reached(self, names: tuple[Name, ...]) -> ReachedPath | None:
         """Return what a resource is by the schema, under the most telling of its names.

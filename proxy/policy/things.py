@@ -159,6 +159,20 @@ class Resolver:
         )
 
 
+def words_of(match: Match, facts: Facts) -> str:
+    """Return what a rule names, for people, with the names that each pack stands for."""
+    texts: list[str] = []
+    if match.resource:
+        texts.append(f"resource {', '.join(match.resource)}")
+    if match.operation:
+        texts.append(f"operation {', '.join(match.operation)}")
+    for name in match.pack:
+        pack = facts.packs.get(name.lower())
+        inside = "" if pack is None else f" ({', '.join((*pack.resource, *pack.operation))})"
+        texts.append(f"pack {name}{inside}")
+    return "; ".join(texts)
+
+
 class Unknown:
     """A name of a rule that no schema has. `place` is where it stands, from `rules` on."""
 
