@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from controlplane.cli.context import Json, print_json, print_text
+from controlplane.cli.context import Cli, Json, print_json, print_text
 from controlplane.cli.failure import INVALID_INPUT, CommandFailed
 from controlplane.cli.ruleset import parsed, problem_lines, read_text, schema_in
 
@@ -27,8 +27,12 @@ Schema = Annotated[
 
 @app.command()
 def routes(
+    ctx: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="FILE")],
     schema: Schema = None,
+    org: Annotated[
+        str | None, typer.Option("--org", metavar="ORG", help="By the stored schemas of this organisation.")
+    ] = None,
     root: Annotated[
         str, typer.Option("--root", metavar="PATH", help="Root path of the service that it describes.")
     ] = "/v1.0",
@@ -39,19 +43,25 @@ def routes(
     json: Json = False,
 ) -> None:
     """List the routes that each rule leaves open to the things that it names; needs no settings."""
+    from controlplane.operations.dry_runs import Source
     from controlplane.operations.operation import InvalidRequest
-    from controlplane.operations.routes import found_routes
+    from controlplane.operations.routes import ListRoutes, found_routes, list_routes
 
     text = read_text(file)
     ruleset = parsed(str(file), text)
     try:
-        found = found_routes(text, ruleset, schema_in(schema), root=root, rule=rule, every=every)
+        if org is not None and schema is None:
+            source = Source(yaml=text, label="ruleset")
+            cli: Cli = ctx.obj
+            found = cli.call(list_routes, ListRoutes(source, org, root=root, rule=rule, all=every))
+        else:
+            found = found_routes(text, ruleset, schema_in(schema), root=root, rule=rule, every=every)
     except InvalidRequest as error:
         raise CommandFailed(INVALID_INPUT, *(_named(str(file), line) for line in error.problems)) from None
     if json:
         print_json(found)
         return
-    if schema is None:
+    if found.schema is None:
         typer.echo("no --schema FILE: only the routes that a path itself shows were tried", err=True)
     for line in problem_lines(str(file), found.unknown):
         typer.echo(line, err=True)

@@ -24,14 +24,16 @@ from controlplane.operations.operation import InvalidRequest, Request, Response,
 from controlplane.operations.worker_process import run_trial
 from controlplane.workshop.cases import parse_moment, run_cases
 from controlplane.workshop.explain import Explainer, SampleRequest
+from controlplane.workshop.routes import GRAPH_ROOT
 from controlplane.workshop.routes_text import advice_with_routes
 from controlplane.workshop.ruleset_diff import RulesetDiff, diff_rulesets
 from controlplane.workshop.thing_problems import thing_problems
 from proxy.policy.facts import ResponseFacts
 from proxy.policy.gates import is_address
+from proxy.policy.resource_model import ResourceModel
 from proxy.policy.ruleset import Ruleset as PolicyRuleset
 from proxy.policy.ruleset_yaml import InvalidRuleset, RulesetProblem, parse_ruleset
-from proxy.policy.schemas import NO_SCHEMAS, Schemas, needs_schemas
+from proxy.policy.schemas import NO_SCHEMAS, Schemas, needs_schemas, root_segments
 
 # -- check
 
@@ -59,17 +61,22 @@ async def check(context: OperationContext, actor: Actor, request: CheckRuleset) 
 
 def _checked(given: GivenRules, now: float) -> CheckedRuleset:
     """Look up the names of things in the schemas, if there are any."""
-    found = checked(given.text, now)
-    if found.problems or not given.schemas.digests:
+    if not given.schemas.digests:
+        return checked(given.text, now)
+    schemas = schemas_of(given.schemas)
+    described = schemas.of(root_segments(GRAPH_ROOT))
+    found = checked(given.text, now, None if described is None else described[0])
+    if found.problems:
         return found
     ruleset = parse_ruleset(given.text)
     if not needs_schemas(ruleset):
         return found
-    unknown = thing_problems(given.text, ruleset, schemas_of(given.schemas))
+    unknown = thing_problems(given.text, ruleset, schemas)
     return _refused(unknown) if unknown else found
 
 
-def checked(text: str, now: float) -> CheckedRuleset:
+def checked(text: str, now: float, model: ResourceModel | None = None) -> CheckedRuleset:
+    """Return what is wrong with a ruleset, and what it may have overlooked by the schema."""
     try:
         ruleset = parse_ruleset(text)
     except InvalidRuleset as error:
@@ -80,7 +87,7 @@ def checked(text: str, now: float) -> CheckedRuleset:
         name=ruleset.name,
         rules=len(ruleset.rules),
         problems=(),
-        warnings=_problems(advice_with_routes(text, ruleset, now)),
+        warnings=_problems(advice_with_routes(text, ruleset, now, model)),
     )
 
 

@@ -64,12 +64,14 @@ class Route:
     """One way to a thing. `template` names it for people; each of the examples uses it.
 
     `place` is the property path that leads to the thing in the response, if the response is not the thing.
+    `link` is a property of the response that opens the thing.
     """
 
     kind: RouteKind
     template: str
     examples: tuple[Example, ...]
     place: str = ""
+    link: str = ""
 
 
 class RouteEnumeration:
@@ -142,7 +144,8 @@ class RouteEnumeration:
                 if address.thing == thing.word and address.owner == simple_name(model, thing.type):
                     item = path.item()
                     template = f"{_template(item)} with {address.property}"
-                    yield Route(RouteKind.LINK, template, (_example("GET", prefix, item),))
+                    example = _example("GET", prefix, item)
+                    yield Route(RouteKind.LINK, template, (example,), link=address.property)
         else:
             yield _with_query(RouteKind.SELECT, prefix, path.item(), f"$select={name}")
 

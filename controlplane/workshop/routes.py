@@ -227,9 +227,9 @@ class _Examination:
     def _open(self, route: Route, rule: Rule, compiled: CompiledRuleset) -> OpenRoute | None:
         for example in route.examples:
             decision = self._decided(example, compiled)
-            if decision is not None and not self._is_as_strict(
-                rule, decision, example, compiled, route.place
-            ):
+            if decision is None or (route.link and _hides_link(decision, route.link)):
+                continue
+            if not self._is_as_strict(rule, decision, example, compiled, route.place):
                 return OpenRoute(route.kind, route.template, example, decision.verdict, decision.rule_id)
         return None
 
@@ -333,6 +333,14 @@ def _response_rules(example: Example, compiled: CompiledRuleset) -> set[str]:
         for candidate in compiled.rules.candidates(reading, example.method, {})
         if candidate.entry.compiled.on_response and candidate.entry.compiled.concerns(example.method)
     }
+
+
+def _hides_link(decision: Decision, link: str) -> bool:
+    """Return True if the response comes without the property that opens a stream."""
+    found = decision.transforms
+    if decision.verdict != "filter" or found is None:
+        return False
+    return not _shows(found, link) or any(link in each.strip for each in found.typed)
 
 
 def _hides_at(found: Transforms, wanted: Transforms, place: str) -> bool:

@@ -16,7 +16,7 @@ from proxy.policy.ruleset_yaml import RulesetProblem, at_most, document_problem
 _CHECKED: Final = 50_000  # requests that a check evaluates at most: some 2 s
 _SHOWN: Final = 3  # open routes, things and lines in a summary
 _VERBS: Final = {"block": "blocks", "filter": "filters"}
-_NO_SCHEMA: Final = "only routes that the path itself shows were tried: `--schema FILE` gives the others"
+_NO_SCHEMA: Final = "without a schema, only routes that the path itself shows were tried"
 UNKNOWN_PATH: Final = "the schema has nothing at this path"
 
 

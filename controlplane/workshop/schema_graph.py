@@ -166,7 +166,11 @@ class SchemaGraph:
             fresh: dict[tuple[int, bool], Path] = {}
             for path in level:
                 for base in self.bases(path.type):
-                    if found.setdefault((base, path.many), path) is path:
+                    known = found.get((base, path.many))
+                    if known is None or (path.type == base and known.type != base):
+                        found[base, path.many] = (
+                            path  # a path to the type itself is better than one to a derived type
+                        )
                         fresh.setdefault((path.type, path.many), path)
             level = [
                 Path((*path.item(), *edge.segments), edge.target, edge.many, edge, path.navigations + 1)

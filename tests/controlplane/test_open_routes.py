@@ -6,7 +6,7 @@ import pytest
 
 from controlplane.operations.actor import local_actor
 from controlplane.operations.context import OperationContext
-from controlplane.operations.dry_runs import Source
+from controlplane.operations.dry_runs import CheckRuleset, Source, check
 from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.routes import FoundRoutes, ListRoutes, list_routes
 from controlplane.store.interface import NotFound
@@ -101,3 +101,15 @@ async def test_the_editor_lists_open_routes_with_an_example_and_the_match_that_c
         assert "This closes all of them: <code>match: {resource: [message]}</code>" in seen.text
         seen = await visitor.post("/rulesets/new", {**draft, "yaml": "rules: ["})
         assert "rules:2:1: document: no YAML" in seen.text
+
+
+async def test_a_check_for_an_organisation_warns_by_its_schema(
+    plane: Plane, context: OperationContext
+) -> None:
+    org = await plane.org("acme")
+    without = (await check.perform(context, OPERATOR, CheckRuleset(yaml=RULES, org="acme"))).warnings
+    assert without[0].message.endswith("only routes that the path itself shows were tried")
+    await plane.store.add_schema([org], ONE)
+    (warning,) = (await check.perform(context, OPERATOR, CheckRuleset(yaml=RULES, org="acme"))).warnings
+    assert warning.message.endswith("`match: {resource: [message]}` closes them")
+    assert warning.line == 6

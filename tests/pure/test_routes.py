@@ -425,22 +425,40 @@ def test_a_response_rule_holds_at_routes_that_it_is_asked_for() -> None:
 # Rules about things.
 
 
-def test_a_rule_about_a_thing_closes_each_path_and_operation() -> None:
-    found = report("- {id: mail, match: {resource: [message]}, verdict: block}")
-    (rule,) = found.rules
-    assert rule.things == ("message",)
-    assert not {each.template for each in rule.open if each.kind in (RouteKind.PATH, RouteKind.OPERATION)}
+def test_a_rule_about_a_thing_names_it_and_needs_no_other() -> None:
+    (rule,) = report("- {id: mail, match: {resource: [message]}, verdict: block}").rules
+    assert (rule.things, rule.closed_by) == (("message",), "")
     assert rule.routes > 20
-    assert rule.closed_by == ""
 
 
 @pytest.mark.parametrize(
-    "word", ["user", "group.members", "driveItem.content", "user.settings", "attachment"]
+    "word",
+    [
+        "user",
+        "group",
+        "message",
+        "attachment",
+        "driveItem",
+        "group.members",
+        "user.manager",
+        "driveItem.content",
+        "user.settings",
+        "user.mobilePhone",
+    ],
 )
-def test_a_word_closes_each_path_to_its_thing(word: str) -> None:
+def test_a_word_closes_each_route_to_its_thing(word: str) -> None:
     found = report(f"- {{id: x, match: {{resource: [{word}]}}, verdict: block}}")
     (rule,) = found.rules
-    assert [each for each in rule.open if each.kind is RouteKind.PATH] == []
+    assert rule.routes > 2
+    assert [str(each.example) for each in rule.open] == []
+
+
+@pytest.mark.parametrize("word", ["message", "group.members", "driveItem.content"])
+def test_a_word_closes_each_special_request_for_its_thing(word: str) -> None:
+    found = report(f"- {{id: x, match: {{resource: [{word}]}}, verdict: block}}", model=SPECIAL)
+    (rule,) = found.rules
+    assert rule.routes > 5
+    assert [str(each.example) for each in rule.open] == []
 
 
 def test_an_operation_by_its_word_is_closed_at_each_path() -> None:
