@@ -117,7 +117,7 @@ async def fetch(context: OperationContext, actor: Actor, request: FetchModel) ->
     made = await run_change(actor, _made, _label(request.source), request.document)
     # Parsing may take long, and the actor's roles may have changed since it began.
     orgs = await _orgs(context, await context.refresh_roles(actor), request.org)
-    schema = NewSchema(root, made.digest, made.packed, request.source[:_LONGEST_SOURCE])
+    schema = NewSchema(root, made.digest, made.packed, made.bytes, request.source[:_LONGEST_SOURCE])
     before = await context.store.add_schema([org.org_id for org in orgs], schema)
     return FetchedModel(
         root=root,
@@ -204,6 +204,7 @@ class _Document:
 class _Made:
     digest: str
     packed: bytes
+    bytes: int  # size of the flat form
     counts: Counts
 
 
@@ -232,7 +233,7 @@ def _made(label: str, document: str) -> _Made:
         )
     if len(packed) > MAX_PACKED_BYTES:
         raise InvalidRequest(f"{label}: the schema has more than {MAX_PACKED_BYTES} deflated bytes")
-    return _Made(digest, packed, counts_of(model))
+    return _Made(digest, packed, len(flat), counts_of(model))
 
 
 def _compared(old: _Given, new: _Given | _Document) -> _Compared:

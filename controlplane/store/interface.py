@@ -194,6 +194,7 @@ class NewSchema:
     root: str
     digest: str
     packed: bytes  # the flat form, deflated
+    bytes: int  # size of the flat form
     source: str  # address or file that it was read from
 
 

@@ -29,7 +29,13 @@ from controlplane.store.interface import (
     Stop,
     SyncContent,
 )
-from controlplane.store.sqlite_schemas import name_schemas, named_schemas, packed_schemas, require_current
+from controlplane.store.sqlite_schemas import (
+    name_schemas,
+    named_schemas,
+    packed_schemas,
+    require_current,
+    require_room,
+)
 
 # In force. A proxy gets all of them in one response, with those of others that it serves, and takes 64 MiB;
 # as JSON a text may be twice as long.
@@ -542,6 +548,8 @@ def _add_version(connection: sqlite3.Connection, ruleset: Ruleset, text: _Text, 
         ),
     )
     name_schemas(connection, ruleset.ruleset_id, ruleset.version, text.schemas)
+    if text.schemas:
+        require_room(connection, ruleset.org_id)
 
 
 def _yaml(connection: sqlite3.Connection, ruleset: Ruleset) -> str:

@@ -11,8 +11,17 @@ from controlplane.store.database import Database, all_rows, one_row
 from controlplane.store.interface import Conflict, NewSchema, OrgSchema, PackedSchemas, SchemaUse
 
 MOST_ROOTS_OF_ORG: Final = 16
-# Current ones, deflated. A proxy gets those that its rulesets name in one response, with all texts.
-MOST_BYTES_OF_ORG: Final = 6 * 1024 * 1024
+# Schemas that are current or that a version in force names, each counted once. Each worker of a proxy loads
+# those that are named, and a proxy may serve other organisations too. Microsoft Graph's v1.0 has 0.5 MB.
+MOST_BYTES_OF_ORG: Final = 16 * 1024 * 1024
+MOST_PACKED_OF_ORG: Final = 6 * 1024 * 1024
+_COUNTED: Final = (
+    "SELECT coalesce(sum(bytes), 0), coalesce(sum(length(packed)), 0) FROM schemas WHERE digest IN"
+    " (SELECT digest FROM org_schemas WHERE org_id = ?1 AND is_current"
+    " UNION SELECT digest FROM ruleset_schemas JOIN rulesets USING (ruleset_id) WHERE org_id = ?1"
+    " AND version = (SELECT max(version) FROM ruleset_versions AS newest"
+    " WHERE newest.ruleset_id = rulesets.ruleset_id))"
+)
 _ORG_SCHEMA: Final = "SELECT org_id, root, digest, source, fetched_ms, is_current FROM org_schemas"
 _FORGET: Final = (
     "DELETE FROM org_schemas WHERE org_id = ?1 AND root = ?2 AND NOT is_current"
@@ -30,7 +39,9 @@ class SchemaTables:
     async def add_schema(self, org_ids: Sequence[str], schema: NewSchema) -> Mapping[str, str | None]:
         def job(connection: sqlite3.Connection) -> Mapping[str, str | None]:
             now = self._clock.wall_ms()
-            connection.execute("INSERT OR IGNORE INTO schemas VALUES (?, ?)", (schema.digest, schema.packed))
+            connection.execute(
+                "INSERT OR IGNORE INTO schemas VALUES (?, ?, ?)", (schema.digest, schema.packed, schema.bytes)
+            )
             return {org_id: _make_current(connection, org_id, schema, now) for org_id in org_ids}
 
         return await self._database.write_even_if_full(job)
@@ -132,7 +143,8 @@ def _make_current(connection: sqlite3.Connection, org_id: str, schema: NewSchema
         "INSERT OR REPLACE INTO org_schemas VALUES (?, ?, ?, ?, ?, 1)",
         (*key, schema.digest, schema.source, now),
     )
-    _require_room(connection, org_id)
+    _require_few(connection, org_id)
+    require_room(connection, org_id)
     # The newest of the others stays too, so that it can be compared with the current one.
     connection.execute(_FORGET, (*key, None if before is None else before[0]))
     connection.execute(
@@ -142,16 +154,20 @@ def _make_current(connection: sqlite3.Connection, org_id: str, schema: NewSchema
     return None if before is None else str(before[0])
 
 
-def _require_room(connection: sqlite3.Connection, org_id: str) -> None:
-    roots, size = one_row(
-        connection,
-        "SELECT count(*), coalesce(sum(length(packed)), 0) FROM org_schemas JOIN schemas USING (digest)"
-        " WHERE org_id = ? AND is_current",
-        (org_id,),
+def require_room(connection: sqlite3.Connection, org_id: str) -> None:
+    """Raise Conflict if an organisation has more schemas than the proxies that serve it should load."""
+    size, packed = one_row(connection, _COUNTED, (org_id,))
+    if size > MOST_BYTES_OF_ORG or packed > MOST_PACKED_OF_ORG:
+        raise Conflict(
+            "the schemas that are current or that rulesets in force name would have more than"
+            f" {MOST_BYTES_OF_ORG} bytes, or {MOST_PACKED_OF_ORG} deflated:"
+            " apply the rulesets again that name older ones"
+        )
+
+
+def _require_few(connection: sqlite3.Connection, org_id: str) -> None:
+    (roots,) = one_row(
+        connection, "SELECT count(*) FROM org_schemas WHERE org_id = ? AND is_current", (org_id,)
     )
     if roots > MOST_ROOTS_OF_ORG:
         raise Conflict(f"an organisation has at most {MOST_ROOTS_OF_ORG} current schemas")
-    if size > MOST_BYTES_OF_ORG:
-        raise Conflict(
-            f"the current schemas of the organisation would have more than {MOST_BYTES_OF_ORG} deflated bytes"
-        )

@@ -28,7 +28,7 @@ def schema(*types: str, root: str = "/v1.0") -> NewSchema:
     """Return a schema with these types, or the small schema of the tests."""
     body = "".join(f'<EntityType Name="{name}"/>' for name in types)
     flat = encode(parse(document(body) if types else SMALL))
-    return NewSchema(root, digest_of(flat), pack(flat), "https://graph.test/v1.0/$metadata")
+    return NewSchema(root, digest_of(flat), pack(flat), len(flat), "https://graph.test/v1.0/$metadata")
 
 
 ONE, TWO, THREE = schema(), schema("a"), schema("a", "b")
@@ -155,11 +155,30 @@ async def test_an_organisation_has_no_more_schemas_than_proxies_can_take(
         await store.add_schema(["org-acme"], schema("a", root=root))
     with pytest.raises(Conflict, match="at most 2"):
         await store.add_schema(["org-acme"], schema("a", root="/c"))
-    monkeypatch.setattr(sqlite_schemas, "MOST_BYTES_OF_ORG", len(TWO.packed))
-    with pytest.raises(Conflict, match="deflated bytes"):
+    monkeypatch.setattr(sqlite_schemas, "MOST_PACKED_OF_ORG", len(TWO.packed))
+    with pytest.raises(Conflict, match="deflated: apply"):
         await store.add_schema(["org-globex", "org-acme"], schema("b", root="/a"))
     assert await listed(store, "globex") == []  # all organisations or none
     assert len(await listed(store)) == 2
+
+
+async def test_rulesets_in_force_name_no_more_than_a_worker_should_load(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each ruleset could keep another old schema in every worker."""
+    monkeypatch.setattr(sqlite_schemas, "MOST_BYTES_OF_ORG", ONE.bytes + TWO.bytes)
+    await store.add_schema(["org-acme"], ONE)
+    await applied(store, ONE, name="hr")
+    await store.add_schema(["org-acme"], TWO)
+    await applied(store, TWO, name="it")
+    with pytest.raises(Conflict, match="apply the rulesets again that name older ones"):
+        await store.add_schema(["org-acme"], THREE)
+    assert [digest for _, digest, current in await listed(store) if current] == [TWO.digest]
+    assert await applied(store, TWO, name="hr") == (2, "schemas")
+    await store.add_schema(["org-acme"], THREE)
+    with pytest.raises(Conflict, match="older ones"):
+        await store.roll_back("ruleset-hr", 1, None, None)
+    assert (await store.rulesets("org-acme"))[0].version == 2
 
 
 async def test_the_tables_hold_to_each_other(tmp_path: Path, store: SqliteStore) -> None:

@@ -3,7 +3,8 @@
 
 CREATE TABLE schemas (
     digest TEXT PRIMARY KEY,
-    packed BLOB NOT NULL -- the flat form, deflated
+    packed BLOB NOT NULL, -- the flat form, deflated
+    bytes  INTEGER NOT NULL -- size of the flat form
 ) STRICT;
 
 CREATE TABLE org_schemas (
