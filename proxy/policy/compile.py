@@ -533,10 +533,11 @@ class ImpliedOfPlan(ImpliedRules):
             return rules.plan_of_readings(way.method, way.target.readings)
         suffix = Suffix(tuple([rules.known(name) for name in way.suffix.names]), way.suffix.drops)
         key = (way.method, scope, suffix)
-        plan: Plan | None = self._plans.get(key, _UNKNOWN)
-        if plan is _UNKNOWN:
+        plan: Plan | None = None
+        if key in self._plans:
+            plan = self._plans[key]
+        else:
             readings = readings_below(self._readings, suffix)
-            plan = None
             if not rules.tests_parameters(readings):
                 plan = rules.plan_of_readings(way.method, readings, scope, hides=hides)
             if len(self._plans) >= _MAX_IMPLIED_PLANS:
