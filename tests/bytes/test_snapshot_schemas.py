@@ -176,7 +176,7 @@ async def test_a_schema_is_loaded_once_for_all_snapshots_that_name_it() -> None:
     book = await build_rulebook(with_schemas({"/v1.0": DIGEST}), Rulebook(), NO_CREDENTIALS)
     again = await build_rulebook(with_schemas({"/v1.0": DIGEST}, {"/beta": DIGEST}), book, NO_CREDENTIALS)
     assert again.models[DIGEST] is book.models[DIGEST]
-    assert again.compiled["r0", 3] is book.compiled["r0", 3]
+    assert again.compiled["r0", 3][1] is book.compiled["r0", 3][1]
     assert (await build_rulebook(a_snapshot(), again, NO_CREDENTIALS)).models == {}
 
 
