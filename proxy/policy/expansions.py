@@ -12,6 +12,9 @@ from proxy.policy.odata import fold
 
 MAX_EXPANSIONS: Final = 100  # relations on one level
 MAX_NESTING: Final = 8  # parentheses within one another
+MAX_SEGMENTS: Final = 32
+# Each cast may be left out, so the number of names doubles with it.
+MAX_CASTS: Final = 4
 MAX_LEVELS: Final = 16  # a path of more segments than a pattern has matches no pattern
 _MOST_TEXTS: Final = 1024
 _LONGEST_TEXT: Final = 512
@@ -78,6 +81,8 @@ def _expansion(item: str, quotes: str) -> Expansion:
     segments = tuple([segment.strip(_BLANKS) for segment in path.split("/")])
     if not all(map(_SEGMENT.fullmatch, segments)) or segments[0] in _OPTIONS_OF_ITEMS:
         raise MalformedTarget(_UNREADABLE)
+    if len(segments) > MAX_SEGMENTS or sum("." in segment for segment in segments) > MAX_CASTS:
+        raise MalformedTarget("its $expand has too long a path")
     return Expansion(segments, tuple(options.items()), _levels(options.get("levels", ())))
 
 

@@ -41,6 +41,7 @@ _BYTES: Final = re.compile(
 )
 _WORD: Final = re.compile(r"[^\W\d]\w*")
 _NAMING: Final = ("select", "filter", "orderby", "apply", "compute")
+_LONGEST_ADDRESS: Final = 8192
 _HOST: Final = re.compile(r"[/\\]{2}|[A-Za-z][\w+.-]*:[/\\]")  # or a scheme before it
 _TARGET_CHARS: Final = "%/?:@!$&'()*+,;=-._~[]"
 
@@ -481,6 +482,8 @@ def implied_by_subscription(request: RequestFacts) -> Iterator[Implied]:
 
 def _address(resource: str, target: Target) -> str:
     text = resource.strip()
+    if len(text) > _LONGEST_ADDRESS:
+        raise MalformedBody("its resource is too long an address")
     try:
         address = quote(text.lstrip("/"), safe=_TARGET_CHARS)
     except UnicodeEncodeError:

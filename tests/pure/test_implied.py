@@ -194,6 +194,8 @@ class TestExpand:
             "a b",
             "(" * 9 + ")" * 9,
             "a" + "($expand=a" * 9 + ")" * 9,
+            "microsoft.graph.a/" * 5 + "b",
+            "a/" * 32 + "b",
         ],
     )
     def test_what_cannot_be_read_is_refused(self, text: str) -> None:
@@ -512,9 +514,10 @@ class TestSubscriptions:
             "//x.example/users",
             "/\\x.example/users",
             "\ud800",
+            "users?$select=" + "a," * 5000,
         ],
     )
-    def test_an_absolute_address_is_refused(self, resource: str) -> None:
+    def test_an_address_that_cannot_be_evaluated_is_refused(self, resource: str) -> None:
         with pytest.raises(MalformedBody):
             written(self.RULES, "POST", "/v1.0/subscriptions", {"resource": resource}, "allow")
 
