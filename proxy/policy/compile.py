@@ -21,23 +21,29 @@ from proxy.policy.conditions import (
     for_an_allow,
     for_the_log,
 )
+from proxy.policy.content_paths import CONTENT, ITEMS, handed_over, may_open, opens_any_drive
 from proxy.policy.decision import NOTHING, Decision, ImpliedRules, Importance, Lane, Plan, Step
 from proxy.policy.ending import ending_check
 from proxy.policy.facts import BodyNeeded, MalformedBody, RequestFacts
 from proxy.policy.gates import ip_check, time_check
 from proxy.policy.hidden import HiddenProperties, Naming
 from proxy.policy.implied import (
+    CONTENT_OF_ANY_DRIVE,
+    OPENED_ITEM,
     SEARCHED,
     TELLING_WORDS,
     WRITES,
     Below,
+    Effect,
     Implied,
+    Opening,
     Scope,
     Searched,
     Suffix,
     Way,
     brings_relations,
     holds_bytes,
+    implied_by_addresses,
     implied_by_members,
     implied_by_query,
     implied_by_search,
@@ -156,6 +162,8 @@ class Candidate:
         return self.entry.compiled.index, not self.hides
 
 
+_CONTENT: Final = frozenset((CONTENT, ITEMS))
+_ADDRESSES: Final = "addresses of content"
 _NO_PATTERN: Final = Pattern((), (), False)
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -183,7 +191,10 @@ class RuleFinder:
         schemas: Schemas,
         things: ThingRules,
         of_things: Mapping[int, Entry],
+        *,
+        spells_content: bool,
     ) -> None:
+        self._spells_content = spells_content
         self.schemas = schemas
         self.default = default
         self.tree = tree
@@ -231,6 +242,8 @@ class RuleFinder:
                 concerned = [_hiding(candidate) for candidate in concerned]
             if scope is Scope.SPELLED_OUT:
                 concerned = self._spelled_out(concerned, reading)
+            elif scope is Scope.OPENED:
+                concerned = [candidate for candidate in concerned if _opens(candidate, reading)]
             importance = importance_of(reading.kind, method)
             unlikely = importance == "shadow" or reading.kind & UNTAKEN or scope is not Scope.ALL
             default = NOTHING if unlikely else self.default
@@ -272,26 +285,77 @@ class RuleFinder:
 
     def plan_of_search(self, searched: str) -> Plan:
         """Return the plan of the rules that block or filter what a search finds, whoever owns it."""
-        wanted = SEARCHED.get(searched) or Searched(frozenset((searched, f"{searched}s")))
-        found: dict[int, Candidate] = {}
-        for entry in self._entries():
-            compiled = entry.compiled
-            if compiled.step.decision.verdict in ("block", "filter") and _is_searched(entry.pattern, wanted):
-                found[compiled.index] = Candidate(entry, INDETERMINATE, _searching(compiled))
+        found = self._wanted(SEARCHED.get(searched) or Searched(frozenset((searched, f"{searched}s"))))
         for index, transforms in self.things.finds(searched):
             entry = self._of_things[index]
             step = _searching(entry.compiled)
             if step.decision.verdict == "filter":
                 step = replace(step, decision=replace(step.decision, transforms=transforms))
             found[index] = Candidate(entry, YES, step)
-        candidates = [found[index] for index in sorted(found) if found[index].entry.compiled.concerns("GET")]
-        return Plan(
-            [_lane("certain", candidates, NOTHING, on_response=False)],
-            [_lane("certain", candidates, NOTHING, on_response=True)],
-            needs_body=False,
-            response_needs_body=False,
-            override_plan=None,
-        )
+        return _plan_of_found(found)
+
+    def plan_of_any_drive(self) -> Plan:
+        """Return the plan of the rules that block or filter the content of items of any drive."""
+        return _plan_of_found(self._content_of_any_drive())
+
+    def _content_of_any_drive(self) -> dict[int, Candidate]:
+        found = self._wanted(CONTENT_OF_ANY_DRIVE)
+        return {index: found[index] for index in found if CONTENT in found[index].entry.pattern.segments}
+
+    def _wanted(self, wanted: Searched) -> dict[int, Candidate]:
+        """Return a candidate for each rule that blocks or filters one of the paths, by its index."""
+        found: dict[int, Candidate] = {}
+        for entry in self._entries():
+            compiled = entry.compiled
+            if compiled.step.decision.verdict in ("block", "filter") and _is_searched(entry.pattern, wanted):
+                found[compiled.index] = Candidate(entry, INDETERMINATE, _searching(compiled))
+        return found
+
+    def openings(self, method: str, readings: Sequence[Reading]) -> tuple[Opening, ...]:
+        """Return how responses on a path open content without a token. Nothing if no rule spells that out."""
+        if not self._spells_content:
+            return ()
+        names = [name for reading in readings for name in reading.names if may_open(name, method)]
+        if not names:
+            return ()
+        any_drive = any(map(opens_any_drive, names)) and bool(self._content_of_any_drive())
+        found = [self._opening(_ADDRESSES, "GET", readings, Effect.ADDRESSES, of_any_drive=any_drive)]
+        if method == "POST":
+            found += [
+                self._opening(operation, opening, readings, Effect.CANNOT)
+                for operation, opening in handed_over(names).items()
+            ]
+        return tuple([each for each in found if each.suffixes or each.of_any_drive])
+
+    def _opening(
+        self,
+        cause: str,
+        method: str,
+        readings: Sequence[Reading],
+        effect: Effect,
+        *,
+        of_any_drive: bool = False,
+    ) -> Opening:
+        suffixes = [suffix for suffix in OPENED_ITEM if self._spells_out(method, readings, suffix)]
+        return Opening(cause, method, tuple(suffixes), of_any_drive, effect)
+
+    def _spells_out(self, method: str, readings: Sequence[Reading], suffix: Suffix) -> bool:
+        """Return True if a rule that blocks or filters spells out one of the paths, in any case."""
+        for reading in readings_below(readings, suffix):
+            for name in reading.names:
+                found, above, perhaps = self.tree.find_any(name)
+                for entry in (*found, *perhaps):
+                    compiled = entry.compiled
+                    if compiled.concerns(method) and (
+                        _spells(entry, reading) or _names_hidden_within(entry, name)
+                    ):
+                        return True
+                if any(
+                    entry.compiled.concerns(method) and _names_hidden_below(entry, name, found)
+                    for entry in above
+                ):
+                    return True
+        return False
 
     def below(self, words: Set[str], stricter: Set[str], names: tuple[Name, ...]) -> Below:
         """Return the names that rules have below the address of a request."""
@@ -455,7 +519,16 @@ class _BodyOf(Enum):
 class ImpliedOfPlan(ImpliedRules):
     """Finds the requests that requests of one plan imply, and remembers their plans."""
 
-    __slots__ = ("_below", "_body", "_plans", "_readings", "_rules", "needs_no_query")
+    __slots__ = (
+        "_any_drive",
+        "_below",
+        "_body",
+        "_openings",
+        "_plans",
+        "_readings",
+        "_rules",
+        "needs_no_query",
+    )
 
     def __init__(self, rules: RuleFinder, method: str, readings: Sequence[Reading]) -> None:
         self._rules = rules
@@ -474,8 +547,12 @@ class ImpliedOfPlan(ImpliedRules):
         self._body = _BodyOf.NOTHING
         if method in WRITES:
             self._body = self._kind_of_body(names, any(node.strictness == _REFUSES for node in nodes))
-        self.needs_no_query = self.reads_body or any(
-            brings_relations(name) for reading in readings for name in reading.names
+        self._openings = rules.openings(method, self._readings)
+        self._any_drive: Plan | None = None
+        self.needs_no_query = (
+            self.reads_body
+            or bool(self._openings)
+            or any(brings_relations(name) for reading in readings for name in reading.names)
         )
 
     @property
@@ -496,6 +573,7 @@ class ImpliedOfPlan(ImpliedRules):
         target = request.target
         for implied in implied_by_query(target, self._below):
             yield self._rules.fitting(implied)
+        yield from implied_by_addresses(target, self._openings)
         if not self.reads_body or not request.body_known or request.method.upper() not in WRITES:
             return
         if self._body is _BodyOf.SUBSCRIPTION:
@@ -528,10 +606,14 @@ class ImpliedOfPlan(ImpliedRules):
         rules = self._rules
         if way.searched:
             return rules.plan_of_search(way.searched)
-        hides = way.method == "GET" and scope is not Scope.SPELLED_OUT
+        if way.of_any_drive:
+            if self._any_drive is None:
+                self._any_drive = rules.plan_of_any_drive()
+            return self._any_drive
+        hides = way.method == "GET" and scope in (Scope.ALL, Scope.RULES)
         if way.suffix is None:
             return rules.plan_of_readings(way.method, way.target.readings)
-        suffix = Suffix(tuple([rules.known(name) for name in way.suffix.names]), way.suffix.drops)
+        suffix = Suffix(tuple([rules.known(name) for name in way.suffix.names]), way.suffix.stem)
         key = (way.method, scope, suffix)
         plan: Plan | None = None
         if key in self._plans:
@@ -569,6 +651,39 @@ def _owner(name: Name) -> Name:
 def _searching(compiled: CompiledRule) -> Step:
     """Return the step for a search. A search probes each property, so a query guard blocks it."""
     return compiled.step if compiled.step.guard is None else compiled.blocking
+
+
+def _opens(candidate: Candidate, reading: Reading) -> bool:
+    """Return True if the rule has a say in whether an address of content comes in a response.
+
+    An allow list says by itself which addresses come.
+    """
+    if candidate.step.decision.verdict == "allow":
+        return True
+    if candidate.hides:
+        transforms = candidate.entry.compiled.rule.transforms
+        return transforms is not None and transforms.allow is None
+    return _spells(candidate.entry, reading)
+
+
+def _spells(entry: Entry, reading: Reading) -> bool:
+    """Return True if the pattern of a rule that blocks or filters names what follows the address."""
+    if entry.compiled.rule.verdict not in ("block", "filter"):
+        return False
+    segments = entry.pattern.segments
+    starts = [name.relations[0] for name in reading.names if name.relations]
+    return any(segment is not None for segment in segments[min(starts, default=len(segments)) :])
+
+
+def _plan_of_found(found: Mapping[int, Candidate]) -> Plan:
+    candidates = [found[index] for index in sorted(found) if found[index].entry.compiled.concerns("GET")]
+    return Plan(
+        [_lane("certain", candidates, NOTHING, on_response=False)],
+        [_lane("certain", candidates, NOTHING, on_response=True)],
+        needs_body=False,
+        response_needs_body=False,
+        override_plan=None,
+    )
 
 
 def _is_searched(pattern: Pattern, wanted: Searched) -> bool:
@@ -656,6 +771,7 @@ def compile_in_slices(
     things = ThingRules(schemas)
     of_things: dict[int, Entry] = {}
     work = 0
+    spells_content = False
     for index, rule in zip(count(), ruleset.rules):
         compiled = _compile_rule(index, rule, check_of or compile_part)
         for path in rule.match.path:
@@ -663,17 +779,21 @@ def compile_in_slices(
                 entry = Entry(compiled, pattern, key_positions(pattern.segments))
                 tree.add(pattern, entry, _strictness(rule))
                 words.update((word, word) for word in pattern.segments if word is not None)
+                spells_content = spells_content or (
+                    rule.verdict in ("block", "filter") and not _CONTENT.isdisjoint(pattern.segments)
+                )
         if rule.match.names_things:
             things.add(index, rule.verdict, rule.match, compiled.step.decision.transforms)
             of_things[index] = Entry(compiled, _NO_PATTERN, ())
         if compiled.hidden is not None:
             words.update((word, word) for word in compiled.hidden.words())
+            spells_content = spells_content or CONTENT in compiled.hidden.words()
         work += _work_of(rule)
         if work >= _WORK_PER_SLICE:
             work = 0
             yield
     default = Decision(ruleset.default, DEFAULT_RULE_ID, reason="default")
-    finder = RuleFinder(default, tree, words, schemas, things, of_things)
+    finder = RuleFinder(default, tree, words, schemas, things, of_things, spells_content=spells_content)
     return CompiledRuleset(len(ruleset.rules), finder)
 
 

@@ -405,6 +405,9 @@ def _effect_on_request(implied: Implied, way: Way, alone: Decision) -> Decision 
     verdict, transforms = alone.verdict, None
     if verdict == "block" and implied.effect is Effect.HIDES:
         verdict, transforms = "filter", EVERYTHING.at(implied.place)
+    elif implied.effect is Effect.ADDRESSES:
+        if verdict in ("block", "filter"):
+            verdict, transforms = "filter", Transforms(implied.addresses)
     elif verdict == "filter":
         if implied.effect is Effect.CANNOT:
             verdict = "block"

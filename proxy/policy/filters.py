@@ -27,7 +27,7 @@ from proxy.policy.bounded_memo import BoundedMemo, WhenFull
 from proxy.policy.facts import MalformedBody
 from proxy.policy.items import ItemFilter, ManyValues
 from proxy.policy.shapes import KEEP, Fate
-from proxy.policy.transforms import ITEMS, Transforms, names_within, strip_name
+from proxy.policy.transforms import ANYWHERE, ITEMS, Transforms, names_within, strip_name
 
 
 class FilterFailed(ValueError):
@@ -251,7 +251,9 @@ class _Level:
     by_type = False  # each object's own type decides
 
     __slots__ = (
+        "_anywhere",
         "_children",
+        "_deeper",
         "_fates",
         "_within",
         "allow",
@@ -274,7 +276,10 @@ class _Level:
         arrays_only: bool = False,
         value_fate: _Level | None = None,
     ) -> None:
-        self.strip = strip
+        anywhere = strip.get(ANYWHERE)
+        self._anywhere: _Tree = {} if anywhere is None or isinstance(anywhere, Fate) else anywhere
+        self._deeper: _Level | None = None
+        self.strip = _united(strip, self._anywhere) if self._anywhere else strip
         self.allow = allow  # None: all is allowed
         self.not_allowed = Fate(cause)
         self._within = within
@@ -282,7 +287,9 @@ class _Level:
         self.arrays_only = arrays_only
         self.value_fate = value_fate  # level of the items of a document's `value`
         # Members that need no decision: they stay, or go under an allow list.
-        self.plain_run = json_text.run_of_members_but(self._names_to_decide_on(), scalars=self.by_type)
+        self.plain_run = json_text.run_of_members_but(
+            self._names_to_decide_on(), scalars=self.by_type or bool(self._anywhere)
+        )
         self._fates: BoundedMemo[bytes, Fate | _Level] = BoundedMemo(_MOST_FATES, None, WhenFull.CLEAR)
         self._children: dict[str, _Level] = {}
 
@@ -315,13 +322,16 @@ class _Level:
     def decide_by_name(self, name: str) -> Fate | _Level:
         base, at, annotation = name.partition("@")
         if not base:
-            return self._decide_on_own_annotation(_fold(name))
+            fate = self._decide_on_own_annotation(_fold(name))
+            return self._level_below() if self._anywhere and fate is KEEP else fate
         name, base, annotation = _fold(name), _fold(base), _fold(annotation)
         strip = self.strip.get(base, _Tree())
         if isinstance(strip, Fate):
             return strip
         if at and name in self.strip:
             return self._stripped(name)
+        if at and f"@{annotation}" in self._anywhere:
+            return self._stripped(f"@{annotation}")
         allow: _Tree | None = None
         if self.allow is not None:
             if base not in self.allow:
@@ -364,10 +374,25 @@ class _Level:
             if within.allow is not None:
                 cause = within.cause if allow is None else cause | within.cause
                 allow = within.allow if allow is None else _intersection(allow, within.allow)
-        if not strip and allow is None and not inner:
+        if self._anywhere:
+            if not strip and allow is None and not inner:
+                return self._level_below()
+            strip = _united(strip, {ANYWHERE: self._anywhere})
+        elif not strip and allow is None and not inner:
             return KEEP
         child = self._children[name] = _Level(strip, allow, inner, cause=cause)
         return child
+
+    def is_level_below(self, fate: Fate | _Level) -> bool:
+        """Return True if only what is hidden anywhere is hidden of a member's objects."""
+        return fate is not KEEP and fate is self._deeper
+
+    def _level_below(self) -> _Level:
+        """Return the level of all objects of which only what is hidden anywhere is hidden."""
+        below = self._deeper
+        if below is None:
+            below = self._deeper = _Level({ANYWHERE: self._anywhere}, None, {})
+        return below
 
 
 class _Walk:
@@ -451,7 +476,7 @@ class _Walk:
         if first == _OPEN_ARRAY and document.value_fate is not None:
             return document.value_fate
         fate = document.decide_by_name("value")
-        if fate is KEEP and document.allow is None:
+        if (fate is KEEP or document.is_level_below(fate)) and document.allow is None:
             if first == _OPEN_OBJECT and document.value_fate is not None:
                 return document  # which fails if there is another `value` in it
             self.bare_value = first != _NULL
@@ -530,6 +555,18 @@ def _within_tree(within: Iterable[tuple[str, tuple[str, ...]]], first: int) -> d
             node.cause = first << at
             node.allow = _tree((path, node.cause) for path in paths)
     return root
+
+
+def _united(first: _Tree, second: _Tree) -> _Tree:
+    """Return the paths of both trees. A path to an object covers all paths into the object."""
+    united = dict(first)
+    for name, branch in second.items():
+        known = united.get(name)
+        if known is None:
+            united[name] = branch
+        elif not isinstance(known, Fate):
+            united[name] = branch if isinstance(branch, Fate) else _united(known, branch)
+    return united
 
 
 def _intersection(first: _Tree, second: _Tree) -> _Tree:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from proxy.policy.facts import property_path
-from proxy.policy.transforms import Transforms
+from proxy.policy.transforms import ANYWHERE, Transforms
 
 _RAW_VALUE = "$value"
 _BATCH = "$batch"
@@ -25,7 +25,9 @@ class HiddenProperties:
     __slots__ = ("_allow", "_strip", "keeps_items")
 
     def __init__(self, transforms: Transforms) -> None:
-        self._strip = [property_path(path) for path in transforms.strip]
+        self._strip = [
+            tuple([name for name in property_path(path) if name != ANYWHERE]) for path in transforms.strip
+        ]
         self.keeps_items = any(not each.place for each in transforms.keep)
         self._allow = None if transforms.allow is None else [property_path(path) for path in transforms.allow]
 

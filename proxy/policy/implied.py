@@ -22,6 +22,14 @@ from proxy.policy.canonical import (
     canonicalise,
     fully_decoded,
 )
+from proxy.policy.content_paths import (
+    CONTENT,
+    CONTENT_WORDS,
+    ITEMS,
+    Stem,
+    addresses_within,
+    stems_of,
+)
 from proxy.policy.expansions import Expansion, expansions_of, property_place
 from proxy.policy.facts import MalformedBody, RequestFacts
 from proxy.policy.odata import NO_ALIASES, fold, meanings_of
@@ -92,6 +100,8 @@ SEARCHED: Final[Mapping[str, Searched]] = {
     "bookmark": Searched(frozenset(("bookmarks",)), holders=frozenset(("search",))),
     "qna": Searched(frozenset(("qnas",)), holders=frozenset(("search",))),
 }
+# The content of items of any drive.
+CONTENT_OF_ANY_DRIVE: Final = Searched(frozenset((CONTENT,)), among=_FILES)
 FOUND_AT: Final = "hitsContainers.hits.resource"
 # A summary quotes what was found, and an aggregation lists its values.
 TOLD_OF_FOUND: Final = ("hitsContainers.hits.summary", "hitsContainers.aggregations")
@@ -114,7 +124,9 @@ _DELTAS: Final = frozenset([(word,) for word in _BROUGHT_BY_DELTA])
 _SUBSCRIPTIONS: Final = ("subscriptions",)
 _SEARCH: Final = ("search", "query")
 # Words of a path that decide what a request implies.
-TELLING_WORDS: Final = frozenset((*_BROUGHT_BY_DELTA, *_SUBSCRIPTIONS, *_SEARCH, *_STREAMS, "delta"))
+TELLING_WORDS: Final = (
+    frozenset((*_BROUGHT_BY_DELTA, *_SUBSCRIPTIONS, *_SEARCH, *_STREAMS, "delta")) | CONTENT_WORDS
+)
 _CONTINUES: Final = ("skiptoken", "deltatoken")
 
 
@@ -125,6 +137,7 @@ class Effect(Enum):
     HIDES = "hides at the place of the response, as a block does"
     NOTHING = "nothing comes back"
     CANNOT = "nobody can filter what is pushed elsewhere"
+    ADDRESSES = "hides the addresses that need no token"
 
 
 class Scope(Enum):
@@ -133,13 +146,14 @@ class Scope(Enum):
     ALL = "every rule, and the default"
     RULES = "every rule, since only an unlikely reader finds the request"
     SPELLED_OUT = "rules that spell out what is named"
+    OPENED = "rules that allow it, and those that spell it out"
 
 
 class Suffix(NamedTuple):
     """The segments that follow the address of the implying request, under each of their names."""
 
     names: tuple[tuple[str, ...], ...]
-    drops: int = 0  # segments at the end of the base that are left out
+    stem: Stem = Stem.WHOLE  # the part of the address that they follow
 
 
 class Way(NamedTuple):
@@ -150,6 +164,7 @@ class Way(NamedTuple):
     base: Target | None  # the address that `suffix` is added to
     suffix: Suffix | None
     searched: str = ""  # the folded name of a type that a search asks for
+    of_any_drive: bool = False
 
 
 class Implied(NamedTuple):
@@ -161,6 +176,17 @@ class Implied(NamedTuple):
     scope: Scope
     place: str  # property path in the response
     document: Any = None  # compiled code cannot annotate a NamedTuple with `object`
+    addresses: tuple[str, ...] = ()  # property paths to hide
+
+
+class Opening(NamedTuple):
+    """A way in which a response opens content that a rule spells out."""
+
+    cause: str
+    method: str
+    suffixes: tuple[Suffix, ...]
+    of_any_drive: bool
+    effect: Effect
 
 
 class Below:
@@ -247,9 +273,9 @@ def _implied_below(
     """Return a request below the address, or below any key of it: the path does not show if it has keys."""
     known = options or {}
     ways: list[Way] = []
-    drops = 1 if target.may_end_in("delta") else 0
+    stem = Stem.BEFORE_DELTA if target.may_end_in("delta") else Stem.WHOLE
     for names in suffixes:
-        for suffix in (Suffix(names, drops), Suffix(tuple([(ANY_KEY, *name) for name in names]), drops)):
+        for suffix in (Suffix(names, stem), Suffix(tuple([(ANY_KEY, *name) for name in names]), stem)):
             below = _below(target, suffix, known)
             ways += [Way(method, below, target, suffix) for method in methods]
     return Implied(cause, tuple(ways), effect, scope, place, document)
@@ -266,7 +292,14 @@ def readings_below(readings: Iterable[Reading], suffix: Suffix) -> tuple[Reading
         [
             Reading(
                 reading.kind,
-                tuple([_name_below(name, words, suffix) for name in reading.names for words in suffix.names]),
+                tuple(
+                    [
+                        _name_below(name, words)
+                        for each in reading.names
+                        for name in stems_of(each, suffix.stem)
+                        for words in suffix.names
+                    ]
+                ),
                 reading.changed_from,
             )
             for reading in readings
@@ -278,9 +311,7 @@ def _shown(word: str) -> str:
     return {ANY_KEY: "{any}", ANY_NAME: "*"}.get(word, word)
 
 
-def _name_below(name: Name, added: tuple[str, ...], suffix: Suffix) -> Name:
-    if suffix.drops and name.folded[-1:] == ("delta",):
-        name = Name(name.folded[:-1], name.exact[:-1], name.keys)
+def _name_below(name: Name, added: tuple[str, ...]) -> Name:
     size = len(name.folded)
     relations = tuple([size + at for at, word in enumerate(added) if word != ANY_KEY])
     return Name(name.folded + added, name.exact + added, name.keys, relations)
@@ -343,6 +374,48 @@ def _brought_by_delta(target: Target) -> Iterator[Implied]:
                     Effect.HIDES if continues else Effect.AT_PLACE,
                     scope=Scope.RULES if changes.on_request and not asked else Scope.ALL,
                 )
+
+
+# Content
+
+OPENED_ITEM: Final = (
+    Suffix(((CONTENT,),), Stem.ITEM),
+    Suffix(((ANY_KEY, CONTENT),), Stem.ITEM),
+    Suffix(((ITEMS, ANY_KEY, CONTENT),), Stem.DRIVE),
+)
+
+
+def implied_by_addresses(target: Target, openings: Sequence[Opening]) -> Iterator[Implied]:
+    """Return the requests for content that addresses in the response open without a token."""
+    names = [name for reading in target.readings for name in reading.names]
+    for opening in openings:
+        ways: list[Way] = []
+        for suffix in opening.suffixes:
+            readings = readings_below(target.readings, suffix)
+            opened = [name for reading in readings for name in reading.names]
+            if opened:
+                content = Target.implied(_path_of(opened), readings, {}, target.taken)
+                ways.append(Way(opening.method, content, target, suffix))
+        if opening.of_any_drive:
+            content = Target.implied("/drives/{any}/items/{any}/content", (), {}, target.taken)
+            ways.append(Way(opening.method, content, None, None, of_any_drive=True))
+        if ways:
+            yield Implied(
+                opening.cause,
+                tuple(ways),
+                opening.effect,
+                Scope.OPENED,
+                "",
+                None,
+                addresses_within(names),
+            )
+
+
+def _path_of(names: Sequence[Name]) -> str:
+    """Return the shortest of the names, for people."""
+    shortest = min(names, key=lambda name: len(name.folded))
+    words = zip(shortest.folded, shortest.exact, strict=True)
+    return "/" + "/".join([_shown(folded if exact is None else exact) for folded, exact in words])
 
 
 # Bodies

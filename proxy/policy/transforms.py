@@ -11,6 +11,9 @@ from proxy.policy.thing_rows import Things
 
 _STRIP = "strip:"
 _ALLOW = "allow:"
+# In a property path of `strip`: what follows, in objects at that place and however deep within them.
+ANYWHERE: Final = "**"
+_BELOW: Final = f"{ANYWHERE}."
 ITEMS = "items"  # name in an audit event of items that were removed
 _KEEP = f"{ITEMS}:"
 
@@ -110,7 +113,7 @@ class Transforms:
 
 
 def strip_name(path: str) -> str:
-    return _STRIP + path
+    return _STRIP + path.replace(_BELOW, "")
 
 
 def names_within(place: str, allow: tuple[str, ...]) -> tuple[str, ...]:

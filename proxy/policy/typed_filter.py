@@ -20,6 +20,7 @@ from proxy.policy.filters import (
     _segments,
     _Tree,
     _tree,
+    _united,
     _Within,
     _within_tree,
     compile_filter,
@@ -261,15 +262,3 @@ def _type_named(text: bytes, start: int) -> bytes | None:
         if member.name in TYPE_ANNOTATIONS
     ]
     return found[0] if len(found) == 1 else None
-
-
-def _united(first: _Tree, second: _Tree) -> _Tree:
-    """Return the paths of both trees. A path to an object covers all paths into the object."""
-    united = dict(first)
-    for name, branch in second.items():
-        known = united.get(name)
-        if known is None:
-            united[name] = branch
-        elif not isinstance(known, Fate):
-            united[name] = branch if isinstance(branch, Fate) else _united(known, branch)
-    return united

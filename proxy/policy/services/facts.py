@@ -19,14 +19,22 @@ class Pack:
 
 
 class Address:
-    """A property that holds a pre-authenticated address of a thing."""
+    """A property that holds a pre-authenticated address of a thing.
 
-    __slots__ = ("owner", "property", "thing")
+    `within` is the property under which objects hold the owner, if it is a part of other objects. `relation`
+    is the last relation that a path to them has.
+    """
 
-    def __init__(self, thing: str, owner: str, property_: str) -> None:
+    __slots__ = ("owner", "property", "relation", "thing", "within")
+
+    def __init__(
+        self, thing: str, owner: str, property_: str, *, within: str = "", relation: str = ""
+    ) -> None:
         self.thing: Final[str] = thing
         self.owner: Final[str] = owner
         self.property: Final[str] = property_
+        self.within: Final[str] = within
+        self.relation: Final[str] = relation
 
 
 class HandedOver:

@@ -284,7 +284,12 @@ _HANDED_OVER: Final = (
 _ADDRESSES: Final = (
     Address("driveItem.content", "driveItem", "@microsoft.graph.downloadUrl"),  # driveitem-get-content
     Address("driveItem.content", "driveItem", "@content.downloadUrl"),  # driveitem-list-children
-    Address("driveItem.content", "thumbnail", "url"),  # resources/thumbnail
+    Address(  # resources/thumbnail
+        "driveItem.content", "thumbnail", "url", within="thumbnails", relation="thumbnails"
+    ),
+    # resources/sharinglink: a link of the scope `anonymous` needs no sign-in.
+    Address("driveItem.content", "sharingLink", "webUrl", within="link"),
+    Address("driveItem.content", "sharingLink", "webHtml", within="link"),
     Address("driveItem.content", "itemPreviewInfo", "getUrl"),  # resources/itempreviewinfo
     Address("driveItem.content", "itemPreviewInfo", "postUrl"),
     Address("driveItemVersion.content", "driveItemVersion", "@microsoft.graph.downloadUrl"),
