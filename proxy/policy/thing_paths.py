@@ -201,10 +201,20 @@ def response_may_hold(things: Things, path: ReachedPath) -> bool:
         return False
     if allowed_by(things, path) or ends_with_named(things, path):
         return True
+    return end_may_hold(things, path)
+
+
+def end_may_hold(things: Things, path: ReachedPath) -> bool:
+    """Return True if objects at the end of a path whose steps are certain may be, or hold, a named thing."""
     end = path.steps[-1]
     if end.type < 0:
         return False
-    return _may_hold(things, path.model, end.type, _calls_delta(path), _MOST_INLINE)
+    navigations = calls_delta(path)
+    known = things.known_to_hold(end.type, navigations)
+    if known is None:
+        known = _may_hold(things, path.model, end.type, navigations, _MOST_INLINE)
+        things.remember(end.type, navigations, known)
+    return known
 
 
 def ends_with_named(things: Things, path: ReachedPath) -> bool:
@@ -245,7 +255,7 @@ def _may_hold(things: Things, model: ResourceModel, type_: int, navigations: boo
     return False
 
 
-def _calls_delta(path: ReachedPath) -> bool:
+def calls_delta(path: ReachedPath) -> bool:
     """Return True if the path calls `delta`, whose objects bring relations without `$expand`."""
     return any(
         step.kind == OPERATION and name.rpartition(".")[2].startswith(_DELTA)

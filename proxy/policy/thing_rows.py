@@ -47,6 +47,10 @@ class Types:
                 each = self.model.base_of(each)
         return frozenset(found) | self.above(found)
 
+    def holders_of(self, type_: int) -> list[int]:
+        """Return the types that declare a member of this type."""
+        return self._holders_of_types().get(type_, [])
+
     def _holders_of_types(self) -> dict[int, list[int]]:
         """Return by each type the types that declare a member of it."""
         holders = self._holders
@@ -108,6 +112,7 @@ class Things:
 
     __slots__ = (
         "_leading",
+        "_may_hold",
         "bases",
         "facts",
         "handing",
@@ -147,6 +152,14 @@ class Things:
                 streams |= each.owners | each.bases
         self.streams: Final[frozenset[int]] = frozenset(streams)
         self._leading: frozenset[int] | None = None
+        self._may_hold: dict[tuple[int, bool], bool] = {}
+
+    def known_to_hold(self, type_: int, navigations: bool) -> bool | None:
+        """Return what was found out before of the responses with objects of a type."""
+        return self._may_hold.get((type_, navigations))
+
+    def remember(self, type_: int, navigations: bool, may_hold: bool) -> None:
+        self._may_hold[type_, navigations] = may_hold
 
     @property
     def leading(self) -> frozenset[int]:

@@ -18,6 +18,8 @@ from proxy.policy.services.facts import NO_FACTS, Facts
 from proxy.policy.thing_paths import (
     ReachedPath,
     allowed_by,
+    calls_delta,
+    end_may_hold,
     ends_with_named,
     met_by,
     named_step,
@@ -64,7 +66,7 @@ class Finding:
 class ThingRule:
     """One rule about things, resolved against each schema."""
 
-    __slots__ = ("_stripped", "hidden", "index", "things", "transforms", "verdict")
+    __slots__ = ("_stripped", "hidden", "index", "looks_further", "things", "transforms", "verdict")
 
     def __init__(
         self,
@@ -86,6 +88,10 @@ class ThingRule:
         self.things: Final[dict[str, Things]] = {
             resolver.model.digest: resolver.resolve(match) for resolver in resolvers
         }
+        # A rule that asks for more than the steps of a path.
+        self.looks_further: Final[bool] = verdict in ("allow", "filter") or any(
+            things.parts for things in self.things.values()
+        )
 
     def named_property(self, tail: tuple[str, ...]) -> bool:
         """Return True if the path leads to a property that the filter hides, or to one that contains it."""
@@ -106,7 +112,7 @@ class ThingRule:
 class ThingRules:
     """All rules about things of one ruleset, in file order."""
 
-    __slots__ = ("_models", "_resolvers", "_roots", "_rules", "_schemas")
+    __slots__ = ("_by_type", "_models", "_resolvers", "_roots", "_rules", "_schemas", "_strips")
 
     def __init__(self, schemas: Schemas) -> None:
         self._schemas: Final[Schemas] = schemas
@@ -114,6 +120,8 @@ class ThingRules:
         self._resolvers: Final[list[Resolver]] = []
         self._rules: Final[list[ThingRule]] = []
         self._roots: Final[frozenset[str]] = frozenset(schemas.root_words)
+        self._strips: Final[dict[tuple[str, int, int, bool], Transforms | None]] = {}
+        self._by_type: Final[dict[tuple[str, int], tuple[int, ...]]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._rules)
@@ -232,16 +240,64 @@ class ThingRules:
     def findings(self, names: tuple[Name, ...], *, certain_only: bool) -> list[Finding]:
         """Return what the rules have to say to a resource. `certain_only` is for a reading of the path that
         counts only if it certainly reaches what a rule names."""
-        if not names or any(name.folded and name.folded[-1] in _NO_THINGS for name in names):
+        if not names or any(self._reaches_nothing(name.folded) for name in names):
             return []
         path = self.reached(names)
         found: list[Finding] = []
-        for rule in self._rules:
+        touched = self._touched(path) if path is not None and path.certain else None
+        for at, rule in enumerate(self._rules):
             if path is None:
                 self._add_unknown(rule, found, certain_only)
-            else:
+            elif touched is None or at in touched or rule.looks_further:
                 self._add(rule, path, found, certain_only)
         return found
+
+    def _strips_of(self, rule: ThingRule, things: Things, path: ReachedPath) -> Transforms | None:
+        """Return transforms that hide a blocked property in the objects that the path leads to."""
+        if not path.steps:
+            return None
+        key = (path.model.digest, rule.index, path.end_type, calls_delta(path))
+        if key not in self._strips:
+            typed = [
+                TypedTransforms(part.owners, path.end_type, False, part.names)
+                for part in things.parts
+                if end_may_hold(part.owners, path)
+            ]
+            self._strips[key] = Transforms(typed=tuple(typed)) if typed else None
+        return self._strips[key]
+
+    def _touched(self, path: ReachedPath) -> set[int]:
+        """Return the positions of the rules that name a type, a member or an operation of the path."""
+        touched: set[int] = set()
+        digest = path.model.digest
+        for step in path.steps:
+            if step.type >= 0:
+                known = self._by_type.get((digest, step.type))
+                if known is None:
+                    known = self._by_type[digest, step.type] = self._naming(digest, step.type)
+                touched.update(known)
+            if step.member >= 0 or step.operations:
+                for at, rule in enumerate(self._rules):
+                    things = rule.things[digest]
+                    if step.member in things.members or step.operations:
+                        touched.add(at)
+        return touched
+
+    def _naming(self, digest: str, type_: int) -> tuple[int, ...]:
+        """Return the positions of the rules that name a type, or a stream of its objects."""
+        found: list[int] = []
+        for at, rule in enumerate(self._rules):
+            things = rule.things[digest]
+            if type_ in things.types or type_ in things.bases or type_ in things.streams:
+                found.append(at)
+        return tuple(found)
+
+    def _reaches_nothing(self, folded: tuple[str, ...]) -> bool:
+        """Return True for a batch, whose parts are evaluated, and for the schema itself."""
+        if not folded or folded[-1] not in _NO_THINGS:
+            return False
+        found = self._schemas.of(folded)
+        return len(folded) == (1 if found is None else found[1]) + 1
 
     def _add_unknown(self, rule: ThingRule, found: list[Finding], certain_only: bool) -> None:
         """No schema says what the path reaches: a block holds, and an allow does not."""
@@ -267,7 +323,9 @@ class ThingRules:
         if held != NO and not (certain_only and held == MAYBE):
             found.append(Finding(rule.index, RULE, YES if held > MAYBE else INDETERMINATE))
         if rule.verdict == "block" and held == NO and things.parts:
-            found.extend(_of_parts(rule, things, path))
+            strips = self._strips_of(rule, things, path)
+            if strips is not None:
+                found.append(Finding(rule.index, STRIPS, INDETERMINATE, strips))
 
     def _add_filter(
         self,
@@ -304,16 +362,6 @@ def _is_found(things: Things, type_: int, member: int) -> bool:
     if member >= 0:
         return member in things.members
     return type_ in things.types or type_ in things.bases
-
-
-def _of_parts(rule: ThingRule, things: Things, path: ReachedPath) -> list[Finding]:
-    """Return a finding for named properties within objects that the path leads to."""
-    typed = [
-        TypedTransforms(part.owners, path.end_type, False, part.names)
-        for part in things.parts
-        if response_may_hold(part.owners, path)
-    ]
-    return [Finding(rule.index, STRIPS, INDETERMINATE, Transforms(typed=tuple(typed)))] if typed else []
 
 
 def typed_transforms(transforms: Transforms, things: Things, root: int, *, named: bool) -> Transforms:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import Final
 
-from proxy.policy.resource_model import NAVIGATION, STREAM, ResourceModel
+from proxy.policy.resource_model import ENTITY, NAVIGATION, STREAM, ResourceModel
 from proxy.policy.ruleset import Match, Ruleset
 from proxy.policy.schemas import Schemas
 from proxy.policy.services.facts import Facts
@@ -123,7 +123,8 @@ class Resolver:
         for each in members.values():
             if not model.member_flags(each.member) & (NAVIGATION | STREAM) and each.member not in rare:
                 yield Part(self._only(each.owners, each.bases), (model.member_name(each.member),))
-        for owner in range(model.types):
+        values = [type_ for type_ in types if not model.type_flags(type_) & ENTITY]
+        for owner in sorted({owner for type_ in values for owner in self._types.holders_of(type_)}):
             first, end = model.members_of(owner)
             found = [
                 model.member_name(member)
