@@ -108,6 +108,6 @@ def _every_example(found: RuleRoutesFacts) -> Iterator[str]:
 
 def _ending(found: RuleRoutesFacts) -> Iterator[str]:
     if found.counted and found.passes:
-        yield f"  {'passes':9}  {found.passes}"
+        yield f"  {'also':9}  {found.passes}"
     if found.closed_by:
         yield f"  {'closed by':9}  {found.closed_by}"

@@ -51,12 +51,16 @@ def check(
     json: Json = False,
 ) -> None:
     """Validate a ruleset and change nothing; needs no settings. What it may have overlooked is a warning."""
+    from proxy.policy.schemas import needs_schemas
+
     read = _read(file, schema_in(schema))
-    facts = {"name": read.ruleset.name, "rules": len(read.ruleset.rules)}
+    facts: dict[str, object] = {"name": read.ruleset.name, "rules": len(read.ruleset.rules)}
     if json:
         print_json({**facts, "warnings": read.advice})
     else:
         _warn(file, read.advice)
+        if schema is None and needs_schemas(read.ruleset):
+            facts["things"] = "not looked up without --schema FILE"
         print_facts(facts, as_json=False)
 
 

@@ -288,25 +288,23 @@ class _Examination:
                 name = edge.segments[-1]
                 if not edge.expandable or name in seen:
                     continue
-                hidden_by = tuple(self._hiding(index, edge))
                 target = "/" + "/".join((*named.prefix, *named.address)) + f"?$expand={name}"
                 example = Example("GET", target)
-                if (hidden_by or self._ruleset.default == "block") and self._passes(
-                    rule, name, example, compiled
-                ):
+                decision = self._decided(example, compiled)
+                if decision is None or not _comes_through(rule, decision, name):
+                    continue
+                hidden_by = tuple(self._hiding(index, edge, decision))
+                if hidden_by:
                     seen.add(name)
                     yield Passing(name, example, hidden_by)
 
-    def _passes(self, rule: Rule, name: str, example: Example, compiled: CompiledRuleset) -> bool:
-        decision = self._decided(example, compiled)
-        if decision is None or decision.verdict == "block" or rule.id not in decision.rule_ids:
-            return False
-        return decision.transforms is None or _shows(decision.transforms, name)
-
-    def _hiding(self, index: int, edge: Edge) -> Iterator[int]:
-        """Yield the rules that block or filter what a navigation leads to."""
+    def _hiding(self, index: int, edge: Edge, decision: Decision) -> Iterator[int]:
+        """Yield the rules that hide the target of a navigation at other paths, and not in this response."""
         for at, rule in enumerate(self._ruleset.rules):
-            if at == index or rule.verdict not in ("block", "filter"):
+            methods = {method.upper() for method in rule.match.methods}
+            if at == index or rule.verdict not in ("block", "filter") or rule.id in decision.rule_ids:
+                continue
+            if methods and "GET" not in methods:
                 continue
             if any(self._is_about(named.thing, edge) for named in self._named[at]):
                 yield at
@@ -323,6 +321,13 @@ def own_examples(named: NamedThing, methods: tuple[str, ...]) -> Iterator[Exampl
     for method in methods or ("GET", "POST"):
         for segments in (address, (*address, SAMPLE_ID)) if named.many else (address,):
             yield Example(method.upper(), "/" + "/".join(segments))
+
+
+def _comes_through(rule: Rule, decision: Decision, name: str) -> bool:
+    """Return True if a rule lets a request through together with the named navigation."""
+    if decision.verdict == "block" or rule.id not in decision.rule_ids:
+        return False
+    return decision.transforms is None or _shows(decision.transforms, name)
 
 
 def _response_rules(example: Example, compiled: CompiledRuleset) -> set[str]:

@@ -105,6 +105,18 @@ async def test_a_schema_is_fetched_listed_and_compared(
         assert (same["different"], same["types"]) == (False, NOTHING)
 
 
+async def test_open_routes_are_listed_by_the_stored_schema(
+    commands: Commands, plane: Plane, small: Path, rules: Path
+) -> None:
+    await plane.org("acme")
+    await commands.facts("store", "model", "fetch", str(small), "--org", "acme", "--root", "/v1.0")
+    for where in ("store", "server"):
+        found = await commands.facts(where, "ruleset", "routes", str(rules), "--org", "acme")
+        assert found["schema"] == ONE.digest
+        (rule,) = found["rules"]
+        assert (rule["rule"], rule["things"], rule["open"]) == ("no-mail", ["message"], [])
+
+
 async def test_a_fetch_for_all_organisations(commands: Commands, plane: Plane, small: Path) -> None:
     for name in ("acme", "globex"):
         await plane.org(name)

@@ -359,21 +359,23 @@ def test_a_rule_that_another_one_overrides_is_not_listed() -> None:
     assert found.rules == ()
 
 
-def test_an_allow_names_the_navigations_that_come_through_it() -> None:
-    found = report(
-        '- {id: read, match: {path: ["/v1.0/users/{id}", "/v1.0/users/{id}/*"]}, verdict: allow}',
-        default="block",
-    )
-    (rule,) = found.rules
-    assert {each.navigation for each in rule.passing} == {"drive", "mailFolders", "manager", "memberOf"}
-    assert str(rule.passing[0].example).startswith("GET /v1.0/users/id1?$expand=")
+READ: Final = '- {id: read, match: {path: ["/v1.0/users/{id}", "/v1.0/users/{id}/*"]}, verdict: allow}'
+FOLDERS: Final = "- {id: folders, match: {methods: [GET], path: [/v1.0/me/mailFolders]}, verdict: block}"
 
 
-def test_an_allow_of_a_path_alone_lets_no_navigation_through() -> None:
-    found = report(
-        '- {id: read, match: {methods: [GET], path: ["/v1.0/users/{id}"]}, verdict: allow}', default="block"
-    )
-    assert found.rules == ()
+def test_an_allow_names_the_navigations_whose_target_another_rule_hides() -> None:
+    found = report(f"{READ}\n{FOLDERS}", default="block")
+    (rule,) = (each for each in found.rules if each.index == 0)
+    assert [(each.navigation, each.hidden_by) for each in rule.passing] == [("mailFolders", (1,))]
+    assert str(rule.passing[0].example) == "GET /v1.0/users/id1?$expand=mailFolders"
+
+
+def test_a_rule_about_writes_hides_nothing_that_is_expanded() -> None:
+    assert report(f"{READ}\n{FOLDERS.replace('GET', 'PATCH')}", default="block").rules[0].index == 1
+
+
+def test_an_allow_that_no_rule_contradicts_is_not_listed() -> None:
+    assert report(READ, default="block").rules == ()
 
 
 def test_an_allow_names_the_rule_that_hides_what_comes_through_it() -> None:
@@ -400,8 +402,8 @@ def test_a_condition_against_expand_lets_nothing_through() -> None:
 
 def test_a_filter_that_lists_properties_passes_no_other_navigation() -> None:
     users = PHONES.replace("strip_properties: [mobilePhone]", "allow_properties: [id, manager]")
-    below = '- {id: below, match: {path: ["/v1.0/users/{id}/*"]}, verdict: allow}'
-    found = report(f"{users}\n{below}", default="block")
+    others = "- {id: groups, match: {methods: [GET], path: [/v1.0/groups]}, verdict: block}"
+    found = report(f"{users}\n{FOLDERS}\n{others}\n{READ}")
     assert {each.navigation for each in found.rules[0].passing} == {"manager"}
 
 
