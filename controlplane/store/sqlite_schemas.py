@@ -44,7 +44,8 @@ class SchemaTables:
             )
             return {org_id: _make_current(connection, org_id, schema, now) for org_id in org_ids}
 
-        return await self._database.write_even_if_full(job)
+        # A schema may have megabytes and can wait: the room that a full disk keeps is for rules and stops.
+        return await self._database.write(job)
 
     async def org_schemas(self, org_id: str | None) -> list[OrgSchema]:
         order = "ORDER BY org_id, root, is_current DESC, fetched_ms DESC, digest"
