@@ -90,7 +90,7 @@ _FENCE: Final = re.compile(r"^ *```.*?^ *```", re.M | re.S)
 
 # The counts of today. If one falls, lower it here: nobody may use the room again.
 LIMITS: Final = {
-    "headless clause": 565,
+    "headless clause": 564,
     "where for if": 197,
     "archaism": 68,
     "negated noun": 103,

@@ -1,0 +1,28 @@
+"""Links of the docs lead to a page that exists, and to a heading of it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parent.parent
+PAGES: Final = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+_LINK: Final = re.compile(r"\]\((?!https?:)([\w/.-]*)(?:#([^)]+))?\)")
+_FENCE: Final = re.compile(r"^```.*?^```", re.M | re.S)
+_HEADING: Final = re.compile(r"^#+ (.+)$", re.M)
+
+
+def anchors(page: Path) -> set[str]:
+    text = _FENCE.sub("", page.read_text("utf-8"))
+    return {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in _HEADING.findall(text)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_each_link_of_a_page_leads_somewhere(page: Path) -> None:
+    for path, anchor in _LINK.findall(_FENCE.sub("", page.read_text("utf-8"))):
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{path} does not exist"
+        assert not anchor or anchor in anchors(target), f"{path}#{anchor} is not a heading"
