@@ -78,10 +78,12 @@ _NOT_MET: Final = Met(NO, _NONE)
 def met_by(things: Things, path: ReachedPath) -> Met:
     """Return how far any step of the path reaches a named thing."""
     best = _NOT_MET
-    before = _NONE
+    before = relation = _NONE
     steps = path.steps
     for at, step in enumerate(steps):
-        held = _held_by(things, path, at, before)
+        if step.kind != KEY:
+            relation = step.member if step.kind == RELATION else _NONE
+        held = _held_by(things, path, at, before, relation)
         if held > best.held:
             best = Met(held, at)
             if held == YES:
@@ -90,7 +92,7 @@ def met_by(things: Things, path: ReachedPath) -> Met:
     return best
 
 
-def _held_by(things: Things, path: ReachedPath, at: int, before: int) -> int:
+def _held_by(things: Things, path: ReachedPath, at: int, before: int, relation: int) -> int:
     step = path.steps[at]
     kind = step.kind
     if kind == INDETERMINATE:
@@ -109,7 +111,7 @@ def _held_by(things: Things, path: ReachedPath, at: int, before: int) -> int:
     if step.type >= 0 and not _is_narrowed(path.steps, at):
         if step.type in things.types:
             return YES
-        if step.type in things.bases:
+        if step.type in things.bases and relation not in things.elsewhere:
             return MAYBE
     return held
 

@@ -8,6 +8,8 @@ from typing import Final
 from proxy.policy.resource_model import STREAM, ResourceModel
 from proxy.policy.services.facts import Facts
 
+_NO_MEMBERS: Final[frozenset[int]] = frozenset()
+
 
 class Types:
     """Inheritance of the types of one schema."""
@@ -114,6 +116,7 @@ class Things:
         "_leading",
         "_may_hold",
         "bases",
+        "elsewhere",
         "facts",
         "handing",
         "inheritance",
@@ -135,6 +138,7 @@ class Things:
         operations: frozenset[int],
         handing: frozenset[int],
         parts: tuple[Part, ...] = (),
+        elsewhere: frozenset[int] = _NO_MEMBERS,
     ) -> None:
         model = inheritance.model
         self.model: Final[ResourceModel] = model
@@ -146,6 +150,7 @@ class Things:
         self.operations: Final[frozenset[int]] = operations
         self.handing: Final[frozenset[int]] = handing  # operations that hand over what is named
         self.parts: Final[tuple[Part, ...]] = parts
+        self.elsewhere: Final[frozenset[int]] = elsewhere  # relations that lead to none of the types
         streams: set[int] = set()
         for each in members.values():
             if model.member_flags(each.member) & STREAM:

@@ -105,6 +105,7 @@ class Resolver:
             frozenset(operations),
             frozenset(self._handing(all_types | bases, members)),
             tuple(self._parts(all_types, members)),
+            frozenset(self._elsewhere(all_types)),
         )
 
     def _add_member(self, members: dict[int, Member], type_: int, member: int) -> None:
@@ -115,6 +116,14 @@ class Resolver:
             owners = owners | known.owners
             bases = bases | known.bases
         members[member] = Member(member, owners, bases - owners)
+
+    def _elsewhere(self, types: frozenset[int]) -> Iterator[int]:
+        """Yield the relations that lead to other types, though their declared type is a base of these."""
+        for name, targets in self.facts.targets.items():
+            found = [type_ for target in targets for type_ in self.types_of(target)]
+            if found and types.isdisjoint(self._types.with_derived(found)):
+                for _, member in self.members_of(name):
+                    yield member
 
     def _parts(self, types: frozenset[int], members: dict[int, Member]) -> Iterator[Part]:
         """Yield the properties that lie within objects whose path does not name them."""

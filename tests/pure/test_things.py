@@ -339,7 +339,11 @@ GRAPH = resource_model(
         """
 <EntityType Name="entity" Abstract="true"><Key><PropertyRef Name="id"/></Key>
   <Property Name="id" Type="Edm.String"/></EntityType>
-<EntityType Name="user" BaseType="microsoft.graph.entity">
+<EntityType Name="directoryObject" BaseType="microsoft.graph.entity"/>
+<EntityType Name="directoryRole" BaseType="microsoft.graph.directoryObject"/>
+<EntityType Name="user" BaseType="microsoft.graph.directoryObject">
+  <NavigationProperty Name="manager" Type="microsoft.graph.directoryObject"/>
+  <NavigationProperty Name="memberOf" Type="Collection(microsoft.graph.directoryObject)"/>
   <NavigationProperty Name="messages" Type="Collection(microsoft.graph.message)" ContainsTarget="true"/>
   <NavigationProperty Name="drive" Type="microsoft.graph.driveItem" ContainsTarget="true"/>
 </EntityType>
@@ -374,6 +378,11 @@ GRAPH_SCHEMAS = Schemas({("v1.0",): GRAPH})
         ("files", "/v1.0/me/drive/content", "GET", True),
         ("files", "/v1.0/me/drive/createLink", "POST", True),
         ("files", "/v1.0/me/drive", "GET", False),
+        ("roles", "/v1.0/me/memberOf", "GET", True),
+        ("roles", "/v1.0/me/memberOf/r", "GET", True),
+        ("roles", "/v1.0/me/manager", "GET", False),  # a user or a contact, whatever the schema declares
+        ("roles", "/v1.0/me/manager/memberOf", "GET", True),
+        ("roles", "/v1.0/me/manager/microsoft.graph.directoryRole", "GET", True),
     ],
 )
 def test_a_pack_stands_for_its_things_and_what_hands_them_over(

@@ -54,7 +54,7 @@ class HandedOver:
 class Facts:
     """Facts of one service, which is known by a namespace of its schema."""
 
-    __slots__ = ("addresses", "handed_over", "namespace", "on_request", "packs", "search_types")
+    __slots__ = ("addresses", "handed_over", "namespace", "on_request", "packs", "search_types", "targets")
 
     def __init__(
         self,
@@ -64,12 +64,15 @@ class Facts:
         addresses: tuple[Address, ...],
         search_types: Mapping[str, tuple[str, ...]],
         on_request: tuple[str, ...] = _NONE,
+        targets: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         self.namespace: Final[str] = namespace
         self.packs: Final[dict[str, Pack]] = dict(packs)
         self.handed_over: Final[tuple[HandedOver, ...]] = handed_over
         self.addresses: Final[tuple[Address, ...]] = addresses
         self.search_types: Final[dict[str, tuple[str, ...]]] = dict(search_types)
+        # Types to which a relation leads, if its declared type is a base of many others.
+        self.targets: Final[dict[str, tuple[str, ...]]] = dict(targets or {})
         self.on_request: Final[tuple[str, ...]] = (
             on_request  # properties that come only if `$select` has them
         )

@@ -318,4 +318,22 @@ _ON_REQUEST: Final = (
     "user.passwordProfile",  # resources/user
 )
 
-GRAPH_FACTS: Final = Facts("microsoft.graph", _PACKS, _HANDED_OVER, _ADDRESSES, _SEARCH_TYPES, _ON_REQUEST)
+_TARGETS: Final = {
+    "user.manager": ("user", "orgContact"),  # user-list-manager
+    "user.directReports": ("user", "orgContact"),  # user-list-directreports
+    "orgContact.manager": ("user", "orgContact"),  # orgcontact-get-manager
+    "orgContact.directReports": ("user", "orgContact"),  # orgcontact-list-directreports
+    "user.ownedDevices": ("device",),  # user-list-owneddevices
+    "user.registeredDevices": ("device",),  # user-list-registereddevices
+    "user.sponsors": ("user", "group"),  # user-list-sponsors
+    "device.registeredOwners": ("user", "servicePrincipal"),  # device-list-registeredowners
+    "device.registeredUsers": ("user", "servicePrincipal"),  # device-list-registeredusers
+    "group.members": ("user", "group", "device", "servicePrincipal", "orgContact"),  # group-list-members
+    "group.owners": ("user", "servicePrincipal"),  # group-list-owners
+    "application.owners": ("user", "servicePrincipal"),  # application-list-owners
+    "servicePrincipal.owners": ("user", "servicePrincipal"),  # serviceprincipal-list-owners
+}
+
+GRAPH_FACTS: Final = Facts(
+    "microsoft.graph", _PACKS, _HANDED_OVER, _ADDRESSES, _SEARCH_TYPES, _ON_REQUEST, _TARGETS
+)
