@@ -91,6 +91,13 @@ def _filtered() -> Iterator[Row]:
 
 def _blocked() -> Iterator[Row]:
     yield Row("blocked by rule", f"{ADA}/messages", 403, "block", "no-mail")
+    folder = f"{ADA}/mailFolders/inbox/childFolders/old/messages"
+    yield Row("mail by a folder", folder, 403, "block", "no-mail")
+    subscription = json.dumps({"changeType": "created", "resource": "users/ada@contoso.com/messages"})
+    yield Row(
+        "mail by a subscription", "/v1.0/subscriptions", 403, "block", "no-mail", "POST",
+        headers={"Content-Type": "application/json"}, body=subscription.encode(),
+    )  # fmt: skip
     yield Row("no rule matches", "/v1.0/applications", 403, "block", "default")
     yield Row("not from this address", "/v1.0/auditLogs/directoryAudits", 403, "block", "default")
     yield Row("a condition that fails", "/v1.0/devices?$top=500", 403, "block", "default")

@@ -414,7 +414,7 @@ def _implied(plan: Plan, request: RequestFacts) -> tuple[ImpliedAccount, ...]:
 def _implied_account(each: ImpliedDecision) -> ImpliedAccount:
     way = each.way
     matters = each.effect is not None and each.effect.verdict in ("block", "filter")
-    path = escaped(way.target.raw)
+    path = escaped(way.target.path)
     return ImpliedAccount(each.implied.cause, way.method, path, each.implied.place, each.alone, matters)
 
 

@@ -95,6 +95,18 @@ class Event(msgspec.Struct, rename="camel", gc=False):
     reason: str | None = None
     ruleset_version: int | str | None = None
     rule_ids: tuple[str, ...] | None = None
+    implied_request: str | None = None
+
+    @property
+    def implied_by_body(self) -> Event | None:
+        """Return the event of the request that its body implied, if that decided."""
+        cause, _, request = (self.implied_request or "").partition(": ")
+        if not request or is_cut(request) or cause[:1] == "$" or cause.endswith("@delta"):
+            return None
+        method, _, path = request.partition(" ")
+        return msgspec.structs.replace(
+            self, method=method, path=path, query=None, implied_request=None, upstream_status=None
+        )
 
     @property
     def target(self) -> str:
@@ -237,6 +249,11 @@ class Replay:
         if event.reason == _TOO_LARGE and (plan.needs_body or is_batch(event.method, target)):
             return event.outcome(former)
         after = self._evaluate_remembered(event, target, plan, former)
+        implied = event.implied_by_body
+        if implied is not None:  # bodies are not stored, but what decided is
+            of_implied = self.evaluate(implied)
+            if not isinstance(of_implied, Outcome) or not of_implied.lets_through:
+                return of_implied
         if event.reason == "dependencyFailed" and isinstance(after, Outcome) and after.lets_through:
             return Unclear((event.outcome(former), after), (_DEPENDENCY,))
         return after

@@ -419,7 +419,7 @@ def _effect_on_request(implied: Implied, way: Way, alone: Decision) -> Decision 
             verdict = "allow"
     if verdict in ("allow", "log_only") and not alone.logged_rule_ids:
         return None
-    label = f"{implied.cause}: {way.method} {way.target.raw}"
+    label = f"{implied.cause}: {way.method} {way.target.path}"
     return replace(alone, verdict=verdict, transforms=transforms, reason="impliedRequest", implied=label)
 
 

@@ -112,7 +112,8 @@ class CompiledFilter:
         if names is None:
             # Strips first, as in a rule's own list; the allow list's bit is the lowest.
             bits = [*range(1, len(self._names)), 0]
-            names = tuple(name for bit in bits if removed >> bit & 1 for name in self._names[bit])
+            found = [name for bit in bits if removed >> bit & 1 for name in self._names[bit]]
+            names = tuple(dict.fromkeys(found))  # a type may be filtered at several places
             self._known_names.keep(removed, names)
         return Filtered(body, names)
 

@@ -102,7 +102,8 @@ class Transforms:
         inner = [name for place, allow in self.within for name in names_within(place, allow)]
         of_types = [name for each in self.typed for name in each.names]
         keep = [_KEEP + each.place + each.text for each in self.keep]
-        return (*map(strip_name, self.strip), *self.allow_names, *inner, *of_types, *keep)
+        names = (*map(strip_name, self.strip), *self.allow_names, *inner, *of_types, *keep)
+        return tuple(dict.fromkeys(names))  # a type may be filtered at several places
 
     @property
     def allow_names(self) -> tuple[str, ...]:

@@ -23,6 +23,8 @@ from urllib.parse import quote
 from controlplane.integrity import begin_chain
 from controlplane.live_tail import LiveTail
 from controlplane.master_key import open_vault
+from controlplane.model.flat_form import encode
+from controlplane.model.metadata import parse
 from controlplane.operations import apps, orgs
 from controlplane.operations.actor import Actor, Forbidden
 from controlplane.operations.context import OperationContext
@@ -36,6 +38,7 @@ from controlplane.store.interface import (
     EVERY_ORG,
     App,
     NewBatch,
+    NewSchema,
     Operator,
     Org,
     Proxy,
@@ -48,11 +51,15 @@ from controlplane.store.sqlite import SqliteStore
 from proxy.policy.canonical import canonicalise
 from proxy.policy.compile import CompiledRuleset, compile_ruleset
 from proxy.policy.facts import RequestFacts
+from proxy.policy.resource_model import ResourceModel, digest_of
 from proxy.policy.ruleset_yaml import parse_ruleset
+from proxy.policy.schemas import Schemas
 from proxy.wire.audit_event import rfc3339, uuid7
+from proxy.wire.packed_schema import pack
 from tests.controlplane.inventory import Inventory
 from tests.controlplane.plane import FakeClock
 from tests.fakes.examples import examples
+from tests.fakes.graph import SCHEMA
 
 ROOT: Final = Path(__file__).parents[2]
 DAY_MS: Final = 86_400_000
@@ -291,11 +298,19 @@ class _Seeding:
             self._clock.advance(hours=1)
 
     async def _add_rulesets(self) -> None:
+        flat = encode(parse(SCHEMA))
+        schema = NewSchema(
+            "/v1.0", digest_of(flat), pack(flat), len(flat), "https://graph.microsoft.com/v1.0/$metadata"
+        )
+        with_schema = [org.org_id for org in await self._store.orgs() if org.name != "fabrikam"]
+        await self._store.add_schema(with_schema, schema)
+        schemas = Schemas({("v1.0",): ResourceModel(flat, schema.digest)})
         for (org, name), texts in RULESETS.items():
             for text in texts:
                 parsed = parse_ruleset(text)
                 applied = await self._inventory.apply_ruleset(org, name, len(parsed.rules), text)
-                self._plans[name], self._versions[name] = compile_ruleset(parsed), applied.version
+                self._plans[name] = compile_ruleset(parsed, schemas=schemas)
+                self._versions[name] = applied.version
                 self._clock.advance(hours=30)
 
     # What proxies say

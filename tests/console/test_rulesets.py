@@ -132,6 +132,17 @@ def test_open_routes_are_listed_under_the_text(any_visit: Visit) -> None:
     block = RULES.format(name="device-inventory").replace("allow", "block")
     rules(page).fill(block.replace("default: block", "default: allow"))
     page.get_by_role("button", name="List open routes").click()
+    expect(page.locator("#routes")).to_contain_text("GET /v1.0/devices/id1/registeredOwners")
+    expect(page.locator("#routes")).to_contain_text("match: {resource: [user]}")
+    assert visit.complaints == []
+
+
+def test_open_routes_without_a_schema_are_those_that_a_path_shows(any_visit: Visit) -> None:
+    visit, page = any_visit, any_visit.page
+    visit.go("/rulesets/fabrikam/reporting/edit")
+    block = RULES.format(name="reporting").replace("allow", "block")
+    rules(page).fill(block.replace("default: block", "default: allow"))
+    page.get_by_role("button", name="List open routes").click()
     expect(page.locator("#routes")).to_contain_text("GET /beta/users")
     expect(page.locator("#routes")).to_contain_text("The organisation has no schema of the upstream")
     assert visit.complaints == []

@@ -9,7 +9,7 @@ from controlplane.names import new_id
 from controlplane.operations import apps, orgs, proxies, rulesets
 from controlplane.operations.actor import local_actor
 from controlplane.operations.context import OperationContext
-from controlplane.store.interface import App, Org, Proxy, Retention, Ruleset
+from controlplane.store.interface import NO_NAMES, App, Org, Proxy, Retention, Ruleset
 
 OPERATOR = local_actor("test")
 
@@ -50,7 +50,9 @@ class Inventory:
         """Store the text as it is, even if the operation would refuse it."""
         context, org_id = self._context, (await self.org(org)).org_id
         ruleset = Ruleset(new_id(context.clock), org_id, name, 1, rule_count, context.clock.wall_ms())
-        return (await context.store.apply_ruleset(ruleset, text, None, None))[0]
+        schemas = (await context.store.current_schemas(org_id)).digests
+        named = schemas if "pack: [" in text or "resource: [" in text else NO_NAMES
+        return (await context.store.apply_ruleset(ruleset, text, None, None, named))[0]
 
     async def roll_back(self, reference: str, org: str | None) -> None:
         await rulesets.rollback.perform(self._context, OPERATOR, rulesets.RollBack(reference, org))

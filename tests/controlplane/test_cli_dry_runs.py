@@ -19,6 +19,7 @@ from tests.pure.model_schema import SMALL
 pytestmark = pytest.mark.process
 
 EXAMPLE = "conf/rulesets/example.yaml"
+SCHEMA = ("--schema", "tests/fakes/graph.csdl")
 
 
 def ruleset(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -40,7 +41,7 @@ def refused(*arguments: str) -> list[str]:
 
 
 def test_explain_says_what_decides_and_what_failed() -> None:
-    report = printed("explain", EXAMPLE, "--target", "/v1.0/users/ada?$top=5")
+    report = printed("explain", EXAMPLE, *SCHEMA, "--target", "/v1.0/users/ada?$top=5")
     assert (report["verdict"], report["ruleId"], report["reason"]) == ("filter", "directory", "rule")
     rules = {rule["ruleId"]: rule for rule in report["readings"][0]["rules"]}
     assert list(rules) == ["watch-writes", "no-mail", "no-password-resets", "directory"]
@@ -56,7 +57,17 @@ def test_explain_says_what_decides_and_what_failed() -> None:
 def test_explain_takes_everything_that_rules_look_at(tmp_path: Path) -> None:
     change = tmp_path / "change.json"
     change.write_text('{"jobTitle": "Captain"}')
-    request = ["explain", EXAMPLE, "--method", "PATCH", "--target", "/v1.0/users/ada", "--body", str(change)]
+    request = [
+        "explain",
+        EXAMPLE,
+        *SCHEMA,
+        "--method",
+        "PATCH",
+        "--target",
+        "/v1.0/users/ada",
+        "--body",
+        str(change),
+    ]
     office = ["--ip", "10.1.2.3", "--header", "Content-Type: application/json"]
     open_hours = printed(*request, *office, "--time", "2026-03-02T09:00:00+01:00")
     assert (open_hours["verdict"], open_hours["loggedRuleIds"]) == ("allow", ["watch-writes"])
@@ -69,9 +80,9 @@ def test_explain_takes_everything_that_rules_look_at(tmp_path: Path) -> None:
 def test_explain_shows_a_response_as_the_application_gets_it(tmp_path: Path) -> None:
     response = tmp_path / "answer.json"
     response.write_text('{"value": [{"id": 1, "mobilePhone": "555"}]}')
-    report = printed("explain", EXAMPLE, "--target", "/v1.0/users", "--answer", str(response))
+    report = printed("explain", EXAMPLE, *SCHEMA, "--target", "/v1.0/users", "--answer", str(response))
     assert report["body"] == '{"value": [{"id": 1}]}'
-    events = ["explain", EXAMPLE, "--target", "/v1.0/users/aurora@contoso.com/calendarView?$top=5"]
+    events = ["explain", EXAMPLE, *SCHEMA, "--target", "/v1.0/users/aurora@contoso.com/calendarView?$top=5"]
     assert printed(*events)["awaiting"] == ["private-events"]
     response.write_text('{"value": [{"id": 1, "sensitivity": "private"}]}')
     blocked = printed(*events, "--answer", str(response))
@@ -79,7 +90,7 @@ def test_explain_shows_a_response_as_the_application_gets_it(tmp_path: Path) -> 
 
 
 def test_explain_reads_well() -> None:
-    done = ruleset("explain", EXAMPLE, "--target", "/v1.0/users/ada/messages")
+    done = ruleset("explain", EXAMPLE, *SCHEMA, "--target", "/v1.0/users/ada/messages")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
         "verdict     block",
@@ -87,10 +98,11 @@ def test_explain_reads_well() -> None:
         "reason      rule",
         "",
         "the request to /v1.0/users/ada/messages",
+        "  reaches  user → message (user.messages, contained)",
         "  watch-writes  no: methods: GET, where the rule wants POST, PUT, PATCH, DELETE",
-        "  no-mail       block",
+        "  no-mail       block: by resource message, step 2",
     ]
-    malformed = ruleset("explain", EXAMPLE, "--target", "/v1.0/%00")
+    malformed = ruleset("explain", EXAMPLE, *SCHEMA, "--target", "/v1.0/%00")
     assert malformed.stdout == "refused     400 malformedTarget: a control character when decoded\n"
 
 
@@ -140,8 +152,8 @@ def test_a_name_without_settings_is_told_from_a_file(tmp_path: Path) -> None:
 
 
 def test_cases_beside_the_rules_are_run_and_every_failure_told(tmp_path: Path) -> None:
-    assert printed("test", EXAMPLE, "--require-coverage") == {
-        "cases": 13,
+    assert printed("test", EXAMPLE, *SCHEMA, "--require-coverage") == {
+        "cases": 15,
         "failedCases": 0,
         "failures": [],
         "undecidedRules": [],

@@ -35,7 +35,8 @@ from tests.fakes.server import Fake, Received, Response
 
 PAGE_SIZE: Final = 5
 PHOTO: Final = bytes(range(256)) * 16
-SCHEMA: Final = (Path(__file__).parent / "graph.csdl").read_bytes()
+SCHEMA_FILE: Final = Path(__file__).parent / "graph.csdl"
+SCHEMA: Final = SCHEMA_FILE.read_bytes()
 _SCHEMA_PATH: Final = re.compile(r"/(?:v1\.0|beta)/\$metadata", re.IGNORECASE)
 JSON: Final = (
     "Content-Type",

@@ -25,7 +25,7 @@ from typing import Any, Final, Self
 import proxy
 from tests.fakes import commands
 from tests.fakes.certificates import CertificateAuthority, ServerCertificate
-from tests.fakes.graph import FakeGraph
+from tests.fakes.graph import SCHEMA_FILE, FakeGraph
 from tests.fakes.identity import CLIENT_ID, CLIENT_SECRET, TENANT, FakeIdentityProvider
 from tests.fakes.key_vault import FakeKeyVault, FakeManagedIdentity
 from tests.fakes.lifeline import end_with_parent
@@ -205,6 +205,7 @@ class System:
         """An organisation with its rulesets and applications; returns what `proxy add` printed."""
         organisation = await self.cli("org", "add", "Contoso", "--retention", "90d")
         self.org_id = organisation["orgId"]
+        await self.cli("model", "fetch", str(SCHEMA_FILE), "--org", self.org_id, "--root", "/v1.0")
         keys, *rulesets = await asyncio.gather(
             self.cli("proxy", "add", "demo-proxy", "--org", self.org_id),
             *(

@@ -7,9 +7,14 @@ from typing import Final
 
 import pytest
 
+from controlplane.model.flat_form import encode
+from controlplane.model.metadata import parse
 from controlplane.workshop.cases import MAX_FAILURES, CasesRun, run_cases
+from proxy.policy.resource_model import ResourceModel, digest_of
 from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
+from proxy.policy.schemas import Schemas
 from proxy.policy.yaml_document import MAX_PROBLEMS
+from tests.fakes.graph import SCHEMA
 
 CONF: Final = Path(__file__).parents[2] / "conf"
 RULES: Final = """\
@@ -40,7 +45,9 @@ def refusals(text: str) -> list[tuple[int, str]]:
 
 def test_the_sample_s_cases_hold_and_leave_no_rule_undecided() -> None:
     ruleset = parse_ruleset((CONF / "rulesets/example.yaml").read_text("utf-8"))
-    ran = run_cases(ruleset, (CONF / "rulesets/example.test.yaml").read_text("utf-8"))
+    flat = encode(parse(SCHEMA))
+    schemas = Schemas({("v1.0",): ResourceModel(flat, digest_of(flat))})
+    ran = run_cases(ruleset, (CONF / "rulesets/example.test.yaml").read_text("utf-8"), schemas)
     assert (ran.failures, ran.undecided) == ((), ())
     assert ran.count > len(ruleset.rules)
 

@@ -453,3 +453,20 @@ def test_groups_of_changes_have_their_gap() -> None:
         tally.add(one, one.outcome(None), after, replay.gap(one, after))
     found = {group.key.gap.cause if group.key.gap else "": group.count for group in tally.sorted_groups()}
     assert found == {"$expand implies GET /v1.0/groups/{id}/members": 2, "": 1}
+
+
+def test_what_a_body_implied_is_evaluated_by_its_own_address() -> None:
+    """Bodies are not stored, and the event names the request that decided."""
+    one = blocked(
+        "/v1.0/groups",
+        "POST",
+        rule_id="no",
+        reason="impliedRequest",
+        implied_request="members@odata.bind: POST /v1.0/groups/{any}/members/$ref",
+    )
+    groups = "- {id: r1, match: {path: [/v1.0/groups]}, verdict: allow}"
+    members = "- {id: no, match: {path: ['/v1.0/groups/{id}/members/**']}, verdict: block}"
+    opened = "- {id: ok, match: {path: ['/v1.0/groups/{id}/members/**']}, verdict: allow}"
+    assert foreseen(f"{members}\n{groups}", one) == Outcome("block", "no")
+    assert foreseen(groups, one) == Outcome("block", "default")
+    assert foreseen(f"{opened}\n{groups}", one) == Outcome("allow", "r1")
