@@ -28,7 +28,7 @@ from proxy.policy.resource_model import ResourceModel
 from proxy.policy.ruleset import Rule, Ruleset
 from proxy.policy.schemas import NO_SCHEMAS, Schemas, folded_root, needs_schemas, root_segments
 from proxy.policy.services.known import facts_of
-from proxy.policy.transforms import Transforms, covers
+from proxy.policy.transforms import ANYWHERE, Transforms, covers
 
 MAX_ROUTES: Final = 10_000  # routes of one rule that are evaluated
 MAX_REQUESTS: Final = 200_000  # examples of one ruleset that are evaluated: some 10 s
@@ -345,7 +345,8 @@ def _hides_link(decision: Decision, link: str) -> bool:
     found = decision.transforms
     if decision.verdict != "filter" or found is None:
         return False
-    return not _shows(found, link) or any(link in each.strip for each in found.typed)
+    anywhere = f"{ANYWHERE}.{link}" in found.strip
+    return anywhere or not _shows(found, link) or any(link in each.strip for each in found.typed)
 
 
 def _hides_at(found: Transforms, wanted: Transforms, place: str) -> bool:

@@ -556,3 +556,9 @@ def test_a_condition_against_expand_relies_on_nothing() -> None:
 def test_check_warns_of_an_expand_that_is_refused() -> None:
     (warning,) = advice_with_routes(MANAGERS, parse_ruleset(MANAGERS), None)
     assert (warning.line, warning.where) == (7, "rules[0].conditions")
+
+
+def test_a_link_is_closed_if_the_response_comes_without_it() -> None:
+    path = "/v1.0/users/{id}/drive/content"
+    found = report(f'- {{id: x, match: {{path: ["{path}"]}}, verdict: block}}', model=SPECIAL)
+    assert RouteKind.LINK not in {each.kind for each in found.rules[0].open}
