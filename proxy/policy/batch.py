@@ -48,6 +48,7 @@ _MAX_DECODINGS: Final = 8
 # What may stand in a target; the rest is percent-encoded as a client would that sends it alone.
 _TARGET_CHARS: Final = "%/?:@!$&'()*+,;=-._~[]"
 _STANDARD_BASE64: Final = bytes.maketrans(b"-_", b"+/")
+_BETWEEN_BASE64: Final = b" \t\r\n"  # many decoders pass over blanks
 
 
 class MalformedBatch(ValueError):
@@ -194,8 +195,9 @@ def as_if_alone(body: bytes | None) -> bytes | None:
     if body is None or body[:1] != b'"':
         return body
     text = json_text.decoded_string(body).encode("utf-8", "replace")
+    coded = text.translate(_STANDARD_BASE64, _BETWEEN_BASE64).rstrip(b"=")
     try:
-        return base64.b64decode(text.translate(_STANDARD_BASE64) + b"=" * (-len(text) % 4), validate=True)
+        return base64.b64decode(coded + b"=" * (-len(coded) % 4), validate=True)
     except binascii.Error:
         return text
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from proxy.policy.batch import (
     BatchPart,
     MalformedBatch,
+    as_if_alone,
     made_response,
     merged_response,
     parse_batch,
@@ -411,3 +412,14 @@ def test_a_part_without_a_location_of_the_upstream_s_stays_the_very_object() -> 
     text = b'{"responses":[{"id":"1","status":302,"headers":{"Location":"https://cdn.example/x"}}]}'
     (response,) = parse_batch_response(text)
     assert response.relocated(turned) is response
+
+
+@pytest.mark.parametrize(
+    "coded", ["eyJhIjoxfQ==", "eyJhIjoxfQ", "eyJh\\nIjox fQ==", "\\teyJhIjoxfQ= =\\r\\n", "eyJhIjoxfQ===="]
+)
+def test_a_body_in_base64_is_read_as_any_decoder_does(coded: str) -> None:
+    assert as_if_alone(f'"{coded}"'.encode()) == b'{"a":1}'
+
+
+def test_a_string_that_is_no_base64_is_the_text_itself() -> None:
+    assert as_if_alone(b'"{\\"a\\":1}"') == b'{"a":1}'
