@@ -52,7 +52,8 @@ def digest_of(data: bytes) -> str:
 
 
 class ResourceModel:
-    """A schema as tables of words within the bytes that it was loaded from. Nothing changes after the start.
+    """A schema as tables of words within the bytes that it was loaded from. Nothing changes after the start,
+    except two tables of types that are made when a rule needs them.
 
     Types, members, roots and operations are numbers: the rows of their tables.
     -1 means that there is no such row.
@@ -60,7 +61,9 @@ class ResourceModel:
 
     __slots__ = (
         "_blob",
+        "_derived",
         "_ends",
+        "_holders",
         "_ids",
         "_members",
         "_operations",
@@ -107,6 +110,8 @@ class ResourceModel:
         self._words: Final[memoryview] = _words_of(data[start : start + 4 * words])
         self._blob: Final[bytes] = data[start + 4 * words :]
         self._ids: Final[dict[str, int]] = self._read_names()
+        self._derived: dict[int, list[int]] | None = None
+        self._holders: dict[int, list[int]] | None = None
         self._check_spaces()
         self._check_types()
         self._check_members()
@@ -156,6 +161,32 @@ class ResourceModel:
     def members_of(self, type_: int) -> tuple[int, int]:
         """Return the range of the members that the type itself declares."""
         return self._words[self._types + TYPE_WORDS * type_ + 4], self._end_of(type_)
+
+    def derived_of(self, type_: int) -> list[int]:
+        """Return the types whose base type this is."""
+        derived = self._derived
+        if derived is None:
+            derived = {}
+            for each in range(self.types):
+                base = self.base_of(each)
+                if base >= 0:
+                    derived.setdefault(base, []).append(each)
+            self._derived = derived
+        return derived.get(type_, [])
+
+    def holders_of(self, type_: int) -> list[int]:
+        """Return the types that declare a member of this type."""
+        holders = self._holders
+        if holders is None:
+            holders = {}
+            for owner in range(self.types):
+                first, end = self.members_of(owner)
+                for member in range(first, end):
+                    target = self.member_type(member)
+                    if target >= 0:
+                        holders.setdefault(target, []).append(owner)
+            self._holders = holders
+        return holders.get(type_, [])
 
     def root_of(self, name: int) -> int:
         root = self._first(self._roots, ROOT_WORDS, 0, self.roots, name)

@@ -14,58 +14,10 @@ _NO_MEMBERS: Final[frozenset[int]] = frozenset()
 class Types:
     """Inheritance of the types of one schema."""
 
-    __slots__ = ("_derived", "_holders", "model")
+    __slots__ = ("model",)
 
     def __init__(self, model: ResourceModel) -> None:
         self.model: Final[ResourceModel] = model
-        derived: dict[int, list[int]] = {}
-        for type_ in range(model.types):
-            base = model.base_of(type_)
-            if base >= 0:
-                derived.setdefault(base, []).append(type_)
-        self._derived: Final[dict[int, list[int]]] = derived
-        self._holders: dict[int, list[int]] | None = None
-
-    def derived_of(self, type_: int) -> list[int]:
-        """Return the types whose base type this is."""
-        return self._derived.get(type_, [])
-
-    def leading_to(self, types: Iterable[int], owners: Iterable[int]) -> frozenset[int]:
-        """Return all types whose objects may hold an object of the types, at any depth.
-
-        `owners` are types that have a wanted member.
-        """
-        found: set[int] = set()
-        left = [*self.with_derived(types), *self.with_derived(owners)]
-        holders = self._holders_of_types()
-        while left:
-            type_ = left.pop()
-            if type_ in found:
-                continue
-            found.add(type_)
-            each = type_
-            while each >= 0:
-                left += self.with_derived(holders.get(each, ()))
-                each = self.model.base_of(each)
-        return frozenset(found) | self.above(found)
-
-    def holders_of(self, type_: int) -> list[int]:
-        """Return the types that declare a member of this type."""
-        return self._holders_of_types().get(type_, [])
-
-    def _holders_of_types(self) -> dict[int, list[int]]:
-        """Return by each type the types that declare a member of it."""
-        holders = self._holders
-        if holders is None:
-            holders = {}
-            for owner in range(self.model.types):
-                first, end = self.model.members_of(owner)
-                for member in range(first, end):
-                    type_ = self.model.member_type(member)
-                    if type_ >= 0:
-                        holders.setdefault(type_, []).append(owner)
-            self._holders = holders
-        return holders
 
     def with_derived(self, types: Iterable[int]) -> frozenset[int]:
         found: set[int] = set()
@@ -74,7 +26,7 @@ class Types:
             type_ = left.pop()
             if type_ not in found:
                 found.add(type_)
-                left += self._derived.get(type_, ())
+                left += self.model.derived_of(type_)
         return frozenset(found)
 
     def above(self, types: Iterable[int]) -> frozenset[int]:
@@ -86,6 +38,24 @@ class Types:
                 found.add(base)
                 base = self.model.base_of(base)
         return frozenset(found)
+
+    def leading_to(self, types: Iterable[int], owners: Iterable[int]) -> frozenset[int]:
+        """Return all types whose objects may hold an object of the types, at any depth.
+
+        `owners` are types that have a wanted member.
+        """
+        found: set[int] = set()
+        left = [*self.with_derived(types), *self.with_derived(owners)]
+        while left:
+            type_ = left.pop()
+            if type_ in found:
+                continue
+            found.add(type_)
+            each = type_
+            while each >= 0:
+                left += self.with_derived(self.model.holders_of(each))
+                each = self.model.base_of(each)
+        return frozenset(found) | self.above(found)
 
 
 class Member:

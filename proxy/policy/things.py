@@ -133,7 +133,7 @@ class Resolver:
             if not model.member_flags(each.member) & (NAVIGATION | STREAM) and each.member not in rare:
                 yield Part(self._only(each.owners, each.bases), (model.member_name(each.member),))
         values = [type_ for type_ in types if not model.type_flags(type_) & ENTITY]
-        for owner in sorted({owner for type_ in values for owner in self._types.holders_of(type_)}):
+        for owner in sorted({owner for type_ in values for owner in model.holders_of(type_)}):
             first, end = model.members_of(owner)
             found = [
                 model.member_name(member)
