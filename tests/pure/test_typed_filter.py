@@ -10,7 +10,7 @@ from proxy.policy.decision import Decision
 from proxy.policy.ruleset_yaml import parse_ruleset
 from proxy.policy.schemas import Schemas
 from proxy.policy.typed_filter import filter_of
-from tests.pure.rules import decide
+from tests.pure.rules import decide, decide_response
 from tests.pure.test_things import GRAPH_SCHEMAS, MODEL
 
 SCHEMAS = Schemas({("v1.0",): MODEL})
@@ -293,3 +293,28 @@ def test_a_guarded_property_is_not_probed_through_a_relation(guard: str, verdict
     rules = rules_of(filter_rule(more=guard))
     target = "/v1.0/users?$filter=manager/mail.user/mobilePhone%20eq%20'1'"
     assert decide(rules, target).verdict == verdict
+
+
+def test_a_response_rule_names_things_too() -> None:
+    rules = rules_of(
+        "when: response, match: {resource: [message]}, conditions: [{property: subject, equals: x}], "
+        "verdict: block",
+        "when: response, match: {resource: [user]}, conditions: [{status: 200}], verdict: filter, "
+        f"transforms: {{{STRIP}}}",
+    )
+    secret = b'{"value":[{"subject":"x"}]}'
+    assert decide_response(rules, "/v1.0/me/messages", 200, secret).verdict == "block"
+    assert decide_response(rules, "/v1.0/groups", 200, secret).verdict == "allow"
+    decision = decide_response(rules, "/v1.0/groups/g/members", 200, b"{}")
+    assert decision.transforms is not None
+    assert filter_of(decision.transforms).apply(b'{"value":[{"mobilePhone":1}]}').body == b'{"value":[{}]}'
+
+
+def test_a_write_of_a_thing_has_the_members_that_body_only_names() -> None:
+    rules = rules_of(
+        "match: {resource: [user], methods: [PATCH]}, body_only: [mobilePhone], verdict: allow",
+        default="block",
+    )
+    assert decide(rules, "/v1.0/users/u", "PATCH", body=b'{"mobilePhone":"1"}').verdict == "allow"
+    assert decide(rules, "/v1.0/users/u", "PATCH", body=b'{"mobilePhone":"1","a":2}').verdict == "block"
+    assert decide(rules, "/v1.0/groups/g", "PATCH", body=b'{"mobilePhone":"1"}').verdict == "block"
