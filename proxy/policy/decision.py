@@ -409,7 +409,7 @@ def _effect_on_request(implied: Implied, way: Way, alone: Decision) -> Decision 
         if verdict in ("block", "filter"):
             verdict, transforms = "filter", Transforms(implied.addresses)
     elif verdict == "filter":
-        if implied.effect is Effect.CANNOT:
+        if implied.effect is Effect.CANNOT or not _can_hide(alone.transforms, implied.place):
             verdict = "block"
         elif implied.effect in (Effect.AT_PLACE, Effect.HIDES) and alone.transforms is not None:
             transforms = alone.transforms.at(implied.place)
@@ -421,6 +421,13 @@ def _effect_on_request(implied: Implied, way: Way, alone: Decision) -> Decision 
         return None
     label = f"{implied.cause}: {way.method} {way.target.path}"
     return replace(alone, verdict=verdict, transforms=transforms, reason="impliedRequest", implied=label)
+
+
+def _can_hide(transforms: Transforms | None, place: str) -> bool:
+    """Return False if the place is unknown: `$expand=*` names no relation. Rules about types need none."""
+    if "*" not in place or transforms is None:
+        return True
+    return replace(transforms, typed=()) == Transforms()
 
 
 def _with_implied(decision: Decision, effect: Decision) -> Decision:

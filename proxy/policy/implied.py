@@ -136,8 +136,11 @@ class Effect(Enum):
     AT_PLACE = "hides at the place of the response"
     HIDES = "hides at the place of the response, as a block does"
     NOTHING = "nothing comes back"
-    CANNOT = "nobody can filter what is pushed elsewhere"
+    CANNOT = "nobody can filter what is pushed elsewhere or transformed"
     ADDRESSES = "hides the addresses that need no token"
+
+
+_EFFECT_OF_NAMING: Final = {"select": Effect.AT_PLACE, "apply": Effect.CANNOT}
 
 
 class Scope(Enum):
@@ -331,7 +334,7 @@ def _named(target: Target, words: Set[str]) -> Iterator[Implied]:
                     ("GET",),
                     (((path,)),),
                     ".".join(path),
-                    Effect.AT_PLACE if option == "select" else Effect.NOTHING,
+                    _EFFECT_OF_NAMING.get(option, Effect.NOTHING),
                     scope=Scope.SPELLED_OUT,
                 )
 

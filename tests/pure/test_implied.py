@@ -166,6 +166,25 @@ class TestExpand:
         decision = decide(rules, "/v1.0/users?$expand=manager")
         assert (decision.verdict, decision.transforms) == ("filter", Transforms(("manager",)))
 
+    @pytest.mark.parametrize("more", ["strip_properties: [mail]", "allow_properties: [id]"])
+    @pytest.mark.parametrize("query", ["*", "*($levels=2)", "owners($expand=*)"])
+    def test_a_filter_blocks_what_is_expanded_without_its_name(self, more: str, query: str) -> None:
+        paths = '["/v1.0/groups/{g}/members", "/v1.0/groups/{g}/owners/{o}/manager"]'
+        rules = compiled(
+            f"- {{id: m, match: {{path: {paths}}}, verdict: filter, transforms: {{{more}}}}}", "allow"
+        )
+        assert verdict(rules, f"/v1.0/groups?$expand={query}") == "block"
+        assert verdict(rules, f"/v1.0/users?$expand={query}") == "allow"
+
+    def test_a_filter_blocks_what_is_transformed(self) -> None:
+        rules = compiled(
+            '- {id: m, match: {path: ["/v1.0/groups/{g}/members"]}, verdict: filter,'
+            " transforms: {strip_properties: [mail]}}",
+            "allow",
+        )
+        assert verdict(rules, "/v1.0/groups?$apply=expand(members,filter(true))") == "block"
+        assert verdict(rules, "/v1.0/groups?$apply=aggregate($count%20as%20all)") == "allow"
+
     def test_a_response_rule_that_may_block_it_does(self) -> None:
         rules = compiled(
             allows("/v1.0/**") + '- {id: late, when: response, match: {path: ["/v1.0/users/{id}/messages"]},'
