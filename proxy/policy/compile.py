@@ -49,6 +49,7 @@ from proxy.policy.implied import (
     implied_by_search,
     implied_by_subscription,
     is_stream,
+    query_may_imply,
     readings_below,
     says_json,
     searches,
@@ -523,11 +524,11 @@ class ImpliedOfPlan(ImpliedRules):
         "_any_drive",
         "_below",
         "_body",
+        "_by_path",
         "_openings",
         "_plans",
         "_readings",
         "_rules",
-        "needs_no_query",
     )
 
     def __init__(self, rules: RuleFinder, method: str, readings: Sequence[Reading]) -> None:
@@ -549,7 +550,8 @@ class ImpliedOfPlan(ImpliedRules):
             self._body = self._kind_of_body(names, any(node.strictness == _REFUSES for node in nodes))
         self._openings = rules.openings(method, self._readings)
         self._any_drive: Plan | None = None
-        self.needs_no_query = (
+        # The path, or a body, may imply requests without a query.
+        self._by_path = (
             self.reads_body
             or bool(self._openings)
             or any(brings_relations(name) for reading in readings for name in reading.names)
@@ -568,6 +570,13 @@ class ImpliedOfPlan(ImpliedRules):
             not is_stream(name) and (stricter or self._rules.stricter_below(name)) for name in names
         )
         return _BodyOf.ENTITY if matters else _BodyOf.NOTHING
+
+    def may_imply(self, target: Target) -> bool:
+        # A path that can be read in several ways may hold a query behind an encoded question mark.
+        if self._by_path or target.plain is None:
+            return True
+        query = target.query
+        return query is not None and query_may_imply(query, self._below.stricter_words)
 
     def requests(self, request: RequestFacts) -> Iterator[Implied]:
         target = request.target

@@ -152,10 +152,12 @@ class Lane:
 class ImpliedRules:
     """Finds the requests that one request implies, and the plans for them."""
 
-    needs_no_query: bool  # a request without a query may imply others
-
     @property
     def reads_body(self) -> bool:
+        raise NotImplementedError
+
+    def may_imply(self, target: Target) -> bool:
+        """Return False if a request to this target surely implies no other, whatever its body is."""
         raise NotImplementedError
 
     def requests(self, request: RequestFacts) -> Iterator[Implied]:
@@ -277,10 +279,7 @@ class Plan:
         return self._implied is not None and target.query is not None
 
     def _may_imply(self, target: Target) -> bool:
-        if self._implied is None:
-            return False
-        # A path that can be read in several ways may hold a query behind an encoded question mark.
-        return target.query is not None or target.plain is None or self._implied.needs_no_query
+        return self._implied is not None and self._implied.may_imply(target)
 
     def implied_decisions(self, request: RequestFacts) -> Iterator[ImpliedDecision]:
         """Evaluate each request that this one implies. Raises as `decide` does."""

@@ -208,6 +208,17 @@ class Below:
         return may_imply(body, self.words)
 
 
+def query_may_imply(query: str, words: Set[str]) -> bool:
+    """Return False if a query surely expands nothing, and names none of the words, without a look at its
+    options."""
+    text = query.lower()
+    if "%" in text:
+        text = fully_decoded(text).lower()
+    if "expand" in text or "\\" in text or not text.isascii():
+        return True
+    return bool(words) and not words.isdisjoint(_WORD.findall(text))
+
+
 def implied_by_query(target: Target, below: Below) -> Iterator[Implied]:
     """Raises MalformedTarget for a query of which nobody can say what it expands."""
     expanded = target.options.get("expand")
