@@ -26,6 +26,7 @@ from proxy.policy.resource_model import (
 )
 from proxy.policy.services.facts import NO_FACTS
 from proxy.policy.services.known import facts_of
+from proxy.policy.things import Resolver
 
 READS: Final = frozenset(("GET", "HEAD"))
 WRITES: Final = ("POST", "PATCH", "PUT", "DELETE")
@@ -82,6 +83,12 @@ class RouteEnumeration:
         self._model = graph.model
         self._facts = facts_of(graph.model)
         self._through_references = through_references
+        resolver = Resolver(graph.model)
+        self._targets: dict[int, list[int]] = {}
+        for name, targets in self._facts.targets.items():
+            types = [type_ for target in targets for type_ in resolver.types_of(target)]
+            if types:
+                self._targets.update((member, types) for _, member in resolver.members_of(name))
 
     def routes(self, named: NamedThing, methods: frozenset[str]) -> Iterator[Route]:
         """Yield the routes that the methods of a rule are about; an empty set stands for all methods."""
@@ -105,7 +112,13 @@ class RouteEnumeration:
         """Yield the paths to the type, or to objects that have the member."""
         graph, wanted = self._graph, thing.type
         arrives = graph.may_be if thing.kind is ThingKind.TYPE else graph.is_a
-        return graph.paths(lambda type_: arrives(type_, wanted), through_references=self._through_references)
+        found = graph.paths(lambda type_: arrives(type_, wanted), through_references=self._through_references)
+        return (path for path in found if not self._leads_elsewhere(path, wanted))
+
+    def _leads_elsewhere(self, path: Path, wanted: int) -> bool:
+        """Return True if the last relation leads to other types, though its declared type is a base."""
+        targets = None if path.last is None else self._targets.get(path.last.member)
+        return targets is not None and not any(self._graph.may_be(each, wanted) for each in targets)
 
     def _path_route(
         self, thing: Thing, path: Path, prefix: tuple[str, ...], methods: frozenset[str]

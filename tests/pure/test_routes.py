@@ -17,7 +17,7 @@ from controlplane.workshop.schema_graph import SchemaGraph
 from proxy.policy.paths import parse_pattern
 from proxy.policy.resource_model import ResourceModel
 from proxy.policy.ruleset_yaml import parse_ruleset
-from tests.pure.model_schema import document
+from tests.pure.model_schema import SMALL, document
 from tests.pure.test_resource_model import MODEL, load
 
 GRAPH: Final = SchemaGraph(MODEL)
@@ -562,3 +562,13 @@ def test_a_link_is_closed_if_the_response_comes_without_it() -> None:
     path = "/v1.0/users/{id}/drive/content"
     found = report(f'- {{id: x, match: {{path: ["{path}"]}}, verdict: block}}', model=SPECIAL)
     assert RouteKind.LINK not in {each.kind for each in found.rules[0].open}
+
+
+def test_a_relation_that_never_leads_to_a_type_is_no_route_to_it() -> None:
+    model = load(encode(parse(SMALL.replace(b"sample.mail", b"microsoft.graph"))))
+    managers = "/users/{id}/manager"  # a user or a contact, by the facts of Microsoft Graph
+    members = "/users/{id}/memberOf"
+    assert templates(enumerated("/v1.0/users", "GET", model=model), RouteKind.PATH) >= {managers, members}
+    groups = templates(enumerated("/v1.0/groups", "GET", model=model), RouteKind.PATH)
+    assert members in groups
+    assert managers not in groups
