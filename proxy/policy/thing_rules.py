@@ -28,7 +28,7 @@ from proxy.policy.thing_paths import (
     step_number,
     told,
 )
-from proxy.policy.thing_rows import Things
+from proxy.policy.thing_rows import Part, Things
 from proxy.policy.things import Resolver
 from proxy.policy.transforms import Transforms, TypedTransforms
 
@@ -323,6 +323,9 @@ class ThingRules:
         if held != NO and not (certain_only and held == MAYBE):
             found.append(Finding(rule.index, RULE, YES if held > MAYBE else INDETERMINATE))
         if rule.verdict == "block" and held == NO and things.parts:
+            if any(_leads_to_part(part, path) for part in things.parts):
+                found.append(Finding(rule.index, HIDES, YES))
+                return
             strips = self._strips_of(rule, things, path)
             if strips is not None:
                 found.append(Finding(rule.index, STRIPS, INDETERMINATE, strips))
@@ -362,6 +365,17 @@ def _is_found(things: Things, type_: int, member: int) -> bool:
     if member >= 0:
         return member in things.members
     return type_ in things.types or type_ in things.bases
+
+
+def _leads_to_part(part: Part, path: ReachedPath) -> bool:
+    """Return True if the path goes through a property of the part."""
+    names = [name.lower() for name in part.names]
+    before = _NO_TYPE
+    for step, name in zip(path.steps, path.names, strict=False):
+        if name in names and (before in part.owners.types or before in part.owners.bases):
+            return True
+        before = step.type
+    return False
 
 
 def typed_transforms(transforms: Transforms, things: Things, root: int, *, named: bool) -> Transforms:

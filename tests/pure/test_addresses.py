@@ -4,12 +4,16 @@ import json
 
 import pytest
 
-from proxy.policy.compile import CompiledRuleset
+from proxy.policy.compile import CompiledRuleset, compile_ruleset
 from proxy.policy.filters import FilterFailed
 from proxy.policy.hidden import HiddenProperties, Naming
+from proxy.policy.ruleset_yaml import parse_ruleset
+from proxy.policy.schemas import Schemas
 from proxy.policy.transforms import Transforms
 from proxy.policy.typed_filter import filter_of
+from tests.pure.model_schema import document
 from tests.pure.rules import compiled, decide
+from tests.pure.test_things import resource_model
 
 ITEM_PATH = "/v1.0/drives/{d}/items/{i}"
 
@@ -327,3 +331,91 @@ def test_places_and_depths_combine() -> None:
         "children": [{"size": 1, "a": {"size": 1}}],
     }
     assert compiled_filter.apply(body).removed == ("strip:size", "strip:children.secret")
+
+
+# -- rules about things
+
+FILES = resource_model(
+    document(
+        """
+<EntityType Name="entity" Abstract="true"><Key><PropertyRef Name="id"/></Key>
+  <Property Name="id" Type="Edm.String"/></EntityType>
+<EntityType Name="drive" BaseType="microsoft.graph.entity">
+  <NavigationProperty Name="items" Type="Collection(microsoft.graph.driveItem)" ContainsTarget="true"/>
+  <NavigationProperty Name="root" Type="microsoft.graph.driveItem" ContainsTarget="true"/>
+</EntityType>
+<EntityType Name="driveItem" BaseType="microsoft.graph.entity">
+  <Property Name="content" Type="Edm.Stream"/>
+  <NavigationProperty Name="children" Type="Collection(microsoft.graph.driveItem)" ContainsTarget="true"/>
+  <NavigationProperty Name="thumbnails" Type="Collection(microsoft.graph.thumbnailSet)"
+    ContainsTarget="true"/>
+  <NavigationProperty Name="versions" Type="Collection(microsoft.graph.driveItemVersion)"
+    ContainsTarget="true"/>
+  <NavigationProperty Name="permissions" Type="Collection(microsoft.graph.permission)"
+    ContainsTarget="true"/>
+</EntityType>
+<EntityType Name="driveItemVersion" BaseType="microsoft.graph.entity">
+  <Property Name="content" Type="Edm.Stream"/></EntityType>
+<EntityType Name="thumbnailSet" BaseType="microsoft.graph.entity" OpenType="true">
+  <Property Name="large" Type="microsoft.graph.thumbnail"/></EntityType>
+<ComplexType Name="thumbnail"><Property Name="height" Type="Edm.Int32"/>
+  <Property Name="url" Type="Edm.String"/></ComplexType>
+<EntityType Name="permission" BaseType="microsoft.graph.entity">
+  <Property Name="link" Type="microsoft.graph.sharingLink"/></EntityType>
+<ComplexType Name="sharingLink"><Property Name="webUrl" Type="Edm.String"/>
+  <Property Name="webHtml" Type="Edm.String"/><Property Name="scope" Type="Edm.String"/></ComplexType>
+<EntityType Name="sharedDriveItem" BaseType="microsoft.graph.entity">
+  <NavigationProperty Name="driveItem" Type="microsoft.graph.driveItem"/></EntityType>
+<EntityContainer Name="service">
+  <EntitySet Name="drives" EntityType="microsoft.graph.drive"/>
+  <EntitySet Name="shares" EntityType="microsoft.graph.sharedDriveItem"/></EntityContainer>
+""",
+        namespace="microsoft.graph",
+    )
+)
+OF_THINGS = compile_ruleset(
+    parse_ruleset(
+        "version: 1\nname: any\ndefault: allow\n"
+        "rules:\n- {id: no, match: {resource: [driveItem.content]}, verdict: block}\n"
+    ),
+    schemas=Schemas({("v1.0",): FILES}),
+)
+
+
+@pytest.mark.parametrize(
+    "target", ["/v1.0/drives/d/items/i", "/v1.0/drives/d/root", "/v1.0/shares/u!x/driveItem"]
+)
+def test_a_rule_about_content_hides_its_addresses_in_every_item(target: str) -> None:
+    assert left(OF_THINGS, target, {**ITEM, "children": [ITEM]}) == {**BARE, "children": [BARE]}
+    assert left(OF_THINGS, "/v1.0/drives/d/items", {"value": [ITEM]}) == {"value": [BARE]}
+    expanded = {"id": "x", "driveItem": ITEM}
+    assert left(OF_THINGS, "/v1.0/shares/u!x?$expand=driveItem", expanded) == {"id": "x", "driveItem": BARE}
+
+
+def test_a_rule_about_content_hides_the_addresses_of_its_parts() -> None:
+    base = "/v1.0/drives/d/items/i"
+    assert left(OF_THINGS, f"{base}/thumbnails", {"value": THUMBNAILS}) == {"value": BARE_THUMBNAILS}
+    expanded = left(OF_THINGS, f"{base}?$expand=thumbnails", {**ITEM, "thumbnails": THUMBNAILS})
+    assert expanded == {**BARE, "thumbnails": BARE_THUMBNAILS}
+    version = {"id": "1.0", "@microsoft.graph.downloadUrl": "SECRET"}
+    assert left(OF_THINGS, f"{base}/versions", {"value": [version]}) == {"value": [{"id": "1.0"}]}
+    permission = {"id": "p", "link": {"scope": "anonymous", "webUrl": "SECRET", "webHtml": "SECRET"}}
+    assert left(OF_THINGS, f"{base}/permissions/p", permission) == {"id": "p", "link": {"scope": "anonymous"}}
+
+
+@pytest.mark.parametrize("end", ["/large/url", "/large/URL", "/large/url/$value", "/c20x30_crop/url"])
+def test_an_address_by_its_own_path_is_blocked_with_the_content(end: str) -> None:
+    assert decide(OF_THINGS, f"/v1.0/drives/d/items/i/thumbnails/0{end}").verdict == "block"
+    assert decide(OF_THINGS, "/v1.0/drives/d/items/i/permissions/p/link/webUrl").verdict == "block"
+
+
+def test_the_path_of_another_property_is_not_blocked() -> None:
+    assert decide(OF_THINGS, "/v1.0/drives/d/items/i/thumbnails/0/large/height").verdict != "block"
+    assert decide(OF_THINGS, "/v1.0/drives/d").verdict == "allow"
+
+
+def test_no_query_is_in_the_name_of_an_implied_request() -> None:
+    rules = compiled(rule("/v1.0/users", "verdict: block"), "allow")
+    body = b'{"resource": "users?access_token=SECRET&$select=id"}'
+    implied = decide(rules, "/v1.0/subscriptions", "POST", body=body).implied
+    assert implied == "resource: GET /v1.0/users"

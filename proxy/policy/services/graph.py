@@ -292,6 +292,8 @@ _ADDRESSES: Final = (
     Address("driveItem.content", "sharingLink", "webHtml", within="link"),
     Address("driveItem.content", "itemPreviewInfo", "getUrl"),  # resources/itempreviewinfo
     Address("driveItem.content", "itemPreviewInfo", "postUrl"),
+    # driveitem-list-versions: one of them is the current content.
+    Address("driveItem.content", "driveItemVersion", "@microsoft.graph.downloadUrl"),
     Address("driveItemVersion.content", "driveItemVersion", "@microsoft.graph.downloadUrl"),
 )
 
