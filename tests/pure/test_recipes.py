@@ -104,6 +104,7 @@ ACTIONS: Final = {
     "preview": "driveItem",
     "copy": "driveItem",
     "createUploadSession": "driveItem",
+    "restoreVersion": "driveItemVersion",
 }
 SETS: Final = {
     "users": "user",
