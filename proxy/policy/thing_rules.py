@@ -10,7 +10,7 @@ from proxy.policy.conditions import INDETERMINATE, NO, YES
 from proxy.policy.facts import property_path
 from proxy.policy.hidden import HiddenProperties, Naming
 from proxy.policy.reached import INDETERMINATE as UNKNOWN_STEP
-from proxy.policy.reached import KEY, MAYBE, reaches
+from proxy.policy.reached import KEY, MAYBE, ROOT, reaches
 from proxy.policy.resource_model import NAVIGATION, ResourceModel
 from proxy.policy.ruleset import Match
 from proxy.policy.schemas import Schemas
@@ -66,7 +66,16 @@ class Finding:
 class ThingRule:
     """One rule about things, resolved against each schema."""
 
-    __slots__ = ("_stripped", "hidden", "index", "looks_further", "things", "transforms", "verdict")
+    __slots__ = (
+        "_stripped",
+        "asks_steps_alone",
+        "has_parts",
+        "hidden",
+        "index",
+        "things",
+        "transforms",
+        "verdict",
+    )
 
     def __init__(
         self,
@@ -88,8 +97,8 @@ class ThingRule:
         self.things: Final[dict[str, Things]] = {
             resolver.model.digest: resolver.resolve(match) for resolver in resolvers
         }
-        # A rule that asks for more than the steps of a path.
-        self.looks_further: Final[bool] = verdict in ("allow", "filter") or any(
+        self.asks_steps_alone: Final[bool] = verdict in ("block", "log_only")
+        self.has_parts: Final[bool] = verdict == "block" and any(
             things.parts for things in self.things.values()
         )
 
@@ -112,7 +121,7 @@ class ThingRule:
 class ThingRules:
     """All rules about things of one ruleset, in file order."""
 
-    __slots__ = ("_by_type", "_models", "_resolvers", "_roots", "_rules", "_schemas", "_strips")
+    __slots__ = ("_by_member", "_by_type", "_models", "_resolvers", "_roots", "_rules", "_schemas", "_strips")
 
     def __init__(self, schemas: Schemas) -> None:
         self._schemas: Final[Schemas] = schemas
@@ -121,6 +130,7 @@ class ThingRules:
         self._rules: Final[list[ThingRule]] = []
         self._roots: Final[frozenset[str]] = frozenset(schemas.root_words)
         self._strips: Final[dict[tuple[str, int, int, bool], Transforms | None]] = {}
+        self._by_member: Final[dict[tuple[str, int], tuple[int, ...]]] = {}
         self._by_type: Final[dict[tuple[str, int], tuple[int, ...]]] = {}
 
     def __bool__(self) -> bool:
@@ -248,23 +258,31 @@ class ThingRules:
         for at, rule in enumerate(self._rules):
             if path is None:
                 self._add_unknown(rule, found, certain_only)
-            elif touched is None or at in touched or rule.looks_further:
+            elif touched is None or at in touched or not rule.asks_steps_alone:
                 self._add(rule, path, found, certain_only)
+            elif rule.has_parts:
+                self._add_strips(rule, path, found)
         return found
 
-    def _strips_of(self, rule: ThingRule, things: Things, path: ReachedPath) -> Transforms | None:
-        """Return transforms that hide a blocked property in the objects that the path leads to."""
+    def _add_strips(self, rule: ThingRule, path: ReachedPath, found: list[Finding]) -> None:
+        """Block the path of a blocked property, or hide it in the objects that the path leads to."""
         if not path.steps:
-            return None
+            return
+        parts = rule.things[path.model.digest].parts
+        if any(_leads_to_part(part, path) for part in parts):
+            found.append(Finding(rule.index, HIDES, YES))
+            return
         key = (path.model.digest, rule.index, path.end_type, calls_delta(path))
         if key not in self._strips:
             typed = [
                 TypedTransforms(part.owners, path.end_type, False, part.names)
-                for part in things.parts
+                for part in parts
                 if end_may_hold(part.owners, path)
             ]
             self._strips[key] = Transforms(typed=tuple(typed)) if typed else None
-        return self._strips[key]
+        strips = self._strips[key]
+        if strips is not None:
+            found.append(Finding(rule.index, STRIPS, INDETERMINATE, strips))
 
     def _touched(self, path: ReachedPath) -> set[int]:
         """Return the positions of the rules that name a type, a member or an operation of the path."""
@@ -276,12 +294,18 @@ class ThingRules:
                 if known is None:
                     known = self._by_type[digest, step.type] = self._naming(digest, step.type)
                 touched.update(known)
-            if step.member >= 0 or step.operations:
-                for at, rule in enumerate(self._rules):
-                    things = rule.things[digest]
-                    if step.member in things.members or step.operations:
-                        touched.add(at)
+            if step.operations:
+                touched.update(range(len(self._rules)))
+            elif step.member >= 0 and step.kind != ROOT:
+                known = self._by_member.get((digest, step.member))
+                if known is None:
+                    known = self._by_member[digest, step.member] = self._naming_member(digest, step.member)
+                touched.update(known)
         return touched
+
+    def _naming_member(self, digest: str, member: int) -> tuple[int, ...]:
+        """Return the positions of the rules that name a relation or property."""
+        return tuple([at for at, rule in enumerate(self._rules) if member in rule.things[digest].members])
 
     def _naming(self, digest: str, type_: int) -> tuple[int, ...]:
         """Return the positions of the rules that name a type, or a stream of its objects."""
@@ -323,12 +347,7 @@ class ThingRules:
         if held != NO and not (certain_only and held == MAYBE):
             found.append(Finding(rule.index, RULE, YES if held > MAYBE else INDETERMINATE))
         if rule.verdict == "block" and held == NO and things.parts:
-            if any(_leads_to_part(part, path) for part in things.parts):
-                found.append(Finding(rule.index, HIDES, YES))
-                return
-            strips = self._strips_of(rule, things, path)
-            if strips is not None:
-                found.append(Finding(rule.index, STRIPS, INDETERMINATE, strips))
+            self._add_strips(rule, path, found)
 
     def _add_filter(
         self,
