@@ -256,10 +256,11 @@ def test_an_employee_is_not_found_among_guests() -> None:
     [
         ("/v1.0/drives/d1/root/children", {"@microsoft.graph.downloadUrl": "https://x", "name": "a"}),
         ("/v1.0/drives/d1/items/i1", {"@content.downloadUrl": "https://x", "name": "a"}),
-        ("/v1.0/drives/d1/items/i1/permissions", {"link": {"webUrl": "https://x"}, "name": "a"}),
+        ("/v1.0/drives/d1/items/i1/permissions", {"link": {"webUrl": "https://x"}, "roles": ["read"]}),
     ],
 )
 def test_metadata_of_a_file_comes_without_what_opens_its_content(target: str, hidden: dict[str, Any]) -> None:
     listed = {"value": [hidden]} if target.endswith(("permissions", "children")) else hidden
     found = shown("Nobody's files", target, listed)
-    assert found in ({"name": "a"}, {"value": [{"name": "a"}]})
+    kept = {"link": {}, "roles": ["read"]} if "link" in hidden else {"name": "a"}
+    assert found in (kept, {"value": [kept]})
