@@ -95,10 +95,17 @@ def _first(name: Name, size: int) -> Name:
 def may_open(name: Name, method: str) -> bool:
     """Return True if the response may hold objects, and so addresses of content."""
     words = name.folded
-    if not words or words[-1] in _NO_OBJECTS or _WORKBOOK in words or method == "DELETE":
+    if not words or words[-1] in _NO_OBJECTS or method == "DELETE":
+        return False
+    if any(word == _WORKBOOK and not _is_key(name, at) for at, word in enumerate(words)):
         return False
     # What is read there is the content itself; what writes it responds with the item.
-    return words[-1] != CONTENT or method not in _READS
+    return words[-1] != CONTENT or _is_key(name, len(words) - 1) or method not in _READS
+
+
+def _is_key(name: Name, at: int) -> bool:
+    """Return True if the segment is an id or the path of a file, whatever it spells."""
+    return at in name.keys or name.folded[at - 1] == ITEMS
 
 
 def opens_any_drive(name: Name) -> bool:

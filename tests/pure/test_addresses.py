@@ -62,6 +62,11 @@ def left(rules: CompiledRuleset, target: str, body: object, method: str = "GET")
         "/v1.0/drives/d/root",
         "/v1.0/drives/d/root:/a/b.txt",
         "/v1.0/drives/d/root:/a/b.txt:",
+        "/v1.0/drives/d/root:/content",
+        "/v1.0/drives/d/root:/content:",
+        "/v1.0/drives/d/root:/workbook",
+        "/v1.0/drives/d/items/i:/a.txt",
+        "/v1.0/drives/d/items('workbook')",
         "/v1.0/drives/d/special/documents",
         "/v1.0/drives/d/items/i/listItem/driveItem",
         # The path does not say which drive it is.
@@ -86,6 +91,9 @@ def test_an_item_comes_without_the_addresses_of_its_content(target: str) -> None
         "/v1.0/drives/d/items/i/children",
         "/v1.0/drives/d/root/children",
         "/v1.0/drives/d/root:/a:/children",
+        "/v1.0/drives/d/root:/workbook:/children",
+        "/v1.0/drives/d/items/i:/a:/children",
+        "/v1.0/drives/d/bundles",
         "/v1.0/drives/d/root/delta",
         "/v1.0/drives/d/root/delta?token=latest",
         "/v1.0/drives/d/root/delta(token='1')",
@@ -108,6 +116,7 @@ def test_items_of_a_list_come_without_the_addresses_of_their_content(target: str
         ("/v1.0/drives/d/items/i?$expand=children", "children"),
         ("/v1.0/drives/d/items/i?$expand=children($select=id;$expand=children)", "children"),
         ("/v1.0/drives/d?$expand=items", "items"),
+        ("/v1.0/drives?$expand=root", "root"),
         ("/v1.0/drives/d/list/items?$expand=driveItem", "driveItem"),
         ("/v1.0/sites/s/lists/l/items?$expand=driveItem", "driveItem"),
         ("/v1.0/sites/s/lists/l/items?expand=DRIVEITEM", "driveItem"),
@@ -164,7 +173,13 @@ def test_sharing_links_come_without_their_addresses() -> None:
 @pytest.mark.parametrize("base", ["/v1.0/drives/d/items/i/", "/v1.0/drives/d/root:/a.txt:/"])
 @pytest.mark.parametrize(
     ("operation", "rule"),
-    [("preview", "no"), ("createLink", "no"), ("CREATELINK", "no"), ("createUploadSession", "up")],
+    [
+        ("preview", "no"),
+        ("createLink", "no"),
+        ("CREATELINK", "no"),
+        ("microsoft.graph.createLink()", "no"),
+        ("createUploadSession", "up"),
+    ],
 )
 def test_an_operation_whose_response_is_an_address_is_blocked(base: str, operation: str, rule: str) -> None:
     rules = compiled(f"{BLOCK}\n{NO_UPLOAD}", "allow")
