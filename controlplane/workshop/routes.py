@@ -32,6 +32,7 @@ from proxy.policy.transforms import ANYWHERE, Transforms, covers
 
 MAX_ROUTES: Final = 10_000  # routes of one rule that are evaluated
 MAX_REQUESTS: Final = 200_000  # examples of one ruleset that are evaluated: some 10 s
+_MAX_WORK: Final = 5_000_000  # examples times rules: with many rules, an evaluation takes longer
 GRAPH_ROOT: Final = "/v1.0"
 _KINDS: Final = tuple(RouteKind)
 _JSON: Final = ((b"content-type", b"application/json"),)
@@ -96,6 +97,7 @@ def routes_of(
     Without a model, only the routes that a path itself shows are tried, and a ruleset with rules about things
     has none. `root` is the root path of the service that the model describes.
     """
+    limit = min(limit, _MAX_WORK // (len(ruleset.rules) + 1))
     if model is None and needs_schemas(ruleset):
         return RoutesReport((), (), len(ruleset.rules))
     return _Examination(ruleset, model, root_segments(folded_root(root)), through_references, limit).report(
@@ -187,6 +189,7 @@ class _Examination:
         kept = tuple(each for each in rule.conditions if each.source in _SAMPLED)
         if len(kept) == len(rule.conditions):
             return self._compiled
+        self._left -= len(self._ruleset.rules)  # compiling a rule costs as much as evaluating a request
         rules = list(self._ruleset.rules)
         rules[index] = msgspec.structs.replace(rule, conditions=kept)
         changed = msgspec.structs.replace(self._ruleset, rules=tuple(rules))

@@ -22,7 +22,10 @@ UNKNOWN_PATH: Final = "the schema has nothing at this path"
 
 def rule_places(text: str, ruleset: Ruleset) -> tuple[int, ...]:
     """Return the line of each rule."""
-    document = yaml_document.parse(text)
+    return _lines_of(yaml_document.parse(text), ruleset)
+
+
+def _lines_of(document: yaml_document.Document, ruleset: Ruleset) -> tuple[int, ...]:
     return tuple(document.mark(("rules", at), at_key=False)[0] for at in range(len(ruleset.rules)))
 
 
@@ -35,15 +38,16 @@ def advice_with_routes(
         document_problem(document, ("rules", index, "conditions"), message)
         for index, message in refused_expansions(ruleset)
     ]
-    found = (*ruleset_advice(text, ruleset, now), *route_warnings(text, ruleset, model), *refused)
+    found = (*ruleset_advice(text, ruleset, now), *route_warnings(document, ruleset, model), *refused)
     return tuple(sorted(found, key=lambda one: (one.line, one.column)))
 
 
-def route_warnings(text: str, ruleset: Ruleset, model: ResourceModel | None) -> tuple[RulesetProblem, ...]:
+def route_warnings(
+    document: yaml_document.Document, ruleset: Ruleset, model: ResourceModel | None
+) -> tuple[RulesetProblem, ...]:
     """Return a warning for each rule that leaves a route open, and for each path that leads nowhere."""
     report = routes_of(ruleset, model, limit=_CHECKED)
-    document = yaml_document.parse(text)
-    lines = rule_places(text, ruleset)
+    lines = _lines_of(document, ruleset)
     problems: list[RulesetProblem] = []
     for found in report.rules:
         if found.open or found.passing:

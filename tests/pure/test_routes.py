@@ -572,3 +572,14 @@ def test_a_relation_that_never_leads_to_a_type_is_no_route_to_it() -> None:
     groups = templates(enumerated("/v1.0/groups", "GET", model=model), RouteKind.PATH)
     assert members in groups
     assert managers not in groups
+
+
+def test_a_large_ruleset_is_examined_in_part() -> None:
+    rules = "\n".join(
+        f'- {{id: r{at}, match: {{path: ["/v1.0/users/{{id}}/x{at}"]}}, verdict: block}}' for at in range(3)
+    )
+    text = "version: 1\nname: t\ndefault: allow\nrules:\n" + "\n".join(
+        f"  {each}" for each in rules.splitlines()
+    )
+    found = routes_of(parse_ruleset(text), None, limit=1)
+    assert (len(found.rules), found.skipped) == (1, 2)
