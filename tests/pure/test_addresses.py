@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from proxy.policy.canonical import canonicalise
 from proxy.policy.compile import CompiledRuleset, compile_ruleset
 from proxy.policy.filters import FilterFailed
 from proxy.policy.hidden import HiddenProperties, Naming
@@ -209,6 +210,8 @@ def test_a_block_of_uploads_hides_no_address_and_a_block_of_downloads_stops_no_u
 def test_other_responses_stay_as_they_are(target: str) -> None:
     assert decide(RULES, target).verdict == "allow"
     assert decide(RULES, target).reason == "default"
+    # It is decided as before: without a look at the request.
+    assert RULES.plan("GET", canonicalise(target)).decides_without(canonicalise(target)) is not None
 
 
 @pytest.mark.parametrize(
