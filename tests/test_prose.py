@@ -98,7 +98,7 @@ LIMITS: Final = {
     "docstring fragment": 207,
     "docstring question": 414,
     "docstring of three words": 64,
-    "comment fragment": 238,
+    "comment fragment": 237,
     "long sentence in docs": 201,
 }
 

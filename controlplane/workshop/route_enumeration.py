@@ -62,7 +62,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One way to a thing. `template` names it for people; each of the examples uses it.
+    """A way to a thing. `template` names it for people; each of the examples uses it.
 
     `place` is the property path that leads to the thing in the response, if the response is not the thing.
     `link` is a property of the response that opens the thing.

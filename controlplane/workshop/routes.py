@@ -113,7 +113,7 @@ def first_of_each_kind(routes: tuple[OpenRoute, ...]) -> tuple[OpenRoute, ...]:
 
 
 class _Examination:
-    """One ruleset against one schema. Address and time gates count as met."""
+    """A ruleset against one schema. Address and time gates count as met."""
 
     def __init__(
         self,

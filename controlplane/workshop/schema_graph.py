@@ -24,7 +24,7 @@ _MAX_COMPLEX: Final = 2  # complex properties within each other, on the way to a
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """One navigation from a type. `segments` begins with the complex properties that lead to it."""
+    """A navigation from a type. `segments` begins with the complex properties that lead to it."""
 
     segments: tuple[str, ...]
     owner: int

@@ -52,8 +52,8 @@ def digest_of(data: bytes) -> str:
 
 
 class ResourceModel:
-    """A schema as tables of words within the bytes that it was loaded from. Nothing changes after the start,
-    except two tables of types that are made when a rule needs them.
+    """A schema as tables of words within the bytes that it was loaded from. Only two tables of types are made
+    later, when a rule needs them.
 
     Types, members, roots and operations are numbers: the rows of their tables.
     -1 means that there is no such row.

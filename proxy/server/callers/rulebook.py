@@ -50,7 +50,7 @@ class Rulebook:
     loaded: bool = False
     credentials: frozenset[UpstreamCredential] = frozenset()  # of callers that may call
     stops: Stops = NOTHING_STOPPED  # of the snapshot and of the local file
-    models: Mapping[str, ResourceModel] = field(default_factory=dict)  # by digest, shared by all rulesets
+    models: Mapping[str, ResourceModel] = field(default_factory=dict)  # all rulesets share them; by digest
 
     @property
     def rule_count(self) -> int:
