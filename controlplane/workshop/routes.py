@@ -112,6 +112,11 @@ def first_of_each_kind(routes: tuple[OpenRoute, ...]) -> tuple[OpenRoute, ...]:
     return (*leading, *(each for each in routes if firsts[each.kind] is not each))
 
 
+def _with_method(template: str, method: str) -> str:
+    """Return a template that names the method, if it is another than GET."""
+    return f"{method} {template}" if method != "GET" and template.startswith("/") else template
+
+
 class _Examination:
     """A ruleset against one schema. Address and time gates count as met."""
 
@@ -233,7 +238,8 @@ class _Examination:
             if decision is None or (route.link and _hides_link(decision, route.link)):
                 continue
             if not self._is_as_strict(rule, decision, example, compiled, route.place):
-                return OpenRoute(route.kind, route.template, example, decision.verdict, decision.rule_id)
+                told = _with_method(route.template, example.method)
+                return OpenRoute(route.kind, told, example, decision.verdict, decision.rule_id)
         return None
 
     def _decided(self, example: Example, compiled: CompiledRuleset) -> Decision | None:

@@ -232,6 +232,9 @@ def _problem(word: str, name: str, resolvers: Sequence[Resolver]) -> str:
     if owner and owners:
         names = [each for resolver, type_ in owners for each in _member_names(resolver.model, type_)]
         return f"the type `{owner}` has no relation or property `{member}`" + nearest(member, names, owner)
+    siblings = list(_type_names_in(owner, resolvers)) if owner else []
+    if siblings:
+        return f"the schema has no type `{name}`" + nearest(member, siblings, owner)
     return f"the schema has no type `{owner or name}`" + nearest(owner or name, _type_names(resolvers))
 
 
@@ -251,6 +254,14 @@ def _type_names(resolvers: Sequence[Resolver]) -> Iterator[str]:
     for resolver in resolvers:
         for type_ in range(resolver.model.types):
             yield resolver.model.type_name(type_).rpartition(".")[2]
+
+
+def _type_names_in(namespace: str, resolvers: Sequence[Resolver]) -> Iterator[str]:
+    for resolver in resolvers:
+        for type_ in range(resolver.model.types):
+            place, _, short = resolver.model.type_name(type_).rpartition(".")
+            if place.lower() == namespace.lower():
+                yield short
 
 
 def _operation_names(resolvers: Sequence[Resolver]) -> Iterator[str]:

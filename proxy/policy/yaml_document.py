@@ -149,7 +149,8 @@ def parse(text: str) -> Document:
     except yaml.MarkedYAMLError as error:
         at = error.problem_mark or error.context_mark
         line, column = (at.line + 1, at.column + 1) if at is not None else (1, 1)
-        raise builder.refused((line, column), (), f"no YAML: {error.problem or error.context}") from None
+        what = f"no YAML: {error.problem or error.context}{_brace_hint(text, line, column)}"
+        raise builder.refused((line, column), (), what) from None
     except (yaml.YAMLError, UnicodeError, ValueError) as error:
         if isinstance(error, InvalidYaml):
             raise
@@ -157,6 +158,13 @@ def parse(text: str) -> Document:
     if builder.root is None:
         raise InvalidYaml([(1, 1, "document", "the document is empty")])
     return Document(builder.root, tuple(builder.problems), tuple(builder.unseen))
+
+
+def _brace_hint(text: str, line: int, column: int) -> str:
+    """Return what to do if a brace without quotes is the mistake, as in `[/v1.0/users/{id}]`."""
+    lines = text.splitlines()
+    at = lines[line - 1][column - 1 : column] if line <= len(lines) else ""
+    return ": put text that has { or } in quotes" if at in ("{", "}") else ""
 
 
 def _events(text: str) -> Iterator[Any]:

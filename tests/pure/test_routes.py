@@ -347,8 +347,8 @@ def test_conditions_of_the_rule_on_a_body_count_as_met() -> None:
   conditions: [{body: passwordProfile, exists: true}]
   verdict: block
 """)
-    assert {"/me", "/directoryObjects"} <= opened(found)
-    assert "/users" not in opened(found)
+    assert {"PATCH /me", "PATCH /directoryObjects"} <= opened(found)
+    assert "PATCH /users" not in opened(found)
 
 
 def test_a_rule_that_another_one_overrides_is_not_listed() -> None:

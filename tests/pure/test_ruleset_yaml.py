@@ -273,6 +273,7 @@ def test_ids_are_unique() -> None:
     [
         ("", "empty"),
         ("a: [", "no YAML"),
+        ("a: [/users/{id}]", "put text that has { or } in quotes"),
         ("\tx: 1", "no YAML"),
         ("a: 1\n---\nb: 2", "one document"),
         ("[" * 100, "nested deeper"),

@@ -307,6 +307,11 @@ def test_a_ruleset_without_its_schema_lets_nothing_past_its_blocks(word: str) ->
             "the schema has no type `grup`, did you mean `group`?",
         ),
         ("{resource: [other.message]}", ("resource", 0), "the schema has no type `other`"),
+        (
+            "{resource: [sample.mail.massage]}",
+            ("resource", 0),
+            "the schema has no type `sample.mail.massage`, did you mean `sample.mail.message`?",
+        ),
         ("{operation: [sent]}", ("operation", 0), "the schema has no operation `sent`, did you mean `send`?"),
         ("{pack: [mail]}", ("pack", 0), "no pack `mail`: the service of this schema has no packs"),
     ],
