@@ -272,7 +272,7 @@ class Plan:
 
     def decides_without(self, target: Target) -> Decision | None:
         """Return the verdict if it is known without a look at the request, its query included."""
-        return None if self._may_imply(target) else self.constant
+        return None if self.constant is None or self._may_imply(target) else self.constant
 
     def looks_at_query(self, target: Target) -> bool:
         """Return True if the query may imply requests that a rule refuses or filters."""
