@@ -206,14 +206,14 @@ class RuleFinder:
         # Without a rule that blocks or filters, no implied request makes a difference.
         self._all_pass = default.verdict == "allow" and not tree.root.strictness and not of_things
 
-    def shape(self, plain: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the path with one word for all ids and other segments without a rule."""
-        word = self._word_of if self._of_things else self._words.get
-        return tuple([word(segment) or ("$/" if segment[:1] == "$" else "/") for segment in plain])
+    @property
+    def word(self) -> Callable[[str], str | None]:
+        """The function that returns a segment if a rule or a schema has this name, and None if not."""
+        return self._word_of if self._of_things else self._words.get
 
     def known(self, words: tuple[str, ...]) -> tuple[str, ...]:
         """Return the words that follow a path, with one word for all that have no rule."""
-        word = self._word_of if self._of_things else self._words.get
+        word = self.word
         return tuple([each if each in _ANY_SEGMENTS else word(each) or "/" for each in words])
 
     def _word_of(self, segment: str) -> str | None:
@@ -720,6 +720,7 @@ class CompiledRuleset:
     def __init__(self, rule_count: int, rules: RuleFinder) -> None:
         self.rule_count = rule_count
         self.rules = rules
+        self._word = rules.word
         self._plans_by_shape: dict[str, dict[tuple[str, ...], Plan | None]] = {}
         self._plans_by_path: dict[str, dict[str, Plan]] = {}
 
@@ -731,8 +732,9 @@ class CompiledRuleset:
         plain = target.plain
         if plain is None:
             return self._plan_by_path(method, target, target.cache_key)
-        # No segment or rule's word has a slash.
-        shape = self.rules.shape(plain)
+        # Ids and whatever no rule knows are all the same to the rules. No segment or rule's word has a slash.
+        word = self._word
+        shape = tuple([word(segment) or ("$/" if segment[:1] == "$" else "/") for segment in plain])
         plan = self._plans_by_shape.get(method, _NO_PLANS).get(shape, _UNKNOWN)
         if plan is _UNKNOWN:
             plan = self._plan_of_shape(method, shape)

@@ -250,7 +250,8 @@ class Plan:
                 for method in _overriding_methods(request):
                     other = self._override_plan(method, request)._evaluate_as_written(request)
                     decision = _strictest(decision, other)
-        if decision.verdict != "block" and self._may_imply(request.target):
+        implied = self._implied
+        if implied is not None and implied.may_imply(request.target) and decision.verdict != "block":
             decision = self._strictest_with_implied(decision, request)
         for lane in self._foreseen:
             foreseen = lane.evaluate(request)
