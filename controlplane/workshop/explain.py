@@ -569,7 +569,7 @@ def _asked(part: Part) -> str:
     if isinstance(part, TimeGate):
         return f"{', '.join(part.days)} from {part.start} to {part.end} {part.timezone}"
     if isinstance(part, Until):
-        return moment_text(part.end)
+        return f"a moment before {moment_text(part.end)}"
     if isinstance(part, BodyOnly):
         return f"{'a member' if part.wants_another else 'no member'} but {', '.join(part.names)}"
     return " and ".join(f"{test.operator} {_operand(test.operand)}" for test in part.tests)

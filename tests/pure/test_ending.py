@@ -154,7 +154,10 @@ def test_explain_says_that_a_rule_ended() -> None:
     ((attempt,),) = [account.attempts for account in Explainer(parsed(grant())).explain(sample).accounts]
     (finding,) = attempt.findings
     assert (finding.part, finding.held) == ("until", "no")
-    assert (finding.asked, finding.found) == ("2027-01-31T00:00:00Z", ("2027-01-31T00:01:00Z",))
+    assert (finding.asked, finding.found) == (
+        "a moment before 2027-01-31T00:00:00Z",
+        ("2027-01-31T00:01:00Z",),
+    )
 
 
 def test_a_case_says_its_time_or_proves_nothing() -> None:
