@@ -732,7 +732,7 @@ class CompiledRuleset:
         plain = target.plain
         if plain is None:
             return self._plan_by_path(method, target, target.cache_key)
-        # Ids and whatever no rule knows are all the same to the rules. No segment or rule's word has a slash.
+        # Ids and words of no rule are all the same to the rules. No segment or rule's word has a slash.
         word = self._word
         shape = tuple([word(segment) or ("$/" if segment[:1] == "$" else "/") for segment in plain])
         plan = self._plans_by_shape.get(method, _NO_PLANS).get(shape, _UNKNOWN)
