@@ -403,7 +403,10 @@ def _decided_alone(
 
 def _effect_on_request(implied: Implied, way: Way, alone: Decision) -> Decision | None:
     verdict, transforms = alone.verdict, None
-    if verdict == "block" and implied.effect is Effect.HIDES:
+    if implied.effect is Effect.PROBE:
+        if verdict != "block" or alone.reason != "hiddenProperty":
+            return None
+    elif verdict == "block" and implied.effect is Effect.HIDES:
         verdict, transforms = "filter", EVERYTHING.at(implied.place)
     elif implied.effect is Effect.ADDRESSES:
         if verdict in ("block", "filter"):

@@ -197,6 +197,9 @@ def _has_other_properties(body: bytes, start: int) -> bool:
 
 
 def compile_filter(transforms: Transforms) -> CompiledFilter:
+    """Return the filter for transforms by path. Raises ValueError for those of types."""
+    if transforms.typed:
+        raise ValueError("transforms of types need the filter of typed_filter.py")
     return CompiledFilter(transforms)
 
 

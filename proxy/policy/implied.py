@@ -137,6 +137,7 @@ class Effect(Enum):
     HIDES = "hides at the place of the response, as a block does"
     NOTHING = "nothing comes back"
     CANNOT = "nobody can filter what is pushed elsewhere or transformed"
+    PROBE = "only a query guard counts"
     ADDRESSES = "hides the addresses that need no token"
 
 
@@ -351,6 +352,22 @@ def _named(target: Target, words: Set[str]) -> Iterator[Implied]:
                     _EFFECT_OF_NAMING.get(option, Effect.NOTHING),
                     scope=Scope.SPELLED_OUT,
                 )
+                for end in range(1, len(path)):
+                    yield _probe(target, f"${option}", path[:end], path[end:])
+
+
+def _probe(target: Target, cause: str, relation: tuple[str, ...], rest: tuple[str, ...]) -> Implied:
+    """Return a read of a relation that names the rest of a path, for the query guards of its filters."""
+    return _implied_below(
+        target,
+        cause,
+        ("GET",),
+        (((relation,)),),
+        "",
+        Effect.PROBE,
+        scope=Scope.RULES,
+        options={"select": ("/".join(rest),)},
+    )
 
 
 def _paths_in(option: str, text: str, words: Set[str]) -> list[tuple[str, ...]]:

@@ -690,3 +690,44 @@ class TestThings:
             assert decide(rules, "/v1.0/groups", "POST", headers=JSON, body=body).verdict == "block"
         owners = b'{"memberOf@odata.bind": ["x"]}'
         assert decide(rules, "/v1.0/users/u", "PATCH", headers=JSON, body=owners).verdict == "allow"
+
+
+class TestProbes:
+    """A query may not ask for a hidden property through a relation."""
+
+    USERS = """
+- {id: users, match: {resource: [user]}, verdict: filter, guard_queries: %s,
+   transforms: {allow_properties: [id, displayName, manager]}}
+- {id: groups, match: {resource: [group]}, verdict: allow}
+"""
+
+    @pytest.mark.parametrize(
+        ("target", "expected"),
+        [
+            ("/v1.0/groups?$filter=members/any(m:m/mobilePhone eq '5')", "block"),
+            ("/v1.0/groups?$orderby=members/mobilePhone", "block"),
+            ("/v1.0/groups?$filter=members/any(m:m/id eq '5')", "allow"),
+            ("/v1.0/groups?$filter=members/$count gt 5", "allow"),
+            ("/v1.0/users?$filter=manager/mobilePhone eq '5'", "block"),
+            ("/v1.0/users?$filter=manager/id eq '5'", "filter"),
+        ],
+    )
+    def test_of_a_type(self, target: str, expected: str) -> None:
+        rules = things(self.USERS % "true", "block")
+        assert decide(rules, target.replace(" ", "%20")).verdict == expected
+
+    def test_without_a_guard_no_query_is_refused(self) -> None:
+        rules = things(self.USERS % "false", "block")
+        target = "/v1.0/groups?$filter=members/any(m:m/mobilePhone%20eq%20'5')"
+        assert decide(rules, target).verdict == "allow"
+
+    def test_of_a_path(self) -> None:
+        rules = compiled(
+            """
+- {id: users, match: {path: ["/v1.0/users"]}, verdict: allow}
+- {id: managers, match: {path: ["/v1.0/users/{id}/manager"]}, verdict: filter, guard_queries: true,
+   transforms: {allow_properties: [id]}}
+"""
+        )
+        assert verdict(rules, "/v1.0/users?$filter=manager/mail%20eq%20'x'") == "block"
+        assert verdict(rules, "/v1.0/users?$filter=manager/id%20eq%20'x'") == "allow"
