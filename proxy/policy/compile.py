@@ -443,7 +443,9 @@ class RuleFinder:
         found: list[Candidate] = []
         for each in self.things.findings(reading.names, certain_only=certain_only):
             entry = self._of_things[each.index]
-            found.append(Candidate(entry, each.held, _step_of(entry.compiled, each)))
+            asks_for_none = each.transforms is not None and _asks_for_no_item(entry.compiled, method)
+            step = entry.compiled.blocking if asks_for_none else _step_of(entry.compiled, each)
+            found.append(Candidate(entry, each.held, step))
         return found
 
     def candidates_of_name(self, name: Name, method: str) -> list[Candidate]:

@@ -685,9 +685,6 @@ def _transform_contradictions(where: _Where, rule: dict[str, Any]) -> _Found:
 def _item_contradictions(where: _Where, rule: dict[str, Any], items: object) -> _Found:
     if items is None:
         yield where, "`items` needs `keep`, a list of conditions"
-    match = rule.get("match")
-    if isinstance(match, dict) and "path" not in match:
-        yield where, "`items` stands in a rule with `path`: name the paths of the lists"
     keep = items.get("keep") if isinstance(items, dict) else None
     for at, condition in enumerate(keep if isinstance(keep, list) else ()):
         if not isinstance(condition, dict):

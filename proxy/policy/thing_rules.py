@@ -377,6 +377,8 @@ class ThingRules:
         if allowed or not certain_only:
             named = path.certain and ends_with_named(things, path)
             typed = typed_transforms(transforms, things, path.end_type, named=named)
+            if not typed.keep and not typed.typed:
+                return  # items of other objects
             found.append(Finding(rule.index, RULE, YES if allowed else INDETERMINATE, typed))
 
 
@@ -399,8 +401,12 @@ def _leads_to_part(part: Part, path: ReachedPath) -> bool:
 
 def typed_transforms(transforms: Transforms, things: Things, root: int, *, named: bool) -> Transforms:
     """Return the transforms of a rule as they apply to a response whose objects have the type `root`."""
-    typed = TypedTransforms(things, root, named, transforms.strip, transforms.allow)
-    return replace(transforms, strip=(), allow=None, typed=(typed,))
+    typed: tuple[TypedTransforms, ...] = ()
+    if transforms.strip or transforms.allow is not None:
+        typed = (TypedTransforms(things, root, named, transforms.strip, transforms.allow),)
+    # A response with objects of other types keeps them all.
+    of_things = named or root < 0 or root in things.types or root in things.bases
+    return replace(transforms, strip=(), allow=None, typed=typed, keep=transforms.keep if of_things else ())
 
 
 def _tells_more(path: ReachedPath, other: ReachedPath) -> bool:

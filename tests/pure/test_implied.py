@@ -731,3 +731,43 @@ class TestProbes:
         )
         assert verdict(rules, "/v1.0/users?$filter=manager/mail%20eq%20'x'") == "block"
         assert verdict(rules, "/v1.0/users?$filter=manager/id%20eq%20'x'") == "allow"
+
+
+class TestItemsOfThings:
+    """A rule about a type may keep items of its lists, on every route to them."""
+
+    RULES = """
+- {id: guests, match: {resource: [user, group.members]}, verdict: filter,
+   transforms: {items: {keep: [{property: userType, equals: Guest}]}}}
+- {id: others, match: {resource: [group, message]}, verdict: allow}
+"""
+    BODY = b'{"value":[{"id":"1","userType":"Guest"},{"id":"2","userType":"Member"},{"id":"3"}]}'
+
+    @pytest.mark.parametrize("target", ["/v1.0/users", "/v1.0/users/delta", "/v1.0/groups/g/members"])
+    def test_only_items_that_qualify_stay(self, target: str) -> None:
+        decision = decide(things(self.RULES, "block"), target)
+        assert decision.transforms is not None
+        filtered = filter_of(decision.transforms).apply(self.BODY)
+        assert filtered.body == b'{"value":[{"id":"1","userType":"Guest"}]}'
+
+    def test_lists_of_other_types_stay_whole(self) -> None:
+        assert decide(things(self.RULES, "block"), "/v1.0/groups").verdict == "allow"
+
+    def test_what_is_expanded_is_kept_at_its_place(self) -> None:
+        decision = decide(things(self.RULES, "block"), "/v1.0/groups?$expand=members")
+        assert decision.transforms is not None
+        body = b'{"value":[{"id":"g","members":[{"userType":"Guest"},{"userType":"Member"}]}]}'
+        kept = b'{"value":[{"id":"g","members":[{"userType":"Guest"}]}]}'
+        assert filter_of(decision.transforms).apply(body).body == kept
+
+    @pytest.mark.parametrize(
+        ("method", "target"),
+        [
+            ("GET", "/v1.0/users/$count"),
+            ("GET", "/v1.0/groups/g/members/$ref"),
+            ("GET", "/v1.0/users/u/mobilePhone"),
+            ("HEAD", "/v1.0/users/u"),
+        ],
+    )
+    def test_what_would_reveal_the_others_is_blocked(self, method: str, target: str) -> None:
+        assert decide(things(self.RULES, "block"), target, method).verdict == "block"

@@ -483,14 +483,6 @@ def test_what_is_wrong_is_named_with_its_place(items: str, where: str, message: 
     assert found[0].line == 8
 
 
-def test_a_rule_about_things_keeps_no_items() -> None:
-    with pytest.raises(InvalidRuleset) as raised:
-        parsed(RULES.replace('path: ["/v1.0/users", "/v1.0/users/{id}"]', "resource: [user]"))
-    (problem,) = raised.value.problems
-    assert (problem.line, problem.where) == (8, "rules[0].transforms.items")
-    assert "stands in a rule with `path`" in problem.message
-
-
 def test_cases_and_explain_evaluate_a_response() -> None:
     cases = """
 cases:
