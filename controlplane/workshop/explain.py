@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 
 from proxy.policy.batch import envelope_decision, is_batch
 from proxy.policy.body_members import listed_members, other_members
+from proxy.policy.candidates import counts_for
 from proxy.policy.canonical import (
     SLASH,
     UNTAKEN,
@@ -26,15 +27,7 @@ from proxy.policy.canonical import (
     canonicalise,
     option_name,
 )
-from proxy.policy.compile import (
-    Candidate,
-    Part,
-    asks_as_taken,
-    counts_for,
-    importance_of,
-    parameter_conditions,
-    parts_asked,
-)
+from proxy.policy.compiled_rule import Candidate, Part, asks_as_taken, parameter_conditions, parts_asked
 from proxy.policy.conditions import INDETERMINATE, NO, YES, field_values
 from proxy.policy.decision import Decision, ImpliedDecision, Importance, Plan, blocked_by_path
 from proxy.policy.ending import moment_text
@@ -43,6 +36,7 @@ from proxy.policy.filters import Filtered, FilterFailed
 from proxy.policy.items import ItemNotFound
 from proxy.policy.plain_responses import NamesHidden, media_type, without_hidden
 from proxy.policy.redirects import ELSEWHERE, is_redirect, leads_elsewhere
+from proxy.policy.rule_finder import importance_of
 from proxy.policy.ruleset import BodyOnly, Condition, IpGate, Rule, Ruleset, TimeGate, Until
 from proxy.policy.scalars import Written
 from proxy.policy.schemas import NO_SCHEMAS, Schemas

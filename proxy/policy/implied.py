@@ -16,6 +16,7 @@ from urllib.parse import quote
 from proxy.policy.canonical import (
     ANY_KEY,
     ANY_NAME,
+    MalformedTarget,
     Name,
     Reading,
     Target,
@@ -36,6 +37,7 @@ from proxy.policy.odata import NO_ALIASES, fold, meanings_of
 from proxy.policy.query_paths import Named, Unresolved
 
 MAX_IMPLIED: Final = 300  # evaluations of implied requests for one request
+MAX_NAMES: Final = 4096  # that all readings of one implied request have
 MAX_MEMBERS: Final = 400  # members of a body that name relations
 _MAX_DEPTH: Final = 8  # objects within one another in a body
 
@@ -149,6 +151,7 @@ class Scope(Enum):
 
     ALL = "every rule, and the default"
     RULES = "every rule, since only an unlikely reader finds the request"
+    PROBED = "every rule, for the query guards among them"
     SPELLED_OUT = "rules that spell out what is named"
     OPENED = "rules that allow it, and those that spell it out"
 
@@ -305,7 +308,11 @@ def _below(target: Target, suffix: Suffix, options: Mapping[str, tuple[str, ...]
 
 
 def readings_below(readings: Iterable[Reading], suffix: Suffix) -> tuple[Reading, ...]:
-    """Return the readings of an address with the segments that follow it."""
+    """Return the readings of an address with the segments that follow it. Raises MalformedTarget for more
+    names than MAX_NAMES."""
+    readings = tuple(readings)
+    if sum([len(reading.names) for reading in readings]) * len(suffix.names) > MAX_NAMES:
+        raise MalformedTarget("what it implies has too many names")
     return tuple(
         [
             Reading(
@@ -365,7 +372,7 @@ def _probe(target: Target, cause: str, relation: tuple[str, ...], rest: tuple[st
         (((relation,)),),
         "",
         Effect.PROBE,
-        scope=Scope.RULES,
+        scope=Scope.PROBED,
         options={"select": ("/".join(rest),)},
     )
 

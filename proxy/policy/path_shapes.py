@@ -7,9 +7,10 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from proxy.policy.canonical import UNTAKEN, Name, Target
-from proxy.policy.compile import importance_of
+from proxy.policy.known_names import RESOURCES
 from proxy.policy.odata import fold
 from proxy.policy.paths import MAX_PATTERN_SEGMENTS, InvalidPattern, parse_pattern
+from proxy.policy.rule_finder import importance_of
 
 # Collections of Graph whose members are named by a key: the segment after one is no resource's name, unless
 # it is one of a function's, an action's or a type's.
@@ -37,6 +38,7 @@ _NAME: Final = re.compile(r"\$?[A-Za-z][A-Za-z0-9]*")  # of a resource, function
 _FUNCTION: Final = re.compile(
     r"delta|recent|sharedWithMe|root|me|(?:get|find|filter|search|retrieve|check|validate|verify|is|has|list|export)[A-Z]\w*"
 )
+_KNOWN_RESOURCES: Final = frozenset([fold(name) for name in RESOURCES])
 _ALWAYS_WORDS: Final = 2  # segments
 _LONG: Final = 16  # characters; a name as long as that has few digits in it
 _MANY_DIGITS: Final = 3
@@ -136,7 +138,7 @@ def _is_id(before: str | None, word: str, method: str, *, last: bool) -> bool:
     """Whether the segment after `before` is one of many; a single one after a collection may still be."""
     if word.startswith("$") or fold(word).startswith("microsoft.graph."):
         return False
-    if looks_like_id(word):
+    if looks_like_id(word) and fold(word) not in _KNOWN_RESOURCES:  # a name has no case
         return True
     if before is None or fold(before) not in COLLECTIONS or _FUNCTION.fullmatch(word):
         return False

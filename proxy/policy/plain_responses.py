@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 from proxy.config.given_text import without_mark
 from proxy.policy.bounded_memo import BoundedMemo, WhenFull
+from proxy.policy.candidates import SINGLETONS
 from proxy.policy.canonical import Target
-from proxy.policy.compile import SINGLETONS
 from proxy.policy.filters import CompiledFilter, Filtered, FilterFailed, PlainValues
 from proxy.policy.hidden import HiddenProperties, Naming
 from proxy.policy.items import ItemNotFound

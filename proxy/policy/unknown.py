@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
 from proxy.policy.canonical import Target, option_name
-from proxy.policy.compile import CompiledRuleset, Part, compile_part, compile_ruleset
+from proxy.policy.compile import CompiledRuleset, compile_ruleset
+from proxy.policy.compiled_rule import Part, compile_part
 from proxy.policy.conditions import INDETERMINATE, NO, YES, Check, when_missing
 from proxy.policy.facts import RequestFacts, ResponseFacts
 from proxy.policy.redaction import MASK

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from proxy.policy.canonical import canonicalise
-from proxy.policy.compile import Part, compile_in_slices, compile_ruleset
+from proxy.policy.compile import compile_in_slices, compile_ruleset
+from proxy.policy.compiled_rule import Part
 from proxy.policy.conditions import NO, Check
 from proxy.policy.decision import Plan, RequestFacts
 from proxy.policy.ruleset import Comparison, Condition, IpGate, Match, Operator, Rule, Ruleset, TimeGate

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from proxy.policy.canonical import MalformedTarget, canonicalise
-from proxy.policy.compile import Part, compile_part, compile_ruleset
+from proxy.policy.compile import compile_ruleset
+from proxy.policy.compiled_rule import Part, compile_part
 from proxy.policy.conditions import Check
 from proxy.policy.decision import Decision, MalformedBody
 from proxy.policy.facts import Looks, RequestFacts, ResponseFacts

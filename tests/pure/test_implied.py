@@ -771,3 +771,20 @@ class TestItemsOfThings:
     )
     def test_what_would_reveal_the_others_is_blocked(self, method: str, target: str) -> None:
         assert decide(things(self.RULES, "block"), target, method).verdict == "block"
+
+
+def test_an_implied_request_without_options_implies_no_other() -> None:
+    """A path with many readings, of which each may open content, held the loop for minutes."""
+    rules = compiled(
+        """
+- {id: files, match: {path: ["/v1.0/groups/{id}/{id2}"]}, verdict: filter,
+   transforms: {allow_properties: [id, manager.id]}, guard_queries: true}
+- {id: no, match: {path: ["/v1.0/users/{id}/{id2}/content"]}, verdict: block}
+- {id: all, match: {path: ["/v1.0/**"]}, verdict: allow}
+"""
+    )
+    target = (
+        "/V1.0/x/%2E%2e/GROUps/%2e/%39e0%2df/%2561d%2561@%2563on/;a/../%4d%41IL%EF%BC%8F%2541A=%2fMeSS%5c"
+    )
+    assert len(canonicalise(target).readings) > 8
+    assert decide(rules, target).verdict in ("allow", "filter", "block")

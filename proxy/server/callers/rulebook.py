@@ -8,7 +8,8 @@ import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from proxy.policy.compile import CompiledRuleset, Entry, compile_in_slices
+from proxy.policy.compile import CompiledRuleset, compile_in_slices
+from proxy.policy.compiled_rule import Entry
 from proxy.policy.paths import Node, take_apart
 from proxy.policy.resource_model import ResourceModel
 from proxy.policy.ruleset import Ruleset

@@ -1,0 +1,211 @@
+"""One rule of a ruleset as matchers: what it asks, and what it decides under one of its patterns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from proxy.policy.body_members import body_only_check
+from proxy.policy.canonical import ANY_KEY, Name
+from proxy.policy.conditions import (
+    INDETERMINATE,
+    NO,
+    YES,
+    Check,
+    ValuesTest,
+    compile_check,
+    compile_values_test,
+    for_an_allow,
+    for_the_log,
+)
+from proxy.policy.decision import Decision, Step
+from proxy.policy.ending import ending_check
+from proxy.policy.gates import ip_check, time_check
+from proxy.policy.hidden import HiddenProperties
+from proxy.policy.operations import operation_at
+from proxy.policy.paths import Pattern
+from proxy.policy.queries import QueryGuard
+from proxy.policy.ruleset import (
+    BodyOnly,
+    Condition,
+    IpGate,
+    Rule,
+    TimeGate,
+    Until,
+)
+
+Part = Until | IpGate | TimeGate | BodyOnly | Condition
+_OF_THE_RESPONSE: Final = frozenset(("status", "response_header", "property"))
+CheckOf = Callable[[Part], Check]
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledRule:
+    index: int
+    rule: Rule
+    methods: frozenset[str]
+    parameter_tests: tuple[tuple[str, ValuesTest], ...]
+    step: Step
+    blocking: Step  # for a path that names what the rule hides
+    probing: Step | None  # for one below its own that queries may follow: blocks those that probe
+    hidden: HiddenProperties | None
+    on_response: bool
+    reads_body: bool
+
+    def concerns(self, method: str) -> bool:
+        return not self.methods or method in self.methods
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A rule under one of its patterns."""
+
+    compiled: CompiledRule
+    pattern: Pattern
+    keys: tuple[int, ...]  # where the pattern takes any key
+
+    def path_holds(self, name: Name, method: str) -> int:
+        """An operation in a key's place is perhaps a key: that is enough to block, and not to allow."""
+        if name.relations and any(at in name.relations for at in self.keys):
+            return NO
+        held = self.parameters_hold(name)
+        if held == YES and self.operation(name, method) is not None:
+            return INDETERMINATE
+        return held
+
+    def operation(self, name: Name, method: str) -> str | None:
+        return operation_at(self.keys, name.folded, name.keys, method) if self.keys else None
+
+    def parameters_hold(self, name: Name) -> int:
+        if not self.compiled.parameter_tests:
+            return YES
+        least = YES
+        for parameter, test in self.compiled.parameter_tests:
+            values = self.values(parameter, name)
+            least = min(least, INDETERMINATE if values == _ANY else test(values))
+        return least
+
+    def values(self, parameter: str, name: Name) -> tuple[str, ...]:
+        for known, at in self.pattern.parameters:
+            if known == parameter:
+                value = name.exact[at]
+                return () if value is None else (value,)
+        return ()
+
+
+@dataclass(slots=True)
+class Candidate:
+    """A rule for one name of the path, and which of its steps: where that names what it hides, it blocks."""
+
+    entry: Entry
+    held: int
+    step: Step
+
+    @property
+    def hides(self) -> bool:
+        return self.step is self.entry.compiled.blocking
+
+    @property
+    def probed(self) -> bool:
+        """Whether it concerns a query only that probes."""
+        return self.step is self.entry.compiled.probing
+
+    @property
+    def order(self) -> tuple[int, bool]:
+        return self.entry.compiled.index, not self.hides
+
+
+NO_PATTERN: Final = Pattern((), (), False)
+_ANY: Final = (ANY_KEY,)
+
+
+# How strict a rule may be with requests that others imply.
+_SHOWS_LESS: Final = 1
+REFUSES: Final = 2  # writes too
+
+
+def strictness_of(rule: Rule) -> int:
+    if rule.verdict == "block" and rule.when == "request":
+        return REFUSES
+    return _SHOWS_LESS if rule.verdict in ("block", "filter") else 0
+
+
+def compile_rule(index: int, rule: Rule, check_of: CheckOf) -> CompiledRule:
+    checks = tuple([_check_of_rule(rule, part, check_of) for part in parts_asked(rule)])
+    methods = {method.upper() for method in rule.match.methods}
+    if "GET" in methods:
+        methods.add("HEAD")  # the same request without the body of its response, RFC 9110 §9.3.2
+    on_response = rule.when == "response"
+    transforms = rule.transforms if rule.verdict == "filter" else None
+    decision = Decision(rule.verdict, rule.id, (), transforms, "responseRule" if on_response else "rule")
+    blocking = Decision("block", rule.id, reason="hiddenProperty")
+    guard = QueryGuard(transforms) if rule.guard_queries and transforms is not None else None
+    reads_body = rule.body_only is not None or any(
+        condition.source == "body" for condition in rule.conditions
+    )
+    reads_response = any(condition.source == "property" for condition in rule.conditions)
+    asks = any(condition.source in _OF_THE_RESPONSE for condition in rule.conditions)
+    return CompiledRule(
+        index=index,
+        rule=rule,
+        methods=frozenset(methods),
+        parameter_tests=tuple(
+            (condition.name, compile_values_test(condition)) for condition in parameter_conditions(rule)
+        ),
+        step=Step(checks, decision, guard, reads_body, reads_response, asks),
+        blocking=Step(checks, blocking, None, reads_body, reads_response, asks),
+        probing=None
+        if guard is None
+        else Step((*checks, _probe_check(guard)), blocking, None, reads_body, reads_response, asks),
+        hidden=None if transforms is None else HiddenProperties(transforms),
+        on_response=on_response,
+        reads_body=reads_body,
+    )
+
+
+def _check_of_rule(rule: Rule, part: Part, check_of: CheckOf) -> Check:
+    check = check_of(part)
+    if rule.verdict == "log_only" and isinstance(part, BodyOnly):
+        return for_the_log(check, of_response=False)
+    if rule.verdict == "log_only" and isinstance(part, Condition) and part.source in ("body", "property"):
+        return for_the_log(check, of_response=part.source == "property")
+    if isinstance(part, Condition) and asks_as_taken(rule, part):
+        return for_an_allow(check, part.name)
+    return check
+
+
+def asks_as_taken(rule: Rule, part: Part) -> bool:
+    """Whether the part looks at the query as the upstream reads it, and at no other reading."""
+    return rule.verdict == "allow" and isinstance(part, Condition) and part.source == "query"
+
+
+def parameter_conditions(rule: Rule) -> list[Condition]:
+    return [condition for condition in rule.conditions if condition.source == "param"]
+
+
+def parts_asked(rule: Rule) -> list[Part]:
+    """What a rule asks beyond methods, paths and parameters, in the order of its step's checks."""
+    # Conditions on bodies last: what is cheaper to ask may spare the parsing.
+    conditions = [condition for condition in rule.conditions if condition.source != "param"]
+    conditions.sort(key=lambda condition: condition.source in ("body", "property"))
+    gates = [gate for gate in (rule.until, rule.ip, rule.time) if gate is not None]
+    if rule.body_only is None:
+        return [*gates, *conditions]
+    return [*gates, *conditions, BodyOnly(rule.body_only, rule.verdict == "block")]
+
+
+def compile_part(part: Part) -> Check:
+    if isinstance(part, IpGate):
+        return ip_check(part)
+    if isinstance(part, TimeGate):
+        return time_check(part)
+    if isinstance(part, Until):
+        return ending_check(part)
+    if isinstance(part, BodyOnly):
+        return body_only_check(part)
+    return compile_check(part)
+
+
+def _probe_check(guard: QueryGuard) -> Check:
+    return lambda request, response: YES if guard.is_probed_by(request.target) else NO
