@@ -33,6 +33,7 @@ from proxy.policy.decision import Decision, ImpliedDecision, Importance, Plan, b
 from proxy.policy.ending import moment_text
 from proxy.policy.facts import Composite, MalformedBody, RequestFacts, ResponseFacts, property_path
 from proxy.policy.filters import Filtered, FilterFailed
+from proxy.policy.implied import Scope
 from proxy.policy.items import ItemNotFound
 from proxy.policy.plain_responses import NamesHidden, media_type, without_hidden
 from proxy.policy.redirects import ELSEWHERE, is_redirect, leads_elsewhere
@@ -400,7 +401,14 @@ def _implied_accounts(plan: Plan, request: PartlyKnownRequest) -> tuple[ImpliedA
 
 def _implied(plan: Plan, request: RequestFacts) -> tuple[ImpliedAccount, ...]:
     try:
-        return tuple([_implied_account(each) for each in plan.implied_decisions(request)])
+        return tuple(
+            [
+                _implied_account(each)
+                for each in plan.implied_decisions(request)
+                # No default applies to a name, so nothing is decided about most of them.
+                if each.implied.scope is Scope.ALL or each.alone.reason != "default"
+            ]
+        )
     except MalformedTarget:
         return ()
 
