@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 from urllib.parse import quote, unquote
 
 from proxy.policy import json_text
-from proxy.policy.canonical import MAX_LIGATURES, Target
+from proxy.policy.canonical import MAX_LIGATURES, TARGET_CHARS, Target
 from proxy.policy.decision import Decision
 from proxy.policy.odata import ligatures
 from proxy.policy.origins import parse_address
@@ -45,8 +45,6 @@ _VERSION: Final = re.compile(r"v[0-9]+(\.[0-9]+)?|beta|edge|canary|stagingv1\.0|
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 _MAX_DECODINGS: Final = 8
-# What may stand in a target; the rest is percent-encoded as a client would that sends it alone.
-_TARGET_CHARS: Final = "%/?:@!$&'()*+,;=-._~[]"
 _STANDARD_BASE64: Final = bytes.maketrans(b"-_", b"+/")
 _BETWEEN_BASE64: Final = b" \t\r\n"  # many decoders pass over blanks
 
@@ -466,7 +464,7 @@ def _first_segment(path: str) -> str:
 
 
 def _target(url: str, version: str) -> str:
-    return f"/{version}/" + quote(url.removeprefix("/"), safe=_TARGET_CHARS)
+    return f"/{version}/" + quote(url.removeprefix("/"), safe=TARGET_CHARS)
 
 
 def _printable(name: str) -> str:

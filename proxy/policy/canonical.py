@@ -49,6 +49,8 @@ from proxy.policy.odata import (
 )
 
 MAX_DECODINGS: Final = 4
+# What may stand in a target; the rest is percent-encoded as a client would that sends it alone.
+TARGET_CHARS: Final = "%/?:@!$&'()*+,;=-._~[]"
 MAX_SEGMENTS: Final = 256
 MAX_READINGS: Final = 64
 MAX_ODD_PATH: Final = 8192  # a path that needs more than splitting costs work per character and reading

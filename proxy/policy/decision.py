@@ -364,7 +364,7 @@ def _unseen(response_lanes: Sequence[Lane]) -> Iterator[Lane]:
     """Return response rules for a response that is not seen: conditions on it are indeterminate."""
     for lane in response_lanes:
         steps = [
-            replace(step, checks=(_indeterminate,)) if step.asks_response else step
+            replace(step, checks=(indeterminate,)) if step.asks_response else step
             for step in lane.steps
             if step.decision.verdict != "log_only"
         ]
@@ -372,7 +372,7 @@ def _unseen(response_lanes: Sequence[Lane]) -> Iterator[Lane]:
             yield Lane(lane.importance, tuple(steps), NOTHING)
 
 
-def _indeterminate(request: object, response: object) -> int:
+def indeterminate(request: object, response: object) -> int:
     return INDETERMINATE
 
 

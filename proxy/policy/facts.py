@@ -94,12 +94,16 @@ class RequestFacts:
         target = self.target.as_taken
         if target is self.target:
             return self
-        return RequestFacts(self.method, target, self.headers, self.client_ip, self.now)
+        return self.without_body(self.method, target)
+
+    def without_body(self, method: str, target: Target) -> RequestFacts:
+        """Return the facts of another request that the same client sends at the same moment."""
+        return RequestFacts(method, target, self.headers, self.client_ip, self.now, None, self._looks)
 
     def implied(self, method: str, target: Target, document: object = None) -> RequestFacts:
         """Return the facts of a request that this one implies, as if the same client had sent it alone.
         `document` is its body."""
-        other = RequestFacts(method, target, self.headers, self.client_ip, self.now, None, self._looks)
+        other = self.without_body(method, target)
         if document is not None:
             other.take_document(document)
         return other

@@ -16,6 +16,7 @@ from urllib.parse import quote
 from proxy.policy.canonical import (
     ANY_KEY,
     ANY_NAME,
+    TARGET_CHARS,
     MalformedTarget,
     Name,
     Reading,
@@ -53,7 +54,6 @@ _WORD: Final = re.compile(r"[^\W\d]\w*")
 _NAMING: Final = ("select", "filter", "orderby", "apply", "compute")
 _LONGEST_ADDRESS: Final = 8192
 _HOST: Final = re.compile(r"[/\\]{2}|[A-Za-z][\w+.-]*:[/\\]")  # or a scheme before it
-_TARGET_CHARS: Final = "%/?:@!$&'()*+,;=-._~[]"
 
 
 class Searched(NamedTuple):
@@ -599,7 +599,7 @@ def _address(resource: str, target: Target) -> str:
     if len(text) > _LONGEST_ADDRESS:
         raise MalformedBody("its resource is too long an address")
     try:
-        address = quote(text.lstrip("/"), safe=_TARGET_CHARS)
+        address = quote(text.lstrip("/"), safe=TARGET_CHARS)
     except UnicodeEncodeError:
         raise MalformedBody("its resource has a lone surrogate, which is half a character") from None
     if _HOST.match(fully_decoded(text)):

@@ -38,7 +38,7 @@ _NAME: Final = re.compile(r"\$?[A-Za-z][A-Za-z0-9]*")  # of a resource, function
 _FUNCTION: Final = re.compile(
     r"delta|recent|sharedWithMe|root|me|(?:get|find|filter|search|retrieve|check|validate|verify|is|has|list|export)[A-Z]\w*"
 )
-_KNOWN_RESOURCES: Final = frozenset([fold(name) for name in RESOURCES])
+KNOWN_RESOURCES: Final = frozenset([fold(name) for name in RESOURCES])
 _ALWAYS_WORDS: Final = 2  # segments
 _LONG: Final = 16  # characters; a name as long as that has few digits in it
 _MANY_DIGITS: Final = 3
@@ -138,7 +138,7 @@ def _is_id(before: str | None, word: str, method: str, *, last: bool) -> bool:
     """Whether the segment after `before` is one of many; a single one after a collection may still be."""
     if word.startswith("$") or fold(word).startswith("microsoft.graph."):
         return False
-    if looks_like_id(word) and fold(word) not in _KNOWN_RESOURCES:  # a name has no case
+    if looks_like_id(word) and fold(word) not in KNOWN_RESOURCES:  # a name has no case
         return True
     if before is None or fold(before) not in COLLECTIONS or _FUNCTION.fullmatch(word):
         return False

@@ -18,9 +18,16 @@ from proxy.policy.canonical import Target
 from proxy.policy.filters import CompiledFilter, Filtered, FilterFailed, PlainValues
 from proxy.policy.hidden import HiddenProperties, Naming
 from proxy.policy.items import ItemNotFound
-from proxy.policy.known_names import PROPERTIES, RESOURCES
+from proxy.policy.known_names import PROPERTIES
 from proxy.policy.odata import fold
-from proxy.policy.path_shapes import COLLECTIONS, Shaped, is_plural, names_function, shapes_of
+from proxy.policy.path_shapes import (
+    COLLECTIONS,
+    KNOWN_RESOURCES,
+    Shaped,
+    is_plural,
+    names_function,
+    shapes_of,
+)
 from proxy.policy.transforms import ITEMS, Transforms
 
 _NUMBER: Final = re.compile(rb"[ \t\r\n]*[0-9]{1,19}[ \t\r\n]*")
@@ -62,7 +69,6 @@ _EXTENSION: Final = re.compile(r"extension_[0-9A-Fa-f]{32}_\w+")
 _WORD: Final = re.compile(r"\w+")
 
 _KNOWN_PROPERTIES: Final = frozenset(fold(name) for name in PROPERTIES)
-_KNOWN_RESOURCES: Final = frozenset(fold(name) for name in RESOURCES)
 # Of the names that are known as both: relations, which lead to objects.
 _RELATIONS: Final = frozenset(
     (
@@ -78,7 +84,7 @@ _RELATIONS: Final = frozenset(
         "transitivememberof",
     )
 )
-_OBJECTS: Final = COLLECTIONS | SINGLETONS | _RELATIONS | (_KNOWN_RESOURCES - _KNOWN_PROPERTIES)
+_OBJECTS: Final = COLLECTIONS | SINGLETONS | _RELATIONS | (KNOWN_RESOURCES - _KNOWN_PROPERTIES)
 # Plurals that name one object.
 _NO_COLLECTIONS: Final = frozenset(
     (
@@ -196,7 +202,7 @@ def _may_end_in_key(path: Shaped) -> bool:
         return False  # after a collection that is known, a key was told from a word
     if collection in _NO_COLLECTIONS or names_function(last):
         return False
-    is_known = collection in _KNOWN_PROPERTIES or collection in _KNOWN_RESOURCES
+    is_known = collection in _KNOWN_PROPERTIES or collection in KNOWN_RESOURCES
     return is_plural(collection) or (len(words) == _LEAST_SEGMENTS and not is_known)
 
 

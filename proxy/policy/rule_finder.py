@@ -28,7 +28,7 @@ from proxy.policy.conditions import (
     YES,
 )
 from proxy.policy.content_paths import CONTENT, handed_over, may_open, opens_any_drive
-from proxy.policy.decision import NOTHING, Decision, ImpliedRules, Importance, Lane, Plan, Step
+from proxy.policy.decision import NOTHING, Decision, ImpliedRules, Importance, Lane, Plan, Step, indeterminate
 from proxy.policy.facts import BodyNeeded, MalformedBody, RequestFacts
 from proxy.policy.implied import (
     CONTENT_OF_ANY_DRIVE,
@@ -630,7 +630,7 @@ def _lane(
             continue
         step = candidate.step
         if candidate.held != YES:
-            step = replace(step, checks=(_indeterminate, *step.checks))
+            step = replace(step, checks=(indeterminate, *step.checks))
         steps.append(step)
         asks = asks or bool(step.checks) or step.guard is not None
         if not step.checks and step.decision.verdict != "log_only":
@@ -643,10 +643,6 @@ def _lane(
 
 def _steps(lanes: list[Lane]) -> list[Step]:
     return [step for lane in lanes for step in lane.steps]
-
-
-def _indeterminate(request: object, response: object) -> int:
-    return 1
 
 
 _NO_FACTS: Final = RequestFacts("", Target("", "", None, ()), (), "", 0.0)

@@ -60,12 +60,9 @@ class PartlyKnownRequest(RequestFacts):
         self.unknown = unknown
         self.masks_secrets = masks_secrets  # MASK stands for a value in the query or in a header
 
-    def as_taken(self) -> RequestFacts:
-        target = self.target.as_taken
-        if target is self.target:
-            return self
+    def without_body(self, method: str, target: Target) -> RequestFacts:
         return PartlyKnownRequest(
-            self.method,
+            method,
             target,
             self.headers,
             self.client_ip,
@@ -79,22 +76,6 @@ class PartlyKnownRequest(RequestFacts):
     @property
     def body_known(self) -> bool:
         return "body" not in self.unknown
-
-    def implied(self, method: str, target: Target, document: object = None) -> RequestFacts:
-        other = PartlyKnownRequest(
-            method,
-            target,
-            self.headers,
-            self.client_ip,
-            self.now,
-            None,
-            possible_facts=self.possible_facts,
-            unknown=self.unknown,
-            masks_secrets=self.masks_secrets,
-        )
-        if document is not None:
-            other.take_document(document)
-        return other
 
 
 class PartlyKnownResponse(ResponseFacts):
