@@ -41,7 +41,9 @@ def needed_to_run() -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     versions = locked()
     found: set[str] = set()
-    waiting = [Requirement(each) for each in project["dependencies"]]
+    extras = project["optional-dependencies"]
+    configured = [*extras["clickhouse"], *extras["postgresql"]]
+    waiting = [Requirement(each) for each in (*project["dependencies"], *configured)]
     while waiting:
         requirement = waiting.pop()
         name = canonicalize_name(requirement.name)

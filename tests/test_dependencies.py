@@ -18,6 +18,7 @@ ACCEPTED: Final = {
     "BSD-2-Clause",
     "BSD-3-Clause",
     "ISC",
+    "LGPL-3.0-only",  # psycopg's: imported as it is published, and only if it is configured
     "MIT",
     "MIT-0",
     "MPL-2.0",
