@@ -96,7 +96,7 @@ LIMITS: Final = {
     "negated noun": 103,
     "personified process": 224,
     "docstring fragment": 207,
-    "docstring question": 414,
+    "docstring question": 413,
     "docstring of three words": 64,
     "comment fragment": 237,
     "long sentence in docs": 201,

@@ -24,7 +24,7 @@ def all_hold(terms: Iterable[Term], document: Document) -> bool:
     said: str | None = None
     for term in terms:
         if isinstance(term, TextTerm):
-            said = _said_by(document.values) if said is None else said
+            said = said_by(document.values) if said is None else said
             found = has_phrase(term, said)
         else:
             is_time = term.field.kind == "time"
@@ -71,7 +71,8 @@ def _is_like(pieces: tuple[str, ...], folded: str) -> bool:
     return True
 
 
-def _said_by(values: Mapping[str, Value]) -> str:
+def said_by(values: Mapping[str, Value]) -> str:
+    """The words of an event's TEXT_FIELDS as phrases are looked for in them."""
     texts: list[str] = []
     for name in TEXT_FIELDS:
         value = values.get(name)
@@ -86,10 +87,15 @@ def said_in(texts: Iterable[str]) -> str:
 
 
 def has_phrase(term: TextTerm, said: str) -> bool:
-    """Whether the term's words follow each other in what is said, its sign aside: in linear time."""
+    """Return whether the words of the term follow each other in what is said, in linear time."""
     return _phrase(term) in said
+
+
+def phrase(folded: Iterable[str], *, prefix: bool) -> str:
+    """Return the words as `said_in` writes them; with `prefix` the last one may go on."""
+    return f" {' '.join(folded)}{'' if prefix else ' '}"
 
 
 @lru_cache(256)
 def _phrase(term: TextTerm) -> str:
-    return f" {' '.join(map(fold, term.words))}{'' if term.prefix else ' '}"
+    return phrase([fold(word) for word in term.words], prefix=term.prefix)

@@ -18,6 +18,7 @@ from tests.controlplane.fake_opensearch import Cluster, cluster
 from tests.controlplane.search_events import (
     ORG,
     OTHER_ORG,
+    SAMPLES,
     START_MS,
     Accepted,
     accepted,
@@ -25,7 +26,6 @@ from tests.controlplane.search_events import (
     matches,
     numbers,
 )
-from tests.controlplane.test_search_sqlite import SAMPLES
 from tests.fakes.certificates import CertificateAuthority
 
 

@@ -1,0 +1,198 @@
+"""Pure: what an index is asked for as a SQL condition; a dialect writes what one field of an engine needs."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias
+
+from controlplane.search.interface import CursorError, SearchQuery
+from controlplane.search.query import (
+    Between,
+    Exactly,
+    Field,
+    FieldTerm,
+    Filter,
+    HasTerm,
+    Like,
+    Match,
+    Term,
+    TextTerm,
+    fold,
+)
+
+Key: TypeAlias = tuple[int, int]  # time and position of an event; pages are ordered by it, newest first
+
+# Times are signed numbers of 64 bits to every engine. No event has one beyond these.
+LEAST_MS: Final = -(1 << 62)
+MOST_MS: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """SQL that is true, false or null. A `?` stands for each parameter, and for nothing else."""
+
+    sql: str
+    parameters: tuple[object, ...] = ()
+
+    def numbered(self, write: Callable[[int, object], str]) -> str:
+        """Return the SQL with the engine's own markers: `write` gets a parameter's number and value."""
+        first, *others = self.sql.split("?")
+        markers = map(write, range(len(self.parameters)), self.parameters)
+        return first + "".join(marker + text for marker, text in zip(markers, others, strict=True))
+
+
+EVERYTHING: Final = Condition("1 = 1")
+NOTHING: Final = Condition("1 = 0")
+
+
+class Dialect(Protocol):
+    """The columns of an engine's table, and how it asks for values in them. All texts come folded."""
+
+    @property
+    def org(self) -> str:
+        """Column of the organisation's id."""
+
+    @property
+    def time(self) -> str:
+        """Column of the time in milliseconds since 1970, by which pages are ordered."""
+
+    @property
+    def position(self) -> str:
+        """Column of the position in the store, by which events of one millisecond are ordered."""
+
+    def exactly(self, field: Field, texts: Sequence[str]) -> Condition:
+        """The field has one of these values, or one of its values is one of them."""
+
+    def like(self, field: Field, pieces: Sequence[str]) -> Condition:
+        """A value of the field consists of the pieces in this order, with any text between them."""
+
+    def between(self, field: Field, match: Between) -> Condition:
+        """The number or time lies between the bounds."""
+
+    def has(self, field: Field) -> Condition:
+        """The field has a value."""
+
+    def words(self, words: Sequence[str], *, prefix: bool) -> Condition:
+        """The words follow each other in one of TEXT_FIELDS; with `prefix` the last one may go on."""
+
+
+def page_condition(query: SearchQuery, dialect: Dialect, before: Key | None = None) -> Condition:
+    """Return what a page's events must fulfil; `before` is the key of the last event of the page before."""
+    conditions = [*_scope(query, dialect), filter_condition(query.filter, dialect)]
+    if before is not None:
+        conditions.append(Condition(f"({dialect.time}, {dialect.position}) < (?, ?)", before))
+    return all_of(conditions)
+
+
+def newest_first(dialect: Dialect) -> str:
+    """Return what stands behind ORDER BY."""
+    return f"{dialect.time} DESC, {dialect.position} DESC"
+
+
+def _scope(query: SearchQuery, dialect: Dialect) -> list[Condition]:
+    scope = [] if query.org_ids is None else [one_of(dialect.org, query.org_ids)]
+    if query.from_ms is not None:
+        scope.append(Condition(f"{dialect.time} >= ?", (max(query.from_ms, LEAST_MS),)))
+    if query.to_ms is not None:
+        scope.append(Condition(f"{dialect.time} < ?", (min(query.to_ms, MOST_MS),)))
+    return scope
+
+
+def filter_condition(wanted: Filter, dialect: Dialect) -> Condition:
+    return all_of([term_condition(term, dialect) for term in wanted.terms])
+
+
+def term_condition(term: Term, dialect: Dialect) -> Condition:
+    """Return the term's condition, its sign included."""
+    if isinstance(term, TextTerm):
+        condition = dialect.words([fold(word) for word in term.words], prefix=term.prefix)
+    elif isinstance(term, HasTerm):
+        condition = dialect.has(term.field)
+    else:
+        condition = any_of(_alternatives(term, dialect))
+    return negated(condition) if term.negated else condition
+
+
+def _alternatives(term: FieldTerm, dialect: Dialect) -> list[Condition]:
+    texts = [fold(match.text) for match in term.matches if isinstance(match, Exactly)]
+    found = [dialect.exactly(term.field, list(dict.fromkeys(texts)))] if texts else []
+    others = (match for match in term.matches if not isinstance(match, Exactly))
+    return found + [_of_match(term.field, match, dialect) for match in others]
+
+
+def _of_match(field: Field, match: Match, dialect: Dialect) -> Condition:
+    if isinstance(match, Like):
+        return dialect.like(field, [fold(piece) for piece in match.pieces])
+    assert isinstance(match, Between)
+    return dialect.between(field, match)
+
+
+# Parts that dialects share
+
+
+def all_of(conditions: Iterable[Condition]) -> Condition:
+    return _joined(" AND ", conditions) or EVERYTHING
+
+
+def any_of(conditions: Iterable[Condition]) -> Condition:
+    return _joined(" OR ", conditions) or NOTHING
+
+
+def _joined(operator: str, conditions: Iterable[Condition]) -> Condition | None:
+    several = [*conditions]
+    if len(several) < 2:
+        return several[0] if several else None
+    parameters = tuple(each for condition in several for each in condition.parameters)
+    return Condition(operator.join(f"({each.sql})" for each in several), parameters)
+
+
+def negated(condition: Condition) -> Condition:
+    """An event without the field does not have the value, so null is negated to true."""
+    return Condition(f"NOT coalesce({condition.sql}, FALSE)", condition.parameters)
+
+
+def one_of(column: str, values: Sequence[object]) -> Condition:
+    if not values:
+        return NOTHING
+    return Condition(f"{column} IN ({', '.join('?' * len(values))})", tuple(values))
+
+
+def bounded(column: str, match: Between) -> Condition:
+    """The column's number lies between the bounds."""
+    bounds = []
+    if match.low is not None:
+        bounds.append(Condition(f"{column} {'>' if match.low_open else '>='} ?", (match.low,)))
+    if match.high is not None:
+        bounds.append(Condition(f"{column} {'<' if match.high_open else '<='} ?", (match.high,)))
+    return all_of(bounds)
+
+
+def like_pattern(pieces: Sequence[str]) -> str:
+    r"""The pieces as a pattern of LIKE, whose escape character is `\`."""
+    return "%".join(map(_literal, pieces))
+
+
+def _literal(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+
+
+# Cursors
+
+
+def write_cursor(before: Key) -> str:
+    packed = struct.pack(">qq", *before)
+    return base64.urlsafe_b64encode(packed).decode().rstrip("=")
+
+
+def read_cursor(cursor: str) -> Key:
+    """Return the key that the next page's events come before."""
+    try:
+        time_ms, position = struct.unpack(
+            ">qq", base64.b64decode(cursor + "==", altchars=b"-_", validate=True)
+        )
+    except (ValueError, struct.error):
+        raise CursorError("this cursor was not made by this index") from None
+    return int(time_ms), int(position)
