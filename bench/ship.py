@@ -76,7 +76,8 @@ async def deliver(retention: Path, count: int, port: int, *, catch_up: bool) -> 
         catch_up=catch_up,
     )
     async with open_session(client_tls(None)) as session:
-        audit = Audit(options, ControlPlane(session, Identity("key", SECRET)), lambda: "proxy-1")
+        control_plane = ControlPlane(session, Identity("key", SECRET))
+        audit = Audit(options, control_plane, lambda: "proxy-1", lambda: None)
         begun, spent = time.monotonic(), time.process_time()
         running = asyncio.create_task(audit.run())
         while True:

@@ -38,6 +38,7 @@ from controlplane.store.interface import (
     Expired,
     Limited,
     ProxyCredentials,
+    RateLimits,
     Store,
     Stored,
     SyncContent,
@@ -56,6 +57,7 @@ from proxy.wire.models import (
     ReportResponse,
     SyncAnswer,
     SyncApp,
+    SyncLinger,
     SyncMetadata,
     SyncOrg,
     SyncRuleset,
@@ -136,6 +138,7 @@ class AgentApi:
         witnessed: WitnessedTime,
         counts: Counts,
         *,
+        limits: RateLimits,
         sync_interval_seconds: int,
         body_timeout_seconds: float,
     ) -> None:
@@ -145,6 +148,7 @@ class AgentApi:
         self._clock = clock
         self._witnessed = witnessed
         self._counts = counts
+        self._limits = limits
         self._sync_interval_seconds = sync_interval_seconds
         self._body_timeout_seconds = body_timeout_seconds
         self._at_once: defaultdict[tuple[str, int], asyncio.Semaphore] = defaultdict(
@@ -210,7 +214,7 @@ class AgentApi:
 
     async def _sync(self, request: web.Request, signed: _Signed) -> web.Response:
         async with self._at_once[signed.proxy.proxy_id, 0]:
-            content = await self._store.sync_content(signed.proxy.proxy_id, _versions(request))
+            content = await self._store.sync_content(signed.proxy.proxy_id, _versions(request), self._limits)
         if isinstance(content, str):
             status, body, version = 304, b"", content
         else:
@@ -254,7 +258,10 @@ class AgentApi:
                 for ruleset, yaml in content.rulesets
             ),
             metadata=SyncMetadata(
-                sync_interval_seconds=self._sync_interval_seconds, proxy_id=proxy_id, proves_unchanged=True
+                sync_interval_seconds=self._sync_interval_seconds,
+                proxy_id=proxy_id,
+                proves_unchanged=True,
+                linger=SyncLinger(content.linger.seconds, dict(content.linger.orgs)),
             ),
             stops=stops if content.stops else msgspec.UNSET,
             schemas={digest: content.packed[digest] for digest in content.packed if digest not in held}

@@ -64,6 +64,7 @@ def build_app(
         clock,
         witnessed,
         counts,
+        limits=limits,
         sync_interval_seconds=settings.control_plane.sync_interval_seconds,
         body_timeout_seconds=settings.control_plane.body_timeout_seconds,
     )

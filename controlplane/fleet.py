@@ -11,7 +11,16 @@ import msgspec
 from controlplane.curves import Window, restarts, windows
 from controlplane.fleet_health import Assessment, Facts, assess
 from controlplane.reports import Heartbeat, Metrics
-from controlplane.store.interface import LatestReports, Losses, Proxy, Report, Ruleset, SequenceState, Store
+from controlplane.store.interface import (
+    LatestReports,
+    Losses,
+    Proxy,
+    RateLimits,
+    Report,
+    Ruleset,
+    SequenceState,
+    Store,
+)
 
 Enforcement = Literal["enforced", "behind", "missing", "unknown"]
 """Of one ruleset by one proxy: the active version or a later one, an earlier one, none of it, or it doesn't
@@ -66,8 +75,9 @@ class ProxyHistory:
 
 
 class Fleet:
-    def __init__(self, store: Store, *, interval_seconds: int) -> None:
+    def __init__(self, store: Store, *, interval_seconds: int, limits: RateLimits) -> None:
         self._store = store
+        self._limits = limits
         self._interval_ms = interval_seconds * 1000
 
     async def states(
@@ -113,7 +123,9 @@ class Fleet:
         is_current = False
         if heard is not None and said is None and heard.said.sync_version is not None:
             # An older proxy names no rulesets; but what it holds may be all that there is.
-            is_current = heard.said.sync_version == await self._store.sync_version(proxy.proxy_id)
+            is_current = heard.said.sync_version == await self._store.sync_version(
+                proxy.proxy_id, self._limits
+            )
         found = [_enforced(each, said, is_current=is_current) for each in own]
         return [await self._dated(each) if each.state == "behind" else each for each in found]
 

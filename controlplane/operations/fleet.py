@@ -14,7 +14,7 @@ from controlplane.operations.actor import Actor
 from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import Request, Response, operation
 from controlplane.reports import Heartbeat
-from controlplane.store.interface import NotFound, Org, Proxy, Ruleset, SequenceState
+from controlplane.store.interface import NotFound, Org, Proxy, RateLimits, Ruleset, SequenceState
 from controlplane.store.sequences import size
 from proxy.wire.audit_event import rfc3339
 
@@ -219,7 +219,12 @@ async def rollout(context: OperationContext, actor: Actor, request: RolloutReque
 
 
 def _fleet(context: OperationContext) -> Fleet:
-    return Fleet(context.store, interval_seconds=context.settings.control_plane.sync_interval_seconds)
+    settings = context.settings
+    return Fleet(
+        context.store,
+        interval_seconds=settings.control_plane.sync_interval_seconds,
+        limits=RateLimits(org=settings.audit.rate_limit_org, proxy=settings.audit.rate_limit_proxy),
+    )
 
 
 class _View:

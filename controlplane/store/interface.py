@@ -104,6 +104,14 @@ class RateLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class Linger:
+    """Seconds for which a proxy collects events before it sends a batch that is not full."""
+
+    seconds: float  # this for each organisation that has events to send
+    orgs: Mapping[str, float]  # the least of an organisation that several proxies share
+
+
+@dataclass(frozen=True, slots=True)
 class Stored:
     accepted: int
     position: int = field(default=0, compare=False)  # of the first
@@ -279,6 +287,7 @@ class SyncContent:
     stops: tuple[Stop, ...]
     schemas: Mapping[str, Mapping[str, str]]  # digest by root path, for each ruleset that names any
     packed: Mapping[str, bytes]  # the deflated bytes of those schemas, by digest
+    linger: Linger
 
 
 # What a proxy said about itself
@@ -630,10 +639,12 @@ class RegistryStore(Protocol):
 
     async def apps(self, org_id: str | None) -> list[App]: ...
     async def find_apps(self, reference: str, org_id: str | None) -> list[App]: ...
-    async def sync_content(self, proxy_id: str, known_versions: Sequence[str]) -> SyncContent | str:
+    async def sync_content(
+        self, proxy_id: str, known_versions: Sequence[str], limits: RateLimits
+    ) -> SyncContent | str:
         """What the proxy sees now, or only the version of it where the proxy has that one already."""
 
-    async def sync_version(self, proxy_id: str) -> str | None:
+    async def sync_version(self, proxy_id: str, limits: RateLimits) -> str | None:
         """The version of what the proxy sees now; None while it has not asked for it."""
 
     async def master_key_check(self, sealed: bytes) -> bytes:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from controlplane.clock import Clock
+from controlplane.rate_limits import linger_seconds
 from controlplane.store.database import Database, Job, all_rows, is_text, one_row
 from controlplane.store.interface import (
     NO_NAMES,
@@ -19,10 +20,12 @@ from controlplane.store.interface import (
     Applied,
     AppSecret,
     Conflict,
+    Linger,
     NotFound,
     Org,
     Proxy,
     ProxyCredentials,
+    RateLimits,
     Retention,
     Ruleset,
     RulesetVersion,
@@ -378,11 +381,13 @@ class RegistryTables:
 
     # Sync
 
-    async def sync_content(self, proxy_id: str, known_versions: Sequence[str]) -> SyncContent | str:
+    async def sync_content(
+        self, proxy_id: str, known_versions: Sequence[str], limits: RateLimits
+    ) -> SyncContent | str:
         def response(connection: sqlite3.Connection) -> SyncContent:
             # Looked at again, inside the writer's transaction: so a later generatedAt never goes with older
             # content.
-            visible = self._visible(connection, proxy_id)
+            visible = self._visible(connection, proxy_id, limits)
             digest = visible.digest()
             old_digest, old_version, old_generated = _sync_state(connection, proxy_id) or (None, 0, 0)
             version = old_version + (digest != old_digest)
@@ -408,22 +413,23 @@ class RegistryTables:
                 visible.stops,
                 schemas,
                 packed_schemas(connection, digests),
+                visible.linger,
             )
 
-        current = await self.sync_version(proxy_id)
+        current = await self.sync_version(proxy_id, limits)
         if current is not None and current in known_versions:
             return current
         return await self._database.write_even_if_full(response)
 
-    async def sync_version(self, proxy_id: str) -> str | None:
+    async def sync_version(self, proxy_id: str, limits: RateLimits) -> str | None:
         def look(connection: sqlite3.Connection) -> str | None:
-            digest = self._visible(connection, proxy_id).digest()
+            digest = self._visible(connection, proxy_id, limits).digest()
             state = _sync_state(connection, proxy_id)
             return _version(state[1], digest) if state is not None and state[0] == digest else None
 
         return await self._database.read(look)
 
-    def _visible(self, connection: sqlite3.Connection, proxy_id: str) -> _Visible:
+    def _visible(self, connection: sqlite3.Connection, proxy_id: str, limits: RateLimits) -> _Visible:
         of_proxy = "org_id IN (SELECT org_id FROM proxy_orgs WHERE proxy_id = ?)"
         orgs = all_rows(connection, f"{_ORG} WHERE {of_proxy} ORDER BY org_id", (proxy_id,))
         apps = _apps(connection, f"apps.{of_proxy}", (proxy_id,), self._clock.wall_ms())
@@ -436,6 +442,7 @@ class RegistryTables:
             apps=tuple(sorted(apps, key=lambda app: app.app_id)),
             rulesets=tuple(Ruleset(*row) for row in rulesets),
             stops=tuple(Stop(*row) for row in stops),
+            linger=_linger(connection, proxy_id, limits),
         )
 
     async def master_key_check(self, sealed: bytes) -> bytes:
@@ -595,6 +602,7 @@ class _Visible:
     apps: tuple[App, ...]
     rulesets: tuple[Ruleset, ...]
     stops: tuple[Stop, ...]
+    linger: Linger
 
     def digest(self) -> bytes:
         seen = (
@@ -609,8 +617,23 @@ class _Visible:
             ],
             [(ruleset.ruleset_id, ruleset.name, ruleset.version) for ruleset in self.rulesets],
             [(stop.org_id, stop.app_id) for stop in self.stops],
+            (self.linger.seconds, self.linger.orgs),
         )
         return sha256(msgspec.json.encode(seen)).digest()
+
+
+def _linger(connection: sqlite3.Connection, proxy_id: str, limits: RateLimits) -> Linger:
+    senders = all_rows(
+        connection,
+        "SELECT others.org_id, count(*) FROM proxy_orgs AS own JOIN proxy_orgs AS others"
+        " ON others.org_id = own.org_id JOIN proxies ON proxies.proxy_id = others.proxy_id"
+        " WHERE own.proxy_id = ? AND enabled = 1 GROUP BY others.org_id ORDER BY others.org_id",
+        (proxy_id,),
+    )
+    return Linger(
+        linger_seconds(limits.proxy, 1),
+        {org_id: linger_seconds(limits.org, count) for org_id, count in senders},
+    )
 
 
 def _version(number: int, digest: bytes) -> str:

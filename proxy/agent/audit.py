@@ -22,6 +22,7 @@ from proxy.agent.shipper import Shipper
 from proxy.agent.statefile import NewerState
 from proxy.audit.spool import WhenFull
 from proxy.process.own_process import give_to_owner_of, make_directory
+from proxy.wire.models import SyncLinger
 
 log = logging.getLogger(__name__)
 
@@ -59,11 +60,17 @@ class _Parts:
 
 class Audit:
     def __init__(
-        self, options: AuditOptions, control_plane: ControlPlane, proxy_id: Callable[[], str | None]
+        self,
+        options: AuditOptions,
+        control_plane: ControlPlane,
+        proxy_id: Callable[[], str | None],
+        linger: Callable[[], SyncLinger | None],
     ) -> None:
+        """`linger` returns how long the control plane asks to collect events before a batch is sent."""
         self._options = options
         self._control_plane = control_plane
         self._proxy_id = proxy_id
+        self._linger = linger
         self._disk = ThreadPoolExecutor(max_workers=1, thread_name_prefix="audit-disk")
         self._parts: _Parts | None = None
         self._lock_fd: int | None = None
@@ -221,6 +228,7 @@ class Audit:
             max_batch_size=options.max_batch_size,
             replay_interval=options.replay_interval,
             catch_up=options.catch_up,
+            asked=self._linger,
         )
         resender = Resender(
             options.retention,

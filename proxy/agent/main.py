@@ -145,6 +145,7 @@ class _Agent:
             ),
             deliveries,
             lambda: self._sync.proxy_id,
+            lambda: self._sync.linger,
         )
         self._health = Health(
             counters,

@@ -21,6 +21,7 @@ from proxy.agent.proof import Accepted, AuditOutcome, Refused, audit_outcome, de
 from proxy.agent.retry import FIRST_BACKOFF, backoff, retry_after, sleep_until_set
 from proxy.agent.statefile import Batch
 from proxy.policy.redaction import shortened
+from proxy.wire.models import SyncLinger
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,9 @@ LARGEST_BODY: Final = 4_500_000  # of the 5 MiB that the control plane takes
 _STRANGERS_WAIT: Final = 300.0  # seconds that an unproven 429 can delay the next attempt at most
 _SMALLEST_BODY: Final = 64 * 1024
 _ENVELOPE: Final = 128  # bytes of a body that are not events
-_LINGER_SECONDS: Final = 1.5  # per organisation: 40 batches a minute in all, well below an instance's 60
+# Least seconds to collect events of each organisation: 40 batches a minute in all, and a proxy may send 60.
+_LEAST_LINGER: Final = 1.5
+_MOST_LINGER: Final = 300.0  # seconds that a control plane can delay events at most
 _LARGE_AT_ONCE: Final = 4  # batches that are larger than ordinary ones, in memory at the same time
 
 
@@ -59,8 +62,10 @@ class Shipper:
         max_batch_size: int,
         replay_interval: float,
         catch_up: bool,
-        linger: float = _LINGER_SECONDS,
+        asked: Callable[[], SyncLinger | None],
+        least_linger: float = _LEAST_LINGER,
     ) -> None:
+        """`asked` returns how long the control plane asks to collect events; None if it does not say."""
         self._journal = journal
         self._disk = disk
         self._control_plane = control_plane
@@ -68,7 +73,8 @@ class Shipper:
         self._max_batch_size = max_batch_size
         self._replay_interval = replay_interval
         self._catch_up = catch_up
-        self._linger = linger
+        self._asked = asked
+        self._least_linger = least_linger
         self._deliveries: dict[str, _Delivery] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
@@ -132,11 +138,17 @@ class Shipper:
                 return  # a stop is no reason to come back sooner than was asked
 
     async def _gather_events(self, delivery: _Delivery) -> None:
-        """Lets a small batch grow for a moment, so that a steady trickle stays far below the rate limit."""
+        """Let a small batch grow, so that a steady trickle stays below the control plane's limits."""
         delivery.wake.clear()
-        active = sum(1 for each in self._deliveries.values() if each.pending)
         if delivery.pending < self._max_batch_size and not self._stopping.is_set():
-            await sleep_until_set(delivery.wake, self._linger * max(1, active))
+            await sleep_until_set(delivery.wake, self._linger(delivery.org_id))
+
+    def _linger(self, org_id: str) -> float:
+        active = max(1, sum(1 for each in self._deliveries.values() if each.pending))
+        asked = self._asked()
+        of_proxy = self._least_linger if asked is None else _bounded(asked.seconds, self._least_linger)
+        of_org = 0.0 if asked is None else _bounded(asked.orgs.get(org_id, 0.0), 0.0)
+        return max(of_proxy * active, of_org)
 
     async def _send_one(self, delivery: _Delivery) -> float:
         """One attempt at one batch; the seconds to wait before the next, 0 for none."""
@@ -282,6 +294,10 @@ class Shipper:
         wait = backoff(delivery.failures, self._replay_interval)
         delivery.failures += 1
         return wait
+
+
+def _bounded(seconds: float, least: float) -> float:
+    return max(least, min(seconds, _MOST_LINGER))
 
 
 def asked_wait(response: Response, outcome: AuditOutcome, interval: float) -> float:

@@ -36,7 +36,14 @@ from proxy.rules.snapshot import (
     write_snapshot,
 )
 from proxy.rules.stops import NOTHING_STOPPED, Stops
-from proxy.wire.models import HELD_SCHEMAS_HEADER, MOST_HELD_SCHEMAS, Check, SyncAnswer, SyncRuleset
+from proxy.wire.models import (
+    HELD_SCHEMAS_HEADER,
+    MOST_HELD_SCHEMAS,
+    Check,
+    SyncAnswer,
+    SyncLinger,
+    SyncRuleset,
+)
 
 log = logging.getLogger(__name__)
 
@@ -122,6 +129,10 @@ class Sync:
     @property
     def proxy_id(self) -> str | None:
         return self.snapshot.proxy_id if self.snapshot is not None else None
+
+    @property
+    def linger(self) -> SyncLinger | None:
+        return self.snapshot.linger if self.snapshot is not None else None
 
     @property
     def age_seconds(self) -> float | None:
@@ -379,6 +390,7 @@ class Sync:
             apps=apps,
             rulesets=rulesets,
             proves_unchanged=synced.metadata.proves_unchanged,
+            linger=synced.metadata.linger,
             stops=stops,
             read=READ,
             schemas=self._schemas(synced, rulesets),

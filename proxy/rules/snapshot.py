@@ -27,12 +27,13 @@ import msgspec
 from proxy.policy.ruleset import Rule, Ruleset
 from proxy.process.own_process import give_to_owner_of, make_directory
 from proxy.rules.stops import NOTHING_STOPPED, Stops
+from proxy.wire.models import SyncLinger
 
 _FORMAT: Final = 2
 _FORMAT_WITHOUT_SCHEMAS: Final = 1
 # Grows with each optional member of a sync response that this release reads and the last did not, and with
 # each change to how the text of a ruleset is read.
-READ: Final = 3
+READ: Final = 4
 _CLOCK_LEEWAY_SECONDS: Final = 60.0  # by which a clock may be set back without a word
 _ANY_FORMAT: Final = re.compile(rb"graphward-snapshot ([0-9]{1,9}) ")
 _FIRST_LINE: Final = re.compile(rb"graphward-snapshot [12] ([0-9a-f]{64})\n")
@@ -79,6 +80,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     stops: Stops = NOTHING_STOPPED
     read: int = 0  # READ of the release that read the sync response
     schemas: dict[str, bytes] = {}  # deflated schemas that the rulesets name, by their digest
+    linger: SyncLinger | None = None  # None: an earlier control plane, which does not say
 
     @property
     def rule_count(self) -> int:

@@ -59,10 +59,18 @@ class SyncRuleset(msgspec.Struct, frozen=True, rename="camel"):
     )  # digest by root path, for rules that name things
 
 
+class SyncLinger(msgspec.Struct, frozen=True, rename="camel"):
+    """Seconds for which a proxy collects events before it sends a batch that is not full."""
+
+    seconds: float  # this for each organisation that has events to send
+    orgs: dict[str, float]  # the least of an organisation that several proxies share
+
+
 class SyncMetadata(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     sync_interval_seconds: float | None = None
     proxy_id: str | None = None  # the instance's own id, so that it can write it into its events
     proves_unchanged: bool = False  # whether every 304 carries X-Unchanged-Signature
+    linger: SyncLinger | None = None
 
 
 class SyncAnswer(msgspec.Struct, frozen=True, rename="camel"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.rate_limits import retry_after_seconds
+from controlplane.rate_limits import linger_seconds, retry_after_seconds
 from controlplane.settings import read_settings
 from tests.controlplane.plane import (
     AUDIT,
@@ -31,6 +31,12 @@ async def _send(proxy: ProxyClient, count: int = 1) -> list[int]:
 async def _one(proxy: ProxyClient, org: int = 0) -> Response:
     number = next(_numbers)
     return await proxy.audit(batch(f"b{number}", proxy.org_ids[org], [number]))
+
+
+@pytest.mark.parametrize("limit", [60, 100, 1000])
+def test_proxies_that_linger_as_asked_leave_a_fifth_of_the_limit(limit: int) -> None:
+    for senders in range(1, limit + 1):
+        assert senders * 60 / linger_seconds(limit, senders) <= 0.8 * limit
 
 
 async def test_the_61st_batch_of_a_proxy_within_a_minute_is_429(proxy: ProxyClient, clock: FakeClock) -> None:

@@ -51,9 +51,21 @@ async def test_a_proxy_is_given_its_organisations_apps_and_rulesets(plane: Plane
         "syncIntervalSeconds": 30,
         "proxyId": proxy.proxy_id,
         "provesUnchanged": True,
+        "linger": {"seconds": 1.5, "orgs": {org: 1.5}},
     }
     assert content["generatedAt"] == "2026-11-21T12:00:00.000Z"
     assert created.client_secret not in response.body.decode()
+
+
+async def test_proxies_linger_longer_as_they_become_more(plane: Plane, proxy: ProxyClient) -> None:
+    (org,) = proxy.org_ids
+    before = await proxy.sync()
+    others = [await plane.proxy(f"other-{number}", "acme") for number in range(7)]
+    after = await proxy.sync(before.headers["ETag"])
+    assert (after.status, after.json["metadata"]["linger"]["orgs"]) == (200, {org: 6.0})
+    await plane.inventory.set_proxy_enabled(others[0].proxy_id, False)
+    # Seven are given the time of eight, so nobody needs to be told.
+    assert (await proxy.sync(after.headers["ETag"])).status == 304
 
 
 async def test_nothing_of_another_tenant_is_sent(plane: Plane, proxy: ProxyClient) -> None:

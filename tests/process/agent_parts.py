@@ -109,7 +109,7 @@ async def main():
     async with open_session(client_tls(None)) as session:
         options = AuditOptions(Path(sys.argv[1]), sys.argv[2], 256 << 20, 1 << 20, "refuse", 50, 0.3, True)
         control_plane = ControlPlane(session, Identity(API_KEY, HMAC_SECRET.encode()))
-        audit = Audit(options, control_plane, lambda: "proxy-1")
+        audit = Audit(options, control_plane, lambda: "proxy-1", lambda: None)
         task = asyncio.create_task(audit.run())
         waiting = asyncio.create_task(stop.wait())
         print("up", flush=True)

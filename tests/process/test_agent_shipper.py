@@ -19,6 +19,7 @@ from proxy.agent.retry import retry_after
 from proxy.agent.shipper import LARGEST_BODY, Shipper
 from proxy.audit.record import decode, event_of, lines_of
 from proxy.config.tls import client_tls
+from proxy.wire.models import SyncLinger
 from tests.fakes import server
 from tests.fakes.control_plane import (
     API_KEY,
@@ -81,7 +82,8 @@ async def rig(
         "max_batch_size": 100,
         "replay_interval": 0.05,
         "catch_up": True,
-        "linger": 0.0,
+        "asked": lambda: None,
+        "least_linger": 0.0,
     }
     identity = Identity(API_KEY, HMAC_SECRET.encode())
     with one_thread() as disk:
@@ -110,6 +112,36 @@ async def test_all_events_arrive_once_and_in_order(tmp_path: Path, control: Fake
     assert [len(json.loads(body)["events"]) for bodies in control.bodies.values() for body in bodies].count(
         100
     ) == 3
+
+
+@pytest.mark.parametrize(
+    ("asked", "waits"),
+    [
+        (None, {"org-1": 3.0, "org-2": 3.0}),
+        (SyncLinger(2.0, {"org-1": 12.0}), {"org-1": 12.0, "org-2": 4.0}),
+        (SyncLinger(0.0, {}), {"org-1": 3.0, "org-2": 3.0}),
+        (SyncLinger(-1.0, {"org-1": 1e9}), {"org-1": 300.0, "org-2": 3.0}),
+    ],
+    ids=["an earlier control plane", "an organisation with many proxies", "nothing", "no sense"],
+)
+async def test_a_small_batch_waits_as_long_as_the_control_plane_asks(
+    tmp_path: Path, control: FakeControlPlane, asked: SyncLinger | None, waits: dict[str, float]
+) -> None:
+    journal = journal_with(tmp_path, {"org-1": 1, "org-2": 1})
+    async with rig(journal, control, asked=lambda: asked, least_linger=1.5) as parts:
+        parts.shipper.notify(journal.pending())
+        assert {org_id: parts.shipper._linger(org_id) for org_id in waits} == waits
+
+
+async def test_neither_a_full_batch_nor_a_stop_waits(tmp_path: Path, control: FakeControlPlane) -> None:
+    journal = journal_with(tmp_path, {"org-1": 5})
+    lingering = SyncLinger(200.0, {"org-1": 300.0})
+    async with rig(journal, control, asked=lambda: lingering, max_batch_size=5) as parts:
+        await parts.ship()
+        add(journal, {"org-1": 1})
+        parts.shipper.notify(journal.pending())
+        await parts.shipper.stop(10.0)
+    assert control.seqs("org-1") == [1, 2, 3, 4, 5, 6]
 
 
 async def test_the_body_is_the_envelope_of_the_contract(tmp_path: Path, control: FakeControlPlane) -> None:

@@ -23,7 +23,7 @@ from proxy.policy.ruleset import Ruleset
 from proxy.rules.snapshot import Snapshot, read_snapshot, write_snapshot
 from proxy.rules.stops import Stops
 from proxy.wire.audit_event import rfc3339
-from proxy.wire.models import SyncRuleset
+from proxy.wire.models import SyncLinger, SyncRuleset
 from tests.fakes.control_plane import (
     API_KEY,
     HMAC_SECRET,
@@ -383,6 +383,17 @@ async def test_the_control_plane_can_only_shorten_the_interval(
         assert await sync.once()
         assert sync.interval == interval
         assert all(0.9 * interval <= sync._pause() <= interval for _ in range(100))
+
+
+async def test_how_long_to_linger_outlives_a_restart_and_a_304(
+    tmp_path: Path, control: FakeControlPlane
+) -> None:
+    control.sync_body = sync_body(metadata={"linger": {"seconds": 3, "orgs": {"org-1": 12.5}}})
+    for _ in range(2):
+        async with syncing(control, tmp_path / "snapshot.json", Announcements()) as sync:
+            assert await sync.once()
+            assert sync.linger == SyncLinger(3, {"org-1": 12.5})
+    assert control.sync_requests[1].value("If-None-Match")
 
 
 async def test_failures_are_retried_sooner_than_the_interval(
