@@ -9,7 +9,13 @@ import pytest
 
 from tests.controlplane.held_runs import Latch
 from tests.controlplane.operator_commands import Commands, commands_at
-from tests.controlplane.plane import FakeClock, Plane, ProxyClient, started
+from tests.controlplane.plane import CHEAP, FakeClock, Plane, ProxyClient, started
+
+
+@pytest.fixture(autouse=True)
+def cheap_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hash in this process costs next to nothing: the real ones took a sixth of these tests' time."""
+    monkeypatch.setattr("controlplane.secrets._hasher", lambda: CHEAP)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from argon2 import PasswordHasher
 from multidict import CIMultiDict
 
 from controlplane.app import Addresses, running
@@ -33,6 +34,8 @@ AUDIT = "/api/v1/agent/audit"
 METRICS = "/api/v1/agent/metrics"
 
 NOON_MS = 1_795_262_400_000  # 2026-11-21T12:00:00Z
+
+CHEAP = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 
 RULESET = (
     "version: 1\nname: {name}\nrules:\n  - id: r1\n    match: {{path: [/v1.0/users]}}\n    verdict: allow\n"

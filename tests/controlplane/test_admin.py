@@ -18,11 +18,11 @@ from controlplane.operations.actor import Role
 from controlplane.requests import read_body
 from controlplane.secrets import digest, hash_password, is_password, mint
 from controlplane.store.interface import LogQuery, Operator, OperatorToken, StoreError
-from tests.controlplane.plane import FakeClock, Plane, ProxyClient, Response, batch, started
+from tests.controlplane.plane import CHEAP, FakeClock, Plane, ProxyClient, Response, batch, started
 from tests.fakes.certificates import CertificateAuthority
 
 PASSWORD = "correct horse battery staple"
-HASHED = hash_password(PASSWORD)
+HASHED = CHEAP.hash(PASSWORD)
 
 
 @dataclass
