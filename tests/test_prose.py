@@ -91,12 +91,12 @@ _FENCE: Final = re.compile(r"^ *```.*?^ *```", re.M | re.S)
 # The counts of today. If one falls, lower it here: nobody may use the room again.
 LIMITS: Final = {
     "headless clause": 564,
-    "where for if": 197,
+    "where for if": 196,
     "archaism": 68,
-    "negated noun": 103,
-    "personified process": 224,
+    "negated noun": 102,
+    "personified process": 223,
     "docstring fragment": 207,
-    "docstring question": 413,
+    "docstring question": 412,
     "docstring of three words": 64,
     "comment fragment": 237,
     "long sentence in docs": 201,

@@ -23,9 +23,9 @@ def new(ctx: typer.Context, json: Json = False) -> None:
     """Make a new, empty store in place of one that is missing or empty. Refused if there is a store."""
     from controlplane.clock import SystemClock
     from controlplane.store.beginning import is_store, put_aside_what_is_left
-    from controlplane.store.database import Database
     from controlplane.store.interface import NewLogLine
     from controlplane.store.sqlite import SqliteStore
+    from controlplane.store.sqlite_database import SqliteDatabase
 
     cli: Cli = ctx.obj
     path = cli.settings.store.path
@@ -35,7 +35,8 @@ def new(ctx: typer.Context, json: Json = False) -> None:
     user = this_user()
 
     async def make() -> None:
-        store = SqliteStore(await Database.open(path), SystemClock())
+        clock = SystemClock()
+        store = SqliteStore(await SqliteDatabase.open(path, clock), clock)
         try:
             # So that the operator log shows that there was a store before.
             line = await store.begin_log_line(NewLogLine(user.name, user.address, "store.new", "{}"))

@@ -11,12 +11,14 @@ from typing import Final
 
 import msgspec
 
+from controlplane.clock import SystemClock
 from controlplane.doctor.opened import opened
 from controlplane.fleet_health import Assessment, Facts, assess, direction, duration
 from controlplane.reports import Heartbeat
 from controlplane.settings import Settings
 from controlplane.store.interface import Losses
 from controlplane.store.losses import all_losses_of
+from controlplane.store.sqlite_connection import SqliteConnection
 from proxy.wire.finding import Finding
 
 _NOTICEABLE_MS: Final = 10_000
@@ -44,8 +46,9 @@ def fleet(settings: Settings) -> list[Finding]:
     now_ms = time.time_ns() // 1_000_000
     try:
         with opened(settings.store.path) as connection:
+            store = SqliteConnection(connection, SystemClock())
             newest = [
-                _Newest(all_losses_of(connection, proxy_id), *row)
+                _Newest(all_losses_of(store, proxy_id), *row)
                 for proxy_id, *row in connection.execute(_NEWEST).fetchall()
             ]
     except sqlite3.Error:

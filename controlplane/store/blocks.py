@@ -6,7 +6,6 @@ that the others keep their positions, until the whole block can go.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Final
@@ -16,7 +15,7 @@ import orjson
 
 from controlplane.clock import LATEST_MS, milliseconds
 from controlplane.store.chain_table import PURGED, Chain, decode_events
-from controlplane.store.database import one_row
+from controlplane.store.database import Connection
 from controlplane.store.interface import MOST_AHEAD_MS, BlockPlace, BlockSlice, NewBatch, StoredEvent
 
 MAX_READ_BYTES: Final = 16 * 1024 * 1024  # of events that are read at once, for the search index
@@ -33,23 +32,25 @@ class _Kept(msgspec.Struct):
 _decode_kept: Final = msgspec.json.Decoder(list[_Kept | None]).decode
 
 
-def add_blocks(
-    connection: sqlite3.Connection, batch: NewBatch, digest: bytes, chain: Chain
-) -> tuple[int, int]:
+def add_blocks(connection: Connection, batch: NewBatch, digest: bytes, chain: Chain) -> tuple[int, int]:
     """Store the batch's events, but those that are here already by their ids; how many it were, and where."""
-    (position,) = one_row(connection, "SELECT position + 1 FROM last_position")
+    dialect = connection.dialect
+    position = connection.first_position(len(batch.events))
     events, times = batch.events, batch.times
-    inserted = connection.execute(
-        f"INSERT OR IGNORE INTO event_ids SELECT ?, value, ? + key / {EVENTS} * {EVENTS} FROM json_each(?)",  # noqa: S608
-        (batch.org_id, position, msgspec.json.encode(batch.ids).decode()),
+    inserted = connection.count(
+        "INSERT INTO event_ids (org_id, id, block)"  # noqa: S608
+        f" SELECT ?1, value, CAST(?2 AS bigint) + key / {EVENTS} * {EVENTS}"
+        f" FROM {dialect.texts} WHERE TRUE ON CONFLICT (org_id, id) DO NOTHING",
+        (batch.org_id, position, dialect.listed(batch.ids)),
     )
-    if inserted.rowcount < len(events):
+    if inserted < len(events):
         places = _new_ones(connection, batch, position)
         events, times = [events[at] for at in places], [times[at] for at in places]
     starts = range(0, len(events), EVENTS)
     blocks = {position + first: events[first : first + EVENTS] for first in starts}
-    connection.executemany(
-        "INSERT INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?)",
+    connection.many(
+        "INSERT INTO blocks (position, count, org_id, proxy_id, least_ms, most_ms, body)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?)",
         [
             (at, len(of_block), batch.org_id, batch.proxy_id, min(ms), max(ms), _array(of_block))
             for (at, of_block), ms in zip(
@@ -59,23 +60,25 @@ def add_blocks(
     )
     if blocks:
         chain.add_blocks(connection, batch.org_id, batch.proxy_id, digest, blocks)
-        connection.executemany(
-            "INSERT INTO receipts VALUES (?, ?, ?)", [(at, batch.org_id, chain.now_ms) for at in blocks]
+        connection.many(
+            "INSERT INTO receipts (position, org_id, received_ms) VALUES (?, ?, ?)",
+            [(at, batch.org_id, chain.now_ms) for at in blocks],
         )
-    connection.execute("UPDATE last_position SET position = ?", (position + len(events) - 1,))
+    connection.positions_used(position + len(events) - 1)
     return len(events), position
 
 
-def _new_ones(connection: sqlite3.Connection, batch: NewBatch, position: int) -> list[int]:
+def _new_ones(connection: Connection, batch: NewBatch, position: int) -> list[int]:
     """Of each id that this batch has brought, the place of its first event, which is noted with the id."""
-    rows = connection.execute(
-        "SELECT id FROM event_ids WHERE org_id = ? AND block >= ? AND id IN (SELECT value FROM json_each(?))",
-        (batch.org_id, position, msgspec.json.encode(batch.ids).decode()),
+    dialect = connection.dialect
+    rows = connection.rows(
+        f"SELECT id FROM event_ids WHERE org_id = ? AND block >= ? AND id {dialect.among}",  # noqa: S608
+        (batch.org_id, position, dialect.listed(batch.ids)),
     )
     new = {each for (each,) in rows}
     places = {each: at for at, each in reversed([*enumerate(batch.ids)]) if each in new}
     kept = sorted(places.values())
-    connection.executemany(
+    connection.many(
         "UPDATE event_ids SET block = ? WHERE org_id = ? AND id = ?",
         [(position + at // EVENTS * EVENTS, batch.org_id, batch.ids[old]) for at, old in enumerate(kept)],
     )
@@ -86,12 +89,13 @@ def _array(events: Iterable[bytes]) -> bytes:
     return b"[" + b",".join(events) + b"]"
 
 
-def events_after(connection: sqlite3.Connection, position: int, limit: int) -> list[StoredEvent]:
+def events_after(connection: Connection, position: int, limit: int) -> list[StoredEvent]:
     """In the order of positions; no more than MAX_READ_BYTES and one event, which may have 5 MB itself."""
-    blocks = connection.execute(
+    blocks = connection.each(
         "SELECT position, org_id, body FROM blocks WHERE position >="
-        " coalesce((SELECT max(position) FROM blocks WHERE position <= ?), 0) ORDER BY position",
-        (position,),
+        " coalesce((SELECT max(position) FROM blocks WHERE position <= ?), 0) AND position <= ?"
+        " ORDER BY position",
+        (position, connection.horizon()),
     )
     found: list[StoredEvent] = []
     size = 0
@@ -107,14 +111,13 @@ def events_after(connection: sqlite3.Connection, position: int, limit: int) -> l
     return found
 
 
-def last_position(connection: sqlite3.Connection) -> int:
+def last_position(connection: Connection) -> int:
     """Of the newest event there ever was."""
-    return int(one_row(connection, "SELECT position FROM last_position")[0])
+    return connection.horizon()
 
 
-def find_event(connection: sqlite3.Connection, org_id: str, event_id: str) -> StoredEvent | None:
-    row = one_row(
-        connection,
+def find_event(connection: Connection, org_id: str, event_id: str) -> StoredEvent | None:
+    row = connection.row(
         "SELECT position, body FROM event_ids JOIN blocks ON position = block"
         " WHERE event_ids.org_id = ? AND id = ?",
         (org_id, event_id),
@@ -128,7 +131,7 @@ def find_event(connection: sqlite3.Connection, org_id: str, event_id: str) -> St
     return None
 
 
-def holds_all(connection: sqlite3.Connection, batch: NewBatch) -> bool:
+def holds_all(connection: Connection, batch: NewBatch) -> bool:
     """Return True if each event of the batch is stored with the same content, however its JSON is written."""
     try:
         return _holds_all(connection, batch)
@@ -141,17 +144,17 @@ def _as_it_came(event: Mapping[str, object]) -> Mapping[str, object]:
     return {name: value for name, value in event.items() if name not in ("implausibleTime", "receivedAt")}
 
 
-def _holds_all(connection: sqlite3.Connection, batch: NewBatch) -> bool:
+def _holds_all(connection: Connection, batch: NewBatch) -> bool:
     position, kept = -1, {}
     for event_id, event in zip(batch.ids, batch.events, strict=True):
-        row = one_row(
-            connection, "SELECT block FROM event_ids WHERE org_id = ? AND id = ?", (batch.org_id, event_id)
+        row = connection.row(
+            "SELECT block FROM event_ids WHERE org_id = ? AND id = ?", (batch.org_id, event_id)
         )
         if row is None:
             return False
         if row[0] != position:  # events of a batch lie side by side
             position = row[0]
-            (body,) = one_row(connection, "SELECT body FROM blocks WHERE position = ?", (position,))
+            (body,) = connection.row("SELECT body FROM blocks WHERE position = ?", (position,))
             kept = {each["id"]: each for each in orjson.loads(body) if each is not None}
         if _as_it_came(kept.get(event_id, {})) != _as_it_came(orjson.loads(bytes(event))):
             return False
@@ -159,14 +162,15 @@ def _holds_all(connection: sqlite3.Connection, batch: NewBatch) -> bool:
 
 
 def hidden_event(
-    connection: sqlite3.Connection, org_id: str, position: int, span: tuple[int, int], body: bytes
+    connection: Connection, org_id: str, position: int, span: tuple[int, int], body: bytes
 ) -> tuple[int, str] | None:
     """Place and id of the block's first event that nobody finds, by its id or by the block's span of times,
     which purges may leave wider than its events. The body is as it was stored."""
     events = [(at, event) for at, event in enumerate(_decode_kept(body)) if event is not None]
-    rows = connection.execute(
-        "SELECT id FROM event_ids WHERE org_id = ? AND block = ? AND id IN (SELECT value FROM json_each(?))",
-        (org_id, position, msgspec.json.encode([event.id for _, event in events]).decode()),
+    dialect = connection.dialect
+    rows = connection.rows(
+        f"SELECT id FROM event_ids WHERE org_id = ? AND block = ? AND id {dialect.among}",  # noqa: S608
+        (org_id, position, dialect.listed([event.id for _, event in events])),
     )
     known = {event_id for (event_id,) in rows}
     least_ms, most_ms = span
@@ -177,12 +181,12 @@ def hidden_event(
 
 
 def blocks_between(
-    connection: sqlite3.Connection, org_id: str, from_ms: int, to_ms: int, before: BlockPlace | None
+    connection: Connection, org_id: str, from_ms: int, to_ms: int, before: BlockPlace | None
 ) -> BlockSlice:
     """Whole blocks that may have events of the time, those that begin last first; in a block there may be
     others beside them."""
     least_ms, position = before or (to_ms, 0)
-    blocks = connection.execute(
+    blocks = connection.each(
         "SELECT least_ms, position, body FROM blocks"
         " WHERE org_id = ?1 AND least_ms <= ?4 AND (least_ms < ?4 OR position < ?5) AND most_ms >= ?2"
         " AND least_ms < ?3 ORDER BY least_ms DESC, position DESC",
@@ -198,26 +202,22 @@ def blocks_between(
     return BlockSlice(found, None)
 
 
-def count_between(connection: sqlite3.Connection, org_id: str, from_ms: int, to_ms: int) -> int:
+def count_between(connection: Connection, org_id: str, from_ms: int, to_ms: int) -> int:
     """About how many events there are of the time: by when their blocks begin."""
     return int(
-        one_row(
-            connection,
+        connection.row(
             "SELECT coalesce(sum(count), 0) FROM blocks WHERE org_id = ? AND least_ms >= ? AND least_ms < ?",
             (org_id, from_ms, to_ms),
         )[0]
     )
 
 
-def purge_events(
-    connection: sqlite3.Connection, org_id: str, before_ms: int, limit: int, chain: Chain
-) -> int:
+def purge_events(connection: Connection, org_id: str, before_ms: int, limit: int, chain: Chain) -> int:
     """Delete up to `limit` events that were received before `before_ms` and happened before it; return their
     number. If an event came with a time that lies in the future, its receipt alone decides."""
     purged, reached = 0, (_LEAST_MS, 0)
     while purged < limit:
-        block = one_row(
-            connection,
+        block = connection.row(
             "SELECT received_ms, receipts.position, body FROM receipts JOIN blocks USING (position)"
             " WHERE receipts.org_id = ?1 AND received_ms < ?2 AND (received_ms, receipts.position) > (?4, ?5)"
             " AND (least_ms < ?2 OR most_ms > received_ms + ?3) ORDER BY received_ms, position LIMIT 1",
@@ -235,14 +235,13 @@ def purge_events(
 
 
 def _latest_that_stays(
-    connection: sqlite3.Connection, org_id: str, position: int, received_ms: int, before_ms: int, now_ms: int
+    connection: Connection, org_id: str, position: int, received_ms: int, before_ms: int, now_ms: int
 ) -> int | None:
     """Return the time after which an event of the block can't be true, in ms; None if nothing may go yet.
 
     The chain vouches for the time of receipt: a receipt that was edited takes nothing away.
     """
-    row = one_row(
-        connection,
+    row = connection.row(
         "SELECT kind, chained_ms FROM chain WHERE org_id = ? AND position = ? AND kind <> 'purge'",
         (org_id, position),
     )
@@ -257,7 +256,7 @@ def _latest_that_stays(
 
 
 def _purge_block(
-    connection: sqlite3.Connection, org_id: str, position: int, body: bytes, ends: tuple[int, int],
+    connection: Connection, org_id: str, position: int, body: bytes, ends: tuple[int, int],
     limit: int, chain: Chain,
 ) -> int:  # fmt: skip
     """Delete events of the block with a time before the first of `ends` or after the second."""
@@ -266,9 +265,10 @@ def _purge_block(
     before_ms, latest_ms = ends
     due = (at for at, ms in times.items() if ms < before_ms or ms > latest_ms)
     gone = sorted(due, key=times.__getitem__)[:limit]
-    ids = msgspec.json.encode([kept[at].id for at in gone]).decode()  # type: ignore[union-attr]
-    connection.execute(
-        "DELETE FROM event_ids WHERE org_id = ? AND id IN (SELECT value FROM json_each(?))", (org_id, ids)
+    ids = connection.dialect.listed([kept[at].id for at in gone])  # type: ignore[union-attr]
+    connection.run(
+        f"DELETE FROM event_ids WHERE org_id = ? AND id {connection.dialect.among}",  # noqa: S608
+        (org_id, ids),
     )
     if gone:
         chain.add_purge(connection, org_id, position, events, sorted(gone))
@@ -276,20 +276,19 @@ def _purge_block(
         del times[at]
     if times:
         left = _array(event if at in times else PURGED for at, event in enumerate(events))
-        connection.execute(
+        connection.run(
             "UPDATE blocks SET least_ms = ?, most_ms = ?, body = ? WHERE position = ?",
             (min(times.values()), max(times.values()), left, position),
         )
     else:
         for table in ("blocks", "event_digests", "receipts"):
-            connection.execute(f"DELETE FROM {table} WHERE position = ?", (position,))  # noqa: S608
+            connection.run(f"DELETE FROM {table} WHERE position = ?", (position,))  # noqa: S608
     return len(gone)
 
 
-def received_before(connection: sqlite3.Connection, org_id: str, before_ms: int) -> int:
+def received_before(connection: Connection, org_id: str, before_ms: int) -> int:
     """Position of the organisation's last event that was received before `before_ms`."""
-    row = one_row(
-        connection,
+    row = connection.row(
         "SELECT position FROM receipts WHERE org_id = ? AND received_ms >= ?"
         " ORDER BY received_ms, position LIMIT 1",
         (org_id, before_ms),
@@ -297,19 +296,18 @@ def received_before(connection: sqlite3.Connection, org_id: str, before_ms: int)
     return last_position(connection) if row is None else int(row[0]) - 1
 
 
-def received_at(connection: sqlite3.Connection, position: int) -> int | None:
-    row = one_row(
-        connection,
+def received_at(connection: Connection, position: int) -> int | None:
+    row = connection.row(
         "SELECT received_ms FROM receipts WHERE position <= ? ORDER BY position DESC LIMIT 1",
         (position,),
     )
     return None if row is None else int(row[0])
 
 
-def correct_receipts(connection: sqlite3.Connection, org_id: str, now_ms: int) -> int:
+def correct_receipts(connection: Connection, org_id: str, now_ms: int) -> int:
     """Count blocks with a receipt that still lies ahead as received now: the control plane's own clock was
     ahead when they came. Return their number."""
-    return connection.execute(
+    return connection.count(
         "UPDATE receipts SET received_ms = ?1 WHERE org_id = ?2 AND received_ms > ?1 + ?3",
         (now_ms, org_id, MOST_AHEAD_MS),
-    ).rowcount
+    )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,7 +21,7 @@ from controlplane.store.chain import (
     make_link,
     make_mac,
 )
-from controlplane.store.database import one_row
+from controlplane.store.database import ALL, Connection
 
 PURGED: Final = b"null"  # stands where an event was
 _COLUMNS: Final = "org_id, number, kind, chained_ms, position, count, proxy_id, batch, content, link, mac"
@@ -32,30 +31,18 @@ _decode_purged: Final = msgspec.json.Decoder(Purged).decode
 decode_events: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-@contextmanager
-def damaged_text(connection: sqlite3.Connection) -> Iterator[None]:
-    """Reads text that is no UTF-8 as another text, which fits no link. To SQLite it is an error, behind which
-    the byte that was changed would not be found."""
-    connection.text_factory = lambda text: text.decode("utf-8", "backslashreplace")
-    try:
-        yield
-    finally:
-        connection.text_factory = str
-
-
-def head(connection: sqlite3.Connection, org_id: str) -> Link | None:
+def head(connection: Connection, org_id: str) -> Link | None:
     """The newest link of the organisation."""
-    with damaged_text(connection):
-        row = one_row(
-            connection,
+    with connection.damaged_text():
+        row = connection.row(
             f"SELECT {_COLUMNS} FROM chain WHERE org_id = ? ORDER BY number DESC LIMIT 1",  # noqa: S608
             (org_id,),
         )
     return None if row is None else _link(row)
 
 
-def links_after(connection: sqlite3.Connection, org_id: str, number: int, limit: int = -1) -> Iterator[Link]:
-    rows = connection.execute(
+def links_after(connection: Connection, org_id: str, number: int, limit: int = ALL) -> Iterator[Link]:
+    rows = connection.each(
         f"SELECT {_COLUMNS} FROM chain WHERE org_id = ? AND number > ? ORDER BY number LIMIT ?",  # noqa: S608
         (org_id, number, limit),
     )
@@ -67,12 +54,12 @@ def _link(row: Sequence[object]) -> Link:
     return Link(Record(*record), link, mac)  # type: ignore[arg-type]
 
 
-def purged_places(connection: sqlite3.Connection, block: Record) -> set[int]:
+def purged_places(connection: Connection, block: Record) -> set[int]:
     """Of the block's events those that retention took away; what can't be read any more took none. Nothing is
     purged before it came: what stands before the block's link is looked at by no walk from there on."""
-    rows = connection.execute(
-        "SELECT content FROM chain INDEXED BY chain_purges"  # or SQLite reads all of the chain
-        " WHERE org_id = ? AND position = ? AND kind = 'purge' AND number > ?",
+    rows = connection.rows(
+        "SELECT content FROM chain WHERE org_id = ? AND position = ? AND kind = 'purge'"
+        " AND +number > ?",  # not as a number that is looked up: SQLite would read all of the chain
         (block.org_id, block.position, block.number),
     )
     places: set[int] = set()
@@ -82,9 +69,9 @@ def purged_places(connection: sqlite3.Connection, block: Record) -> set[int]:
     return places
 
 
-def read_digests(connection: sqlite3.Connection, position: int) -> bytes:
+def read_digests(connection: Connection, position: int) -> bytes:
     """Of the block's events, one after the other; none where the row has gone."""
-    row = one_row(connection, "SELECT digests FROM event_digests WHERE position = ?", (position,))
+    row = connection.row("SELECT digests FROM event_digests WHERE position = ?", (position,))
     return b"" if row is None else bytes(row[0])
 
 
@@ -101,7 +88,7 @@ class Chain:
 
     def add_blocks(
         self,
-        connection: sqlite3.Connection,
+        connection: Connection,
         org_id: str,
         proxy_id: str,
         batch: bytes,
@@ -110,7 +97,7 @@ class Chain:
     ) -> None:
         """Blocks of one batch: their events by position."""
         digests = {position: b"".join(digests_of(events)) for position, events in blocks.items()}
-        connection.executemany("INSERT INTO event_digests VALUES (?, ?)", digests.items())
+        connection.many("INSERT INTO event_digests (position, digests) VALUES (?, ?)", digests.items())
         self._add(
             connection,
             org_id,
@@ -121,7 +108,7 @@ class Chain:
         )
 
     def add_purge(
-        self, connection: sqlite3.Connection, org_id: str, position: int, events: Sequence[bytes],
+        self, connection: Connection, org_id: str, position: int, events: Sequence[bytes],
         gone: Sequence[int],
     ) -> None:  # fmt: skip
         """Retention takes the events at these places away, fitting or not; which of the two stays known."""
@@ -131,14 +118,14 @@ class Chain:
         content = msgspec.json.encode(Purged(list(gone), unfit))
         self._add(connection, org_id, [("purge", position, len(gone), "", b"", content)])
 
-    def adopt(self, connection: sqlite3.Connection, org_id: str) -> int:
+    def adopt(self, connection: Connection, org_id: str) -> int:
         """Chain the organisation's next blocks of an earlier release; how many events they have."""
         newest = head(connection, org_id)
-        rows = connection.execute(
+        rows = connection.rows(
             "SELECT position, proxy_id, body FROM blocks WHERE org_id = ? AND position > ?"
             " ORDER BY position LIMIT ?",
             (org_id, newest.record.position if newest else 0, ADOPTED_AT_ONCE),
-        ).fetchall()
+        )
         adopted = 0
         for position, proxy_id, body in rows:
             events = decode_events(body)
@@ -148,9 +135,8 @@ class Chain:
             adopted += len(events)
         return adopted
 
-    def _add(self, connection: sqlite3.Connection, org_id: str, said: Iterable[_Said]) -> None:
-        row = one_row(
-            connection,
+    def _add(self, connection: Connection, org_id: str, said: Iterable[_Said]) -> None:
+        row = connection.row(
             "SELECT number, link FROM chain WHERE org_id = ? ORDER BY number DESC LIMIT 1",
             (org_id,),
         )
@@ -160,4 +146,7 @@ class Chain:
             link = make_link(link, Record(org_id, number, kind, self.now_ms, *what))  # type: ignore[arg-type]
             mac = None if self.key is None else make_mac(self.key, link)
             rows.append((org_id, number, kind, self.now_ms, *what, link, mac))
-        connection.executemany("INSERT INTO chain VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        connection.many(
+            f"INSERT INTO chain ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
+            rows,
+        )

@@ -1,4 +1,4 @@
-"""Along an organisation's chain in SQLite: whether each link fits, and what it speaks of is still there.
+"""Along an organisation's chain: whether each link fits, and what it speaks of is still there.
 
 A step is one transaction, so that ingestion, purges and checkpoints go on meanwhile; what a step sees of a
 block and of its purges is of one moment. The chain only grows, so what was walked stays walked.
@@ -6,7 +6,6 @@ block and of its purges is of one moment. The chain only grows, so what was walk
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import replace
 from hmac import compare_digest
@@ -28,31 +27,30 @@ from controlplane.store.chain import (
 )
 from controlplane.store.chain_table import (
     PURGED,
-    damaged_text,
     decode_events,
     links_after,
     purged_places,
     read_digests,
 )
-from controlplane.store.database import one_row
+from controlplane.store.database import Connection
 from controlplane.store.interface import Misfit, Reached, What
 
 LINKS_AT_ONCE: Final = 64
-# Of all that SQLite can write, where a forger may put a block; the first one that came has 1.
+# Of all that a row can hold, where a forger may put a block; the first one that came has 1.
 _LEAST_POSITION: Final = -(1 << 63)
 _LAST_POSITION: Final = (1 << 63) - 1
 
 
 def walk(
-    connection: sqlite3.Connection, org_id: str, reached: Reached, last: int, key: bytes
+    connection: Connection, org_id: str, reached: Reached, last: int, key: bytes
 ) -> tuple[Reached, Misfit | None]:
     """The next links up to number `last`; where one doesn't fit, the walk ends before it."""
-    with damaged_text(connection):
+    with connection.damaged_text():
         return _walk(connection, org_id, reached, last, key)
 
 
 def _walk(
-    connection: sqlite3.Connection, org_id: str, reached: Reached, last: int, key: bytes
+    connection: Connection, org_id: str, reached: Reached, last: int, key: bytes
 ) -> tuple[Reached, Misfit | None]:
     links = list(links_after(connection, org_id, reached.number, LINKS_AT_ONCE))
     if not links:
@@ -81,16 +79,15 @@ def _further(reached: Reached, link: Link) -> Reached:
     return Reached(record.number, link.link, record.position, reached.events + record.count, reached.purged)
 
 
-def mismatch_at_end(connection: sqlite3.Connection, org_id: str) -> Misfit | None:
+def mismatch_at_end(connection: Connection, org_id: str) -> Misfit | None:
     """Links where no walk comes by, or blocks after those that the newest link speaks of, in one moment."""
-    row = one_row(
-        connection, "SELECT number, position FROM chain WHERE org_id = ? AND number < 1 LIMIT 1", (org_id,)
+    row = connection.row(
+        "SELECT number, position FROM chain WHERE org_id = ? AND number < 1 LIMIT 1", (org_id,)
     )
     if row is not None:
         number, position = row
         return Misfit("forged", "the link stands before the first one", number, position)
-    row = one_row(
-        connection,
+    row = connection.row(
         "SELECT position FROM chain WHERE org_id = ? AND kind <> 'purge' ORDER BY number DESC LIMIT 1",
         (org_id,),
     )
@@ -102,9 +99,7 @@ def mismatch_at_end(connection: sqlite3.Connection, org_id: str) -> Misfit | Non
 # -- links -----------------------------------------------------------------------------------------
 
 
-def _mismatch_of_link(
-    connection: sqlite3.Connection, reached: Reached, link: Link, key: bytes
-) -> Misfit | None:
+def _mismatch_of_link(connection: Connection, reached: Reached, link: Link, key: bytes) -> Misfit | None:
     if make_link(reached.link, link.record) != link.link:
         return _why_not(connection, reached, link, key)
     if not _is_signed(link, key):
@@ -117,7 +112,7 @@ def _is_signed(link: Link, key: bytes) -> bool:
     return link.mac is not None and compare_digest(link.mac, make_mac(key, link.link))
 
 
-def _why_not(connection: sqlite3.Connection, reached: Reached, link: Link, key: bytes) -> Misfit:
+def _why_not(connection: Connection, reached: Reached, link: Link, key: bytes) -> Misfit:
     """Where the link has gone that belongs here, and what this one is."""
     record = link.record
     number = reached.number + 1
@@ -134,7 +129,7 @@ def _why_not(connection: sqlite3.Connection, reached: Reached, link: Link, key: 
     return Misfit("removed", "the link that stood before this one is gone", number, record.position)
 
 
-def _find_next(connection: sqlite3.Connection, org_id: str, reached: Reached) -> Record | None:
+def _find_next(connection: Connection, org_id: str, reached: Reached) -> Record | None:
     """The link that follows, wherever it stands now."""
     for link in links_after(connection, org_id, 0):
         if make_link(reached.link, replace(link.record, number=reached.number + 1)) == link.link:
@@ -142,7 +137,7 @@ def _find_next(connection: sqlite3.Connection, org_id: str, reached: Reached) ->
     return None
 
 
-def _is_followed(connection: sqlite3.Connection, reached: Reached, link: Link) -> bool:
+def _is_followed(connection: Connection, reached: Reached, link: Link) -> bool:
     """Whether the next link was made on this one, as it is or as it should be."""
     made = (link.link, make_link(reached.link, link.record))
     for following in links_after(connection, link.record.org_id, link.record.number, 1):
@@ -161,10 +156,9 @@ def _mismatch_of_purge(record: Record) -> Misfit | None:
 # -- blocks ----------------------------------------------------------------------------------------
 
 
-def _mismatch_between(connection: sqlite3.Connection, org_id: str, first: int, last: int) -> Misfit | None:
+def _mismatch_between(connection: Connection, org_id: str, first: int, last: int) -> Misfit | None:
     """A block at one of these positions, of which no link speaks."""
-    row = one_row(
-        connection,
+    row = connection.row(
         "SELECT position, body FROM blocks WHERE org_id = ? AND position BETWEEN ? AND ?"
         " ORDER BY position LIMIT 1",
         (org_id, first, last),
@@ -175,13 +169,12 @@ def _mismatch_between(connection: sqlite3.Connection, org_id: str, first: int, l
     return Misfit("inserted", text, None, row[0], _id_at(_events(row[1]), 0))
 
 
-def _mismatch_of_block(connection: sqlite3.Connection, reached: Reached, record: Record) -> Misfit | None:
+def _mismatch_of_block(connection: Connection, reached: Reached, record: Record) -> Misfit | None:
     stranger = _mismatch_between(connection, record.org_id, reached.position + 1, record.position - 1)
     if stranger is not None:
         return stranger
     gone = purged_places(connection, record)
-    row = one_row(
-        connection,
+    row = connection.row(
         "SELECT count, proxy_id, least_ms, most_ms, body FROM blocks WHERE position = ? AND org_id = ?",
         (record.position, record.org_id),
     )
@@ -211,9 +204,7 @@ def _events(body: bytes) -> Sequence[bytes] | None:
         return None
 
 
-def _mismatch_of_events(
-    connection: sqlite3.Connection, record: Record, gone: set[int], body: bytes
-) -> Misfit | None:
+def _mismatch_of_events(connection: Connection, record: Record, gone: set[int], body: bytes) -> Misfit | None:
     events = _events(body)
     if events is None:
         text = "the block's body is no JSON array any more"
@@ -236,7 +227,7 @@ def _mismatch_of_events(
 
 
 def _mismatch_of_event(
-    connection: sqlite3.Connection, record: Record, events: Sequence[bytes], found: Sequence[bytes],
+    connection: Connection, record: Record, events: Sequence[bytes], found: Sequence[bytes],
     known: Sequence[bytes], at: int,
 ) -> Misfit:  # fmt: skip
     what: What = "changed"
@@ -252,9 +243,8 @@ def _mismatch_of_event(
     return Misfit(what, text, record.number, record.position + at, event_id)
 
 
-def _is_of_another_block(connection: sqlite3.Connection, record: Record, found: Sequence[bytes]) -> bool:
-    row = one_row(
-        connection,
+def _is_of_another_block(connection: Connection, record: Record, found: Sequence[bytes]) -> bool:
+    row = connection.row(
         "SELECT 1 FROM chain WHERE org_id = ? AND content = ? AND number <> ?",
         (record.org_id, content_of(b"".join(found)), record.number),
     )

@@ -1,276 +1,131 @@
-"""One SQLite file: one connection that writes, in groups, and two that read, each with its thread.
+"""The interface between the tables of the store and a database: jobs, locks, and SQL that engines share.
 
-Single statements are read through aiosqlite. What needs several of them over one state of the database is a
-job, a plain function that runs in one thread from its beginning to its end: fewer changes of threads, and
-nothing comes in between.
+A job is a plain function that runs in a thread from its beginning to its end. A write job runs in one
+transaction: if it fails, nothing of it stays. It names the locks under which it reads before it writes. An
+engine with one writer needs no locks. Another engine takes them before the job runs and holds them until the
+transaction ends.
 
-Every write is a job that runs inside the writer's transaction. Jobs that wait together commit together: a
-commit costs one fsync and one change of threads, however many it holds. A job that fails is rolled back to
-where it began and fails alone.
+The shared SQL has `?` or `?1` for parameters, `ON CONFLICT` with its columns, `CASE` and `RETURNING`. A
+boolean is a number, so a condition is `enabled = 1`. `Dialect` has what engines spell differently. The
+shared SQL has no functions of JSON, no row numbers and no collations: `lower` compares names that differ
+only in case.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
 
-import aiosqlite
-
-from controlplane.store.interface import StoreBusy, StoreError
-from controlplane.store.migrate import migrate, what_to_do
-from controlplane.store.opening import open_in_thread
-from controlplane.store.reserve import Reserve
-from proxy.process.own_process import foreign, foreign_above, make_directory, make_file
+from controlplane.store.interface import StoreError
 
 T = TypeVar("T")
-Job = Callable[[sqlite3.Connection], T]
+Row = tuple[Any, ...]
+ALL: Final = (1 << 63) - 1  # LIMIT that leaves no row out
 
-# Long enough for a backup or a command beside a server, short enough that a request gets its 503.
-_BUSY_TIMEOUT_SECONDS: Final = 20
-# What waits for the disk waits in memory: at the largest batch this is some 600 MB, at the usual one 40 MB.
-_MOST_WAITING: Final = 128
-_MOST_TOGETHER: Final = 64
-_PRAGMAS: Final = ("PRAGMA synchronous = FULL", "PRAGMA foreign_keys = ON", "PRAGMA trusted_schema = OFF")
-_DISK_FULL: Final = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE}
-_ROWS_AT_ONCE: Final = 64  # rows that a cursor fetches in one change of threads
-_READ_ONLY: Final = "PRAGMA query_only = ON"
+
+class NotUnique(StoreError):
+    """A row with this key is there already."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
-    job: Job[Any]
-    even_if_full: bool
-    done: asyncio.Future[Any]
+class Dialect:
+    """SQL for lists, which the engines spell in their own ways."""
+
+    among: str  # after an expression: equal to one text of a parameter that `listed` made
+    texts: str  # table with `key` (0, 1, 2, ...) and `value`: the texts of a parameter that `listed` made
+    elements: str  # table with `value`: the texts of a JSON array; {} stands for the column that has it
+    octets: str  # number of bytes of a text in UTF-8; {} stands for the text
+    listed: Callable[[Sequence[str]], object]
 
 
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    writer: sqlite3.Connection
-    reader: sqlite3.Connection
-    statements: sqlite3.Connection
+class Connection(Protocol):
+    """A transaction, as a job sees it."""
+
+    @property
+    def dialect(self) -> Dialect: ...
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]: ...
+    def row(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
+        """Return the first row, or None if there is no row."""
+
+    def each(self, sql: str, parameters: Sequence[Any] = ()) -> Iterator[Row]:
+        """Return rows one by one; a caller that stops early leaves the others unread."""
+
+    def run(self, sql: str, parameters: Sequence[Any] = ()) -> None: ...
+    def count(self, sql: str, parameters: Sequence[Any] = ()) -> int:
+        """Run the statement and return the number of rows that it changed."""
+
+    def many(self, sql: str, parameters: Iterable[Sequence[Any]]) -> None:
+        """Run the statement once for each of the sequences."""
+
+    def first_position(self, count: int) -> int:
+        """Return the first of so many positions for new events, which nobody else gets."""
+
+    def positions_used(self, last: int) -> None:
+        """Note the last of the positions that events got; those after it may be given again."""
+
+    def horizon(self) -> int:
+        """Return the position up to which no event can come any more that a reader has not seen."""
+
+    def steady_ms(self) -> int:
+        """Return the time that windows and limits are measured with, in Unix milliseconds."""
+
+    def damaged_text(self) -> AbstractContextManager[None]:
+        """Read text that is not UTF-8 as another text, which fits no link of a chain, instead of failing."""
 
 
-class Database:
-    def __init__(
-        self,
-        path: Path,
-        writer: sqlite3.Connection,
-        reader: sqlite3.Connection,
-        statements: aiosqlite.Connection,
-        write_thread: ThreadPoolExecutor,
-    ) -> None:
-        self._path = path
-        self._writer = writer
-        self._reader = reader
-        self._statements = statements
-        self._reserve = Reserve(path)
-        self._write_thread = write_thread
-        self._read_thread = ThreadPoolExecutor(1, thread_name_prefix="store-reader")
-        self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(_MOST_WAITING)
-        self._writing = asyncio.create_task(self._write_loop(), name="store writer")
+Job = Callable[[Connection], T]
 
-    @classmethod
-    async def open(cls, path: Path) -> Database:
-        thread = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
-        opened = await open_in_thread(thread, partial(_open, path), _close)
-        statements = aiosqlite.Connection(lambda: opened.statements, iter_chunk_size=_ROWS_AT_ONCE)
-        try:
-            await statements
-        except BaseException:
-            thread.submit(_close, opened)
-            thread.shutdown(wait=False)
-            raise
-        return cls(path, opened.writer, opened.reader, statements, thread)
 
-    async def close(self) -> None:
-        """Wait for what is queued, then close. If the wait is cancelled, close all the same."""
-        try:
-            await self._queue.join()
-        finally:
-            self._writing.cancel()
-            self._write_thread.shutdown()
-            self._read_thread.shutdown()
-            self._writer.close()
-            self._reader.close()
-            await self._statements.close()
-            await asyncio.gather(self._writing, return_exceptions=True)
+class Lock(NamedTuple):
+    """Name of what a write job has to itself, or shares with other jobs that only read it."""
 
-    async def fetch(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """All rows of one statement."""
-        with self._naming_the_file():
-            return [tuple(row) for row in await self._statements.execute_fetchall(sql, parameters)]
+    name: str
+    mode: Literal["alone", "shared"] = "alone"
+
+
+Locks = tuple[Lock, ...]
+
+NO_LOCKS: Final[Locks] = ()  # enough if no other job reads these rows before it writes
+REGISTRY: Final[Locks] = (Lock("registry"),)  # operators too
+READ_REGISTRY: Final[Locks] = (Lock("registry", "shared"),)
+
+
+def of_org(org_id: str) -> Locks:
+    """Lock the chain of an organisation and its blocks of events."""
+    return (Lock(f"org {org_id}"),)
+
+
+def of_proxy(proxy_id: str) -> Locks:
+    """Lock what a proxy reported."""
+    return (Lock(f"proxy {proxy_id}"),)
+
+
+class Database(Protocol):
+    @property
+    def dialect(self) -> Dialect: ...
+    async def fetch(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        """Return all rows of one statement that reads."""
 
     async def read(self, job: Job[T]) -> T:
-        """Several statements over one state of the database."""
-        loop = asyncio.get_running_loop()
-        with self._naming_the_file():
-            return await loop.run_in_executor(self._read_thread, _read, self._reader, job)
+        """Run several statements over one state of the database."""
 
-    async def write(self, job: Job[T]) -> T:
-        """Run `job` in a transaction; its result once it is on disk. StoreBusy if too much waits."""
-        return await self._write(job, even_if_full=False)
+    async def write(self, job: Job[T], locks: Locks) -> T:
+        """Return the result of the job once it is durable. Raise StoreBusy if too many jobs wait.
 
-    async def write_even_if_full(self, job: Job[T]) -> T:
-        """What operators do, and what proxies have to hear of it, on a full disk too."""
-        return await self._write(job, even_if_full=True)
+        Several locks are taken in the order in which they are given: an organisation before a proxy.
+        """
 
-    async def _write(self, job: Job[T], *, even_if_full: bool) -> T:
-        waiting = _Waiting(job, even_if_full, asyncio.get_running_loop().create_future())
-        try:
-            self._queue.put_nowait(waiting)
-        except asyncio.QueueFull:
-            raise StoreBusy("too many writes are waiting for the disk") from None
-        with self._naming_the_file():
-            result: T = await waiting.done
-        return result
+    async def write_even_if_full(self, job: Job[T], locks: Locks) -> T:
+        """Write what operators do, and what proxies must receive of it, even if the disk is full."""
 
-    @contextmanager
-    def _naming_the_file(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise StoreError(f"{self._path}: {error}{what_to_do(error)}") from error
-
-    async def _write_loop(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            group = [await self._queue.get()]
-            while len(group) < _MOST_TOGETHER and not self._queue.empty():
-                group.append(self._queue.get_nowait())
-            wanted = [waiting for waiting in group if not waiting.done.cancelled()]
-            try:
-                _response(wanted, await loop.run_in_executor(self._write_thread, self._commit, wanted))
-            finally:
-                for _ in group:
-                    self._queue.task_done()
-
-    def _commit(self, group: Sequence[_Waiting]) -> list[Any]:
-        """What became of each; those that must succeed on a full disk are tried again without the others."""
-        results = _commit(self._writer, [waiting.job for waiting in group])
-        if not any(map(_is_full, results)):
-            self._reserve.fill()
-            return results
-        again = [at for at, waiting in enumerate(group) if waiting.even_if_full and _is_full(results[at])]
-        while again:
-            for at, result in zip(again, _commit(self._writer, [group[at].job for at in again]), strict=True):
-                results[at] = result
-            again = [at for at in again if _is_full(results[at])]
-            if again and not self._reserve.release():
-                break
-        return results
-
-
-def _response(group: Iterable[_Waiting], results: Iterable[Any]) -> None:
-    for waiting, result in zip(group, results, strict=True):
-        if waiting.done.cancelled():
-            continue
-        if isinstance(result, Exception):
-            waiting.done.set_exception(result)
-        else:
-            waiting.done.set_result(result)
-
-
-def _read(connection: sqlite3.Connection, job: Job[T]) -> T:
-    connection.execute("BEGIN")
-    try:
-        return job(connection)
-    finally:
-        connection.execute("COMMIT")
-
-
-def _commit(connection: sqlite3.Connection, jobs: Sequence[Job[Any]]) -> list[Any]:
-    """What became of each job: its result, or the exception after which nothing of it is left."""
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-        results = [_run(connection, job) for job in jobs]
-        connection.execute("COMMIT")
-    except Exception as error:
-        with suppress(sqlite3.Error):  # what brought us here is the error to tell
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-        return [error] * len(jobs)
-    return results
-
-
-def _run(connection: sqlite3.Connection, job: Job[Any]) -> Any:
-    connection.execute("SAVEPOINT job")
-    try:
-        result = job(connection)
-    except Exception as error:
-        if not connection.in_transaction:  # SQLite has given up all of it (disk full): so does the group
-            raise
-        connection.execute("ROLLBACK TO job")
-        result = error
-    connection.execute("RELEASE job")
-    return result
-
-
-def _is_full(result: object) -> bool:
-    return isinstance(result, sqlite3.Error) and getattr(result, "sqlite_errorcode", None) in _DISK_FULL
-
-
-def all_rows(connection: sqlite3.Connection, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
-    return connection.execute(sql, parameters).fetchall()
-
-
-def one_row(connection: sqlite3.Connection, sql: str, parameters: Sequence[Any] = ()) -> Any:
-    """The first row, None where there is none."""
-    return connection.execute(sql, parameters).fetchone()
+    async def close(self) -> None:
+        """Wait for the jobs that were given, then close all connections."""
 
 
 def is_text(value: str) -> bool:
-    """Return whether a row can hold the value. SQLite stores UTF-8, which has no lone surrogates, and the
-    driver raises an error for a parameter with one."""
-    return value.isascii() or not any("\ud800" <= each <= "\udfff" for each in value)
-
-
-def _make_private(path: Path) -> None:
-    """SQLite gives its -wal and -shm files the mode of the database, so it is set before there is one.
-
-    An existing file isn't opened: closing it again would drop this process's POSIX locks on it, and another
-    process could then delete the log that our connections write.
-    """
-    try:
-        make_directory(path.parent)
-        os.close(make_file(path, os.O_RDWR))
-    except FileExistsError:
-        beside = [path.with_name(path.name + each) for each in ("-wal", "-shm")]
-        if problem := foreign([path, *beside]):
-            raise StoreError(problem) from None
-    except OSError as error:
-        owner = foreign_above(path, os.W_OK | os.X_OK)  # a file can be made in a directory that can't be read
-        raise StoreError(f"{path}: {error.strerror}{'' if owner is None else f'; {owner}'}") from None
-
-
-def _open(path: Path) -> _Opened:
-    _make_private(path)
-    migrate(path)
-    with ExitStack() as undo:
-        writer, reader, statements = (undo.enter_context(closing(_connect(path))) for _ in range(3))
-        for each in (reader, statements):
-            each.execute(_READ_ONLY)
-        undo.pop_all()
-    return _Opened(writer, reader, statements)
-
-
-def _close(opened: _Opened) -> None:
-    for each in (opened.writer, opened.reader, opened.statements):
-        each.close()
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    # Opened in one thread and used in another, never in two at once.
-    connection = sqlite3.connect(
-        path, isolation_level=None, timeout=_BUSY_TIMEOUT_SECONDS, check_same_thread=False
-    )
-    for pragma in _PRAGMAS:
-        connection.execute(pragma)
-    return connection
+    """Return whether a row can hold the value: UTF-8 has no lone surrogates, and PostgreSQL no NUL."""
+    if value.isascii():
+        return "\0" not in value
+    return not any(each == "\0" or "\ud800" <= each <= "\udfff" for each in value)

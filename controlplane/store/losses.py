@@ -1,4 +1,4 @@
-"""Losses of a proxy's trail in SQLite, and the operators' acknowledgements of them.
+"""Losses of a proxy's trail, and the operators' acknowledgements of them.
 
 A gap opens above the highest number that came, and only there. So one number acknowledges every gap up to it
 and none that opens later; of what is only counted, the count does.
@@ -6,10 +6,9 @@ and none that opens later; of what is only counted, the count does.
 
 from __future__ import annotations
 
-import sqlite3
 from typing import Final
 
-from controlplane.store.database import all_rows, one_row
+from controlplane.store.database import Connection
 from controlplane.store.interface import Acknowledgement, Conflict, Losses
 
 # Of one organisation at one proxy (?1, ?2). An acknowledgement that is not there acknowledges nothing.
@@ -18,26 +17,36 @@ _LOSSES: Final = """
             coalesce(max(repeated), 0) AS repeated, coalesce(max(implausible), 0) AS implausible
         FROM acknowledged_losses WHERE proxy_id = ?1 AND org_id = ?2)
     SELECT
-        coalesce((SELECT sum(g.last - max(g.first, known.seq + 1) + 1) FROM sequence_gaps AS g
+        coalesce((SELECT sum(g.last - CASE WHEN g.first > known.seq THEN g.first
+            ELSE known.seq + 1 END + 1) FROM sequence_gaps AS g
             WHERE g.proxy_id = ?1 AND g.org_id = ?2 AND g.last > known.seq), 0)
-        + coalesce((SELECT max(s.unlisted - known.unlisted, 0) FROM sequences AS s
-            WHERE s.proxy_id = ?1 AND s.org_id = ?2), 0),
-        coalesce((SELECT max(s.repeated - known.repeated, 0) FROM sequences AS s
-            WHERE s.proxy_id = ?1 AND s.org_id = ?2), 0),
-        coalesce((SELECT max(i.count - known.implausible, 0) FROM implausible_times AS i
-            WHERE i.proxy_id = ?1 AND i.org_id = ?2), 0)
+        + coalesce((SELECT s.unlisted - known.unlisted FROM sequences AS s
+            WHERE s.proxy_id = ?1 AND s.org_id = ?2 AND s.unlisted > known.unlisted), 0),
+        coalesce((SELECT s.repeated - known.repeated FROM sequences AS s
+            WHERE s.proxy_id = ?1 AND s.org_id = ?2 AND s.repeated > known.repeated), 0),
+        coalesce((SELECT i.count - known.implausible FROM implausible_times AS i
+            WHERE i.proxy_id = ?1 AND i.org_id = ?2 AND i.count > known.implausible), 0)
     FROM known
 """
 
+_ACKNOWLEDGED: Final = (
+    "seq",
+    "unlisted",
+    "repeated",
+    "implausible",
+    "acknowledged_ms",
+    "acknowledged_by",
+    "note",
+)
 
-def losses_of(connection: sqlite3.Connection, proxy_id: str, org_id: str) -> Losses:
-    return Losses(*one_row(connection, _LOSSES, (proxy_id, org_id)))
+
+def losses_of(connection: Connection, proxy_id: str, org_id: str) -> Losses:
+    return Losses(*connection.row(_LOSSES, (proxy_id, org_id)))
 
 
-def all_losses_of(connection: sqlite3.Connection, proxy_id: str) -> Losses:
+def all_losses_of(connection: Connection, proxy_id: str) -> Losses:
     """Sum the losses of all organisations that the proxy delivered events for."""
-    rows = all_rows(
-        connection,
+    rows = connection.rows(
         "SELECT org_id FROM sequences WHERE proxy_id = ?1"
         " UNION SELECT org_id FROM implausible_times WHERE proxy_id = ?1",
         (proxy_id,),
@@ -46,10 +55,9 @@ def all_losses_of(connection: sqlite3.Connection, proxy_id: str) -> Losses:
     return Losses(*map(sum, zip(*found, strict=True))) if found else Losses()
 
 
-def losses_of_org(connection: sqlite3.Connection, org_id: str) -> Losses:
+def losses_of_org(connection: Connection, org_id: str) -> Losses:
     """Sum the losses of all proxies, acknowledged or not."""
-    row = one_row(
-        connection,
+    row = connection.row(
         "SELECT coalesce((SELECT sum(last - first + 1) FROM sequence_gaps WHERE org_id = ?1), 0)"
         " + coalesce((SELECT sum(unlisted) FROM sequences WHERE org_id = ?1), 0),"
         " coalesce((SELECT sum(repeated) FROM sequences WHERE org_id = ?1), 0),"
@@ -59,9 +67,8 @@ def losses_of_org(connection: sqlite3.Connection, org_id: str) -> Losses:
     return Losses(*row)
 
 
-def acknowledgement_of(connection: sqlite3.Connection, proxy_id: str, org_id: str) -> Acknowledgement | None:
-    row = one_row(
-        connection,
+def acknowledgement_of(connection: Connection, proxy_id: str, org_id: str) -> Acknowledgement | None:
+    row = connection.row(
         "SELECT acknowledged_ms, acknowledged_by, note FROM acknowledged_losses"
         " WHERE proxy_id = ? AND org_id = ?",
         (proxy_id, org_id),
@@ -69,10 +76,9 @@ def acknowledgement_of(connection: sqlite3.Connection, proxy_id: str, org_id: st
     return None if row is None else Acknowledgement(*row)
 
 
-def implausible_of(connection: sqlite3.Connection, proxy_id: str, org_id: str) -> tuple[int, int | None]:
+def implausible_of(connection: Connection, proxy_id: str, org_id: str) -> tuple[int, int | None]:
     """Number of the events with an implausible time, and when the last of them came."""
-    row = one_row(
-        connection,
+    row = connection.row(
         "SELECT count, latest_ms FROM implausible_times WHERE proxy_id = ? AND org_id = ?",
         (proxy_id, org_id),
     )
@@ -80,16 +86,19 @@ def implausible_of(connection: sqlite3.Connection, proxy_id: str, org_id: str) -
 
 
 def acknowledge(
-    connection: sqlite3.Connection, key: tuple[str, str], given: Acknowledgement, expected: Losses | None
+    connection: Connection, key: tuple[str, str], given: Acknowledgement, expected: Losses | None
 ) -> Losses:
     found = losses_of(connection, *key)
     if expected is not None and found != expected:
         raise Conflict("more was lost since, or some of it came: look again at what is missing")
-    connection.execute(
-        "INSERT OR REPLACE INTO acknowledged_losses SELECT ?1, ?2,"
-        " coalesce(max(s.highest), 0), coalesce(max(s.unlisted), 0), coalesce(max(s.repeated), 0),"
-        " coalesce((SELECT count FROM implausible_times WHERE proxy_id = ?1 AND org_id = ?2), 0), ?3, ?4, ?5"
-        " FROM sequences AS s WHERE s.proxy_id = ?1 AND s.org_id = ?2",
+    connection.run(
+        f"INSERT INTO acknowledged_losses (proxy_id, org_id, {', '.join(_ACKNOWLEDGED)})"  # noqa: S608
+        " SELECT ?1, ?2, coalesce(max(s.highest), 0), coalesce(max(s.unlisted), 0),"
+        " coalesce(max(s.repeated), 0),"
+        " coalesce((SELECT count FROM implausible_times WHERE proxy_id = ?1 AND org_id = ?2), 0),"
+        " CAST(?3 AS bigint), ?4, ?5 FROM sequences AS s WHERE s.proxy_id = ?1 AND s.org_id = ?2"
+        f" ON CONFLICT (proxy_id, org_id) DO UPDATE SET"
+        f" {', '.join(f'{each} = excluded.{each}' for each in _ACKNOWLEDGED)}",
         (*key, given.acknowledged_ms, given.acknowledged_by, given.note),
     )
     return found

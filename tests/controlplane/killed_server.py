@@ -7,8 +7,8 @@ import signal
 import sys
 
 from controlplane.cli import main
+from controlplane.store.audit import AuditTables
 from controlplane.store.interface import NewBatch, Outcome, RateLimits, Stored
-from controlplane.store.sqlite_audit import AuditTables
 
 _commit_batch = AuditTables.commit_batch
 

@@ -21,7 +21,7 @@ from controlplane.index_writer import IndexWriter
 from controlplane.search import open_index
 from controlplane.search.interface import SearchQuery
 from controlplane.search.query import parse_filter
-from controlplane.store.sqlite_registry import RegistryTables
+from controlplane.store.registry import RegistryTables
 from proxy.agent.control_plane import ControlPlane, Identity, open_session
 from proxy.agent.sync import Sync
 from proxy.config.tls import client_tls

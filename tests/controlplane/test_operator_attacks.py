@@ -45,7 +45,7 @@ from controlplane.operations.worker_process import run_change, run_for_page, run
 from controlplane.search.interface import SearchIndex, SearchPage, SearchQuery
 from controlplane.search.query import parse_filter
 from controlplane.store.interface import Conflict, LogQuery, NewLogLine, StoreBusy
-from controlplane.store.sqlite_operators import OperatorTables
+from controlplane.store.operators import OperatorTables
 from tests.controlplane.held_runs import Latch, read_slowly, stubborn, wait_for
 from tests.controlplane.plane import HEARTBEAT, METRICS, Plane, ProxyClient, batch, context_of, event
 from tests.controlplane.test_admin import PASSWORD, call, operator

@@ -26,7 +26,7 @@ NO_STORE = (
 MAKES_A_STORE_WITHOUT_DESCRIPTORS = """
 import resource, sys
 from pathlib import Path
-from controlplane.store.database import _make_private
+from controlplane.store.sqlite_database import _make_private
 from controlplane.store.interface import StoreError
 resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
 try:

@@ -175,7 +175,7 @@ async def test_numbers_that_are_given_out_twice_are_told(plane: Plane, proxy: Pr
 async def test_where_numbers_are_missing_that_no_range_names_none_counts_as_repeated(
     plane: Plane, proxy: ProxyClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("controlplane.store.sqlite_audit._MOST_GAPS", 3)
+    monkeypatch.setattr("controlplane.store.audit._MOST_GAPS", 3)
     (org,) = proxy.org_ids
     await proxy.audit(batch("b1", org, range(2, 22, 2)))
     await proxy.audit(batch("b2", org, [1, 19]))
@@ -186,7 +186,7 @@ async def test_where_numbers_are_missing_that_no_range_names_none_counts_as_repe
 async def test_ranges_beyond_reason_are_counted_rather_than_kept(
     plane: Plane, proxy: ProxyClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("controlplane.store.sqlite_audit._MOST_GAPS", 3)
+    monkeypatch.setattr("controlplane.store.audit._MOST_GAPS", 3)
     await proxy.audit(batch("b1", proxy.org_ids[0], range(2, 22, 2)))
     (state,) = await plane.store.sequences(proxy.proxy_id, 2)
     assert (state.highest, state.gaps, state.unlisted) == (20, ((1, 1), (3, 3)), 8)

@@ -14,7 +14,7 @@ import pytest
 
 from controlplane.model.flat_form import encode
 from controlplane.model.metadata import parse
-from controlplane.store import sqlite_schemas
+from controlplane.store import schemas as schema_tables
 from controlplane.store.interface import Conflict, NewSchema, Org, Ruleset
 from controlplane.store.sqlite import SqliteStore
 from proxy.policy.resource_model import digest_of
@@ -150,12 +150,12 @@ async def test_a_rollback_brings_the_schema_of_its_version(store: SqliteStore) -
 async def test_an_organisation_has_no_more_schemas_than_proxies_can_take(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_schemas, "MOST_ROOTS_OF_ORG", 2)
+    monkeypatch.setattr(schema_tables, "MOST_ROOTS_OF_ORG", 2)
     for root in ("/a", "/b"):
         await store.add_schema(["org-acme"], schema("a", root=root))
     with pytest.raises(Conflict, match="at most 2"):
         await store.add_schema(["org-acme"], schema("a", root="/c"))
-    monkeypatch.setattr(sqlite_schemas, "MOST_PACKED_OF_ORG", len(TWO.packed))
+    monkeypatch.setattr(schema_tables, "MOST_PACKED_OF_ORG", len(TWO.packed))
     with pytest.raises(Conflict, match="deflated: apply"):
         await store.add_schema(["org-globex", "org-acme"], schema("b", root="/a"))
     assert await listed(store, "globex") == []  # all organisations or none
@@ -166,7 +166,7 @@ async def test_rulesets_in_force_name_no_more_than_a_worker_should_load(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else each ruleset could keep another old schema in every worker."""
-    monkeypatch.setattr(sqlite_schemas, "MOST_BYTES_OF_ORG", ONE.bytes + TWO.bytes)
+    monkeypatch.setattr(schema_tables, "MOST_BYTES_OF_ORG", ONE.bytes + TWO.bytes)
     await store.add_schema(["org-acme"], ONE)
     await applied(store, ONE, name="hr")
     await store.add_schema(["org-acme"], TWO)

@@ -11,8 +11,8 @@ import json
 import pytest
 from multidict import CIMultiDict
 
+from controlplane.store.audit import AuditTables
 from controlplane.store.interface import StoreError
-from controlplane.store.sqlite_audit import AuditTables
 from tests.controlplane.plane import (
     AUDIT,
     HEARTBEAT,

@@ -13,10 +13,11 @@ from typing import TypeVar
 import pytest
 
 from controlplane.secrets import MasterKeyError
-from controlplane.store.database import Database
+from controlplane.store.database import NO_LOCKS, Connection
 from controlplane.store.interface import NewBatch, RateLimits, StoreBusy, Stored, StoreError
 from controlplane.store.migrate import DatabaseTooNew, _migrations, migrate
 from controlplane.store.sqlite import SqliteStore
+from controlplane.store.sqlite_database import SqliteDatabase
 from tests.controlplane.plane import (
     AUDIT,
     HEARTBEAT,
@@ -34,8 +35,8 @@ LIMITS = RateLimits(org=100, proxy=60)
 
 
 @pytest.fixture
-async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    opened = await Database.open(tmp_path / "store.db")
+async def database(tmp_path: Path) -> AsyncIterator[SqliteDatabase]:
+    opened = await SqliteDatabase.open(tmp_path / "store.db", FakeClock())
     yield opened
     await opened.close()
 
@@ -136,56 +137,56 @@ async def test_two_first_starts_at_once_make_one_store(tmp_path: Path, clock: Fa
     assert [number for number, _ in _versions(tmp_path / "store.db")] == _numbers()
 
 
-async def test_commits_are_synced_to_disk(database: Database) -> None:
+async def test_commits_are_synced_to_disk(database: SqliteDatabase) -> None:
     """WAL with synchronous = FULL: a commit is one fsync of the log."""
 
-    def pragmas(connection: sqlite3.Connection) -> list[int | str]:
-        return [
-            connection.execute(f"PRAGMA {name}").fetchone()[0]
-            for name in ("synchronous", "journal_mode", "foreign_keys")
-        ]
+    def pragmas(connection: Connection) -> list[int | str]:
+        names = ("synchronous", "journal_mode", "foreign_keys")
+        return [connection.row(f"PRAGMA {name}")[0] for name in names]
 
-    assert await database.write(pragmas) == [2, "wal", 1]
+    assert await database.write(pragmas, NO_LOCKS) == [2, "wal", 1]
 
 
-async def test_a_job_that_fails_takes_nobody_with_it(database: Database) -> None:
+async def test_a_job_that_fails_takes_nobody_with_it(database: SqliteDatabase) -> None:
 
-    def good(connection: sqlite3.Connection) -> str:
-        connection.execute("INSERT INTO outbox_cursor VALUES ('good', 1)")
+    def good(connection: Connection) -> str:
+        connection.run("INSERT INTO outbox_cursor VALUES ('good', 1)")
         return "done"
 
-    def bad(connection: sqlite3.Connection) -> None:
-        connection.execute("INSERT INTO outbox_cursor VALUES ('bad', 1)")
-        connection.execute("INSERT INTO nowhere VALUES (1)")
+    def bad(connection: Connection) -> None:
+        connection.run("INSERT INTO outbox_cursor VALUES ('bad', 1)")
+        connection.run("INSERT INTO nowhere VALUES (1)")
 
-    results = await asyncio.gather(database.write(bad), database.write(good), return_exceptions=True)
+    results = await asyncio.gather(
+        database.write(bad, NO_LOCKS), database.write(good, NO_LOCKS), return_exceptions=True
+    )
     assert isinstance(results[0], StoreError)
     assert results[1] == "done"
     assert await database.fetch("SELECT index_name FROM outbox_cursor") == [("good",)]
 
 
-async def test_jobs_that_wait_together_commit_together(database: Database) -> None:
+async def test_jobs_that_wait_together_commit_together(database: SqliteDatabase) -> None:
     states: list[int] = []
 
-    def job(connection: sqlite3.Connection) -> None:
-        states.append(len(database._reader.execute("SELECT * FROM outbox_cursor").fetchall()))
-        connection.execute(f"INSERT INTO outbox_cursor VALUES ('{len(states)}', 1)")
+    def job(connection: Connection) -> None:
+        states.append(len(database._reader.rows("SELECT * FROM outbox_cursor")))
+        connection.run(f"INSERT INTO outbox_cursor VALUES ('{len(states)}', 1)")
 
-    await asyncio.gather(*(database.write(job) for _ in range(20)))
+    await asyncio.gather(*(database.write(job, NO_LOCKS) for _ in range(20)))
     # None saw what another had written: all of it became visible in one commit.
     assert states == [0] * 20
     assert len(await database.fetch("SELECT * FROM outbox_cursor")) == 20
 
 
-async def test_a_crowded_queue_says_so_at_once(database: Database) -> None:
+async def test_a_crowded_queue_says_so_at_once(database: SqliteDatabase) -> None:
     release = threading.Event()
 
-    def slow(connection: sqlite3.Connection) -> None:
+    def slow(connection: Connection) -> None:
         release.wait()
 
-    first = asyncio.create_task(database.write(slow))
+    first = asyncio.create_task(database.write(slow, NO_LOCKS))
     await asyncio.sleep(0)
-    writes = [asyncio.create_task(database.write(slow)) for _ in range(500)]
+    writes = [asyncio.create_task(database.write(slow, NO_LOCKS)) for _ in range(500)]
     await asyncio.sleep(0)
     refused = [task for task in writes if task.done()]
     assert refused
@@ -213,18 +214,20 @@ async def test_a_full_disk_stores_nothing_and_is_over_once_there_is_room(
 
 async def _limit_pages(store: SqliteStore, pages: int) -> None:
     # Not in a job: the limit is of the connection, and never below what the file holds already.
-    store._database._writer.execute(f"PRAGMA max_page_count = {pages}")
+    database = store._database
+    assert isinstance(database, SqliteDatabase)
+    database._writer.raw.execute(f"PRAGMA max_page_count = {pages}")
 
 
 @pytest.mark.parametrize("path", [SYNC, AUDIT, HEARTBEAT])
 async def test_a_store_that_fails_is_503_with_retry_after(
     plane: Plane, proxy: ProxyClient, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    async def fails(self: Database, job: object) -> None:
+    async def fails(self: SqliteDatabase, job: object, locks: object) -> None:
         raise StoreError("the store failed: database or disk is full")
 
-    monkeypatch.setattr(Database, "write", fails)
-    monkeypatch.setattr(Database, "write_even_if_full", fails)
+    monkeypatch.setattr(SqliteDatabase, "write", fails)
+    monkeypatch.setattr(SqliteDatabase, "write_even_if_full", fails)
     audit = json.dumps(batch("b1", proxy.org_ids[0], [1])).encode()
     response = await proxy.send(path, {SYNC: b"", AUDIT: audit, HEARTBEAT: b"{}"}[path])
     assert (response.status, response.code) == (503, "unavailable")

@@ -12,6 +12,7 @@ import pytest
 from controlplane.store.interface import App, Org, Proxy, Ruleset
 from controlplane.store.migrate import _migrations, migrate
 from controlplane.store.sqlite import SqliteStore
+from controlplane.store.sqlite_database import SqliteDatabase
 from tests.controlplane.plane import FakeClock
 from tests.controlplane.two_orgs import NAMES, add_two_orgs
 
@@ -140,7 +141,9 @@ async def test_the_proxies_of_an_organisation_are_those_that_serve_it(store: Sql
 def _statements(store: SqliteStore) -> Iterator[list[str]]:
     """The statements that the store's connections for reading run within the block."""
     seen: list[str] = []
-    connections = (store._database._reader, store._database._statements._conn)
+    database = store._database
+    assert isinstance(database, SqliteDatabase)
+    connections = (database._reader.raw, database._statements._conn)
     for each in connections:
         each.set_trace_callback(seen.append)
     yield seen

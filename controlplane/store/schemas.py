@@ -1,13 +1,12 @@
-"""Schemas of graph APIs, and which version of a ruleset names which, in SQLite."""
+"""Schemas of graph APIs, and which version of a ruleset names which."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from controlplane.clock import Clock
-from controlplane.store.database import Database, all_rows, one_row
+from controlplane.store.database import REGISTRY, Connection, Database
 from controlplane.store.interface import Conflict, NewSchema, OrgSchema, PackedSchemas, SchemaUse
 
 MOST_ROOTS_OF_ORG: Final = 16
@@ -17,14 +16,14 @@ MOST_BYTES_OF_ORG: Final = 16 * 1024 * 1024
 MOST_PACKED_OF_ORG: Final = 6 * 1024 * 1024
 _COUNTED: Final = (
     "SELECT coalesce(sum(bytes), 0), coalesce(sum(length(packed)), 0) FROM schemas WHERE digest IN"
-    " (SELECT digest FROM org_schemas WHERE org_id = ?1 AND is_current"
+    " (SELECT digest FROM org_schemas WHERE org_id = ?1 AND is_current = 1"
     " UNION SELECT digest FROM ruleset_schemas JOIN rulesets USING (ruleset_id) WHERE org_id = ?1"
     " AND version = (SELECT max(version) FROM ruleset_versions AS newest"
     " WHERE newest.ruleset_id = rulesets.ruleset_id))"
 )
 _ORG_SCHEMA: Final = "SELECT org_id, root, digest, source, fetched_ms, is_current FROM org_schemas"
 _FORGET: Final = (
-    "DELETE FROM org_schemas WHERE org_id = ?1 AND root = ?2 AND NOT is_current"
+    "DELETE FROM org_schemas WHERE org_id = ?1 AND root = ?2 AND is_current = 0"
     " AND digest <> coalesce(?3, '') AND NOT EXISTS (SELECT 1 FROM ruleset_schemas"
     " JOIN rulesets USING (ruleset_id) WHERE rulesets.org_id = org_schemas.org_id"
     " AND ruleset_schemas.root = org_schemas.root AND ruleset_schemas.digest = org_schemas.digest)"
@@ -37,15 +36,17 @@ class SchemaTables:
         self._clock = clock
 
     async def add_schema(self, org_ids: Sequence[str], schema: NewSchema) -> Mapping[str, str | None]:
-        def job(connection: sqlite3.Connection) -> Mapping[str, str | None]:
+        def job(connection: Connection) -> Mapping[str, str | None]:
             now = self._clock.wall_ms()
-            connection.execute(
-                "INSERT OR IGNORE INTO schemas VALUES (?, ?, ?)", (schema.digest, schema.packed, schema.bytes)
+            connection.run(
+                "INSERT INTO schemas (digest, packed, bytes) VALUES (?, ?, ?)"
+                " ON CONFLICT (digest) DO NOTHING",
+                (schema.digest, schema.packed, schema.bytes),
             )
             return {org_id: _make_current(connection, org_id, schema, now) for org_id in org_ids}
 
         # A schema may have megabytes and can wait: the room that a full disk keeps is for rules and stops.
-        return await self._database.write(job)
+        return await self._database.write(job, REGISTRY)
 
     async def org_schemas(self, org_id: str | None) -> list[OrgSchema]:
         order = "ORDER BY org_id, root, is_current DESC, fetched_ms DESC, digest"
@@ -58,7 +59,7 @@ class SchemaTables:
     async def current_schemas(self, org_id: str) -> PackedSchemas:
         rows = await self._database.fetch(
             "SELECT root, digest, packed FROM org_schemas JOIN schemas USING (digest)"
-            " WHERE org_id = ? AND is_current ORDER BY root",
+            " WHERE org_id = ? AND is_current = 1 ORDER BY root",
             (org_id,),
         )
         return PackedSchemas({row[0]: row[1] for row in rows}, {row[1]: row[2] for row in rows})
@@ -90,32 +91,27 @@ def _org_schema(org_id: str, root: str, digest: str, source: str, fetched: int, 
     return OrgSchema(org_id, root, digest, source, fetched, bool(current))
 
 
-def named_schemas(connection: sqlite3.Connection, ruleset_id: str, version: int) -> dict[str, str]:
+def named_schemas(connection: Connection, ruleset_id: str, version: int) -> dict[str, str]:
     """Return the digest of the schema of each root path that a version of a ruleset names."""
-    rows = all_rows(
-        connection,
+    rows = connection.rows(
         "SELECT root, digest FROM ruleset_schemas WHERE ruleset_id = ? AND version = ? ORDER BY root",
         (ruleset_id, version),
     )
     return dict(rows)
 
 
-def name_schemas(
-    connection: sqlite3.Connection, ruleset_id: str, version: int, schemas: Mapping[str, str]
-) -> None:
+def name_schemas(connection: Connection, ruleset_id: str, version: int, schemas: Mapping[str, str]) -> None:
     """Write down which schemas a new version of a ruleset names."""
-    connection.executemany(
-        "INSERT INTO ruleset_schemas VALUES (?, ?, ?, ?)",
+    connection.many(
+        "INSERT INTO ruleset_schemas (ruleset_id, version, root, digest) VALUES (?, ?, ?, ?)",
         [(ruleset_id, version, root, digest) for root, digest in schemas.items()],
     )
 
 
-def require_current(
-    connection: sqlite3.Connection, org_id: str, name: str, schemas: Mapping[str, str]
-) -> None:
+def require_current(connection: Connection, org_id: str, name: str, schemas: Mapping[str, str]) -> None:
     """Raise Conflict unless these are the current schemas of the organisation."""
-    rows = all_rows(
-        connection, "SELECT root, digest FROM org_schemas WHERE org_id = ? AND is_current", (org_id,)
+    rows = connection.rows(
+        "SELECT root, digest FROM org_schemas WHERE org_id = ? AND is_current = 1", (org_id,)
     )
     if dict(rows) != dict(schemas):
         raise Conflict(
@@ -123,41 +119,44 @@ def require_current(
         )
 
 
-def packed_schemas(connection: sqlite3.Connection, digests: Sequence[str]) -> dict[str, bytes]:
+def packed_schemas(connection: Connection, digests: Sequence[str]) -> dict[str, bytes]:
     """Return the deflated schemas with these digests."""
     found = {}
     for digest in digests:
-        (found[digest],) = one_row(connection, "SELECT packed FROM schemas WHERE digest = ?", (digest,))
+        (found[digest],) = connection.row("SELECT packed FROM schemas WHERE digest = ?", (digest,))
     return found
 
 
-def _make_current(connection: sqlite3.Connection, org_id: str, schema: NewSchema, now: int) -> str | None:
+def _make_current(connection: Connection, org_id: str, schema: NewSchema, now: int) -> str | None:
     """Return the digest of the schema that was current before."""
     key = (org_id, schema.root)
-    before = one_row(
-        connection, "SELECT digest FROM org_schemas WHERE org_id = ? AND root = ? AND is_current", key
+    before = connection.row(
+        "SELECT digest FROM org_schemas WHERE org_id = ? AND root = ? AND is_current = 1", key
     )
     if before == (schema.digest,):
         return schema.digest
-    connection.execute("UPDATE org_schemas SET is_current = 0 WHERE org_id = ? AND root = ?", key)
-    connection.execute(
-        "INSERT OR REPLACE INTO org_schemas VALUES (?, ?, ?, ?, ?, 1)",
+    connection.run("UPDATE org_schemas SET is_current = 0 WHERE org_id = ? AND root = ?", key)
+    connection.run(
+        "INSERT INTO org_schemas (org_id, root, digest, source, fetched_ms, is_current)"
+        " VALUES (?, ?, ?, ?, ?, 1)"
+        " ON CONFLICT (org_id, root, digest) DO UPDATE SET source = excluded.source,"
+        " fetched_ms = excluded.fetched_ms, is_current = 1",
         (*key, schema.digest, schema.source, now),
     )
     _require_few(connection, org_id)
     require_room(connection, org_id)
     # The newest of the others stays too, so that it can be compared with the current one.
-    connection.execute(_FORGET, (*key, None if before is None else before[0]))
-    connection.execute(
+    connection.run(_FORGET, (*key, None if before is None else before[0]))
+    connection.run(
         "DELETE FROM schemas WHERE digest NOT IN (SELECT digest FROM org_schemas)"
         " AND digest NOT IN (SELECT digest FROM ruleset_schemas)"
     )
     return None if before is None else str(before[0])
 
 
-def require_room(connection: sqlite3.Connection, org_id: str) -> None:
+def require_room(connection: Connection, org_id: str) -> None:
     """Raise Conflict if an organisation has more schemas than the proxies that serve it should load."""
-    size, packed = one_row(connection, _COUNTED, (org_id,))
+    size, packed = connection.row(_COUNTED, (org_id,))
     if size > MOST_BYTES_OF_ORG or packed > MOST_PACKED_OF_ORG:
         raise Conflict(
             "the schemas that are current or that rulesets in force name would have more than"
@@ -166,9 +165,9 @@ def require_room(connection: sqlite3.Connection, org_id: str) -> None:
         )
 
 
-def _require_few(connection: sqlite3.Connection, org_id: str) -> None:
-    (roots,) = one_row(
-        connection, "SELECT count(*) FROM org_schemas WHERE org_id = ? AND is_current", (org_id,)
+def _require_few(connection: Connection, org_id: str) -> None:
+    (roots,) = connection.row(
+        "SELECT count(*) FROM org_schemas WHERE org_id = ? AND is_current = 1", (org_id,)
     )
     if roots > MOST_ROOTS_OF_ORG:
         raise Conflict(f"an organisation has at most {MOST_ROOTS_OF_ORG} current schemas")

@@ -1,8 +1,7 @@
-"""Audit events, reports of proxies and the outbox, in SQLite."""
+"""Audit events, reports of proxies and the outbox."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final
@@ -23,7 +22,8 @@ from controlplane.store.blocks import (
     received_before,
 )
 from controlplane.store.chain_table import Chain
-from controlplane.store.database import Database, all_rows, one_row
+from controlplane.store.chain_tables import ChainTables
+from controlplane.store.database import NO_LOCKS, Connection, Database, of_org, of_proxy
 from controlplane.store.interface import (
     IDEMPOTENCY_WINDOW_MS,
     Acknowledgement,
@@ -52,7 +52,6 @@ from controlplane.store.losses import (
     losses_of_org,
 )
 from controlplane.store.sequences import fold, ranges, size
-from controlplane.store.sqlite_chain import ChainTables
 
 _OF_HEARTBEATS: Final = "received_ms, body, skew_ms"
 _OF_METRICS: Final = "received_ms, body"
@@ -76,8 +75,8 @@ class AuditTables(ChainTables):
     async def commit_batch(self, batch: NewBatch, limits: RateLimits) -> Outcome:
         digest = batch_digest(batch.batch_id)
 
-        def job(connection: sqlite3.Connection) -> Outcome:
-            now = self._clock.steady_ms()
+        def job(connection: Connection) -> Outcome:
+            now = connection.steady_ms()
             outcome = _replayed(connection, batch, digest, now)
             if isinstance(outcome, Duplicate) and outcome.content_differs:
                 _note_reuse(connection, batch, self._clock.wall_ms())
@@ -94,7 +93,7 @@ class AuditTables(ChainTables):
             _seen(connection, batch.proxy_id, wall_ms)
             return Stored(accepted, position, other_content)
 
-        return await self._database.write(job)
+        return await self._database.write(job, of_org(batch.org_id) + of_proxy(batch.proxy_id))
 
     async def purge_batches(self, before_ms: int, limit: int) -> int:
         return await self._execute(
@@ -130,13 +129,15 @@ class AuditTables(ChainTables):
 
     async def set_outbox_position(self, index: str, position: int) -> None:
         await self._execute(
-            "INSERT INTO outbox_cursor VALUES (?, ?) ON CONFLICT DO UPDATE SET position = excluded.position",
+            "INSERT INTO outbox_cursor (index_name, position) VALUES (?, ?)"
+            " ON CONFLICT (index_name) DO UPDATE SET position = excluded.position",
             (index, position),
         )
 
     async def purge_events(self, org_id: str, before_ms: int, limit: int) -> int:
         return await self._database.write(
-            lambda connection: purge_events(connection, org_id, before_ms, limit, self._chain())
+            lambda connection: purge_events(connection, org_id, before_ms, limit, self._chain()),
+            of_org(org_id),
         )
 
     async def received_before(self, org_id: str, before_ms: int) -> int:
@@ -146,43 +147,47 @@ class AuditTables(ChainTables):
         return await self._database.read(lambda connection: received_at(connection, position))
 
     async def correct_receipts(self, org_id: str, now_ms: int) -> int:
-        return await self._database.write(lambda connection: correct_receipts(connection, org_id, now_ms))
+        return await self._database.write(
+            lambda connection: correct_receipts(connection, org_id, now_ms), of_org(org_id)
+        )
 
     # Reports
 
     async def add_heartbeat(self, proxy_id: str, body: str, skew_ms: int | None = None) -> None:
         now = self._clock.wall_ms()
 
-        def job(connection: sqlite3.Connection) -> None:
+        def job(connection: Connection) -> None:
             # Received while our clock was ahead: later ones would come after them.
-            connection.execute(
-                "DELETE FROM heartbeats WHERE proxy_id = ? AND received_ms > ?", (proxy_id, now)
-            )
-            connection.execute(
-                "INSERT OR REPLACE INTO heartbeats (proxy_id, received_ms, body, skew_ms)"
-                " VALUES (?, ?, ?, ?)",
+            connection.run("DELETE FROM heartbeats WHERE proxy_id = ? AND received_ms > ?", (proxy_id, now))
+            connection.run(
+                "INSERT INTO heartbeats (proxy_id, received_ms, body, skew_ms) VALUES (?, ?, ?, ?)"
+                " ON CONFLICT (proxy_id, received_ms) DO UPDATE SET body = excluded.body,"
+                " skew_ms = excluded.skew_ms",
                 (proxy_id, now, body, skew_ms),
             )
             _forget_old(connection, "heartbeats", proxy_id)
             _seen(connection, proxy_id, now)
 
-        await self._database.write(job)
+        await self._database.write(job, of_proxy(proxy_id))
 
     async def add_metrics(self, proxy_id: str, window_start: str, body: str) -> None:
         now = self._clock.wall_ms()
 
-        def job(connection: sqlite3.Connection) -> None:
-            connection.execute(
+        def job(connection: Connection) -> None:
+            connection.run(
                 "UPDATE metrics SET received_ms = ?2 WHERE proxy_id = ?1 AND received_ms > ?2",
                 (proxy_id, now),
             )
-            connection.execute(
-                "INSERT OR REPLACE INTO metrics VALUES (?, ?, ?, ?)", (proxy_id, window_start, now, body)
+            connection.run(
+                "INSERT INTO metrics (proxy_id, window_start, received_ms, body) VALUES (?, ?, ?, ?)"
+                " ON CONFLICT (proxy_id, window_start) DO UPDATE SET received_ms = excluded.received_ms,"
+                " body = excluded.body",
+                (proxy_id, window_start, now, body),
             )
             _forget_old(connection, "metrics", proxy_id)
             _seen(connection, proxy_id, now)
 
-        await self._database.write(job)
+        await self._database.write(job, of_proxy(proxy_id))
 
     async def heartbeats(self, proxy_id: str, limit: int) -> list[Report]:
         return await self._reports("heartbeats", _OF_HEARTBEATS, proxy_id, limit)
@@ -196,13 +201,13 @@ class AuditTables(ChainTables):
         )
 
     async def latest_reports(self, proxy_ids: Sequence[str], windows: int) -> Mapping[str, LatestReports]:
-        def job(connection: sqlite3.Connection) -> dict[str, LatestReports]:
+        def job(connection: Connection) -> dict[str, LatestReports]:
             found = {}
             for proxy_id in proxy_ids:
                 beats = _reports(connection, "heartbeats", _OF_HEARTBEATS, proxy_id, 1)
                 metrics = _reports(connection, "metrics", _OF_METRICS, proxy_id, windows) if windows else ()
-                (reused_ms,) = one_row(
-                    connection, "SELECT max(latest_ms) FROM reused_batch_ids WHERE proxy_id = ?", (proxy_id,)
+                (reused_ms,) = connection.row(
+                    "SELECT max(latest_ms) FROM reused_batch_ids WHERE proxy_id = ?", (proxy_id,)
                 )
                 found[proxy_id] = LatestReports(beats[0] if beats else None, tuple(metrics), reused_ms)
             return found
@@ -210,10 +215,9 @@ class AuditTables(ChainTables):
         return await self._database.read(job)
 
     async def sequences(self, proxy_id: str, gap_limit: int) -> list[SequenceState]:
-        def job(connection: sqlite3.Connection) -> list[SequenceState]:
+        def job(connection: Connection) -> list[SequenceState]:
             states = []
-            for org_id, highest, unlisted, repeated, repeated_ms in all_rows(
-                connection,
+            for org_id, highest, unlisted, repeated, repeated_ms in connection.rows(
                 "SELECT org_id, highest, unlisted, repeated, repeated_ms FROM sequences WHERE proxy_id = ?1"
                 " UNION ALL SELECT org_id, 0, 0, 0, NULL FROM (SELECT proxy_id, org_id FROM implausible_times"
                 " UNION SELECT proxy_id, org_id FROM reused_batch_ids) AS i WHERE proxy_id = ?1"
@@ -257,30 +261,24 @@ class AuditTables(ChainTables):
         self, proxy_id: str, org_id: str, acknowledgement: Acknowledgement, expected: Losses | None
     ) -> Losses:
         return await self._database.write_even_if_full(
-            lambda connection: acknowledge(connection, (proxy_id, org_id), acknowledgement, expected)
+            lambda connection: acknowledge(connection, (proxy_id, org_id), acknowledgement, expected),
+            of_proxy(proxy_id),
         )
 
     async def _execute(self, sql: str, parameters: Sequence[Any]) -> int:
-        def job(connection: sqlite3.Connection) -> int:
-            return (connection.execute(sql, parameters)).rowcount
-
-        return await self._database.write(job)
+        return await self._database.write(lambda connection: connection.count(sql, parameters), NO_LOCKS)
 
 
-def _reports(
-    connection: sqlite3.Connection, table: str, columns: str, proxy_id: str, limit: int
-) -> list[Report]:
-    rows = all_rows(
-        connection,
+def _reports(connection: Connection, table: str, columns: str, proxy_id: str, limit: int) -> list[Report]:
+    rows = connection.rows(
         f"SELECT {columns} FROM {table} WHERE proxy_id = ? ORDER BY received_ms DESC LIMIT ?",  # noqa: S608
         (proxy_id, limit),
     )
     return [Report(*row) for row in rows]
 
 
-def _replayed(connection: sqlite3.Connection, batch: NewBatch, digest: bytes, now: int) -> Outcome | None:
-    row = one_row(
-        connection,
+def _replayed(connection: Connection, batch: NewBatch, digest: bytes, now: int) -> Outcome | None:
+    row = connection.row(
         "SELECT accepted_ms, accepted, content FROM batches WHERE proxy_id = ? AND batch = ?",
         (batch.proxy_id, digest),
     )
@@ -294,27 +292,26 @@ def _replayed(connection: sqlite3.Connection, batch: NewBatch, digest: bytes, no
     return Duplicate(accepted, content_differs=not is_same)
 
 
-def _reused(connection: sqlite3.Connection, proxy_id: str, org_id: str) -> tuple[int, int | None]:
-    row = one_row(
-        connection,
+def _reused(connection: Connection, proxy_id: str, org_id: str) -> tuple[int, int | None]:
+    row = connection.row(
         "SELECT count, latest_ms FROM reused_batch_ids WHERE proxy_id = ? AND org_id = ?",
         (proxy_id, org_id),
     )
     return (0, None) if row is None else (row[0], row[1])
 
 
-def _note_reuse(connection: sqlite3.Connection, batch: NewBatch, wall_ms: int) -> None:
-    connection.execute(
-        "INSERT INTO reused_batch_ids VALUES (?1, ?2, 1, ?3)"
-        " ON CONFLICT DO UPDATE SET count = count + 1, latest_ms = ?3",
+def _note_reuse(connection: Connection, batch: NewBatch, wall_ms: int) -> None:
+    connection.run(
+        "INSERT INTO reused_batch_ids (proxy_id, org_id, count, latest_ms) VALUES (?, ?, 1, ?)"
+        " ON CONFLICT (proxy_id, org_id) DO UPDATE SET count = reused_batch_ids.count + 1,"
+        " latest_ms = excluded.latest_ms",
         (batch.proxy_id, batch.org_id, wall_ms),
     )
 
 
-def _limited(connection: sqlite3.Connection, batch: NewBatch, limits: RateLimits, now: int) -> Outcome | None:
+def _limited(connection: Connection, batch: NewBatch, limits: RateLimits, now: int) -> Outcome | None:
     since = now - WINDOW_MS
-    row = one_row(
-        connection,
+    row = connection.row(
         "SELECT (SELECT accepted_ms FROM rate_log WHERE proxy_id = ? AND accepted_ms > ?"
         " ORDER BY accepted_ms DESC LIMIT 1 OFFSET ?),"
         " (SELECT accepted_ms FROM rate_log WHERE org_id = ? AND accepted_ms > ?"
@@ -325,34 +322,33 @@ def _limited(connection: sqlite3.Connection, batch: NewBatch, limits: RateLimits
     return Limited(wait) if wait else None
 
 
-def _store(
-    connection: sqlite3.Connection, batch: NewBatch, digest: bytes, now: int, chain: Chain
-) -> tuple[int, int]:
+def _store(connection: Connection, batch: NewBatch, digest: bytes, now: int, chain: Chain) -> tuple[int, int]:
     accepted, position = add_blocks(connection, batch, digest, chain)
-    connection.execute(
+    connection.run(
         "INSERT INTO batches (proxy_id, batch, accepted_ms, accepted, content) VALUES (?, ?, ?, ?, ?)",
         (batch.proxy_id, digest, now, accepted, batch.content),
     )
-    connection.execute(
+    connection.run(
         "DELETE FROM rate_log WHERE proxy_id = ? AND accepted_ms <= ?", (batch.proxy_id, now - WINDOW_MS)
     )
-    connection.execute("INSERT INTO rate_log VALUES (?, ?, ?)", (now, batch.proxy_id, batch.org_id))
+    connection.run(
+        "INSERT INTO rate_log (accepted_ms, proxy_id, org_id) VALUES (?, ?, ?)",
+        (now, batch.proxy_id, batch.org_id),
+    )
     return accepted, position
 
 
 # Sequences
 
 
-def _fold_sequence(connection: sqlite3.Connection, batch: NewBatch, accepted: int, wall_ms: int) -> None:
+def _fold_sequence(connection: Connection, batch: NewBatch, accepted: int, wall_ms: int) -> None:
     """`accepted`: how many of the events had never come. If more than had new numbers, numbers were given out
     twice: the proxy has lost its journals, or another one runs under its name."""
     came = ranges(seq for seq in batch.seqs if seq is not None)
     if not came:
         return
     key = (batch.proxy_id, batch.org_id)
-    row = one_row(
-        connection, "SELECT highest, unlisted FROM sequences WHERE proxy_id = ? AND org_id = ?", key
-    )
+    row = connection.row("SELECT highest, unlisted FROM sequences WHERE proxy_id = ? AND org_id = ?", key)
     known, unlisted = row or (0, 0)
     within = Gap(came[0].first, came[-1].last)
     before = _gaps(connection, *key, within) if within.first <= known else []
@@ -362,31 +358,32 @@ def _fold_sequence(connection: sqlite3.Connection, batch: NewBatch, accepted: in
     repeated = accepted - sum(not seq for seq in batch.seqs) - new_numbers  # they begin at 1
     if unlisted or repeated < 0:  # of numbers that no range names, nobody knows
         repeated = 0
-    connection.execute(
+    connection.run(
         "INSERT INTO sequences (proxy_id, org_id, highest, unlisted, repeated, repeated_ms)"
-        " VALUES (?1, ?2, ?3, ?4, ?5, iif(?5, ?6, NULL)) ON CONFLICT DO UPDATE SET"
-        " highest = ?3, unlisted = ?4, repeated = repeated + ?5, repeated_ms = iif(?5, ?6, repeated_ms)",
+        " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (proxy_id, org_id) DO UPDATE SET highest = excluded.highest,"
+        " unlisted = excluded.unlisted, repeated = sequences.repeated + excluded.repeated,"
+        " repeated_ms = coalesce(excluded.repeated_ms, sequences.repeated_ms)",
         (
             *(*key, highest, unlisted + _drop_surplus(connection, key, added=len(after) > len(before))),
-            *(repeated, wall_ms),
+            *(repeated, wall_ms if repeated else None),
         ),
     )
 
 
-def _count_implausible(connection: sqlite3.Connection, batch: NewBatch, accepted: int, wall_ms: int) -> None:
+def _count_implausible(connection: Connection, batch: NewBatch, accepted: int, wall_ms: int) -> None:
     count = min(batch.implausible, accepted)  # events that had come before were counted before
     if count:
-        connection.execute(
-            "INSERT INTO implausible_times VALUES (?, ?, ?, ?)"
-            " ON CONFLICT DO UPDATE SET count = count + excluded.count, latest_ms = excluded.latest_ms",
+        connection.run(
+            "INSERT INTO implausible_times (proxy_id, org_id, count, latest_ms) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (proxy_id, org_id) DO UPDATE SET count = implausible_times.count + excluded.count,"
+            " latest_ms = excluded.latest_ms",
             (batch.proxy_id, batch.org_id, count, wall_ms),
         )
 
 
-def _gaps(connection: sqlite3.Connection, proxy_id: str, org_id: str, within: Gap) -> list[Gap]:
+def _gaps(connection: Connection, proxy_id: str, org_id: str, within: Gap) -> list[Gap]:
     """The gaps that touch `within`; of those that begin before it, that can only be the last."""
-    rows = all_rows(
-        connection,
+    rows = connection.rows(
         "SELECT first, last FROM sequence_gaps"
         " WHERE proxy_id = ?1 AND org_id = ?2 AND last >= ?3 AND first <= ?4"
         " AND first >= coalesce((SELECT max(first) FROM sequence_gaps"
@@ -396,40 +393,40 @@ def _gaps(connection: sqlite3.Connection, proxy_id: str, org_id: str, within: Ga
     return [Gap(*row) for row in rows]
 
 
-def _replace_gaps(
-    connection: sqlite3.Connection, key: tuple[str, str], before: list[Gap], after: list[Gap]
-) -> None:
+def _replace_gaps(connection: Connection, key: tuple[str, str], before: list[Gap], after: list[Gap]) -> None:
     gone, new = set(before) - set(after), set(after) - set(before)
     if gone:
-        connection.executemany(
+        connection.many(
             "DELETE FROM sequence_gaps WHERE proxy_id = ? AND org_id = ? AND first = ?",
             [(*key, gap.first) for gap in gone],
         )
     if new:
-        connection.executemany("INSERT INTO sequence_gaps VALUES (?, ?, ?, ?)", [(*key, *gap) for gap in new])
+        connection.many(
+            "INSERT INTO sequence_gaps (proxy_id, org_id, first, last) VALUES (?, ?, ?, ?)",
+            [(*key, *gap) for gap in new],
+        )
 
 
-def _drop_surplus(connection: sqlite3.Connection, key: tuple[str, str], *, added: bool) -> int:
+def _drop_surplus(connection: Connection, key: tuple[str, str], *, added: bool) -> int:
     """Forget the newest ranges past the most that are kept; how many numbers those held."""
     if not added:
         return 0
-    rows = all_rows(
-        connection,
-        "DELETE FROM sequence_gaps WHERE (proxy_id, org_id, first) IN (SELECT proxy_id, org_id, first"
-        " FROM sequence_gaps WHERE proxy_id = ? AND org_id = ? ORDER BY first LIMIT -1 OFFSET ?)"
+    rows = connection.rows(
+        "DELETE FROM sequence_gaps WHERE proxy_id = ?1 AND org_id = ?2 AND first >= (SELECT first"
+        " FROM sequence_gaps WHERE proxy_id = ?1 AND org_id = ?2 ORDER BY first LIMIT 1 OFFSET ?3)"
         " RETURNING last - first + 1",
         (*key, _MOST_GAPS),
     )
     return sum(size for (size,) in rows)
 
 
-def _forget_old(connection: sqlite3.Connection, table: str, proxy_id: str) -> None:
-    connection.execute(
+def _forget_old(connection: Connection, table: str, proxy_id: str) -> None:
+    connection.run(
         f"DELETE FROM {table} WHERE proxy_id = ?1 AND received_ms < (SELECT received_ms FROM {table}"  # noqa: S608
         " WHERE proxy_id = ?1 ORDER BY received_ms DESC LIMIT 1 OFFSET ?2)",
         (proxy_id, _HISTORY - 1),
     )
 
 
-def _seen(connection: sqlite3.Connection, proxy_id: str, now: int) -> None:
-    connection.execute("UPDATE proxies SET last_seen_ms = ? WHERE proxy_id = ?", (now, proxy_id))
+def _seen(connection: Connection, proxy_id: str, now: int) -> None:
+    connection.run("UPDATE proxies SET last_seen_ms = ? WHERE proxy_id = ?", (now, proxy_id))

@@ -1,8 +1,6 @@
-"""The chains of audit events, in SQLite: their heads, walks along them, and what the last walk found."""
+"""The chains of audit events: their heads, walks along them, and what the last walk found."""
 
 from __future__ import annotations
-
-import sqlite3
 
 import msgspec
 
@@ -10,7 +8,7 @@ from controlplane.clock import Clock
 from controlplane.store.chain import Link
 from controlplane.store.chain_table import Chain, head, links_after
 from controlplane.store.chain_walk import mismatch_at_end, walk
-from controlplane.store.database import Database, one_row
+from controlplane.store.database import NO_LOCKS, Connection, Database, of_org
 from controlplane.store.interface import ChainCheck, ChainHead, Misfit, Reached
 
 
@@ -28,7 +26,9 @@ class ChainTables:
 
     async def adopt_blocks(self, org_id: str) -> int:
         """Chain the next blocks that an earlier release stored; how many events they have."""
-        return await self._database.write(lambda connection: self._chain().adopt(connection, org_id))
+        return await self._database.write(
+            lambda connection: self._chain().adopt(connection, org_id), of_org(org_id)
+        )
 
     async def chained_orgs(self) -> list[str]:
         """Return the ids of all organisations with a chain, also those without a row in `orgs`."""
@@ -36,14 +36,14 @@ class ChainTables:
         return [org_id for (org_id,) in rows]
 
     async def chain_head(self, org_id: str) -> ChainHead | None:
-        def job(connection: sqlite3.Connection) -> ChainHead | None:
+        def job(connection: Connection) -> ChainHead | None:
             newest = head(connection, org_id)
             return None if newest is None else _as_head(connection, newest)
 
         return await self._database.read(job)
 
     async def chain_link(self, org_id: str, number: int) -> Link | None:
-        def job(connection: sqlite3.Connection) -> Link | None:
+        def job(connection: Connection) -> Link | None:
             return next(links_after(connection, org_id, number - 1, 1), None)
 
         found = await self._database.read(job)
@@ -67,10 +67,15 @@ class ChainTables:
         misfit = None if check.misfit is None else msgspec.json.encode(check.misfit).decode()
         row = (org_id, check.checked_ms, check.links, check.events, misfit)
 
-        def job(connection: sqlite3.Connection) -> None:
-            connection.execute("INSERT OR REPLACE INTO chain_checks VALUES (?, ?, ?, ?, ?)", row)
+        def job(connection: Connection) -> None:
+            connection.run(
+                "INSERT INTO chain_checks (org_id, checked_ms, links, events, misfit) VALUES (?, ?, ?, ?, ?)"
+                " ON CONFLICT (org_id) DO UPDATE SET checked_ms = excluded.checked_ms,"
+                " links = excluded.links, events = excluded.events, misfit = excluded.misfit",
+                row,
+            )
 
-        await self._database.write(job)
+        await self._database.write(job, NO_LOCKS)
 
     async def chain_check(self, org_id: str) -> ChainCheck | None:
         rows = await self._database.fetch(
@@ -82,10 +87,9 @@ class ChainTables:
         return None
 
 
-def _as_head(connection: sqlite3.Connection, newest: Link) -> ChainHead:
+def _as_head(connection: Connection, newest: Link) -> ChainHead:
     org_id = newest.record.org_id
-    events, purged = one_row(
-        connection,
+    events, purged = connection.row(
         "SELECT coalesce(sum(count) FILTER (WHERE kind <> 'purge'), 0),"
         " coalesce(sum(count) FILTER (WHERE kind = 'purge'), 0) FROM chain WHERE org_id = ?",
         (org_id,),

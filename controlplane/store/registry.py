@@ -1,9 +1,8 @@
-"""Organisations, proxies, rulesets and app identities, in SQLite."""
+"""Organisations, proxies, rulesets and app identities."""
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Final
@@ -12,7 +11,17 @@ import msgspec
 
 from controlplane.clock import Clock
 from controlplane.rate_limits import linger_seconds
-from controlplane.store.database import Database, Job, all_rows, is_text, one_row
+from controlplane.store.database import (
+    READ_REGISTRY,
+    REGISTRY,
+    Connection,
+    Database,
+    Job,
+    NotUnique,
+    Row,
+    is_text,
+    of_proxy,
+)
 from controlplane.store.interface import (
     NO_NAMES,
     AlreadyExists,
@@ -32,7 +41,7 @@ from controlplane.store.interface import (
     Stop,
     SyncContent,
 )
-from controlplane.store.sqlite_schemas import (
+from controlplane.store.schemas import (
     name_schemas,
     named_schemas,
     packed_schemas,
@@ -48,9 +57,8 @@ MOST_TEXT_OF_ORG: Final = 16 * 1024 * 1024
 _CLOCK_WAS_WRONG_MS: Final = (24 * 3600 + 600) * 1000
 _ORG: Final = "SELECT org_id, name, retention, created_ms FROM orgs"
 _PROXY: Final = (
-    "SELECT proxy_id, name, enabled, created_ms, last_seen_ms, secret_version,"
-    " (SELECT json_group_array(org_id) FROM proxy_orgs WHERE proxy_orgs.proxy_id = proxies.proxy_id)"
-    " FROM proxies"
+    "SELECT proxies.proxy_id, name, enabled, created_ms, last_seen_ms, secret_version, org_id"
+    " FROM proxies LEFT JOIN proxy_orgs ON proxy_orgs.proxy_id = proxies.proxy_id"
 )
 _RULESET: Final = (
     "SELECT ruleset_id, org_id, name, version, rule_count, rulesets.created_ms FROM rulesets"
@@ -75,17 +83,17 @@ class RegistryTables:
 
     async def add_org(self, org: Org) -> None:
         await self._insert(
-            "INSERT INTO orgs VALUES (?, ?, ?, ?)",
+            "INSERT INTO orgs (org_id, name, retention, created_ms) VALUES (?, ?, ?, ?)",
             (org.org_id, org.name, org.retention, org.created_ms),
             f"an organisation named {org.name} exists already",
         )
 
     async def set_retention(self, org_id: str, retention: Retention) -> Org:
-        def job(connection: sqlite3.Connection) -> Org:
-            connection.execute("UPDATE orgs SET retention = ? WHERE org_id = ?", (retention, org_id))
-            return Org(*one_row(connection, f"{_ORG} WHERE org_id = ?", (org_id,)))
+        def job(connection: Connection) -> Org:
+            connection.run("UPDATE orgs SET retention = ? WHERE org_id = ?", (retention, org_id))
+            return Org(*connection.row(f"{_ORG} WHERE org_id = ?", (org_id,)))
 
-        return await self._database.write_even_if_full(job)
+        return await self._database.write_even_if_full(job, REGISTRY)
 
     async def orgs(self) -> list[Org]:
         return [Org(*row) for row in await self._database.fetch(f"{_ORG} ORDER BY name")]
@@ -97,14 +105,15 @@ class RegistryTables:
     # Proxies
 
     async def add_proxy(self, proxy: Proxy, api_key_digest: bytes, sealed_hmac_secret: bytes) -> None:
-        def job(connection: sqlite3.Connection) -> None:
-            connection.execute(
+        def job(connection: Connection) -> None:
+            connection.run(
                 "INSERT INTO proxies (proxy_id, name, api_key_digest, hmac_secret, enabled, created_ms)"
                 " VALUES (?, ?, ?, ?, 1, ?)",
                 (proxy.proxy_id, proxy.name, api_key_digest, sealed_hmac_secret, proxy.created_ms),
             )
-            connection.executemany(
-                "INSERT INTO proxy_orgs VALUES (?, ?)", [(proxy.proxy_id, org_id) for org_id in proxy.org_ids]
+            connection.many(
+                "INSERT INTO proxy_orgs (proxy_id, org_id) VALUES (?, ?)",
+                [(proxy.proxy_id, org_id) for org_id in proxy.org_ids],
             )
 
         await self._unique(job, f"a proxy named {proxy.name} exists already")
@@ -112,25 +121,28 @@ class RegistryTables:
     async def set_proxy_credentials(
         self, proxy_id: str, api_key_digest: bytes, sealed_secret: bytes, expected: int | None
     ) -> None:
-        def job(connection: sqlite3.Connection) -> None:
-            name, version = one_row(
-                connection, "SELECT name, secret_version FROM proxies WHERE proxy_id = ?", (proxy_id,)
+        def job(connection: Connection) -> None:
+            name, version = connection.row(
+                "SELECT name, secret_version FROM proxies WHERE proxy_id = ?", (proxy_id,)
             )
             _require_newest(f"proxy {name}", version, expected)
-            connection.execute(
+            connection.run(
                 "UPDATE proxies SET api_key_digest = ?, hmac_secret = ?, secret_version = secret_version + 1"
                 " WHERE proxy_id = ?",
                 (api_key_digest, sealed_secret, proxy_id),
             )
 
-        await self._database.write_even_if_full(job)
+        await self._database.write_even_if_full(job, REGISTRY)
 
     async def set_proxy_enabled(self, proxy_id: str, enabled: bool) -> Proxy:
         change = "UPDATE proxies SET enabled = ? WHERE proxy_id = ?"
         return await self._change_proxy(proxy_id, change, (enabled, proxy_id))
 
     async def grant(self, proxy_id: str, org_id: str) -> Proxy:
-        change = "INSERT OR REPLACE INTO proxy_orgs VALUES (?, ?)"
+        change = (
+            "INSERT INTO proxy_orgs (proxy_id, org_id) VALUES (?, ?)"
+            " ON CONFLICT (proxy_id, org_id) DO NOTHING"
+        )
         return await self._change_proxy(proxy_id, change, (proxy_id, org_id))
 
     async def revoke(self, proxy_id: str, org_id: str) -> Proxy:
@@ -138,28 +150,29 @@ class RegistryTables:
         return await self._change_proxy(proxy_id, change, (proxy_id, org_id))
 
     async def _change_proxy(self, proxy_id: str, sql: str, parameters: Sequence[Any]) -> Proxy:
-        def job(connection: sqlite3.Connection) -> Proxy:
-            connection.execute(sql, parameters)
-            return _proxy(one_row(connection, f"{_PROXY} WHERE proxy_id = ?", (proxy_id,)))
+        def job(connection: Connection) -> Proxy:
+            connection.run(sql, parameters)
+            (proxy,) = _proxies(connection.rows(f"{_PROXY} WHERE proxies.proxy_id = ?", (proxy_id,)))
+            return proxy
 
-        return await self._database.write_even_if_full(job)
+        return await self._database.write_even_if_full(job, REGISTRY)
 
     async def proxies(self, org_id: str | None) -> list[Proxy]:
         if org_id is None:
             rows = await self._database.fetch(f"{_PROXY} ORDER BY name")
         else:
-            serving = "proxy_id IN (SELECT proxy_id FROM proxy_orgs WHERE org_id = ?)"
+            serving = "proxies.proxy_id IN (SELECT proxy_id FROM proxy_orgs WHERE org_id = ?)"
             rows = await self._database.fetch(f"{_PROXY} WHERE {serving} ORDER BY name", (org_id,))
-        return list(map(_proxy, rows))
+        return _proxies(rows)
 
     async def find_proxies(self, reference: str) -> list[Proxy]:
-        found = f"{_PROXY} WHERE proxy_id = ?1 UNION {_PROXY} WHERE name = ?1"
-        return list(map(_proxy, await self._find(found, reference)))
+        found = f"{_PROXY} WHERE proxies.proxy_id = ?1 UNION {_PROXY} WHERE name = ?1"
+        return _proxies(await self._find(found, reference))
 
     async def credentials(self, api_key_digest: bytes) -> ProxyCredentials | None:
         rows = await self._database.fetch(
             "SELECT proxy_id, hmac_secret, org_id FROM proxies LEFT JOIN proxy_orgs USING (proxy_id)"
-            " WHERE api_key_digest = ? AND enabled",
+            " WHERE api_key_digest = ? AND enabled = 1",
             (api_key_digest,),
         )
         if not rows:
@@ -178,10 +191,10 @@ class RegistryTables:
         expected: int | None,
         schemas: Mapping[str, str] = NO_NAMES,
     ) -> tuple[Ruleset, Applied]:
-        def job(connection: sqlite3.Connection) -> tuple[Ruleset, Applied]:
+        def job(connection: Connection) -> tuple[Ruleset, Applied]:
             now = self._clock.wall_ms()
-            in_force = one_row(
-                connection, f"{_RULESET} AND org_id = ? AND name = ?", (ruleset.org_id, ruleset.name)
+            in_force = connection.row(
+                f"{_RULESET} AND org_id = ? AND name = ?", (ruleset.org_id, ruleset.name)
             )
             found = 0 if in_force is None else Ruleset(*in_force).version
             if expected is not None and expected != found:
@@ -190,8 +203,8 @@ class RegistryTables:
             if schemas:
                 require_current(connection, ruleset.org_id, ruleset.name, schemas)
             if in_force is None:
-                connection.execute(
-                    "INSERT INTO rulesets VALUES (?, ?, ?, ?)",
+                connection.run(
+                    "INSERT INTO rulesets (ruleset_id, org_id, name, created_ms) VALUES (?, ?, ?, ?)",
                     (ruleset.ruleset_id, ruleset.org_id, ruleset.name, now),
                 )
                 _add_version(connection, ruleset, _Text(yaml, note, schemas), now)
@@ -205,13 +218,13 @@ class RegistryTables:
             _add_version(connection, new, _Text(yaml, note, schemas), now)
             return new, applied
 
-        return await self._database.write_even_if_full(job)
+        return await self._database.write_even_if_full(job, REGISTRY)
 
     async def roll_back(
         self, ruleset_id: str, version: int | None, note: str | None, expected: int | None
     ) -> Ruleset:
-        def job(connection: sqlite3.Connection) -> Ruleset:
-            current = Ruleset(*one_row(connection, f"{_RULESET} AND ruleset_id = ?", (ruleset_id,)))
+        def job(connection: Connection) -> Ruleset:
+            current = Ruleset(*connection.row(f"{_RULESET} AND ruleset_id = ?", (ruleset_id,)))
             if expected is not None and expected != current.version:
                 what = f"version {current.version} is in force, and {expected} was expected"
                 raise Conflict(f"ruleset {current.name}: {what}")
@@ -220,8 +233,7 @@ class RegistryTables:
             wanted = current.version - 1 if version is None else version
             old = None
             if 1 <= wanted <= current.version:  # SQLite has no room for every number
-                old = one_row(
-                    connection,
+                old = connection.row(
                     "SELECT yaml, rule_count FROM ruleset_versions WHERE ruleset_id = ? AND version = ?",
                     (ruleset_id, wanted),
                 )
@@ -235,7 +247,7 @@ class RegistryTables:
             _add_version(connection, new, text, self._clock.wall_ms())
             return new
 
-        return await self._database.write_even_if_full(job)
+        return await self._database.write_even_if_full(job, REGISTRY)
 
     async def rulesets(self, org_id: str | None) -> list[Ruleset]:
         if org_id is None:
@@ -268,15 +280,16 @@ class RegistryTables:
     # App identities
 
     async def add_app(self, app: App) -> None:
-        def job(connection: sqlite3.Connection) -> None:
-            connection.execute(
+        def job(connection: Connection) -> None:
+            connection.run(
                 "INSERT INTO apps (app_id, org_id, name, client_id, ruleset_id, enabled, created_ms)"
                 " VALUES (?, ?, ?, ?, ?, 1, ?)",
                 (app.app_id, app.org_id, app.name, app.client_id, app.ruleset_id, app.created_ms),
             )
             for secret in app.secrets:
-                connection.execute(
-                    "INSERT INTO app_secrets VALUES (?, ?, ?, ?, ?)",
+                connection.run(
+                    "INSERT INTO app_secrets (app_id, version, hash, expires_ms, created_ms)"
+                    " VALUES (?, ?, ?, ?, ?)",
                     (app.app_id, secret.version, secret.hash, secret.expires_ms, app.created_ms),
                 )
 
@@ -293,53 +306,54 @@ class RegistryTables:
         return await self._change_app(app_id, change, ruleset_id)
 
     async def _change_app(self, app_id: str, sql: str, value: object) -> App:
-        def job(connection: sqlite3.Connection) -> App:
-            connection.execute(sql, (value, app_id))
+        def job(connection: Connection) -> App:
+            connection.run(sql, (value, app_id))
             return self._app(connection, app_id)
 
-        return await self._database.write_even_if_full(job)
+        return await self._database.write_even_if_full(job, REGISTRY)
 
-    def _app(self, connection: sqlite3.Connection, app_id: str) -> App:
+    def _app(self, connection: Connection, app_id: str) -> App:
         (app,) = _apps(connection, "app_id = ?", (app_id,), self._clock.wall_ms())
         return app
 
     async def promote_shadow(self, app_id: str, expected: str | None) -> App:
-        def job(connection: sqlite3.Connection) -> App:
+        def job(connection: Connection) -> App:
             app = self._app(connection, app_id)
             shadow = app.shadow_ruleset_name
             if shadow is None:
                 raise NotFound(f"app {app.name} has no shadow ruleset")
             if expected not in (None, shadow):
                 raise Conflict(f"app {app.name}: {shadow} is tried on it, and {expected} was expected")
-            connection.execute(
+            connection.run(
                 "UPDATE apps SET ruleset_id = shadow_ruleset_id, shadow_ruleset_id = NULL WHERE app_id = ?",
                 (app_id,),
             )
             return self._app(connection, app_id)
 
-        return await self._database.write_even_if_full(job)
+        return await self._database.write_even_if_full(job, REGISTRY)
 
     async def rotate_secret(self, app_id: str, secret_hash: str, grace_ms: int, expected: int | None) -> App:
-        def job(connection: sqlite3.Connection) -> App:
+        def job(connection: Connection) -> App:
             now = self._clock.wall_ms()
             (before,) = _apps(connection, "app_id = ?", (app_id,), now)
             _require_newest(f"app {before.name}", before.secrets[0].version, expected)
             # Never lengthened: a secret that ends sooner by an earlier rotation still does.
-            connection.execute(
-                "UPDATE app_secrets SET expires_ms = min(coalesce(expires_ms, ?2), ?2) WHERE app_id = ?1",
+            connection.run(
+                "UPDATE app_secrets SET expires_ms = ?2 WHERE app_id = ?1"
+                " AND (expires_ms IS NULL OR expires_ms > ?2)",
                 (app_id, now + grace_ms),
             )
-            connection.execute(
-                "INSERT INTO app_secrets SELECT ?1, max(version) + 1, ?2, NULL, ?3"
-                " FROM app_secrets WHERE app_id = ?1",
+            connection.run(
+                "INSERT INTO app_secrets (app_id, version, hash, created_ms) SELECT ?1, max(version) + 1, ?2,"
+                " CAST(?3 AS bigint) FROM app_secrets WHERE app_id = ?1",
                 (app_id, secret_hash, now),
             )
             # Deleted rather than left expired: no clock that is set back can make it valid again.
-            connection.execute("DELETE FROM app_secrets WHERE app_id = ? AND expires_ms <= ?", (app_id, now))
+            connection.run("DELETE FROM app_secrets WHERE app_id = ? AND expires_ms <= ?", (app_id, now))
             (app,) = _apps(connection, "app_id = ?", (app_id,), now)
             return app
 
-        return await self._database.write_even_if_full(job)
+        return await self._database.write_even_if_full(job, REGISTRY)
 
     async def apps(self, org_id: str | None) -> list[App]:
         if org_id is None:
@@ -361,14 +375,15 @@ class RegistryTables:
     async def add_stop(self, stop: Stop) -> Stop:
         key = (stop.org_id or "", stop.app_id or "")
 
-        def job(connection: sqlite3.Connection) -> Stop:
-            connection.execute(
-                "INSERT OR IGNORE INTO stops VALUES (?, ?, ?, ?, ?)",
+        def job(connection: Connection) -> Stop:
+            connection.run(
+                "INSERT INTO stops (org_id, app_id, reason, stopped_by, stopped_ms) VALUES (?, ?, ?, ?, ?)"
+                " ON CONFLICT (org_id, app_id) DO NOTHING",
                 (*key, stop.reason, stop.stopped_by, stop.stopped_ms),
             )
-            return Stop(*one_row(connection, f"{_STOP} WHERE org_id = ? AND app_id = ?", key))
+            return Stop(*connection.row(f"{_STOP} WHERE org_id = ? AND app_id = ?", key))
 
-        return await self._database.write_even_if_full(job)
+        return await self._database.write_even_if_full(job, REGISTRY)
 
     async def lift_stop(self, org_id: str | None, app_id: str | None) -> bool:
         return await self._changes(
@@ -384,7 +399,7 @@ class RegistryTables:
     async def sync_content(
         self, proxy_id: str, known_versions: Sequence[str], limits: RateLimits
     ) -> SyncContent | str:
-        def response(connection: sqlite3.Connection) -> SyncContent:
+        def response(connection: Connection) -> SyncContent:
             # Looked at again, inside the writer's transaction: so a later generatedAt never goes with older
             # content.
             visible = self._visible(connection, proxy_id, limits)
@@ -394,8 +409,10 @@ class RegistryTables:
             generated = now = self._clock.wall_ms()
             if old_generated - now < _CLOCK_WAS_WRONG_MS:
                 generated = max(now, old_generated + 1)
-            connection.execute(
-                "INSERT OR REPLACE INTO sync_state VALUES (?, ?, ?, ?)",
+            connection.run(
+                "INSERT INTO sync_state (proxy_id, digest, version, generated_ms) VALUES (?, ?, ?, ?)"
+                " ON CONFLICT (proxy_id) DO UPDATE SET digest = excluded.digest,"
+                " version = excluded.version, generated_ms = excluded.generated_ms",
                 (proxy_id, digest, version, generated),
             )
             rulesets = [(ruleset, _yaml(connection, ruleset)) for ruleset in visible.rulesets]
@@ -419,23 +436,24 @@ class RegistryTables:
         current = await self.sync_version(proxy_id, limits)
         if current is not None and current in known_versions:
             return current
-        return await self._database.write_even_if_full(response)
+        locks = READ_REGISTRY + of_proxy(proxy_id)
+        return await self._database.write_even_if_full(response, locks)
 
     async def sync_version(self, proxy_id: str, limits: RateLimits) -> str | None:
-        def look(connection: sqlite3.Connection) -> str | None:
+        def look(connection: Connection) -> str | None:
             digest = self._visible(connection, proxy_id, limits).digest()
             state = _sync_state(connection, proxy_id)
             return _version(state[1], digest) if state is not None and state[0] == digest else None
 
         return await self._database.read(look)
 
-    def _visible(self, connection: sqlite3.Connection, proxy_id: str, limits: RateLimits) -> _Visible:
+    def _visible(self, connection: Connection, proxy_id: str, limits: RateLimits) -> _Visible:
         of_proxy = "org_id IN (SELECT org_id FROM proxy_orgs WHERE proxy_id = ?)"
-        orgs = all_rows(connection, f"{_ORG} WHERE {of_proxy} ORDER BY org_id", (proxy_id,))
+        orgs = connection.rows(f"{_ORG} WHERE {of_proxy} ORDER BY org_id", (proxy_id,))
         apps = _apps(connection, f"apps.{of_proxy}", (proxy_id,), self._clock.wall_ms())
-        rulesets = all_rows(connection, f"{_RULESET} AND {of_proxy} ORDER BY ruleset_id", (proxy_id,))
-        stops = all_rows(
-            connection, f"{_STOP} WHERE org_id = '' OR {of_proxy} ORDER BY org_id, app_id", (proxy_id,)
+        rulesets = connection.rows(f"{_RULESET} AND {of_proxy} ORDER BY ruleset_id", (proxy_id,))
+        stops = connection.rows(
+            f"{_STOP} WHERE org_id = '' OR {of_proxy} ORDER BY org_id, app_id", (proxy_id,)
         )
         return _Visible(
             orgs=tuple(Org(*row) for row in orgs),
@@ -446,20 +464,24 @@ class RegistryTables:
         )
 
     async def master_key_check(self, sealed: bytes) -> bytes:
-        def job(connection: sqlite3.Connection) -> bytes:
-            connection.execute("INSERT OR IGNORE INTO master_key_check VALUES (1, ?)", (sealed,))
-            return bytes((one_row(connection, "SELECT sealed FROM master_key_check", ()))[0])
+        def job(connection: Connection) -> bytes:
+            connection.run(
+                "INSERT INTO master_key_check (only_row, sealed) VALUES (1, ?)"
+                " ON CONFLICT (only_row) DO NOTHING",
+                (sealed,),
+            )
+            return bytes((connection.row("SELECT sealed FROM master_key_check", ()))[0])
 
-        return await self._database.write_even_if_full(job)
+        return await self._database.write_even_if_full(job, REGISTRY)
 
     async def has_master_key(self) -> bool:
         return bool(await self._database.fetch("SELECT 1 FROM master_key_check"))
 
     async def replace_master_key_check(self, sealed: bytes) -> None:
-        def job(connection: sqlite3.Connection) -> None:
-            connection.execute("UPDATE master_key_check SET sealed = ?", (sealed,))
+        def job(connection: Connection) -> None:
+            connection.run("UPDATE master_key_check SET sealed = ?", (sealed,))
 
-        await self._database.write_even_if_full(job)
+        await self._database.write_even_if_full(job, REGISTRY)
 
     async def _find(self, sql: str, reference: str, org_id: str | None = None) -> list[tuple[Any, ...]]:
         """Fetch the rows of a statement whose first parameter is the reference."""
@@ -468,28 +490,26 @@ class RegistryTables:
         return await self._database.fetch(sql, _keys(reference, org_id))
 
     async def _insert(self, sql: str, parameters: Sequence[Any], taken: str) -> None:
-        def job(connection: sqlite3.Connection) -> None:
-            connection.execute(sql, parameters)
+        def job(connection: Connection) -> None:
+            connection.run(sql, parameters)
 
         await self._unique(job, taken)
 
     async def _unique(self, job: Job[None], taken: str) -> None:
         """Run `job`, whose first insert fails where a name is taken."""
 
-        def guarded(connection: sqlite3.Connection) -> None:
+        def guarded(connection: Connection) -> None:
             try:
                 job(connection)
-            except sqlite3.IntegrityError as error:
-                if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_UNIQUE:
-                    raise AlreadyExists(taken) from None
-                raise
+            except NotUnique:
+                raise AlreadyExists(taken) from None
 
-        await self._database.write_even_if_full(guarded)
+        await self._database.write_even_if_full(guarded, REGISTRY)
 
     async def _changes(self, sql: str, parameters: Sequence[Any]) -> bool:
         """Whether there was anything to change."""
         return await self._database.write_even_if_full(
-            lambda connection: connection.execute(sql, parameters).rowcount > 0
+            lambda connection: connection.count(sql, parameters) > 0, REGISTRY
         )
 
 
@@ -507,10 +527,15 @@ def _keys(reference: str, org_id: str | None) -> tuple[str, ...]:
     return (reference,) if org_id is None else (reference, org_id)
 
 
-def _proxy(row: Sequence[Any]) -> Proxy:
-    proxy_id, name, enabled, created_ms, seen_ms, version, orgs = row
-    org_ids = tuple(sorted(msgspec.json.decode(orgs)))
-    return Proxy(proxy_id, name, bool(enabled), created_ms, seen_ms, version, org_ids)
+def _proxies(rows: Iterable[Row]) -> list[Proxy]:
+    """Return the proxies of rows that have one organisation each, in the order of the first of their rows."""
+    org_ids: dict[Row, list[str]] = {}
+    for *proxy, org_id in rows:
+        org_ids.setdefault(tuple(proxy), []).extend([] if org_id is None else [org_id])
+    return [
+        Proxy(proxy_id, name, bool(enabled), created_ms, seen_ms, version, tuple(sorted(found)))
+        for (proxy_id, name, enabled, created_ms, seen_ms, version), found in org_ids.items()
+    ]
 
 
 def _require_newest(whose: str, newest: int, expected: int | None) -> None:
@@ -529,10 +554,10 @@ class _Text:
     rolled_back_to: int | None = None
 
 
-def _add_version(connection: sqlite3.Connection, ruleset: Ruleset, text: _Text, now: int) -> None:
-    (others,) = one_row(
-        connection,
-        "SELECT coalesce(sum(length(CAST(yaml AS BLOB))), 0) FROM rulesets JOIN ruleset_versions"
+def _add_version(connection: Connection, ruleset: Ruleset, text: _Text, now: int) -> None:
+    octets = connection.dialect.octets.format("yaml")
+    (others,) = connection.row(
+        f"SELECT coalesce(sum({octets}), 0) FROM rulesets JOIN ruleset_versions"  # noqa: S608
         " USING (ruleset_id) WHERE org_id = ? AND ruleset_id <> ? AND version = (SELECT max(version)"
         " FROM ruleset_versions AS newest WHERE newest.ruleset_id = rulesets.ruleset_id)",
         (ruleset.org_id, ruleset.ruleset_id),
@@ -542,8 +567,10 @@ def _add_version(connection: sqlite3.Connection, ruleset: Ruleset, text: _Text, 
             f"ruleset {ruleset.name}: the rulesets of its organisation would have more than"
             f" {MOST_TEXT_OF_ORG} bytes together"
         )
-    connection.execute(
-        "INSERT INTO ruleset_versions VALUES (?, ?, ?, ?, ?, ?, ?)",
+    connection.run(
+        "INSERT INTO ruleset_versions"
+        " (ruleset_id, version, yaml, rule_count, rolled_back_to, created_ms, note)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?)",
         (
             ruleset.ruleset_id,
             ruleset.version,
@@ -559,24 +586,22 @@ def _add_version(connection: sqlite3.Connection, ruleset: Ruleset, text: _Text, 
         require_room(connection, ruleset.org_id)
 
 
-def _yaml(connection: sqlite3.Connection, ruleset: Ruleset) -> str:
-    (yaml,) = one_row(
-        connection,
+def _yaml(connection: Connection, ruleset: Ruleset) -> str:
+    (yaml,) = connection.row(
         "SELECT yaml FROM ruleset_versions WHERE ruleset_id = ? AND version = ?",
         (ruleset.ruleset_id, ruleset.version),
     )
     return str(yaml)
 
 
-def _apps(connection: sqlite3.Connection, condition: str, parameters: Sequence[Any], now: int) -> list[App]:
+def _apps(connection: Connection, condition: str, parameters: Sequence[Any], now: int) -> list[App]:
     valid: dict[str, list[AppSecret]] = {}
-    for app_id, *secret in all_rows(
-        connection,
+    for app_id, *secret in connection.rows(
         f"{_VALID} WHERE ({condition}) AND coalesce(expires_ms > {now:d}, TRUE) ORDER BY version DESC",
         parameters,
     ):
         valid.setdefault(app_id, []).append(AppSecret(*secret))
-    rows = all_rows(connection, f"{_APP} WHERE {condition} ORDER BY apps.name, apps.org_id", parameters)
+    rows = connection.rows(f"{_APP} WHERE {condition} ORDER BY apps.name, apps.org_id", parameters)
     return [
         App(
             app_id,
@@ -622,9 +647,8 @@ class _Visible:
         return sha256(msgspec.json.encode(seen)).digest()
 
 
-def _linger(connection: sqlite3.Connection, proxy_id: str, limits: RateLimits) -> Linger:
-    senders = all_rows(
-        connection,
+def _linger(connection: Connection, proxy_id: str, limits: RateLimits) -> Linger:
+    senders = connection.rows(
         "SELECT others.org_id, count(*) FROM proxy_orgs AS own JOIN proxy_orgs AS others"
         " ON others.org_id = own.org_id JOIN proxies ON proxies.proxy_id = others.proxy_id"
         " WHERE own.proxy_id = ? AND enabled = 1 GROUP BY others.org_id ORDER BY others.org_id",
@@ -640,7 +664,7 @@ def _version(number: int, digest: bytes) -> str:
     return f"{number}-{digest[:12].hex()}"
 
 
-def _sync_state(connection: sqlite3.Connection, proxy_id: str) -> Any:
-    return one_row(
-        connection, "SELECT digest, version, generated_ms FROM sync_state WHERE proxy_id = ?", (proxy_id,)
+def _sync_state(connection: Connection, proxy_id: str) -> Any:
+    return connection.row(
+        "SELECT digest, version, generated_ms FROM sync_state WHERE proxy_id = ?", (proxy_id,)
     )

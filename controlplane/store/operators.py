@@ -1,15 +1,25 @@
-"""Operators, their sessions and tokens, and the operator log, in SQLite."""
+"""Operators, their sessions and tokens, and the operator log."""
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from typing import Any, Final
 
 import msgspec
 
 from controlplane.clock import Clock
-from controlplane.store.database import Database, Job, is_text, one_row
+from controlplane.store.database import (
+    NO_LOCKS,
+    READ_REGISTRY,
+    REGISTRY,
+    Connection,
+    Database,
+    Dialect,
+    Job,
+    NotUnique,
+    Row,
+    is_text,
+)
 from controlplane.store.interface import (
     EVERY_ORG,
     AlreadyExists,
@@ -25,12 +35,12 @@ from controlplane.store.interface import (
 )
 
 _OPERATOR: Final = (
-    "SELECT operator_id, name, password_hash, enabled, created_ms, (SELECT json_group_object(org_id, role)"
-    " FROM operator_roles WHERE operator_roles.operator_id = operators.operator_id) FROM operators"
+    "SELECT operators.operator_id, name, password_hash, enabled, created_ms, org_id, role FROM operators"
+    " LEFT JOIN operator_roles ON operator_roles.operator_id = operators.operator_id"
 )
 _ADMINS_OVER_ALL: Final = (
     "SELECT count(*) FROM operators JOIN operator_roles USING (operator_id)"
-    " WHERE enabled AND org_id = ? AND role = 'admin'"
+    " WHERE enabled = 1 AND org_id = ? AND role = 'admin'"
 )
 
 
@@ -43,10 +53,11 @@ class OperatorTables:
     # Operators
 
     async def add_operator(self, operator: Operator) -> None:
-        def job(connection: sqlite3.Connection) -> None:
+        def job(connection: Connection) -> None:
             _insert_unique(
                 connection,
-                "INSERT INTO operators VALUES (?, ?, ?, ?, ?)",
+                "INSERT INTO operators (operator_id, name, password_hash, enabled, created_ms)"
+                " VALUES (?, ?, ?, ?, ?)",
                 (
                     operator.operator_id,
                     operator.name,
@@ -56,71 +67,75 @@ class OperatorTables:
                 ),
                 f"an operator named {operator.name} exists already",
             )
-            connection.executemany(
-                "INSERT INTO operator_roles VALUES (?, ?, ?)",
+            connection.many(
+                "INSERT INTO operator_roles (operator_id, org_id, role) VALUES (?, ?, ?)",
                 [(operator.operator_id, org_id, role) for org_id, role in operator.roles.items()],
             )
 
-        await self._database.write_even_if_full(job)
+        await self._database.write_even_if_full(job, REGISTRY)
 
     async def operators(self) -> list[Operator]:
-        return [_operator(row) for row in await self._database.fetch(f"{_OPERATOR} ORDER BY name")]
+        return _operators(await self._database.fetch(f"{_OPERATOR} ORDER BY lower(name)"))
 
     async def operator(self, reference: str) -> Operator | None:
         if not is_text(reference):
             return None
         rows = await self._database.fetch(
-            f"{_OPERATOR} WHERE operator_id = ?1 UNION {_OPERATOR} WHERE name = ?1 COLLATE NOCASE",
+            f"{_OPERATOR} WHERE operators.operator_id = ?1 UNION {_OPERATOR} WHERE lower(name) = lower(?1)",
             (reference,),
         )
-        return _operator(rows[0]) if rows else None
+        found = _operators(rows)
+        return found[0] if found else None
 
     async def set_password(self, operator_id: str, password_hash: str | None) -> None:
-        def job(connection: sqlite3.Connection) -> None:
-            connection.execute(
+        def job(connection: Connection) -> None:
+            connection.run(
                 "UPDATE operators SET password_hash = ? WHERE operator_id = ?", (password_hash, operator_id)
             )
-            connection.execute("DELETE FROM operator_sessions WHERE operator_id = ?", (operator_id,))
+            connection.run("DELETE FROM operator_sessions WHERE operator_id = ?", (operator_id,))
 
-        await self._database.write_even_if_full(job)
+        await self._database.write_even_if_full(job, REGISTRY)
 
     async def set_operator_enabled(self, operator_id: str, enabled: bool) -> None:
-        def job(connection: sqlite3.Connection) -> None:
-            connection.execute(
-                "UPDATE operators SET enabled = ? WHERE operator_id = ?", (enabled, operator_id)
-            )
-            connection.execute("DELETE FROM operator_sessions WHERE operator_id = ?", (operator_id,))
+        def job(connection: Connection) -> None:
+            connection.run("UPDATE operators SET enabled = ? WHERE operator_id = ?", (enabled, operator_id))
+            connection.run("DELETE FROM operator_sessions WHERE operator_id = ?", (operator_id,))
 
-        await self._database.write_even_if_full(_keeping_an_admin(job))
+        await self._database.write_even_if_full(_keeping_an_admin(job), REGISTRY)
 
     async def set_role(self, operator_id: str, org_id: str, role: Role) -> None:
-        def job(connection: sqlite3.Connection) -> None:
-            connection.execute(
-                "INSERT INTO operator_roles VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET role = excluded.role",
+        def job(connection: Connection) -> None:
+            connection.run(
+                "INSERT INTO operator_roles (operator_id, org_id, role) VALUES (?, ?, ?)"
+                " ON CONFLICT (operator_id, org_id) DO UPDATE SET role = excluded.role",
                 (operator_id, org_id, role),
             )
 
-        await self._database.write_even_if_full(_keeping_an_admin(job))
+        await self._database.write_even_if_full(_keeping_an_admin(job), REGISTRY)
 
     async def remove_role(self, operator_id: str, org_id: str) -> None:
-        def job(connection: sqlite3.Connection) -> None:
-            removed = connection.execute(
+        def job(connection: Connection) -> None:
+            removed = connection.count(
                 "DELETE FROM operator_roles WHERE operator_id = ? AND org_id = ?", (operator_id, org_id)
             )
-            if not removed.rowcount:
+            if not removed:
                 raise NotFound("the operator has no role there")
 
-        await self._database.write_even_if_full(_keeping_an_admin(job))
+        await self._database.write_even_if_full(_keeping_an_admin(job), REGISTRY)
 
     # Sessions
 
     async def add_session(self, digest: bytes, operator_id: str, password_hash: str | None = None) -> bool:
-        added = await self._change(
-            "INSERT INTO operator_sessions SELECT ?1, ?2, ?3, ?3 WHERE NOT EXISTS"
-            " (SELECT 1 FROM operators WHERE operator_id = ?2 AND password_hash IS NOT ?4)",
-            (digest, operator_id, self._clock.steady_ms(), password_hash),
-        )
-        return added > 0
+        def job(connection: Connection) -> bool:
+            added = connection.count(
+                "INSERT INTO operator_sessions (digest, operator_id, created_ms, used_ms)"
+                " SELECT ?1, operator_id, CAST(?3 AS bigint), CAST(?3 AS bigint) FROM operators"
+                " WHERE operator_id = ?2 AND password_hash IS NOT DISTINCT FROM ?4",
+                (digest, operator_id, connection.steady_ms(), password_hash),
+            )
+            return added > 0
+
+        return await self._database.write_even_if_full(job, READ_REGISTRY)
 
     async def session(self, digest: bytes) -> Session | None:
         rows = await self._database.fetch(
@@ -129,9 +144,12 @@ class OperatorTables:
         return Session(*rows[0]) if rows else None
 
     async def use_session(self, digest: bytes) -> None:
-        await self._change(
-            "UPDATE operator_sessions SET used_ms = ? WHERE digest = ?", (self._clock.steady_ms(), digest)
-        )
+        def job(connection: Connection) -> None:
+            connection.run(
+                "UPDATE operator_sessions SET used_ms = ? WHERE digest = ?", (connection.steady_ms(), digest)
+            )
+
+        await self._database.write_even_if_full(job, NO_LOCKS)
 
     async def remove_session(self, digest: bytes) -> None:
         await self._change("DELETE FROM operator_sessions WHERE digest = ?", (digest,))
@@ -146,10 +164,11 @@ class OperatorTables:
     # Tokens
 
     async def add_token(self, token: OperatorToken, digest: bytes) -> None:
-        def job(connection: sqlite3.Connection) -> None:
+        def job(connection: Connection) -> None:
             _insert_unique(
                 connection,
-                "INSERT INTO operator_tokens VALUES (?, ?, ?, ?, ?, ?)",
+                "INSERT INTO operator_tokens (token_id, operator_id, name, digest, created_ms, expires_ms)"
+                " VALUES (?, ?, ?, ?, ?, ?)",
                 (
                     token.token_id,
                     token.operator_id,
@@ -161,7 +180,7 @@ class OperatorTables:
                 f"the operator has a token named {token.name} already",
             )
 
-        await self._database.write_even_if_full(job)
+        await self._database.write_even_if_full(job, REGISTRY)
 
     async def tokens(self, operator_id: str) -> list[OperatorToken]:
         rows = await self._database.fetch(
@@ -187,18 +206,17 @@ class OperatorTables:
     async def begin_log_line(self, record: NewLogLine, *, unauthenticated: bool = False) -> int:
         now = self._clock.wall_ms()
 
-        def job(connection: sqlite3.Connection) -> int:
-            inserted = connection.execute(
+        def job(connection: Connection) -> int:
+            (position,) = connection.row(
                 "INSERT INTO operator_log (time_ms, operator, address, operation, request, org_ids)"
-                " VALUES (?, ?, ?, ?, ?, '[]')",
+                " VALUES (?, ?, ?, ?, ?, '[]') RETURNING position",
                 (now, record.operator, record.address, record.operation, record.request),
             )
-            assert inserted.lastrowid is not None
-            return inserted.lastrowid
+            return int(position)
 
         # Nobody who has not signed in may use up what is kept for operators.
         write = self._database.write if unauthenticated else self._database.write_even_if_full
-        position = await write(job)
+        position = await write(job, NO_LOCKS)
         self._under_way.add(position)
         return position
 
@@ -212,29 +230,12 @@ class OperatorTables:
             self._under_way.discard(position)
 
     async def operator_log(self, query: LogQuery) -> list[LogLine]:
-        visible = None if query.org_ids is None else msgspec.json.encode(sorted(query.org_ids)).decode()
+        conditions = _conditions(query, self._database.dialect)
+        where = f"WHERE {' AND '.join(conditions)} " if conditions else ""
         rows = await self._database.fetch(
-            "SELECT position, time_ms, operator, address, operation, request, org_ids, outcome"
-            " FROM operator_log WHERE position < coalesce(?1, 9223372036854775807)"
-            " AND time_ms >= coalesce(?2, 0) AND time_ms < coalesce(?3, 9223372036854775807)"
-            " AND operator = coalesce(?4, operator) COLLATE NOCASE"
-            " AND (?5 IS NULL OR operation = ?5 OR operation GLOB ?5 || '.*')"
-            " AND (?6 IS NULL OR EXISTS (SELECT 1 FROM json_each(org_ids) WHERE value = ?6))"
-            " AND (?7 IS NULL OR (org_ids <> '[]' AND NOT EXISTS (SELECT 1 FROM json_each(org_ids)"
-            " WHERE value NOT IN (SELECT value FROM json_each(?7)))))"
-            " AND (?8 IS NULL OR coalesce(outcome, ?8) = ?8)"
-            " ORDER BY position DESC LIMIT ?9",
-            (
-                query.before,
-                query.from_ms,
-                query.to_ms,
-                query.operator,
-                query.operation,
-                query.org_id,
-                visible,
-                query.outcome,
-                query.limit,
-            ),
+            "SELECT position, time_ms, operator, address, operation, request, org_ids, outcome"  # noqa: S608
+            f" FROM operator_log {where}ORDER BY position DESC LIMIT ?",
+            (*(each for values in conditions.values() for each in values), query.limit),
         )
         return [_line(row, self._under_way) for row in rows]
 
@@ -246,18 +247,51 @@ class OperatorTables:
         )
 
     async def _purge(self, sql: str, parameters: Sequence[Any]) -> int:
-        return await self._database.write(lambda connection: connection.execute(sql, parameters).rowcount)
+        return await self._database.write(lambda connection: connection.count(sql, parameters), NO_LOCKS)
 
     async def _change(self, sql: str, parameters: Sequence[Any]) -> int:
-        def job(connection: sqlite3.Connection) -> int:
-            return connection.execute(sql, parameters).rowcount
+        return await self._database.write_even_if_full(
+            lambda connection: connection.count(sql, parameters), NO_LOCKS
+        )
 
-        return await self._database.write_even_if_full(job)
+
+def _operators(rows: Iterable[Row]) -> list[Operator]:
+    """Return the operators of rows that have one role each, in the order of the first of their rows."""
+    roles: dict[Row, dict[str, Role]] = {}
+    for *operator, org_id, role in rows:
+        found = roles.setdefault(tuple(operator), {})
+        if org_id is not None:
+            found[org_id] = role
+    return [
+        Operator(operator_id, name, password_hash, bool(enabled), created_ms, found)
+        for (operator_id, name, password_hash, enabled, created_ms), found in roles.items()
+    ]
 
 
-def _operator(row: Sequence[Any]) -> Operator:
-    operator_id, name, password_hash, enabled, created_ms, roles = row
-    return Operator(operator_id, name, password_hash, bool(enabled), created_ms, msgspec.json.decode(roles))
+def _conditions(query: LogQuery, dialect: Dialect) -> dict[str, tuple[object, ...]]:
+    """Return the conditions that select the lines, each with its parameters."""
+    orgs = dialect.elements.format("org_ids")
+    found: dict[str, tuple[object, ...]] = {}
+    if query.before is not None:
+        found["position < ?"] = (query.before,)
+    if query.from_ms is not None:
+        found["time_ms >= ?"] = (query.from_ms,)
+    if query.to_ms is not None:
+        found["time_ms < ?"] = (query.to_ms,)
+    if query.operator is not None:
+        found["lower(operator) = lower(?)"] = (query.operator,)
+    if query.operation is not None:
+        found["(operation = ? OR substr(operation, 1, length(?)) = ?)"] = (
+            query.operation, f"{query.operation}.", f"{query.operation}.",
+        )  # fmt: skip
+    if query.org_id is not None:
+        found[f"EXISTS (SELECT 1 FROM {orgs} WHERE value = ?)"] = (query.org_id,)  # noqa: S608
+    if query.org_ids is not None:
+        other = f"SELECT 1 FROM {orgs} WHERE NOT value {dialect.among}"  # noqa: S608
+        found[f"org_ids <> '[]' AND NOT EXISTS ({other})"] = (dialect.listed(sorted(query.org_ids)),)
+    if query.outcome is not None:
+        found["(outcome IS NULL OR outcome = ?)"] = (query.outcome,)
+    return found
 
 
 def _line(row: Sequence[Any], under_way: Set[int]) -> LogLine:
@@ -267,23 +301,21 @@ def _line(row: Sequence[Any], under_way: Set[int]) -> LogLine:
     return LogLine(position, time_ms, operator, address, operation, request, about, outcome, is_under_way)
 
 
-def _insert_unique(connection: sqlite3.Connection, sql: str, parameters: Sequence[Any], taken: str) -> None:
+def _insert_unique(connection: Connection, sql: str, parameters: Sequence[Any], taken: str) -> None:
     try:
-        connection.execute(sql, parameters)
-    except sqlite3.IntegrityError as error:
-        if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_UNIQUE:
-            raise AlreadyExists(taken) from None
-        raise
+        connection.run(sql, parameters)
+    except NotUnique:
+        raise AlreadyExists(taken) from None
 
 
 def _keeping_an_admin(job: Job[None]) -> Job[None]:
     """Where there was an admin over all organisations before, there is one after; else nobody could make
     another."""
 
-    def guarded(connection: sqlite3.Connection) -> None:
-        (before,) = one_row(connection, _ADMINS_OVER_ALL, (EVERY_ORG,))
+    def guarded(connection: Connection) -> None:
+        (before,) = connection.row(_ADMINS_OVER_ALL, (EVERY_ORG,))
         job(connection)
-        (after,) = one_row(connection, _ADMINS_OVER_ALL, (EVERY_ORG,))
+        (after,) = connection.row(_ADMINS_OVER_ALL, (EVERY_ORG,))
         if before and not after:
             raise Conflict("this is the last admin over all organisations: make another one first")
 

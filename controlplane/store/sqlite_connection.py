@@ -1,0 +1,76 @@
+"""A connection to SQLite, as the jobs of the store see it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import msgspec
+
+from controlplane.clock import Clock
+from controlplane.store.database import Dialect, NotUnique, Row
+
+
+def _listed(values: Sequence[str]) -> str:
+    return msgspec.json.encode(values).decode()
+
+
+SQLITE: Final = Dialect(
+    among="IN (SELECT value FROM json_each(?))",
+    texts="json_each(?)",
+    elements="json_each({})",
+    octets="length(CAST({} AS BLOB))",
+    listed=_listed,
+)
+
+
+class SqliteConnection:
+    dialect = SQLITE
+
+    def __init__(self, raw: sqlite3.Connection, clock: Clock) -> None:
+        self.raw = raw
+        self.steady_ms = clock.steady_ms
+
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        return self.raw.execute(sql, parameters).fetchall()
+
+    def row(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
+        return self.raw.execute(sql, parameters).fetchone()
+
+    def each(self, sql: str, parameters: Sequence[Any] = ()) -> Iterator[Row]:
+        return self.raw.execute(sql, parameters)
+
+    def run(self, sql: str, parameters: Sequence[Any] = ()) -> None:
+        self.count(sql, parameters)
+
+    def count(self, sql: str, parameters: Sequence[Any] = ()) -> int:
+        try:
+            return self.raw.execute(sql, parameters).rowcount
+        except sqlite3.IntegrityError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_UNIQUE:
+                raise NotUnique(str(error)) from None
+            raise
+
+    def many(self, sql: str, parameters: Iterable[Sequence[Any]]) -> None:
+        self.raw.executemany(sql, parameters)
+
+    def first_position(self, count: int) -> int:
+        return self.horizon() + 1
+
+    def positions_used(self, last: int) -> None:
+        self.run("UPDATE last_position SET position = ?", (last,))
+
+    def horizon(self) -> int:
+        return int(self.row("SELECT position FROM last_position")[0])
+
+    @contextmanager
+    def damaged_text(self) -> Iterator[None]:
+        """Read text that is not UTF-8 as another text, which fits no link of a chain. To SQLite it is an
+        error, behind which the byte that was changed would not be found."""
+        self.raw.text_factory = lambda text: text.decode("utf-8", "backslashreplace")
+        try:
+            yield
+        finally:
+            self.raw.text_factory = str

@@ -1,0 +1,265 @@
+"""One SQLite file: one connection that writes, in groups, and two that read, each with its thread.
+
+Single statements are read through aiosqlite. What needs several of them over one state of the database is a
+job, a plain function that runs in one thread from its beginning to its end: fewer changes of threads, and
+nothing comes in between.
+
+Every write is a job that runs inside the writer's transaction. Jobs that wait together commit together: a
+commit costs one fsync and one change of threads, however many it holds. A job that fails is rolled back to
+where it began and fails alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import aiosqlite
+
+from controlplane.clock import Clock
+from controlplane.store.database import Job, Locks, Row
+from controlplane.store.interface import StoreBusy, StoreError
+from controlplane.store.migrate import migrate, what_to_do
+from controlplane.store.opening import open_in_thread
+from controlplane.store.reserve import Reserve
+from controlplane.store.sqlite_connection import SQLITE, SqliteConnection
+from proxy.process.own_process import foreign, foreign_above, make_directory, make_file
+
+T = TypeVar("T")
+
+# Long enough for a backup or a command beside a server, short enough that a request gets its 503.
+_BUSY_TIMEOUT_SECONDS: Final = 20
+# What waits for the disk waits in memory: at the largest batch this is some 600 MB, at the usual one 40 MB.
+_MOST_WAITING: Final = 128
+_MOST_TOGETHER: Final = 64
+_PRAGMAS: Final = ("PRAGMA synchronous = FULL", "PRAGMA foreign_keys = ON", "PRAGMA trusted_schema = OFF")
+_DISK_FULL: Final = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE}
+_ROWS_AT_ONCE: Final = 64  # rows that a cursor fetches in one change of threads
+_READ_ONLY: Final = "PRAGMA query_only = ON"
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    job: Job[Any]
+    even_if_full: bool
+    done: asyncio.Future[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    writer: SqliteConnection
+    reader: SqliteConnection
+    statements: sqlite3.Connection
+
+
+class SqliteDatabase:
+    dialect = SQLITE
+
+    def __init__(
+        self,
+        path: Path,
+        writer: SqliteConnection,
+        reader: SqliteConnection,
+        statements: aiosqlite.Connection,
+        write_thread: ThreadPoolExecutor,
+    ) -> None:
+        self._path = path
+        self._writer = writer
+        self._reader = reader
+        self._statements = statements
+        self._reserve = Reserve(path)
+        self._write_thread = write_thread
+        self._read_thread = ThreadPoolExecutor(1, thread_name_prefix="store-reader")
+        self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(_MOST_WAITING)
+        self._writing = asyncio.create_task(self._write_loop(), name="store writer")
+
+    @classmethod
+    async def open(cls, path: Path, clock: Clock) -> SqliteDatabase:
+        thread = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
+        opened = await open_in_thread(thread, partial(_open, path, clock), _close)
+        statements = aiosqlite.Connection(lambda: opened.statements, iter_chunk_size=_ROWS_AT_ONCE)
+        try:
+            await statements
+        except BaseException:
+            thread.submit(_close, opened)
+            thread.shutdown(wait=False)
+            raise
+        return cls(path, opened.writer, opened.reader, statements, thread)
+
+    async def close(self) -> None:
+        """Wait for what is queued, then close. If the wait is cancelled, close all the same."""
+        try:
+            await self._queue.join()
+        finally:
+            self._writing.cancel()
+            self._write_thread.shutdown()
+            self._read_thread.shutdown()
+            self._writer.raw.close()
+            self._reader.raw.close()
+            await self._statements.close()
+            await asyncio.gather(self._writing, return_exceptions=True)
+
+    async def fetch(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        """All rows of one statement."""
+        with self._naming_the_file():
+            return [tuple(row) for row in await self._statements.execute_fetchall(sql, parameters)]
+
+    async def read(self, job: Job[T]) -> T:
+        """Several statements over one state of the database."""
+        loop = asyncio.get_running_loop()
+        with self._naming_the_file():
+            return await loop.run_in_executor(self._read_thread, _read, self._reader, job)
+
+    async def write(self, job: Job[T], locks: Locks) -> T:
+        return await self._write(job, even_if_full=False)
+
+    async def write_even_if_full(self, job: Job[T], locks: Locks) -> T:
+        return await self._write(job, even_if_full=True)
+
+    async def _write(self, job: Job[T], *, even_if_full: bool) -> T:
+        waiting = _Waiting(job, even_if_full, asyncio.get_running_loop().create_future())
+        try:
+            self._queue.put_nowait(waiting)
+        except asyncio.QueueFull:
+            raise StoreBusy("too many writes are waiting for the disk") from None
+        with self._naming_the_file():
+            result: T = await waiting.done
+        return result
+
+    @contextmanager
+    def _naming_the_file(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise StoreError(f"{self._path}: {error}{what_to_do(error)}") from error
+
+    async def _write_loop(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            group = [await self._queue.get()]
+            while len(group) < _MOST_TOGETHER and not self._queue.empty():
+                group.append(self._queue.get_nowait())
+            wanted = [waiting for waiting in group if not waiting.done.cancelled()]
+            try:
+                _response(wanted, await loop.run_in_executor(self._write_thread, self._commit, wanted))
+            finally:
+                for _ in group:
+                    self._queue.task_done()
+
+    def _commit(self, group: Sequence[_Waiting]) -> list[Any]:
+        """What became of each; those that must succeed on a full disk are tried again without the others."""
+        results = _commit(self._writer, [waiting.job for waiting in group])
+        if not any(map(_is_full, results)):
+            self._reserve.fill()
+            return results
+        again = [at for at, waiting in enumerate(group) if waiting.even_if_full and _is_full(results[at])]
+        while again:
+            for at, result in zip(again, _commit(self._writer, [group[at].job for at in again]), strict=True):
+                results[at] = result
+            again = [at for at in again if _is_full(results[at])]
+            if again and not self._reserve.release():
+                break
+        return results
+
+
+def _response(group: Iterable[_Waiting], results: Iterable[Any]) -> None:
+    for waiting, result in zip(group, results, strict=True):
+        if waiting.done.cancelled():
+            continue
+        if isinstance(result, Exception):
+            waiting.done.set_exception(result)
+        else:
+            waiting.done.set_result(result)
+
+
+def _read(connection: SqliteConnection, job: Job[T]) -> T:
+    connection.raw.execute("BEGIN")
+    try:
+        return job(connection)
+    finally:
+        connection.raw.execute("COMMIT")
+
+
+def _commit(connection: SqliteConnection, jobs: Sequence[Job[Any]]) -> list[Any]:
+    """What became of each job: its result, or the exception after which nothing of it is left."""
+    raw = connection.raw
+    try:
+        raw.execute("BEGIN IMMEDIATE")
+        results = [_run(connection, job) for job in jobs]
+        raw.execute("COMMIT")
+    except Exception as error:
+        with suppress(sqlite3.Error):  # what brought us here is the error to tell
+            if raw.in_transaction:
+                raw.execute("ROLLBACK")
+        return [error] * len(jobs)
+    return results
+
+
+def _run(connection: SqliteConnection, job: Job[Any]) -> Any:
+    raw = connection.raw
+    raw.execute("SAVEPOINT job")
+    try:
+        result = job(connection)
+    except Exception as error:
+        if not raw.in_transaction:  # SQLite has given up all of it (disk full): so does the group
+            raise
+        raw.execute("ROLLBACK TO job")
+        result = error
+    raw.execute("RELEASE job")
+    return result
+
+
+def _is_full(result: object) -> bool:
+    return isinstance(result, sqlite3.Error) and getattr(result, "sqlite_errorcode", None) in _DISK_FULL
+
+
+def _make_private(path: Path) -> None:
+    """SQLite gives its -wal and -shm files the mode of the database, so it is set before there is one.
+
+    An existing file isn't opened: closing it again would drop this process's POSIX locks on it, and another
+    process could then delete the log that our connections write.
+    """
+    try:
+        make_directory(path.parent)
+        os.close(make_file(path, os.O_RDWR))
+    except FileExistsError:
+        beside = [path.with_name(path.name + each) for each in ("-wal", "-shm")]
+        if problem := foreign([path, *beside]):
+            raise StoreError(problem) from None
+    except OSError as error:
+        owner = foreign_above(path, os.W_OK | os.X_OK)  # a file can be made in a directory that can't be read
+        raise StoreError(f"{path}: {error.strerror}{'' if owner is None else f'; {owner}'}") from None
+
+
+def _open(path: Path, clock: Clock) -> _Opened:
+    _make_private(path)
+    migrate(path)
+    with ExitStack() as undo:
+        writer, reader, statements = (undo.enter_context(closing(_connect(path))) for _ in range(3))
+        for each in (reader, statements):
+            each.execute(_READ_ONLY)
+        undo.pop_all()
+    return _Opened(SqliteConnection(writer, clock), SqliteConnection(reader, clock), statements)
+
+
+def _close(opened: _Opened) -> None:
+    for each in (opened.writer.raw, opened.reader.raw, opened.statements):
+        each.close()
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    # Opened in one thread and used in another, never in two at once.
+    connection = sqlite3.connect(
+        path, isolation_level=None, timeout=_BUSY_TIMEOUT_SECONDS, check_same_thread=False
+    )
+    for pragma in _PRAGMAS:
+        connection.execute(pragma)
+    return connection
