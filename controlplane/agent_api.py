@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -88,6 +89,7 @@ _SIGNATURE_LENGTH: Final = 64
 # its share of the writes that wait for the disk, whatever the rate limit says about accepted batches.
 _AT_ONCE: Final = 8
 _LOOKED_AGAIN_MS: Final = 1000
+_MOST_SECRETS: Final = 10_000  # kept unsealed by their sealed form, which no other secret has
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,7 @@ class AgentApi:
     ) -> None:
         self._store = store
         self._ingest = ingest
-        self._vault = vault
+        self._secret = lru_cache(_MOST_SECRETS)(lambda owner, sealed: vault.open(owner, sealed).encode())
         self._clock = clock
         self._witnessed = witnessed
         self._counts = counts
@@ -183,7 +185,7 @@ class AgentApi:
             len(signature) != _SIGNATURE_LENGTH
         ):  # for which no body need be read; its letters are evaluated with it
             raise Refused("invalidSignature")
-        secret = self._vault.open(proxy.proxy_id, proxy.sealed_hmac_secret).encode()
+        secret = self._secret(proxy.proxy_id, proxy.sealed_hmac_secret)
         async with self._at_once[proxy.proxy_id, cap] if cap else nullcontext():
             body = await read_body(request, cap, self._body_timeout_seconds, _too_large(cap))
             if not verify(secret, timestamp, body, signature):
@@ -283,7 +285,7 @@ class AgentApi:
         try:
             batch_id, outcome = await self._accepted(signed)
         except Refused as refused:
-            self._counts.batches.labels(refused.code).inc()
+            self._counts.outcome(refused.code).inc()
             refused.batch_id = batch_id_of(signed.body)
             raise
         if isinstance(outcome, Duplicate):
@@ -293,7 +295,7 @@ class AgentApi:
                 "proxy %s used ids of events in batch %r again for other content: they are not stored",
                 *(signed.proxy.proxy_id, batch_id),
             )
-        self._counts.batches.labels("stored").inc()
+        self._counts.outcome("stored").inc()
         self._counts.events.inc(outcome.accepted)
         return _json(AuditAnswer(batch_id, outcome.accepted), status=202)
 
@@ -306,7 +308,7 @@ class AgentApi:
                 "release sends them again under a new id",
                 *(signed.proxy.proxy_id, batch_id),
             )
-        self._counts.batches.labels("reused" if outcome.content_differs else "duplicate").inc()
+        self._counts.outcome("reused" if outcome.content_differs else "duplicate").inc()
         return _json(response, status=202)
 
     async def _accepted(self, signed: _Signed) -> tuple[str, Stored | Duplicate]:
@@ -353,7 +355,7 @@ def _parse_report(body: bytes, cls: type[T]) -> T:
         # The typed pass skips over what it doesn't know; what is stored must be readable, anywhere.
         refuse_deep(body)
         content = orjson.loads(body)
-        if _is_deeper(content, _MOST_LEVELS):
+        if body.count(b"[") + body.count(b"{") > _MOST_LEVELS and _is_deeper(content, _MOST_LEVELS):
             raise Refused("invalidPayload", f"a report is nested {_MOST_LEVELS} levels deep at most")
         report = msgspec.json.decode(body, type=cls)
     except msgspec.ValidationError as error:

@@ -83,12 +83,11 @@ class Connection(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
+        overdue = self._loop.call_later(_RESPONSE_SECONDS, self.abort)
         try:
-            async with asyncio.timeout(_RESPONSE_SECONDS):
-                return await super().finish_response(request, resp, start_time)
-        except TimeoutError:
-            self.abort()
-            return resp, True
+            return await super().finish_response(request, resp, start_time)
+        finally:
+            overdue.cancel()
 
     def handle_error(
         self,

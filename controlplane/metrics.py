@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +39,7 @@ from proxy.wire.models import AUDIT_PATH, HEARTBEAT_PATH, METRICS_PATH, SYNC_PAT
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a series for each series, that nobody looks at
 
 MOST_PROXIES: Final = 1000  # that a scrape names, by their urgency
+MOST_KEPT: Final = 256  # series of one name: to look one up by its labels takes longer than to count
 _ENDPOINTS: Final = {
     SYNC_PATH: "sync",
     HEARTBEAT_PATH: "heartbeat",
@@ -75,6 +77,9 @@ class Counts:
             buckets=_BOUNDS,
             registry=self.registry,
         )
+        self._of_response = lru_cache(MOST_KEPT)(self._requests.labels)
+        self._of_endpoint = lru_cache(MOST_KEPT)(self._duration.labels)
+        self.outcome = lru_cache(MOST_KEPT)(self.batches.labels)
 
     @web.middleware
     async def measured(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
@@ -82,8 +87,8 @@ class Counts:
         began = time.perf_counter()
         response = await handler(request)
         endpoint = _ENDPOINTS.get(request.path, "other")
-        self._requests.labels(endpoint, str(response.status)).inc()
-        self._duration.labels(endpoint).observe(time.perf_counter() - began)
+        self._of_response(endpoint, response.status).inc()
+        self._of_endpoint(endpoint).observe(time.perf_counter() - began)
         return response
 
 
