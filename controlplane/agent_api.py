@@ -26,7 +26,7 @@ from aiohttp import web
 
 from controlplane.clock import Clock
 from controlplane.errors import Refused
-from controlplane.fleet_health import clock_skew_ms
+from controlplane.fleet_health import clock_skew_ms, said_by
 from controlplane.ingest import Ingest, InvalidBatch, MixedOrganisations, NotAuthorised, batch_id_of
 from controlplane.metrics import Counts
 from controlplane.reports import Heartbeat, Metrics
@@ -272,8 +272,9 @@ class AgentApi:
         return msgspec.json.encode(response)
 
     async def _heartbeat(self, request: web.Request, signed: _Signed) -> web.Response:
-        _parse_report(signed.body, Heartbeat)
-        await self._store.add_heartbeat(signed.proxy.proxy_id, signed.body.decode(), signed.skew_ms)
+        heartbeat = _parse_report(signed.body, Heartbeat)
+        said = said_by(self._sync_interval_seconds * 1000, signed.skew_ms, heartbeat)
+        await self._store.add_heartbeat(signed.proxy.proxy_id, signed.body.decode(), signed.skew_ms, said)
         return _json(ReportResponse("ok"))
 
     async def _metrics(self, request: web.Request, signed: _Signed) -> web.Response:

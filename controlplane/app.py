@@ -180,6 +180,7 @@ async def running(settings: Settings, clock: Clock) -> AsyncIterator[Addresses]:
             store,
             index_writer,
             clock,
+            sync_interval_seconds=settings.control_plane.sync_interval_seconds,
             store_path=settings.store.path,
             certificate=settings.control_plane.cert_file,
             retention=retention,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from controlplane.clock import milliseconds
-from controlplane.reports import Heartbeat, Latency, Metrics
+from controlplane.reports import Heartbeat, Latency, Load, Metrics
 
 _RESTART_MARGIN_SECONDS = 1.0  # uptimes are measured before they are sent, so they may seem to creep back
 
@@ -26,7 +26,7 @@ class Window:
 
     @property
     def requests_a_second(self) -> float:
-        return self.requests * 1000 / max(1, self.end_ms - self.start_ms)
+        return _rate(self.requests, self.start_ms, self.end_ms)
 
 
 def window(metrics: Metrics) -> Window | None:
@@ -79,6 +79,21 @@ def restarts(heartbeats: Sequence[tuple[int, Heartbeat]]) -> list[int]:
 def windows(reports: Iterable[Metrics]) -> list[Window]:
     """Oldest first, whatever the order in which they came."""
     return sorted(filter(None, map(window, reports)), key=lambda each: each.start_ms)
+
+
+def rates(reports: Iterable[Load]) -> list[float]:
+    """Return the requests a second of each window, oldest first."""
+    found = [
+        (start, _rate(each.evaluated or 0, start, end))
+        for each in reports
+        for start, end in [(_ms(each.window_start), _ms(each.window_end or ""))]
+        if start is not None and end is not None
+    ]
+    return [rate for _, rate in sorted(found, key=lambda each: each[0])]
+
+
+def _rate(requests: int, start_ms: int, end_ms: int) -> float:
+    return requests * 1000 / max(1, end_ms - start_ms)
 
 
 def _ms(text: str) -> int | None:

@@ -8,9 +8,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from controlplane.curves import Window, restarts, windows
-from controlplane.fleet_health import Assessment, Facts, assess
-from controlplane.reports import Heartbeat, Metrics
+from controlplane.curves import Window, rates, restarts, windows
+from controlplane.fleet_health import Assessment, Facts, assess, facts_of, health_bounds
+from controlplane.reports import Heartbeat, Load, Metrics
 from controlplane.store.interface import (
     LatestReports,
     Losses,
@@ -18,9 +18,11 @@ from controlplane.store.interface import (
     RateLimits,
     Report,
     Ruleset,
+    RulesetVersion,
     SequenceState,
     Store,
 )
+from controlplane.store.pages import HealthBounds, ListQuery, all_rows
 
 Enforcement = Literal["enforced", "behind", "missing", "unknown"]
 """Of one ruleset by one proxy: the active version or a later one, an earlier one, none of it, or it doesn't
@@ -32,6 +34,7 @@ SPARK_WINDOWS: Final = 40
 
 _heartbeat = msgspec.json.Decoder(Heartbeat).decode
 _metrics = msgspec.json.Decoder(Metrics).decode
+_load = msgspec.json.Decoder(Load).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ class ProxyState:
     heard: Heard | None
     rules: tuple[Enforced, ...]
     assessment: Assessment
-    recent: tuple[Window, ...]  # of its metrics, oldest first
+    rates: tuple[float, ...]  # requests a second of its newest windows, oldest first
     losses: Losses
 
 
@@ -83,14 +86,31 @@ class Fleet:
     async def states(
         self, now_ms: int, proxies: Sequence[Proxy], *, windows: int = SPARK_WINDOWS
     ) -> list[ProxyState]:
-        in_force = await self._store.rulesets(None)
+        active = await self._active_rulesets({org_id for proxy in proxies for org_id in proxy.org_ids})
         ids = [proxy.proxy_id for proxy in proxies]
         latest = await self._store.latest_reports(ids, windows)
         losses = await self._store.losses(ids)
-        return [
-            await self._state(now_ms, each, in_force, latest[each.proxy_id], losses[each.proxy_id])
-            for each in proxies
-        ]
+        versions: dict[str, list[RulesetVersion]] = {}
+        states = []
+        for proxy in proxies:
+            served = [ruleset for org_id in proxy.org_ids for ruleset in active.get(org_id, ())]
+            own = sorted(served, key=lambda each: (each.name, each.org_id))
+            reports = latest[proxy.proxy_id]
+            heard = None if reports.heartbeat is None else _heard(reports.heartbeat)
+            rules = tuple(await self._rules(proxy, heard, own, versions))
+            states.append(self._state(now_ms, proxy, heard, rules, reports, losses[proxy.proxy_id]))
+        return states
+
+    async def _active_rulesets(self, org_ids: set[str]) -> dict[str, list[Ruleset]]:
+        """Return the rulesets of each organisation, by name."""
+        found: dict[str, list[Ruleset]] = {}
+        for each in await all_rows(self._store.list_rulesets, ListQuery(org_ids=frozenset(org_ids))):
+            found.setdefault(each.ruleset.org_id, []).append(each.ruleset)
+        return found
+
+    def bounds(self, now_ms: int) -> HealthBounds:
+        """Return the bounds by which the store sorts, chooses and counts proxies by health."""
+        return health_bounds(now_ms, self._interval_ms)
 
     async def history(self, proxy_id: str) -> ProxyHistory:
         heard = [_heard(report) for report in await self._store.heartbeats(proxy_id, HISTORY)]
@@ -102,23 +122,30 @@ class Fleet:
             sequences=tuple(await self._store.sequences(proxy_id, GAPS_SHOWN)),
         )
 
-    async def _state(
+    def _state(
         self,
         now_ms: int,
         proxy: Proxy,
-        in_force: Iterable[Ruleset],
+        heard: Heard | None,
+        rules: tuple[Enforced, ...],
         latest: LatestReports,
         losses: Losses,
     ) -> ProxyState:
-        heard = None if latest.heartbeat is None else _heard(latest.heartbeat)
-        own = [each for each in in_force if each.org_id in proxy.org_ids]
-        rules = tuple(await self._rules(proxy, heard, own))
-        recent = tuple(windows(_metrics(report.body) for report in latest.metrics))
-        facts = self._facts(now_ms, heard, rules, latest.reused_ms)
-        assessment = assess(now_ms, replace(facts, losses=losses))
-        return ProxyState(proxy, heard, rules, assessment, recent, losses)
+        facts = Facts(self._interval_ms)
+        if heard is not None:
+            facts = facts_of(self._interval_ms, heard.received_ms, heard.skew_ms, heard.said)
+        behind = (now_ms - each.behind_since_ms for each in rules if each.behind_since_ms is not None)
+        facts = replace(facts, behind_ms=max(behind, default=0), reused_ms=latest.reused_ms, losses=losses)
+        recent = tuple(rates(_load(report.body) for report in latest.metrics))
+        return ProxyState(proxy, heard, rules, assess(now_ms, facts), recent, losses)
 
-    async def _rules(self, proxy: Proxy, heard: Heard | None, own: Iterable[Ruleset]) -> list[Enforced]:
+    async def _rules(
+        self,
+        proxy: Proxy,
+        heard: Heard | None,
+        own: Iterable[Ruleset],
+        versions: dict[str, list[RulesetVersion]],
+    ) -> list[Enforced]:
         said = heard.said.rulesets if heard is not None else None
         is_current = False
         if heard is not None and said is None and heard.said.sync_version is not None:
@@ -127,32 +154,14 @@ class Fleet:
                 proxy.proxy_id, self._limits
             )
         found = [_enforced(each, said, is_current=is_current) for each in own]
-        return [await self._dated(each) if each.state == "behind" else each for each in found]
+        return [await self._dated(each, versions) if each.state == "behind" else each for each in found]
 
-    async def _dated(self, behind: Enforced) -> Enforced:
-        versions = await self._store.ruleset_versions(behind.ruleset.ruleset_id)
-        later = [each.created_ms for each in versions if each.version > (behind.version or 0)]
+    async def _dated(self, behind: Enforced, versions: dict[str, list[RulesetVersion]]) -> Enforced:
+        ruleset_id = behind.ruleset.ruleset_id
+        if ruleset_id not in versions:
+            versions[ruleset_id] = await self._store.ruleset_versions(ruleset_id)
+        later = [each.created_ms for each in versions[ruleset_id] if each.version > (behind.version or 0)]
         return replace(behind, behind_since_ms=min(later, default=None))
-
-    def _facts(
-        self, now_ms: int, heard: Heard | None, rules: tuple[Enforced, ...], reused_ms: int | None
-    ) -> Facts:
-        if heard is None:
-            return Facts(self._interval_ms, reused_ms=reused_ms)
-        said = heard.said
-        return Facts(
-            self._interval_ms,
-            heard_ms=heard.received_ms,
-            checks=said.checks or {},
-            sync_age_ms=None if said.sync_age_seconds is None else round(said.sync_age_seconds * 1000),
-            skew_ms=heard.skew_ms,
-            oldest_unsent_ms=round((said.oldest_pending_seconds or 0) * 1000),
-            reused_ms=reused_ms,
-            behind_ms=max(
-                (now_ms - each.behind_since_ms for each in rules if each.behind_since_ms is not None),
-                default=0,
-            ),
-        )
 
 
 def _heard(report: Report) -> Heard:

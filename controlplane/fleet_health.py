@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from controlplane.reports import Check
-from controlplane.store.interface import NO_LOSSES, Losses
+from controlplane.reports import Check, Heartbeat
+from controlplane.store.interface import NO_LOSSES, Losses, Said
+from controlplane.store.pages import HealthBounds
 
 Health = Literal["ok", "stale", "degraded", "failed", "never seen"]
 
@@ -47,6 +48,36 @@ class Assessment:
     health: Health
     reasons: tuple[str, ...]
     lost: bool  # so long unheard of that nobody should wait for it
+
+
+def facts_of(interval_ms: int, heard_ms: int, skew_ms: int | None, said: Heartbeat) -> Facts:
+    """Return what a heartbeat alone says of a proxy."""
+    return Facts(
+        interval_ms,
+        heard_ms=heard_ms,
+        checks=said.checks or {},
+        sync_age_ms=None if said.sync_age_seconds is None else round(said.sync_age_seconds * 1000),
+        skew_ms=skew_ms,
+        oldest_unsent_ms=round((said.oldest_pending_seconds or 0) * 1000),
+    )
+
+
+def said_by(interval_ms: int, skew_ms: int | None, said: Heartbeat) -> Said:
+    """Return what the store keeps of a heartbeat for lists and counts."""
+    health = assess(0, facts_of(interval_ms, 0, skew_ms, said)).health
+    assert health in ("ok", "degraded", "failed")  # it is not silent
+    return Said(health, said.rulesets or {})
+
+
+def health_bounds(now_ms: int, interval_ms: int) -> HealthBounds:
+    """Return the bounds by which the store sorts, chooses and counts proxies as `assess` does."""
+    return HealthBounds(
+        now_ms,
+        stale_ms=STALE_AFTER * interval_ms,
+        lost_ms=LOST_AFTER * interval_ms,
+        behind_ms=BEHIND_AFTER * interval_ms,
+        reused_ms=REUSE_REPORTED_MS,
+    )
 
 
 def assess(now_ms: int, facts: Facts) -> Assessment:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -30,9 +30,11 @@ from prometheus_client.registry import Collector
 
 from controlplane import __version__
 from controlplane.clock import Clock
+from controlplane.fleet_health import health_bounds
 from controlplane.index_writer import IndexWriter
 from controlplane.retention import Retention
-from controlplane.store.interface import ProxyTally, Store, StoreError, Tally
+from controlplane.store.interface import Store, StoreError, Tally
+from controlplane.store.pages import HEALTH_ORDER, Health
 from controlplane.store.reserve import missing_bytes
 from proxy.wire.models import AUDIT_PATH, HEARTBEAT_PATH, METRICS_PATH, SYNC_PATH
 
@@ -102,6 +104,7 @@ class Exposition:
         index_writer: IndexWriter,
         clock: Clock,
         *,
+        sync_interval_seconds: int,
         store_path: Path,
         certificate: Path | None,
         retention: Retention,
@@ -111,6 +114,7 @@ class Exposition:
         self._index_writer = index_writer
         self._clock = clock
         self._retention = retention
+        self._interval_ms = sync_interval_seconds * 1000
         self._store_path = store_path
         self._ends_at = None if certificate is None else _end_of(certificate)
 
@@ -131,12 +135,14 @@ class Exposition:
 
     async def text(self) -> bytes:
         """With the store away, what is known without it."""
+        bounds = health_bounds(self._clock.wall_ms(), self._interval_ms)
         try:
-            tally = await self._store.tally()
+            tally = await self._store.tally(MOST_PROXIES)
+            of_store = [*_of_each_proxy(tally), _by_health(await self._store.count_proxies(bounds, None))]
         except StoreError:
-            tally = None
+            tally, of_store = None, []
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Families(list(self._gauges(tally))))
+        registry.register(_Families([*self._gauges(tally), *of_store]))
         return generate_latest(self._counts.registry) + generate_latest(registry)
 
     def _gauges(self, tally: Tally | None) -> Iterator[Metric]:
@@ -178,7 +184,6 @@ class Exposition:
                 value=tally.broken_chains,
             )
             yield _gauge("index_lag_events", "Stored events that are not in the index yet", value=lag)
-            yield from _of_each_proxy(tally)
 
 
 class _Families(Collector):
@@ -189,6 +194,13 @@ class _Families(Collector):
 
     def collect(self) -> list[Metric]:
         return self._families
+
+
+def _by_health(counts: Mapping[Health, int]) -> Metric:
+    proxies = _gauge("proxies", "Proxies by health, as the list of proxies says it", label="health")
+    for health in HEALTH_ORDER:
+        proxies.add_metric([health], counts.get(health, 0))
+    return proxies
 
 
 def _of_each_proxy(tally: Tally) -> Iterator[Metric]:
@@ -212,7 +224,7 @@ def _of_each_proxy(tally: Tally) -> Iterator[Metric]:
     reused = _gauge(
         "proxy_reused_batch_ids", "Batches with an id used before for other content", label="proxy"
     )
-    for proxy in sorted(tally.proxies, key=_urgency)[:MOST_PROXIES]:
+    for proxy in tally.proxies:
         if proxy.enabled:
             seen.add_metric([proxy.name], proxy.last_seen_ms / 1000)
         missing.add_metric([proxy.name], proxy.missing)
@@ -225,11 +237,6 @@ def _of_each_proxy(tally: Tally) -> Iterator[Metric]:
     yield missing
     yield repeated
     yield reused
-
-
-def _urgency(proxy: ProxyTally) -> tuple[bool, bool, int]:
-    """Those that lost events come first, then those that have been silent longest."""
-    return not any(proxy.losses), not proxy.enabled, proxy.last_seen_ms
 
 
 def _gauge(

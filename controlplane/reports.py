@@ -41,6 +41,14 @@ class Latency(msgspec.Struct, frozen=True):
     count: Count | None = None
 
 
+class Load(msgspec.Struct, frozen=True, rename="camel"):
+    """The part of a metrics report that a list shows: the number of requests in a window."""
+
+    window_start: str = ""
+    window_end: str | None = None
+    evaluated: Count | None = None
+
+
 class Metrics(msgspec.Struct, frozen=True, rename="camel"):
     window_start: str = ""
     window_end: str | None = None

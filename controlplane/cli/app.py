@@ -41,7 +41,7 @@ def list_apps(ctx: typer.Context, org: AnyOrg = None, json: Json = False) -> Non
     from controlplane.operations import apps
 
     cli: Cli = ctx.obj
-    found = cli.call(apps.list_all, apps.ListApps(org)).apps
+    found = cli.call(apps.list_all, apps.ListApps(org=org)).apps
     print_list("apps", found if json else with_org_names(cli, found), as_json=json)
 
 

@@ -293,7 +293,7 @@ def _named(cli: Cli, source: str, org: str | None) -> tuple[str, str | None, int
     from controlplane.operations.dry_runs import named_version
     from controlplane.operations.rulesets import ListRulesets, list_all
 
-    found = cli.call(list_all, ListRulesets(org)).rulesets if "@" in source else ()
+    found = cli.call(list_all, ListRulesets(org=org)).rulesets if "@" in source else ()
     name, version = named_version(source, {each.name for each in found})
     return name, org, version
 

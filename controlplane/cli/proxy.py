@@ -63,7 +63,7 @@ def list_proxies(ctx: typer.Context, org: AnyOrg = None, json: Json = False) -> 
     from controlplane.operations import fleet
 
     cli: Cli = ctx.obj
-    found = cli.call(fleet.list_all, fleet.ListFleet(org)).proxies
+    found = cli.call(fleet.list_all, fleet.ListFleet(org=org)).proxies
     print_list("proxies", found if json else list(map(_row, found)), as_json=json)
 
 

@@ -172,7 +172,7 @@ def list_rulesets(ctx: typer.Context, org: AnyOrg = None, json: Json = False) ->
     from controlplane.operations import rulesets
 
     cli: Cli = ctx.obj
-    found = cli.call(rulesets.list_all, rulesets.ListRulesets(org)).rulesets
+    found = cli.call(rulesets.list_all, rulesets.ListRulesets(org=org)).rulesets
     print_list("rulesets", found if json else with_org_names(cli, found), as_json=json)
 
 

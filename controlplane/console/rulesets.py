@@ -20,10 +20,10 @@ from controlplane.operations.dry_runs import RulesetDifference
 from controlplane.operations.fleet import RolloutRequest
 from controlplane.operations.perform import perform
 from controlplane.operations.rulesets import (
-    ListedRuleset,
     ListRulesets,
     RollBack,
     RulesetReference,
+    RulesetRow,
     ShowRuleset,
     VersionFacts,
 )
@@ -46,7 +46,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    ruleset: ListedRuleset
+    ruleset: RulesetRow
     org: str
     apps: tuple[AppFacts, ...]
     newest: VersionFacts

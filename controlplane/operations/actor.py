@@ -39,6 +39,11 @@ class Actor:
         held = [self.roles[key] for key in (EVERY_ORG, org_id) if key is not None and key in self.roles]
         return any(_RANK[each] >= _RANK[role] for each in held)
 
+    @property
+    def sees(self) -> frozenset[str] | None:
+        """The organisations that the actor may look at; None: every one."""
+        return None if EVERY_ORG in self.roles else frozenset(self.roles)
+
     def require(self, role: Role, org_id: str | None) -> None:
         """Raises Forbidden."""
         if not self.may(role, org_id):

@@ -10,6 +10,7 @@ import msgspec
 from controlplane.names import new_id, valid_name
 from controlplane.operations.actor import Actor, Role
 from controlplane.operations.context import OperationContext
+from controlplane.operations.lists import ListRequest, ListResponse, by_column, read_list
 from controlplane.operations.operation import Request, Response, operation
 from controlplane.secrets import hash_client_secret, mint
 from controlplane.store.interface import App, AppSecret
@@ -40,7 +41,7 @@ class AppDetails(AppFacts):
     secrets: tuple[SecretFacts, ...]  # the valid ones, newest first
 
 
-class AppList(Response):
+class AppList(ListResponse):
     apps: tuple[AppFacts, ...]
 
 
@@ -60,8 +61,9 @@ class AddApp(Request):
     ruleset: str
 
 
-class ListApps(Request):
+class ListApps(ListRequest):
     org: str | None = None
+    sort: Annotated[str, by_column("apps")] | None = None
 
 
 class AppReference(Request):
@@ -110,8 +112,10 @@ async def add(context: OperationContext, actor: Actor, request: AddApp) -> NewAp
 
 @operation("app.list", "GET", "/apps")
 async def list_all(context: OperationContext, actor: Actor, request: ListApps) -> AppList:
-    """All app identities."""
-    return AppList(apps=tuple(map(_facts, await context.resolve.apps(actor, request.org))))
+    """App identities, all of them or a page."""
+    org_ids = await context.resolve.sight(actor, request.org)
+    found = await read_list("apps", request, org_ids, context.store.list_apps)
+    return AppList(apps=tuple(map(_facts, found.rows)), next=found.next, total=found.total)
 
 
 @operation("app.show", "GET", "/apps/{app}")

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from controlplane.curves import Window
 from controlplane.fleet import Enforced, Enforcement, Fleet, Heard, ProxyState
-from controlplane.fleet_health import Health
+from controlplane.fleet_health import Health as AssessedHealth
 from controlplane.operations.actor import Actor
 from controlplane.operations.context import OperationContext
+from controlplane.operations.lists import ListRequest, ListResponse, by_column, read_list
 from controlplane.operations.operation import Request, Response, operation
 from controlplane.reports import Heartbeat
-from controlplane.store.interface import NotFound, Org, Proxy, RateLimits, Ruleset, SequenceState
+from controlplane.store.interface import NotFound, Proxy, RateLimits, Ruleset, SequenceState
+from controlplane.store.pages import HEALTH_ORDER, FleetQuery, Health, ListPage, ListQuery, all_rows
 from controlplane.store.sequences import size
 from proxy.wire.audit_event import rfc3339
 
@@ -42,7 +44,7 @@ class ProxyHealth(Response):
     whole: bool  # whether one may look at all of its organisations; else what is of all together is left out
     enabled: bool
     last_seen: str | None
-    health: Health
+    health: AssessedHealth
     reasons: tuple[str, ...]
     version: str | None
     last_heartbeat: str | None
@@ -58,8 +60,20 @@ class ProxyHealth(Response):
     implausible_times: int | None
 
 
-class FleetList(Response):
+class FleetList(ListResponse):
     proxies: tuple[ProxyHealth, ...]
+
+
+class FleetCounts(Response):
+    """Numbers of proxies by health. A disabled proxy counts as disabled and as nothing else."""
+
+    total: int
+    ok: int
+    degraded: int
+    stale: int
+    failed: int
+    never_seen: int
+    disabled: int
 
 
 class Unacknowledged(Response):
@@ -123,7 +137,14 @@ class ProxyDetails(ProxyHealth):
     heartbeats: tuple[HeartbeatFacts, ...]
 
 
-class ListFleet(Request):
+class ListFleet(ListRequest):
+    org: str | None = None
+    sort: Annotated[str, by_column("proxies")] | None = None
+    health: Health | None = None  # only proxies of this health
+    needs_look: bool = False  # only proxies that are neither well nor disabled, or disabled with losses
+
+
+class CountFleet(Request):
     org: str | None = None
 
 
@@ -162,18 +183,35 @@ class Rollout(Response):
 
 @operation("fleet.list", "GET", "/fleet")
 async def list_all(context: OperationContext, actor: Actor, request: ListFleet) -> FleetList:
-    """All proxies, and how each is."""
-    view = _View(await context.resolve.orgs(actor))
-    now_ms = context.clock.wall_ms()
-    states = await _fleet(context).states(now_ms, await context.resolve.proxies(actor, request.org))
-    return FleetList(proxies=tuple(ProxyHealth(**view.health(now_ms, state)) for state in states))
+    """Proxies and how each is, all of them or a page."""
+    now_ms, fleet = context.clock.wall_ms(), _fleet(context)
+    chosen = FleetQuery(fleet.bounds(now_ms), request.health, request.needs_look)
+
+    async def read(query: ListQuery) -> ListPage[ProxyHealth]:
+        page = await context.store.list_proxies(query, chosen)
+        states = await fleet.states(now_ms, page.rows)
+        view = await _View.of(context, actor, page.rows)
+        rows = tuple(ProxyHealth(**view.health(now_ms, state)) for state in states)
+        return ListPage(rows, page.next, page.total)
+
+    found = await read_list("proxies", request, await context.resolve.sight(actor, request.org), read)
+    return FleetList(proxies=found.rows, next=found.next, total=found.total)
+
+
+@operation("fleet.counts", "GET", "/fleet-counts")
+async def count(context: OperationContext, actor: Actor, request: CountFleet) -> FleetCounts:
+    """Count the proxies of each health."""
+    bounds = _fleet(context).bounds(context.clock.wall_ms())
+    counts = await context.store.count_proxies(bounds, await context.resolve.sight(actor, request.org))
+    of_health = {health.replace(" ", "_"): counts.get(health, 0) for health in HEALTH_ORDER}
+    return FleetCounts(total=sum(counts.values()), **of_health)
 
 
 @operation("fleet.show", "GET", "/fleet/{proxy}")
 async def show(context: OperationContext, actor: Actor, request: ProxyReference) -> ProxyDetails:
     """One proxy: how it is, what it last said of itself, its curves, and which of its events are missing."""
-    view = _View(await context.resolve.orgs(actor))
     found = await context.resolve.proxy(actor, "viewer", request.proxy)
+    view = await _View.of(context, actor, [found])
     now_ms = context.clock.wall_ms()
     fleet = _fleet(context)
     (state,) = await fleet.states(now_ms, [found])
@@ -206,8 +244,13 @@ async def rollout(context: OperationContext, actor: Actor, request: RolloutReque
     if since_ms is None:
         raise NotFound(f"ruleset {ruleset.name} has no version {wanted}")
     now_ms = context.clock.wall_ms()
-    serving = await context.store.proxies(ruleset.org_id)
-    states = await _fleet(context).states(now_ms, serving, windows=0)
+    fleet = _fleet(context)
+
+    async def read(query: ListQuery) -> ListPage[ProxyState]:
+        page = await context.store.list_proxies(query)
+        return ListPage(tuple(await fleet.states(now_ms, page.rows, windows=0)), page.next, page.total)
+
+    states = await all_rows(read, ListQuery(org_ids=frozenset({ruleset.org_id})))
     return Rollout(
         ruleset_id=ruleset.ruleset_id,
         name=ruleset.name,
@@ -231,8 +274,14 @@ class _View:
     """What an actor may see of proxies. Who may not look at every organisation of a proxy learns nothing of
     its traffic as a whole, nor what it says of the others."""
 
-    def __init__(self, orgs: Iterable[Org]) -> None:
-        self._names = {org.org_id: org.name for org in orgs}
+    def __init__(self, names: Mapping[str, str]) -> None:
+        """Take the names of the organisations that the actor may look at, by id."""
+        self._names = names
+
+    @classmethod
+    async def of(cls, context: OperationContext, actor: Actor, proxies: Iterable[Proxy]) -> _View:
+        org_ids = {org_id for proxy in proxies for org_id in proxy.org_ids}
+        return cls(await context.resolve.org_names(actor, org_ids))
 
     def sees_all_of(self, proxy: Proxy) -> bool:
         return all(org_id in self._names for org_id in proxy.org_ids)
@@ -264,9 +313,7 @@ class _View:
             "missing_events": state.losses.missing if is_whole else None,
             "repeated_numbers": state.losses.repeated if is_whole else None,
             "implausible_times": state.losses.implausible if is_whole else None,
-            "requests_per_second": (
-                tuple(round(each.requests_a_second, 3) for each in state.recent) if is_whole else ()
-            ),
+            "requests_per_second": (tuple(round(each, 3) for each in state.rates) if is_whole else ()),
         }
 
     def _enforced(self, now_ms: int, enforced: Enforced) -> EnforcedFacts:

@@ -7,6 +7,7 @@ somebody act as an operator (password, token) by that operator or an admin of al
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
 
 import msgspec
@@ -14,9 +15,11 @@ import msgspec
 from controlplane.names import new_id, valid_name
 from controlplane.operations.actor import EVERY_ORG, Actor, Forbidden, Role
 from controlplane.operations.context import OperationContext
+from controlplane.operations.lists import ListRequest, ListResponse, by_column, read_list
 from controlplane.operations.operation import InvalidRequest, Request, Response, Secret, operation
 from controlplane.secrets import digest, hash_password, is_password, mint
 from controlplane.store.interface import LogQuery, NotFound, Operator, OperatorToken
+from controlplane.store.pages import ListPage, ListQuery
 from proxy.wire.audit_event import rfc3339
 
 _SHORTEST_PASSWORD: Final = 12
@@ -44,7 +47,7 @@ class OperatorDetails(OperatorFacts):
     created_at: str
 
 
-class OperatorList(Response):
+class OperatorList(ListResponse):
     operators: tuple[OperatorFacts, ...]
 
 
@@ -66,8 +69,9 @@ class TokenList(Response):
     tokens: tuple[TokenFacts, ...]
 
 
-class ListOperators(Request):
-    pass
+class ListOperators(ListRequest):
+    org: str | None = None  # only those with a role there, or in every organisation
+    sort: Annotated[str, by_column("operators")] | None = None
 
 
 class OperatorReference(Request):
@@ -125,9 +129,16 @@ async def add(context: OperationContext, actor: Actor, request: AddOperator) -> 
 
 @operation("operator.list", "GET", "/operators")
 async def list_all(context: OperationContext, actor: Actor, request: ListOperators) -> OperatorList:
-    """The operators of the organisations that one is an admin of, and oneself."""
-    found = await context.resolve.operators(actor)
-    return OperatorList(operators=tuple([await _facts(context, actor, each) for each in found]))
+    """The operators of the organisations that one is an admin of, and oneself: all of them or a page."""
+    org_id = await context.resolve.org_id(actor, request.org)
+
+    async def read(query: ListQuery) -> ListPage[Operator]:
+        return await context.resolve.list_operators(actor, query, org_id)
+
+    found = await read_list("operators", request, None, read)
+    names = await _names(context, actor, found.rows)
+    rows = tuple(_named(each, names) for each in found.rows)
+    return OperatorList(operators=rows, next=found.next, total=found.total)
 
 
 @operation("operator.show", "GET", "/operators/{operator}")
@@ -299,8 +310,17 @@ async def _shown(context: OperationContext, actor: Actor, operator: Operator) ->
 
 
 async def _facts(context: OperationContext, actor: Actor, operator: Operator) -> OperatorFacts:
+    return _named(operator, await _names(context, actor, (operator,)))
+
+
+async def _names(context: OperationContext, actor: Actor, operators: Sequence[Operator]) -> dict[str, str]:
+    """Return the names of the organisations of their roles, as far as the actor may look at these."""
+    held = {org_id for each in operators for org_id in each.roles}
+    return await context.resolve.org_names(actor, held) | {EVERY_ORG: EVERY_ORG}
+
+
+def _named(operator: Operator, names: Mapping[str, str]) -> OperatorFacts:
     """With the roles in organisations that the actor may look at."""
-    names = {org.org_id: org.name for org in await context.resolve.orgs(actor)} | {EVERY_ORG: EVERY_ORG}
     roles = [(names[org_id], org_id, role) for org_id, role in operator.roles.items() if org_id in names]
     return OperatorFacts(
         operator_id=operator.operator_id,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from controlplane.names import InvalidName, new_id, valid_name
 from controlplane.operations.actor import EVERY_ORG, Actor
 from controlplane.operations.context import OperationContext
+from controlplane.operations.lists import ListRequest, ListResponse, by_column, read_list
 from controlplane.operations.operation import Request, Response, operation
 from controlplane.store.interface import Org, Retention
 from proxy.wire.audit_event import rfc3339
@@ -20,7 +23,7 @@ class OrgDetails(OrgFacts):
     created_at: str
 
 
-class OrgList(Response):
+class OrgList(ListResponse):
     orgs: tuple[OrgFacts, ...]
 
 
@@ -37,8 +40,8 @@ class SetRetention(OrgReference):
     retention: Retention
 
 
-class ListOrgs(Request):
-    pass
+class ListOrgs(ListRequest):
+    sort: Annotated[str, by_column("orgs")] | None = None
 
 
 @operation("org.add", "POST", "/orgs")
@@ -55,8 +58,9 @@ async def add(context: OperationContext, actor: Actor, request: AddOrg) -> OrgFa
 
 @operation("org.list", "GET", "/orgs")
 async def list_all(context: OperationContext, actor: Actor, request: ListOrgs) -> OrgList:
-    """All organisations."""
-    return OrgList(orgs=tuple(map(_facts, await context.resolve.orgs(actor))))
+    """Organisations, all of them or a page."""
+    found = await read_list("orgs", request, actor.sees, context.store.list_orgs)
+    return OrgList(orgs=tuple(map(_facts, found.rows)), next=found.next, total=found.total)
 
 
 @operation("org.show", "GET", "/orgs/{org}")

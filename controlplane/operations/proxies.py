@@ -166,7 +166,7 @@ async def _set_enabled(context: OperationContext, actor: Actor, reference: str, 
 
 
 async def _facts(context: OperationContext, actor: Actor, proxy: Proxy) -> ProxyFacts:
-    names = {org.org_id: org.name for org in await context.resolve.orgs(actor)}
+    names = await context.resolve.org_names(actor, proxy.org_ids)
     return ProxyFacts(
         proxy_id=proxy.proxy_id,
         name=proxy.name,

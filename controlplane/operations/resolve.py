@@ -7,11 +7,13 @@ noted for the operator log before the role is required: the line of a refusal na
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from controlplane.operations.actor import EVERY_ORG, Actor, Role
 from controlplane.store.interface import App, Conflict, NotFound, Operator, Org, Proxy, Ruleset, Store
+from controlplane.store.pages import ListPage, ListQuery, all_rows
 
 T = TypeVar("T", Org, Proxy, Ruleset, App)
 OfOrg = TypeVar("OfOrg", Ruleset, App)
@@ -45,6 +47,20 @@ class Resolver:
         if reference is not None:
             return [await self.org(actor, "viewer", reference)]
         return [each for each in await self._store.orgs() if actor.may("viewer", each.org_id)]
+
+    async def sight(self, actor: Actor, reference: str | None) -> frozenset[str] | None:
+        """Return the organisations whose rows a list has: the one with that id or name, or all that the actor
+        may look at. None: every one."""
+        return (
+            actor.sees
+            if reference is None
+            else frozenset({(await self.org(actor, "viewer", reference)).org_id})
+        )
+
+    async def org_names(self, actor: Actor, org_ids: Collection[str]) -> dict[str, str]:
+        """Return the names of those organisations that the actor may look at, by id."""
+        query = ListQuery(ids=frozenset(org_ids), org_ids=actor.sees)
+        return {org.org_id: org.name for org in await all_rows(self._store.list_orgs, query)}
 
     async def ruleset(self, actor: Actor, role: Role, reference: str, org: str | None) -> Ruleset:
         """Return the ruleset with that id or name, in one organisation or in all."""
@@ -103,6 +119,19 @@ class Resolver:
         """Return the actor's own account, and those with a role in an organisation that the actor is an admin
         of."""
         return [each for each in await self._store.operators() if _may_see(actor, each)]
+
+    async def list_operators(self, actor: Actor, query: ListQuery, org_id: str | None) -> ListPage[Operator]:
+        """Return a page of the operators that the actor may look at.
+
+        `org_id`: only those with a role there or in every organisation.
+        """
+        if actor.may("admin", None):
+            return await self._store.list_operators(query, None, org_id)
+        administered = {each for each, role in actor.roles.items() if role == "admin"}
+        if administered:  # any admin sees the operators with a role in every organisation
+            administered.add(EVERY_ORG)
+        seen = replace(query, org_ids=frozenset(administered))
+        return await self._store.list_operators(seen, actor.name, org_id)
 
     def _require(self, actor: Actor, role: Role, org_id: str) -> None:
         self._about.add(org_id)

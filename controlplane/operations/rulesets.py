@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -12,6 +12,7 @@ from controlplane.names import new_id, valid_name
 from controlplane.operations.actor import Actor
 from controlplane.operations.context import OperationContext
 from controlplane.operations.dry_runs import ProblemFacts, name_problems, parsed, problem_line
+from controlplane.operations.lists import ListRequest, ListResponse, by_column, read_list
 from controlplane.operations.models import schemas_of
 from controlplane.operations.operation import InvalidRequest, Request, Response, operation
 from controlplane.operations.worker_process import run_change
@@ -22,6 +23,7 @@ from controlplane.store.interface import (
     Org,
     PackedSchemas,
     Ruleset,
+    RulesetSummary,
     RulesetVersion,
 )
 from controlplane.workshop.advice import ruleset_advice
@@ -59,8 +61,14 @@ class ListedRuleset(RulesetFacts):
     rules: int
 
 
-class RulesetList(Response):
-    rulesets: tuple[ListedRuleset, ...]
+class RulesetRow(ListedRuleset):
+    changed_at: str  # when the active version was applied
+    note: str | None  # why it was
+    apps: int  # applications that it evaluates
+
+
+class RulesetList(ListResponse):
+    rulesets: tuple[RulesetRow, ...]
 
 
 class RulesetText(ListedRuleset, omit_defaults=True):
@@ -91,8 +99,9 @@ class ApplyRuleset(Request):
     expected: int | None = None  # refused if another version than this is active; 0: none is
 
 
-class ListRulesets(Request):
+class ListRulesets(ListRequest):
     org: str | None = None
+    sort: Annotated[str, by_column("rulesets")] | None = None
 
 
 class RulesetReference(Request):
@@ -159,8 +168,10 @@ async def _named(
 
 @operation("ruleset.list", "GET", "/rulesets")
 async def list_all(context: OperationContext, actor: Actor, request: ListRulesets) -> RulesetList:
-    """All rulesets with their active version."""
-    return RulesetList(rulesets=tuple(map(_listed, await context.resolve.rulesets(actor, request.org))))
+    """Rulesets with their active version, all of them or a page."""
+    org_ids = await context.resolve.sight(actor, request.org)
+    found = await read_list("rulesets", request, org_ids, context.store.list_rulesets)
+    return RulesetList(rulesets=tuple(map(_listed, found.rows)), next=found.next, total=found.total)
 
 
 @operation("ruleset.show", "GET", "/rulesets/{ruleset}")
@@ -236,13 +247,17 @@ def _note(note: str | None) -> str | None:
     return note or None
 
 
-def _listed(ruleset: Ruleset) -> ListedRuleset:
-    return ListedRuleset(
+def _listed(summary: RulesetSummary) -> RulesetRow:
+    ruleset = summary.ruleset
+    return RulesetRow(
         ruleset_id=ruleset.ruleset_id,
         name=ruleset.name,
         version=ruleset.version,
         org_id=ruleset.org_id,
         rules=ruleset.rule_count,
+        changed_at=rfc3339(summary.changed_ms),
+        note=summary.note,
+        apps=summary.apps,
     )
 
 

@@ -30,6 +30,7 @@ OPERATIONS: Final[tuple[Operation[Any, Any], ...]] = (
     orgs.show,
     orgs.set_retention,
     fleet.list_all,
+    fleet.count,
     fleet.show,
     fleet.rollout,
     proxies.add,

@@ -24,8 +24,10 @@ from controlplane.store.blocks import (
 from controlplane.store.chain_table import Chain
 from controlplane.store.chain_tables import ChainTables
 from controlplane.store.database import NO_LOCKS, Connection, Database, of_org, of_proxy
+from controlplane.store.fleet_tables import latest_reports, losses_of_proxies, note_heartbeat
 from controlplane.store.interface import (
     IDEMPOTENCY_WINDOW_MS,
+    NOTHING_SAID,
     Acknowledgement,
     BlockPlace,
     BlockSlice,
@@ -39,6 +41,7 @@ from controlplane.store.interface import (
     Outcome,
     RateLimits,
     Report,
+    Said,
     SequenceState,
     Stored,
     StoredEvent,
@@ -46,7 +49,6 @@ from controlplane.store.interface import (
 from controlplane.store.losses import (
     acknowledge,
     acknowledgement_of,
-    all_losses_of,
     implausible_of,
     losses_of,
     losses_of_org,
@@ -153,7 +155,9 @@ class AuditTables(ChainTables):
 
     # Reports
 
-    async def add_heartbeat(self, proxy_id: str, body: str, skew_ms: int | None = None) -> None:
+    async def add_heartbeat(
+        self, proxy_id: str, body: str, skew_ms: int | None = None, said: Said = NOTHING_SAID
+    ) -> None:
         now = self._clock.wall_ms()
 
         def job(connection: Connection) -> None:
@@ -166,7 +170,7 @@ class AuditTables(ChainTables):
                 (proxy_id, now, body, skew_ms),
             )
             _forget_old(connection, "heartbeats", proxy_id)
-            _seen(connection, proxy_id, now)
+            note_heartbeat(connection, proxy_id, now, said)
 
         await self._database.write(job, of_proxy(proxy_id))
 
@@ -201,18 +205,7 @@ class AuditTables(ChainTables):
         )
 
     async def latest_reports(self, proxy_ids: Sequence[str], windows: int) -> Mapping[str, LatestReports]:
-        def job(connection: Connection) -> dict[str, LatestReports]:
-            found = {}
-            for proxy_id in proxy_ids:
-                beats = _reports(connection, "heartbeats", _OF_HEARTBEATS, proxy_id, 1)
-                metrics = _reports(connection, "metrics", _OF_METRICS, proxy_id, windows) if windows else ()
-                (reused_ms,) = connection.row(
-                    "SELECT max(latest_ms) FROM reused_batch_ids WHERE proxy_id = ?", (proxy_id,)
-                )
-                found[proxy_id] = LatestReports(beats[0] if beats else None, tuple(metrics), reused_ms)
-            return found
-
-        return await self._database.read(job)
+        return await self._database.read(lambda connection: latest_reports(connection, proxy_ids, windows))
 
     async def sequences(self, proxy_id: str, gap_limit: int) -> list[SequenceState]:
         def job(connection: Connection) -> list[SequenceState]:
@@ -250,9 +243,7 @@ class AuditTables(ChainTables):
         return await self._database.read(job)
 
     async def losses(self, proxy_ids: Sequence[str]) -> Mapping[str, Losses]:
-        return await self._database.read(
-            lambda connection: {each: all_losses_of(connection, each) for each in proxy_ids}
-        )
+        return await self._database.read(lambda connection: losses_of_proxies(connection, proxy_ids))
 
     async def losses_of_org(self, org_id: str) -> Losses:
         return await self._database.read(lambda connection: losses_of_org(connection, org_id))

@@ -10,6 +10,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 import msgspec
 
 from controlplane.store.chain import BEFORE_THE_FIRST, Link
+from controlplane.store.pages import FleetQuery, Health, HealthBounds, ListPage, ListQuery
 
 Retention = Literal["base", "90d", "1y", "7y"]
 
@@ -181,6 +182,16 @@ class Ruleset:
 
 
 @dataclass(frozen=True, slots=True)
+class RulesetSummary:
+    """A ruleset in a list: when and why it got its active version, and how many apps it evaluates."""
+
+    ruleset: Ruleset
+    changed_ms: int
+    note: str | None
+    apps: int
+
+
+@dataclass(frozen=True, slots=True)
 class RulesetVersion:
     """What is known of it beside its text, which may have megabytes."""
 
@@ -344,6 +355,17 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
+class Said:
+    """The part of a heartbeat that lists and counts need."""
+
+    health: Literal["ok", "degraded", "failed"] = "ok"  # as the proxy itself says
+    rulesets: Mapping[str, int] = field(default_factory=dict)  # versions that it enforces
+
+
+NOTHING_SAID: Final = Said()
+
+
+@dataclass(frozen=True, slots=True)
 class LatestReports:
     heartbeat: Report | None
     metrics: tuple[Report, ...]  # newest first
@@ -504,7 +526,9 @@ class AuditStore(OutboxStore, Protocol):
     async def count_between(self, org_id: str, from_ms: int, to_ms: int) -> int:
         """About how many events those are in all."""
 
-    async def add_heartbeat(self, proxy_id: str, body: str, skew_ms: int | None = None) -> None: ...
+    async def add_heartbeat(
+        self, proxy_id: str, body: str, skew_ms: int | None = None, said: Said = NOTHING_SAID
+    ) -> None: ...
     async def add_metrics(self, proxy_id: str, window_start: str, body: str) -> None: ...
     async def heartbeats(self, proxy_id: str, limit: int) -> list[Report]: ...
     async def metrics(self, proxy_id: str, limit: int) -> list[Report]: ...
@@ -717,9 +741,33 @@ class OperatorStore(Protocol):
     async def purge_record(self, before_ms: int, limit: int) -> int: ...
 
 
-class Store(AuditStore, ChainStore, RegistryStore, SchemaStore, OperatorStore, Protocol):
+class ListStore(Protocol):
+    """Pages of lists."""
+
+    async def list_orgs(self, query: ListQuery) -> ListPage[Org]: ...
+    async def list_proxies(self, query: ListQuery, fleet: FleetQuery | None = None) -> ListPage[Proxy]:
+        """Return a page of the proxies that serve one of the query's organisations. `fleet` is needed to sort
+        and choose by health."""
+
+    async def list_rulesets(self, query: ListQuery) -> ListPage[RulesetSummary]: ...
+    async def list_apps(self, query: ListQuery) -> ListPage[App]: ...
+    async def list_operators(
+        self, query: ListQuery, name: str | None, org_id: str | None = None
+    ) -> ListPage[Operator]:
+        """Return a page of the operator of that name and of those with a role in one of the query's
+        organisations. `org_id`: only those with a role there or in every organisation."""
+
+    async def count_proxies(
+        self, bounds: HealthBounds, org_ids: frozenset[str] | None
+    ) -> Mapping[Health, int]:
+        """Return how many proxies that serve one of the organisations are of each health."""
+
+
+class Store(AuditStore, ChainStore, RegistryStore, SchemaStore, OperatorStore, ListStore, Protocol):
     """The system of record."""
 
     async def ping(self) -> None: ...
-    async def tally(self) -> Tally: ...
+    async def tally(self, most: int) -> Tally:
+        """Return what is worth a look from outside, of the `most` proxies that are the first to look at."""
+
     async def close(self) -> None: ...

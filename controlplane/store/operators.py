@@ -34,7 +34,7 @@ from controlplane.store.interface import (
     Session,
 )
 
-_OPERATOR: Final = (
+OPERATOR: Final = (
     "SELECT operators.operator_id, name, password_hash, enabled, created_ms, org_id, role FROM operators"
     " LEFT JOIN operator_roles ON operator_roles.operator_id = operators.operator_id"
 )
@@ -75,16 +75,16 @@ class OperatorTables:
         await self._database.write_even_if_full(job, REGISTRY)
 
     async def operators(self) -> list[Operator]:
-        return _operators(await self._database.fetch(f"{_OPERATOR} ORDER BY lower(name)"))
+        return operators_of(await self._database.fetch(f"{OPERATOR} ORDER BY lower(name)"))
 
     async def operator(self, reference: str) -> Operator | None:
         if not is_text(reference):
             return None
         rows = await self._database.fetch(
-            f"{_OPERATOR} WHERE operators.operator_id = ?1 UNION {_OPERATOR} WHERE lower(name) = lower(?1)",
+            f"{OPERATOR} WHERE operators.operator_id = ?1 UNION {OPERATOR} WHERE lower(name) = lower(?1)",
             (reference,),
         )
-        found = _operators(rows)
+        found = operators_of(rows)
         return found[0] if found else None
 
     async def set_password(self, operator_id: str, password_hash: str | None) -> None:
@@ -255,7 +255,7 @@ class OperatorTables:
         )
 
 
-def _operators(rows: Iterable[Row]) -> list[Operator]:
+def operators_of(rows: Iterable[Row]) -> list[Operator]:
     """Return the operators of rows that have one role each, in the order of the first of their rows."""
     roles: dict[Row, dict[str, Role]] = {}
     for *operator, org_id, role in rows:

@@ -55,12 +55,12 @@ MOST_TEXT_OF_ORG: Final = 16 * 1024 * 1024
 # `generatedAt` never goes back, but by more than any proxy takes as a time to come, a day by its own clock:
 # that was a wrong clock, and proxies don't count what they applied by it either.
 _CLOCK_WAS_WRONG_MS: Final = (24 * 3600 + 600) * 1000
-_ORG: Final = "SELECT org_id, name, retention, created_ms FROM orgs"
-_PROXY: Final = (
+ORG: Final = "SELECT org_id, name, retention, created_ms FROM orgs"
+PROXY: Final = (
     "SELECT proxies.proxy_id, name, enabled, created_ms, last_seen_ms, secret_version, org_id"
     " FROM proxies LEFT JOIN proxy_orgs ON proxy_orgs.proxy_id = proxies.proxy_id"
 )
-_RULESET: Final = (
+RULESET: Final = (
     "SELECT ruleset_id, org_id, name, version, rule_count, rulesets.created_ms FROM rulesets"
     " JOIN ruleset_versions USING (ruleset_id) WHERE version ="
     " (SELECT max(version) FROM ruleset_versions AS newest WHERE newest.ruleset_id = rulesets.ruleset_id)"
@@ -91,15 +91,15 @@ class RegistryTables:
     async def set_retention(self, org_id: str, retention: Retention) -> Org:
         def job(connection: Connection) -> Org:
             connection.run("UPDATE orgs SET retention = ? WHERE org_id = ?", (retention, org_id))
-            return Org(*connection.row(f"{_ORG} WHERE org_id = ?", (org_id,)))
+            return Org(*connection.row(f"{ORG} WHERE org_id = ?", (org_id,)))
 
         return await self._database.write_even_if_full(job, REGISTRY)
 
     async def orgs(self) -> list[Org]:
-        return [Org(*row) for row in await self._database.fetch(f"{_ORG} ORDER BY name")]
+        return [Org(*row) for row in await self._database.fetch(f"{ORG} ORDER BY name")]
 
     async def find_orgs(self, reference: str) -> list[Org]:
-        found = f"{_ORG} WHERE org_id = ?1 UNION {_ORG} WHERE name = ?1"
+        found = f"{ORG} WHERE org_id = ?1 UNION {ORG} WHERE name = ?1"
         return [Org(*row) for row in await self._find(found, reference)]
 
     # Proxies
@@ -152,22 +152,22 @@ class RegistryTables:
     async def _change_proxy(self, proxy_id: str, sql: str, parameters: Sequence[Any]) -> Proxy:
         def job(connection: Connection) -> Proxy:
             connection.run(sql, parameters)
-            (proxy,) = _proxies(connection.rows(f"{_PROXY} WHERE proxies.proxy_id = ?", (proxy_id,)))
+            (proxy,) = proxies_of(connection.rows(f"{PROXY} WHERE proxies.proxy_id = ?", (proxy_id,)))
             return proxy
 
         return await self._database.write_even_if_full(job, REGISTRY)
 
     async def proxies(self, org_id: str | None) -> list[Proxy]:
         if org_id is None:
-            rows = await self._database.fetch(f"{_PROXY} ORDER BY name")
+            rows = await self._database.fetch(f"{PROXY} ORDER BY name")
         else:
             serving = "proxies.proxy_id IN (SELECT proxy_id FROM proxy_orgs WHERE org_id = ?)"
-            rows = await self._database.fetch(f"{_PROXY} WHERE {serving} ORDER BY name", (org_id,))
-        return _proxies(rows)
+            rows = await self._database.fetch(f"{PROXY} WHERE {serving} ORDER BY name", (org_id,))
+        return proxies_of(rows)
 
     async def find_proxies(self, reference: str) -> list[Proxy]:
-        found = f"{_PROXY} WHERE proxies.proxy_id = ?1 UNION {_PROXY} WHERE name = ?1"
-        return _proxies(await self._find(found, reference))
+        found = f"{PROXY} WHERE proxies.proxy_id = ?1 UNION {PROXY} WHERE name = ?1"
+        return proxies_of(await self._find(found, reference))
 
     async def credentials(self, api_key_digest: bytes) -> ProxyCredentials | None:
         rows = await self._database.fetch(
@@ -194,7 +194,7 @@ class RegistryTables:
         def job(connection: Connection) -> tuple[Ruleset, Applied]:
             now = self._clock.wall_ms()
             in_force = connection.row(
-                f"{_RULESET} AND org_id = ? AND name = ?", (ruleset.org_id, ruleset.name)
+                f"{RULESET} AND org_id = ? AND name = ?", (ruleset.org_id, ruleset.name)
             )
             found = 0 if in_force is None else Ruleset(*in_force).version
             if expected is not None and expected != found:
@@ -224,7 +224,7 @@ class RegistryTables:
         self, ruleset_id: str, version: int | None, note: str | None, expected: int | None
     ) -> Ruleset:
         def job(connection: Connection) -> Ruleset:
-            current = Ruleset(*connection.row(f"{_RULESET} AND ruleset_id = ?", (ruleset_id,)))
+            current = Ruleset(*connection.row(f"{RULESET} AND ruleset_id = ?", (ruleset_id,)))
             if expected is not None and expected != current.version:
                 what = f"version {current.version} is in force, and {expected} was expected"
                 raise Conflict(f"ruleset {current.name}: {what}")
@@ -251,14 +251,14 @@ class RegistryTables:
 
     async def rulesets(self, org_id: str | None) -> list[Ruleset]:
         if org_id is None:
-            rows = await self._database.fetch(f"{_RULESET} ORDER BY name, org_id")
+            rows = await self._database.fetch(f"{RULESET} ORDER BY name, org_id")
         else:
-            rows = await self._database.fetch(f"{_RULESET} AND org_id = ? ORDER BY name", (org_id,))
+            rows = await self._database.fetch(f"{RULESET} AND org_id = ? ORDER BY name", (org_id,))
         return [Ruleset(*row) for row in rows]
 
     async def find_rulesets(self, reference: str, org_id: str | None) -> list[Ruleset]:
         found = _matching("ruleset_id", "rulesets", ("ruleset_id", "name"), org_id)
-        rows = await self._find(f"{_RULESET} AND {found}", reference, org_id)
+        rows = await self._find(f"{RULESET} AND {found}", reference, org_id)
         return [Ruleset(*row) for row in rows]
 
     async def ruleset_versions(self, ruleset_id: str) -> list[RulesetVersion]:
@@ -313,7 +313,7 @@ class RegistryTables:
         return await self._database.write_even_if_full(job, REGISTRY)
 
     def _app(self, connection: Connection, app_id: str) -> App:
-        (app,) = _apps(connection, "app_id = ?", (app_id,), self._clock.wall_ms())
+        (app,) = apps_where(connection, "app_id = ?", (app_id,), self._clock.wall_ms())
         return app
 
     async def promote_shadow(self, app_id: str, expected: str | None) -> App:
@@ -335,7 +335,7 @@ class RegistryTables:
     async def rotate_secret(self, app_id: str, secret_hash: str, grace_ms: int, expected: int | None) -> App:
         def job(connection: Connection) -> App:
             now = self._clock.wall_ms()
-            (before,) = _apps(connection, "app_id = ?", (app_id,), now)
+            (before,) = apps_where(connection, "app_id = ?", (app_id,), now)
             _require_newest(f"app {before.name}", before.secrets[0].version, expected)
             # Never lengthened: a secret that ends sooner by an earlier rotation still does.
             connection.run(
@@ -350,7 +350,7 @@ class RegistryTables:
             )
             # Deleted rather than left expired: no clock that is set back can make it valid again.
             connection.run("DELETE FROM app_secrets WHERE app_id = ? AND expires_ms <= ?", (app_id, now))
-            (app,) = _apps(connection, "app_id = ?", (app_id,), now)
+            (app,) = apps_where(connection, "app_id = ?", (app_id,), now)
             return app
 
         return await self._database.write_even_if_full(job, REGISTRY)
@@ -368,7 +368,9 @@ class RegistryTables:
 
     async def _read_apps(self, condition: str, parameters: Sequence[Any]) -> list[App]:
         now = self._clock.wall_ms()
-        return await self._database.read(lambda connection: _apps(connection, condition, parameters, now))
+        return await self._database.read(
+            lambda connection: apps_where(connection, condition, parameters, now)
+        )
 
     # Stops
 
@@ -449,9 +451,9 @@ class RegistryTables:
 
     def _visible(self, connection: Connection, proxy_id: str, limits: RateLimits) -> _Visible:
         of_proxy = "org_id IN (SELECT org_id FROM proxy_orgs WHERE proxy_id = ?)"
-        orgs = connection.rows(f"{_ORG} WHERE {of_proxy} ORDER BY org_id", (proxy_id,))
-        apps = _apps(connection, f"apps.{of_proxy}", (proxy_id,), self._clock.wall_ms())
-        rulesets = connection.rows(f"{_RULESET} AND {of_proxy} ORDER BY ruleset_id", (proxy_id,))
+        orgs = connection.rows(f"{ORG} WHERE {of_proxy} ORDER BY org_id", (proxy_id,))
+        apps = apps_where(connection, f"apps.{of_proxy}", (proxy_id,), self._clock.wall_ms())
+        rulesets = connection.rows(f"{RULESET} AND {of_proxy} ORDER BY ruleset_id", (proxy_id,))
         stops = connection.rows(
             f"{_STOP} WHERE org_id = '' OR {of_proxy} ORDER BY org_id, app_id", (proxy_id,)
         )
@@ -527,7 +529,7 @@ def _keys(reference: str, org_id: str | None) -> tuple[str, ...]:
     return (reference,) if org_id is None else (reference, org_id)
 
 
-def _proxies(rows: Iterable[Row]) -> list[Proxy]:
+def proxies_of(rows: Iterable[Row]) -> list[Proxy]:
     """Return the proxies of rows that have one organisation each, in the order of the first of their rows."""
     org_ids: dict[Row, list[str]] = {}
     for *proxy, org_id in rows:
@@ -594,7 +596,7 @@ def _yaml(connection: Connection, ruleset: Ruleset) -> str:
     return str(yaml)
 
 
-def _apps(connection: Connection, condition: str, parameters: Sequence[Any], now: int) -> list[App]:
+def apps_where(connection: Connection, condition: str, parameters: Sequence[Any], now: int) -> list[App]:
     valid: dict[str, list[AppSecret]] = {}
     for app_id, *secret in connection.rows(
         f"{_VALID} WHERE ({condition}) AND coalesce(expires_ms > {now:d}, TRUE) ORDER BY version DESC",

@@ -111,7 +111,7 @@ async def test_sizes_and_room_are_those_of_the_store(
 async def test_with_the_store_away_what_is_known_without_it_is_told(
     tmp_path: Path, clock: FakeClock, listening: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def damaged(store: SqliteStore) -> None:
+    async def damaged(store: SqliteStore, most: int) -> None:
         await store._database.fetch("SELECT * FROM no_such_table")
 
     monkeypatch.setattr(SqliteStore, "tally", damaged)

@@ -1,0 +1,125 @@
+"""The members that all lists share: a part of a name to search for, a column to sort by, and pages.
+
+A request with none of these members gets every row, as programs that know no pages expect. The rows are read
+page by page, so that others are served meanwhile.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, Final, Generic, TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from controlplane.operations.operation import InvalidRequest, Request, Response
+from controlplane.store.pages import MOST_ROWS, SORT_COLUMNS, Key, ListName, ListPage, ListQuery, all_rows
+
+R = TypeVar("R")
+
+DEFAULT_ROWS: Final = 50  # rows of one page
+_MOST_INTEGER: Final = 2**63  # beyond what a store's column has room for
+_PART: Final = "Part of the name, whatever the case of A to Z, or a whole id."
+_COLUMN: Final = "Column to sort by, with `-` before it for descending: "
+
+
+class ListRequest(Request, kw_only=True):
+    search: Annotated[str, msgspec.Meta(description=_PART)] | None = None
+    sort: str | None = None
+    limit: (
+        Annotated[int, msgspec.Meta(ge=1, le=MOST_ROWS, description="Number of rows per page (50).")] | None
+    ) = None
+    cursor: Annotated[str, msgspec.Meta(description="`next` of the page before.")] | None = None
+
+
+class ListResponse(Response, kw_only=True):
+    """The last two are there if the request asked for a page."""
+
+    next: str | UnsetType | None = UNSET  # cursor of the next page; null: this is the last one
+    total: int | UnsetType = UNSET  # rows of all pages
+
+
+@dataclass(frozen=True, slots=True)
+class Listed(Generic[R]):
+    rows: tuple[R, ...]
+    next: str | UnsetType | None
+    total: int | UnsetType
+
+
+def by_column(name: ListName) -> msgspec.Meta:
+    """Return what the description of the admin API says of the member `sort` of a list."""
+    columns = SORT_COLUMNS[name]
+    choice = [sign + column for column in columns for sign in ("", "-")]
+    return msgspec.Meta(description=_COLUMN + ", ".join(columns) + ".", extra_json_schema={"enum": choice})
+
+
+async def read_list(
+    name: ListName,
+    request: ListRequest,
+    org_ids: frozenset[str] | None,
+    read: Callable[[ListQuery], Awaitable[ListPage[R]]],
+) -> Listed[R]:
+    """Return the page that a request asks for, or all rows. Raise InvalidRequest if a member is wrong."""
+    if request.search is None and request.sort is None and request.limit is None and request.cursor is None:
+        return Listed(await all_rows(read, ListQuery(org_ids=org_ids)), UNSET, UNSET)
+    sort, is_descending = _sorted_by(name, request.sort)
+    query = ListQuery(
+        sort=sort,
+        descending=is_descending,
+        limit=request.limit or DEFAULT_ROWS,
+        after=None if request.cursor is None else _key(name, sort, request.cursor),
+        search=None if request.search is None else _searchable(request.search),
+        org_ids=org_ids,
+    )
+    page = await read(query)
+    return Listed(page.rows, None if page.next is None else _cursor(sort, page.next), page.total)
+
+
+def _sorted_by(name: ListName, given: str | None) -> tuple[str, bool]:
+    if given is None:
+        return "name", False
+    is_descending = given.startswith("-")
+    sort = given.removeprefix("-")
+    if sort not in SORT_COLUMNS[name]:
+        known = ", ".join(SORT_COLUMNS[name])
+        raise InvalidRequest(f"sort: no column {sort!r}: sort by {known}, or by one with - before it")
+    return sort, is_descending
+
+
+def _searchable(part: str) -> str:
+    if not _is_storable(part):
+        raise InvalidRequest("search: has a character that no name and no id has")
+    return part
+
+
+def _is_storable(text: str) -> bool:
+    return "\0" not in text and not any("\ud800" <= each <= "\udfff" for each in text)
+
+
+def _cursor(sort: str, key: Key) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode([sort, *key])).decode().rstrip("=")
+
+
+def _key(name: ListName, sort: str, cursor: str) -> Key:
+    """Read a cursor. It holds the values that the last row is sorted by, which the page has shown."""
+    types = list(dict.fromkeys([(sort, SORT_COLUMNS[name][sort]), ("name", str), ("id", str)]))
+    try:
+        text = base64.urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4))
+        column, *values = msgspec.json.decode(text, type=list[str | int])
+    except ValueError:
+        column, values = "", []
+    is_key = len(values) == len(types) and all(
+        isinstance(value, kind) and not isinstance(value, bool)
+        for value, (_, kind) in zip(values, types, strict=True)
+    )
+    if column != sort or not is_key or not all(map(_fits, values)):
+        raise InvalidRequest("cursor: not the `next` of a page before, with the same sort")
+    return tuple(values)
+
+
+def _fits(value: str | int) -> bool:
+    if isinstance(value, str):
+        return _is_storable(value)
+    return -_MOST_INTEGER <= value < _MOST_INTEGER

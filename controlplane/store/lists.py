@@ -1,0 +1,141 @@
+"""Pages of the registry's lists in SQL that every store shares: which rows, by their ids, in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from controlplane.store.database import Connection, Dialect
+from controlplane.store.pages import Key, ListQuery
+
+_FOLDED: Final = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The tables and columns of a list."""
+
+    tables: str  # what follows FROM
+    id: str
+    name: str
+    columns: Mapping[str, str]  # SQL of each column that the list can be sorted by; never null
+    org_id: str | None  # column of the row's one organisation; None: it has none, or several
+    ids: tuple[str, ...]  # what a search for a whole id compares
+    parameters: tuple[Any, ...] = ()  # values for the placeholders in `tables`
+
+    @property
+    def searched(self) -> str:
+        return " OR ".join([f"lower({self.name}) LIKE ? ESCAPE '!'", *(f"{each} = ?" for each in self.ids)])
+
+
+_NEWEST: Final = (
+    "(SELECT max(version) FROM ruleset_versions AS newer WHERE newer.ruleset_id = rulesets.ruleset_id)"
+)
+ORGS: Final = Source(
+    "orgs",
+    "org_id",
+    "name",
+    {"name": "name", "createdAt": "created_ms", "retention": "retention"},
+    "org_id",
+    ("org_id",),
+)
+RULESETS: Final = Source(
+    "rulesets JOIN orgs ON orgs.org_id = rulesets.org_id JOIN ruleset_versions AS active"
+    f" ON active.ruleset_id = rulesets.ruleset_id AND active.version = {_NEWEST}",
+    "rulesets.ruleset_id",
+    "rulesets.name",
+    {
+        "name": "rulesets.name",
+        "org": "orgs.name",
+        "version": "active.version",
+        "rules": "active.rule_count",
+        "changedAt": "active.created_ms",
+    },
+    "rulesets.org_id",
+    ("rulesets.ruleset_id",),
+)
+APPS: Final = Source(
+    "apps JOIN orgs ON orgs.org_id = apps.org_id JOIN rulesets ON rulesets.ruleset_id = apps.ruleset_id",
+    "apps.app_id",
+    "apps.name",
+    {"name": "apps.name", "org": "orgs.name", "ruleset": "rulesets.name", "createdAt": "apps.created_ms"},
+    "apps.org_id",
+    ("apps.app_id", "apps.client_id"),
+)
+OPERATORS: Final = Source(
+    "operators",
+    "operator_id",
+    "name",
+    {"name": "lower(name)", "createdAt": "created_ms"},
+    None,
+    ("operator_id",),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    sql: str
+    parameters: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A page by the ids of its rows."""
+
+    ids: tuple[str, ...]
+    next: Key | None
+    total: int
+
+
+def page_of(
+    connection: Connection, source: Source, query: ListQuery, further: Sequence[Condition] = ()
+) -> Found:
+    """Return the page of rows that fulfil the query and all further conditions."""
+    wanted = [*_conditions(source, query, connection.dialect), *further]
+    given = (*source.parameters, *_given(wanted))
+    (total,) = connection.row(f"SELECT count(*) FROM {source.tables}{_where(wanted)}", given)  # noqa: S608 - our own names
+    # A name says more to a person than an id, so that it settles the order of equal values.
+    keys = list(dict.fromkeys((source.columns[query.sort], source.columns["name"], source.id)))
+    if query.after is not None:
+        sign = "<" if query.descending else ">"
+        wanted.append(Condition(f"({', '.join(keys)}) {sign} ({', '.join('?' * len(keys))})", query.after))
+    order = ", ".join(f"{key} DESC" if query.descending else key for key in keys)
+    rows = connection.rows(
+        f"SELECT {source.id}, {', '.join(keys)} FROM {source.tables}{_where(wanted)}"  # noqa: S608
+        f" ORDER BY {order} LIMIT ?",
+        (*source.parameters, *_given(wanted), query.limit + 1),
+    )
+    page = rows[: query.limit]
+    following = tuple(page[-1][1:]) if len(rows) > query.limit else None
+    return Found(tuple(row[0] for row in page), following, total)
+
+
+def among(dialect: Dialect, column: str, values: Collection[str]) -> Condition:
+    """Return the condition that the column has one of the values."""
+    return Condition(f"{column} {dialect.among}", (dialect.listed(sorted(values)),))
+
+
+def _conditions(source: Source, query: ListQuery, dialect: Dialect) -> Iterable[Condition]:
+    if query.org_ids is not None and source.org_id is not None:
+        yield among(dialect, source.org_id, query.org_ids)
+    if query.ids is not None:
+        yield among(dialect, source.id, query.ids)
+    if query.search is not None:
+        ids = (query.search,) * len(source.ids)
+        yield Condition(source.searched, (_pattern(query.search), *ids))
+
+
+def _pattern(part: str) -> str:
+    folded = part.translate(_FOLDED)
+    for each in "!%_":
+        folded = folded.replace(each, f"!{each}")
+    return f"%{folded}%"
+
+
+def _where(wanted: Sequence[Condition]) -> str:
+    return " WHERE " + " AND ".join(f"({each.sql})" for each in wanted) if wanted else ""
+
+
+def _given(wanted: Sequence[Condition]) -> tuple[Any, ...]:
+    return tuple(value for each in wanted for value in each.parameters)
