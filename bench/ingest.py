@@ -44,7 +44,7 @@ RateLimitProxy = 1000000
 """
 NO_INDEX = """
 [SearchIndex]
-Kind = "opensearch"
+Kind = "clickhouse"
 Url = "http://127.0.0.1:9"
 """
 TICKS = os.sysconf("SC_CLK_TCK")

@@ -155,7 +155,7 @@ async def running(settings: Settings, clock: Clock) -> AsyncIterator[Addresses]:
         stack.push_async_callback(store.close)
         vault = await open_vault(settings.secrets, store)
         await begin_chain(vault, store)
-        index = await open_index(settings.search_index, settings.store.path, has_store=True)
+        index = await open_index(settings.search_index, store, settings.store.path, has_store=True)
         stack.push_async_callback(index.close)
         stack.callback(end_processes)
         witnessed = WitnessedTime()

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import uuid
 from collections.abc import Sequence
 from typing import Final
 
@@ -18,10 +19,11 @@ from controlplane.search.interface import (
     IndexMovedError,
     IndexUnavailableError,
     OutboxStore,
+    RangedIndex,
     SearchIndex,
 )
 from controlplane.search.known_event import Parsed
-from controlplane.store.interface import StoreError
+from controlplane.store.interface import GivenOut, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +85,8 @@ class IndexWriter:
 
     def take(self, parsed: Parsed) -> None:
         """These were stored just now."""
-        if self._parsed_bytes + parsed.size <= MOST_PARSED_BYTES:
+        # An index of ranges is given what the store has, at a retry too.
+        if not isinstance(self._index, RangedIndex) and self._parsed_bytes + parsed.size <= MOST_PARSED_BYTES:
             self._parsed[parsed.position] = parsed
             self._parsed_bytes += parsed.size
         self.wake(parsed.position + len(parsed.events) - 1)
@@ -127,6 +130,8 @@ class IndexWriter:
             self.wake()
 
     async def _drain(self) -> int:
+        if isinstance(self._index, RangedIndex):
+            return await self._drain_ranges(self._index)
         name = await self._index.outbox_name()
         self._position = await self._store.outbox_position(name)
         written = 0
@@ -142,6 +147,34 @@ class IndexWriter:
             await self._store.set_outbox_position(name, last)
             self._position = last
             written += count
+            self._recovered()
+        return written
+
+    async def _drain_ranges(self, index: RangedIndex) -> int:
+        written = 0
+        while not self._stopped.is_set():
+            name = await index.outbox_name()
+            self._position = await self._store.outbox_position(name)
+            events = await self._store.events_after(self._position, self._batch_events)
+            if not events:
+                break
+            self._newest = max(self._newest, events[-1].position)
+            wanted = GivenOut(self._position, events[-1].position, uuid.uuid4().hex)
+            given = await self._store.give_out(name, wanted)
+            if given is None:
+                continue  # another process has written them
+            if given.upto > wanted.upto:  # that process takes more events at once
+                events = await self._store.events_after(given.after, given.upto - given.after)
+            events = [event for event in events if event.position <= given.upto]
+            try:
+                await index.write_range(events, given)
+            except IndexMovedError as moved:
+                log.warning("events are written again from where the index stands: %s", moved)
+                await self._store.go_back(name, moved.reached)
+                continue
+            await self._store.finish(name, given)
+            self._position = given.upto
+            written += len(events)
             self._recovered()
         return written
 

@@ -77,14 +77,16 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class SearchIndexSettings:
-    kind: Literal["sqlite", "opensearch"] = setting(
-        default="sqlite", doc="`sqlite`: beside the store, nothing to run; `opensearch`: a cluster of yours"
+    kind: Literal["sqlite", "clickhouse"] = setting(
+        default="sqlite", doc="`sqlite`: beside the store, nothing to run; `clickhouse`: a server of yours"
     )
-    url: str = setting(default="", url=True, doc="base address of the cluster")
-    username: str = setting(default="", doc="user of the cluster, if it asks for one")
+    url: str = setting(
+        default="", url=True, doc="address of ClickHouse's HTTP interface, with the database as its path"
+    )
+    username: str = setting(default="", doc="user of the server, if it asks for one")
     password: str = setting(default="", secret=True, doc="that user's password")
     ca_file: Path | None = setting(
-        default=None, readable=True, doc="certificates that the cluster's own is checked with"
+        default=None, readable=True, doc="certificates that the server's own is checked with"
     )
 
 
@@ -180,8 +182,8 @@ class Settings:
             yield "Console.PublicBaseUrl", "must be given where there is an OidcIssuer: it leads back here"
         if _is_plain(self.console.oidc_issuer):
             yield "Console.OidcIssuer", "must be an https:// address"
-        if self.search_index.kind == "opensearch" and not self.search_index.url:
-            yield "SearchIndex.Url", "must be given where Kind is opensearch"
+        if self.search_index.kind == "clickhouse" and not self.search_index.url:
+            yield "SearchIndex.Url", "must be given if Kind is clickhouse"
 
 
 def _single_sign_on_problems(console: ConsoleSettings) -> Iterator[tuple[str, str]]:

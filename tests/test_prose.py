@@ -94,12 +94,12 @@ LIMITS: Final = {
     "where for if": 196,
     "archaism": 68,
     "negated noun": 102,
-    "personified process": 223,
-    "docstring fragment": 207,
+    "personified process": 222,
+    "docstring fragment": 206,
     "docstring question": 412,
     "docstring of three words": 64,
-    "comment fragment": 237,
-    "long sentence in docs": 201,
+    "comment fragment": 236,
+    "long sentence in docs": 200,
 }
 
 

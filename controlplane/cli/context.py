@@ -224,7 +224,7 @@ async def _filled_index(settings: Settings, store: SqliteStore, stack: AsyncExit
     from controlplane.index_writer import IndexWriter
     from controlplane.search import open_index
 
-    index = await open_index(settings.search_index, settings.store.path)
+    index = await open_index(settings.search_index, store, settings.store.path)
     stack.push_async_callback(index.close)
     await IndexWriter(store, index).drain()
     return index

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import base64
-import json
 import sqlite3
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any, Final
-from urllib.parse import urlsplit
+from typing import Final
+from urllib.parse import unquote, urlencode, urlsplit
 
 from controlplane.doctor.opened import opened
 from controlplane.settings import SearchIndexSettings, Settings
 from proxy.config.tls import client_tls
-from proxy.policy.json_text import readable
 from proxy.wire.finding import Finding
 
 _NAME: Final = "search index"
@@ -26,8 +24,8 @@ _MOST_BYTES: Final = 1 << 20
 def index(settings: Settings) -> list[Finding]:
     if not settings.store.path.exists():
         return []
-    if settings.search_index.kind == "opensearch":
-        return _opensearch(settings)
+    if settings.search_index.kind == "clickhouse":
+        return _clickhouse(settings)
     return [_sqlite(settings.store.path)]
 
 
@@ -66,34 +64,40 @@ def _lag(store: Path, outbox: str, rebuild: str) -> Finding:
     return Finding(_NAME, "ok", f"{behind} events behind the store")
 
 
-def _opensearch(settings: Settings) -> list[Finding]:
-    from controlplane.search.opensearch import DEFAULT_INDEX
+def _clickhouse(settings: Settings) -> list[Finding]:
+    from controlplane.search.clickhouse_table import COMMENT, DEFAULT_DATABASE, FORMAT, TABLE
 
     given = settings.search_index
-    name = urlsplit(given.url).path.strip("/") or DEFAULT_INDEX
+    database = unquote(urlsplit(given.url).path.strip("/")) or DEFAULT_DATABASE
     try:
-        response = _asked(given, name)
+        comment = _comment(given, database, TABLE)
     except urllib.error.HTTPError as error:
-        if error.code == 404:
-            return [Finding(_NAME, "ok", f"the cluster has no {name} yet; the next start makes it")]
         fix = "correct SearchIndex.Username and Password" if error.code in (401, 403) else "see its log"
-        return [Finding(_NAME, "fail", f"the cluster responds with {error.code}", fix)]
-    except (OSError, ValueError) as error:  # URLError is an OSError, and so is what TLS says
+        return [Finding(_NAME, "fail", f"ClickHouse responds with {error.code}", fix)]
+    except (OSError, ValueError) as error:  # URLError is an OSError, and so is an error of TLS
         reason = getattr(error, "reason", error)
-        fix = "correct SearchIndex.Url (and CaFile), or let this machine reach the cluster"
-        return [Finding(_NAME, "fail", f"the cluster can't be asked: {reason}", fix)]
-    try:
-        (found,) = response.values()
-        uuid = str(found["settings"]["index"]["uuid"])
-    except (AttributeError, ValueError, KeyError, TypeError):
-        return [Finding(_NAME, "fail", "what responses is no OpenSearch", "correct SearchIndex.Url")]
-    rebuild = f"delete the index {name}: the server makes and fills it again"
-    return [_lag(settings.store.path, f"opensearch:{uuid}", rebuild)]
+        fix = "correct SearchIndex.Url (and CaFile), or let this machine reach ClickHouse"
+        return [Finding(_NAME, "fail", f"ClickHouse can't be reached: {reason}", fix)]
+    if not comment:
+        return [Finding(_NAME, "ok", f"no table {database}.{TABLE} yet; the next start makes it")]
+    found = COMMENT.fullmatch(comment)
+    if found is None or int(found[1]) != FORMAT:
+        what = f"the table {database}.{TABLE} is not of this release"
+        return [Finding(_NAME, "fail", what, "name another database in SearchIndex.Url")]
+    rebuild = f"drop the table {database}.{TABLE}: the server makes and fills it again"
+    return [_lag(settings.store.path, f"clickhouse:{found[2]}", rebuild)]
 
 
-def _asked(given: SearchIndexSettings, name: str) -> Any:
+def _comment(given: SearchIndexSettings, database: str, table: str) -> str:
+    """Return the comment of the table; empty if there is no table."""
     parts = urlsplit(given.url)
-    request = urllib.request.Request(f"{parts.scheme}://{parts.netloc}/{name}/_settings")  # noqa: S310 - http(s)
+    query = {
+        "query": "SELECT comment FROM system.tables"
+        " WHERE database = {database:String} AND name = {table:String} FORMAT TSVRaw",
+        "param_database": database,
+        "param_table": table,
+    }
+    request = urllib.request.Request(f"{parts.scheme}://{parts.netloc}/?{urlencode(query)}")  # noqa: S310 - http(s)
     if given.username:
         pair = base64.b64encode(f"{given.username}:{given.password}".encode()).decode()
         request.add_header("Authorization", f"Basic {pair}")
@@ -102,4 +106,4 @@ def _asked(given: SearchIndexSettings, name: str) -> Any:
         urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
     )
     with opener.open(request, timeout=_TIMEOUT_SECONDS) as response:
-        return json.loads(readable(response.read(_MOST_BYTES)))
+        return str(response.read(_MOST_BYTES).decode("utf-8", "replace").strip())

@@ -1,11 +1,15 @@
 """The search index over audit events."""
 
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from controlplane.search.interface import SearchIndex
+from controlplane.store.interface import RETENTION_MS, Org
 
 __all__ = ["SearchIndex", "open_index"]
+
+_DAY_MS: Final = 86_400_000
 
 
 class Settings(Protocol):
@@ -23,14 +27,30 @@ class Settings(Protocol):
     def ca_file(self) -> Path | None: ...
 
 
-async def open_index(settings: Settings, store_path: Path, *, has_store: bool = False) -> SearchIndex:
+class RegistryStore(Protocol):
+    """The side of the store that has each organisation's retention."""
+
+    async def orgs(self) -> list[Org]: ...
+
+
+async def _tiers(store: RegistryStore) -> dict[str, int]:
+    return {org.org_id: RETENTION_MS[org.retention] // _DAY_MS for org in await store.orgs()}
+
+
+async def open_index(
+    settings: Settings, store: RegistryStore, store_path: Path, *, has_store: bool = False
+) -> SearchIndex:
     """The SQLite index lies beside the store: `<store>.search.sqlite`. Who has the store to itself begins
     another one where that is damaged."""
-    if settings.kind == "opensearch":
-        from controlplane.search.opensearch import OpenSearchIndex  # aiohttp's client, which few need
+    if settings.kind == "clickhouse":
+        from controlplane.search.clickhouse import ClickHouseIndex  # and its client, which few need
 
-        return OpenSearchIndex(
-            settings.url, username=settings.username, password=settings.password, ca_file=settings.ca_file
+        return ClickHouseIndex(
+            settings.url,
+            username=settings.username,
+            password=settings.password,
+            ca_file=settings.ca_file,
+            tiers=partial(_tiers, store),
         )
     from controlplane.search.sqlite_index import SqliteIndex  # of no use to most commands
 

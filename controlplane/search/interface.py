@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from controlplane.search.known_event import Parsed
 from controlplane.search.query import EVERYTHING, Filter
+from controlplane.store.interface import GivenOut
 
 MAX_LIMIT = 1000
 # About a thousand of the largest events that a proxy makes; an event may have 5 MB.
@@ -30,6 +31,11 @@ class OutboxStore(Protocol):
     async def events_after(self, position: int, limit: int) -> Sequence[Event]: ...
     async def outbox_position(self, index: str) -> int: ...
     async def set_outbox_position(self, index: str, position: int) -> None: ...
+    async def give_out(self, index: str, wanted: GivenOut) -> GivenOut | None:
+        """Return the range that the index gets next, the same until finish(). None if it has that already."""
+
+    async def finish(self, index: str, given: GivenOut) -> None: ...
+    async def go_back(self, index: str, position: int) -> None: ...
 
 
 class IndexUnavailableError(Exception):
@@ -130,3 +136,12 @@ class SearchIndex(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class RangedIndex(SearchIndex, Protocol):
+    """An index that recognises a range of events by its token, and not each event."""
+
+    async def write_range(self, events: Sequence[Event], given: GivenOut) -> None:
+        """Write the events of the range, all that the store has of it."""
+        ...

@@ -34,6 +34,7 @@ from controlplane.store.interface import (
     Duplicate,
     Expired,
     Gap,
+    GivenOut,
     LatestReports,
     Limited,
     Losses,
@@ -53,6 +54,7 @@ from controlplane.store.losses import (
     losses_of,
     losses_of_org,
 )
+from controlplane.store.outbox import finish, give_out, go_back
 from controlplane.store.sequences import fold, ranges, size
 
 _OF_HEARTBEATS: Final = "received_ms, body, skew_ms"
@@ -135,6 +137,15 @@ class AuditTables(ChainTables):
             " ON CONFLICT (index_name) DO UPDATE SET position = excluded.position",
             (index, position),
         )
+
+    async def give_out(self, index: str, wanted: GivenOut) -> GivenOut | None:
+        return await self._database.write(lambda connection: give_out(connection, index, wanted), NO_LOCKS)
+
+    async def finish(self, index: str, given: GivenOut) -> None:
+        await self._database.write(lambda connection: finish(connection, index, given), NO_LOCKS)
+
+    async def go_back(self, index: str, position: int) -> None:
+        await self._database.write(lambda connection: go_back(connection, index, position), NO_LOCKS)
 
     async def purge_events(self, org_id: str, before_ms: int, limit: int) -> int:
         return await self._database.write(

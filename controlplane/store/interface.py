@@ -500,6 +500,15 @@ class ChainCheck:
     misfit: Misfit | None
 
 
+@dataclass(frozen=True, slots=True)
+class GivenOut:
+    """A range of the outbox that is written as one. The store remembers it before the first try."""
+
+    after: int
+    upto: int  # included
+    token: str  # the same for every try, and never given to another range
+
+
 class OutboxStore(Protocol):
     """The events that an index has not been given yet, in the order in which they came."""
 
@@ -509,6 +518,11 @@ class OutboxStore(Protocol):
 
     async def outbox_position(self, index: str) -> int: ...
     async def set_outbox_position(self, index: str, position: int) -> None: ...
+    async def give_out(self, index: str, wanted: GivenOut) -> GivenOut | None:
+        """Return the range that the index gets next, the same until finish(). None if it has that already."""
+
+    async def finish(self, index: str, given: GivenOut) -> None: ...
+    async def go_back(self, index: str, position: int) -> None: ...
 
 
 class AuditStore(OutboxStore, Protocol):

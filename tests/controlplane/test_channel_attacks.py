@@ -376,7 +376,7 @@ async def test_no_event_of_one_tenant_keeps_another_s_from_being_found(
     assert (await stranger.audit(batch("b", other, [1]))).status == 202
     stored = [body["id"] for _, body in await plane.stored()]
     assert len(stored) > 100
-    index = await open_index(plane.settings.search_index, plane.settings.store.path)
+    index = await open_index(plane.settings.search_index, plane.store, plane.settings.store.path)
     await IndexWriter(plane.store, index).drain()
     found = await index.search(SearchQuery(None, parse_filter(""), None, None, 1000, None))
     assert sorted(json.loads(each)["id"] for each in found.events) == sorted(stored)

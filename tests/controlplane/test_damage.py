@@ -96,7 +96,7 @@ async def test_a_damaged_index_is_put_aside_and_built_anew(
 async def indexed(plane: Plane, position: int) -> None:
     """Until the index has the events up to this position."""
     path = plane.settings.store.path
-    index = await open_index(plane.settings.search_index, path)
+    index = await open_index(plane.settings.search_index, plane.store, path)
     try:
         await IndexWriter(plane.store, index).drain()
         page = await index.search(SearchQuery(None, limit=1000))

@@ -21,10 +21,10 @@ import aiohttp
 import pytest
 
 from controlplane.clock import SystemClock
-from tests.controlplane.fake_opensearch import cluster
 from tests.controlplane.plane import HEARTBEAT, ProxyClient, batch, write_settings
 from tests.controlplane.processes import ROOT, cli, facts, server
 from tests.fakes.certificates import CertificateAuthority
+from tests.fakes.clickhouse import HOW_TO_GET, IS_HERE, clickhouse
 from tests.fakes.identity import CLIENT_ID, CLIENT_SECRET, TENANT, FakeIdentityProvider
 from tests.fakes.ports import free_port, this_program
 
@@ -210,20 +210,19 @@ async def test_an_index_that_lies_far_behind(config: Path) -> None:
     assert (found["status"], bool(re.match(r"2000\d events behind", found["found"]))) == ("warn", True)
 
 
-async def test_a_cluster_that_refuses_the_password_or_is_away(config: Path) -> None:
-    password = "cluster~password~9f3"
-    async with cluster() as running:
-        environment = {"SearchIndex__Kind": "opensearch", "SearchIndex__Url": running.url}
-        found = await asyncio.to_thread(findings, config, **environment)
-        assert "has no graphward-events yet" in found["search index"]["found"]
-        running.authorization = "Basic of somebody else"
-        environment |= {"SearchIndex__Username": "u", "SearchIndex__Password": password}
-        refused = (await asyncio.to_thread(failures, config, **environment))["search index"]
+@pytest.mark.skipif(not IS_HERE, reason=HOW_TO_GET)
+def test_a_clickhouse_that_refuses_the_password_or_is_away(config: Path, tmp_path: Path) -> None:
+    password, wrong = "clickhouse~password~9f3", "clickhouse~password~9f4"
+    environment = {"SearchIndex__Kind": "clickhouse", "SearchIndex__Username": "default"}
+    with clickhouse(tmp_path / "clickhouse", password) as running:
+        environment["SearchIndex__Url"] = running.url
+        found = findings(config, **environment, SearchIndex__Password=password)
+        assert "no table graphward.events yet" in found["search index"]["found"]
+        refused = failures(config, **environment, SearchIndex__Password=wrong)["search index"]
         assert "SearchIndex.Username" in refused["fix"]
-        assert {method for method, _ in running.requests} == {"GET"}
-    away = failures(config, **environment)["search index"]
+    away = failures(config, **environment, SearchIndex__Password=password)["search index"]
     assert "SearchIndex.Url" in away["fix"]
-    assert password not in json.dumps([refused, away])
+    assert "clickhouse~password" not in json.dumps([refused, away])
 
 
 @pytest.fixture

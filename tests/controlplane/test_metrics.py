@@ -89,7 +89,7 @@ async def test_the_lag_is_what_the_index_has_not_taken(
     tmp_path: Path, clock: FakeClock, listening: dict[str, str]
 ) -> None:
     """An index that is away: nothing listens there."""
-    away = {"SearchIndex": 'Kind = "opensearch"\nUrl = "http://127.0.0.1:9"'}
+    away = {"SearchIndex": 'Kind = "clickhouse"\nUrl = "http://127.0.0.1:9"'}
     async with started(tmp_path, clock, **listening, **away) as plane:
         acme = await plane.org("acme")
         proxy = await plane.proxy("edge-1", "acme")

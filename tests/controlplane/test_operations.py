@@ -65,7 +65,7 @@ async def context(plane: Plane) -> AsyncIterator[OperationContext]:
         await operators.add_token.perform(
             context_of(plane), OWNER, operators.AddToken(f"{name}-admin", f"{name}-token")
         )
-    index = await open_index(plane.settings.search_index, plane.settings.store.path)
+    index = await open_index(plane.settings.search_index, plane.store, plane.settings.store.path)
 
     async def filled() -> SearchIndex:
         await IndexWriter(plane.store, index).drain()

@@ -94,7 +94,7 @@ async def test_the_index_loses_what_the_store_loses(plane: Plane, clock: FakeClo
         made = [event(org, first + at, time=_days_from(clock, days)) for at, days in enumerate(times)]
         await proxy.audit({"batchId": f"b{first}", "events": made})
         clock.advance(hours=24)
-    index = await open_index(plane.settings.search_index, plane.settings.store.path)
+    index = await open_index(plane.settings.search_index, plane.store, plane.settings.store.path)
     await IndexWriter(plane.store, index).drain()
     clock.advance(hours=24 * 28.5)
     assert await _purge(plane, index) == 3

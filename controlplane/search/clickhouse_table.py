@@ -1,0 +1,172 @@
+"""Pure: the table of events in ClickHouse: its columns, an event as a row, a filter as a condition."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import Final
+
+from controlplane.search.document import Document
+from controlplane.search.predicates import phrase, said_by
+from controlplane.search.query import FIELDS, Between, Field
+from controlplane.search.sql import Condition, bounded, like_pattern, one_of
+
+DEFAULT_DATABASE: Final = "graphward"
+TABLE: Final = "events"
+# The table's comment has its format and its incarnation: a table that was dropped and made again has another.
+COMMENT: Final = re.compile(r"graphward search index, format (\d+), ([0-9a-f-]{36})")
+FORMAT: Final = 1  # meaning of the columns; a column that is added does not change it
+# So many inserts are remembered, so that one that comes again adds nothing, for so long.
+_REMEMBERED_INSERTS: Final = 10_000
+_REMEMBERED_SECONDS: Final = 30 * 86_400
+
+_DAY_MS: Final = 86_400_000
+_EPOCH: Final = date(1970, 1, 1)
+# Months have a partition each. Times beyond these bounds, and times that can't be true, share the first one.
+_FIRST_DAY_MS: Final = 1_262_304_000_000  # 2010
+_LAST_DAY_MS: Final = 4_102_444_800_000  # 2100
+
+# Of these an organisation has few values in all: ClickHouse keeps a dictionary of them.
+_FEW_VALUES: Final = frozenset(
+    {
+        "proxy",
+        "app",
+        "client",
+        "method",
+        "verdict",
+        "ruleid",
+        "reason",
+        "ruleset",
+        "redirect",
+        "shadow",
+        "shadowrule",
+        "shadowruleset",
+        "implausible",
+    }
+)
+# What is looked for by one value in all of the time. Granules without it are not read.
+_SOUGHT: Final = ("id", "request", "clientrequest", "parent", "upstreamrequest", "trace", "ip")
+_PATH: Final = "ifNull(lower(path), '')"  # such an index takes no null
+_BLOOM: Final = "tokenbf_v1(32768, 4, 0)"  # bytes for the words of 8192 events
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column, and its value in an event's row."""
+
+    name: str
+    type: str
+    value: Callable[[Document], object]
+    codec: str = "CODEC(ZSTD(1))"
+
+
+def _of_field(field: Field) -> Column:
+    name = field.name
+    if field.kind == "texts":
+        return Column(name, "Array(LowCardinality(String))", lambda document: document.values.get(name, ()))
+    if field.kind == "number":
+        return Column(name, "Nullable(Float64)", lambda document: document.values.get(name))
+    kind = "LowCardinality(Nullable(String))" if name in _FEW_VALUES else "Nullable(String)"
+    return Column(name, kind, lambda document: document.values.get(name))
+
+
+def _happened(document: Document) -> date:
+    """The day that decides about the partition: always the same for the same event."""
+    is_known = _FIRST_DAY_MS <= document.time_ms < _LAST_DAY_MS
+    if not is_known or document.values.get("implausible") is not None:
+        return _EPOCH
+    return _EPOCH + timedelta(days=document.time_ms // _DAY_MS)
+
+
+COLUMNS: Final = (
+    Column("org", "LowCardinality(String)", lambda document: document.org_id),
+    Column("time", "Int64", lambda document: document.time_ms, "CODEC(Delta, ZSTD(1))"),
+    Column("id", "String", lambda document: document.event_id),
+    Column("position", "Int64", lambda document: document.position, "CODEC(Delta, ZSTD(1))"),
+    Column("happened", "Date", _happened),
+    Column("size", "UInt32", lambda document: len(document.body)),
+    Column("said", "String", lambda document: said_by(document.values)),
+    Column("body", "String", lambda document: document.body, "CODEC(ZSTD(3))"),
+    *(_of_field(field) for field in FIELDS.values() if field.name not in ("org", "time", "id")),
+)
+# Set by the server, or by us with the organisation's tier.
+KEEP_DAYS: Final = "keep_days"
+
+
+def create_table(comment: str) -> str:
+    """Return the statement for a new table. If another process was quicker, its comment stays."""
+    columns = [f"{each.name} {each.type} {each.codec}" for each in COLUMNS]
+    columns += [f"{KEEP_DAYS} UInt16", "written Date DEFAULT today()"]
+    indexes = [f"INDEX of_{name} lower({name}) TYPE bloom_filter(0.01) GRANULARITY 1" for name in _SOUGHT]
+    indexes += [f"INDEX of_{name} {name} TYPE {_BLOOM} GRANULARITY 1" for name in ("said",)]
+    indexes += [f"INDEX of_path {_PATH} TYPE {_BLOOM} GRANULARITY 1"]
+    indexes += ["INDEX of_position position TYPE minmax GRANULARITY 1"]
+    return (
+        f"CREATE TABLE IF NOT EXISTS {TABLE} ({', '.join((*columns, *indexes))})"
+        " ENGINE = ReplacingMergeTree PARTITION BY toYYYYMM(happened) ORDER BY (org, time, id)"
+        f" TTL greatest(happened, written) + toIntervalDay({KEEP_DAYS} + 1)"
+        f" SETTINGS non_replicated_deduplication_window = {_REMEMBERED_INSERTS},"
+        f" replicated_deduplication_window = {_REMEMBERED_INSERTS},"
+        f" replicated_deduplication_window_seconds = {_REMEMBERED_SECONDS}"
+        f" COMMENT '{comment}'"
+    )
+
+
+def add_columns(present: set[str]) -> list[str]:
+    """Return the statements that add the fields of this release to a table of an earlier one."""
+    return [
+        f"ALTER TABLE {TABLE} ADD COLUMN IF NOT EXISTS {each.name} {each.type} {each.codec}"
+        for each in COLUMNS
+        if each.name not in present
+    ]
+
+
+INSERTED: Final = (*(each.name for each in COLUMNS), KEEP_DAYS)
+INSERTED_TYPES: Final = (*(each.type for each in COLUMNS), "UInt16")
+
+
+def columns_of(documents: Sequence[Document], keep_days: Callable[[str], int]) -> list[list[object]]:
+    """The documents as INSERTED, a list for each column."""
+    values = [[each.value(document) for document in documents] for each in COLUMNS]
+    return [*values, [keep_days(document.org_id) for document in documents]]
+
+
+class ClickHouseDialect:
+    """`lower` of ClickHouse changes A-Z and nothing else, as the grammar wants it."""
+
+    org, time, position = "org", "time", "position"
+
+    def exactly(self, field: Field, texts: Sequence[str]) -> Condition:
+        return _value(field, lambda value: one_of(f"lower({value})", texts))
+
+    def like(self, field: Field, pieces: Sequence[str]) -> Condition:
+        return _value(field, lambda value: Condition(f"lower({value}) LIKE ?", (like_pattern(pieces),)))
+
+    def between(self, field: Field, match: Between) -> Condition:
+        return bounded(field.name, match)
+
+    def has(self, field: Field) -> Condition:
+        return Condition(f"notEmpty({field.name})" if field.kind == "texts" else f"{field.name} IS NOT NULL")
+
+    def words(self, words: Sequence[str], *, prefix: bool) -> Condition:
+        return Condition("said LIKE ?", (like_pattern(["", phrase(words, prefix=prefix), ""]),))
+
+
+def _value(field: Field, holds: Callable[[str], Condition]) -> Condition:
+    """Return the condition for the field's value, or for one of its values."""
+    if field.kind != "texts":
+        return holds(field.name)
+    condition = holds("each")
+    return Condition(f"arrayExists(each -> {condition.sql}, {field.name})", condition.parameters)
+
+
+def bound(condition: Condition) -> tuple[str, dict[str, object]]:
+    """The condition with ClickHouse's markers, and the values that the server puts in their places."""
+    sql = condition.numbered(lambda number, value: f"{{p{number}:{_type(value)}}}")
+    return sql, {f"p{number}": value for number, value in enumerate(condition.parameters)}
+
+
+def _type(value: object) -> str:
+    return "String" if isinstance(value, str) else "Int64" if isinstance(value, int) else "Float64"

@@ -1,0 +1,47 @@
+"""The range of the outbox that was given out to an index, until the index has it."""
+
+from __future__ import annotations
+
+from controlplane.store.database import Connection
+from controlplane.store.interface import GivenOut
+
+
+def give_out(connection: Connection, index: str, wanted: GivenOut) -> GivenOut | None:
+    """Remember the range, and return it; or the one that was given out before and is not finished.
+
+    Return None if the index is not at the beginning of the range any more: another process wrote it.
+    """
+    connection.run(
+        "INSERT INTO outbox_cursor (index_name, position) VALUES (?, 0) ON CONFLICT (index_name) DO NOTHING",
+        (index,),
+    )
+    if not _holds_cursor(connection, index, wanted.after):
+        return None
+    connection.run(
+        "INSERT INTO outbox_ranges (index_name, after_position, upto_position, token) VALUES (?, ?, ?, ?)"
+        " ON CONFLICT (index_name) DO NOTHING",
+        (index, wanted.after, wanted.upto, wanted.token),
+    )
+    after, upto, token = connection.row(
+        "SELECT after_position, upto_position, token FROM outbox_ranges WHERE index_name = ?", (index,)
+    )
+    return GivenOut(after, upto, token)
+
+
+def finish(connection: Connection, index: str, given: GivenOut) -> None:
+    """The index has the range. Another process may have said so before."""
+    if _holds_cursor(connection, index, given.after):
+        connection.run("UPDATE outbox_cursor SET position = ? WHERE index_name = ?", (given.upto, index))
+        connection.run("DELETE FROM outbox_ranges WHERE index_name = ?", (index,))
+
+
+def go_back(connection: Connection, index: str, position: int) -> None:
+    """The index lacks what came after the position: it is given out again under new tokens."""
+    connection.run("UPDATE outbox_cursor SET position = ? WHERE index_name = ?", (position, index))
+    connection.run("DELETE FROM outbox_ranges WHERE index_name = ?", (index,))
+
+
+def _holds_cursor(connection: Connection, index: str, position: int) -> bool:
+    """Lock the cursor, and return whether it stands there."""
+    held = "UPDATE outbox_cursor SET position = position WHERE index_name = ? AND position = ?"
+    return connection.count(held, (index, position)) > 0

@@ -1,0 +1,264 @@
+"""ClickHouse as search index: each event once whatever is killed, and retention by tier."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controlplane.index_writer import IndexWriter
+from controlplane.search.clickhouse import ClickHouseIndex
+from controlplane.search.clickhouse_table import TABLE, create_table
+from controlplane.search.interface import IndexUnavailableError, SearchQuery
+from controlplane.store.interface import StoredEvent
+from controlplane.store.sqlite import SqliteStore
+from proxy.wire.audit_event import rfc3339
+from tests.controlplane.plane import FakeClock
+from tests.controlplane.search_events import ORG, OTHER_ORG, START_MS, accepted, event, numbers
+from tests.controlplane.test_index_writer import commit
+from tests.fakes.clickhouse import HOW_TO_GET, IS_HERE, ClickHouse, clickhouse
+
+pytestmark = pytest.mark.skipif(not IS_HERE, reason=HOW_TO_GET)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouse]:
+    with clickhouse(tmp_path_factory.mktemp("clickhouse")) as running:
+        yield running
+
+
+class Tiers:
+    """Each organisation's retention in days, as the store would say it."""
+
+    def __init__(self) -> None:
+        self.days: dict[str, int] = {}
+
+    async def __call__(self) -> dict[str, int]:
+        return dict(self.days)
+
+
+@pytest.fixture
+def tiers() -> Tiers:
+    return Tiers()
+
+
+@pytest.fixture
+async def index(server: ClickHouse, tiers: Tiers) -> AsyncIterator[ClickHouseIndex]:
+    opened = ClickHouseIndex(f"{server.url}/test_{uuid.uuid4().hex}", tiers=tiers)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    opened = await SqliteStore.open(tmp_path / "store.db", FakeClock())
+    yield opened
+    await opened.close()
+
+
+async def rows(index: ClickHouseIndex, what: str = "count()", where: str = "1") -> Any:
+    """Straight from the table: a row that was written twice is there twice."""
+    await index.outbox_name()
+    ((found,),) = await index._rows(f"SELECT {what} FROM {TABLE} WHERE {where}", {})
+    return found
+
+
+class DiesAfterInsert(ClickHouseIndex):
+    """The control plane is killed when ClickHouse has the events, and nobody has heard of it."""
+
+    async def _insert(self, events: Sequence[StoredEvent], token: str) -> None:  # type: ignore[override]
+        await super()._insert(events, token)
+        raise asyncio.CancelledError
+
+
+async def test_a_range_that_is_written_again_after_a_crash_adds_nothing(
+    server: ClickHouse, index: ClickHouseIndex, store: SqliteStore, tiers: Tiers
+) -> None:
+    """More events were accepted before the second try, which takes the first range and then the others."""
+    await commit(store, range(5))
+    dying = DiesAfterInsert(f"{server.url}/{index._database}", tiers=tiers)
+    with pytest.raises(asyncio.CancelledError):
+        await IndexWriter(store, dying).drain()
+    await dying.close()
+    assert await store.outbox_position(await index.outbox_name()) == 0
+    assert await rows(index) == 5
+    await commit(store, range(5, 8))
+    assert await IndexWriter(store, index).drain() == 8
+    assert await rows(index) == 8
+    assert await store.outbox_position(await index.outbox_name()) == 8
+    page = await index.search(SearchQuery((ORG,)))
+    assert numbers(page.events) == [7, 6, 5, 4, 3, 2, 1, 0]
+
+
+async def test_several_writers_at_once_write_each_event_once(
+    server: ClickHouse, index: ClickHouseIndex, store: SqliteStore, tiers: Tiers
+) -> None:
+    """A server and commands that drain the outbox too, with ranges of different lengths."""
+    await commit(store, range(60))
+    others = [ClickHouseIndex(f"{server.url}/{index._database}", tiers=tiers) for _ in range(3)]
+    writers = [
+        IndexWriter(store, each, batch_events=size) for each, size in zip(others, (7, 20, 9), strict=True)
+    ]
+    await asyncio.gather(*(writer.drain() for writer in writers))
+    for each in others:
+        await each.close()
+    assert await rows(index) == 60
+    assert await store.outbox_position(await index.outbox_name()) == 60
+
+
+async def test_what_was_accepted_while_clickhouse_was_away_is_there_after_it(
+    tmp_path: Path, store: SqliteStore, tiers: Tiers
+) -> None:
+    """It is killed, and started again over the same files."""
+    with clickhouse(tmp_path / "clickhouse") as running:
+        index = ClickHouseIndex(running.url, tiers=tiers)
+        writer = IndexWriter(store, index, first_pause_seconds=0.01, longest_pause_seconds=0.05)
+        await commit(store, range(3))
+        task = asyncio.create_task(writer.run())
+        await until(lambda: writer.position == 3)
+        running.kill()
+        for first in (3, 5):
+            await commit(store, range(first, first + 2))
+            writer.wake(first + 2)
+            await until(lambda: writer.problem is not None)
+            assert writer.lag == first - 1
+        with pytest.raises(IndexUnavailableError):
+            await index.search(SearchQuery((ORG,)))
+        running.start()
+        await until(lambda: writer.position == 7)
+        writer.stop()
+        await task
+        assert await rows(index) == 7
+        await index.close()
+
+
+async def until(holds: Any) -> None:
+    async with asyncio.timeout(60):
+        while not holds():  # noqa: ASYNC110 - what it waits for is in another process
+            await asyncio.sleep(0.01)
+
+
+async def test_a_table_that_was_dropped_is_made_and_filled_again(
+    index: ClickHouseIndex, store: SqliteStore
+) -> None:
+    await commit(store, range(4))
+    writer = IndexWriter(store, index)
+    await writer.drain()
+    before = await index.outbox_name()
+    await index._command(f"DROP TABLE {TABLE} SYNC")
+    await commit(store, [4])
+    with pytest.raises(IndexUnavailableError):
+        await writer.drain()
+    await writer.drain()
+    assert await index.outbox_name() != before
+    assert await rows(index) == 5
+
+
+async def test_events_that_a_restored_table_lacks_are_written_again(
+    index: ClickHouseIndex, store: SqliteStore, server: ClickHouse, tiers: Tiers
+) -> None:
+    await commit(store, range(6))
+    await IndexWriter(store, index, batch_events=2).drain()
+    await index._command(f"ALTER TABLE {TABLE} DELETE WHERE position > 3 SETTINGS mutations_sync = 1")
+    await commit(store, [6])
+    again = ClickHouseIndex(f"{server.url}/{index._database}", tiers=tiers)
+    await IndexWriter(store, again).drain()
+    await again.close()
+    assert await rows(index) == 7
+
+
+async def test_a_database_with_a_table_of_somebody_else_is_left_alone(index: ClickHouseIndex) -> None:
+    await index._make_database()
+    await index._command(f"CREATE TABLE {TABLE} (x Int64) ENGINE = MergeTree ORDER BY x")
+    with pytest.raises(IndexUnavailableError, match="not ours"):
+        await index.write(accepted(event(1)))
+
+
+async def test_fields_of_a_later_release_are_added_to_the_table(index: ClickHouseIndex) -> None:
+    await index._make_database()
+    older = create_table(f"graphward search index, format 1, {uuid.uuid4()}")
+    await index._command(
+        older.replace("trace Nullable(String) CODEC(ZSTD(1)), ", "").replace(
+            "INDEX of_trace lower(trace) TYPE bloom_filter(0.01) GRANULARITY 1, ", ""
+        )
+    )
+    await index.write(accepted(event(1, traceId="a-trace")))
+    assert await rows(index, where="trace = 'a-trace'") == 1
+
+
+# -- retention -------------------------------------------------------------------------------------
+
+
+async def test_each_event_is_kept_as_long_as_its_organisations_tier_says(
+    index: ClickHouseIndex, tiers: Tiers
+) -> None:
+    """ClickHouse removes by itself what is older; here it is told to do so at once."""
+    tiers.days = {ORG: 30, OTHER_ORG: 90}
+    now = datetime.now(UTC)
+    made = [
+        event(number, orgId=org, time=rfc3339(int((now - timedelta(days=days)).timestamp() * 1000)))
+        for number, (org, days) in enumerate(((ORG, 0), (ORG, 40), (OTHER_ORG, 40), (OTHER_ORG, 100)))
+    ]
+    await index.write(accepted(*made))
+    written = (now - timedelta(days=95)).date()
+    await index._command(
+        f"ALTER TABLE {TABLE} UPDATE written = '{written}' WHERE 1 SETTINGS mutations_sync = 1"
+    )
+    await index._command(f"OPTIMIZE TABLE {TABLE} FINAL")
+    assert sorted(await rows(index, "groupArray(seq)")) == [0, 2]
+
+
+async def test_an_event_that_was_indexed_today_is_not_removed_for_its_age(
+    index: ClickHouseIndex, tiers: Tiers
+) -> None:
+    """A proxy's backlog counts from its receipt, which is no later than its way into the index."""
+    tiers.days = {ORG: 30}
+    await index.write(accepted(event(1, time=rfc3339(START_MS))))
+    await index._command(f"OPTIMIZE TABLE {TABLE} FINAL")
+    assert await rows(index) == 1
+
+
+async def test_a_changed_tier_reaches_what_is_there(index: ClickHouseIndex, tiers: Tiers) -> None:
+    tiers.days = {ORG: 2557, OTHER_ORG: 90}
+    await index.write(accepted(event(1), event(2, orgId=OTHER_ORG)))
+    tiers.days[ORG] = 30
+    assert await index.purge(ORG, START_MS, limit=10) == 0
+    await until_done(index)
+    assert await rows(index, "groupArray((org, keep_days))") == [(ORG, 30), (OTHER_ORG, 90)]
+
+
+async def until_done(index: ClickHouseIndex) -> None:
+    async with asyncio.timeout(60):
+        pending = "SELECT 1 FROM system.mutations WHERE NOT is_done"
+        while await index._rows(pending, {}):  # noqa: ASYNC110 - another process works
+            await asyncio.sleep(0.01)
+
+
+async def test_times_that_can_not_be_true_share_one_partition(index: ClickHouseIndex) -> None:
+    """A hostile proxy could else make a partition of every month that there is."""
+    odd = [
+        event(year, time=f"{year}-01-01T00:00:00Z", implausibleTime="future") for year in range(2101, 2400)
+    ]
+    await index.write(accepted(event(1), *odd))
+    parts = f"SELECT uniqExact(partition) FROM system.parts WHERE database = '{index._database}' AND active"
+    assert await index._rows(parts, {}) == [(2,)]
+
+
+# -- secrets ---------------------------------------------------------------------------------------
+
+
+async def test_a_wrong_password_is_told_and_not_shown(tmp_path: Path, tiers: Tiers) -> None:
+    with clickhouse(tmp_path / "clickhouse", "right~password") as running:
+        refused = ClickHouseIndex(running.url, username="default", password="wrong~password", tiers=tiers)
+        with pytest.raises(IndexUnavailableError, match="516") as caught:
+            await refused.outbox_name()
+        assert "wrong~password" not in f"{caught.value} {refused!r}"
+        await refused.close()
+        known = ClickHouseIndex(running.url, username="default", password="right~password", tiers=tiers)
+        await known.write(accepted(event(1)))
+        await known.close()
