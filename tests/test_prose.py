@@ -97,7 +97,7 @@ LIMITS: Final = {
     "personified process": 222,
     "docstring fragment": 206,
     "docstring question": 412,
-    "docstring of three words": 64,
+    "docstring of three words": 62,
     "comment fragment": 236,
     "long sentence in docs": 200,
 }

@@ -7,10 +7,18 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli.context import AnyOrg, Cli, Json, OneOrg, print_facts, print_list, with_org_names
-from controlplane.cli.failure import INVALID_INPUT, CommandFailed
+from controlplane.cli.context import AnyOrg, Cli, Json, OneOrg, print_facts, with_org_names
+from controlplane.cli.failure import INVALID_INPUT, CommandFailed, named_as_options
+from controlplane.cli.lists import NAMED_OPTIONS, Cursor, Limit, Search, page_members, print_page
 
 app = typer.Typer()
+
+_Sort = Annotated[
+    str | None,
+    typer.Option(
+        "--sort", metavar="COLUMN", help="name, org, ruleset or createdAt; - before it: descending."
+    ),
+]
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -36,13 +44,23 @@ def add(
 
 
 @app.command("list")
-def list_apps(ctx: typer.Context, org: AnyOrg = None, json: Json = False) -> None:
-    """All app identities."""
+def list_apps(
+    ctx: typer.Context,
+    org: AnyOrg = None,
+    search: Search = None,
+    sort: _Sort = None,
+    limit: Limit = None,
+    cursor: Cursor = None,
+    json: Json = False,
+) -> None:
+    """App identities, by name."""
     from controlplane.operations import apps
 
     cli: Cli = ctx.obj
-    found = cli.call(apps.list_all, apps.ListApps(org=org)).apps
-    print_list("apps", found if json else with_org_names(cli, found), as_json=json)
+    asked = apps.ListApps(org=org, **page_members(search, sort, limit, cursor, as_json=json))
+    with named_as_options(NAMED_OPTIONS):
+        found = cli.call(apps.list_all, asked)
+    print_page("apps", found, () if json else with_org_names(cli, found.apps), as_json=json)
 
 
 @app.command()

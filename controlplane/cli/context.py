@@ -45,6 +45,8 @@ _NEVER_EMPTY = frozenset(
         "org",
         "proxy",
         "ruleset",
+        "search",
+        "sort",
         "to",
         "token",
     }

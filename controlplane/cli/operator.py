@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from controlplane.cli.context import Cli, Json, facts_of, print_facts, print_list
-from controlplane.cli.failure import INVALID_INPUT, CommandFailed, given
+from controlplane.cli.context import AnyOrg, Cli, Json, facts_of, print_facts, print_list
+from controlplane.cli.failure import INVALID_INPUT, CommandFailed, given, named_as_options
+from controlplane.cli.lists import NAMED_OPTIONS, Cursor, Limit, Search, page_members, print_page
 from controlplane.store.interface import EVERY_ORG, Role
 from proxy.config.given_text import first_line
 
@@ -20,6 +21,9 @@ app = typer.Typer()
 token = typer.Typer()
 app.add_typer(token, name="token", help="API tokens of an operator, for programs.")
 
+_Sort = Annotated[
+    str | None, typer.Option("--sort", metavar="COLUMN", help="name or createdAt; - before it: descending.")
+]
 _Operator = Annotated[str, typer.Argument(metavar="OPERATOR", help="Id or name.")]
 _PasswordFile = Annotated[
     Path | None,
@@ -67,13 +71,23 @@ def add(
 
 
 @app.command("list")
-def list_operators(ctx: typer.Context, json: Json = False) -> None:
-    """All operators that one may see."""
+def list_operators(
+    ctx: typer.Context,
+    org: AnyOrg = None,
+    search: Search = None,
+    sort: _Sort = None,
+    limit: Limit = None,
+    cursor: Cursor = None,
+    json: Json = False,
+) -> None:
+    """The operators that one may see, by name."""
     from controlplane.operations import operators
 
     cli: Cli = ctx.obj
-    found = cli.call(operators.list_all, operators.ListOperators()).operators
-    print_list("operators", found if json else [_describe(each) for each in found], as_json=json)
+    asked = operators.ListOperators(org=org, **page_members(search, sort, limit, cursor, as_json=json))
+    with named_as_options(NAMED_OPTIONS):
+        found = cli.call(operators.list_all, asked)
+    print_page("operators", found, [_describe(each) for each in found.operators], as_json=json)
 
 
 @app.command()

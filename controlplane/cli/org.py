@@ -6,12 +6,18 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli.context import Cli, Json, print_facts, print_list
+from controlplane.cli.context import Cli, Json, print_facts
+from controlplane.cli.failure import named_as_options
+from controlplane.cli.lists import NAMED_OPTIONS, Cursor, Limit, Search, page_members, print_page
 from controlplane.store.interface import Retention
 
 app = typer.Typer(no_args_is_help=False)
 
 _Name = Annotated[str, typer.Argument(metavar="NAME")]
+_Sort = Annotated[
+    str | None,
+    typer.Option("--sort", metavar="COLUMN", help="name, createdAt or retention; - before it: descending."),
+]
 _Org = Annotated[str, typer.Argument(metavar="ORG", help="Id or name.")]
 _Retention = Annotated[Retention, typer.Option("--retention", help="base is 30 days.")]
 
@@ -26,12 +32,22 @@ def add(ctx: typer.Context, name: _Name, retention: _Retention = "base", json: J
 
 
 @app.command("list")
-def list_orgs(ctx: typer.Context, json: Json = False) -> None:
-    """All organisations."""
+def list_orgs(
+    ctx: typer.Context,
+    search: Search = None,
+    sort: _Sort = None,
+    limit: Limit = None,
+    cursor: Cursor = None,
+    json: Json = False,
+) -> None:
+    """Organisations, by name."""
     from controlplane.operations import orgs
 
     cli: Cli = ctx.obj
-    print_list("orgs", cli.call(orgs.list_all, orgs.ListOrgs()).orgs, as_json=json)
+    asked = orgs.ListOrgs(**page_members(search, sort, limit, cursor, as_json=json))
+    with named_as_options(NAMED_OPTIONS):
+        found = cli.call(orgs.list_all, asked)
+    print_page("orgs", found, found.orgs, as_json=json)
 
 
 @app.command()

@@ -18,12 +18,22 @@ from controlplane.cli.context import (
     print_json,
     print_list,
 )
+from controlplane.cli.failure import named_as_options
+from controlplane.cli.lists import NAMED_OPTIONS, Cursor, Limit, Search, page_members, print_page
 from controlplane.cli.rollout import Timeout, conclude, rollout_row, wait_for
+from controlplane.store.pages import Health
 
 if TYPE_CHECKING:
     from controlplane.operations.fleet import ProxyDetails, ProxyHealth
 
 app = typer.Typer()
+
+_Sort = Annotated[
+    str | None,
+    typer.Option(
+        "--sort", metavar="COLUMN", help="name, health, lastSeen or createdAt; - before it: descending."
+    ),
+]
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _MOST_BARS: Final = 40
@@ -58,13 +68,26 @@ def rotate_secret(ctx: typer.Context, proxy: _Proxy, json: Json = False) -> None
 
 
 @app.command("list")
-def list_proxies(ctx: typer.Context, org: AnyOrg = None, json: Json = False) -> None:
-    """All proxy instances."""
+def list_proxies(
+    ctx: typer.Context,
+    org: AnyOrg = None,
+    health: Annotated[
+        Health | None, typer.Option("--health", metavar="HEALTH", help="Only proxies of this health.")
+    ] = None,
+    search: Search = None,
+    sort: _Sort = None,
+    limit: Limit = None,
+    cursor: Cursor = None,
+    json: Json = False,
+) -> None:
+    """Proxy instances and how they are, by name."""
     from controlplane.operations import fleet
 
     cli: Cli = ctx.obj
-    found = cli.call(fleet.list_all, fleet.ListFleet(org=org)).proxies
-    print_list("proxies", found if json else list(map(_row, found)), as_json=json)
+    asked = fleet.ListFleet(org=org, health=health, **page_members(search, sort, limit, cursor, as_json=json))
+    with named_as_options(NAMED_OPTIONS):
+        found = cli.call(fleet.list_all, asked)
+    print_page("proxies", found, list(map(_row, found.proxies)), as_json=json)
 
 
 @app.command()

@@ -22,7 +22,8 @@ from controlplane.cli.context import (
     print_text,
     with_org_names,
 )
-from controlplane.cli.failure import INVALID_INPUT, CommandFailed, given
+from controlplane.cli.failure import INVALID_INPUT, CommandFailed, given, named_as_options
+from controlplane.cli.lists import NAMED_OPTIONS, Cursor, Limit, Search, page_members, print_page
 from controlplane.cli.rollout import Timeout, conclude, wait_for
 from proxy.config.given_text import text_of
 
@@ -34,6 +35,13 @@ if TYPE_CHECKING:
     from proxy.policy.ruleset_yaml import RulesetProblem
 
 app = typer.Typer()
+
+_Sort = Annotated[
+    str | None,
+    typer.Option(
+        "--sort", metavar="COLUMN", help="name, org, version, rules or changedAt; - before it: descending."
+    ),
+]
 
 _Ruleset = Annotated[str, typer.Argument(metavar="RULESET", help="Id or name.")]
 _Note = Annotated[
@@ -167,13 +175,23 @@ def _place(label: str, problem: RulesetProblem | ProblemFacts) -> str:
 
 
 @app.command("list")
-def list_rulesets(ctx: typer.Context, org: AnyOrg = None, json: Json = False) -> None:
-    """All rulesets with their active version."""
+def list_rulesets(
+    ctx: typer.Context,
+    org: AnyOrg = None,
+    search: Search = None,
+    sort: _Sort = None,
+    limit: Limit = None,
+    cursor: Cursor = None,
+    json: Json = False,
+) -> None:
+    """Rulesets with their active version, by name."""
     from controlplane.operations import rulesets
 
     cli: Cli = ctx.obj
-    found = cli.call(rulesets.list_all, rulesets.ListRulesets(org=org)).rulesets
-    print_list("rulesets", found if json else with_org_names(cli, found), as_json=json)
+    asked = rulesets.ListRulesets(org=org, **page_members(search, sort, limit, cursor, as_json=json))
+    with named_as_options(NAMED_OPTIONS):
+        found = cli.call(rulesets.list_all, asked)
+    print_page("rulesets", found, () if json else with_org_names(cli, found.rulesets), as_json=json)
 
 
 @app.command()

@@ -34,6 +34,11 @@ async def test_a_command_says_the_same_on_both_ways(commands: Commands, plane: P
     bad.write_text("version: 1\nname: hr\nrules: [{id: a, verdict: perhaps, when: never}]\n")
     for arguments in (
         ("org", "list"),
+        ("org", "list", "--search", "CM", "--sort", "-createdAt", "--limit", "1", "--json"),
+        ("app", "list", "--sort", "colour"),
+        ("ruleset", "list", "--cursor", "x"),
+        ("operator", "list", "--org", "acme", "--search", "ad"),
+        ("proxy", "list", "--health", "never seen", "--json"),
         ("org", "show", "acme", "--json"),
         ("proxy", "show", "edge / 1", "--json"),
         ("ruleset", "show", "hr"),
@@ -59,6 +64,25 @@ async def test_a_command_says_the_same_on_both_ways(commands: Commands, plane: P
         beside, remote = [await commands.run(where, *arguments) for where in ("store", "server")]
         assert remote == beside, arguments
         assert "Traceback" not in beside[2]
+
+
+async def test_a_table_is_a_page_and_says_how_to_get_the_next(commands: Commands, plane: Plane) -> None:
+    for name in ("acme", "globex", "initech"):
+        await plane.org(name)
+    _, first, _ = await commands.run("store", "org", "list", "--limit", "2")
+    following = first.splitlines()[-1]
+    assert "acme" in first
+    assert "initech" not in first
+    assert following.startswith("2 of 3 orgs; more: --cursor ")
+    _, rest, _ = await commands.run("store", "org", "list", "--cursor", following.split()[-1])
+    assert "initech" in rest
+    assert "acme" not in rest
+    assert "more:" not in rest
+    whole = await commands.facts("store", "org", "list")
+    assert list(whole) == ["orgs"]  # as programs that know no pages read it
+    assert len(whole["orgs"]) == 3
+    page = await commands.facts("server", "org", "list", "--limit", "2")
+    assert (len(page["orgs"]), page["next"], page["total"]) == (2, following.split()[-1], 3)
 
 
 async def test_what_was_done_where_is_on_record(commands: Commands) -> None:

@@ -1,0 +1,53 @@
+"""Options and output that all list commands share: search, sort and pages."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+import typer
+
+from controlplane.cli.context import print_json, print_list
+
+if TYPE_CHECKING:
+    from controlplane.operations.lists import ListResponse
+
+DEFAULT_ROWS: Final = 50  # rows of a table; `--json` without a page has every row
+Search = Annotated[
+    str | None,
+    typer.Option(
+        "--search", metavar="TEXT", help="Part of the name, whatever the case of A-Z, or a whole id."
+    ),
+]
+Limit = Annotated[
+    int | None,
+    typer.Option("--limit", metavar="N", min=1, max=200, help="Rows per page (50; --json: all)."),
+]
+Cursor = Annotated[str | None, typer.Option("--cursor", metavar="C", help="`next` of the page before.")]
+NAMED_OPTIONS: Final = {"search": "--search", "sort": "--sort", "cursor": "--cursor"}
+
+
+def page_members(
+    search: str | None, sort: str | None, limit: int | None, cursor: str | None, *, as_json: bool
+) -> dict[str, Any]:
+    """Return the members of a request for a list. A table is a page in any case."""
+    rows = DEFAULT_ROWS if limit is None and not as_json else limit
+    return {"search": search, "sort": sort, "limit": rows, "cursor": cursor}
+
+
+def print_page(
+    name: str,
+    found: ListResponse,
+    rows: Sequence[Mapping[str, Any]] | Sequence[msgspec.Struct],
+    *,
+    as_json: bool,
+) -> None:
+    """Print the response as JSON, or `rows` as a table with the way to the next page."""
+    if as_json:
+        print_json(found)
+        return
+    print_list(name, rows, as_json=False)
+    if isinstance(found.next, str):
+        sys.stdout.write(f"{len(rows)} of {found.total} {name}; more: --cursor {found.next}\n")
