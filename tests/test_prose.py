@@ -90,7 +90,7 @@ _FENCE: Final = re.compile(r"^ *```.*?^ *```", re.M | re.S)
 
 # The counts of today. If one falls, lower it here: nobody may use the room again.
 LIMITS: Final = {
-    "headless clause": 564,
+    "headless clause": 563,
     "where for if": 196,
     "archaism": 68,
     "negated noun": 102,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Sequence
 from hashlib import blake2b
 from ipaddress import ip_address
-from typing import Final
+from typing import Final, Protocol
 
 from controlplane.clock import Clock
+from controlplane.errors import Refused
+from controlplane.store.interface import AttemptLimit, OperatorStore, SignInKeys
 from proxy.policy.bounded_memo import BoundedMemo, WhenFull
 
 WINDOW_MS: Final = 15 * 60_000
@@ -21,68 +24,114 @@ _MOST_REMEMBERED: Final = (
     20_000  # whoever has more addresses than this to guess from is met by the name's limit
 )
 
+# They wait here for one connection to the database. The other connections are for proxies.
+_MOST_WAITING: Final = 64
 
-class Attempts:
-    """Sliding windows in memory: a restart empties them."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        # The key that failed longest ago comes first.
-        self._failed: BoundedMemo[Hashable, deque[int]] = BoundedMemo(
-            _MOST_REMEMBERED, None, WhenFull.DROP_OLDEST
-        )
-
-    def begin(self, name: str | None, address: str) -> int:
-        """Counts an attempt as failed until forgiven, so that many at once can't all be the last one. How
-        many seconds it must wait; 0 where it may be made. Without a name, only the address is limited.
+class Attempts(Protocol):
+    async def begin(self, name: str | None, address: str) -> int:
+        """Count an attempt as failed until forgiven, so that many at once can't all be the last one. Return
+        how many seconds it must wait; 0 if it may be made. Without a name, only the address is limited.
 
         One that must wait leaves no trace: else whoever may try nothing any more could push what others have
         failed out of memory, or fill it.
         """
+
+    async def forgive(self, name: str | None, address: str) -> None:
+        """Forget the attempt, which succeeded, and the failures of the name at the address."""
+
+
+class AttemptsInMemory:
+    """Sliding windows of the one control plane that there is: a restart empties them, a full disk doesn't
+    keep operators out, and strangers make it write nothing."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        # The key that failed longest ago comes first.
+        self._failed: BoundedMemo[bytes, deque[int]] = BoundedMemo(
+            _MOST_REMEMBERED, None, WhenFull.DROP_OLDEST
+        )
+
+    async def begin(self, name: str | None, address: str) -> int:
         now = self._clock.steady_ms()
-        limits = list(_limits(name, address))
-        wait_ms = max(self._wait_ms(key, most, now) for key, most in limits)
+        limits = _limits(_keys(name, address))
+        wait_ms = max(self._wait_ms(limit, now) for limit in limits)
         if wait_ms > 0:
-            return -(-wait_ms // 1000)
+            return _seconds(wait_ms)
         # All are taken out before one is put back: none may be dropped for another of the same attempt.
-        windows = [(key, self._failed.entries.pop(key, deque())) for key, _ in limits]
+        windows = [(limit.key, self._failed.entries.pop(limit.key, deque())) for limit in limits]
         for key, window in windows:
             window.append(now)
             self._failed.keep(key, window)
         return 0
 
-    def forgive(self, name: str | None, address: str) -> None:
-        """The attempt succeeded: what this name failed from this address counts no more."""
-        for key, _ in _limits(name, address):
-            window = self._failed.entries.get(key)
+    async def forgive(self, name: str | None, address: str) -> None:
+        keys = _keys(name, address)
+        for limit in _limits(keys):
+            window = self._failed.entries.get(limit.key)
             if window:
                 window.pop()
-        if name is not None:
-            self._failed.entries.pop(_of_both(name, address), None)
+        if keys.pair is not None:
+            self._failed.entries.pop(keys.pair, None)
 
-    def _wait_ms(self, key: Hashable, most: int, now: int) -> int:
-        window = self._failed.entries.get(key)
+    def _wait_ms(self, limit: AttemptLimit, now: int) -> int:
+        window = self._failed.entries.get(limit.key)
         if window is None:
             return 0
         while window and window[0] <= now - WINDOW_MS:
             window.popleft()
-        return window[-most] + WINDOW_MS - now if len(window) >= most else 0
+        return window[-limit.most] + WINDOW_MS - now if len(window) >= limit.most else 0
 
 
-def _limits(name: str | None, address: str) -> Iterator[tuple[Hashable, int]]:
-    yield ("address", _network(address)), _MOST_OF_ADDRESS
-    if name is not None:
-        yield _of_both(name, address), _MOST_OF_BOTH
-        yield ("name", _folded(name)), _MOST_OF_NAME
+class AttemptsInStore:
+    """The windows of all control planes that share a store, counted together."""
+
+    def __init__(self, store: OperatorStore) -> None:
+        self._store = store
+        self._turn = asyncio.Semaphore()
+        self._waiting = 0
+
+    async def begin(self, name: str | None, address: str) -> int:
+        if self._waiting >= _MOST_WAITING:
+            raise Refused("unavailable", "too many sign in at once", Retry_After="5")
+        keys = _keys(name, address)
+        self._waiting += 1
+        try:
+            async with self._turn:
+                return _seconds(await self._store.begin_attempt(keys, _limits(keys), WINDOW_MS))
+        finally:
+            self._waiting -= 1
+
+    async def forgive(self, name: str | None, address: str) -> None:
+        async with self._turn:
+            await self._store.forgive_attempt(_keys(name, address))
 
 
-def _of_both(name: str, address: str) -> Hashable:
-    return "both", _folded(name), _network(address)
+def _limits(keys: SignInKeys) -> Sequence[AttemptLimit]:
+    found = [AttemptLimit("address", keys.address, _MOST_OF_ADDRESS)]
+    if keys.pair is not None and keys.name is not None:
+        found.append(AttemptLimit("pair", keys.pair, _MOST_OF_BOTH))
+        found.append(AttemptLimit("name", keys.name, _MOST_OF_NAME))
+    return found
 
 
-def _folded(name: str) -> bytes:
+def _keys(name: str | None, address: str) -> SignInKeys:
+    network = _network(address)
+    if name is None:
+        return SignInKeys(_digest("address", network))
+    folded = name.casefold()
+    return SignInKeys(
+        _digest("address", network), _digest("name", folded), _digest("pair", f"{network} {folded}")
+    )
+
+
+def _digest(what: str, text: str) -> bytes:
     """In little room, however long a stranger's name is."""
-    return blake2b(name.casefold().encode("utf-8", "replace"), digest_size=16).digest()
+    return blake2b(text.encode("utf-8", "replace"), digest_size=16, person=what.encode()).digest()
+
+
+def _seconds(ms: int) -> int:
+    return -(-ms // 1000)
 
 
 def _network(address: str) -> str:

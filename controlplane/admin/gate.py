@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import logging
 import secrets
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 from aiohttp import web
 
-from controlplane.admin.attempts import WINDOW_MS, Attempts
+from controlplane.admin.attempts import WINDOW_MS, Attempts, AttemptsInMemory, AttemptsInStore
 from controlplane.errors import Refused
 from controlplane.operations.actor import Actor
 from controlplane.operations.context import OperationContext
@@ -27,7 +27,14 @@ from controlplane.operations.perform import perform as perform_logged
 from controlplane.requests import connection_of, read_body
 from controlplane.search.query import fold
 from controlplane.secrets import digest, hash_password, is_password
-from controlplane.store.interface import SESSION_IDLE_MS, SESSION_MS, NewLogLine, Operator, StoreError
+from controlplane.store.interface import (
+    SESSION_IDLE_MS,
+    SESSION_MS,
+    LogBound,
+    NewLogLine,
+    Operator,
+    StoreError,
+)
 
 _TOUCHED_EVERY_MS: Final = 60_000  # a session in use costs a write to the disk this often
 _MAX_BODY_BYTES: Final = 10 * 1024 * 1024  # the largest ruleset, as a string in JSON
@@ -40,6 +47,7 @@ _MOST_HASHES_WAITING: Final = 64
 # Lines that names of nobody leave in the operator log, in a window; beyond, a flood of them is in the log
 # alone.
 _MOST_UNKNOWN_RECORDED: Final = 200
+_NOBODY: Final = "unknown"  # the name in such a line
 _LONGEST_PASSWORD: Final = 1024
 CSRF_HEADER: Final = "X-CSRF-Token"
 CSRF_FIELD: Final = "csrf"
@@ -76,10 +84,11 @@ class Gate:
         self.context = context
         self._hosts = hosts
         self._body_timeout_seconds = body_timeout_seconds
-        self._attempts = Attempts(context.clock)
+        self._attempts: Attempts = (
+            AttemptsInStore(context.store) if context.store.is_shared else AttemptsInMemory(context.clock)
+        )
         self._hashing = asyncio.Semaphore(_HASHES_AT_ONCE)
         self._hashes_waiting = 0
-        self._unknown_ms: deque[int] = deque(maxlen=_MOST_UNKNOWN_RECORDED)
         self._large: Counter[str] = Counter()  # bodies under way, by operator
         self._recording: set[asyncio.Task[None]] = set()
         self.secure = secure
@@ -209,14 +218,14 @@ class Gate:
     ) -> Actor:
         """Begins a session, whose cookie `response` carries. Refused `unauthenticated` or
         `tooManyAttempts`, in the same words and time whether or not there is such an operator."""
-        self.begin_attempt(request, name)
+        await self.begin_attempt(request, name)
         operator = await self._named(name)
         hashed = operator.password_hash if operator is not None and operator.enabled else None
         right = await self._is_password(hashed or self._nobodys_hash, password[: _LONGEST_PASSWORD + 1])
         if operator is None or hashed is None or not right:
             self.record_failure(request, operator)
             raise Refused("unauthenticated", "name or password is wrong")
-        self.forgive_attempt(request, name)
+        await self.forgive_attempt(request, name)
         return await self.begin_session(request, response, operator)
 
     async def begin_session(
@@ -253,16 +262,16 @@ class Gate:
         found = {each.operator_id: each for name in names if (each := await self._named(name)) is not None}
         return list(found.values())
 
-    def begin_attempt(self, request: web.Request, name: str | None) -> None:
+    async def begin_attempt(self, request: web.Request, name: str | None) -> None:
         """Counts as failed until forgiven. Refused `tooManyAttempts`."""
-        wait = self._attempts.begin(name, _address(request))
+        wait = await self._attempts.begin(name, _address(request))
         if wait:
             raise Refused(
                 "tooManyAttempts", f"too many failed sign-ins; try again in {wait} s", Retry_After=str(wait)
             )
 
-    def forgive_attempt(self, request: web.Request, name: str | None) -> None:
-        self._attempts.forgive(name, _address(request))
+    async def forgive_attempt(self, request: web.Request, name: str | None) -> None:
+        await self._attempts.forgive(name, _address(request))
 
     async def _named(self, name: str) -> Operator | None:
         """Not by id, which somebody may have as a name elsewhere."""
@@ -294,12 +303,7 @@ class Gate:
         """
         address = _address(request)
         _log.warning("failed sign-in from %s", address)
-        if operator is None:
-            now = self.context.clock.steady_ms()
-            if len(self._unknown_ms) == _MOST_UNKNOWN_RECORDED and now - self._unknown_ms[0] < WINDOW_MS:
-                return
-            self._unknown_ms.append(now)
-        name = operator.name if operator is not None else "unknown"
+        name = operator.name if operator is not None else _NOBODY
         task = asyncio.create_task(self._record_sign_in(name, address, code, details))
         self._recording.add(task)
         task.add_done_callback(self._recorded)
@@ -318,9 +322,9 @@ class Gate:
     ) -> None:
         report = msgspec.json.encode(dict(details)).decode()
         line = NewLogLine(name, address, "session.sign-in", report)
-        store = self.context.store
-        position = await store.begin_log_line(line, unauthenticated=outcome != "done")
-        await store.end_log_line(position, outcome, ())
+        since_ms = self.context.clock.wall_ms() - WINDOW_MS
+        bound = LogBound(since_ms, _MOST_UNKNOWN_RECORDED) if name == _NOBODY else None
+        await self.context.store.add_sign_in_line(line, outcome, bound)
 
 
 GATE: Final = web.AppKey("gate", Gate)

@@ -110,7 +110,7 @@ class SingleSignOn:
 
     async def _finish(self, request: web.Request) -> web.StreamResponse:
         begun = await self._begun(request)
-        self._gate.begin_attempt(request, None)
+        await self._gate.begin_attempt(request, None)
         operator = None
         try:
             proof = await self._proof(request, begun)
@@ -121,9 +121,9 @@ class SingleSignOn:
             # Only what the visitor did counts: passwords must go on letting people in where a registration is
             # wrong or the provider is away, and behind one address there may be everybody.
             if not failed.cause.counts:
-                self._gate.forgive_attempt(request, None)
+                await self._gate.forgive_attempt(request, None)
             raise self._refused(request, failed, operator) from None
-        self._gate.forgive_attempt(request, None)
+        await self._gate.forgive_attempt(request, None)
         response = _redirect(begun.wanted)
         await self._gate.begin_session(request, response, operator)
         response.del_cookie(self._cookie, path="/", httponly=True, secure=self._gate.secure, samesite="Lax")

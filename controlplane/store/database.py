@@ -105,6 +105,10 @@ def of_proxy(proxy_id: str) -> Locks:
 class Database(Protocol):
     @property
     def dialect(self) -> Dialect: ...
+    @property
+    def is_shared(self) -> bool:
+        """Return whether several control planes may use it at once."""
+
     async def fetch(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
         """Return all rows of one statement that reads."""
 

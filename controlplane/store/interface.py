@@ -431,6 +431,14 @@ class NewLogLine:
 
 
 @dataclass(frozen=True, slots=True)
+class LogBound:
+    """So many lines of one name and operation are enough from that time on."""
+
+    since_ms: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
 class LogLine:
     position: int
     time_ms: int
@@ -440,7 +448,7 @@ class LogLine:
     request: str
     org_ids: tuple[str, ...]
     outcome: str | None  # None: cut short before there was one, unless it is under way
-    under_way: bool  # in this process: of what another one does beside it nothing is known
+    under_way: bool  # in a control plane that runs: of a command beside the store nothing is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,6 +464,44 @@ class LogQuery:
     org_id: str | None = None
     org_ids: frozenset[str] | None = None  # lines about these organisations and no other
     outcome: str | None = None  # lines of this outcome, and those without one
+
+
+# Sign-ins, and control planes that share the store
+
+
+@dataclass(frozen=True, slots=True)
+class SignInKeys:
+    """Failed sign-ins are counted by these digests."""
+
+    address: bytes
+    name: bytes | None = None
+    pair: bytes | None = None  # name and address
+
+
+class AttemptLimit(NamedTuple):
+    """So many failed sign-ins with this key make the next one wait."""
+
+    what: Literal["address", "name", "pair"]
+    key: bytes
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A control plane, as it says of itself."""
+
+    instance_id: str
+    name: str  # host and process
+    version: str
+    leads: bool = False
+    witnessed_ms: int | None = None  # the newest time that its proxies agreed with
+
+
+@dataclass(frozen=True, slots=True)
+class RunningInstance:
+    instance: Instance
+    started_ms: int
+    seen_ms: int
 
 
 # The chain of audit events
@@ -747,12 +793,21 @@ class OperatorStore(Protocol):
     async def tokens(self, operator_id: str) -> list[OperatorToken]: ...
     async def token(self, digest: bytes) -> OperatorToken | None: ...
     async def remove_token(self, token_id: str) -> None: ...
-    async def begin_log_line(self, record: NewLogLine, *, unauthenticated: bool = False) -> int:
+    async def begin_log_line(self, record: NewLogLine) -> int:
         """The position of a new line, which has no outcome yet."""
 
     async def end_log_line(self, position: int, outcome: str, org_ids: Sequence[str]) -> None: ...
+    async def add_sign_in_line(self, record: NewLogLine, outcome: str, bound: LogBound | None) -> None:
+        """Add a whole line, unless there are as many as the bound says."""
+
     async def operator_log(self, query: LogQuery) -> list[LogLine]: ...
     async def purge_record(self, before_ms: int, limit: int) -> int: ...
+    async def begin_attempt(self, keys: SignInKeys, limits: Sequence[AttemptLimit], window_ms: int) -> int:
+        """Count a sign-in as failed until forgiven; 0. If a limit is reached, return how many ms are left
+        until the next one counts, and write nothing."""
+
+    async def forgive_attempt(self, keys: SignInKeys) -> None:
+        """Forget the newest attempt, which succeeded, and the failures of the name at the address."""
 
 
 class ListStore(Protocol):
@@ -777,7 +832,31 @@ class ListStore(Protocol):
         """Return how many proxies that serve one of the organisations are of each health."""
 
 
-class Store(AuditStore, ChainStore, RegistryStore, SchemaStore, OperatorStore, ListStore, Protocol):
+class InstanceStore(Protocol):
+    """Control planes that share the store."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Return whether several control planes may use it at once."""
+
+    async def note_instance(self, instance: Instance) -> int:
+        """Note that the instance runs. Return the time of the database."""
+
+    async def remove_instance(self, instance_id: str) -> None: ...
+    async def running_instances(self) -> list[RunningInstance]:
+        """Return the instances that were seen lately, the oldest first."""
+
+
+class Store(
+    AuditStore,
+    ChainStore,
+    RegistryStore,
+    SchemaStore,
+    OperatorStore,
+    ListStore,
+    InstanceStore,
+    Protocol,
+):
     """The system of record."""
 
     async def ping(self) -> None: ...

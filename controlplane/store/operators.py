@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -16,14 +16,18 @@ from controlplane.store.database import (
     Database,
     Dialect,
     Job,
+    Lock,
+    Locks,
     NotUnique,
     Row,
     is_text,
 )
+from controlplane.store.instances import running
 from controlplane.store.interface import (
     EVERY_ORG,
     AlreadyExists,
     Conflict,
+    LogBound,
     LogLine,
     LogQuery,
     NewLogLine,
@@ -44,10 +48,14 @@ _ADMINS_OVER_ALL: Final = (
 )
 
 
+_BOUNDED_LINES: Final[Locks] = (Lock("bounded lines"),)
+
+
 class OperatorTables:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
+        self.instance_id: str | None = None  # the control plane that uses this store
         self._under_way: set[int] = set()  # lines of the operator log that will have their outcome
 
     # Operators
@@ -203,22 +211,24 @@ class OperatorTables:
 
     # The record
 
-    async def begin_log_line(self, record: NewLogLine, *, unauthenticated: bool = False) -> int:
+    async def begin_log_line(self, record: NewLogLine) -> int:
         now = self._clock.wall_ms()
-
-        def job(connection: Connection) -> int:
-            (position,) = connection.row(
-                "INSERT INTO operator_log (time_ms, operator, address, operation, request, org_ids)"
-                " VALUES (?, ?, ?, ?, ?, '[]') RETURNING position",
-                (now, record.operator, record.address, record.operation, record.request),
-            )
-            return int(position)
-
-        # Nobody who has not signed in may use up what is kept for operators.
-        write = self._database.write if unauthenticated else self._database.write_even_if_full
-        position = await write(job, NO_LOCKS)
+        position = await self._database.write_even_if_full(
+            lambda connection: _add_line(connection, record, now, None, self.instance_id), NO_LOCKS
+        )
         self._under_way.add(position)
         return position
+
+    async def add_sign_in_line(self, record: NewLogLine, outcome: str, bound: LogBound | None) -> None:
+        now = self._clock.wall_ms()
+
+        def job(connection: Connection) -> None:
+            if bound is None or not _is_reached(connection, record, bound):
+                _add_line(connection, record, now, outcome, None)
+
+        # Nobody who has not signed in may use up what is kept for operators.
+        write = self._database.write_even_if_full if outcome == "done" else self._database.write
+        await write(job, NO_LOCKS if bound is None else _BOUNDED_LINES)
 
     async def end_log_line(self, position: int, outcome: str, org_ids: Sequence[str]) -> None:
         try:
@@ -232,12 +242,18 @@ class OperatorTables:
     async def operator_log(self, query: LogQuery) -> list[LogLine]:
         conditions = _conditions(query, self._database.dialect)
         where = f"WHERE {' AND '.join(conditions)} " if conditions else ""
-        rows = await self._database.fetch(
-            "SELECT position, time_ms, operator, address, operation, request, org_ids, outcome"  # noqa: S608
-            f" FROM operator_log {where}ORDER BY position DESC LIMIT ?",
-            (*(each for values in conditions.values() for each in values), query.limit),
-        )
-        return [_line(row, self._under_way) for row in rows]
+        parameters = (*(each for values in conditions.values() for each in values), query.limit)
+
+        def job(connection: Connection) -> list[LogLine]:
+            rows = connection.rows(
+                "SELECT position, time_ms, operator, address, operation, request, org_ids, outcome,"  # noqa: S608
+                f" instance_id FROM operator_log {where}ORDER BY position DESC LIMIT ?",
+                parameters,
+            )
+            instances = running(connection) - {self.instance_id}
+            return [_line(row, row[-1] in instances or row[0] in self._under_way) for row in rows]
+
+        return await self._database.read(job)
 
     async def purge_record(self, before_ms: int, limit: int) -> int:
         return await self._purge(
@@ -294,11 +310,34 @@ def _conditions(query: LogQuery, dialect: Dialect) -> dict[str, tuple[object, ..
     return found
 
 
-def _line(row: Sequence[Any], under_way: Set[int]) -> LogLine:
-    position, time_ms, operator, address, operation, request, org_ids, outcome = row
+def _line(row: Sequence[Any], may_be_under_way: bool) -> LogLine:
+    position, time_ms, operator, address, operation, request, org_ids, outcome, _ = row
     about = tuple(msgspec.json.decode(org_ids))
-    is_under_way = outcome is None and position in under_way
+    is_under_way = outcome is None and may_be_under_way
     return LogLine(position, time_ms, operator, address, operation, request, about, outcome, is_under_way)
+
+
+def _add_line(
+    connection: Connection, record: NewLogLine, now_ms: int, outcome: str | None, instance_id: str | None
+) -> int:
+    (position,) = connection.row(
+        "INSERT INTO operator_log"
+        " (time_ms, operator, address, operation, request, org_ids, outcome, instance_id)"
+        " VALUES (?, ?, ?, ?, ?, '[]', ?, ?) RETURNING position",
+        (
+            *(now_ms, record.operator, record.address, record.operation, record.request),
+            *(outcome, instance_id),
+        ),
+    )
+    return int(position)
+
+
+def _is_reached(connection: Connection, record: NewLogLine, bound: LogBound) -> bool:
+    (lines,) = connection.row(
+        "SELECT count(*) FROM operator_log WHERE time_ms > ? AND operator = ? AND operation = ?",
+        (bound.since_ms, record.operator, record.operation),
+    )
+    return int(lines) >= bound.most
 
 
 def _insert_unique(connection: Connection, sql: str, parameters: Sequence[Any], taken: str) -> None:

@@ -6,17 +6,31 @@ from controlplane.clock import Clock
 from controlplane.store.audit import AuditTables
 from controlplane.store.database import Connection, Database
 from controlplane.store.fleet_tables import tally_of_proxies
+from controlplane.store.instances import InstanceTables
 from controlplane.store.interface import Tally
 from controlplane.store.list_tables import ListTables
 from controlplane.store.operators import OperatorTables
 from controlplane.store.registry import RegistryTables
 from controlplane.store.schemas import SchemaTables
+from controlplane.store.sign_ins import SignInTables
 
 
-class SqlStore(AuditTables, RegistryTables, SchemaTables, ListTables, OperatorTables):
+class SqlStore(
+    AuditTables,
+    RegistryTables,
+    SchemaTables,
+    ListTables,
+    OperatorTables,
+    SignInTables,
+    InstanceTables,
+):
     def __init__(self, database: Database, clock: Clock) -> None:
         super().__init__(database, clock)
         OperatorTables.__init__(self, database, clock)  # which hold something of their own
+
+    @property
+    def is_shared(self) -> bool:
+        return self._database.is_shared
 
     async def ping(self) -> None:
         await self._database.fetch("SELECT 1 FROM orgs LIMIT 1")

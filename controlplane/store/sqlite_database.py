@@ -62,6 +62,7 @@ class _Opened:
 
 class SqliteDatabase:
     dialect = SQLITE
+    is_shared = False
 
     def __init__(
         self,

@@ -1,65 +1,121 @@
-"""Failed sign-ins are counted by name and by network, in a window that slides."""
+"""Failed sign-ins are counted by name and by network, in a window that slides, here or in a shared store."""
 
 from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from controlplane.admin import attempts
-from controlplane.admin.attempts import Attempts
+from controlplane.admin.attempts import Attempts, AttemptsInMemory, AttemptsInStore
+from controlplane.store import sign_ins
+from controlplane.store.sqlite import SqliteStore
 from tests.controlplane.plane import FakeClock
 
 
-def test_a_success_makes_up_for_what_one_failed_before(clock: FakeClock) -> None:
-    counted = Attempts(clock)
+@pytest.fixture
+async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
+    opened = await SqliteStore.open(tmp_path / "store.db", clock)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture(params=["in memory", "in the store"])
+def counted(request: pytest.FixtureRequest, clock: FakeClock, store: SqliteStore) -> Attempts:
+    return AttemptsInMemory(clock) if request.param == "in memory" else AttemptsInStore(store)
+
+
+async def test_a_success_makes_up_for_what_one_failed_before(counted: Attempts, clock: FakeClock) -> None:
     for _ in range(20):
         for _ in range(4):
-            assert counted.begin("ada", "192.0.2.1") == 0
-        counted.forgive("ada", "192.0.2.1")
+            assert await counted.begin("ada", "192.0.2.1") == 0
+        await counted.forgive("ada", "192.0.2.1")
         clock.advance(seconds=300)
 
 
-def test_the_wait_is_true_to_the_second(clock: FakeClock) -> None:
-    counted = Attempts(clock)
+async def test_the_wait_is_true_to_the_second(counted: Attempts, clock: FakeClock) -> None:
     for _ in range(5):
-        assert counted.begin("ada", "192.0.2.1") == 0
+        assert await counted.begin("ada", "192.0.2.1") == 0
         clock.advance(seconds=10)
-    assert counted.begin("ADA", "192.0.2.1") == 850
+    assert await counted.begin("ADA", "192.0.2.1") == 850
     clock.advance(seconds=849)
-    assert counted.begin("ada", "192.0.2.1") == 1
+    assert await counted.begin("ada", "192.0.2.1") == 1
     clock.advance(seconds=1)
-    assert counted.begin("ada", "192.0.2.1") == 0
+    assert await counted.begin("ada", "192.0.2.1") == 0
 
 
-def test_half_an_ipv6_address_is_one_network(clock: FakeClock) -> None:
-    counted = Attempts(clock)
-    waits = [counted.begin("ada", f"2001:db8::{number:x}") for number in range(6)]
+async def test_half_an_ipv6_address_is_one_network(counted: Attempts) -> None:
+    waits = [await counted.begin("ada", f"2001:db8::{number:x}") for number in range(6)]
     assert [wait > 0 for wait in waits] == [False] * 5 + [True]
-    assert counted.begin("ada", "2001:db8:0:1::1") == 0
+    assert await counted.begin("ada", "2001:db8:0:1::1") == 0
 
 
-def test_a_name_is_not_guessed_from_everywhere(clock: FakeClock) -> None:
-    counted = Attempts(clock)
-    waits = [counted.begin("ada", f"192.0.2.{number}") for number in range(51)]
+async def test_a_name_is_not_guessed_from_everywhere(counted: Attempts) -> None:
+    waits = [await counted.begin("ada", f"192.0.2.{number}") for number in range(51)]
     assert [wait > 0 for wait in waits] == [False] * 50 + [True]
-    assert counted.begin("alan", "192.0.2.200") == 0
+    assert await counted.begin("alan", "192.0.2.200") == 0
 
 
-def test_strangers_fill_no_memory(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_sign_in_that_names_nobody_is_limited_by_its_address(counted: Attempts) -> None:
+    for _ in range(3):
+        assert await counted.begin(None, "192.0.2.1") == 0
+        await counted.forgive(None, "192.0.2.1")
+    waits = [await counted.begin(None, "192.0.2.1") for _ in range(21)]
+    assert [wait > 0 for wait in waits] == [False] * 20 + [True]
+
+
+async def test_two_control_planes_count_together(store: SqliteStore) -> None:
+    one, other = AttemptsInStore(store), AttemptsInStore(store)
+    waits = [await each.begin("ada", "192.0.2.1") for each in (one, other) * 3]
+    assert [wait > 0 for wait in waits] == [False] * 5 + [True]
+
+
+async def test_strangers_fill_no_memory(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempts, "_MOST_REMEMBERED", 30)
-    counted = Attempts(clock)
+    counted = AttemptsInMemory(clock)
     for number in range(1000):
-        counted.begin(f"name-{number}", f"198.51.100.{number}")
+        await counted.begin(f"name-{number}", f"198.51.100.{number}")
     assert len(counted._failed.entries) <= 30
 
 
-def test_who_must_wait_pushes_nothing_out_of_memory_and_fills_none(
+async def test_strangers_fill_no_table(
+    store: SqliteStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sign_ins, "_MOST_ROWS", 30)
+    counted = AttemptsInStore(store)
+    for number in range(100):
+        await counted.begin(f"name-{number}", f"198.51.100.{number}")
+    assert await _rows(store) == 30
+    clock.advance(seconds=900)
+    await counted.begin("ada", "192.0.2.1")
+    assert await _rows(store) == 1
+
+
+async def test_who_must_wait_makes_the_store_write_nothing(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = AttemptsInStore(store)
+    for _ in range(5):
+        assert await counted.begin("ada", "192.0.2.1") == 0
+    with monkeypatch.context() as patched:
+        patched.setattr(store._database, "write", None)
+        assert await counted.begin("ada", "192.0.2.1") > 0
+
+
+async def test_who_must_wait_pushes_nothing_out_of_memory_and_fills_none(
     clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attempts, "_MOST_REMEMBERED", 60)
-    counted = Attempts(clock)
+    counted = AttemptsInMemory(clock)
     for _ in range(5):
-        assert counted.begin("ada", "192.0.2.1") == 0
-    waits = [counted.begin(f"{number}-{chr(0x390) * 16_000}", "192.0.2.2") for number in range(500)]
+        assert await counted.begin("ada", "192.0.2.1") == 0
+    waits = [await counted.begin(f"{number}-{chr(0x390) * 16_000}", "192.0.2.2") for number in range(500)]
     assert [wait > 0 for wait in waits] == [False] * 20 + [True] * 480
-    assert counted.begin("ada", "192.0.2.1") > 0
+    assert await counted.begin("ada", "192.0.2.1") > 0
     assert len(repr(counted._failed.entries)) < 60 * 2000
+
+
+async def _rows(store: SqliteStore) -> int:
+    rows = await store._database.fetch("SELECT count(*) FROM sign_in_attempts")
+    return int(rows[0][0])
