@@ -16,7 +16,6 @@ from controlplane.store.blocks import (
     events_after,
     find_event,
     holds_all,
-    last_position,
     purge_events,
     received_at,
     received_before,
@@ -109,10 +108,13 @@ class AuditTables(ChainTables):
     # Events
 
     async def events_after(self, position: int, limit: int) -> list[StoredEvent]:
-        return await self._database.read(lambda connection: events_after(connection, position, limit))
+        settled = await self._database.settled()
+        return await self._database.read(
+            lambda connection: events_after(connection, position, limit, settled)
+        )
 
     async def last_position(self) -> int:
-        return await self._database.read(last_position)
+        return await self._database.newest_position()
 
     async def event(self, org_id: str, event_id: str) -> StoredEvent | None:
         return await self._database.read(lambda connection: find_event(connection, org_id, event_id))

@@ -89,13 +89,14 @@ def _array(events: Iterable[bytes]) -> bytes:
     return b"[" + b",".join(events) + b"]"
 
 
-def events_after(connection: Connection, position: int, limit: int) -> list[StoredEvent]:
-    """In the order of positions; no more than MAX_READ_BYTES and one event, which may have 5 MB itself."""
+def events_after(connection: Connection, position: int, limit: int, settled: int) -> list[StoredEvent]:
+    """In the order of positions, up to the settled one; no more than MAX_READ_BYTES and one event, which may
+    have 5 MB itself."""
     blocks = connection.each(
         "SELECT position, org_id, body FROM blocks WHERE position >="
         " coalesce((SELECT max(position) FROM blocks WHERE position <= ?), 0) AND position <= ?"
         " ORDER BY position",
-        (position, connection.horizon()),
+        (position, settled),
     )
     found: list[StoredEvent] = []
     size = 0
@@ -109,11 +110,6 @@ def events_after(connection: Connection, position: int, limit: int) -> list[Stor
             if len(found) == limit or size >= MAX_READ_BYTES:
                 return found
     return found
-
-
-def last_position(connection: Connection) -> int:
-    """Of the newest event there ever was."""
-    return connection.horizon()
 
 
 def find_event(connection: Connection, org_id: str, event_id: str) -> StoredEvent | None:
@@ -293,7 +289,14 @@ def received_before(connection: Connection, org_id: str, before_ms: int) -> int:
         " ORDER BY received_ms, position LIMIT 1",
         (org_id, before_ms),
     )
-    return last_position(connection) if row is None else int(row[0]) - 1
+    if row is not None:
+        return int(row[0]) - 1
+    last = connection.row(
+        "SELECT position + count - 1 FROM chain WHERE org_id = ? AND kind <> 'purge'"
+        " ORDER BY position DESC LIMIT 1",
+        (org_id,),
+    )
+    return 0 if last is None else int(last[0])
 
 
 def received_at(connection: Connection, position: int) -> int | None:

@@ -42,7 +42,8 @@ def head(connection: Connection, org_id: str) -> Link | None:
 
 
 def links_after(connection: Connection, org_id: str, number: int, limit: int = ALL) -> Iterator[Link]:
-    rows = connection.each(
+    read = connection.each if limit == ALL else connection.rows
+    rows = read(
         f"SELECT {_COLUMNS} FROM chain WHERE org_id = ? AND number > ? ORDER BY number LIMIT ?",  # noqa: S608
         (org_id, number, limit),
     )

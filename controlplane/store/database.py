@@ -53,6 +53,9 @@ class Connection(Protocol):
         """Return rows one by one; a caller that stops early leaves the others unread."""
 
     def run(self, sql: str, parameters: Sequence[Any] = ()) -> None: ...
+    def add(self, sql: str, parameters: Sequence[Any] = ()) -> None:
+        """Insert a row, or raise NotUnique if its key is taken."""
+
     def count(self, sql: str, parameters: Sequence[Any] = ()) -> int:
         """Run the statement and return the number of rows that it changed."""
 
@@ -65,9 +68,6 @@ class Connection(Protocol):
     def positions_used(self, last: int) -> None:
         """Note the last of the positions that events got; those after it may be given again."""
 
-    def horizon(self) -> int:
-        """Return the position up to which no event can come any more that a reader has not seen."""
-
     def steady_ms(self) -> int:
         """Return the time that windows and limits are measured with, in Unix milliseconds."""
 
@@ -79,7 +79,7 @@ Job = Callable[[Connection], T]
 
 
 class Lock(NamedTuple):
-    """Name of what a write job has to itself, or shares with other jobs that only read it."""
+    """Name of something that a write job has to itself, or shares with other jobs that only read it."""
 
     name: str
     mode: Literal["alone", "shared"] = "alone"
@@ -123,6 +123,12 @@ class Database(Protocol):
 
     async def write_even_if_full(self, job: Job[T], locks: Locks) -> T:
         """Write what operators do, and what proxies must receive of it, even if the disk is full."""
+
+    async def settled(self) -> int:
+        """Return a position up to which a reader sees every event that there will ever be."""
+
+    async def newest_position(self) -> int:
+        """Return the position of the newest event that a reader sees, or a later one if it is purged."""
 
     async def close(self) -> None:
         """Wait for the jobs that were given, then close all connections."""

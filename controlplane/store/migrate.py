@@ -1,12 +1,24 @@
-"""Numbered migrations: each in a transaction of its own, applied once, in order."""
+"""Numbered migrations: each in a transaction of its own, applied once, in order.
+
+While servers are replaced one by one, a server of the release before runs on the new schema. So a migration
+only adds: tables, columns with a default, indexes. A release stops using a column or table first, and the
+release after it removes it. A migration that a program of schema 18 can run on says so in its name, which
+the database keeps: `0019_what.from_18.sql`. A program refuses a newer schema unless every migration after
+its own says so.
+"""
 
 from __future__ import annotations
 
+import re
 import sqlite3
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
+from typing import Final
 
 from controlplane.store.interface import StoreError
+
+_RUNS_FROM: Final = re.compile(r"\.from_(\d+)\.sql")
 
 
 class DatabaseTooNew(StoreError):
@@ -31,11 +43,31 @@ def migrate(path: Path) -> None:
 
 
 def _migrations() -> list[tuple[int, str, str]]:
-    folder = files("controlplane.store").joinpath("migrations")
-    found = sorted(
-        (each for each in folder.iterdir() if each.name.endswith(".sql")), key=lambda each: each.name
-    )
+    return read_migrations("migrations")
+
+
+def read_migrations(folder: str) -> list[tuple[int, str, str]]:
+    """Return number, name and script of each migration in a folder of this package."""
+    found = [each for each in files("controlplane.store").joinpath(folder).iterdir() if each.is_file()]
+    found.sort(key=lambda each: each.name)
     return [(int(each.name.partition("_")[0]), each.name, each.read_text("utf-8")) for each in found]
+
+
+def refusal(applied: Mapping[int, str], known: int) -> str | None:
+    """Return the reason if a program of schema `known` can't run on the migrations applied, else None."""
+    newer = {number: name for number, name in applied.items() if number > known}
+    for name in newer.values():
+        least = _RUNS_FROM.search(name)
+        if least is None or int(least[1]) > known:
+            return f"written by a newer release (schema {max(newer)}, this program knows {known})"
+    return None
+
+
+def require_usable(what: str, applied: Mapping[int, str], known: int) -> None:
+    """Raise DatabaseTooNew if a program of schema `known` can't run on the migrations applied."""
+    why = refusal(applied, known)
+    if why is not None:
+        raise DatabaseTooNew(f"{what}: {why}; upgrade the program or restore a backup of this release")
 
 
 def _apply(connection: sqlite3.Connection, number: int, name: str, script: str) -> None:
@@ -47,7 +79,7 @@ def _apply(connection: sqlite3.Connection, number: int, name: str, script: str) 
             " (version INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT"
         )
         if (
-            connection.execute("SELECT 1 FROM schema_version WHERE version >= ?", (number,)).fetchone()
+            connection.execute("SELECT 1 FROM schema_version WHERE version = ?", (number,)).fetchone()
             is None
         ):
             for statement in _statements(script):
@@ -86,10 +118,5 @@ def newest_known() -> int:
 def _refuse_newer(connection: sqlite3.Connection, path: Path) -> None:
     if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'schema_version'").fetchone() is None:
         return
-    known = newest_known()
-    (version,) = connection.execute("SELECT max(version) FROM schema_version").fetchone()
-    if version is not None and version > known:
-        raise DatabaseTooNew(
-            f"{path}: written by a newer release (schema {version}, this program knows {known}); "
-            "upgrade the program or restore a backup of this release"
-        )
+    rows = connection.execute("SELECT version, name FROM schema_version").fetchall()
+    require_usable(str(path), dict(rows), newest_known())

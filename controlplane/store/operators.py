@@ -342,7 +342,7 @@ def _is_reached(connection: Connection, record: NewLogLine, bound: LogBound) -> 
 
 def _insert_unique(connection: Connection, sql: str, parameters: Sequence[Any], taken: str) -> None:
     try:
-        connection.run(sql, parameters)
+        connection.add(sql, parameters)
     except NotUnique:
         raise AlreadyExists(taken) from None
 

@@ -106,7 +106,7 @@ class RegistryTables:
 
     async def add_proxy(self, proxy: Proxy, api_key_digest: bytes, sealed_hmac_secret: bytes) -> None:
         def job(connection: Connection) -> None:
-            connection.run(
+            connection.add(
                 "INSERT INTO proxies (proxy_id, name, api_key_digest, hmac_secret, enabled, created_ms)"
                 " VALUES (?, ?, ?, ?, 1, ?)",
                 (proxy.proxy_id, proxy.name, api_key_digest, sealed_hmac_secret, proxy.created_ms),
@@ -281,7 +281,7 @@ class RegistryTables:
 
     async def add_app(self, app: App) -> None:
         def job(connection: Connection) -> None:
-            connection.run(
+            connection.add(
                 "INSERT INTO apps (app_id, org_id, name, client_id, ruleset_id, enabled, created_ms)"
                 " VALUES (?, ?, ?, ?, ?, 1, ?)",
                 (app.app_id, app.org_id, app.name, app.client_id, app.ruleset_id, app.created_ms),
@@ -493,7 +493,7 @@ class RegistryTables:
 
     async def _insert(self, sql: str, parameters: Sequence[Any], taken: str) -> None:
         def job(connection: Connection) -> None:
-            connection.run(sql, parameters)
+            connection.add(sql, parameters)
 
         await self._unique(job, taken)
 
@@ -599,8 +599,8 @@ def _yaml(connection: Connection, ruleset: Ruleset) -> str:
 def apps_where(connection: Connection, condition: str, parameters: Sequence[Any], now: int) -> list[App]:
     valid: dict[str, list[AppSecret]] = {}
     for app_id, *secret in connection.rows(
-        f"{_VALID} WHERE ({condition}) AND coalesce(expires_ms > {now:d}, TRUE) ORDER BY version DESC",
-        parameters,
+        f"{_VALID} WHERE ({condition}) AND coalesce(expires_ms > ?, TRUE) ORDER BY version DESC",
+        (*parameters, now),
     ):
         valid.setdefault(app_id, []).append(AppSecret(*secret))
     rows = connection.rows(f"{_APP} WHERE {condition} ORDER BY apps.name, apps.org_id", parameters)

@@ -36,8 +36,9 @@ class SqlStore(
         await self._database.fetch("SELECT 1 FROM orgs LIMIT 1")
 
     async def tally(self, most: int) -> Tally:
+        position = await self._database.newest_position()
+
         def job(connection: Connection) -> Tally:
-            (position,) = connection.row("SELECT position FROM last_position")
             (broken,) = connection.row("SELECT count(*) FROM chain_checks WHERE misfit IS NOT NULL")
             return Tally(position, tally_of_proxies(connection, most), broken)
 

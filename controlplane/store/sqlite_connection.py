@@ -43,27 +43,27 @@ class SqliteConnection:
         return self.raw.execute(sql, parameters)
 
     def run(self, sql: str, parameters: Sequence[Any] = ()) -> None:
-        self.count(sql, parameters)
+        self.raw.execute(sql, parameters)
 
-    def count(self, sql: str, parameters: Sequence[Any] = ()) -> int:
+    def add(self, sql: str, parameters: Sequence[Any] = ()) -> None:
         try:
-            return self.raw.execute(sql, parameters).rowcount
+            self.raw.execute(sql, parameters)
         except sqlite3.IntegrityError as error:
             if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_UNIQUE:
                 raise NotUnique(str(error)) from None
             raise
 
+    def count(self, sql: str, parameters: Sequence[Any] = ()) -> int:
+        return self.raw.execute(sql, parameters).rowcount
+
     def many(self, sql: str, parameters: Iterable[Sequence[Any]]) -> None:
         self.raw.executemany(sql, parameters)
 
     def first_position(self, count: int) -> int:
-        return self.horizon() + 1
+        return int(self.row("SELECT position + 1 FROM last_position")[0])
 
     def positions_used(self, last: int) -> None:
         self.run("UPDATE last_position SET position = ?", (last,))
-
-    def horizon(self) -> int:
-        return int(self.row("SELECT position FROM last_position")[0])
 
     @contextmanager
     def damaged_text(self) -> Iterator[None]:

@@ -25,7 +25,7 @@ from typing import Any, Final, TypeVar
 import aiosqlite
 
 from controlplane.clock import Clock
-from controlplane.store.database import Job, Locks, Row
+from controlplane.store.database import ALL, Job, Locks, Row
 from controlplane.store.interface import StoreBusy, StoreError
 from controlplane.store.migrate import migrate, what_to_do
 from controlplane.store.opening import open_in_thread
@@ -124,6 +124,13 @@ class SqliteDatabase:
 
     async def write_even_if_full(self, job: Job[T], locks: Locks) -> T:
         return await self._write(job, even_if_full=True)
+
+    async def settled(self) -> int:
+        return ALL  # the writer gives positions in the order of its commits
+
+    async def newest_position(self) -> int:
+        ((position,),) = await self.fetch("SELECT position FROM last_position")
+        return int(position)
 
     async def _write(self, job: Job[T], *, even_if_full: bool) -> T:
         waiting = _Waiting(job, even_if_full, asyncio.get_running_loop().create_future())

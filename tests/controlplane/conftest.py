@@ -7,15 +7,61 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.store.sql_store import SqlStore
+from controlplane.store.sqlite import SqliteStore
 from tests.controlplane.held_runs import Latch
 from tests.controlplane.operator_commands import Commands, commands_at
 from tests.controlplane.plane import CHEAP, FakeClock, Plane, ProxyClient, started
+from tests.fakes.postgres import NoServer, PostgresServer, postgres_server
 
 
 @pytest.fixture(autouse=True)
 def cheap_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hash in this process costs next to nothing: the real ones took a sixth of these tests' time."""
     monkeypatch.setattr("controlplane.secrets._hasher", lambda: CHEAP)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server with a database `migrated` that has the tables of the store."""
+    try:
+        with postgres_server() as server:
+            from controlplane.store.postgres_database import bring_up_at
+
+            with server.new_database("migrated") as url:
+                bring_up_at(url)
+                yield server
+    except NoServer as why:
+        pytest.skip(f"no PostgreSQL server: {why}")
+
+
+@pytest.fixture
+def postgres_url(
+    postgres: PostgresServer, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """A database with the tables of the store, on which the time of limits is the one of the fake clock."""
+    from controlplane.store.postgres_connection import PostgresConnection
+
+    monkeypatch.setattr(PostgresConnection, "steady_ms", lambda _: clock.steady_ms())
+    yield postgres.url("migrated")
+    postgres.empty("migrated")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def either_store(
+    request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock
+) -> AsyncIterator[SqlStore]:
+    """An empty store: each test that uses it runs on both engines."""
+    opened: SqlStore
+    if request.param == "sqlite":
+        opened = await SqliteStore.open(tmp_path / "store.db", clock)
+    else:
+        url = request.getfixturevalue("postgres_url")
+        from controlplane.store.postgres import PostgresStore
+
+        opened = await PostgresStore.open(url, clock)
+    yield opened
+    await opened.close()
 
 
 @pytest.fixture

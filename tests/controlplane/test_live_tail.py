@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,27 +14,25 @@ from controlplane.ingest import parse_batch
 from controlplane.live_tail import CutOff, Listener, LiveTail, TooManyListeners
 from controlplane.search.document import Document
 from controlplane.store.interface import RateLimits, StoredEvent
-from controlplane.store.sqlite import SqliteStore
-from tests.controlplane.plane import NOON_MS, FakeClock, event
+from controlplane.store.sql_store import SqlStore
+from tests.controlplane.plane import NOON_MS, event
 
 NEVER = 3600.0
 LIMITS = RateLimits(1 << 30, 1 << 30)
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
-    opened = await SqliteStore.open(tmp_path / "store.db", FakeClock())
-    yield opened
-    await opened.close()
+def store(either_store: SqlStore) -> SqlStore:
+    return either_store
 
 
 @pytest.fixture
-def tail(store: SqliteStore) -> LiveTail:
+def tail(store: SqlStore) -> LiveTail:
     """It looks at the store when it is woken, and never by itself."""
     return LiveTail(store, poll_seconds=NEVER)
 
 
-async def keep(store: SqliteStore, first: int, count: int, org: str = "acme", **members: Any) -> None:
+async def keep(store: SqlStore, first: int, count: int, org: str = "acme", **members: Any) -> None:
     events = [event(org, number, **members) for number in range(first, first + count)]
     body = json.dumps({"batchId": f"{org} {first}", "events": events}).encode()
     await store.commit_batch(parse_batch("proxy-1", body, NOON_MS)[0], LIMITS)
@@ -56,7 +52,7 @@ async def take(listener: Listener, count: int) -> list[int]:
     return taken
 
 
-async def test_what_is_stored_from_now_on_comes_when_it_is_stored(store: SqliteStore, tail: LiveTail) -> None:
+async def test_what_is_stored_from_now_on_comes_when_it_is_stored(store: SqlStore, tail: LiveTail) -> None:
     await keep(store, 0, 3)
     async with tail.listener("ada", everything, None) as listener:
         waiting = asyncio.create_task(take(listener, 2))
@@ -67,7 +63,7 @@ async def test_what_is_stored_from_now_on_comes_when_it_is_stored(store: SqliteS
         assert not listener.has_gap
 
 
-async def test_only_what_is_wanted_comes(store: SqliteStore, tail: LiveTail) -> None:
+async def test_only_what_is_wanted_comes(store: SqlStore, tail: LiveTail) -> None:
     async with tail.listener("ada", lambda made: made.org_id == "beta", None) as listener:
         await keep(store, 0, 5, "acme")
         await keep(store, 5, 2, "beta")
@@ -75,7 +71,7 @@ async def test_only_what_is_wanted_comes(store: SqliteStore, tail: LiveTail) -> 
         assert await take(listener, 2) == [5, 6]
 
 
-async def test_who_comes_back_gets_each_event_once(store: SqliteStore, tail: LiveTail) -> None:
+async def test_who_comes_back_gets_each_event_once(store: SqlStore, tail: LiveTail) -> None:
     """Whatever came meanwhile, however often it breaks off, while another goes on listening."""
     got: list[int] = []
     position: int | None = 0
@@ -97,7 +93,7 @@ async def test_who_comes_back_gets_each_event_once(store: SqliteStore, tail: Liv
 
 
 async def test_nothing_is_lost_between_catching_up_and_being_served(
-    store: SqliteStore, tail: LiveTail, monkeypatch: pytest.MonkeyPatch
+    store: SqlStore, tail: LiveTail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tail_module, "_AT_ONCE", 3)
     total = 120
@@ -124,7 +120,7 @@ async def test_nothing_is_lost_between_catching_up_and_being_served(
 
 
 async def test_who_takes_nothing_is_cut_off_and_misses_nothing_when_it_comes_back(
-    store: SqliteStore, tail: LiveTail, monkeypatch: pytest.MonkeyPatch
+    store: SqlStore, tail: LiveTail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tail_module, "MOST_WAITING", 10)
     async with (
@@ -150,7 +146,7 @@ async def test_who_takes_nothing_is_cut_off_and_misses_nothing_when_it_comes_bac
 
 
 async def test_who_was_away_for_too_long_is_told_of_the_gap(
-    store: SqliteStore, tail: LiveTail, monkeypatch: pytest.MonkeyPatch
+    store: SqlStore, tail: LiveTail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tail_module, "MOST_BEHIND", 5)
     await keep(store, 0, 20)
@@ -163,7 +159,7 @@ async def test_who_was_away_for_too_long_is_told_of_the_gap(
         assert listener.position == 20
 
 
-async def test_purged_events_are_stepped_over(store: SqliteStore, tail: LiveTail) -> None:
+async def test_purged_events_are_stepped_over(store: SqlStore, tail: LiveTail) -> None:
     await keep(store, 0, 5)
     async with tail.listener("beside", everything, 0) as beside:
         await take(beside, 5)
@@ -177,7 +173,7 @@ async def test_purged_events_are_stepped_over(store: SqliteStore, tail: LiveTail
 
 
 async def test_what_is_stored_while_one_looks_at_what_was_purged_is_not_passed_over(
-    store: SqliteStore, tail: LiveTail, monkeypatch: pytest.MonkeyPatch
+    store: SqlStore, tail: LiveTail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await keep(store, 0, 5)
     async with tail.listener("beside", everything, 0) as beside:
@@ -231,7 +227,7 @@ async def test_there_is_an_end_to_listeners(tail: LiveTail, monkeypatch: pytest.
 
 
 async def test_a_store_that_can_not_be_read_ends_the_listening_and_is_tried_again(
-    store: SqliteStore, tail: LiveTail, monkeypatch: pytest.MonkeyPatch
+    store: SqlStore, tail: LiveTail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with tail.listener("ada", everything, None) as listener:
         waiting = asyncio.create_task(listener.next())

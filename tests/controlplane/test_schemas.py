@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import sqlite3
-from collections.abc import AsyncIterator
-from contextlib import closing
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,12 +11,13 @@ import pytest
 from controlplane.model.flat_form import encode
 from controlplane.model.metadata import parse
 from controlplane.store import schemas as schema_tables
-from controlplane.store.interface import Conflict, NewSchema, Org, Ruleset
-from controlplane.store.sqlite import SqliteStore
+from controlplane.store.database import NO_LOCKS
+from controlplane.store.interface import Conflict, NewSchema, Org, Ruleset, StoreError
+from controlplane.store.sql_store import SqlStore
 from proxy.policy.resource_model import digest_of
 from proxy.wire.models import SyncAnswer
 from proxy.wire.packed_schema import load, pack
-from tests.controlplane.plane import RULESET, FakeClock, Plane, ProxyClient
+from tests.controlplane.plane import RULESET, Plane, ProxyClient
 from tests.pure.model_schema import SMALL, document
 
 
@@ -35,20 +32,18 @@ ONE, TWO, THREE = schema(), schema("a"), schema("a", "b")
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
-    opened = await SqliteStore.open(tmp_path / "controlplane.db", FakeClock())
+async def store(either_store: SqlStore) -> SqlStore:
     for org in ("acme", "globex"):
-        await opened.add_org(Org(f"org-{org}", org, "base", 1))
-    yield opened
-    await opened.close()
+        await either_store.add_org(Org(f"org-{org}", org, "base", 1))
+    return either_store
 
 
-async def listed(store: SqliteStore, org: str = "acme") -> list[tuple[str, str, bool]]:
+async def listed(store: SqlStore, org: str = "acme") -> list[tuple[str, str, bool]]:
     return [(each.root, each.digest, each.is_current) for each in await store.org_schemas(f"org-{org}")]
 
 
 async def applied(
-    store: SqliteStore, *schemas: NewSchema, text: str = "version: 1\n", name: str = "hr"
+    store: SqlStore, *schemas: NewSchema, text: str = "version: 1\n", name: str = "hr"
 ) -> tuple[int, str]:
     """Return the version, and what is new in it."""
     named = {each.root: each.digest for each in schemas}
@@ -61,7 +56,7 @@ async def applied(
 # The store
 
 
-async def test_one_schema_is_current_for_each_root_path(store: SqliteStore) -> None:
+async def test_one_schema_is_current_for_each_root_path(store: SqlStore) -> None:
     assert await store.add_schema(["org-acme"], ONE) == {"org-acme": None}
     assert await store.add_schema(["org-acme"], TWO) == {"org-acme": ONE.digest}
     assert await store.add_schema(["org-acme"], schema("beta", root="/beta")) == {"org-acme": None}
@@ -76,7 +71,7 @@ async def test_one_schema_is_current_for_each_root_path(store: SqliteStore) -> N
     assert await listed(store, "globex") == []
 
 
-async def test_the_same_schema_again_changes_nothing(store: SqliteStore) -> None:
+async def test_the_same_schema_again_changes_nothing(store: SqlStore) -> None:
     await store.add_schema(["org-acme"], ONE)
     await store.add_schema(["org-acme"], TWO)
     before = await store.org_schemas("org-acme")
@@ -84,7 +79,7 @@ async def test_the_same_schema_again_changes_nothing(store: SqliteStore) -> None
     assert await store.org_schemas("org-acme") == before
 
 
-async def test_organisations_share_the_bytes_of_a_schema_and_not_the_choice(store: SqliteStore) -> None:
+async def test_organisations_share_the_bytes_of_a_schema_and_not_the_choice(store: SqlStore) -> None:
     await store.add_schema(["org-acme", "org-globex"], ONE)
     for each in (TWO, THREE):  # the one before the current one stays
         await store.add_schema(["org-acme"], each)
@@ -93,13 +88,13 @@ async def test_organisations_share_the_bytes_of_a_schema_and_not_the_choice(stor
     assert [digest for _, digest, _ in await listed(store)] == [THREE.digest, TWO.digest]
 
 
-async def test_a_schema_that_nothing_names_is_forgotten(store: SqliteStore) -> None:
+async def test_a_schema_that_nothing_names_is_forgotten(store: SqlStore) -> None:
     for each in (ONE, TWO, THREE):
         await store.add_schema(["org-acme"], each)
     assert await store.packed_schema(ONE.digest) is None
 
 
-async def test_a_schema_that_a_version_names_stays(store: SqliteStore) -> None:
+async def test_a_schema_that_a_version_names_stays(store: SqlStore) -> None:
     await store.add_schema(["org-acme"], ONE)
     assert await applied(store, ONE) == (1, "text")
     for each in (TWO, THREE):
@@ -114,7 +109,7 @@ async def test_a_schema_that_a_version_names_stays(store: SqliteStore) -> None:
     ]
 
 
-async def test_the_same_text_is_a_new_version_if_the_schema_changed(store: SqliteStore) -> None:
+async def test_the_same_text_is_a_new_version_if_the_schema_changed(store: SqlStore) -> None:
     await store.add_schema(["org-acme"], ONE)
     assert await applied(store, ONE) == (1, "text")
     assert await applied(store, ONE) == (1, "nothing")
@@ -124,13 +119,13 @@ async def test_the_same_text_is_a_new_version_if_the_schema_changed(store: Sqlit
     assert await applied(store, TWO, text="version: 1\n# new\n") == (3, "text")
 
 
-async def test_a_text_that_names_no_schema_is_no_new_version(store: SqliteStore) -> None:
+async def test_a_text_that_names_no_schema_is_no_new_version(store: SqlStore) -> None:
     assert await applied(store) == (1, "text")
     await store.add_schema(["org-acme"], ONE)
     assert await applied(store) == (1, "nothing")
 
 
-async def test_a_schema_that_was_replaced_meanwhile_is_a_conflict(store: SqliteStore) -> None:
+async def test_a_schema_that_was_replaced_meanwhile_is_a_conflict(store: SqlStore) -> None:
     await store.add_schema(["org-acme"], ONE)
     await store.add_schema(["org-acme"], TWO)
     with pytest.raises(Conflict, match="replaced meanwhile"):
@@ -138,7 +133,7 @@ async def test_a_schema_that_was_replaced_meanwhile_is_a_conflict(store: SqliteS
     assert await store.rulesets("org-acme") == []
 
 
-async def test_a_rollback_brings_the_schema_of_its_version(store: SqliteStore) -> None:
+async def test_a_rollback_brings_the_schema_of_its_version(store: SqlStore) -> None:
     await store.add_schema(["org-acme"], ONE)
     await applied(store, ONE)
     await store.add_schema(["org-acme"], TWO)
@@ -148,7 +143,7 @@ async def test_a_rollback_brings_the_schema_of_its_version(store: SqliteStore) -
 
 
 async def test_an_organisation_has_no_more_schemas_than_proxies_can_take(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schema_tables, "MOST_ROOTS_OF_ORG", 2)
     for root in ("/a", "/b"):
@@ -163,7 +158,7 @@ async def test_an_organisation_has_no_more_schemas_than_proxies_can_take(
 
 
 async def test_rulesets_in_force_name_no_more_than_a_worker_should_load(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else each ruleset could keep another old schema in every worker."""
     monkeypatch.setattr(schema_tables, "MOST_BYTES_OF_ORG", ONE.bytes + TWO.bytes)
@@ -181,14 +176,12 @@ async def test_rulesets_in_force_name_no_more_than_a_worker_should_load(
     assert (await store.rulesets("org-acme"))[0].version == 2
 
 
-async def test_the_tables_hold_to_each_other(tmp_path: Path, store: SqliteStore) -> None:
+async def test_the_tables_hold_to_each_other(store: SqlStore) -> None:
     """Deleting what a version names is refused by the database itself."""
     await store.add_schema(["org-acme"], ONE)
     await applied(store, ONE)
-    with closing(sqlite3.connect(tmp_path / "controlplane.db")) as database:
-        database.execute("PRAGMA foreign_keys = ON")
-        with pytest.raises(sqlite3.IntegrityError):
-            database.execute("DELETE FROM schemas")
+    with pytest.raises(StoreError):
+        await store._database.write(lambda rows: rows.run("DELETE FROM schemas"), NO_LOCKS)
 
 
 # To the proxies
@@ -261,6 +254,6 @@ async def test_a_schema_of_another_organisation_is_not_sent(plane: Plane, proxy:
     assert ONE.digest not in (await proxy.sync()).body.decode()
 
 
-async def test_writers_at_once_leave_one_current_schema(store: SqliteStore) -> None:
+async def test_writers_at_once_leave_one_current_schema(store: SqlStore) -> None:
     await asyncio.gather(*(store.add_schema(["org-acme"], each) for each in (ONE, TWO, THREE) * 5))
     assert [current for _, _, current in await listed(store)].count(True) == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -11,40 +11,37 @@ import pytest
 
 from controlplane.store.interface import App, Org, Proxy, Ruleset
 from controlplane.store.migrate import _migrations, migrate
-from controlplane.store.sqlite import SqliteStore
+from controlplane.store.sql_store import SqlStore
 from controlplane.store.sqlite_database import SqliteDatabase
-from tests.controlplane.plane import FakeClock
 from tests.controlplane.two_orgs import NAMES, add_two_orgs
 
-Lookup = Callable[[SqliteStore, str], Awaitable[list[object]]]
+Lookup = Callable[[SqlStore, str], Awaitable[list[object]]]
 UNKNOWN = "019a0000-0000-7000-8000-000000000000"
 
 
 @pytest.fixture
-async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
+async def store(either_store: SqlStore) -> SqlStore:
     """Two organisations with a ruleset, an app and a proxy each; rulesets and apps have the same names."""
-    opened = await SqliteStore.open(tmp_path / "store.db", clock)
-    await add_two_orgs(opened)
+    await add_two_orgs(either_store)
     for org in NAMES:
         proxy = Proxy(f"proxy-{org}", f"edge-{org}", True, 1, None, 1, (f"org-{org}",))
-        await opened.add_proxy(proxy, org.encode(), b"sealed")
-    yield opened
-    await opened.close()
+        await either_store.add_proxy(proxy, org.encode(), b"sealed")
+    return either_store
 
 
-async def _orgs(store: SqliteStore, reference: str) -> list[str]:
+async def _orgs(store: SqlStore, reference: str) -> list[str]:
     return [each.org_id for each in await store.find_orgs(reference)]
 
 
-async def _proxies(store: SqliteStore, reference: str) -> list[str]:
+async def _proxies(store: SqlStore, reference: str) -> list[str]:
     return [each.proxy_id for each in await store.find_proxies(reference)]
 
 
-async def _rulesets(store: SqliteStore, reference: str) -> list[str]:
+async def _rulesets(store: SqlStore, reference: str) -> list[str]:
     return [each.ruleset_id for each in await store.find_rulesets(reference, None)]
 
 
-async def _apps(store: SqliteStore, reference: str) -> list[str]:
+async def _apps(store: SqlStore, reference: str) -> list[str]:
     return [each.app_id for each in await store.find_apps(reference, None)]
 
 
@@ -63,7 +60,7 @@ async def _apps(store: SqliteStore, reference: str) -> list[str]:
     ],
 )
 async def test_a_row_is_found_by_each_of_its_keys(
-    store: SqliteStore, find: Lookup, reference: str, found: list[str]
+    store: SqlStore, find: Lookup, reference: str, found: list[str]
 ) -> None:
     assert sorted(map(str, await find(store, reference))) == found
 
@@ -87,12 +84,12 @@ async def test_a_row_is_found_by_each_of_its_keys(
     ],
 )
 async def test_a_key_is_compared_whole_and_with_its_case(
-    store: SqliteStore, find: Lookup, reference: str
+    store: SqlStore, find: Lookup, reference: str
 ) -> None:
     assert await find(store, reference) == []
 
 
-async def test_a_look_up_in_an_organisation_returns_only_rows_of_it(store: SqliteStore) -> None:
+async def test_a_look_up_in_an_organisation_returns_only_rows_of_it(store: SqlStore) -> None:
     for reference in ("hr", "ruleset-acme"):
         found = await store.find_rulesets(reference, "org-acme")
         assert [each.ruleset_id for each in found] == ["ruleset-acme"]
@@ -103,7 +100,7 @@ async def test_a_look_up_in_an_organisation_returns_only_rows_of_it(store: Sqlit
     assert await store.find_apps("client-acme", "org-globex") == []
 
 
-async def test_a_row_whose_name_is_its_id_is_returned_once(store: SqliteStore) -> None:
+async def test_a_row_whose_name_is_its_id_is_returned_once(store: SqlStore) -> None:
     """An earlier release may have stored one."""
     await store.add_org(Org("same", "same", "base", 1))
     await store.add_proxy(Proxy("same", "same", True, 1, None, 1, ()), b"same", b"sealed")
@@ -115,19 +112,19 @@ async def test_a_row_whose_name_is_its_id_is_returned_once(store: SqliteStore) -
     assert await _apps(store, "same") == ["same"]
 
 
-async def test_a_name_that_is_the_id_of_another_row_finds_both(store: SqliteStore) -> None:
+async def test_a_name_that_is_the_id_of_another_row_finds_both(store: SqlStore) -> None:
     await store.add_org(Org("org-other", "org-acme", "base", 1))
     assert sorted(await _orgs(store, "org-acme")) == ["org-acme", "org-other"]
 
 
-async def test_a_found_row_is_the_row_of_the_list(store: SqliteStore) -> None:
+async def test_a_found_row_is_the_row_of_the_list(store: SqlStore) -> None:
     assert await store.find_orgs("acme") == [(await store.orgs())[0]]
     assert await store.find_proxies("edge-acme") == [(await store.proxies(None))[0]]
     assert await store.find_rulesets("hr", None) == await store.rulesets(None)
     assert await store.find_apps("payroll", None) == await store.apps(None)
 
 
-async def test_the_proxies_of_an_organisation_are_those_that_serve_it(store: SqliteStore) -> None:
+async def test_the_proxies_of_an_organisation_are_those_that_serve_it(store: SqlStore) -> None:
     await store.grant("proxy-globex", "org-acme")
     assert [each.name for each in await store.proxies("org-acme")] == ["edge-acme", "edge-globex"]
     assert [each.name for each in await store.proxies("org-globex")] == ["edge-globex"]
@@ -138,7 +135,7 @@ async def test_the_proxies_of_an_organisation_are_those_that_serve_it(store: Sql
 
 
 @contextmanager
-def _statements(store: SqliteStore) -> Iterator[list[str]]:
+def _statements(store: SqlStore) -> Iterator[list[str]]:
     """The statements that the store's connections for reading run within the block."""
     seen: list[str] = []
     database = store._database
@@ -165,8 +162,9 @@ def _statements(store: SqliteStore) -> Iterator[list[str]]:
         lambda store: store.proxies("org-acme"),
     ],
 )
+@pytest.mark.parametrize("either_store", ["sqlite"], indirect=True)
 async def test_a_look_up_reads_no_whole_table(
-    store: SqliteStore, look_up: Callable[[SqliteStore], Awaitable[list[object]]]
+    store: SqlStore, look_up: Callable[[SqlStore], Awaitable[list[object]]]
 ) -> None:
     """SQLite's query plan calls a read of a table from its first row to its last a SCAN."""
     with _statements(store) as seen:
@@ -198,7 +196,7 @@ def test_the_store_of_an_earlier_release_gets_the_indexes(
     assert wanted <= indexes()
 
 
-async def test_a_write_returns_the_row_as_it_is_after_it(store: SqliteStore) -> None:
+async def test_a_write_returns_the_row_as_it_is_after_it(store: SqlStore) -> None:
     await store.apply_ruleset(Ruleset("new", "org-acme", "new", 1, 0, 1), "version: 1\n", None, None)
     assert (await store.set_retention("org-acme", "7y")).retention == "7y"
     assert (await store.set_proxy_enabled("proxy-acme", False)).enabled is False

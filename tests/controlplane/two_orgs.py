@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from controlplane.store.interface import App, Org, Ruleset
-from controlplane.store.sqlite import SqliteStore
+from controlplane.store.sql_store import SqlStore
 
 NAMES = ("acme", "globex")
 
 
-async def add_two_orgs(store: SqliteStore) -> None:
+async def add_two_orgs(store: SqlStore) -> None:
     """Add both organisations to the store, each with a ruleset `hr` and an app `payroll`."""
     for org in NAMES:
         await store.add_org(Org(f"org-{org}", org, "base", 1))

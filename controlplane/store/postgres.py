@@ -1,0 +1,15 @@
+"""The store in a PostgreSQL database."""
+
+from __future__ import annotations
+
+from controlplane.clock import Clock
+from controlplane.store.postgres_database import PostgresDatabase
+from controlplane.store.sql_store import SqlStore
+
+
+class PostgresStore(SqlStore):
+    @classmethod
+    async def open(cls, url: str, clock: Clock) -> PostgresStore:
+        """Connect to the database, and make or upgrade its tables if needed. Raise StoreError if it can't be
+        used."""
+        return cls(await PostgresDatabase.open(url), clock)

@@ -1,0 +1,142 @@
+"""A connection to PostgreSQL, as the jobs of the store see it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, Final, cast
+
+import psycopg
+from psycopg.errors import UniqueViolation
+from psycopg.rows import TupleRow
+from psycopg.types.numeric import Int8BinaryDumper, NumericBinaryLoader
+from psycopg.types.string import BytesBinaryDumper, StrDumper
+
+from controlplane.store.database import Dialect, NotUnique, Row
+
+# Numbers of locks: transactions that took positions share the first, and hold the second while they take.
+POSITIONS_LOCKS: Final = (0x67777000, 0x67777001)
+_PARAMETER: Final = re.compile(r"\?(\d*)")
+_ROWS_AT_ONCE: Final = 64
+_NOW: Final = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
+
+POSTGRES: Final = Dialect(
+    among="= ANY (?)",
+    texts="(SELECT number - 1 AS key, value FROM unnest(CAST(? AS text[]))"
+    " WITH ORDINALITY AS each (value, number)) AS each",
+    elements="json_array_elements_text(CAST({} AS json)) AS each (value)",
+    octets="octet_length({})",
+    listed=list,
+)
+
+
+@lru_cache(maxsize=1024)
+def numbered(sql: str) -> str:
+    """Return the statement with `$1` for `?` and for `?1`. A plain `?` follows the highest number so far."""
+    highest = 0
+
+    def number(found: re.Match[str]) -> str:
+        nonlocal highest
+        this = int(found[1] or highest + 1)
+        highest = max(highest, this)
+        return f"${this}"
+
+    return _PARAMETER.sub(number, sql)
+
+
+class _BoolDumper(Int8BinaryDumper):
+    """A boolean as a number, as in SQLite."""
+
+    def dump(self, obj: object) -> bytes:
+        return bytes(super().dump(int(cast(bool, obj))) or b"")
+
+
+class _WholeNumberLoader(NumericBinaryLoader):
+    """The sum of whole numbers."""
+
+    def load(self, data: Any) -> int:  # type: ignore[override]
+        return int(super().load(data))
+
+
+def prepare(raw: psycopg.Connection[TupleRow]) -> None:
+    """Let values go there and come back as they do with SQLite."""
+    for kind, dumper in (
+        (int, Int8BinaryDumper),
+        (bool, _BoolDumper),
+        (str, StrDumper),
+        (bytes, BytesBinaryDumper),
+    ):
+        raw.adapters.register_dumper(kind, dumper)
+    raw.adapters.register_loader("numeric", _WholeNumberLoader)
+
+
+class PostgresConnection:
+    """One transaction as a job sees it. A write runs in a pipeline: statements of `run` and `many` wait for
+    the next result that a job needs, or for the commit, so that a batch costs few round trips."""
+
+    dialect = POSTGRES
+
+    def __init__(self, raw: psycopg.Connection[TupleRow], pipeline: psycopg.Pipeline | None = None) -> None:
+        self.raw = raw
+        self._pipeline = pipeline
+        self._now: psycopg.RawCursor[TupleRow] | None = None
+        self._cursors = 0
+
+    def lock(self, numbers: Iterable[tuple[int, bool]]) -> None:
+        """Take the locks, in this order; True: shared. Then look at the time."""
+        for number, shared in numbers:
+            self.run(f"SELECT pg_advisory_xact_lock{'_shared' if shared else ''}(?)", (number,))
+        self._now = self._execute(_NOW, ())
+
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        return self._execute(sql, parameters).fetchall()
+
+    def row(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
+        return self._execute(sql, parameters).fetchone()
+
+    def each(self, sql: str, parameters: Sequence[Any] = ()) -> Iterator[Row]:
+        self._cursors += 1
+        with psycopg.RawServerCursor(self.raw, f"each{self._cursors}") as cursor:
+            cursor.itersize = _ROWS_AT_ONCE
+            cursor.execute(numbered(sql).encode(), parameters, binary=True)
+            yield from cursor
+
+    def run(self, sql: str, parameters: Sequence[Any] = ()) -> None:
+        self._execute(sql, parameters)
+
+    def add(self, sql: str, parameters: Sequence[Any] = ()) -> None:
+        try:
+            self.count(sql, parameters)
+        except UniqueViolation as error:
+            raise NotUnique(str(error)) from None
+
+    def count(self, sql: str, parameters: Sequence[Any] = ()) -> int:
+        cursor = self._execute(sql, parameters)
+        if self._pipeline is not None:
+            self._pipeline.sync()
+        return cursor.rowcount
+
+    def many(self, sql: str, parameters: Iterable[Sequence[Any]]) -> None:
+        for each in parameters:
+            self._execute(sql, each)
+
+    def first_position(self, count: int) -> int:
+        return int(self.row("SELECT take_positions(?, ?, ?)", (count, *POSITIONS_LOCKS))[0])
+
+    def positions_used(self, last: int) -> None:
+        """Do nothing, because a sequence gives no position twice."""
+
+    def steady_ms(self) -> int:
+        (now,) = (self._now or self._execute(_NOW, ())).fetchone() or (0,)
+        self._now = None
+        return int(now)
+
+    @contextmanager
+    def damaged_text(self) -> Iterator[None]:
+        """Do nothing, because PostgreSQL stores no text that is not UTF-8."""
+        yield
+
+    def _execute(self, sql: str, parameters: Sequence[Any]) -> psycopg.RawCursor[TupleRow]:
+        return psycopg.RawCursor(self.raw).execute(numbered(sql).encode(), parameters, binary=True)

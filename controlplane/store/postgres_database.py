@@ -1,0 +1,337 @@
+"""The PostgreSQL database of the store: threads with a connection each, and locks in place of one writer.
+
+Each write job is one transaction. It takes its locks first. Each of its statements reads the rows that are
+committed when the statement begins (READ COMMITTED). Another job that could change these rows waits for the
+same lock, so a job that reads before it writes is as exact as with one writer. Jobs of this process that
+need the same lock wait outside of the threads. So one busy organisation leaves threads to the others.
+
+A job runs again only if nothing of it can have been committed. If the connection is lost during the commit,
+the caller gets StoreError. The proxy then sends the batch again, and the batch id decides whether it is
+stored again.
+
+Positions come from a sequence, so a transaction may commit after another one that has a higher position. A
+reader in the order of positions must not pass it. Every transaction that takes positions first takes the
+shared lock of positions and holds it until its end. A reader reads the sequence, and after that the holders
+of the lock. Each transaction with a position up to the value of the sequence is then one of these holders,
+or has ended. If all these holders have ended, a reader that begins sees all events up to that value: the
+position is settled. Other transactions, and other databases of the server, delay no reader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from functools import partial
+from hashlib import sha256
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import TransactionStatus
+from psycopg.rows import TupleRow
+
+from controlplane.store.database import Job, Lock, Locks, Row
+from controlplane.store.interface import StoreBusy, StoreError
+from controlplane.store.postgres_connection import (
+    POSITIONS_LOCKS,
+    POSTGRES,
+    PostgresConnection,
+    prepare,
+)
+from controlplane.store.postgres_migrate import bring_up
+
+T = TypeVar("T")
+
+_WRITERS: Final = 10  # threads, each with a connection
+_READERS: Final = 6
+_MOST_WAITING: Final = 128  # writes, as for the one writer of SQLite
+_ATTEMPTS: Final = 3
+_SETTLE_SECONDS: Final = 0.05  # a transaction that is about to end needs less
+_SETTLE_STEP_SECONDS: Final = 0.002
+_SESSION: Final = {
+    "lock_timeout": "20s",  # shorter than a proxy waits for its response
+    "idle_in_transaction_session_timeout": "60s",  # a host that vanished keeps its locks no longer
+}
+_DEFAULTS: Final = {
+    "client_encoding": "utf8",
+    "target_session_attrs": "read-write",
+    "application_name": "graphward",
+    "connect_timeout": "10",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "4",
+    "tcp_user_timeout": "30000",
+}
+# Errors that end a transaction without a fault of its job: the next attempt may succeed.
+_AGAIN: Final = (errors.SerializationFailure, errors.DeadlockDetected, errors.ReadOnlySqlTransaction)
+_BEGIN_WRITE: Final = b"BEGIN ISOLATION LEVEL READ COMMITTED"
+_BEGIN_READ: Final = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_GIVEN: Final = b"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM positions"
+_HOLDERS: Final = (
+    "SELECT virtualtransaction FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1"
+    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    " AND (CAST(classid AS bigint) << 32) | CAST(objid AS bigint) = $1"
+)
+
+
+def address_of(url: str) -> str:
+    """Return where the database is, without the password that the URL may have."""
+    parts = conninfo_to_dict(url)
+    host, port = parts.get("host") or parts.get("hostaddr") or "", parts.get("port")
+    return f"postgresql://{host}{f':{port}' if port else ''}/{parts.get('dbname') or ''}"
+
+
+def lock_number(name: str) -> int:
+    return int.from_bytes(sha256(name.encode()).digest()[:8], "big", signed=True)
+
+
+def connect(url: str) -> psycopg.Connection[TupleRow]:
+    given = conninfo_to_dict(url)
+    lacking = {name: value for name, value in _DEFAULTS.items() if name not in given}
+    raw = psycopg.connect(make_conninfo(url, **lacking), autocommit=True)
+    prepare(raw)
+    settings = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in _SESSION.items())
+    raw.execute(f"SELECT {settings}".encode())
+    # What is acknowledged must be on disk, whatever the role's own settings say.
+    raw.execute(
+        "SELECT set_config('synchronous_commit', 'on', false)"
+        " WHERE current_setting('synchronous_commit') = 'off'"
+    )
+    return raw
+
+
+def bring_up_at(url: str) -> None:
+    """Make or upgrade the tables of the database. Raise StoreError if that can't be done."""
+    try:
+        with connect(url) as raw:
+            bring_up(raw, address_of(url))
+    except psycopg.Error as error:
+        raise _as_store_error(address_of(url), error) from error
+
+
+class _Threads:
+    """Threads that each keep a connection, and open another one if it was lost."""
+
+    def __init__(self, url: str, count: int, name: str) -> None:
+        self._url = url
+        self._executor = ThreadPoolExecutor(count, thread_name_prefix=name)
+        self._own = threading.local()
+        self._opened: set[psycopg.Connection[TupleRow]] = set()
+
+    async def run(self, work: Callable[[psycopg.Connection[TupleRow]], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._with_connection, work)
+
+    def _with_connection(self, work: Callable[[psycopg.Connection[TupleRow]], T]) -> T:
+        for attempt in range(1, _ATTEMPTS + 1):
+            raw = self._connection()
+            try:
+                return work(raw)
+            except _AGAIN as error:
+                if isinstance(error, errors.ReadOnlySqlTransaction):
+                    raw.close()  # a standby, since another server has taken over
+                if attempt == _ATTEMPTS:
+                    raise
+            except psycopg.OperationalError as error:
+                if not _is_lost(raw, error) or attempt == _ATTEMPTS:
+                    raise
+                raw.close()
+        raise AssertionError
+
+    def _connection(self) -> psycopg.Connection[TupleRow]:
+        raw: psycopg.Connection[TupleRow] | None = getattr(self._own, "raw", None)
+        if raw is not None and not raw.closed:
+            return raw
+        new = self._own.raw = connect(self._url)
+        self._opened = {each for each in self._opened if not each.closed} | {new}
+        return new
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._executor.shutdown)
+        for raw in self._opened:
+            raw.close()
+
+
+class _Uncertain(Exception):
+    """The connection was lost while a transaction was committed."""
+
+
+class PostgresDatabase:
+    dialect = POSTGRES
+
+    def __init__(self, url: str) -> None:
+        self.address = address_of(url)
+        self._writers = _Threads(url, _WRITERS, "store-writer")
+        self._readers = _Threads(url, _READERS, "store-reader")
+        self._waiting = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
+        self._settling = _Settling()
+
+    @classmethod
+    async def open(cls, url: str) -> PostgresDatabase:
+        """Connect, and make or upgrade the tables if needed. Raise StoreError if that can't be done."""
+        await asyncio.to_thread(bring_up_at, url)
+        return cls(url)
+
+    async def close(self) -> None:
+        try:
+            await self._idle.wait()
+        finally:
+            await self._writers.close()
+            await self._readers.close()
+
+    async def fetch(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        def job(raw: psycopg.Connection[TupleRow]) -> list[Row]:
+            return PostgresConnection(raw).rows(sql, parameters)
+
+        with self._naming_the_server():
+            return await self._readers.run(job)
+
+    async def read(self, job: Job[T]) -> T:
+        with self._naming_the_server():
+            return await self._readers.run(partial(_read, job))
+
+    async def write(self, job: Job[T], locks: Locks) -> T:
+        if self._waiting >= _MOST_WAITING:
+            raise StoreBusy("too many writes are waiting for the database")
+        self._waiting += 1
+        self._idle.clear()
+        try:
+            async with self._turn(locks):
+                with self._naming_the_server():
+                    return await self._writers.run(partial(_write, job, locks))
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                self._idle.set()
+
+    async def write_even_if_full(self, job: Job[T], locks: Locks) -> T:
+        return await self.write(job, locks)
+
+    async def settled(self) -> int:
+        with self._naming_the_server():
+            return await self._readers.run(self._settling.position)
+
+    async def newest_position(self) -> int:
+        settled = await self.settled()
+        rows = await self.fetch(
+            "SELECT position + count - 1 FROM blocks WHERE position <= ? ORDER BY position DESC LIMIT 1",
+            (settled,),
+        )
+        return int(rows[0][0]) if rows else settled
+
+    @asynccontextmanager
+    async def _turn(self, locks: Locks) -> AsyncIterator[None]:
+        """Wait for the jobs of this process that came before with one of the locks, without a thread."""
+        async with AsyncExitStack() as held:
+            for lock in locks:
+                if lock.mode == "alone":
+                    await held.enter_async_context(self._turn_of(lock))
+            yield
+
+    @asynccontextmanager
+    async def _turn_of(self, lock: Lock) -> AsyncIterator[None]:
+        turn, users = self._turns.get(lock.name, (asyncio.Lock(), 0))
+        self._turns[lock.name] = turn, users + 1
+        try:
+            async with turn:
+                yield
+        finally:
+            users = self._turns[lock.name][1] - 1
+            if users:
+                self._turns[lock.name] = turn, users
+            else:
+                del self._turns[lock.name]
+
+    @contextmanager
+    def _naming_the_server(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            raise _as_store_error(self.address, error) from error
+        except _Uncertain as error:
+            raise StoreError(
+                f"{self.address}: the connection was lost during a commit, which may have succeeded: {error}"
+            ) from error
+
+
+def _as_store_error(address: str, error: psycopg.Error) -> StoreError:
+    text = (error.diag.message_primary or str(error)).strip().partition("\n")[0]
+    return StoreError(f"{address}: {text or type(error).__name__}")
+
+
+def _read(job: Job[T], raw: psycopg.Connection[TupleRow]) -> T:
+    raw.execute(_BEGIN_READ)
+    try:
+        return job(PostgresConnection(raw))
+    finally:
+        _end(raw)
+
+
+def _write(job: Job[T], locks: Locks, raw: psycopg.Connection[TupleRow]) -> T:
+    commits = False
+    try:
+        with raw.pipeline() as pipeline:
+            raw.execute(_BEGIN_WRITE)
+            connection = PostgresConnection(raw, pipeline)
+            connection.lock((lock_number(lock.name), lock.mode == "shared") for lock in locks)
+            result = job(connection)
+            commits = True
+            raw.execute(b"COMMIT")
+    except psycopg.OperationalError as error:
+        if commits and _is_lost(raw, error):
+            raise _Uncertain(str(error).strip().partition("\n")[0]) from error
+        raise
+    finally:
+        _end(raw)
+    return result
+
+
+def _is_lost(raw: psycopg.Connection[TupleRow], error: psycopg.OperationalError) -> bool:
+    """Return whether the connection ended with the error. The server may say so before it closes it."""
+    return raw.closed or (error.sqlstate or "").startswith("57P")
+
+
+def _end(raw: psycopg.Connection[TupleRow]) -> None:
+    """Leave no transaction open: what was not committed is rolled back."""
+    if not raw.closed and raw.info.transaction_status != TransactionStatus.IDLE:
+        with suppress(psycopg.Error):
+            raw.execute(b"ROLLBACK")
+
+
+class _Settling:
+    """The settled position, and the transactions that the next one depends on."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._position = 0
+        self._given = 0
+        self._holders: frozenset[str] = frozenset()  # the transactions with a position up to `_given`
+
+    def position(self, raw: psycopg.Connection[TupleRow]) -> int:
+        """Return the settled position. Wait a moment for transactions that have positions and end soon."""
+        ends = time.monotonic() + _SETTLE_SECONDS
+        with self._lock:
+            wanted = self._look(raw)
+            while self._position < wanted and time.monotonic() < ends:
+                time.sleep(_SETTLE_STEP_SECONDS)
+                self._look(raw)
+            return self._position
+
+    def _look(self, raw: psycopg.Connection[TupleRow]) -> int:
+        """Return the last position that was given before this call."""
+        ((given,),) = raw.execute(_GIVEN).fetchall()
+        rows = psycopg.RawCursor(raw).execute(_HOLDERS, (POSITIONS_LOCKS[0],)).fetchall()
+        holders = frozenset(holder for (holder,) in rows)
+        if holders.isdisjoint(self._holders):
+            self._position = max(self._position, self._given)
+            self._given, self._holders = int(given), holders
+        if not holders:
+            self._position = max(self._position, int(given))
+        return int(given)

@@ -1,0 +1,43 @@
+"""Numbered migrations of a PostgreSQL database: one process at a time, each in a transaction of its own."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import psycopg
+from psycopg.rows import TupleRow
+
+from controlplane.store.interface import StoreError
+from controlplane.store.migrate import read_migrations, require_usable
+
+MIGRATIONS_LOCK: Final = 0x6772617068776172  # "graphwar"
+_LEAST_VERSION: Final = 140_000
+
+
+def migrations() -> list[tuple[int, str, str]]:
+    return read_migrations("migrations/postgres")
+
+
+def bring_up(raw: psycopg.Connection[TupleRow], address: str) -> None:
+    """Bring the database up to this release, from whichever one wrote it. An empty one gets everything."""
+    if raw.info.server_version < _LEAST_VERSION:
+        raise StoreError(
+            f"{address}: PostgreSQL 14 or later is needed, not {raw.info.server_version // 10_000}"
+        )
+    encoding = raw.info.parameter_status("server_encoding")
+    if encoding != "UTF8":
+        raise StoreError(f"{address}: the database must have the encoding UTF8, and this one has {encoding}")
+    raw.execute("SET lock_timeout = 0")  # another control plane may be at it for long
+    raw.execute("SELECT pg_advisory_lock(%s)", (MIGRATIONS_LOCK,))
+    raw.execute(
+        "CREATE TABLE IF NOT EXISTS schema_version"
+        ' (version bigint PRIMARY KEY, name text COLLATE "C" NOT NULL)'
+    )
+    applied: dict[int, str] = dict(raw.execute("SELECT version, name FROM schema_version").fetchall())
+    known = migrations()
+    require_usable(address, applied, known[-1][0])
+    for number, name, script in known:
+        if number not in applied:
+            with raw.transaction():
+                raw.execute(script.encode())
+                raw.execute("INSERT INTO schema_version (version, name) VALUES (%s, %s)", (number, name))
