@@ -90,12 +90,12 @@ _FENCE: Final = re.compile(r"^ *```.*?^ *```", re.M | re.S)
 
 # The counts of today. If one falls, lower it here: nobody may use the room again.
 LIMITS: Final = {
-    "headless clause": 563,
+    "headless clause": 562,
     "where for if": 196,
     "archaism": 68,
     "negated noun": 102,
-    "personified process": 222,
-    "docstring fragment": 206,
+    "personified process": 221,
+    "docstring fragment": 205,
     "docstring question": 412,
     "docstring of three words": 62,
     "comment fragment": 236,

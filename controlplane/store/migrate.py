@@ -78,10 +78,7 @@ def _apply(connection: sqlite3.Connection, number: int, name: str, script: str) 
             "CREATE TABLE IF NOT EXISTS schema_version"
             " (version INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT"
         )
-        if (
-            connection.execute("SELECT 1 FROM schema_version WHERE version = ?", (number,)).fetchone()
-            is None
-        ):
+        if connection.execute("SELECT 1 FROM schema_version WHERE version = ?", (number,)).fetchone() is None:
             for statement in _statements(script):
                 connection.execute(statement)
             connection.execute("INSERT INTO schema_version VALUES (?, ?)", (number, name))

@@ -162,6 +162,7 @@ class _Uncertain(Exception):
 
 class PostgresDatabase:
     dialect = POSTGRES
+    is_shared = True
 
     def __init__(self, url: str) -> None:
         self.address = address_of(url)
