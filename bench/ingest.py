@@ -66,7 +66,7 @@ def cpu_seconds(pid: int) -> float:
 
 def indexed(config: Path) -> int:
     with sqlite3.connect(config.parent / "store.db.search.sqlite", timeout=30) as index:
-        ((count,),) = index.execute("SELECT coalesce(sum(count), 0) FROM segments").fetchall()
+        ((count,),) = index.execute("SELECT coalesce(sum(count), 0) FROM parts").fetchall()
     index.close()
     return int(count)
 

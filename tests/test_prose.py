@@ -90,15 +90,15 @@ _FENCE: Final = re.compile(r"^ *```.*?^ *```", re.M | re.S)
 
 # The counts of today. If one falls, lower it here: nobody may use the room again.
 LIMITS: Final = {
-    "headless clause": 562,
-    "where for if": 196,
-    "archaism": 68,
+    "headless clause": 555,
+    "where for if": 187,
+    "archaism": 67,
     "negated noun": 102,
     "personified process": 221,
-    "docstring fragment": 205,
-    "docstring question": 412,
-    "docstring of three words": 62,
-    "comment fragment": 236,
+    "docstring fragment": 193,
+    "docstring question": 403,
+    "docstring of three words": 61,
+    "comment fragment": 233,
     "long sentence in docs": 200,
 }
 

@@ -3,46 +3,72 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
 
 from controlplane.search.document import Document, UnsearchableError, read_document
+from controlplane.search.query import fold
+from controlplane.store.chain_table import PURGED, decode_events
 from controlplane.store.interface import StoredEvent
 
-_decode_block: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_PURGED: Final = b"null"
+_MOST_HELD: Final = 64  # blocks: events of several proxies take turns in time
 
 
 class Bodies:
-    """For one search, on a connection that has the store attached: neighbours in time share a block, so the
-    last one is kept."""
+    """For one search, on a connection that has the store attached: neighbours in time share blocks."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
         self._first = 0
-        self._held: list[msgspec.Raw] = []
+        self._events: list[msgspec.Raw] = []
+        self._held: dict[int, list[msgspec.Raw]] = {}  # the one that was used last comes last
 
     def read(self, position: int) -> bytes | None:
-        """None where retention has taken the event from the store, and soon will from the index."""
+        """Return None if retention has taken the event from the store, and soon will from the index."""
         at = position - self._first
-        if not 0 <= at < len(self._held):
+        if not 0 <= at < len(self._events):
             self._hold(position)
             at = position - self._first
-        body = bytes(self._held[at]) if at < len(self._held) else _PURGED
-        return None if body == _PURGED else body
+        body = bytes(self._events[at]) if at < len(self._events) else PURGED
+        return None if body == PURGED else body
 
     def _hold(self, position: int) -> None:
         rows = self._db.execute(
-            "SELECT position, body FROM store.blocks WHERE position <= ? ORDER BY position DESC LIMIT 1",
+            "SELECT position FROM store.blocks WHERE position <= ? ORDER BY position DESC LIMIT 1",
             (position,),
         ).fetchall()
-        self._first, self._held = (rows[0][0], _decode_block(rows[0][1])) if rows else (position, [])
+        self._first = rows[0][0] if rows else position
+        self._events = self._block(self._first)
+
+    def _block(self, first: int) -> list[msgspec.Raw]:
+        events = self._held.pop(first, None)
+        if events is None:
+            sql = "SELECT body FROM store.blocks WHERE position = ?"
+            rows = self._db.execute(sql, (first,)).fetchall()
+            events = decode_events(rows[0][0]) if rows else []
+        if len(self._held) == _MOST_HELD:
+            del self._held[next(iter(self._held))]
+        self._held[first] = events
+        return events
 
     def document(self, org_id: str, position: int, time_ms: int) -> Document:
-        """With no values where there is no event any more, or none that can be searched."""
+        """Return a document without values if the event is gone, or can't be searched."""
         body = self.read(position)
         try:
             return read_document(StoredEvent(position, org_id, body or b""))
         except UnsearchableError:
             return Document(org_id, "", position, time_ms, {}, b"")
+
+    def named(self, org_ids: Iterable[str], ids: Iterable[str]) -> Iterator[Document]:
+        """Yield the events with these ids, which are spelled as given, or in lower or upper case."""
+        spelled = {each for text in ids for each in (text, fold(text), text.upper())}
+        for org_id in org_ids:
+            for event_id in spelled:
+                rows = self._db.execute(
+                    "SELECT block FROM store.event_ids WHERE org_id = ? AND id = ?", (org_id, event_id)
+                ).fetchall()
+                for (first,) in rows:
+                    block = (self.document(org_id, first + at, 0) for at in range(len(self._block(first))))
+                    yield from (each for each in block if each.event_id == event_id)

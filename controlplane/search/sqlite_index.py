@@ -1,4 +1,4 @@
-"""The search index in a SQLite file of its own: segments, their columns, and the events' own texts.
+"""The embedded search index: SQLite's FTS5 and narrow tables in a file of its own; see parts.py.
 
 The file stands beside the store's and not in it: the lock, the page cache and the checkpoints of the two
 don't meet, so that indexing never delays the acknowledgement of a batch; and what is derived can be deleted
@@ -7,26 +7,24 @@ at a time.
 """
 
 import asyncio
-import base64
 import contextlib
 import logging
 import os
 import sqlite3
-import struct
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from controlplane.search.bodies import Bodies
+from controlplane.search import arrivals
+from controlplane.search.entries import Arrived
 from controlplane.search.fair_queue import FairQueue
 from controlplane.search.interface import (
     MAX_LIMIT,
     MAX_PAGE_BYTES,
-    CursorError,
     Event,
     Facets,
     Histogram,
@@ -37,15 +35,10 @@ from controlplane.search.interface import (
     SearchQuery,
 )
 from controlplane.search.known_event import Parsed
-from controlplane.search.segment_counts import count_times, count_values
-from controlplane.search.segment_files import (
-    SCHEMA,
-    purge_events,
-    telling_damage,
-    write_events,
-    write_parsed,
-)
-from controlplane.search.segment_search import Key, newest, span
+from controlplane.search.part_counts import count_times, count_values
+from controlplane.search.part_search import Reader, bounded_query, newest, span
+from controlplane.search.parts import SCHEMA, PartWriter, purge_events, telling_damage
+from controlplane.search.sql import Key, read_cursor, write_cursor
 from controlplane.store.interface import StoreError
 from controlplane.store.migrate import what_to_do
 from controlplane.store.opening import open_in_thread
@@ -55,24 +48,10 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-FORMAT: Final = 10  # of tables and columns; a file of another format is emptied and built again
+FORMAT: Final = 11  # of tables and columns; a file of another format is emptied and built again
 _BUSY_MILLISECONDS: Final = 30_000
 _CACHE_KIBIBYTES: Final = 65_536
 _WAL_BYTES: Final = 64 * 1024 * 1024
-_TABLES_OF_OLD: Final = (
-    "terms",
-    "events",
-    "incarnation",
-    "orgs",
-    "ids",
-    "segments",
-    "columns",
-    "words",
-    "numbers",
-    "texts",
-    "bodies",
-    "reached",
-)
 
 
 class _Connection:
@@ -84,10 +63,12 @@ class _Connection:
         self._path = path
         self._store = store
         self._db: sqlite3.Connection
+        self._reader: Reader
 
     async def open(self) -> None:
         work = partial(_connect, self._path, self._store)
         self._db = await open_in_thread(self._thread, work, sqlite3.Connection.close)
+        self._reader = Reader(self._db)
 
     async def run(self, begin: str, job: Callable[..., T], *given: object) -> T:
         """The job in a transaction of its own; IndexUnavailableError if SQLite fails."""
@@ -98,7 +79,14 @@ class _Connection:
             raise _unavailable(self._path, error) from error
 
     async def read(self, job: Callable[..., T], *given: object) -> T:
-        return await self.run("BEGIN", telling_damage()(job), *given)
+        """The job on what the connection remembers of the index."""
+
+        @telling_damage()
+        def on_current(db: sqlite3.Connection) -> T:
+            self._reader.begin(_incarnation(db))
+            return job(self._reader, *given)
+
+        return await self.run("BEGIN", on_current)
 
     async def close(self) -> None:
         """Close the connection and end its thread, even if the caller is cancelled."""
@@ -120,6 +108,7 @@ class SqliteIndex:
         self._finding = FairQueue()
         self._counting = FairQueue()
         self._incarnation = incarnation
+        self._part_writer = PartWriter()
 
     @classmethod
     async def open(cls, path: Path, store: Path) -> "SqliteIndex":
@@ -160,42 +149,52 @@ class SqliteIndex:
         await self._writer.close()
 
     async def write(self, events: Sequence[Event], after: int = 0) -> None:
-        await self._write(after, write_events, events)
+        await self._write(after, partial(arrivals.of_events, events))
 
     async def write_parsed(self, batches: Sequence[Parsed], after: int = 0) -> None:
-        await self._write(after, write_parsed, batches)
+        await self._write(after, partial(arrivals.of_parsed, batches))
 
-    async def _write(self, after: int, job: Callable[[sqlite3.Connection, T], None], events: T) -> None:
-        """The job on the index that we know; if it's another one by now, we know that for the next time."""
+    async def _write(self, after: int, arrive: Callable[[int], tuple[Mapping[str, Arrived], int]]) -> None:
+        """Write to the index that we know; if it's another one by now, we know that for the next time."""
 
-        def on_known(db: sqlite3.Connection) -> None:
+        def add(db: sqlite3.Connection) -> None:
             _require_known(db, self._incarnation, after)
-            job(db, events)
+            arrived, reached = arrive(_reached(db))
+            for org_id, of_org in arrived.items():
+                self._part_writer.write(db, org_id, of_org)
+            db.execute("UPDATE reached SET position = ?", (reached,))
 
         try:
-            await self._writer.run("BEGIN IMMEDIATE", on_known)
+            await self._change(add)
         except _AnotherIndexError as error:
             self._incarnation = error.incarnation
             raise
 
     async def purge(self, org_id: str, before_ms: int, limit: int, newest: int | None = None) -> int:
-        return await self._writer.run("BEGIN IMMEDIATE", purge_events, org_id, before_ms, limit, newest)
+        return await self._change(telling_damage()(purge_events), org_id, before_ms, limit, newest)
+
+    async def _change(self, job: Callable[..., T], *given: object) -> T:
+        try:
+            return await self._writer.run("BEGIN IMMEDIATE", job, *given)
+        except BaseException:
+            self._part_writer.forget()
+            raise
 
     async def search(self, query: SearchQuery) -> SearchPage:
-        before = None if query.cursor is None else _read_cursor(query.cursor)
+        before = None if query.cursor is None else read_cursor(query.cursor)
         async with self._finding.of(query.org_ids):
-            return await self._reader.read(_page, query, before)
+            return await self._reader.read(_page, bounded_query(query), before)
 
     async def span(self, org_ids: Sequence[str] | None) -> tuple[int, int] | None:
         return await self._reader.read(span, org_ids)
 
     async def facets(self, query: SearchQuery, fields: Sequence[str], *, top: int = 10) -> Facets:
         async with self._counting.of(query.org_ids):
-            return await self._counter.read(count_values, query, fields, top)
+            return await self._counter.read(count_values, bounded_query(query), fields, top)
 
     async def histogram(self, query: SearchQuery, interval_ms: int) -> Histogram:
         async with self._counting.of(query.org_ids):
-            return await self._counter.read(count_times, query, interval_ms)
+            return await self._counter.read(count_times, bounded_query(query), interval_ms)
 
 
 def _in_transaction(
@@ -283,14 +282,22 @@ def _prepare(db: sqlite3.Connection, store: Path) -> str:
     The store is asked while nobody else can write the index: what was indexed before is in the store, too.
     """
     if _format(db) != FORMAT or _reached(db) > _newest_stored(store):
-        for table in _TABLES_OF_OLD:
-            db.execute(f"DROP TABLE IF EXISTS {table}")
+        _drop_all(db)
         for statement in SCHEMA:
             db.execute(statement)
         db.execute("CREATE TABLE incarnation (id TEXT NOT NULL)")
         db.execute("INSERT INTO incarnation VALUES (?)", (str(uuid.uuid4()),))
         db.execute(f"PRAGMA user_version = {FORMAT}")
     return _incarnation(db)
+
+
+def _drop_all(db: sqlite3.Connection) -> None:
+    """Virtual tables first: they take theirs with them."""
+    order = "ORDER BY sql NOT LIKE 'CREATE VIRTUAL%'"
+    names = db.execute(f"SELECT name FROM sqlite_schema WHERE type = 'table' {order}").fetchall()  # noqa: S608
+    for (name,) in names:
+        if not name.startswith("sqlite_"):
+            db.execute(f"DROP TABLE IF EXISTS {name}")
 
 
 class _AnotherIndexError(IndexMovedError):
@@ -330,34 +337,17 @@ def _reached(db: sqlite3.Connection) -> int:
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def _page(db: sqlite3.Connection, query: SearchQuery, before: Key | None) -> SearchPage:
+def _page(reader: Reader, query: SearchQuery, before: Key | None) -> SearchPage:
     limit = max(1, min(query.limit, MAX_LIMIT))
-    bodies = Bodies(db)
-    found, left = newest(db, query, limit + 1, bodies, before)
+    bodies, found, left = newest(reader, query, limit + 1, before)
     texts: list[bytes] = []
     read = size = 0
     while read < min(limit, len(found)) and size < MAX_PAGE_BYTES:
-        text = bodies.read(found[read].position)
+        text = bodies.read(found[read][1])
         read += 1
         if text is not None:
             texts.append(text)
             size += len(text)
     if read < len(found):
-        left = found[read - 1].time_ms, found[read - 1].position
-    return SearchPage(tuple(texts), None if left is None else _cursor(left))
-
-
-def _cursor(before: Key) -> str:
-    packed = struct.pack(">qq", *before)
-    return base64.urlsafe_b64encode(packed).decode().rstrip("=")
-
-
-def _read_cursor(cursor: str) -> tuple[int, int]:
-    """What the next page comes before: the time and position of the page's last event."""
-    try:
-        time_ms, position = struct.unpack(
-            ">qq", base64.b64decode(cursor + "==", altchars=b"-_", validate=True)
-        )
-    except (ValueError, struct.error):
-        raise CursorError("this cursor was not made by this index") from None
-    return int(time_ms), int(position)
+        left = found[read - 1]
+    return SearchPage(tuple(texts), None if left is None else write_cursor(left))

@@ -6,7 +6,9 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from controlplane.search.interface import Event
 from controlplane.search.sqlite_index import SqliteIndex
@@ -28,16 +30,31 @@ def put(store: Path, events: Sequence[Event]) -> None:
             "INSERT OR IGNORE INTO blocks VALUES (?, 1, ?, 'proxy-1', 0, 0, ?)",
             [(event.position, event.org_id, b"[" + event.body + b"]") for event in events],
         )
+        file.executemany(
+            "INSERT OR IGNORE INTO event_ids SELECT ?1, json_extract(?2, '$.id'), ?3 WHERE json_valid(?2)"
+            " AND json_type(?2, '$.id') = 'text'",
+            [(event.org_id, event.body, event.position) for event in events if event.body.isascii()],
+        )
         newest = max((event.position for event in events), default=0)
         file.execute("UPDATE last_position SET position = max(position, ?)", (newest,))
         file.commit()
+
+
+@cache
+def _migrated() -> bytes:
+    """An empty store, as it lies on the disk."""
+    with TemporaryDirectory() as directory:
+        store = Path(directory) / "store.db"
+        migrate(store)
+        return store.read_bytes()
 
 
 @asynccontextmanager
 async def opened(path: Path) -> AsyncIterator[StoredIndex]:
     """The index at `path`, and a store beside it."""
     store = path.with_name("store.db")
-    await asyncio.to_thread(migrate, store)
+    if not store.exists():
+        store.write_bytes(_migrated())
     index = await StoredIndex.open(path, store)
     assert isinstance(index, StoredIndex)
     index.store = store

@@ -20,7 +20,7 @@ import pytest
 
 from controlplane.operations import audit
 from controlplane.operations.event_formats import COLUMNS
-from controlplane.search import segment_files, sqlite_index
+from controlplane.search.parts import PartWriter
 from tests.controlplane.plane import Plane, ProxyClient, event
 from tests.controlplane.processes import ROOT
 from tests.controlplane.test_admin import call, operator
@@ -170,13 +170,13 @@ async def test_a_search_says_that_events_may_be_missing_while_the_index_is_fille
     assert (await trail.ask("all", "events"))["behind"] is False
     monkeypatch.setattr("controlplane.app._MOMENT_SECONDS", 0.05)
     free = threading.Event()
-    written = segment_files.write_parsed
+    written = PartWriter.write
 
     def slow(*given: Any) -> None:
         free.wait(20)
         written(*given)
 
-    monkeypatch.setattr(sqlite_index, "write_parsed", slow)
+    monkeypatch.setattr(PartWriter, "write", slow)
     await trail.keep("acme", minute(trail.orgs["acme"], 9))
     page = await trail.ask("all", "events")
     assert (page["behind"], 9 in numbers(page)) == (True, False)

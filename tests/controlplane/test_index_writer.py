@@ -193,7 +193,7 @@ def written(path: Path) -> list[list[tuple[Any, ...]]]:
     with closing(sqlite3.connect(path)) as file:
         return [
             file.execute(f"SELECT * FROM {table}").fetchall()
-            for table in ("columns", "numbers", "texts", "words", "reached")
+            for table in ("rows_0", "words_0_data", "codes_0", "counts_0", "parts", "reached")
         ]
 
 

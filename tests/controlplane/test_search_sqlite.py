@@ -26,8 +26,9 @@ from controlplane.search.interface import (
     SearchIndex,
     SearchQuery,
 )
-from controlplane.search.query import FIELDS, MAX_VALUES, QueryError, parse_filter, words
-from controlplane.search.segment_search import TimeLimit
+from controlplane.search.part_search import TimeLimit
+from controlplane.search.query import FIELDS, MAX_VALUES, Filter, QueryError, parse_filter, words
+from controlplane.search.sql import Key
 from controlplane.search.sqlite_index import SqliteIndex, _Connection
 from controlplane.store.migrate import migrate
 from proxy.wire.audit_event import rfc3339
@@ -146,29 +147,24 @@ async def test_a_page_of_the_largest_events_of_a_proxy_is_whole(index: SqliteInd
 
 
 @pytest.mark.parametrize("seconds", [1, 2, 3, 7, 50])
-@pytest.mark.parametrize(
-    "text", ["", "users", "-x", "path:*se*s*", "rule:*7", '-rule:*7 "v1 0"', "x users", "status:200"]
-)
-@pytest.mark.parametrize("few", [0, 64])
+@pytest.mark.parametrize("text", ["", "path:*se*s*", '-"v1 0" -users', "users", "-x", "status:200"])
 async def test_pages_that_end_with_their_time_hold_each_event_once(
-    index: SqliteIndex, monkeypatch: pytest.MonkeyPatch, seconds: int, text: str, few: int
+    index: SqliteIndex, monkeypatch: pytest.MonkeyPatch, seconds: int, text: str
 ) -> None:
-    """Segments of two organisations that lie over each other in time, and more rules than a column tells
-    apart; a second passes with each look at the time."""
+    """Parts that lie over each other in time, and two organisations; a second passes with each look at the
+    time."""
 
     class Ticks(TimeLimit):
-        def __init__(self, _: float, may_end: Callable[[], bool]) -> None:
+        def __init__(self, _: float, may_end: Callable[[Key], bool]) -> None:
             super().__init__(seconds, may_end, count().__next__)
 
-    for name, value in {"column.NARROW": 1, "column.WIDE": 2, "matching._FEW": few}.items():
-        monkeypatch.setattr(f"controlplane.search.{name}", value)
+    monkeypatch.setattr("controlplane.search.parts.PART_BITS", 3)
     made = [event(n, orgId=(ORG, OTHER_ORG)[n % 2], ruleId=f"r{n}") for n in range(40)]
     made[3] |= {"path": "/x/users"}
-    for at, begin in enumerate((0, 20, 1, 21, 2)):
-        await index.write(accepted(*made[begin::3][:7], first_position=100 * at + 1))
     written = made[0::3][:7] + made[20::3][:7] + made[1::3][:7] + made[21::3][:7] + made[2::3][:7]
+    await index.write(accepted(*written))
     wanted = parse_filter(text)
-    monkeypatch.setattr("controlplane.search.segment_search.TimeLimit", Ticks)
+    monkeypatch.setattr("controlplane.search.part_search.TimeLimit", Ticks)
     for limit in (3, 1000):
         seen = [page async for page in pages(index, SearchQuery(None, wanted), limit)]
         held = sorted((one["seq"] for one in written if matches(wanted, one)), reverse=True)
@@ -179,13 +175,13 @@ async def test_a_page_ends_with_its_time_and_the_next_one_goes_on(
     index: SqliteIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Ticks(TimeLimit):
-        """A second for each look: at the segment's text, and at four of its events."""
+        """A second for each look: at the part, and at four of its events."""
 
-        def __init__(self, _: float, may_end: Callable[[], bool]) -> None:
+        def __init__(self, _: float, may_end: Callable[[Key], bool]) -> None:
             super().__init__(6, may_end, count().__next__)
 
     await index.write(accepted(*map(event, range(6))))
-    monkeypatch.setattr("controlplane.search.segment_search.TimeLimit", Ticks)
+    monkeypatch.setattr("controlplane.search.part_search.TimeLimit", Ticks)
     seen = [page async for page in pages(index, SearchQuery((ORG,), parse_filter("path:*s*r*")), limit=100)]
     assert [number for page in seen for number in page] == [5, 4, 3, 2, 1, 0]
     assert len(seen) > 1
@@ -412,7 +408,8 @@ async def test_an_index_that_was_opened_twice_still_holds_its_log_against_other_
 ) -> None:
     """POSIX locks are the process's: closing a file anywhere in it gives them all up."""
     path = tmp_path / "search.sqlite"
-    count = f"import sqlite3; print(*sqlite3.connect({str(path)!r}).execute('SELECT count(*) FROM segments'))"
+    sql = "SELECT coalesce(sum(count), 0) FROM parts"
+    count = f"import sqlite3; print(*sqlite3.connect({str(path)!r}).execute({sql!r}))"
 
     async def seen_by_another_process() -> bytes:
         other = await asyncio.create_subprocess_exec(
@@ -470,57 +467,45 @@ async def test_a_file_that_is_no_database_is_an_unavailable_index(tmp_path: Path
         await SqliteIndex.open(path, tmp_path / "store.db")
 
 
-@pytest.mark.parametrize("damage", [b"\xa5" * 999, b"", 1 << 40], ids=["bytes", "nothing", "number"])
-@pytest.mark.parametrize(("table", "column"), [("texts", "text"), ("numbers", "times"), ("columns", "data")])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE words_0_data SET block = x'a5a5a5a5a5a5a5a5'",
+        "UPDATE codes_0 SET value = 'x'",
+        "UPDATE codes_0 SET field = 'x'",
+        "DELETE FROM codes_0",
+        "DELETE FROM incarnation",
+        "DROP TABLE rows_0",
+    ],
+)
 async def test_what_makes_no_sense_any_more_is_damage(
-    index: SqliteIndex, tmp_path: Path, table: str, column: str, damage: bytes | int
+    index: SqliteIndex, tmp_path: Path, damage: str
 ) -> None:
     await index.write(accepted(*map(event, range(5))))
     with closing(sqlite3.connect(tmp_path / "store.db.search.sqlite")) as file:
-        file.execute(f"UPDATE {table} SET {column} = ?", (damage,))
+        file.execute(damage)
         file.commit()
     query = SearchQuery((ORG,), parse_filter("verdict:allow users"), from_ms=START_MS + 1)
     report = []
     for ask in (
         lambda: index.search(query),
-        lambda: index.facets(query, ["path"]),
+        lambda: index.facets(query, ["verdict"]),
         lambda: index.histogram(query, 1000),
-        lambda: index.purge(ORG, START_MS + 2000, 100),
+        lambda: index.write(accepted(event(5), first_position=6), after=5),
     ):
         try:
             await ask()
-        except IndexDamagedError as error:
+        except IndexUnavailableError as error:
             report.append(str(error))
-    assert report or damage == b""
-    assert all("store.db.search.sqlite" in each and "remove this file" in each for each in report)
-
-
-async def test_events_that_come_to_a_damaged_index_are_not_left_out(
-    index: SqliteIndex, tmp_path: Path
-) -> None:
-    """Segments that can't be joined any more are no fault of the events that have come."""
-    path = tmp_path / "store.db.search.sqlite"
-    for number in range(15):
-        await index.write(accepted(event(number), first_position=number + 1))
-    with closing(sqlite3.connect(path)) as file:
-        file.execute("UPDATE numbers SET times = x'00'")
-        file.commit()
-    with pytest.raises(IndexDamagedError):
-        await index.write(accepted(event(15), first_position=16))
-    with closing(sqlite3.connect(path)) as file:
-        file.execute("DELETE FROM incarnation")
-        file.commit()
-    with pytest.raises(IndexDamagedError):
-        await index.write(accepted(event(16), first_position=17))
+    assert report or damage == "DELETE FROM codes_0"
+    assert all("store.db.search.sqlite" in each for each in report)
 
 
 async def test_a_failed_write_leaves_nothing_and_the_next_one_works(
     index: SqliteIndex, tmp_path: Path
 ) -> None:
     with sqlite3.connect(tmp_path / "store.db.search.sqlite") as beside:
-        beside.execute(
-            "CREATE TRIGGER broken BEFORE INSERT ON segments BEGIN SELECT RAISE(ABORT, 'full'); END"
-        )
+        beside.execute("CREATE TRIGGER broken BEFORE INSERT ON parts BEGIN SELECT RAISE(ABORT, 'full'); END")
     with pytest.raises(IndexUnavailableError, match="full"):
         await index.write(accepted(event(1)))
     with beside:
@@ -543,7 +528,10 @@ async def test_purge_takes_the_oldest_of_one_organisation(index: SqliteIndex) ->
     assert await found(index, "", org=OTHER_ORG) == [5, 4, 3, 2, 1, 0]
 
 
-async def test_a_purge_goes_through_what_was_joined(index: SqliteIndex) -> None:
+async def test_a_purge_goes_through_all_parts_and_drops_the_empty_ones(
+    index: SqliteIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controlplane.search.parts.PART_BITS", 2)
     numbers_as_they_came = (7, 0, 6, 1, 5, 2, 4, 3, 9, 8, 10, 14, 15, 11, 12, 13)
     for position, number in enumerate(numbers_as_they_came, 1):
         await index.write(accepted(event(number, path=f"/v1.0/users/u{number}"), first_position=position))
@@ -642,32 +630,34 @@ async def test_histogram(index: SqliteIndex) -> None:
 async def test_counts_say_when_they_are_not_of_everything(
     index: SqliteIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("controlplane.search.segment_counts.FACET_MATCHES", 3)
-    monkeypatch.setattr("controlplane.search.segment_counts.HISTOGRAM_MATCHES", 3)
+    monkeypatch.setattr("controlplane.search.part_counts.MATCHES", 3)
     await index.write(accepted(*(event(n, clientIp=f"10.0.0.{n}") for n in range(6))))
-    facets = await index.facets(SearchQuery((ORG,)), ["verdict"])
-    assert (facets.fields["verdict"], facets.counted, facets.complete) == ((("allow", 3),), 3, False)
-    # What columns tell is counted to the end; what has to be looked at, one by one, is not.
-    histogram = await index.histogram(SearchQuery((ORG,)), 3_600_000)
-    assert (histogram.complete, sum(count for _, count in histogram.buckets)) == (True, 6)
+    facets = await index.facets(SearchQuery((ORG,)), ["ip"])
+    assert (len(facets.fields["ip"]), facets.counted, facets.complete) == (3, 3, False)
     histogram = await index.histogram(SearchQuery((ORG,), parse_filter("users")), 3_600_000)
     assert (histogram.complete, sum(count for _, count in histogram.buckets)) == (False, 3)
+    # Of these fields counts are kept.
+    facets = await index.facets(SearchQuery((ORG,)), ["verdict"])
+    assert (facets.fields["verdict"], facets.counted, facets.complete) == ((("allow", 6),), 6, True)
+    histogram = await index.histogram(SearchQuery((ORG,)), 3_600_000)
+    assert (histogram.complete, sum(count for _, count in histogram.buckets)) == (True, 6)
 
 
-@pytest.mark.parametrize(("looks", "counted"), [(0, 0), (2, 0), (4, 3), (7, 3), (1000, 6)])
+@pytest.mark.parametrize(("looks", "counted"), [(1, 0), (3, 2), (4, 3), (6, 4), (1000, 6)])
 async def test_counts_say_how_far_they_came_in_their_time(
     index: SqliteIndex, monkeypatch: pytest.MonkeyPatch, looks: int, counted: int
 ) -> None:
-    """Two segments, each of a block and three events to look at; the newer one first."""
+    """Two parts, each with three events to look at; the newer one first."""
 
     class Looks(TimeLimit):
-        def __init__(self, seconds: float) -> None:
+        def __init__(self, seconds: float, may_end: Callable[[Key], bool]) -> None:
             times = iter([0.0] * (looks + 1) + [seconds])
-            super().__init__(seconds, clock=lambda: next(times, seconds))
+            super().__init__(seconds, may_end, clock=lambda: next(times, seconds))
 
-    monkeypatch.setattr("controlplane.search.segment_counts.TimeLimit", Looks)
-    await index.write(accepted(*(event(n) for n in range(3))))
-    await index.write(accepted(*(event(n) for n in range(3, 6)), first_position=101))
+    monkeypatch.setattr("controlplane.search.part_search.TimeLimit", Looks)
+    monkeypatch.setattr("controlplane.search.parts.PART_BITS", 2)
+    await index.write(accepted(*map(event, range(3)), first_position=1))
+    await index.write(accepted(*map(event, range(3, 6)), first_position=5))
     query = SearchQuery((ORG,), parse_filter("path:*se*s*"))
     histogram = await index.histogram(query, 3_600_000)
     assert sum(count for _, count in histogram.buckets) == counted
@@ -676,13 +666,9 @@ async def test_counts_say_how_far_they_came_in_their_time(
     assert (facets.counted, facets.complete) == (counted, counted == 6)
 
 
-@pytest.mark.parametrize("rules", [1, 4])
-async def test_the_words_of_an_event_are_cut_once_for_all_terms(index: SqliteIndex, rules: int) -> None:
-    """By its line, and by itself where there are more rules than a column tells apart."""
+async def test_the_words_of_an_event_are_cut_once_for_all_terms(index: SqliteIndex) -> None:
     text = "/".join(["a"] * 500)
-    with patch("controlplane.search.column.WIDE", 1), patch("controlplane.search.column.NARROW", 1):
-        made = [event(n, path=text, ruleId=f"r{n % rules}") for n in range(4)]
-        await index.write(accepted(*made))
+    await index.write(accepted(*(event(n, path=text) for n in range(4))))
     dear = " ".join(f'-"{"a " * 20}b{n}"' for n in range(30))
     with patch("controlplane.search.predicates.words", wraps=words) as cut:
         assert await found(index, f'{dear} "a a"') == [3, 2, 1, 0]
@@ -725,20 +711,12 @@ async def test_who_leaves_while_waiting_gives_the_turn_on() -> None:
     assert done == ["c", "d"]
 
 
-async def test_events_of_one_moment_are_counted_though_they_are_more_than_the_bound(
-    index: SqliteIndex, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("controlplane.search.segment_counts.FACET_MATCHES", 3)
-    await index.write(accepted(*(event(n, time=rfc3339(START_MS)) for n in range(6))))
-    facets = await index.facets(SearchQuery((ORG,)), ["verdict"])
-    assert (facets.fields["verdict"], facets.counted, facets.complete) == ((("allow", 6),), 6, False)
-
-
 async def test_the_newest_are_counted_whatever_they_arrived_with(
     index: SqliteIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two proxies, and two organisations, whose segments lie over each other in time."""
-    monkeypatch.setattr("controlplane.search.segment_counts.FACET_MATCHES", 10)
+    """Four proxies and two organisations, whose events lie over each other in time."""
+    monkeypatch.setattr("controlplane.search.part_counts.MATCHES", 10)
+    monkeypatch.setattr("controlplane.search.parts.PART_BITS", 3)
     for proxy in range(4):
         org = ORG if proxy % 2 else OTHER_ORG
         made = [event(n, proxyId=f"proxy-{proxy}", orgId=org, seq=n) for n in range(proxy, 40, 4)]
@@ -749,7 +727,6 @@ async def test_the_newest_are_counted_whatever_they_arrived_with(
     assert dict(facets.fields["org"]) == {ORG: 5, OTHER_ORG: 5}
 
 
-@pytest.mark.parametrize("few", [0, 128])
 @pytest.mark.parametrize(
     "text",
     [
@@ -762,13 +739,16 @@ async def test_the_newest_are_counted_whatever_they_arrived_with(
         "-x",
         "duration:>50",
         "ip:*1",
+        "verdict:block status:200..250",
+        "-rule:default",
+        "has:reason",
     ],
 )
 async def test_counts_are_those_of_the_events(
-    index: SqliteIndex, monkeypatch: pytest.MonkeyPatch, text: str, few: int
+    index: SqliteIndex, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    """By columns and by documents, with few values and with more than a dictionary takes."""
-    monkeypatch.setattr("controlplane.search.segment_counts._FEW", few)
+    """By the counts that are kept and by rows, over several parts, before and after a purge."""
+    monkeypatch.setattr("controlplane.search.parts.PART_BITS", 9)
     made = [
         event(
             n,
@@ -782,23 +762,36 @@ async def test_counts_are_those_of_the_events(
             ruleIds=["a", "default", "b"][: n % 4],
             traceId=f"{n:032x}" if n % 3 else None,
         )
-        for n in range(3000)
+        for n in range(1200)
     ]
-    for at in range(0, 3000, 1500):
-        await index.write(accepted(*made[at : at + 1500], first_position=at + 1))
-    fields = ["verdict", "status", "ip", "logged", "ruleid", "trace", "path", "query", "duration", "org"]
+    for at in range(0, 1200, 600):
+        await index.write(accepted(*made[at : at + 600], first_position=at + 1))
     wanted = parse_filter(text)
-    facets = await index.facets(SearchQuery((ORG,), wanted), fields, top=5000)
-    held = [one for one in made if matches(wanted, one)]
-    assert (facets.counted, facets.complete) == (len(held), True)
-    for name in fields:
-        values = [one.get(FIELDS[name].event_key) for one in held]
-        flat = [each for value in values for each in (value if isinstance(value, list) else [value])]
-        assert dict(facets.fields[name]) == Counter(str(each) for each in flat if each is not None), name
+    await require_counts(index, wanted, [one for one in made if matches(wanted, one)])
+    assert await index.purge(ORG, START_MS + 700_000, limit=10_000) == 700
+    await require_counts(index, wanted, [one for one in made[700:] if matches(wanted, one)])
+
+
+async def require_counts(index: SqliteIndex, wanted: Filter, held: list[dict[str, Any]]) -> None:
+    kept = ["verdict", "status", "ruleid", "app", "reason", "method", "org"]
+    of_rows = ["ip", "logged", "trace", "path", "query", "duration", "verdict"]
+    for fields in (kept, of_rows):
+        facets = await index.facets(SearchQuery((ORG,), wanted), fields, top=100)
+        assert (facets.counted, facets.complete) == (len(held), True)
+        for name in fields:
+            values = [one.get(FIELDS[name].event_key) for one in held]
+            flat = [each for value in values for each in (value if isinstance(value, list) else [value])]
+            of_text = Counter(str(each).lower() for each in flat if each is not None)
+            found = {value.lower(): number for value, number in facets.fields[name]}
+            assert found.items() <= of_text.items(), name
+            assert len(found) == min(100, len(of_text))
     for interval_ms in (1000, 60_000, 3_600_000):
-        histogram = await index.histogram(SearchQuery((ORG,), wanted), interval_ms)
-        times = (START_MS + one["seq"] * 1000 for one in held)
-        assert dict(histogram.buckets) == Counter(time // interval_ms * interval_ms for time in times)
+        for from_ms, to_ms in ((None, None), (START_MS + 1, START_MS + 1_000_001)):
+            histogram = await index.histogram(SearchQuery((ORG,), wanted, from_ms, to_ms), interval_ms)
+            times = (START_MS + one["seq"] * 1000 for one in held)
+            within = (time for time in times if from_ms is None or from_ms <= time < (to_ms or 0))
+            assert dict(histogram.buckets) == Counter(time // interval_ms * interval_ms for time in within)
+            assert histogram.complete
 
 
 async def test_paths_count_without_regard_to_case_and_keep_a_spelling(index: SqliteIndex) -> None:
@@ -809,15 +802,14 @@ async def test_paths_count_without_regard_to_case_and_keep_a_spelling(index: Sql
 
 
 async def test_paths_are_counted_while_retention_has_come_to_the_store_and_not_to_the_index(
-    index: StoredIndex, monkeypatch: pytest.MonkeyPatch
+    index: StoredIndex,
 ) -> None:
-    monkeypatch.setattr("controlplane.search.segment_counts._FEW", 0)
     await index.write(accepted(event(1, path="/v1.0/Users", query="$Top=1"), event(2, path="/Beta/Me")))
     with closing(sqlite3.connect(index.store)) as store:
         store.execute("UPDATE blocks SET body = CAST('[null]' AS BLOB) WHERE position = 1")
         store.commit()
     facets = await index.facets(SearchQuery((ORG,)), ["path", "query"])
-    assert facets.fields == {"path": (("/Beta/Me", 1), ("/v1.0/users", 1)), "query": (("$top=1", 1),)}
+    assert facets.fields == {"path": (("/Beta/Me", 1),), "query": ()}
 
 
 async def test_the_span_is_that_of_the_organisations_asked_for(index: SqliteIndex) -> None:
@@ -851,17 +843,14 @@ async def test_it_finds_what_the_filter_means(
     filters: list[str],
     data: st.DataObject,
 ) -> None:
-    """Whatever form a column has, and however the events came: at once, or one by one and then joined."""
+    """However the events came: at once or one by one, in one part or in several."""
     events = [event(number) | changes for number, changes in enumerate(made)]
-    narrow, wide = data.draw(st.sampled_from([(256, 2048), (1, 2), (0, 0)]))
-    rare = data.draw(st.sampled_from([1, 100]))
     at_once = data.draw(st.sampled_from([1, 3, 20]))
-    block, wordless = data.draw(st.sampled_from([(2048, 8192), (2048, 0), (2, 0)]))
+    tokens = data.draw(st.sampled_from([1, 32]))
     with (
-        patch.multiple("controlplane.search.column", NARROW=narrow, WIDE=wide, _RARE=rare),
-        patch.multiple("controlplane.search.segment_files", BLOCK=block, WORDLESS=wordless),
-        patch.multiple("controlplane.search.segment_search", BLOCK=block, WORDLESS=wordless),
-        patch.multiple("controlplane.search.matching", _FEW=block // 2, _LITTLE_TEXT=4 * block),
+        patch("controlplane.search.parts.PART_BITS", data.draw(st.sampled_from([2, 20]))),
+        patch("controlplane.search.part_terms._MOST_TOKENS", tokens),
+        patch("controlplane.search.part_search._SHARE", data.draw(st.sampled_from([0, 4, 1000]))),
     ):
         async with opened(tmp_path_factory.mktemp("search") / "search.sqlite") as index:
             arrived = accepted(*data.draw(st.permutations(events)))

@@ -1,0 +1,93 @@
+"""Pure: what arrives at the embedded index, by organisation, with an object of attributes for each event."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from controlplane.clock import milliseconds
+from controlplane.search.document import UnsearchableError, read_document
+from controlplane.search.entries import Arrived
+from controlplane.search.interface import Event
+from controlplane.search.known_event import Parsed, attribute_of
+from controlplane.search.query import FIELDS
+
+log = logging.getLogger(__name__)
+
+_Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]  # what a column can hold
+_TYPES: Final = {
+    "text": str | _Integer | None, "texts": tuple[str, ...] | None, "number": _Integer | float | None,
+}  # fmt: skip
+_FIELDS: Final = tuple(each for each in FIELDS.values() if each.name not in ("id", "time", "org"))
+
+# An event's searchable fields, read in one go and named as those of a KnownEvent; an event that does not fit
+# is read field by field instead.
+_Entry: Final[Any] = msgspec.defstruct(
+    "_Entry",
+    [
+        ("id", Annotated[str, msgspec.Meta(min_length=1)]),
+        ("time", Annotated[datetime, msgspec.Meta(tz=True)]),
+        *((attribute_of(each.event_key), _TYPES[each.kind], None) for each in _FIELDS),
+    ],
+    kw_only=True,
+    rename="camel",
+    gc=False,
+)
+_decode_entries: Final = msgspec.json.Decoder(list[_Entry]).decode
+
+
+def of_events(events: Sequence[Event], reached: int) -> tuple[Mapping[str, Arrived], int]:
+    """Return events beyond the position `reached`, and the position of the last one."""
+    new = [event for event in events if event.position > reached]
+    arrived: defaultdict[str, Arrived] = defaultdict(Arrived)
+    for event, (time_ms, entry) in zip(new, _read_entries(new), strict=True):
+        if entry is not None:
+            of_org = arrived[event.org_id]
+            of_org.positions.append(event.position)
+            of_org.times.append(time_ms)
+            of_org.entries.append(entry)
+    return arrived, max((event.position for event in new), default=reached)
+
+
+def of_parsed(batches: Sequence[Parsed], reached: int) -> tuple[Mapping[str, Arrived], int]:
+    """Return the same of events that follow each other and were read already."""
+    arrived: defaultdict[str, Arrived] = defaultdict(Arrived)
+    for batch in batches:
+        known = max(0, reached + 1 - batch.position)
+        of_org = arrived[batch.org_id]
+        of_org.positions.extend(range(batch.position + known, batch.position + len(batch.events)))
+        of_org.times.extend(batch.times[known:])
+        of_org.entries.extend(batch.events[known:])
+        reached = max(reached, batch.position + len(batch.events) - 1)
+    return arrived, reached
+
+
+def _read_entries(events: Sequence[Event]) -> list[tuple[int, Any]]:
+    """The events' times in milliseconds and their fields; no fields of one that can't be searched."""
+    try:
+        entries = _decode_entries(b"[" + b",".join([event.body for event in events]) + b"]")
+        if len(entries) == len(events):
+            return [(milliseconds(entry.time), entry) for entry in entries]
+    except (ValueError, RecursionError):
+        pass  # at least one event is out of the ordinary
+    return [_read_entry(event) for event in events]
+
+
+def _read_entry(event: Event) -> tuple[int, Any]:
+    """Field by field, so that one that can't be read doesn't keep the others from being found."""
+    try:
+        document = read_document(event)
+    except UnsearchableError as error:
+        log.error("event at position %d is not searchable: %s", event.position, error)
+        return 0, None
+    values = {
+        attribute_of(FIELDS[name].event_key): value
+        for name, value in document.values.items()
+        if name not in ("id", "org", "time")
+    }
+    return document.time_ms, _Entry(id=document.event_id, time=None, **values)

@@ -1,0 +1,203 @@
+"""Pure: events as the embedded index keeps them: a row of numbers and a line of tokens for each.
+
+Most fields have few values. Each value of such a field has a code: a number, which a dictionary leads to.
+Rows hold codes. Other fields are found by tokens. A token that is not a word of the event's text begins with
+a mark that no word has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import repeat
+from operator import attrgetter
+from typing import Any, Final
+from urllib.parse import unquote
+
+from controlplane.search.document import rules_in
+from controlplane.search.known_event import attribute_of
+from controlplane.search.predicates import value_holds
+from controlplane.search.query import FIELDS, TEXT_FIELDS, WORD, Field, FieldTerm, fold
+
+FOLDER: Final = "folder"  # a coded column in addition to those of fields: what the path begins with
+CODED: Final = (
+    "proxy", "app", "client", "ip", "method", "status", "verdict", "rule", "logged", "transform", "ruleid",
+    "upstream", "reason", "ruleset", "redirect", "shadow", "shadowrule", "shadowruleset", "implausible",
+    FOLDER,
+)  # fmt: skip
+# Codes without a token: the deciding rule is one of the rules, a folder's words are those of the path, and
+# few values of the other two are rare.
+TOKENLESS: Final = frozenset({"ruleid", "upstream", "ruleset", FOLDER})
+NUMBERS: Final = ("duration", "upstreamtime", "requestbytes", "responsebytes", "seq")
+# Fields with about as many values as there are events. A row has one bit for each: whether it has a value.
+LONG: Final = ("query", "request", "clientrequest", "parent", "upstreamrequest", "trace", "implied")
+COLUMNS: Final = ("org", "time", "path", "present", *CODED, *NUMBERS)  # behind the key
+
+TOKENIZER: Final = "ascii tokenchars '-_'"  # folds A-Z and takes every character beyond ASCII for a letter
+_MARK: Final = "§"
+_LETTERS: Final = dict(zip(LONG, "qrcputi", strict=True))
+_TOKEN_CHARS: Final = {"upstreamrequest": 12}  # every event has such an id, and they are random
+_MOST_TOKEN_CHARS: Final = 40
+_NO_TOKEN_CHAR: Final = re.compile(r"[^\w\-]")
+_FOLDER: Final = re.compile(r"/?[^/]*/[^/(]*[/(]?")
+_READ: Final = tuple(field for field in FIELDS.values() if field.kind != "time" and field.name != "org")
+
+
+@dataclass(slots=True)
+class Arrived:
+    """Events of one organisation, each as an object with the attributes of a KnownEvent."""
+
+    positions: list[int] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+    entries: list[Any] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """Columns by name, with a value for each event; and the events' tokens, with spaces between them."""
+
+    columns: Mapping[str, Sequence[Any]]
+    lines: Sequence[str]
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        return zip(*(self.columns[name] for name in COLUMNS), strict=True)
+
+
+class Codes:
+    """The dictionary of some events."""
+
+    def __init__(self) -> None:
+        self._by_field: dict[str, dict[Any, int | None]] = {name: {None: None} for name in CODED}
+        self._texts: dict[int | None, str] = {None: ""}
+        self._values: dict[int, Any] = {}
+        self.newest = 0
+
+    def add(self, code: int, name: str, value: Any) -> None:
+        self._by_field[name][value] = code
+        self._values[code] = value
+        self._texts[code] = _text_of_code(code, name, value)
+        self.newest = max(self.newest, code)
+
+    def of(self, name: str, values: Sequence[Any]) -> list[int | None]:
+        """Return the values' codes. Values without one get the next ones."""
+        known = self._by_field[name]
+        for value in dict.fromkeys(values):
+            if value not in known:
+                self.add(self.newest + 1, name, value)
+        return [known[value] for value in values]
+
+    def texts(self, codes: Sequence[int | None]) -> list[str]:
+        """Return the tokens that events with these codes have."""
+        return [self._texts[code] for code in codes]
+
+    def value(self, code: int) -> Any:
+        return self._values[code]
+
+    def matching(self, term: FieldTerm) -> list[int]:
+        """Return the codes of the field's values that the term accepts, its sign aside."""
+        values = self._by_field[term.field.name].items()
+        return [code for value, code in values if code is not None and value_holds(term, value)]
+
+    def folders(self) -> Iterator[tuple[str, int]]:
+        return ((name, code) for name, code in self._by_field[FOLDER].items() if code is not None)
+
+    def after(self, code: int) -> Iterator[tuple[int, str, Any]]:
+        """Yield the code, field and value of all that were added after this code."""
+        for name, known in self._by_field.items():
+            yield from ((each, name, value) for value, each in known.items() if each and each > code)
+
+
+def _text_of_code(code: int, name: str, value: Any) -> str:
+    texts = value if isinstance(value, tuple) else (str(value),)
+    words = " ".join(map(_searchable, texts)) if name in TEXT_FIELDS else ""
+    return words if name in TOKENLESS else f"{code_token(code)} {words}"
+
+
+def entries_of(arrived: Arrived, org: int, codes: Codes) -> Entries:
+    values = {each.name: _values(arrived.entries, each) for each in _READ}
+    values["rule"] = list(map(rules_in, values["rule"], values["ruleid"]))
+    values[FOLDER] = [None if path is None else folder(path) for path in values["path"]]
+    columns: dict[str, Sequence[Any]] = {name: codes.of(name, values[name]) for name in CODED}
+    columns |= {name: values[name] for name in NUMBERS}
+    columns["org"] = [org] * len(arrived.times)
+    columns["time"] = [None if 0 <= ms <= MOST_KEY_MS else ms for ms in arrived.times]
+    columns["path"] = [None if path is None else path_digest(path) for path in values["path"]]
+    columns["present"] = _present(values)
+    # Most requests have the id of their event: the store leads there.
+    values["request"] = [
+        None if asked == own else asked for asked, own in zip(values["request"], values["id"], strict=True)
+    ]
+    tokens = [codes.texts(codes_of) for name, codes_of in columns.items() if name in _WITH_TEXT]
+    tokens += [_long_tokens(name, values[name]) for name in LONG[1:] if any(values[name])]
+    decoded = [map(_decoded, values[name]) for name in ("path", "query")]
+    return Entries(columns, [*map(" ".join, zip(repeat(org_token(org)), *decoded, *tokens, strict=False))])
+
+
+_WITH_TEXT: Final = (frozenset(CODED) - TOKENLESS) | (frozenset(CODED) & frozenset(TEXT_FIELDS))
+
+MOST_KEY_MS: Final = (1 << 43) - 1  # in the year 2248: events of later times are ordered as if of this one
+
+
+def _values(entries: Sequence[Any], of: Field) -> list[Any]:
+    values = list(map(attrgetter(attribute_of(of.event_key)), entries))
+    if of.kind == "texts":
+        return [value or None for value in values]
+    if of.kind == "text" and int in set(map(type, values)):
+        return [str(value) if type(value) is int else value for value in values]
+    return values
+
+
+def _present(values: Mapping[str, Sequence[Any]]) -> list[int]:
+    present = [0] * len(values["id"])
+    for bit, name in enumerate(LONG):
+        if any(value is not None for value in values[name]):
+            present = [
+                bits | (value is not None) << bit for bits, value in zip(present, values[name], strict=True)
+            ]
+    return present
+
+
+def _long_tokens(name: str, values: Sequence[str | None]) -> list[str]:
+    return ["" if value is None else long_token(name, value) for value in values]
+
+
+def _searchable(text: str) -> str:
+    """Return a text whose tokens are the words of the given one."""
+    return text if text.isascii() and text.isprintable() else " ".join(WORD.findall(text))
+
+
+def _decoded(text: str | None) -> str:
+    """Return the path or query as free text finds it."""
+    return "" if text is None else _searchable(unquote(text) if "%" in text else text)
+
+
+def folder(path: str) -> str:
+    """Return the folded path up to its second segment, with the `/` or `(` behind it."""
+    found = _FOLDER.match(path)
+    return fold(found[0] if found else path)
+
+
+def path_digest(path: str) -> int:
+    """Paths are compared, and counted, by 48 bits."""
+    return int.from_bytes(blake2b(fold(path).encode(), digest_size=6).digest(), "big")
+
+
+def org_token(org: int) -> str:
+    return f"{_MARK}o{org}"
+
+
+def code_token(code: int) -> str:
+    return f"{_MARK}{code}"
+
+
+def long_token(name: str, text: str) -> str:
+    """Return the token of a value of a field of LONG, or of the value's beginning."""
+    beginning = text[: token_chars(name)]
+    return f"{_MARK}{_LETTERS[name]}{_NO_TOKEN_CHAR.sub('_', beginning)}"
+
+
+def token_chars(name: str) -> int:
+    """Characters of a value that its token has."""
+    return _TOKEN_CHARS.get(name, _MOST_TOKEN_CHARS)

@@ -1,0 +1,269 @@
+"""The newest matches over all parts of the embedded index: newest part first, as far as the time goes.
+
+FTS5 leads to candidates. Rows say of most terms whether they hold; of the others the event itself is asked.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice, zip_longest
+from typing import Any, Final
+
+from controlplane.search.bodies import Bodies
+from controlplane.search.entries import Codes
+from controlplane.search.interface import SearchQuery
+from controlplane.search.part_terms import (
+    RowDialect,
+    Untold,
+    is_one_word,
+    names_of,
+    request_tokens,
+    tokens_of,
+)
+from controlplane.search.parts import Part, key_of, mask, part_of, read_codes, read_parts, time_column
+from controlplane.search.predicates import all_hold
+from controlplane.search.query import Term
+from controlplane.search.sql import (
+    LEAST_MS,
+    MOST_MS,
+    NOTHING,
+    Condition,
+    Key,
+    all_of,
+    one_of,
+    term_condition,
+)
+
+SECONDS: Final = 2.0  # that one search may look for its matches, while others wait
+_AGAIN_SECONDS: Final = 0.1  # until it is asked once more whether a search may end
+_END: Final[Key] = (1 << 62, 0)
+_MOST_CODES: Final = 500_000  # values of parts' dictionaries that a connection remembers
+_SHARE: Final = 4  # of a part's events: an organisation with a quarter of them is found by reading rows
+
+
+class OutOfTime(Exception):
+    """What is looked for takes longer than it may. Of events before `left` nothing is known."""
+
+    def __init__(self, left: Key) -> None:
+        super().__init__(left)
+        self.left = left
+
+
+class TimeLimit:
+    """Looked at for each part, and for each event that is asked: it may have as much text as thousands."""
+
+    def __init__(
+        self,
+        seconds: float,
+        may_end: Callable[[Key], bool] = lambda left: True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Once the time is over, a search ends as soon as it may."""
+        self._may_end = may_end
+        self._clock = clock
+        self._ends = clock() + seconds
+
+    def look(self, left: Key) -> None:
+        """Raise OutOfTime if the search must end here: the next one goes on with what comes before `left`."""
+        if self._clock() < self._ends:
+            return
+        if self._may_end(left):
+            raise OutOfTime(left)
+        self._ends = self._clock() + _AGAIN_SECONDS
+
+
+class Reader:
+    """What a connection remembers of the index between two searches."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self.db = db
+        self._codes: dict[int, Codes] = {}
+        self._incarnation = ""
+
+    def codes(self, part: int) -> Codes:
+        codes = self._codes.setdefault(part, Codes())
+        read_codes(self.db, part, codes)
+        return codes
+
+    def begin(self, incarnation: str) -> None:
+        """Forget dictionaries of another index, and all of them if they are many."""
+        if (
+            incarnation != self._incarnation
+            or sum(each.newest for each in self._codes.values()) > _MOST_CODES
+        ):
+            self._codes.clear()
+            self._incarnation = incarnation
+
+    def orgs(self, org_ids: Sequence[str] | None) -> dict[int, str]:
+        rows = self.db.execute("SELECT org, org_id FROM orgs").fetchall()
+        return {org: org_id for org, org_id in rows if org_ids is None or org_id in org_ids}
+
+
+class Search:
+    """One question, asked of one part after the other."""
+
+    def __init__(self, reader: Reader, query: SearchQuery, before: Key | None = None) -> None:
+        self._reader = reader
+        self._query = query
+        self._before = before
+        self.orgs = reader.orgs(query.org_ids)
+        self.parts = [part for part in read_parts(reader.db, [*self.orgs]) if self._may_have(part)]
+        self.bodies = Bodies(reader.db)
+        self._named: list[Key] | None = None
+        if ids := [text for term in query.filter.terms for text in names_of(term)]:
+            named = self.bodies.named(self.orgs.values(), ids)
+            self._named = [(document.time_ms, document.position) for document in named]
+
+    def codes(self, part: Part) -> Codes:
+        return self._reader.codes(part.number)
+
+    def matches(
+        self, part: Part, columns: Sequence[str], limit: int, look: Callable[[Key], None]
+    ) -> Iterator[tuple[Any, ...]]:
+        """Yield key and columns of the part's matches, newest first. Call `look` before asking an event."""
+        source, told, asked = self._asked_of(part)
+        if NOTHING in told:
+            return
+        condition = all_of(told)
+        sql = (
+            f"SELECT key, org, {', '.join(['key', *columns])} FROM {source.table} WHERE {condition.sql}"  # noqa: S608
+            f" ORDER BY {source.order} DESC LIMIT {-1 if asked else limit}"
+        )
+        for key, org, *row in self._reader.db.execute(sql, condition.parameters):
+            if not asked or self._holds(asked, part, key, org, look):
+                yield tuple(row)
+
+    def _holds(self, asked: list[Term], part: Part, key: int, org: int, look: Callable[[Key], None]) -> bool:
+        time_ms, position = part.key(key)
+        look((time_ms, position + 1))
+        return all_hold(asked, self.bodies.document(self.orgs[org], position, time_ms))
+
+    def _may_have(self, part: Part) -> bool:
+        first, last = self._bounds(part)
+        return first <= last
+
+    def _bounds(self, part: Part) -> tuple[int, int]:
+        """Return the least and the greatest key that a match may have."""
+        first, last = part.least, part.most
+        if self._query.from_ms is not None:
+            first = max(first, key_of(self._query.from_ms, 0))
+        if self._query.to_ms is not None:
+            last = min(last, key_of(self._query.to_ms - 1, mask()))
+        if self._before is not None:
+            last = min(last, part.last_before(self._before))
+        return first, last
+
+    def _asked_of(self, part: Part) -> tuple[_Source, list[Condition], list[Term]]:
+        """Return where candidates come from, what rows must fulfil, and the terms that they can't tell of."""
+        codes = self._reader.codes(part.number)
+        source, told, is_by_tokens = self._source(part, codes)
+        if self._query.org_ids is not None:
+            told.append(one_of("org", [*self.orgs]))
+        dialect = RowDialect(part.number, codes, self.orgs)
+        told += dialect.times(self._query.from_ms, self._query.to_ms)
+        asked = []
+        for term in self._query.filter.terms:
+            if is_by_tokens and is_one_word(term):
+                continue
+            try:
+                told.append(term_condition(term, dialect))
+            except Untold:
+                asked.append(term)
+        return source, told, asked
+
+    def _source(self, part: Part, codes: Codes) -> tuple[_Source, list[Condition], bool]:
+        """Return where candidates come from, on which condition, and whether tokens lead to them."""
+        rows, words = f"rows_{part.number}", f"words_{part.number}"
+        between = self._bounds(part)
+        if self._named is not None:
+            keys = one_of("key", self._named_keys(part))
+            return _Source(rows, "key"), [keys, Condition("key BETWEEN ? AND ?", between)], False
+        tokens = tokens_of(self._query.filter.terms, codes)
+        is_rare = sum(part.orgs.values()) * _SHARE < part.total
+        expression = tokens.expression([*part.orgs] if is_rare or tokens.excluded else [])
+        if not expression:
+            return _Source(rows, "key"), [Condition("key BETWEEN ? AND ?", between)], False
+        match = Condition(f"{words} MATCH ? AND {words}.rowid BETWEEN ? AND ?", (expression, *between))
+        return _Source(f"{words} CROSS JOIN {rows} ON key = {words}.rowid", f"{words}.rowid"), [match], True
+
+    def _named_keys(self, part: Part) -> list[int]:
+        """Return the keys of events with the ids that are asked for, or whose requests have them."""
+        keys = [key_of(*key) for key in self._named or () if part_of(key[1]) == part.number]
+        sql = f"SELECT rowid FROM words_{part.number} WHERE words_{part.number} MATCH ?"  # noqa: S608 - a number
+        for expression in filter(None, map(request_tokens, self._query.filter.terms)):
+            keys += [key for (key,) in self._reader.db.execute(sql, (expression,))]
+        return keys
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    table: str
+    order: str
+
+
+def bounded_query(query: SearchQuery) -> SearchQuery:
+    """Return the query with times that SQLite takes for numbers."""
+    from_ms = None if query.from_ms is None else min(max(query.from_ms, LEAST_MS), MOST_MS)
+    to_ms = None if query.to_ms is None else min(max(query.to_ms, LEAST_MS), MOST_MS)
+    return replace(query, from_ms=from_ms, to_ms=to_ms)
+
+
+def newest(
+    reader: Reader, query: SearchQuery, limit: int, before: Key | None = None
+) -> tuple[Bodies, list[Key], Key | None]:
+    """Return where matches are read, the newest of those before `before`, and what older ones go on before
+    if the time was over.
+
+    A search takes longer than it may only if it could not tell of any event until then, so that pages come to
+    an end.
+    """
+    search = Search(reader, query, before)
+    rows, left = newest_rows(search, (), limit, before or _END)
+    return search.bodies, [part.key(key) for part, (key,) in rows], left
+
+
+def newest_rows(
+    search: Search, columns: Sequence[str], limit: int, begin: Key = _END
+) -> tuple[list[tuple[Part, tuple[Any, ...]]], Key | None]:
+    """Return the newest matches as key and columns, and what others come before if the time was over."""
+    parts = search.parts
+    begin = min(begin, parts[0].end) if parts else begin
+    time_limit = TimeLimit(SECONDS, lambda left: left < begin)
+    found: list[tuple[Part, tuple[Any, ...]]] = []
+    for part, following in zip_longest(parts, parts[1:]):
+        if len(found) == limit and _order(found[-1]) >= part.end:
+            break
+        after = following.end if following else (-1, 0)
+        new: list[tuple[Part, tuple[Any, ...]]] = []
+        try:
+            time_limit.look(part.end)
+            matches = search.matches(part, columns, limit, partial(_look, time_limit, after))
+            new += ((part, row) for row in islice(matches, limit))
+        except OutOfTime as over:
+            found = [each for each in found + new if _order(each) >= over.left]
+            return sorted(found, key=_order, reverse=True)[:limit], over.left
+        found = sorted(found + new, key=_order, reverse=True)[:limit]
+    return found, None
+
+
+def _look(time_limit: TimeLimit, after: Key, left: Key) -> None:
+    """A part that follows may have events up to `after`."""
+    time_limit.look(max(left, after))
+
+
+def _order(each: tuple[Part, tuple[Any, ...]]) -> Key:
+    part, (key, *_) = each
+    return part.key(key)
+
+
+def span(reader: Reader, org_ids: Sequence[str] | None) -> tuple[int, int] | None:
+    """Return the times of the oldest and of the newest event of these organisations."""
+    spans = []
+    for part in read_parts(reader.db, [*reader.orgs(org_ids)]):
+        sql = f"SELECT {time_column()} FROM rows_{part.number} WHERE key IN (?, ?)"  # noqa: S608 - a number
+        spans += [time_ms for (time_ms,) in reader.db.execute(sql, (part.least, part.most))]
+    return (min(spans), max(spans)) if spans else None

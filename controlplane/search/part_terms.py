@@ -1,0 +1,225 @@
+"""Pure: what the terms of a filter ask of a part: tokens that lead to candidates, and conditions on rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeGuard
+from urllib.parse import unquote
+
+from controlplane.search.entries import (
+    CODED,
+    LONG,
+    MOST_KEY_MS,
+    NUMBERS,
+    TOKENLESS,
+    Codes,
+    code_token,
+    long_token,
+    org_token,
+    path_digest,
+)
+from controlplane.search.parts import time_column
+from controlplane.search.predicates import value_holds
+from controlplane.search.query import (
+    FIELDS,
+    WORD,
+    WORD_CHARS,
+    Between,
+    Exactly,
+    Field,
+    FieldTerm,
+    HasTerm,
+    Like,
+    Match,
+    Term,
+    TextTerm,
+    fold,
+)
+from controlplane.search.sql import EVERYTHING, Condition, bounded, one_of
+
+_MOST_TOKENS: Final = 32  # of one term; FTS5 looks at each of them for each candidate
+_OPEN_ENDS: Final = ("/", "(")  # of a folder that paths go on behind
+
+
+class Untold(Exception):
+    """Rows can't say whether the term holds: the events have to be asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Expressions of FTS5, all of which an event must match, and others that it must not."""
+
+    required: tuple[str, ...]
+    excluded: tuple[str, ...]
+
+    def expression(self, orgs: Sequence[int]) -> str:
+        """Return the whole expression, for events of these organisations; "" if nothing is required."""
+        required = [*self.required]
+        if 0 < len(orgs) <= _MOST_TOKENS:
+            required.append(_any(map(_quoted, map(org_token, orgs))))
+        if not required:
+            return ""
+        text = " AND ".join(f"({each})" for each in required)
+        return f"({text}) NOT {_any(self.excluded)}" if self.excluded else text
+
+
+def tokens_of(terms: Iterable[Term], codes: Codes) -> Tokens:
+    required, excluded = [], []
+    for term in terms:
+        if not term.negated:
+            required += _required(term, codes)
+        elif is_one_word(term):
+            excluded.append(_words(term))
+    return Tokens(tuple(required), tuple(excluded))
+
+
+def is_one_word(term: Term) -> TypeGuard[TextTerm]:
+    """Return True if a token says for certain whether the term holds."""
+    return isinstance(term, TextTerm) and len(term.words) == 1
+
+
+def names_of(term: Term) -> tuple[str, ...]:
+    """Return the ids that a term asks for: the store knows where their events are."""
+    if isinstance(term, HasTerm | TextTerm) or term.negated or term.field.name not in ("id", "request"):
+        return ()
+    texts = tuple(match.text for match in term.matches if isinstance(match, Exactly))
+    return texts if len(texts) == len(term.matches) else ()
+
+
+def request_tokens(term: Term) -> str:
+    """Return the expression for requests with these ids that don't have them from their event."""
+    if not isinstance(term, FieldTerm) or term.field.name != "request":
+        return ""
+    return _any(_quoted(long_token("request", fold(text))) for text in names_of(term))
+
+
+def _required(term: Term, codes: Codes) -> list[str]:
+    if isinstance(term, TextTerm):
+        return [_words(term)]
+    if isinstance(term, HasTerm):
+        return []
+    name = "rule" if term.field.name == "ruleid" else term.field.name
+    if name in CODED and name not in TOKENLESS:
+        found = codes.matching(FieldTerm(FIELDS[name], term.matches))
+        return [_any(_quoted(code_token(code)) for code in found)] if 0 < len(found) <= _MOST_TOKENS else []
+    if name in ("path", "query"):
+        several = [_in_value(match) for match in term.matches]
+        several_known = all(several)
+    elif name in LONG and name != "request":
+        several = [_of_long(name, match) for match in term.matches]
+        several_known = all(several)
+    else:
+        return []
+    return [_any(several)] if several_known and len(several) <= _MOST_TOKENS else []
+
+
+def _any(expressions: Iterable[str]) -> str:
+    return f"({' OR '.join(f'({each})' for each in expressions)})"
+
+
+def _quoted(token: str, *, prefix: bool = False) -> str:
+    """Of a long word the index may have more than filters know."""
+    is_prefix = prefix or len(token) >= WORD_CHARS
+    return f'"{token[:WORD_CHARS]}"{"*" if is_prefix else ""}'
+
+
+def _words(term: TextTerm) -> str:
+    last = len(term.words) - 1
+    quoted = [_quoted(word, prefix=term.prefix and at == last) for at, word in enumerate(term.words)]
+    return " AND ".join(quoted)
+
+
+def _in_value(match: Match) -> str:
+    """Return the words that a path or query must have to be accepted; "" if that can't be said."""
+    if isinstance(match, Between):
+        return ""
+    pieces = match.pieces if isinstance(match, Like) else (unquote(match.text),)
+    quoted = []
+    for at, piece in enumerate(pieces):
+        if isinstance(match, Like) and "%" in piece:
+            continue
+        for word in WORD.finditer(piece):
+            begins = word.start() > 0 or at == 0
+            ends = word.end() < len(piece) or at == len(pieces) - 1
+            if begins and word[0].strip("-_"):
+                quoted.append(_quoted(word[0], prefix=not ends))
+    return " AND ".join(quoted)
+
+
+def _of_long(name: str, match: Match) -> str:
+    if isinstance(match, Exactly):
+        return _quoted(long_token(name, fold(match.text)))
+    if isinstance(match, Like) and match.pieces[0]:
+        return _quoted(long_token(name, fold(match.pieces[0])), prefix=True)
+    return ""
+
+
+class RowDialect:
+    """Conditions on the rows of one part."""
+
+    position = "key"
+    org = "org"
+
+    def __init__(self, part: int, codes: Codes, orgs: Mapping[int, str]) -> None:
+        self._words = f"words_{part}"
+        self._codes = codes
+        self._orgs = orgs
+
+    @property
+    def time(self) -> str:
+        return time_column()
+
+    def exactly(self, field: Field, texts: Sequence[str]) -> Condition:
+        if field.name == "path":
+            return one_of("path", [path_digest(text) for text in texts])
+        return self._among(field, tuple(map(Exactly, texts)))
+
+    def like(self, field: Field, pieces: Sequence[str]) -> Condition:
+        if field.name == "path" and len(pieces) == 2 and not pieces[1]:
+            return self._path_beginning(pieces[0])
+        return self._among(field, (Like(tuple(pieces)),))
+
+    def between(self, field: Field, match: Between) -> Condition:
+        if field.kind == "time":
+            return bounded(self.time, match)
+        return bounded(field.name, match) if field.name in NUMBERS else self._among(field, (match,))
+
+    def has(self, field: Field) -> Condition:
+        if field.name in LONG:
+            return Condition(f"present & {1 << LONG.index(field.name)}")
+        if field.name in ("id", "org", "time"):
+            return EVERYTHING
+        return Condition(f"{field.name} IS NOT NULL")
+
+    def words(self, words: Sequence[str], *, prefix: bool) -> Condition:
+        if len(words) > 1:
+            raise Untold
+        match = _quoted(words[0], prefix=prefix)
+        return Condition(f"key IN (SELECT rowid FROM {self._words} WHERE {self._words} MATCH ?)", (match,))  # noqa: S608
+
+    def times(self, from_ms: int | None, to_ms: int | None) -> list[Condition]:
+        """Return what keys can't say of the time: those of times before 1970 and after 2248 are cut."""
+        conditions = []
+        if from_ms is not None and not 0 < from_ms <= MOST_KEY_MS:
+            conditions.append(Condition(f"{self.time} >= ?", (from_ms,)))
+        if to_ms is not None and not 0 < to_ms <= MOST_KEY_MS:
+            conditions.append(Condition(f"{self.time} < ?", (to_ms,)))
+        return conditions
+
+    def _among(self, field: Field, matches: tuple[Match, ...]) -> Condition:
+        term = FieldTerm(field, matches)
+        if field.name == "org":
+            return one_of("org", [org for org, org_id in self._orgs.items() if value_holds(term, org_id)])
+        if field.name not in CODED:
+            raise Untold
+        return one_of(field.name, self._codes.matching(term))
+
+    def _path_beginning(self, text: str) -> Condition:
+        within = []
+        for name, code in self._codes.folders():
+            if name.startswith(text):
+                within.append(code)
+            elif text.startswith(name) and name.endswith(_OPEN_ENDS):
+                raise Untold
+        return one_of("folder", within)
