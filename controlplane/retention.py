@@ -16,8 +16,6 @@ _INDEXED_AT_ONCE: Final = (
     20_000  # an index rewrites what stays of a segment, and no acknowledgement waits for it
 )
 _PAUSE_SECONDS: Final = 0.02
-# Batch ids outlive every event that came under them, so that a late replay is still known for one.
-_BATCH_IDS_MS: Final = max(RETENTION_MS.values())
 # Who changed a rule is asked for as long as there are events that the rule evaluated.
 _RECORD_MS: Final = max(RETENTION_MS.values())
 
@@ -91,7 +89,7 @@ class Retention:
             await _in_steps(
                 partial(self._index.purge, org.org_id, before_ms, newest=newest), _INDEXED_AT_ONCE
             )
-        await _in_steps(partial(self._store.purge_batches, self._clock.steady_ms() - _BATCH_IDS_MS))
+        await _in_steps(partial(self._store.purge_batches, min(now_ms, self._clock.steady_ms())))
         await _in_steps(partial(self._store.purge_record, now_ms - _RECORD_MS))
         return purged
 

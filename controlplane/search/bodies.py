@@ -10,7 +10,8 @@ import msgspec
 
 from controlplane.search.document import Document, UnsearchableError, read_document
 from controlplane.search.query import fold
-from controlplane.store.chain_table import PURGED, decode_events
+from controlplane.store.block_body import events_of
+from controlplane.store.chain_table import PURGED
 from controlplane.store.interface import StoredEvent
 
 _MOST_HELD: Final = 64  # blocks: events of several proxies take turns in time
@@ -47,7 +48,7 @@ class Bodies:
         if events is None:
             sql = "SELECT body FROM store.blocks WHERE position = ?"
             rows = self._db.execute(sql, (first,)).fetchall()
-            events = decode_events(rows[0][0]) if rows else []
+            events = events_of(rows[0][0]) if rows else []
         if len(self._held) == _MOST_HELD:
             del self._held[next(iter(self._held))]
         self._held[first] = events

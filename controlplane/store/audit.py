@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from controlplane.clock import Clock
 from controlplane.rate_limits import WINDOW_MS, retry_after_seconds
+from controlplane.store.batch_ids import WITHOUT_TIME_MS, forget_ms, is_too_old
 from controlplane.store.blocks import (
     add_blocks,
     blocks_between,
@@ -58,6 +59,7 @@ from controlplane.store.sequences import fold, ranges, size
 
 _OF_HEARTBEATS: Final = "received_ms, body, skew_ms"
 _OF_METRICS: Final = "received_ms, body"
+_FORGET: Final = "DELETE FROM batches WHERE (proxy_id, batch) IN (SELECT proxy_id, batch FROM batches WHERE"
 _HISTORY: Final = 200  # heartbeats and metrics windows that are kept of each proxy
 # A proxy that leaves out every other number could make a range of each event: past this, only their count is
 # kept.
@@ -80,7 +82,7 @@ class AuditTables(ChainTables):
 
         def job(connection: Connection) -> Outcome:
             now = connection.steady_ms()
-            outcome = _replayed(connection, batch, digest, now)
+            outcome = _replayed(connection, batch, digest, now) or _aged(batch, self._clock.wall_ms())
             if isinstance(outcome, Duplicate) and outcome.content_differs:
                 _note_reuse(connection, batch, self._clock.wall_ms())
             outcome = outcome or _limited(connection, batch, limits, now)
@@ -98,12 +100,15 @@ class AuditTables(ChainTables):
 
         return await self._database.write(job, of_org(batch.org_id) + of_proxy(batch.proxy_id))
 
-    async def purge_batches(self, before_ms: int, limit: int) -> int:
-        return await self._execute(
-            "DELETE FROM batches WHERE (proxy_id, batch) IN"
-            " (SELECT proxy_id, batch FROM batches WHERE accepted_ms < ? LIMIT ?)",
-            (before_ms, limit),
-        )
+    async def purge_batches(self, now_ms: int, limit: int) -> int:
+        def job(connection: Connection) -> int:
+            forgotten = connection.count(f"{_FORGET} forget_ms < ? LIMIT ?)", (now_ms, limit))
+            return forgotten + connection.count(
+                f"{_FORGET} forget_ms IS NULL AND accepted_ms < ? LIMIT ?)",
+                (now_ms - WITHOUT_TIME_MS, limit - forgotten),
+            )
+
+        return await self._database.write(job, NO_LOCKS)
 
     # Events
 
@@ -296,6 +301,14 @@ def _replayed(connection: Connection, batch: NewBatch, digest: bytes, now: int) 
     return Duplicate(accepted, content_differs=not is_same)
 
 
+def _aged(batch: NewBatch, wall_ms: int) -> Outcome | None:
+    """Refuse a batch whose id is too old to be kept. Its proxy sends the events under a new id.
+
+    The proxy that signs the request agrees with this clock, so an id that it makes now is never too old.
+    """
+    return Expired() if is_too_old(batch.batch_id, wall_ms) else None
+
+
 def _reused(connection: Connection, proxy_id: str, org_id: str) -> tuple[int, int | None]:
     row = connection.row(
         "SELECT count, latest_ms FROM reused_batch_ids WHERE proxy_id = ? AND org_id = ?",
@@ -329,8 +342,9 @@ def _limited(connection: Connection, batch: NewBatch, limits: RateLimits, now: i
 def _store(connection: Connection, batch: NewBatch, digest: bytes, now: int, chain: Chain) -> tuple[int, int]:
     accepted, position = add_blocks(connection, batch, digest, chain)
     connection.run(
-        "INSERT INTO batches (proxy_id, batch, accepted_ms, accepted, content) VALUES (?, ?, ?, ?, ?)",
-        (batch.proxy_id, digest, now, accepted, batch.content),
+        "INSERT INTO batches (proxy_id, batch, accepted_ms, accepted, content, forget_ms)"
+        " VALUES (?, ?, ?, ?, ?, ?)",
+        (batch.proxy_id, digest, now, accepted, batch.content, forget_ms(batch.batch_id, now)),
     )
     connection.run(
         "DELETE FROM rate_log WHERE proxy_id = ? AND accepted_ms <= ?", (batch.proxy_id, now - WINDOW_MS)

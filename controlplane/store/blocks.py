@@ -1,4 +1,4 @@
-"""Events as they lie in the store: in blocks, one JSON array of a batch's events as they came, or of some.
+"""Events as they lie in the store: in blocks, one array of a batch's events as they came, or of some.
 
 An event's position is that of its block and its place in the array. A purged event leaves a null there, so
 that the others keep their positions, until the whole block can go.
@@ -6,7 +6,7 @@ that the others keep their positions, until the whole block can go.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
@@ -14,7 +14,8 @@ import msgspec
 import orjson
 
 from controlplane.clock import LATEST_MS, milliseconds
-from controlplane.store.chain_table import PURGED, Chain, decode_events
+from controlplane.store.block_body import events_of, packed, unpacked
+from controlplane.store.chain_table import PURGED, Chain
 from controlplane.store.database import Connection
 from controlplane.store.interface import MOST_AHEAD_MS, BlockPlace, BlockSlice, NewBatch, StoredEvent
 
@@ -30,6 +31,11 @@ class _Kept(msgspec.Struct):
 
 
 _decode_kept: Final = msgspec.json.Decoder(list[_Kept | None]).decode
+
+
+def _kept(body: bytes) -> list[_Kept | None]:
+    """Return id and time of each event of a block; None in the place of one that was purged."""
+    return _decode_kept(unpacked(body))
 
 
 def add_blocks(connection: Connection, batch: NewBatch, digest: bytes, chain: Chain) -> tuple[int, int]:
@@ -52,7 +58,7 @@ def add_blocks(connection: Connection, batch: NewBatch, digest: bytes, chain: Ch
         "INSERT INTO blocks (position, count, org_id, proxy_id, least_ms, most_ms, body)"
         " VALUES (?, ?, ?, ?, ?, ?, ?)",
         [
-            (at, len(of_block), batch.org_id, batch.proxy_id, min(ms), max(ms), _array(of_block))
+            (at, len(of_block), batch.org_id, batch.proxy_id, min(ms), max(ms), packed(of_block))
             for (at, of_block), ms in zip(
                 blocks.items(), (times[first : first + EVENTS] for first in starts), strict=True
             )
@@ -85,10 +91,6 @@ def _new_ones(connection: Connection, batch: NewBatch, position: int) -> list[in
     return kept
 
 
-def _array(events: Iterable[bytes]) -> bytes:
-    return b"[" + b",".join(events) + b"]"
-
-
 def events_after(connection: Connection, position: int, limit: int, settled: int) -> list[StoredEvent]:
     """In the order of positions, up to the settled one; no more than MAX_READ_BYTES and one event, which may
     have 5 MB itself."""
@@ -101,7 +103,7 @@ def events_after(connection: Connection, position: int, limit: int, settled: int
     found: list[StoredEvent] = []
     size = 0
     for first, org_id, body in blocks:
-        for at, event in enumerate(decode_events(body), first):
+        for at, event in enumerate(events_of(body), first):
             text = bytes(event)
             if at <= position or text == PURGED:
                 continue
@@ -121,7 +123,7 @@ def find_event(connection: Connection, org_id: str, event_id: str) -> StoredEven
     if row is None:
         return None
     first, body = row
-    for at, (raw, kept) in enumerate(zip(decode_events(body), _decode_kept(body), strict=True), first):
+    for at, (raw, kept) in enumerate(zip(events_of(body), _kept(body), strict=True), first):
         if kept is not None and kept.id == event_id:
             return StoredEvent(at, org_id, bytes(raw))
     return None
@@ -151,7 +153,7 @@ def _holds_all(connection: Connection, batch: NewBatch) -> bool:
         if row[0] != position:  # events of a batch lie side by side
             position = row[0]
             (body,) = connection.row("SELECT body FROM blocks WHERE position = ?", (position,))
-            kept = {each["id"]: each for each in orjson.loads(body) if each is not None}
+            kept = {each["id"]: each for each in orjson.loads(unpacked(body)) if each is not None}
         if _as_it_came(kept.get(event_id, {})) != _as_it_came(orjson.loads(bytes(event))):
             return False
     return True
@@ -162,7 +164,7 @@ def hidden_event(
 ) -> tuple[int, str] | None:
     """Place and id of the block's first event that nobody finds, by its id or by the block's span of times,
     which purges may leave wider than its events. The body is as it was stored."""
-    events = [(at, event) for at, event in enumerate(_decode_kept(body)) if event is not None]
+    events = [(at, event) for at, event in enumerate(_kept(body)) if event is not None]
     dialect = connection.dialect
     rows = connection.rows(
         f"SELECT id FROM event_ids WHERE org_id = ? AND block = ? AND id {dialect.among}",  # noqa: S608
@@ -191,8 +193,9 @@ def blocks_between(
     found: list[bytes] = []
     size = 0
     for least_ms, position, body in blocks:
-        found += [text for event in decode_events(body) if (text := bytes(event)) != PURGED]
-        size += len(body)
+        texts = [text for event in events_of(body) if (text := bytes(event)) != PURGED]
+        found += texts
+        size += sum(map(len, texts))
         if size >= MAX_SLICE_BYTES:
             return BlockSlice(found, BlockPlace(least_ms, position))
     return BlockSlice(found, None)
@@ -256,7 +259,7 @@ def _purge_block(
     limit: int, chain: Chain,
 ) -> int:  # fmt: skip
     """Delete events of the block with a time before the first of `ends` or after the second."""
-    kept, events = _decode_kept(body), decode_events(body)
+    kept, events = _kept(body), events_of(body)
     times = {at: milliseconds(event.time) for at, event in enumerate(kept) if event is not None}
     before_ms, latest_ms = ends
     due = (at for at, ms in times.items() if ms < before_ms or ms > latest_ms)
@@ -271,7 +274,7 @@ def _purge_block(
     for at in gone:
         del times[at]
     if times:
-        left = _array(event if at in times else PURGED for at, event in enumerate(events))
+        left = packed(event if at in times else PURGED for at, event in enumerate(events))
         connection.run(
             "UPDATE blocks SET least_ms = ?, most_ms = ?, body = ? WHERE position = ?",
             (min(times.values()), max(times.values()), left, position),

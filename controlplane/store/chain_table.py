@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from controlplane.store.block_body import events_of
 from controlplane.store.chain import (
     BEFORE_THE_FIRST,
     Kind,
@@ -28,7 +29,6 @@ _COLUMNS: Final = "org_id, number, kind, chained_ms, position, count, proxy_id, 
 ADOPTED_AT_ONCE: Final = 32  # blocks, in one transaction
 
 _decode_purged: Final = msgspec.json.Decoder(Purged).decode
-decode_events: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def head(connection: Connection, org_id: str) -> Link | None:
@@ -129,7 +129,7 @@ class Chain:
         )
         adopted = 0
         for position, proxy_id, body in rows:
-            events = decode_events(body)
+            events = events_of(body)
             self.add_blocks(connection, org_id, proxy_id, b"", {position: events}, "adopted")
             if gone := [at for at, event in enumerate(events) if bytes(event) == PURGED]:
                 self.add_purge(connection, org_id, position, events, gone)

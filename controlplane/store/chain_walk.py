@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from controlplane.store.block_body import events_of
 from controlplane.store.blocks import hidden_event
 from controlplane.store.chain import (
     Link,
@@ -27,7 +28,6 @@ from controlplane.store.chain import (
 )
 from controlplane.store.chain_table import (
     PURGED,
-    decode_events,
     links_after,
     purged_places,
     read_digests,
@@ -199,7 +199,7 @@ def _mismatch_of_block(connection: Connection, reached: Reached, record: Record)
 def _events(body: bytes) -> Sequence[bytes] | None:
     """None where it is no JSON array any more."""
     try:
-        return decode_events(body)
+        return events_of(body)
     except (ValueError, RecursionError):
         return None
 

@@ -621,8 +621,8 @@ class AuditStore(OutboxStore, Protocol):
     async def correct_receipts(self, org_id: str, now_ms: int) -> int:
         """Count receipts that still lie ahead as received now; return the number of blocks corrected."""
 
-    async def purge_batches(self, before_ms: int, limit: int) -> int:
-        """Forget up to `limit` batch ids accepted before then; the number that were forgotten."""
+    async def purge_batches(self, now_ms: int, limit: int) -> int:
+        """Remove up to `limit` batch ids that need not be kept any longer; return their number."""
 
 
 class ChainStore(Protocol):

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from controlplane.store.block_body import unpacked
 from tests.fakes import commands
 from tests.fakes.lifeline import end_with_parent
 
@@ -76,3 +78,9 @@ def facts(config: Path, *arguments: str) -> Any:
     done = cli(config, *arguments, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)
+
+
+def events_in(store: sqlite3.Connection) -> list[dict[str, Any]]:
+    """Every stored event of a file, in the order of arrival."""
+    blocks = store.execute("SELECT body FROM blocks ORDER BY position").fetchall()
+    return [event for (body,) in blocks for event in json.loads(unpacked(body)) if event is not None]

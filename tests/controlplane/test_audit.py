@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from proxy.wire.audit_event import uuid7
 from tests.controlplane.plane import AUDIT, FakeClock, Plane, ProxyClient, batch, event, started
 
 CAP = 5 * 1024 * 1024
+DAY_MS = 24 * 3_600_000
 
 
 async def test_a_batch_is_stored_byte_for_byte_before_its_202(plane: Plane, proxy: ProxyClient) -> None:
@@ -289,6 +291,36 @@ async def test_the_idempotency_window_is_48_hours_from_the_first_acceptance(
         {"batchId": "b1-again", "accepted": 0, "duplicate": False},
     )
     assert len(await plane.stored()) == 1
+
+
+@pytest.mark.parametrize("ahead_days", [0, 365])
+async def test_an_id_with_a_time_is_refused_without_end_although_it_is_kept_for_days(
+    plane: Plane, proxy: ProxyClient, clock: FakeClock, ahead_days: int
+) -> None:
+    """Also if the clock of the proxy was ahead when it made the id."""
+    sent = batch(uuid7(clock.wall + ahead_days * DAY_MS, 1), proxy.org_ids[0], [1])
+    assert (await proxy.audit(sent)).json["accepted"] == 1
+    clock.advance(hours=48)
+    assert (await proxy.audit(sent)).json["duplicate"] is True
+    for days in (1, ahead_days + 8, 365):
+        clock.advance(hours=24 * days)
+        await plane.store.purge_batches(clock.wall, 10)
+        assert (await proxy.audit(sent)).code == "batchExpired"
+    assert await plane.store.purge_batches(clock.wall, 10) == 0  # the store had let go of it
+    assert len(await plane.stored()) == 1
+
+
+async def test_a_late_batch_with_an_old_id_is_stored_under_a_new_one(
+    plane: Plane, proxy: ProxyClient, clock: FakeClock
+) -> None:
+    (org,) = proxy.org_ids
+    old, young = uuid7(clock.wall - 8 * DAY_MS - 1, 1), uuid7(clock.wall - 8 * DAY_MS, 1)
+    assert (await proxy.audit(batch(old, org, [1]))).code == "batchExpired"
+    assert (await proxy.audit(batch(uuid7(clock.wall, 1), org, [1]))).json["accepted"] == 1
+    assert (await proxy.audit(batch(young, org, [2]))).json["accepted"] == 1
+    # In the 48 hours it is a duplicate, although its own time is too old by now.
+    clock.advance(hours=1)
+    assert (await proxy.audit(batch(young, org, [2]))).json["duplicate"] is True
 
 
 @pytest.mark.parametrize("jump_hours", [-365 * 24, 365 * 24])

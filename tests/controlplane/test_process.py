@@ -17,7 +17,7 @@ import pytest
 
 from controlplane.clock import SystemClock
 from tests.controlplane.plane import RULESET, SYNC, ProxyClient, batch, write_settings
-from tests.controlplane.processes import Server, cli, facts, server
+from tests.controlplane.processes import Server, cli, events_in, facts, server
 
 pytestmark = pytest.mark.process
 
@@ -45,9 +45,9 @@ def _proxy(config: Path, session: aiohttp.ClientSession) -> ProxyClient:
 
 def _stored(config: Path) -> list[int]:
     with sqlite3.connect(config.parent / "var" / "controlplane.db") as connection:
-        rows = connection.execute("SELECT seq FROM events ORDER BY seq").fetchall()
+        found = events_in(connection)
     connection.close()
-    return [seq for (seq,) in rows]
+    return sorted(event["seq"] for event in found)
 
 
 async def test_a_kill_between_commit_and_response_counts_the_batch_once(
@@ -158,7 +158,7 @@ async def test_a_backup_taken_under_load_restores(config: Path, session: aiohttp
         assert {response.status for response in responses} == {202}
     with sqlite3.connect(backup) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        restored = {seq for (seq,) in connection.execute("SELECT seq FROM events")}
+        restored = {event["seq"] for event in events_in(connection)}
         batches = connection.execute("SELECT count(*) FROM batches").fetchone()[0]
     connection.close()
     assert set(range(10)) <= restored <= set(range(100))

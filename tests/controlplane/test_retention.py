@@ -187,5 +187,6 @@ async def test_batch_ids_outlive_every_event(plane: Plane, proxy: ProxyClient, c
     assert await plane.stored() == []
     assert (await proxy.audit(sent)).code == "batchExpired"
     clock.advance(hours=48)
+    witnessed.agree(clock.wall)
     await retention.purge()
     assert (await proxy.audit(sent)).json["duplicate"] is False

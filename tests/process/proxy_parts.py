@@ -22,6 +22,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from tests.controlplane.processes import events_in
 from tests.fakes.system import CODE, System
 
 LONG: Final = os.environ.get("GRAPHWARD_LONG") == "1"
@@ -167,12 +168,12 @@ def log_of(system: System) -> str:
 def events(system: System) -> list[dict[str, Any]]:
     """Every stored event, in the order of arrival."""
     with contextlib.closing(sqlite3.connect(system.directory / "controlplane.db", timeout=30)) as store:
-        return [json.loads(body) for (body,) in store.execute("SELECT body FROM events ORDER BY position")]
+        return events_in(store)
 
 
 def stored_paths(system: System) -> set[str]:
     with contextlib.closing(sqlite3.connect(system.directory / "controlplane.db", timeout=30)) as store:
-        return {path for (path,) in store.execute("SELECT json_extract(body, '$.path') FROM events")}
+        return {event["path"] for event in events_in(store)}
 
 
 def assert_no_gap(found: list[dict[str, Any]]) -> None:

@@ -23,7 +23,7 @@ from proxy.audit.spool import SpoolWriter
 from proxy.policy.compile import compile_ruleset
 from proxy.rules.snapshot import SnapshotDamaged, read_snapshot, write_snapshot
 from tests.controlplane.plane import SYNC, ProxyClient, batch, write_settings
-from tests.controlplane.processes import cli, facts, server
+from tests.controlplane.processes import cli, events_in, facts, server
 from tests.formats import DELIVERED, FORMATS, JOURNALED, SPOOLED
 from tests.process.agent_parts import MIB, collect_all, collector, journal_lines
 
@@ -183,9 +183,7 @@ async def test_the_store_of_a_release_serves_its_proxies_and_knows_its_batches(
         assert again.status == 409 or again.json["duplicate"] is True
         assert (await proxy.audit(batch("batch-7", org, range(7, 9)))).json["accepted"] == 2
     with closing(sqlite3.connect(tmp_path / "var" / "controlplane.db")) as store:
-        assert [seq for (seq,) in store.execute("SELECT json_extract(body, '$.seq') FROM events")] == [
-            *range(1, 9)
-        ]
+        assert [event["seq"] for event in events_in(store)] == [*range(1, 9)]
     assert facts(config, "org", "show", "contoso")["retention"] == "1y"
 
 

@@ -107,10 +107,13 @@ CREATE TABLE batches (
     accepted_ms bigint NOT NULL,
     accepted bigint NOT NULL,
     content bytea,
+    forget_ms bigint, -- when the id need no longer be kept; NULL: the release that stored it kept each for years
     PRIMARY KEY (proxy_id, batch)
 );
 
-CREATE INDEX batches_accepted ON batches (accepted_ms);
+CREATE INDEX batches_forget ON batches (forget_ms) WHERE forget_ms IS NOT NULL;
+
+CREATE INDEX batches_of_earlier_releases ON batches (accepted_ms) WHERE forget_ms IS NULL;
 
 CREATE TABLE rate_log (
     accepted_ms bigint NOT NULL,

@@ -1,0 +1,63 @@
+"""Pure: the body of a block of events, deflated for the disk, and how its events are read again.
+
+The first byte is the form. `[` begins the JSON array itself, as earlier releases stored it and as it stays if
+deflating it gains nothing. 1 stands before the array in raw DEFLATE with the preset dictionary `DICTIONARY`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+_DEFLATED: Final = b"\x01"
+_LEVEL: Final = 3  # level 6 takes a seventh off blocks of 64 events, and twice the time
+_MOST_BYTES: Final = 64 * 1024 * 1024  # bound of an inflated array; the largest batch has 5 MiB
+
+DICTIONARY: Final = (
+    b'"}],"shadowVerdict":"allow","shadowRuleId":"","shadowRulesetVersion":1,"impliedRequest":"GET /v1.0/"'
+    b',"redirect":"strip:","allow:","implausibleTime":"receivedAt":"noRule","default","hiddenProperty"'
+    b'"block","filter","log_only","POST","PATCH","PUT","DELETE","/beta/$batch/groups/sites/drives/teams/'
+    b"channels/messages/members/mailFolders/inbox/servicePrincipals/applications$select=id,displayName,mail"
+    b'&$filter=startswith(eq%20$top=50&$orderby=$expand=$count=true"@contoso.com","status":404,403,201,204,'
+    b'"upstreamStatus":null"upstreamMs":null"clientRequestId":"'
+    b'","time":"2026-11-26T12:00:00.000Z","orgId":"01a00000-0000-7000-8000-000000000000","proxyId":"'
+    b'","appId":"","clientId":"","clientIp":"10.0.0.1","requestId":"","clientRequestId":null,"method":"GET"'
+    b',"path":"/v1.0/users/","query":null,"status":200,"verdict":"allow","ruleId":"","loggedRuleIds":[]'
+    b',"transforms":[],"upstreamStatus":200,"durationMs":1.5,"upstreamMs":1.2,"requestBytes":0'
+    b',"responseBytes":1,"parentRequestId":null,"seq":1,"reason":"rule","rulesetVersion":1'
+    b',"upstreamRequestId":"","ruleIds":[""],"traceId":null},{"id":"'
+)
+"""Texts that events usually have, the likeliest last. Stored blocks need each byte of it as it is: another
+dictionary is another form with a number of its own."""
+
+_decode: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def packed(events: Iterable[bytes]) -> bytes:
+    """Return the body of a block of these events, each byte for byte as it is."""
+    array = b"[" + b",".join(events) + b"]"
+    deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, zdict=DICTIONARY)
+    body = _DEFLATED + deflate.compress(array) + deflate.flush()
+    return body if len(body) < len(array) else array
+
+
+def unpacked(body: bytes) -> bytes:
+    """Return the JSON array of a body in either form. Raise ValueError if the body is damaged."""
+    if not body.startswith(_DEFLATED):
+        return body
+    inflate = zlib.decompressobj(-zlib.MAX_WBITS, zdict=DICTIONARY)
+    try:
+        array = inflate.decompress(memoryview(body)[1:], _MOST_BYTES)
+    except zlib.error as error:
+        raise ValueError(f"a block of events can't be inflated: {error}") from None
+    if not inflate.eof or inflate.unused_data:
+        raise ValueError("a block of events has another length than it was stored with")
+    return array
+
+
+def events_of(body: bytes) -> list[msgspec.Raw]:
+    """Return the events of a body in either form. Raise ValueError if the body is damaged."""
+    return _decode(unpacked(body))
