@@ -90,12 +90,12 @@ _FENCE: Final = re.compile(r"^ *```.*?^ *```", re.M | re.S)
 
 # The counts of today. If one falls, lower it here: nobody may use the room again.
 LIMITS: Final = {
-    "headless clause": 555,
+    "headless clause": 554,
     "where for if": 187,
     "archaism": 67,
     "negated noun": 102,
     "personified process": 221,
-    "docstring fragment": 193,
+    "docstring fragment": 191,
     "docstring question": 403,
     "docstring of three words": 61,
     "comment fragment": 233,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from controlplane.console.lists import LIST_MEMBERS, Column, list_members, list_view
 from controlplane.console.pages import Page, PageRequest, Redirect, filled, form, page
 from controlplane.console.traffic import PERIODS, traffic
 from controlplane.operations.actor import Actor
@@ -39,13 +40,29 @@ _GRACES: Final = (
     ("0", "not at all: its tokens end too"),
 )
 
+_COLUMNS: Final = (
+    Column("Name", "name"),
+    Column("Organisation", "org"),
+    Column("Ruleset", "ruleset"),
+    Column("Client id"),
+    Column("State"),
+)
 
-@page("GET", "/apps")
+
+@page("GET", "/apps", *LIST_MEMBERS)
 async def apps(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
-    org = request.org.name if request.org else None
-    found = await perform(list_all, context, actor, ListApps(org=org))
-    rulesets = await perform(list_rulesets, context, actor, ListRulesets(org=org))
-    return Page("apps.html", "Apps", {"found": found.apps, "rulesets": rulesets.rulesets})
+    org = request.org.org_id if request.org else None
+    found = await perform(list_all, context, actor, ListApps(org=org, **list_members(request)))
+    columns = [each for each in _COLUMNS if org is None or each.sort != "org"]
+    values: dict[str, object] = {
+        "found": found.apps,
+        "list": list_view(request, columns, found, len(found.apps)),
+        "rulesets": (),
+    }
+    if org is not None:  # an app is added to one organisation
+        rulesets = await perform(list_rulesets, context, actor, ListRulesets(org=org))
+        values["rulesets"] = rulesets.rulesets
+    return Page("apps.html", "Apps", values)
 
 
 @form("/apps", again=apps)

@@ -14,6 +14,7 @@ from controlplane.console import charts, terms
 from controlplane.console.curl import curl_of
 from controlplane.console.event_rows import EventRow, event_row, full_path, milliseconds, shown, text_of
 from controlplane.console.pages import Page, PageRequest, page
+from controlplane.console.search import names_in
 from controlplane.operations.actor import Actor
 from controlplane.operations.audit import EventReference, RulesetOfEvent, SearchEvents, event, search
 from controlplane.operations.context import OperationContext
@@ -147,8 +148,7 @@ async def _explained(
 async def _related(
     context: OperationContext, actor: Actor, request: PageRequest, org_id: str, values: Mapping[str, Any]
 ) -> list[Related]:
-    names = {org.org_id: org.name for org in await context.resolve.orgs(actor)}
-    names |= {app.app_id: app.name for app in await context.resolve.apps(actor, org_id)}
+    names = await context.resolve.org_names(actor, (org_id,))
     own_id, client = text_of(values, "requestId"), text_of(values, "clientId")
     parent, at_ms = text_of(values, "parentRequestId"), rfc3339_ms(text_of(values, "time"))
     asked: list[tuple[str, str | None, int, dict[str, str]]] = []
@@ -171,6 +171,7 @@ async def _related(
         events = [bytes(each) for each in (await perform(search, context, actor, wanted)).events]
         others = [each for each in events if orjson.loads(each).get("id") != values.get("id")][:limit]
         if others:
+            names |= await names_in(context, actor, map(msgspec.Raw, others))
             rows = [event_row(each, names) for each in others]
             org_name = names.get(org_id, org_id)
             found.append(

@@ -9,12 +9,13 @@ import msgspec
 
 from controlplane.console.event_rows import EventRow, event_row
 from controlplane.console.pages import Page, PageRequest, page
-from controlplane.console.search import mistake_in, names_of, sentences
+from controlplane.console.search import mistake_in, sentences
 from controlplane.operations.actor import Actor
 from controlplane.operations.audit import InvalidFilter, SearchEvents, search
 from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.perform import perform
+from controlplane.store.pages import ListQuery, all_rows
 from proxy.wire.audit_event import REASONS, VERDICTS
 
 _ROWS: Final = 50
@@ -44,7 +45,7 @@ async def live(context: OperationContext, actor: Actor, request: PageRequest) ->
         else:
             values["problems"] = error.problems
         return Page("live.html", "Live", values, status=422)
-    names = await names_of(context, actor)
+    names = await _all_names(context, actor)
     members = {"filter": wanted, "org": org_id}
     query = urlencode({name: value for name, value in members.items() if value})
     values |= {
@@ -53,3 +54,10 @@ async def live(context: OperationContext, actor: Actor, request: PageRequest) ->
         "names": msgspec.json.encode(names).decode(),
     }
     return Page("live.html", "Live", values, remarks=sentences(found.notes))
+
+
+async def _all_names(context: OperationContext, actor: Actor) -> dict[str, str]:
+    """Return the names of all organisations and apps: any of them may be in the next event."""
+    orgs = await all_rows(context.store.list_orgs, ListQuery(org_ids=actor.sees))
+    apps = await all_rows(context.store.list_apps, ListQuery(org_ids=actor.sees))
+    return {org.org_id: org.name for org in orgs} | {app.app_id: app.name for app in apps}

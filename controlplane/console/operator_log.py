@@ -11,15 +11,9 @@ import msgspec
 from controlplane.console.event_rows import shown
 from controlplane.console.pages import Page, PageRequest, Refusal, filled, page, reasons
 from controlplane.operations.actor import Actor
-from controlplane.operations.apps import ListApps
-from controlplane.operations.apps import list_all as list_apps
 from controlplane.operations.context import OperationContext
 from controlplane.operations.operator_log import RecordFacts, RecordPage, SearchOperatorLog, search
-from controlplane.operations.operators import ListOperators
-from controlplane.operations.operators import list_all as list_operators
 from controlplane.operations.perform import perform
-from controlplane.operations.rulesets import ListRulesets
-from controlplane.operations.rulesets import list_all as list_rulesets
 from controlplane.operations.table import OPERATIONS
 
 _LINES: Final = 50
@@ -37,7 +31,8 @@ async def record(context: OperationContext, actor: Actor, request: PageRequest) 
         found = await perform(search, context, actor, asked)
     except Refusal as error:
         refused = reasons(error)
-    names = await _names(context, actor) if found.lines else {}
+    said = [value for line in found.lines for value in line.request.values() if isinstance(value, str)]
+    names = await context.resolve.names(actor, said)
     values = {
         "found": found,
         "report": partial(report, names=names),
@@ -56,19 +51,6 @@ def report(line: RecordFacts, names: Mapping[str, str]) -> list[tuple[str, str]]
         if value is not None and name != "org"
         for text in [_text(value)]
     ]
-
-
-async def _names(context: OperationContext, actor: Actor) -> dict[str, str]:
-    """By id, of what the actor may look at."""
-    apps = await perform(list_apps, context, actor, ListApps())
-    rulesets = await perform(list_rulesets, context, actor, ListRulesets())
-    operators = await perform(list_operators, context, actor, ListOperators())
-    return (
-        {app.app_id: app.name for app in apps.apps}
-        | {ruleset.ruleset_id: ruleset.name for ruleset in rulesets.rulesets}
-        | {operator.operator_id: operator.name for operator in operators.operators}
-        | {proxy.proxy_id: proxy.name for proxy in await context.resolve.proxies(actor, None)}
-    )
 
 
 def _text(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from controlplane.console.lists import LIST_MEMBERS, Column, list_members, list_view
 from controlplane.console.pages import Page, PageRequest, Redirect, filled, form, page
 from controlplane.operations.actor import EVERY_ORG, Actor, Forbidden
 from controlplane.operations.context import OperationContext
@@ -39,16 +40,16 @@ _ROLES: Final = (
 _DAYS: Final = (("7", "7 days"), ("30", "30 days"), ("90", "90 days"), ("366", "a year"))
 
 
-@page("GET", "/operators")
+_COLUMNS: Final = (Column("Name", "name"), Column("Roles"), Column("Sign-in"), Column("State"))
+
+
+@page("GET", "/operators", *LIST_MEMBERS)
 async def operators(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
-    found = await perform(list_all, context, actor, ListOperators())
     org_id = request.org.org_id if request.org else None
+    found = await perform(list_all, context, actor, ListOperators(org=org_id, **list_members(request)))
     values = {
-        "found": [
-            each
-            for each in found.operators
-            if org_id is None or any(role.org_id in (org_id, EVERY_ORG) for role in each.roles)
-        ],
+        "found": found.operators,
+        "list": list_view(request, _COLUMNS, found, len(found.operators)),
         "roles": _ROLES,
     }
     return Page("operators.html", "Operators", values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from controlplane.console.lists import LIST_MEMBERS, Column, list_members, list_view
 from controlplane.console.pages import Page, PageRequest, Redirect, filled, form, page
 from controlplane.operations.actor import Actor
 from controlplane.operations.context import OperationContext
@@ -23,11 +24,20 @@ from controlplane.store.interface import RETENTION_MS
 _TIERS: Final = (("base", "30 days"), ("90d", "90 days"), ("1y", "1 year"), ("7y", "7 years"))
 
 
-@page("GET", "/orgs")
+_COLUMNS: Final = (
+    Column("Name", "name"),
+    Column("Id"),
+    Column("Events are kept for", "retention"),
+    Column("", kind="end"),
+)
+
+
+@page("GET", "/orgs", *LIST_MEMBERS)
 async def orgs(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
-    found = await perform(list_all, context, actor, ListOrgs())
+    found = await perform(list_all, context, actor, ListOrgs(**list_members(request)))
     values = {
         "found": found.orgs,
+        "list": list_view(request, _COLUMNS, found, len(found.orgs)),
         "tiers": _TIERS,
     }
     return Page("orgs.html", "Organisations", values)

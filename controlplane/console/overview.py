@@ -14,7 +14,8 @@ from controlplane.operations.apps import ListApps
 from controlplane.operations.apps import list_all as list_apps
 from controlplane.operations.audit import CountValues, FacetList, ValueCount, facets
 from controlplane.operations.context import OperationContext
-from controlplane.operations.fleet import ListFleet, ProxyHealth
+from controlplane.operations.fleet import CountFleet, ListFleet
+from controlplane.operations.fleet import count as count_fleet
 from controlplane.operations.fleet import list_all as list_fleet
 from controlplane.operations.operator_log import SearchOperatorLog
 from controlplane.operations.operator_log import search as search_operator_log
@@ -50,7 +51,9 @@ async def overview(context: OperationContext, actor: Actor, request: PageRequest
     period = period_of(request)
     counted = await traffic(context, actor, request, period, request.org.name if request.org else None)
     blocked = await _blocked(context, actor, org, counted.since)
-    fleet = await perform(list_fleet, context, actor, ListFleet(org=org))
+    fleet = await perform(count_fleet, context, actor, CountFleet(org=org))
+    asked = ListFleet(org=org, needs_look=True, sort="health", limit=_TOP)
+    unwell = await perform(list_fleet, context, actor, asked)
     done = await perform(search_operator_log, context, actor, SearchOperatorLog(org=org, limit=100))
     values = {
         "periods": PERIODS,
@@ -58,25 +61,19 @@ async def overview(context: OperationContext, actor: Actor, request: PageRequest
         "traffic": counted,
         "blocked": {facet.field: _ranked(counted, facet.field, facet.values) for facet in blocked.facets},
         "blocked_counted": None if blocked.complete else blocked.counted,
-        "proxies": fleet.proxies,
-        "unwell": [proxy for proxy in fleet.proxies if _is_unwell(proxy)],
-        "steps": [] if counted.total else await _steps(context, actor, org, any_proxy=bool(fleet.proxies)),
+        "proxies": fleet.total,
+        "unwell": unwell.proxies,
+        "further": (unwell.total or 0) - len(unwell.proxies),
+        "steps": [] if counted.total else await _steps(context, actor, org, any_proxy=bool(fleet.total)),
         "done": [line for line in done.lines if not line.operation.startswith("session.")][:_TOP],
     }
     return Page("overview.html", "Overview", values, remarks=unknown_period(request))
 
 
-def _is_unwell(proxy: ProxyHealth) -> bool:
-    """Of a disabled proxy only the losses count."""
-    if proxy.enabled:
-        return proxy.health != "ok"
-    return any((proxy.missing_events, proxy.repeated_numbers, proxy.implausible_times))
-
-
 async def _steps(context: OperationContext, actor: Actor, org: str | None, *, any_proxy: bool) -> list[Step]:
     """From nothing to the first request; none where only the request itself is missing."""
-    rulesets = (await perform(list_rulesets, context, actor, ListRulesets(org=org))).rulesets
-    apps = (await perform(list_apps, context, actor, ListApps(org=org))).apps
+    rulesets = (await perform(list_rulesets, context, actor, ListRulesets(org=org, limit=1))).rulesets
+    apps = (await perform(list_apps, context, actor, ListApps(org=org, limit=1))).apps
     steps = [
         Step(bool(await context.resolve.orgs(actor)), "Add an organisation", "/orgs", "org add contoso"),
         Step(bool(rulesets), "Write a ruleset", "/rulesets/new", "ruleset apply rules.yaml --org contoso"),

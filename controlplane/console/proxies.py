@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from controlplane.console import charts, text
 from controlplane.console.event_rows import shown
+from controlplane.console.lists import LIST_MEMBERS, Column, list_members, list_view
 from controlplane.console.pages import Page, PageRequest, Redirect, filled, form, page
 from controlplane.fleet_health import direction, duration
 from controlplane.operations import fleet, proxies
@@ -22,6 +23,7 @@ from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.perform import perform
 from controlplane.search.query import rfc3339_ms
 from controlplane.store.interface import Org
+from controlplane.store.pages import HEALTH_ORDER
 
 _CRUMB: Final = ("Proxies", "/proxies")
 _KINDS: Final = {
@@ -32,7 +34,15 @@ _KINDS: Final = {
     "never seen": "plain",
     "disabled": "plain",
 }
-_ORDER: Final = ("failed", "stale", "degraded", "never seen", "ok", "disabled")
+_SORT: Final = "health"
+_COLUMNS: Final = (
+    Column("Proxy", "name"),
+    Column("Health", "health"),
+    Column("Heard of", "lastSeen"),
+    Column("Rules"),
+    Column("Backlog", kind="number"),
+    Column("Requests"),
+)
 _CHECK_KINDS: Final = {"ok": "good", "degraded": "warn", "failed": "bad"}
 
 
@@ -66,23 +76,27 @@ class _Lane:
     can_acknowledge: bool
 
 
-@page("GET", "/proxies", "health")
+@page("GET", "/proxies", "health", *LIST_MEMBERS)
 async def overview(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
     org = request.org.org_id if request.org else None
-    found = await perform(fleet.list_all, context, actor, fleet.ListFleet(org=org))
-    rows = sorted(map(_row, found.proxies), key=lambda row: (_ORDER.index(row.health), row.proxy.name))
-    counts = Counter(row.health for row in rows)
     wanted = request.query.get("health", "")
+    health = next((each for each in HEALTH_ORDER if each == wanted), None)
+    remarks = []
+    if wanted and health is None:
+        remarks.append(f"No proxy is {wanted}: health is one of {', '.join(HEALTH_ORDER)}.")
+    counts = await perform(fleet.count, context, actor, fleet.CountFleet(org=org))
+    asked = fleet.ListFleet(org=org, health=health, **list_members(request, _SORT))
+    found = await perform(fleet.list_all, context, actor, asked)
+    view = list_view(request, _COLUMNS, found, len(found.proxies), default_sort=_SORT, keep=("health",))
+    of_health = [(each, getattr(counts, each.replace(" ", "_"))) for each in HEALTH_ORDER]
     values = {
-        "rows": [row for row in rows if wanted in ("", row.health)],
-        "total": len(rows),
-        "counts": [(health, counts[health], _KINDS[health]) for health in _ORDER if counts[health]],
-        "wanted": wanted,
+        "rows": list(map(_row, found.proxies)),
+        "list": view,
+        "total": counts.total,
+        "counts": [(each, count) for each, count in of_health if count],
+        "wanted": health,
         "manageable": await _manageable(context, actor),
     }
-    remarks = []
-    if wanted not in ("", *_ORDER):
-        remarks.append(f"No proxy is {wanted}: health is one of {', '.join(_ORDER)}.")
     return Page("proxies.html", "Proxies", values, remarks=tuple(remarks))
 
 

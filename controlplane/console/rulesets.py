@@ -9,6 +9,7 @@ from typing import Final
 from urllib.parse import quote
 
 from controlplane.console import ruleset_text
+from controlplane.console.lists import LIST_MEMBERS, Column, list_members, list_view
 from controlplane.console.pages import Page, PageRequest, Redirect, form, page
 from controlplane.console.ruleset_text import Line, RulePlace
 from controlplane.errors import Refused
@@ -23,9 +24,7 @@ from controlplane.operations.rulesets import (
     ListRulesets,
     RollBack,
     RulesetReference,
-    RulesetRow,
     ShowRuleset,
-    VersionFacts,
 )
 from controlplane.operations.worker_process import run_for_page
 from controlplane.store.interface import NotFound
@@ -34,6 +33,15 @@ from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
 
 _MOST_OUTLINED: Final = 500  # rules; the text has them all
 CRUMB: Final = ("Rulesets", "/rulesets")
+_SORT: Final = "org"
+_COLUMNS: Final = (
+    Column("Ruleset", "name"),
+    Column("Organisation", "org"),
+    Column("In force", "version"),
+    Column("Rules", "rules"),
+    Column("Apps"),
+    Column("Last change", "changedAt"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +50,6 @@ class Difference:
 
     by_rules: RulesetDifference | None
     by_lines: tuple[tuple[ruleset_text.DiffLine, ...], ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    ruleset: RulesetRow
-    org: str
-    apps: tuple[AppFacts, ...]
-    newest: VersionFacts
 
 
 def place_of(org: str, name: str) -> str:
@@ -81,20 +81,17 @@ async def in_shadow(context: OperationContext, actor: Actor, org: str, name: str
     return tuple(app for app in found.apps if app.shadow_ruleset == name)
 
 
-@page("GET", "/rulesets")
+@page("GET", "/rulesets", *LIST_MEMBERS)
 async def overview(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
     org = request.org.org_id if request.org else None
-    found = await perform(rulesets.list_all, context, actor, ListRulesets(org=org))
-    all_apps = (await perform(apps.list_all, context, actor, ListApps(org=org))).apps
-    names = {each.org_id: each.name for each in await context.resolve.orgs(actor)}
-    rows = []
-    for each in found.rulesets:
-        asked = RulesetReference(ruleset=each.ruleset_id)
-        newest = (await perform(rulesets.history, context, actor, asked)).versions[0]
-        bound = tuple(app for app in all_apps if (app.org_id, app.ruleset) == (each.org_id, each.name))
-        rows.append(_Row(each, names[each.org_id], bound, newest))
-    rows.sort(key=lambda row: (row.org, row.ruleset.name))
-    return Page("rulesets.html", "Rulesets", {"rows": rows, "place_of": place_of})
+    asked = ListRulesets(org=org, **list_members(request, _SORT))
+    found = await perform(rulesets.list_all, context, actor, asked)
+    values = {
+        "found": found.rulesets,
+        "list": list_view(request, _COLUMNS, found, len(found.rulesets), default_sort=_SORT),
+        "place_of": place_of,
+    }
+    return Page("rulesets.html", "Rulesets", values)
 
 
 @page("GET", "/rulesets/{org}/{name}", "version")

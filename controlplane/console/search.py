@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlencode
 
+import msgspec
+import orjson
 from markupsafe import Markup
 
 from controlplane.clock import LATEST_MS
 from controlplane.console import charts, terms, text
-from controlplane.console.event_rows import event_row, shown
+from controlplane.console.event_rows import event_row, shown, text_of
 from controlplane.console.pages import Page, PageRequest, page
 from controlplane.operations.actor import Actor
 from controlplane.operations.audit import (
@@ -115,7 +117,7 @@ async def found(context: OperationContext, actor: Actor, request: PageRequest) -
     except InvalidRequest as error:
         values |= _refused(error, given("q", ""))
         return Page("search.html", "Search", values, status=422)
-    names = await names_of(context, actor)
+    names = await names_in(context, actor, events.events)
     values["rows"] = [event_row(bytes(event), names) for event in events.events]
     values["next"] = None if events.next is None else request.changed(cursor=events.next)
     values["behind"] = events.behind
@@ -166,9 +168,12 @@ def _export(request: PageRequest, form: str) -> str:
     return f"/admin/v1/audit/export?{urlencode({'format': form, **given})}"
 
 
-async def names_of(context: OperationContext, actor: Actor) -> dict[str, str]:
-    names = {org.org_id: org.name for org in await context.resolve.orgs(actor)}
-    return names | {app.app_id: app.name for app in await context.resolve.apps(actor, None)}
+async def names_in(context: OperationContext, actor: Actor, events: Iterable[msgspec.Raw]) -> dict[str, str]:
+    """Return the names of the organisations and apps of these events, by id."""
+    read = [orjson.loads(bytes(event)) for event in events]
+    org_ids = {text_of(event, "orgId") for event in read}
+    app_ids = {text_of(event, "appId") for event in read}
+    return await context.resolve.org_names(actor, org_ids) | await context.resolve.app_names(actor, app_ids)
 
 
 def _refused(error: InvalidRequest, filter_: str) -> dict[str, object]:

@@ -25,7 +25,7 @@ _MOST_RULESETS: Final = 200  # whose rules are read for their ids
 _LONGEST_SHOWN: Final = 60  # characters
 _STATUSES: Final = (100, 599)
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
-_BY_ID: Final = {"app": "app", "proxy": "proxy", "org": "organisation"}
+BY_ID: Final = {"app": "app", "proxy": "proxy", "org": "organisation"}
 _RULES: Final = frozenset(("rule", "logged", "shadowrule"))
 _VALUES: Final[Mapping[str, tuple[str, ...]]] = {
     "reason": tuple(REASONS),
@@ -52,7 +52,7 @@ async def notes_on(
     ids: Mapping[tuple[str, str], str],
 ) -> tuple[str, ...]:
     """Return what may be wrong with a search that found nothing. `ids` are names by field and id."""
-    by_field: dict[str, dict[str, str]] = {field: {} for field in _BY_ID}
+    by_field: dict[str, dict[str, str]] = {field: {} for field in BY_ID}
     for (field, known_id), name in ids.items():
         by_field[field][known_id] = name
     asks_rules = any(isinstance(term, FieldTerm) and term.field.name in _RULES for term in query.filter.terms)
@@ -91,7 +91,7 @@ def exclusions(wanted: Filter) -> Filter:
         tuple(
             term
             for term in wanted.terms
-            if isinstance(term, FieldTerm) and term.negated and term.field.name in _BY_ID
+            if isinstance(term, FieldTerm) and term.negated and term.field.name in BY_ID
         )
     )
 
@@ -112,9 +112,9 @@ def notes(wanted: Filter, known: Known) -> Iterator[str]:
 
 def _value_notes(field: Field, text: str, known: Known) -> Iterator[str]:
     name = field.name
-    if name in _BY_ID:
+    if name in BY_ID:
         if text not in known.ids[name]:
-            yield _absent(_BY_ID[name], text, known.ids[name].values())
+            yield _absent(BY_ID[name], text, known.ids[name].values())
     elif name in _RULES:
         if known.rules is not None and not _has(known.rules, text):
             yield f"{_absent('rule', text, known.rules)} (in the rulesets as they are now)"
@@ -124,7 +124,7 @@ def _value_notes(field: Field, text: str, known: Known) -> Iterator[str]:
 
 def _pattern_notes(field: Field, match: Like, known: Known) -> Iterator[str]:
     text = "*".join(match.pieces)
-    if field.name not in _BY_ID:
+    if field.name not in BY_ID:
         return
     names = known.ids[field.name]
     if not any(_matches(match, known_id) for known_id in names):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -17,7 +17,7 @@ from msgspec import Meta
 from controlplane.clock import LATEST_MS
 from controlplane.live_tail import CutOff, Listener, TooManyListeners
 from controlplane.operations import times
-from controlplane.operations.absences import exclusions, notes_on
+from controlplane.operations.absences import BY_ID, exclusions, notes_on
 from controlplane.operations.actor import Actor
 from controlplane.operations.context import OperationContext
 from controlplane.operations.event_formats import FORMATS, Form, on_one_line
@@ -176,7 +176,9 @@ async def why_nothing(
     context: OperationContext, actor: Actor, org: str | None, query: SearchQuery
 ) -> tuple[str, ...]:
     """Return notes on a question that found nothing."""
-    return await notes_on(context, actor, query, org, await _names(context, actor))
+    terms = [term for term in query.filter.terms if isinstance(term, FieldTerm)]
+    asks_names = any(term.field.name in BY_ID for term in terms)
+    return await notes_on(context, actor, query, org, await _names(context, actor) if asks_names else {})
 
 
 @operation("audit.facets", "GET", "/audit/facets")
@@ -188,7 +190,7 @@ async def facets(context: OperationContext, actor: Actor, request: CountValues) 
             raise InvalidRequest(f"fields: {name!r} is not one of {known}")
     query = await _query(context, actor, request)
     found = await _asked(context, actor, lambda index: index.facets(query, request.fields, top=request.top))
-    names = await _names(context, actor)
+    names = await _value_names(context, actor, found.fields)
     return FacetList(
         tuple(
             Facet(
@@ -286,13 +288,13 @@ async def event(context: OperationContext, actor: Actor, request: EventReference
     if found is None:
         raise NotFound(f"there is no event {request.id} in {org.name}; it may have been purged")
     values: dict[str, Any] = orjson.loads(found.body)
-    names = await _names(context, actor)
+    proxy_id, app_id = _text(values, "proxyId"), _text(values, "appId")
     return EventDetails(
         event=msgspec.Raw(found.body),
         reason=REASONS.get(_text(values, "reason")),
         org_name=org.name,
-        proxy_name=names.get(("proxy", _text(values, "proxyId"))),
-        app_name=names.get(("app", _text(values, "appId"))),
+        proxy_name=(await context.resolve.proxy_names(actor, (proxy_id,))).get(proxy_id),
+        app_name=(await context.resolve.app_names(actor, (app_id,))).get(app_id),
         ruleset=await _ruleset(context, org.org_id, values),
     )
 
@@ -487,7 +489,7 @@ async def _query(
     sees_all = request.org is None and actor.may("viewer", None)
     now_ms = context.clock.wall_ms()
     try:
-        wanted = parse_filter(request.filter, await resolver(context, actor), now_ms=now_ms)
+        wanted = parse_filter(request.filter, await resolver(context, actor, request.filter), now_ms=now_ms)
     except QueryError as error:
         raise InvalidFilter(error) from None
     org_ids = None if sees_all else tuple(org.org_id for org in orgs)
@@ -501,12 +503,45 @@ async def _names(context: OperationContext, actor: Actor) -> dict[tuple[str, str
     return names | {("app", app.app_id): app.name for app in await context.resolve.apps(actor, None)}
 
 
-async def resolver(context: OperationContext, actor: Actor) -> Resolver:
-    """Names as they are now; several organisations may use the same one."""
-    ids: dict[tuple[str, str], list[str]] = {}
-    for (field, known_id), name in (await _names(context, actor)).items():
-        ids.setdefault((field, name), []).append(known_id)
-    return lambda field, name: ids.get((field, name), [])
+async def _value_names(
+    context: OperationContext, actor: Actor, fields: Mapping[str, Sequence[tuple[str, int]]]
+) -> dict[tuple[str, str], str]:
+    """Return the names of the counted values that are ids, by field and id."""
+    resolve = context.resolve
+    readers = {"org": resolve.org_names, "proxy": resolve.proxy_names, "app": resolve.app_names}
+    found: dict[tuple[str, str], str] = {}
+    for field, read in readers.items():
+        ids = [value for value, _ in fields.get(field, ())]
+        if ids:
+            found |= {(field, each): name for each, name in (await read(actor, ids)).items()}
+    return found
+
+
+async def resolver(context: OperationContext, actor: Actor, text: str) -> Resolver:
+    """Return what resolves the names in a filter to ids. Several organisations may use the same name."""
+    named: set[tuple[str, str]] = set()
+
+    def note(field: str, name: str) -> Sequence[str]:
+        named.add((field, name))
+        return ()
+
+    with suppress(QueryError):  # which the caller meets too
+        parse_filter(text, note)
+    ids = {(field, name): await _ids_of(context, actor, field, name) for field, name in named}
+    return lambda field, name: ids.get((field, name), ())
+
+
+async def _ids_of(context: OperationContext, actor: Actor, field: str, name: str) -> list[str]:
+    """Return the ids of the rows of that very name that the actor may look at."""
+    store, sees = context.store, actor.sees
+    if field == "org":
+        orgs = [each for each in await store.find_orgs(name) if each.name == name]
+        return [each.org_id for each in orgs if sees is None or each.org_id in sees]
+    if field == "proxy":
+        proxies = [each for each in await store.find_proxies(name) if each.name == name]
+        return [each.proxy_id for each in proxies if sees is None or not sees.isdisjoint(each.org_ids)]
+    apps = [each for each in await store.find_apps(name, None) if each.name == name]
+    return [each.app_id for each in apps if sees is None or each.org_id in sees]
 
 
 async def _asked(context: OperationContext, actor: Actor, ask: Callable[[SearchIndex], Awaitable[T]]) -> T:

@@ -68,8 +68,8 @@ async def list_all(context: OperationContext, actor: Actor, request: Everything)
     stops = await context.store.stops()
     if not stops:  # nearly always, and every page of the console asks
         return StopList(stops=())
-    orgs = {org.org_id: org.name for org in await context.resolve.orgs(actor)}
-    apps = {app.app_id: app.name for app in await context.resolve.apps(actor, None)}
+    orgs = await context.resolve.org_names(actor, {each.org_id for each in stops if each.org_id})
+    apps = await context.resolve.app_names(actor, {each.app_id for each in stops if each.app_id})
     seen = [each for each in stops if each.org_id is None or each.org_id in orgs]
     return StopList(
         stops=tuple(_facts(each, orgs.get(each.org_id or ""), apps.get(each.app_id or "")) for each in seen)

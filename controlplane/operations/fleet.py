@@ -185,7 +185,7 @@ class Rollout(Response):
 async def list_all(context: OperationContext, actor: Actor, request: ListFleet) -> FleetList:
     """Proxies and how each is, all of them or a page."""
     now_ms, fleet = context.clock.wall_ms(), _fleet(context)
-    chosen = FleetQuery(fleet.bounds(now_ms), request.health, request.needs_look)
+    chosen = FleetQuery(fleet.bounds(now_ms), request.health, request.needs_look, actor.sees)
 
     async def read(query: ListQuery) -> ListPage[ProxyHealth]:
         page = await context.store.list_proxies(query, chosen)

@@ -73,7 +73,7 @@ async def select(
     found = await context.resolve.org(actor, "viewer", org)
     from_ms, to_ms = _window(context.clock.wall_ms(), hours, from_, to)
     try:
-        terms = parse_filter(filter_, await resolver(context, actor), now_ms=context.clock.wall_ms())
+        terms = parse_filter(filter_, await resolver(context, actor, filter_), now_ms=context.clock.wall_ms())
     except QueryError as error:
         raise InvalidFilter(error) from None
     apps = () if app is None else (await context.resolve.app(actor, "viewer", app, found.org_id),)

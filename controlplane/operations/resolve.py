@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from controlplane.operations.actor import EVERY_ORG, Actor, Role
+from controlplane.store.database import is_text
 from controlplane.store.interface import App, Conflict, NotFound, Operator, Org, Proxy, Ruleset, Store
 from controlplane.store.pages import ListPage, ListQuery, all_rows
 
@@ -59,8 +61,31 @@ class Resolver:
 
     async def org_names(self, actor: Actor, org_ids: Collection[str]) -> dict[str, str]:
         """Return the names of those organisations that the actor may look at, by id."""
-        query = ListQuery(ids=frozenset(org_ids), org_ids=actor.sees)
+        query = ListQuery(ids=frozenset(filter(is_text, org_ids)), org_ids=actor.sees)
         return {org.org_id: org.name for org in await all_rows(self._store.list_orgs, query)}
+
+    async def names(self, actor: Actor, ids: Collection[str]) -> dict[str, str]:
+        """Return the names of the apps, rulesets, proxies and operators with these ids, by id, as far as the
+        actor may look at them."""
+        query = ListQuery(ids=frozenset(filter(is_text, ids)), org_ids=actor.sees)
+        rulesets = await all_rows(self._store.list_rulesets, query)
+        operators = await all_rows(partial(self.list_operators, actor), replace(query, org_ids=None))
+        return (
+            await self.app_names(actor, ids)
+            | await self.proxy_names(actor, ids)
+            | {each.ruleset.ruleset_id: each.ruleset.name for each in rulesets}
+            | {operator.operator_id: operator.name for operator in operators}
+        )
+
+    async def app_names(self, actor: Actor, app_ids: Collection[str]) -> dict[str, str]:
+        """Return the names of those apps that the actor may look at, by id."""
+        query = ListQuery(ids=frozenset(filter(is_text, app_ids)), org_ids=actor.sees)
+        return {app.app_id: app.name for app in await all_rows(self._store.list_apps, query)}
+
+    async def proxy_names(self, actor: Actor, proxy_ids: Collection[str]) -> dict[str, str]:
+        """Return the names of those proxies that the actor may look at, by id."""
+        query = ListQuery(ids=frozenset(filter(is_text, proxy_ids)), org_ids=actor.sees)
+        return {proxy.proxy_id: proxy.name for proxy in await all_rows(self._store.list_proxies, query)}
 
     async def ruleset(self, actor: Actor, role: Role, reference: str, org: str | None) -> Ruleset:
         """Return the ruleset with that id or name, in one organisation or in all."""
@@ -120,7 +145,9 @@ class Resolver:
         of."""
         return [each for each in await self._store.operators() if _may_see(actor, each)]
 
-    async def list_operators(self, actor: Actor, query: ListQuery, org_id: str | None) -> ListPage[Operator]:
+    async def list_operators(
+        self, actor: Actor, query: ListQuery, org_id: str | None = None
+    ) -> ListPage[Operator]:
         """Return a page of the operators that the actor may look at.
 
         `org_id`: only those with a role there or in every organisation.

@@ -67,6 +67,8 @@ _BEHIND: Final = """
         WHERE e.ruleset_id = active.ruleset_id AND e.version < active.version GROUP BY e.proxy_id
 """
 
+_SERVES: Final = "EXISTS (SELECT 1 FROM proxy_orgs WHERE proxy_orgs.proxy_id = proxies.proxy_id"
+
 # `fleet_health.assess` in SQL, as a place in HEALTH_ORDER; a test compares the two.
 _HEALTH: Final = """
     CASE WHEN proxies.enabled = 0 THEN 5
@@ -97,9 +99,12 @@ def page_of_proxies(connection: Connection, query: ListQuery, fleet: FleetQuery 
         wanted.append(Condition("proxies.health = ?", (HEALTH_ORDER.index(fleet.health),)))
     if fleet.needs_look:
         well, disabled = HEALTH_ORDER.index("ok"), HEALTH_ORDER.index("disabled")
-        wanted.append(
-            Condition("proxies.health < ? OR proxies.health = ? AND has_losses = 1", (well, disabled))
-        )
+        known = Condition("1 = 1", ())
+        if fleet.seen is not None:
+            seen = among(connection.dialect, "proxy_orgs.org_id", fleet.seen)
+            known = Condition(f"NOT {_SERVES} AND NOT {seen.sql})", seen.parameters)
+        lossy = f"proxies.health = ? AND has_losses = 1 AND {known.sql}"
+        wanted.append(Condition(f"proxies.health < ? OR {lossy}", (well, disabled, *known.parameters)))
     source = replace(_PLAIN, tables=_ASSESSED, columns=columns, parameters=_bounds(fleet.bounds))
     return page_of(connection, source, query, wanted)
 
@@ -117,12 +122,8 @@ def count_by_health(
 
 
 def _serving(dialect: Dialect, org_ids: Collection[str]) -> Condition:
-    serves = among(dialect, "proxy_orgs.org_id", org_ids)
-    return Condition(
-        "EXISTS (SELECT 1 FROM proxy_orgs WHERE proxy_orgs.proxy_id = proxies.proxy_id"  # noqa: S608
-        f" AND {serves.sql})",
-        serves.parameters,
-    )
+    served = among(dialect, "proxy_orgs.org_id", org_ids)
+    return Condition(f"{_SERVES} AND {served.sql})", served.parameters)
 
 
 def _bounds(bounds: HealthBounds) -> tuple[int, ...]:

@@ -69,6 +69,7 @@ class FleetQuery:
     bounds: HealthBounds
     health: Health | None = None
     needs_look: bool = False  # neither well nor disabled, or disabled with losses
+    seen: frozenset[str] | None = None  # losses count if all organisations of the proxy are among these
 
 
 async def all_rows(read: Callable[[ListQuery], Awaitable[ListPage[R]]], query: ListQuery) -> tuple[R, ...]:

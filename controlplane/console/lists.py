@@ -1,0 +1,94 @@
+"""Lists in the console: a search box, columns that sort and pages, all of which is in the address."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from controlplane.console.pages import PageRequest
+from controlplane.operations.lists import ListResponse
+
+LIST_MEMBERS: Final = ("search", "sort", "cursor")
+_ROWS: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table, and the column of the list that its head sorts by."""
+
+    text: str
+    sort: str = ""  # empty: the head does not sort
+    kind: str = ""  # class of the cells: "number" or "end"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The head of a column as a page shows it."""
+
+    text: str
+    kind: str
+    href: str | None  # sorts by this column; once more, in the other direction
+    order: Literal["", "ascending", "descending"]
+
+
+@dataclass(frozen=True, slots=True)
+class ListView:
+    """One page of a list, around its rows."""
+
+    heads: tuple[Head, ...]
+    search: str
+    kept: tuple[tuple[str, str], ...]  # other members of the query, which a new search keeps
+    rows: int
+    total: int
+    first: str | None  # link to the first page, if this one is another
+    next: str | None  # link to the next page
+    everything: str  # link to the list without the search
+
+    @property
+    def is_searched(self) -> bool:
+        return bool(self.search)
+
+
+def list_members(request: PageRequest, default_sort: str = "name") -> dict[str, Any]:
+    """Return the members of a request for the page that the address names."""
+    given = request.query.get
+    return {
+        "search": given("search") or None,
+        "sort": given("sort") or default_sort,
+        "limit": _ROWS,
+        "cursor": given("cursor") or None,
+    }
+
+
+def list_view(
+    request: PageRequest,
+    columns: Sequence[Column],
+    found: ListResponse,
+    rows: int,
+    *,
+    default_sort: str = "name",
+    keep: Sequence[str] = (),
+) -> ListView:
+    """Return what is around the rows. `keep` names further members that a new search and sort keep."""
+    sort = request.query.get("sort") or default_sort
+    kept = [(name, value) for name in ("sort", *keep) if (value := request.query.get(name, ""))]
+    return ListView(
+        heads=tuple(_head(request, column, sort) for column in columns),
+        search=request.query.get("search", ""),
+        kept=tuple(kept),
+        rows=rows,
+        total=found.total if isinstance(found.total, int) else rows,
+        first=request.changed(cursor=None) if request.query.get("cursor") else None,
+        next=request.changed(cursor=found.next) if isinstance(found.next, str) else None,
+        everything=request.changed(search=None, cursor=None),
+    )
+
+
+def _head(request: PageRequest, column: Column, sort: str) -> Head:
+    if not column.sort:
+        return Head(column.text, column.kind, None, "")
+    if sort == column.sort:
+        return Head(column.text, column.kind, request.changed(sort=f"-{sort}", cursor=None), "ascending")
+    href = request.changed(sort=column.sort, cursor=None)
+    return Head(column.text, column.kind, href, "descending" if sort == f"-{column.sort}" else "")

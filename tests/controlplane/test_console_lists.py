@@ -1,0 +1,92 @@
+"""Lists in the console: searched, sorted and read page by page by links and a form, without a script."""
+
+from __future__ import annotations
+
+import html
+import re
+
+import pytest
+
+from tests.controlplane.plane import Plane
+from tests.controlplane.visitor import Visitor, visiting
+
+NAMES = ("acme", "beta", "globex", "gamma", "umbrella")
+
+
+async def _names(visitor: Visitor, path: str) -> list[str]:
+    """The names in the first column of the list's table."""
+    seen = await visitor.get(path)
+    assert seen.status == 200
+    return re.findall(r'<td data-label="\w+">(?:<span>)?<a class="name[^>]*>([^<]+)</a>', seen.text)
+
+
+async def _link(visitor: Visitor, path: str, text: str) -> str:
+    seen = await visitor.get(path)
+    found = re.search(rf'<a [^>]*href="([^"]*)"[^>]*>(?:<svg.*?</svg>)?{text}', seen.text)
+    assert found is not None, text
+    return html.unescape(found[1])
+
+
+@pytest.fixture
+async def visitor_of(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> Plane:
+    """Pages of two rows; each organisation has a ruleset, an app, a proxy and an operator of its own."""
+    monkeypatch.setattr("controlplane.console.lists._ROWS", 2)
+    for name in NAMES:
+        org_id = await plane.org(name)
+        await plane.ruleset(name, name)
+        await plane.inventory.add_app(name, name, name)
+        await plane.proxy(name, name)
+        assert org_id
+    return plane
+
+
+@pytest.mark.parametrize("path", ["/orgs", "/rulesets", "/apps", "/proxies?sort=name"])
+async def test_pages_follow_each_other_and_go_back_to_the_first(visitor_of: Plane, path: str) -> None:
+    async with visiting(visitor_of) as visitor:
+        first = await _names(visitor, path)
+        assert first == sorted(NAMES)[:2]
+        second = await _link(visitor, path, "Next page")
+        assert await _names(visitor, second) == sorted(NAMES)[2:4]
+        assert "2 of 5" in (await visitor.get(second)).text
+        last = await _link(visitor, second, "Next page")
+        assert await _names(visitor, last) == sorted(NAMES)[4:]
+        assert "Next page" not in (await visitor.get(last)).text
+        assert await _names(visitor, await _link(visitor, last, "First page")) == first
+
+
+async def test_the_head_of_a_column_sorts_and_once_more_the_other_way(visitor_of: Plane) -> None:
+    async with visiting(visitor_of) as visitor:
+        down = await _link(visitor, "/apps", "Name")
+        assert await _names(visitor, down) == sorted(NAMES, reverse=True)[:2]
+        assert 'aria-sort="descending"' in (await visitor.get(down)).text
+        up = await _link(visitor, down, "Name")
+        assert await _names(visitor, up) == sorted(NAMES)[:2]
+        assert 'aria-sort="ascending"' in (await visitor.get(up)).text
+        following = await _link(visitor, down, "Next page")
+        assert await _names(visitor, following) == sorted(NAMES, reverse=True)[2:4]
+
+
+@pytest.mark.parametrize("path", ["/orgs", "/rulesets", "/apps", "/proxies"])
+async def test_a_search_narrows_a_list_and_says_if_nothing_matches(visitor_of: Plane, path: str) -> None:
+    async with visiting(visitor_of) as visitor:
+        assert await _names(visitor, f"{path}?search=EX") == ["globex"]
+        nothing = await visitor.get(f"{path}?search=nothing")
+        assert "matches." in nothing.text
+        assert await _link(visitor, f"{path}?search=nothing&sort=-name", "Show all") == f"{path}?sort=-name"
+
+
+async def test_a_search_keeps_the_sort_and_the_organisation(visitor_of: Plane) -> None:
+    async with visiting(visitor_of) as visitor:
+        seen = (await visitor.get("/proxies?org=acme&sort=-name&health=never+seen&cursor=")).text
+    form = re.search(r'<form class="find-in-list".*?</form>', seen, re.DOTALL)
+    assert form is not None
+    hidden = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', form[0]))
+    assert hidden == {"org": "acme", "sort": "-name", "health": "never seen"}
+
+
+async def test_an_address_that_can_not_be_meant_is_refused(visitor_of: Plane) -> None:
+    async with visiting(visitor_of) as visitor:
+        for path, said in (("/apps?sort=secret", "no column"), ("/apps?cursor=x", "not the `next`")):
+            seen = await visitor.get(path)
+            assert seen.status == 400
+            assert said in html.unescape(seen.text)
