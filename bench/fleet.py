@@ -19,7 +19,8 @@ from statistics import median
 
 import aiohttp
 
-from bench.ingest import command, cpu_seconds, facts, ready
+from bench.index_engines import cpu_seconds
+from bench.ingest import command, facts, ready
 from tests.fakes.lifeline import end_with_parent
 
 ORGS, APPS_OF_ORG, PROXIES = 400, 10, 3_000

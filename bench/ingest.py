@@ -8,12 +8,12 @@ synced to disk), and once more up to where a search finds every event.
 import argparse
 import asyncio
 import json
-import os
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 import aiohttp
 
 from bench.events import ORG, batch
+from bench.index_engines import ENGINES, IndexSettings, cpu_seconds, engine
 from proxy.wire.models import AUDIT_PATH
 from proxy.wire.signing import API_KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 from tests.fakes.lifeline import end_with_parent
@@ -47,7 +48,6 @@ NO_INDEX = """
 Kind = "clickhouse"
 Url = "http://127.0.0.1:9"
 """
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def command(config: Path, *arguments: str) -> list[str]:
@@ -59,15 +59,10 @@ def facts(config: Path, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
-
-
 def indexed(config: Path) -> int:
-    with sqlite3.connect(config.parent / "store.db.search.sqlite", timeout=30) as index:
-        ((count,),) = index.execute("SELECT coalesce(sum(count), 0) FROM parts").fetchall()
-    index.close()
+    """Return how many events an index has, by the note that the store keeps of it."""
+    with closing(sqlite3.connect(config.parent / "store.db", timeout=30)) as store:
+        ((count,),) = store.execute("SELECT coalesce(max(position), 0) FROM outbox_cursor").fetchall()
     return int(count)
 
 
@@ -100,10 +95,12 @@ async def ready(address: str) -> None:
                 await asyncio.sleep(0.1)
 
 
-def one_run(directory: Path, port: int, count: int, *, index: bool) -> tuple[float, float, float, float]:
+def one_run(
+    directory: Path, port: int, count: int, settings: IndexSettings | None
+) -> tuple[float, float, float, float]:
     """CPU and wall seconds up to the last response, then up to where every event is found."""
     config = directory / "controlplane.toml"
-    config.write_text(SETTINGS.format(port=port) + ("" if index else NO_INDEX))
+    config.write_text(SETTINGS.format(port=port) + (NO_INDEX if settings is None else settings.section))
     org = facts(config, "org", "add", "bench")["orgId"]
     keys = [facts(config, "proxy", "add", f"p{number}", "--org", org) for number in range(PROXIES)]
     shares: list[list[bytes]] = [[] for _ in keys]
@@ -117,7 +114,7 @@ def one_run(directory: Path, port: int, count: int, *, index: bool) -> tuple[flo
         begun, spent = time.monotonic(), cpu_seconds(server.pid)
         asyncio.run(send_all(address, keys, shares))
         accepted = cpu_seconds(server.pid) - spent, time.monotonic() - begun
-        while index and indexed(config) < count // BATCH * BATCH:
+        while settings and indexed(config) < count // BATCH * BATCH:
             time.sleep(0.05)
         return *accepted, cpu_seconds(server.pid) - spent, time.monotonic() - begun
     finally:
@@ -133,13 +130,17 @@ def main() -> None:
         "--without-index", action="store_true", help="the index is away: what accepting alone costs"
     )
     parser.add_argument("--port", type=int, default=18731)
+    parser.add_argument("--engine", choices=ENGINES, default="sqlite", help="that keeps the index")
     given = parser.parse_args()
     totals = []
     for _ in range(given.runs):
-        with tempfile.TemporaryDirectory() as directory:
-            cpu, wall, cpu_all, wall_all = one_run(
-                Path(directory), given.port, given.events, index=not given.without_index
-            )
+        with tempfile.TemporaryDirectory() as name, engine(given.engine, Path(name)) as settings:
+            spent = cpu_seconds(settings.process) if settings.process else 0.0
+            index = None if given.without_index else settings
+            cpu, wall, cpu_all, wall_all = one_run(Path(name), given.port, given.events, index)
+            if settings.process:
+                spent = cpu_seconds(settings.process) - spent
+                print(f"{settings.kind}: {spent / given.events * 1e6:.1f} µs of its CPU an event")
         totals.append(given.events / cpu_all)
         print(
             f"to the last 202: {cpu / given.events * 1e6:.1f} µs of CPU an event,"

@@ -11,16 +11,19 @@ import asyncio
 import resource
 import tempfile
 import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from statistics import median, quantiles
 
 from bench.events import ORG, START_MS, batch
+from bench.index_engines import ENGINES, IndexSettings, cpu_seconds, engine
 from controlplane.clock import SystemClock
 from controlplane.index_writer import IndexWriter
 from controlplane.ingest import parse_batch
+from controlplane.search import open_index
 from controlplane.search.interface import SearchIndex, SearchQuery
 from controlplane.search.query import parse_filter
-from controlplane.search.sqlite_index import SqliteIndex
 from controlplane.store.interface import RateLimits
 from controlplane.store.sqlite import SqliteStore
 
@@ -59,21 +62,31 @@ FILTERS = (
 )
 
 
-async def build(directory: Path, count: int) -> None:
-    store = await SqliteStore.open(directory / "store.db", SystemClock())
-    index = await SqliteIndex.open(directory / "store.db.search.sqlite", directory / "store.db")
-    index_writer = IndexWriter(store, index)
-    try:
+@asynccontextmanager
+async def opened(directory: Path, settings: IndexSettings) -> AsyncIterator[tuple[SqliteStore, SearchIndex]]:
+    async with AsyncExitStack() as stack:
+        store = await SqliteStore.open(directory / "store.db", SystemClock())
+        stack.push_async_callback(store.close)
+        index = await open_index(settings, store, directory / "store.db")
+        stack.push_async_callback(index.close)
+        yield store, index
+
+
+async def build(directory: Path, count: int, settings: IndexSettings) -> None:
+    spent = cpu_seconds(settings.process) if settings.process else 0.0
+    written = 0
+    async with opened(directory, settings) as (store, index):
+        index_writer = IndexWriter(store, index)
         ((have,),) = await store._database.fetch("SELECT position FROM last_position")
         for first in range(have, count, BATCH):
             body = batch(f"b{first}", BATCH, first=first)
             await store.commit_batch(parse_batch("proxy-1", body, time.time_ns() // 1_000_000)[0], LIMITS)
             if first % (BATCH * 16) == 0:
-                await index_writer.drain()
-        await index_writer.drain()
-    finally:
-        await index.close()
-        await store.close()
+                written += await index_writer.drain()
+        written += await index_writer.drain()
+    if settings.process and written:
+        spent = cpu_seconds(settings.process) - spent
+        print(f"{settings.kind}: {spent / written * 1e6:.1f} µs of its CPU for each of {written} events")
 
 
 async def ask(index: SearchIndex, text: str, span: tuple[int, int] | None) -> tuple[list[float], int]:
@@ -111,11 +124,10 @@ async def measure_counts(index: SearchIndex) -> None:
         print(f"facets {facets:7.1f} ms, histogram {histogram:7.1f} ms, {counted:8}{of} events  {text!r}")
 
 
-async def measure(directory: Path, count: int, repeat: int) -> None:
-    index = await SqliteIndex.open(directory / "store.db.search.sqlite", directory / "store.db")
+async def measure(directory: Path, count: int, repeat: int, settings: IndexSettings) -> None:
     middle = START_MS + count // 4
     every: list[float] = []
-    try:
+    async with opened(directory, settings) as (_, index):
         for text in FILTERS:
             for name, span in (("", None), ("  an hour amid", (middle, middle + HOUR_MS))):
                 took: list[float] = []
@@ -125,8 +137,6 @@ async def measure(directory: Path, count: int, repeat: int) -> None:
                 every += took
                 print(f"{median(took):8.1f} ms, at most {max(took):8.1f}, {events:4} events  {text!r}{name}")
         await measure_counts(index)
-    finally:
-        await index.close()
     cuts = quantiles(every, n=100)
     print(
         f"all: median {cuts[49]:.1f} ms, p95 {cuts[94]:.1f} ms, p99 {cuts[98]:.1f} ms of {len(every)} pages"
@@ -139,12 +149,14 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--directory", type=Path, help="where the files are, or are made and stay")
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--engine", choices=ENGINES, default="sqlite", help="that keeps the index")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as passing:
         directory = given.directory or Path(passing)
         directory.mkdir(parents=True, exist_ok=True)
-        asyncio.run(build(directory, given.events))
-        asyncio.run(measure(directory, given.events, given.repeat))
+        with engine(given.engine, directory) as settings:
+            asyncio.run(build(directory, given.events, settings))
+            asyncio.run(measure(directory, given.events, given.repeat, settings))
 
 
 if __name__ == "__main__":

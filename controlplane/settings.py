@@ -13,6 +13,7 @@ from controlplane.secrets import valid_master_key
 from proxy.config import Address, SettingsError, load_settings, setting
 from proxy.config.given_text import NotUtf8, decoded, text_of
 from proxy.config.placeholder import placeholder_problems, shared_authority
+from proxy.config.values import parse_url
 
 _DISCOVERY = "/.well-known/openid-configuration"
 
@@ -77,17 +78,36 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class SearchIndexSettings:
-    kind: Literal["sqlite", "clickhouse"] = setting(
-        default="sqlite", doc="`sqlite`: beside the store, nothing to run; `clickhouse`: a server of yours"
+    kind: Literal["sqlite", "postgresql", "clickhouse"] = setting(
+        default="sqlite",
+        doc="`sqlite`: beside the store, nothing to run; `postgresql`, `clickhouse`: a server that you run",
     )
     url: str = setting(
-        default="", url=True, doc="address of ClickHouse's HTTP interface, with the database as its path"
+        default="",
+        secret=True,
+        doc="`postgresql://user:password@host/database`, or address of ClickHouse's HTTP interface with the"
+        " database as its path",
     )
-    username: str = setting(default="", doc="user of the server, if it asks for one")
+    username: str = setting(default="", doc="user of ClickHouse, if it asks for one")
     password: str = setting(default="", secret=True, doc="that user's password")
     ca_file: Path | None = setting(
-        default=None, readable=True, doc="certificates that the server's own is checked with"
+        default=None, readable=True, doc="certificates that ClickHouse's own is checked with"
     )
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.kind == "postgresql" and not self.url.startswith(("postgresql://", "postgres://")):
+            yield "SearchIndex.Url", "must be a postgresql:// address, since Kind is postgresql"
+        if self.kind == "clickhouse" and not _is_plain_url(self.url):
+            wanted = "must be an http:// or https:// address without user, query and fragment"
+            yield "SearchIndex.Url", f"{wanted}, since Kind is clickhouse"
+
+
+def _is_plain_url(text: str) -> bool:
+    try:
+        parse_url(text)
+    except ValueError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +202,7 @@ class Settings:
             yield "Console.PublicBaseUrl", "must be given where there is an OidcIssuer: it leads back here"
         if _is_plain(self.console.oidc_issuer):
             yield "Console.OidcIssuer", "must be an https:// address"
-        if self.search_index.kind == "clickhouse" and not self.search_index.url:
-            yield "SearchIndex.Url", "must be given if Kind is clickhouse"
+        yield from self.search_index.problems()
 
 
 def _single_sign_on_problems(console: ConsoleSettings) -> Iterator[tuple[str, str]]:

@@ -92,7 +92,7 @@ _FENCE: Final = re.compile(r"^ *```.*?^ *```", re.M | re.S)
 LIMITS: Final = {
     "headless clause": 554,
     "where for if": 187,
-    "archaism": 67,
+    "archaism": 65,
     "negated noun": 102,
     "personified process": 221,
     "docstring fragment": 191,

@@ -26,6 +26,8 @@ def index(settings: Settings) -> list[Finding]:
         return []
     if settings.search_index.kind == "clickhouse":
         return _clickhouse(settings)
+    if settings.search_index.kind == "postgresql":
+        return [_postgresql(settings)]
     return [_sqlite(settings.store.path)]
 
 
@@ -62,6 +64,30 @@ def _lag(store: Path, outbox: str, rebuild: str) -> Finding:
         fix = f"let the server run: it catches up by itself; if the number does not fall, {rebuild}"
         return Finding(_NAME, "warn", f"{behind} events behind the store", fix)
     return Finding(_NAME, "ok", f"{behind} events behind the store")
+
+
+def _postgresql(settings: Settings) -> Finding:
+    import psycopg
+
+    from controlplane.search.postgresql_table import FORMAT, STATE
+    from controlplane.store.postgres_database import address_of, connect
+
+    url = settings.search_index.url
+    try:
+        with connect(url) as raw:
+            state = raw.execute(f"SELECT format, incarnation FROM {STATE}".encode()).fetchone()  # noqa: S608
+    except psycopg.errors.UndefinedTable:
+        return Finding(_NAME, "ok", f"no table {STATE} yet; the next start makes it")
+    except psycopg.Error as error:
+        reason = str(error).strip().partition("\n")[0]
+        fix = "correct SearchIndex.Url, or let this machine reach PostgreSQL"
+        return Finding(_NAME, "fail", f"{address_of(url)} can't be asked: {reason}", fix)
+    if state is None or state[0] != FORMAT:
+        return Finding(
+            _NAME, "warn", "of another release", "the next start fills it again, which may take hours"
+        )
+    rebuild = f"drop the table {STATE}: the server makes and fills the index again"
+    return _lag(settings.store.path, f"postgresql:{state[1]}", rebuild)
 
 
 def _clickhouse(settings: Settings) -> list[Finding]:

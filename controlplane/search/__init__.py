@@ -52,6 +52,10 @@ async def open_index(
             ca_file=settings.ca_file,
             tiers=partial(_tiers, store),
         )
+    if settings.kind == "postgresql":
+        from controlplane.search.postgresql import PostgresIndex  # and its driver, which few need
+
+        return PostgresIndex(settings.url)
     from controlplane.search.sqlite_index import SqliteIndex  # of no use to most commands
 
     path = store_path.with_name(store_path.name + ".search.sqlite")

@@ -114,7 +114,7 @@ def bring_up_at(url: str) -> None:
         raise _as_store_error(address_of(url), error) from error
 
 
-class _Threads:
+class ConnectionThreads:
     """Threads that each keep a connection, and open another one if it was lost."""
 
     def __init__(self, url: str, count: int, name: str) -> None:
@@ -166,8 +166,8 @@ class PostgresDatabase:
 
     def __init__(self, url: str) -> None:
         self.address = address_of(url)
-        self._writers = _Threads(url, _WRITERS, "store-writer")
-        self._readers = _Threads(url, _READERS, "store-reader")
+        self._writers = ConnectionThreads(url, _WRITERS, "store-writer")
+        self._readers = ConnectionThreads(url, _READERS, "store-reader")
         self._waiting = 0
         self._idle = asyncio.Event()
         self._idle.set()

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import orjson
+import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane.search.clickhouse import ClickHouseIndex
 from controlplane.search.interface import CursorError, SearchIndex, SearchQuery
+from controlplane.search.postgresql import PostgresIndex
+from controlplane.search.postgresql_table import STATE, TABLE
 from controlplane.search.query import FIELDS, MAX_VALUES, QueryError, parse_filter
+from controlplane.settings import read_settings
+from proxy.config import SettingsError, describe
 from proxy.wire.audit_event import rfc3339
+from tests.controlplane.plane import write_settings
 from tests.controlplane.search_events import (
     CASES,
     EVENTS,
@@ -37,27 +47,48 @@ CLICKHOUSE = pytest.param(
 )
 
 
-@pytest.fixture(scope="module", params=[CLICKHOUSE])
-def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server, or of a directory."""
-    if SERVER_URL:
-        yield SERVER_URL
-        return
-    with clickhouse(tmp_path_factory.mktemp("clickhouse")) as running:
-        yield running.url
+Opener = Callable[[], AbstractAsyncContextManager[SearchIndex]]
 
 
-async def no_tiers() -> Mapping[str, int]:
+@pytest.fixture(scope="module", params=["postgresql", CLICKHOUSE])
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opener]:
+    """An opener of empty indexes."""
+    if request.param == "postgresql":
+        with request.getfixturevalue("postgres").new_database("search") as url:
+            yield partial(_in_postgresql, url)
+    elif SERVER_URL:
+        yield partial(_in_clickhouse, SERVER_URL)
+    else:
+        with clickhouse(tmp_path_factory.mktemp("clickhouse")) as running:
+            yield partial(_in_clickhouse, running.url)
+
+
+@asynccontextmanager
+async def _in_postgresql(url: str) -> AsyncIterator[SearchIndex]:
+    index = PostgresIndex(url)
+    yield index
+    await index.close()
+    with psycopg.connect(url) as raw:
+        raw.execute(f"DROP TABLE IF EXISTS {STATE}, {TABLE}".encode())
+
+
+@asynccontextmanager
+async def _in_clickhouse(url: str) -> AsyncIterator[SearchIndex]:
+    database = f"test_{uuid.uuid4().hex}"
+    index = ClickHouseIndex(f"{url}/{database}", tiers=_no_tiers)
+    yield index
+    await index._command(f"DROP DATABASE IF EXISTS {database}")
+    await index.close()
+
+
+async def _no_tiers() -> Mapping[str, int]:
     return {}
 
 
 @pytest.fixture
-async def index(engine: str) -> AsyncIterator[SearchIndex]:
-    """An empty one."""
-    opened = ClickHouseIndex(f"{engine}/test_{uuid.uuid4().hex}", tiers=no_tiers)
-    yield opened
-    await opened._command(f"DROP DATABASE IF EXISTS {opened._database}")
-    await opened.close()
+async def index(engine: Opener) -> AsyncIterator[SearchIndex]:
+    async with engine() as opened:
+        yield opened
 
 
 async def found(index: SearchIndex, text: str, org: str | None = ORG, **more: Any) -> list[int]:
@@ -377,3 +408,30 @@ async def test_purge_keeps_what_came_late_and_takes_a_time_that_can_not_be_true(
     await index.write(accepted(*(event(n, time=rfc3339(ms)) for n, ms in enumerate(times))))
     assert await index.purge(ORG, START_MS + 8_000, limit=9, newest=3) == 2
     assert sorted(await found(index, "")) == [1, 3, 4]
+
+
+# -- settings --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("section", "problem"),
+    [
+        ('Kind = "opensearch"', "sqlite, postgresql, clickhouse"),
+        ('Kind = "clickhouse"', "must be an http:// or https:// address"),
+        ('Kind = "clickhouse"\nUrl = "http://u:p~ssword@here"', "without user"),
+        ('Kind = "postgresql"\nUrl = "mysql://u:p~ssword@here/db"', "must be a postgresql:// address"),
+    ],
+)
+def test_an_index_that_can_not_be_is_refused_at_the_start(tmp_path: Path, section: str, problem: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(problem)) as caught:
+        read_settings(write_settings(tmp_path, SearchIndex=section), {})
+    assert "p~ssword" not in str(caught.value)
+
+
+def test_the_password_of_an_address_is_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "url").write_text("postgresql://u:p~ssword@db.example/events\n")
+    section = f'Kind = "postgresql"\nUrlFile = "{tmp_path / "url"}"'
+    settings = read_settings(write_settings(tmp_path, SearchIndex=section), {})
+    assert settings.search_index.url == "postgresql://u:p~ssword@db.example/events"
+    index = PostgresIndex(settings.search_index.url)
+    assert "p~ssword" not in f"{describe(settings)} {settings!r} {index!r}"

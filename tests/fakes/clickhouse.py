@@ -36,6 +36,11 @@ class ClickHouse:
     def url(self) -> str:
         return f"http://127.0.0.1:{self._port}"
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         arguments = [str(self._directory), str(self._port), self._password]
         self._process = subprocess.Popen(

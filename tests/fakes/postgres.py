@@ -49,6 +49,11 @@ class PostgresServer:
     def url(self, database: str) -> str:
         return f"postgresql://{_USER}@/{database}?host={self._folder}"
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def initialise(self) -> None:
         self._run("initdb", "-D", "data", "-U", _USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
 

@@ -1,0 +1,132 @@
+"""PostgreSQL as search index: each event once whatever is killed, and tables that were lost or changed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from controlplane.index_writer import IndexWriter
+from controlplane.search.interface import IndexUnavailableError, SearchQuery
+from controlplane.search.postgresql import PostgresIndex
+from controlplane.search.postgresql_table import STATE, TABLE, PostgresDialect, bound
+from controlplane.search.query import parse_filter
+from controlplane.search.sql import page_condition
+from controlplane.store.sqlite import SqliteStore
+from tests.controlplane.plane import FakeClock
+from tests.controlplane.search_events import ORG, accepted, event, numbers
+from tests.controlplane.test_index_writer import commit
+from tests.fakes.postgres import PostgresServer
+
+
+@pytest.fixture
+def url(postgres: PostgresServer) -> Iterator[str]:
+    with postgres.new_database("search") as made:
+        yield made
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    opened = await SqliteStore.open(tmp_path / "store.db", FakeClock())
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def index(url: str) -> AsyncIterator[PostgresIndex]:
+    opened = PostgresIndex(url)
+    yield opened
+    await opened.close()
+
+
+def run(url: str, statement: str) -> list[Any]:
+    with psycopg.connect(url) as raw:
+        cursor = raw.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+async def found(index: PostgresIndex) -> list[int]:
+    return numbers((await index.search(SearchQuery((ORG,)))).events)
+
+
+async def test_a_crash_between_write_and_note_repeats_the_batch_and_the_index_holds_it_once(
+    index: PostgresIndex, store: SqliteStore, url: str
+) -> None:
+    await commit(store, range(10))
+    await index.write(await store.events_after(0, 4))  # and then the process died
+    others = [PostgresIndex(url) for _ in range(3)]
+    writers = [IndexWriter(store, other, batch_events=size) for size, other in enumerate(others, 2)]
+    await asyncio.gather(*(writer.drain() for writer in writers))
+    for other in others:
+        await other.close()
+    assert await found(index) == list(reversed(range(10)))
+    assert run(url, f"SELECT count(*) FROM {TABLE}") == [(10,)]
+    assert await store.outbox_position(await index.outbox_name()) == 10
+
+
+async def test_a_server_that_crashes_and_comes_back_loses_nothing(
+    postgres: PostgresServer, index: PostgresIndex, store: SqliteStore
+) -> None:
+    writer = IndexWriter(store, index)
+    await commit(store, range(3))
+    await writer.drain()
+    postgres.kill()
+    await commit(store, range(3, 6))
+    with pytest.raises(IndexUnavailableError, match="postgresql://"):
+        await writer.drain()
+    postgres.start()
+    await writer.drain()
+    assert await found(index) == [5, 4, 3, 2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        f"DROP TABLE {STATE}, {TABLE}",
+        f"UPDATE {STATE} SET format = 0",  # as of another release
+        f"DELETE FROM {TABLE} WHERE position > 2; UPDATE {STATE} SET reached = 2",  # as restored from a copy
+    ],
+    ids=["dropped", "other-format", "restored"],
+)
+async def test_an_index_that_lacks_what_came_before_is_filled_again(
+    index: PostgresIndex, store: SqliteStore, url: str, statement: str
+) -> None:
+    await commit(store, range(4))
+    await IndexWriter(store, index).drain()
+    run(url, statement)
+    await commit(store, [4])
+    again = PostgresIndex(url)
+    await IndexWriter(store, again).drain()
+    assert await found(again) == [4, 3, 2, 1, 0]
+    await again.close()
+
+
+async def test_a_process_that_knew_the_index_before_writes_to_the_one_that_was_made_since(
+    index: PostgresIndex, store: SqliteStore, url: str
+) -> None:
+    await commit(store, range(4))
+    writer = IndexWriter(store, index)
+    await writer.drain()
+    run(url, f"DROP TABLE {STATE}, {TABLE}")
+    again = PostgresIndex(url)
+    await again.outbox_name()
+    await again.close()
+    await commit(store, [4])
+    await writer.drain()
+    assert await found(index) == [4, 3, 2, 1, 0]
+
+
+async def test_a_rare_word_is_looked_up_and_not_looked_for(index: PostgresIndex, url: str) -> None:
+    await index.write(accepted(*(event(n, path=f"/v1.0/users/u{n}/messages") for n in range(2000))))
+    run(url, f"SELECT gin_clean_pending_list('{TABLE}_terms')")
+    run(url, f"ANALYZE {TABLE}")
+    for text in ("u7", "u7*", "path:/v1.0/users/u7/*", "path:/v1.0/users/u7/messages", "rule:nothing"):
+        condition = page_condition(SearchQuery((ORG,), parse_filter(text)), PostgresDialect())
+        with psycopg.connect(url) as raw:
+            explained = f"EXPLAIN SELECT 1 FROM {TABLE} WHERE {bound(condition)}"
+            plan = psycopg.RawCursor(raw).execute(explained.encode(), condition.parameters).fetchall()
+        assert f"{TABLE}_terms" in str(plan), text
