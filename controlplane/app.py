@@ -24,12 +24,14 @@ from controlplane.console.frame import Console
 from controlplane.index_writer import IndexWriter
 from controlplane.ingest import Ingest
 from controlplane.integrity import begin_chain
+from controlplane.leader import lead
 from controlplane.listeners import Listeners
 from controlplane.live_tail import LiveTail
 from controlplane.master_key import open_vault
 from controlplane.metrics import Counts, Exposition
 from controlplane.operations.context import OperationContext
 from controlplane.operations.worker_process import end_processes
+from controlplane.presence import Presence
 from controlplane.requests import response_errors, strict_headers
 from controlplane.retention import Retention, WitnessedTime
 from controlplane.search import open_index
@@ -37,7 +39,7 @@ from controlplane.search.interface import SearchIndex
 from controlplane.search.known_event import Parsed
 from controlplane.secrets import Vault
 from controlplane.settings import ConsoleSettings, ControlPlaneSettings, Settings
-from controlplane.store.interface import RateLimits, Store
+from controlplane.store.interface import Peers, RateLimits, Store
 from controlplane.store.sqlite import SqliteStore
 
 _log = logging.getLogger(__name__)
@@ -152,7 +154,8 @@ async def running(settings: Settings, clock: Clock) -> AsyncIterator[Addresses]:
     async with AsyncExitStack() as stack:
         listeners = Listeners(settings, stack.enter_context(ExitStack()))
         store = await SqliteStore.open(settings.store.path, clock, settings.secrets.key_file)
-        stack.push_async_callback(store.close)
+        peers = await _joined(store)
+        stack.push_async_callback(_leave, store, peers)
         vault = await open_vault(settings.secrets, store)
         await begin_chain(vault, store)
         index = await open_index(settings.search_index, store, settings.store.path, has_store=True)
@@ -161,16 +164,29 @@ async def running(settings: Settings, clock: Clock) -> AsyncIterator[Addresses]:
         witnessed = WitnessedTime()
         index_writer = IndexWriter(store, index)
         retention = Retention(store, index, clock, witnessed, settings.retention.interval_seconds)
-        _in_background(stack, "forwarder", index_writer.run())
-        _in_background(stack, "retention", retention.run())
+        presence = Presence(store, clock, peers, witnessed)
+        await presence.begin()
+        stack.push_async_callback(presence.end)
+        _in_background(stack, "presence", presence.run())
         tail = LiveTail(store)
 
+        def stored_elsewhere() -> None:
+            index_writer.wake()
+            tail.wake()
+
         def stored(parsed: Parsed | None) -> None:
-            if parsed is None:
+            if parsed is None or not peers.leads:
                 index_writer.wake()
             else:
                 index_writer.take(parsed)
             tail.wake()
+            peers.announce()
+
+        def start_jobs() -> list[asyncio.Task[None]]:
+            return [_task("forwarder", index_writer.run()), _task("retention", retention.run())]
+
+        _in_background(stack, "peers", peers.run(stored_elsewhere))
+        _in_background(stack, "leader", lead(peers, start_jobs))
 
         counts = Counts()
         app = build_app(settings, store, vault, clock, witnessed, stored, counts)
@@ -184,6 +200,7 @@ async def running(settings: Settings, clock: Clock) -> AsyncIterator[Addresses]:
             store_path=settings.store.path,
             certificate=settings.control_plane.cert_file,
             retention=retention,
+            peers=peers,
         )
         drain_seconds = settings.control_plane.drain_seconds
         listeners.listen()
@@ -194,6 +211,19 @@ async def running(settings: Settings, clock: Clock) -> AsyncIterator[Addresses]:
         stack.callback(tail.close)
         await _serve_scrapes(exposition, listeners, stack)
         yield Addresses(listeners.urls("ControlPlane.Listen"), listeners.urls("Console.Listen"))
+
+
+async def _joined(store: Store) -> Peers:
+    try:
+        return store.join()
+    except BaseException:
+        await store.close()
+        raise
+
+
+async def _leave(store: Store, peers: Peers) -> None:
+    await store.close()
+    await peers.close()
 
 
 def _context(
@@ -224,9 +254,13 @@ def _context(
 
 
 def _in_background(stack: AsyncExitStack, name: str, work: Coroutine[Any, Any, None]) -> None:
+    stack.push_async_callback(_cancel, _task(name, work))
+
+
+def _task(name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     task = asyncio.create_task(work, name=name)
     task.add_done_callback(_say_if_failed)
-    stack.push_async_callback(_cancel, task)
+    return task
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

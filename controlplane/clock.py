@@ -17,6 +17,9 @@ class Clock(Protocol):
     def not_before(self, ms: int) -> None:
         """Steady time goes on from `ms` at least: the newest time that is on record from before a restart."""
 
+    def follow(self, ms: int) -> None:
+        """Steady time is `ms` now: the time of the database that several control planes share."""
+
 
 class SystemClock:
     """Steady time is the wall clock at start, carried on by the kernel's monotonic one (suspend included)."""
@@ -32,6 +35,9 @@ class SystemClock:
 
     def not_before(self, ms: int) -> None:
         self._offset_ms = max(self._offset_ms, ms - self._elapsed_ms())
+
+    def follow(self, ms: int) -> None:
+        self._offset_ms = ms - self._elapsed_ms()
 
     @staticmethod
     def _elapsed_ms() -> int:

@@ -33,7 +33,7 @@ from controlplane.clock import Clock
 from controlplane.fleet_health import health_bounds
 from controlplane.index_writer import IndexWriter
 from controlplane.retention import Retention
-from controlplane.store.interface import Store, StoreError, Tally
+from controlplane.store.interface import Peers, Store, StoreError, Tally
 from controlplane.store.pages import HEALTH_ORDER, Health
 from controlplane.store.reserve import missing_bytes
 from proxy.wire.models import AUDIT_PATH, HEARTBEAT_PATH, METRICS_PATH, SYNC_PATH
@@ -108,12 +108,14 @@ class Exposition:
         store_path: Path,
         certificate: Path | None,
         retention: Retention,
+        peers: Peers,
     ) -> None:
         self._counts = counts
         self._store = store
         self._index_writer = index_writer
         self._clock = clock
         self._retention = retention
+        self._peers = peers
         self._interval_ms = sync_interval_seconds * 1000
         self._store_path = store_path
         self._ends_at = None if certificate is None else _end_of(certificate)
@@ -138,7 +140,15 @@ class Exposition:
         bounds = health_bounds(self._clock.wall_ms(), self._interval_ms)
         try:
             tally = await self._store.tally(MOST_PROXIES)
-            of_store = [*_of_each_proxy(tally), _by_health(await self._store.count_proxies(bounds, None))]
+            of_store = [
+                *_of_each_proxy(tally),
+                _by_health(await self._store.count_proxies(bounds, None)),
+                _gauge(
+                    "instances",
+                    "Control planes that share the store and run",
+                    value=len(await self._store.running_instances()),
+                ),
+            ]
         except StoreError:
             tally, of_store = None, []
         registry = CollectorRegistry(auto_describe=False)
@@ -152,13 +162,19 @@ class Exposition:
         yield _gauge("store_readable", "Whether the store responds", value=tally is not None)
         yield _gauge("store_bytes", "Size of the store's files", value=_size(self._store_path))
         yield _gauge("store_free_bytes", "Room beside them", value=_free(self._store_path))
+        leads = self._peers.leads
         yield _gauge(
-            "index_failing", "Whether the index takes no events", value=self._index_writer.problem is not None
+            "leads", "Whether it keeps index and retention going for all that share its store", value=leads
+        )
+        yield _gauge(
+            "index_failing",
+            "Whether the index takes no events",
+            value=leads and self._index_writer.problem is not None,
         )
         yield _gauge(
             "retention_failing",
             "Whether the last pass of retention failed",
-            value=self._retention.problem is not None,
+            value=leads and self._retention.problem is not None,
         )
         yield _gauge(
             "index_left_out_events",
@@ -177,12 +193,13 @@ class Exposition:
                 value=self._ends_at.timestamp() - self._clock.wall_ms() / 1000,
             )
         if tally is not None:
-            lag = max(0, tally.newest_position - self._index_writer.position)
             yield _gauge(
                 "broken_chains",
                 "Organisations with a mismatch in their chain of events, by its last verification",
                 value=tally.broken_chains,
             )
+        if tally is not None and leads:  # only the leader writes the index
+            lag = max(0, tally.newest_position - self._index_writer.position)
             yield _gauge("index_lag_events", "Stored events that are not in the index yet", value=lag)
 
 

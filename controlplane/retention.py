@@ -54,6 +54,7 @@ class Retention:
         self._clock = clock
         self._witnessed = witnessed
         self._interval_seconds = interval_seconds
+        self._has_time = False  # a proxy has agreed with our time
         self.problem: str | None = None  # why the last pass failed
 
     async def run(self) -> None:
@@ -66,14 +67,13 @@ class Retention:
             except Exception as error:
                 self.problem = str(error) or type(error).__name__
                 _log.exception("retention: not purged, will be tried again")
-            await asyncio.sleep(
-                self._interval_seconds if self._witnessed.ms else min(60, self._interval_seconds)
-            )
+            await asyncio.sleep(self._interval_seconds if self._has_time else min(60, self._interval_seconds))
 
     async def purge(self) -> int:
         """One pass over all organisations; how many events went."""
         await self._purge_sessions()
-        now_ms = self._witnessed.ms
+        now_ms = await self._witnessed_ms()
+        self._has_time = now_ms is not None
         if now_ms is None:
             return 0
         purged = 0
@@ -92,6 +92,11 @@ class Retention:
         await _in_steps(partial(self._store.purge_batches, min(now_ms, self._clock.steady_ms())))
         await _in_steps(partial(self._store.purge_record, now_ms - _RECORD_MS))
         return purged
+
+    async def _witnessed_ms(self) -> int | None:
+        """Return the newest time that a proxy of any control plane has agreed with."""
+        noted = [each.instance.witnessed_ms for each in await self._store.running_instances()]
+        return max((ms for ms in (self._witnessed.ms, *noted) if ms is not None), default=None)
 
     async def _purge_sessions(self) -> None:
         """Those that ended; nobody's clock need agree, since they are refused already."""

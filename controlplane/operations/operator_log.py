@@ -23,7 +23,7 @@ class RecordFacts(msgspec.Struct, rename="camel"):
     request: dict[str, Any]  # secrets masked, long texts as their digest
     orgs: tuple[str, ...]  # ids of the organisations that it was about
     outcome: str | None  # "done", or why not; None where the control plane ended before it knew
-    under_way: bool  # in the process that is asked, so that there is no outcome yet
+    under_way: bool  # in a control plane that runs, so that there is no outcome yet
 
 
 class RecordPage(Response):

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
 
-from controlplane.store.interface import StoreError
+from controlplane.store.interface import Peers, StoreError
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -108,6 +108,9 @@ class Database(Protocol):
     @property
     def is_shared(self) -> bool:
         """Return whether several control planes may use it at once."""
+
+    def join(self) -> Peers:
+        """Join the control planes that share it, or raise StoreError if it can't be shared."""
 
     async def fetch(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
         """Return all rows of one statement that reads."""

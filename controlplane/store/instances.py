@@ -28,6 +28,8 @@ class InstanceTables:
                 ),
             )
             connection.run("DELETE FROM instances WHERE seen_ms <= ?", (now - _FORGOTTEN_MS,))
+            if not self._database.is_shared:  # then all others have ended
+                connection.run("DELETE FROM instances WHERE instance_id <> ?", (instance.instance_id,))
             return now
 
         return await self._database.write(job, NO_LOCKS)

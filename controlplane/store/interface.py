@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, Protocol
@@ -832,12 +832,38 @@ class ListStore(Protocol):
         """Return how many proxies that serve one of the organisations are of each health."""
 
 
+class Peers(Protocol):
+    """The control planes that share the store, as one of them sees them: one leads, and each announces
+    events that it stored."""
+
+    @property
+    def leads(self) -> bool:
+        """Return whether this control plane leads."""
+
+    async def until_leading(self) -> None: ...
+    async def until_not_leading(self) -> None: ...
+    def announce(self) -> None:
+        """Say soon that events were stored here."""
+
+    async def run(self, on_events: Callable[[], None]) -> None:
+        """Try to lead, and call `on_events` when events were stored elsewhere."""
+
+    async def close(self) -> None: ...
+
+
 class InstanceStore(Protocol):
     """Control planes that share the store."""
 
     @property
     def is_shared(self) -> bool:
         """Return whether several control planes may use it at once."""
+
+    def join(self) -> Peers:
+        """Raise StoreError if another control plane uses a store that can't be shared. Close it after the
+        store."""
+
+    def use_as(self, instance_id: str) -> None:
+        """Say which control plane uses the store from here on."""
 
     async def note_instance(self, instance: Instance) -> int:
         """Note that the instance runs. Return the time of the database."""

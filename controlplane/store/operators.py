@@ -55,8 +55,11 @@ class OperatorTables:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self.instance_id: str | None = None  # the control plane that uses this store
+        self._instance_id: str | None = None  # the control plane that uses this store
         self._under_way: set[int] = set()  # lines of the operator log that will have their outcome
+
+    def use_as(self, instance_id: str) -> None:
+        self._instance_id = instance_id
 
     # Operators
 
@@ -214,7 +217,7 @@ class OperatorTables:
     async def begin_log_line(self, record: NewLogLine) -> int:
         now = self._clock.wall_ms()
         position = await self._database.write_even_if_full(
-            lambda connection: _add_line(connection, record, now, None, self.instance_id), NO_LOCKS
+            lambda connection: _add_line(connection, record, now, None, self._instance_id), NO_LOCKS
         )
         self._under_way.add(position)
         return position
@@ -250,7 +253,7 @@ class OperatorTables:
                 f" instance_id FROM operator_log {where}ORDER BY position DESC LIMIT ?",
                 parameters,
             )
-            instances = running(connection) - {self.instance_id}
+            instances = running(connection) - {self._instance_id}
             return [_line(row, row[-1] in instances or row[0] in self._under_way) for row in rows]
 
         return await self._database.read(job)

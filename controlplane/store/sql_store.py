@@ -7,7 +7,7 @@ from controlplane.store.audit import AuditTables
 from controlplane.store.database import Connection, Database
 from controlplane.store.fleet_tables import tally_of_proxies
 from controlplane.store.instances import InstanceTables
-from controlplane.store.interface import Tally
+from controlplane.store.interface import Peers, Tally
 from controlplane.store.list_tables import ListTables
 from controlplane.store.operators import OperatorTables
 from controlplane.store.registry import RegistryTables
@@ -31,6 +31,9 @@ class SqlStore(
     @property
     def is_shared(self) -> bool:
         return self._database.is_shared
+
+    def join(self) -> Peers:
+        return self._database.join()
 
     async def ping(self) -> None:
         await self._database.fetch("SELECT 1 FROM orgs LIMIT 1")

@@ -25,6 +25,7 @@ from typing import Any, Final, TypeVar
 import aiosqlite
 
 from controlplane.clock import Clock
+from controlplane.store.alone import Alone
 from controlplane.store.database import ALL, Job, Locks, Row
 from controlplane.store.interface import StoreBusy, StoreError
 from controlplane.store.migrate import migrate, what_to_do
@@ -94,6 +95,9 @@ class SqliteDatabase:
             thread.shutdown(wait=False)
             raise
         return cls(path, opened.writer, opened.reader, statements, thread)
+
+    def join(self) -> Alone:
+        return Alone(self._path)
 
     async def close(self) -> None:
         """Wait for what is queued, then close. If the wait is cancelled, close all the same."""

@@ -58,6 +58,9 @@ class FakeClock:
     def not_before(self, ms: int) -> None:
         self.steady = max(self.steady, ms)
 
+    def follow(self, ms: int) -> None:
+        self.steady = ms
+
     def advance(self, *, seconds: float = 0, hours: float = 0) -> None:
         ms = round(seconds * 1000 + hours * 3_600_000)
         self.wall += ms

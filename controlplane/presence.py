@@ -1,0 +1,58 @@
+"""A control plane says every few seconds that it is there, so that the others see if it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from dataclasses import replace
+from typing import Final
+
+from controlplane import __version__
+from controlplane.clock import Clock
+from controlplane.names import new_id
+from controlplane.retention import WitnessedTime
+from controlplane.store.interface import Instance, Peers, Store, StoreError
+
+_EVERY_SECONDS: Final = 10.0  # a third of the time after which the others take it for dead
+
+_log = logging.getLogger(__name__)
+
+
+class Presence:
+    def __init__(self, store: Store, clock: Clock, peers: Peers, witnessed: WitnessedTime) -> None:
+        self._store = store
+        self._clock = clock
+        self._peers = peers
+        self._witnessed = witnessed
+        self._instance = Instance(new_id(clock), f"{socket.gethostname()} {os.getpid()}", __version__)
+        self._is_noted = True
+
+    async def begin(self) -> None:
+        self._store.use_as(self._instance.instance_id)
+        await self._note()
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(_EVERY_SECONDS)
+            await self._note()
+
+    async def end(self) -> None:
+        try:
+            await self._store.remove_instance(self._instance.instance_id)
+        except StoreError as error:
+            _log.warning("the others see only after a while that this control plane has stopped: %s", error)
+
+    async def _note(self) -> None:
+        instance = replace(self._instance, leads=self._peers.leads, witnessed_ms=self._witnessed.ms)
+        try:
+            now_ms = await self._store.note_instance(instance)
+        except StoreError as error:  # a full disk or a database that is away must not end a control plane
+            if self._is_noted:
+                _log.warning("it is not noted that this control plane runs: %s", error)
+            self._is_noted = False
+            return
+        self._is_noted = True
+        if self._store.is_shared:
+            self._clock.follow(now_ms)

@@ -1,0 +1,49 @@
+"""The one control plane that may use a SQLite file: it always leads."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from controlplane.store.interface import StoreError
+
+
+class Alone:
+    """A lock on the file itself, which ends with the process. SQLite's own locks are of another kind.
+
+    Close it after all connections to the file: closing a file gives up SQLite's locks of the process on it.
+    """
+
+    leads = True
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError as error:
+            raise StoreError(f"{path}: {error.strerror}") from None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._file)
+            raise StoreError(
+                f"{path} is in use by another control plane, and SQLite is for one: stop that one, or let"
+                " both use PostgreSQL"
+            ) from None
+
+    def announce(self) -> None:
+        """Do nothing: nobody else waits for events."""
+
+    async def until_leading(self) -> None:
+        """Return at once: it always leads."""
+
+    async def until_not_leading(self) -> None:
+        await asyncio.Event().wait()
+
+    async def run(self, on_events: Callable[[], None]) -> None:
+        """Return at once: no events are stored elsewhere."""
+
+    async def close(self) -> None:
+        os.close(self._file)

@@ -1,0 +1,146 @@
+"""Several control planes over one store: which of them run and lead, and how the end of one shows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from controlplane.app import running
+from controlplane.leader import lead
+from controlplane.retention import Retention, WitnessedTime
+from controlplane.settings import read_settings
+from controlplane.store.instances import LEASE_MS
+from controlplane.store.interface import Instance, LogQuery, NewLogLine, Org, StoreError
+from controlplane.store.sqlite import SqliteStore
+from tests.controlplane.plane import FakeClock, Plane, write_settings
+
+LINE = NewLogLine("ada", "192.0.2.1", "app.bind", "{}")
+
+
+@dataclass(frozen=True)
+class TwoStores:
+    """One SQLite file that two control planes share, as they would share another database."""
+
+    first: SqliteStore
+    second: SqliteStore
+
+
+@pytest.fixture
+async def two(tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TwoStores]:
+    monkeypatch.setattr("controlplane.store.sqlite_database.SqliteDatabase.is_shared", True)
+    async with AsyncExitStack() as stack:
+        opened = []
+        for name in ("first", "second"):
+            store = await SqliteStore.open(tmp_path / "store.db", clock)
+            stack.push_async_callback(store.close)
+            store.use_as(name)
+            await store.note_instance(Instance(name, f"host-{name} 1", "1.0"))
+            opened.append(store)
+        yield TwoStores(*opened)
+
+
+async def under_way(store: SqliteStore) -> list[bool]:
+    return [line.under_way for line in await store.operator_log(LogQuery(limit=9))]
+
+
+async def test_what_another_control_plane_does_is_under_way_until_that_one_has_died(
+    two: TwoStores, clock: FakeClock
+) -> None:
+    position = await two.first.begin_log_line(LINE)
+    assert await under_way(two.second) == await under_way(two.first) == [True]
+    clock.advance(seconds=LEASE_MS / 1000)
+    await two.second.note_instance(Instance("second", "host-second 1", "1.0"))
+    assert await under_way(two.second) == [False]
+    assert [each.instance.name for each in await two.second.running_instances()] == ["host-second 1"]
+
+    await two.first.note_instance(Instance("first", "host-first 1", "1.0"))  # it was held up, and not dead
+    assert await under_way(two.second) == [True]
+    await two.first.end_log_line(position, "done", ())
+    assert await under_way(two.second) == [False]
+
+
+async def test_a_line_of_a_control_plane_that_stopped_is_cut_short_at_once(two: TwoStores) -> None:
+    await two.first.begin_log_line(LINE)
+    await two.first.remove_instance("first")
+    assert await under_way(two.second) == [False]
+
+
+async def test_a_file_of_sqlite_is_for_one_control_plane(plane: Plane, tmp_path: Path) -> None:
+    settings = read_settings(write_settings(tmp_path), {})
+    with pytest.raises(StoreError, match="in use by another control plane, and SQLite is for one"):
+        async with running(settings, plane.clock):
+            raise AssertionError
+    (only,) = await plane.store.running_instances()
+    assert only.instance.leads
+
+
+class Lease:
+    """Peers that lead when a test says so."""
+
+    def __init__(self) -> None:
+        self._leading, self._not_leading = asyncio.Event(), asyncio.Event()
+
+    @property
+    def leads(self) -> bool:
+        return self._leading.is_set()
+
+    def change(self, leads: bool) -> None:
+        begun, ended = (self._leading, self._not_leading)
+        (begun if leads else ended).set()
+        (ended if leads else begun).clear()
+
+    async def until_leading(self) -> None:
+        await self._leading.wait()
+
+    async def until_not_leading(self) -> None:
+        await self._not_leading.wait()
+
+    def announce(self) -> None:
+        raise AssertionError
+
+    async def run(self, on_events: object) -> None:
+        raise AssertionError
+
+    async def close(self) -> None:
+        raise AssertionError
+
+
+async def test_jobs_run_while_a_control_plane_leads() -> None:
+    lease, begun, ended = Lease(), asyncio.Semaphore(0), asyncio.Semaphore(0)
+
+    async def job() -> None:
+        begun.release()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.release()
+
+    leading = asyncio.create_task(lead(lease, lambda: [asyncio.create_task(job())]))
+    for _ in range(2):
+        lease.change(leads=True)
+        await begun.acquire()
+        lease.change(leads=False)
+        await ended.acquire()
+    lease.change(leads=True)
+    await begun.acquire()
+    leading.cancel()
+    await ended.acquire()
+
+
+async def test_the_leader_purges_by_the_time_that_any_control_plane_witnessed(two: TwoStores) -> None:
+    await two.first.add_org(Org("acme", "acme", "base", 1))
+    await two.second.note_instance(Instance("second", "host-second 1", "1.0", witnessed_ms=1_000_000_000_000))
+    seen: list[int] = []
+
+    class Index:
+        async def purge(self, org_id: str, before_ms: int, limit: int, newest: int | None = None) -> int:
+            seen.append(before_ms)
+            return 0
+
+    await Retention(two.first, Index(), FakeClock(), WitnessedTime(), 60).purge()
+    assert seen == [1_000_000_000_000 - 30 * 86_400_000]
