@@ -44,6 +44,7 @@ from controlplane.store.postgres_connection import (
     prepare,
 )
 from controlplane.store.postgres_migrate import bring_up
+from controlplane.store.postgres_peers import PostgresPeers
 
 T = TypeVar("T")
 
@@ -90,10 +91,13 @@ def lock_number(name: str) -> int:
     return int.from_bytes(sha256(name.encode()).digest()[:8], "big", signed=True)
 
 
-def connect(url: str) -> psycopg.Connection[TupleRow]:
+def _conninfo(url: str) -> str:
     given = conninfo_to_dict(url)
-    lacking = {name: value for name, value in _DEFAULTS.items() if name not in given}
-    raw = psycopg.connect(make_conninfo(url, **lacking), autocommit=True)
+    return make_conninfo(url, **{name: value for name, value in _DEFAULTS.items() if name not in given})
+
+
+def connect(url: str) -> psycopg.Connection[TupleRow]:
+    raw = psycopg.connect(_conninfo(url), autocommit=True)
     prepare(raw)
     settings = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in _SESSION.items())
     raw.execute(f"SELECT {settings}".encode())
@@ -165,6 +169,7 @@ class PostgresDatabase:
     is_shared = True
 
     def __init__(self, url: str) -> None:
+        self._url = url
         self.address = address_of(url)
         self._writers = ConnectionThreads(url, _WRITERS, "store-writer")
         self._readers = ConnectionThreads(url, _READERS, "store-reader")
@@ -179,6 +184,9 @@ class PostgresDatabase:
         """Connect, and make or upgrade the tables if needed. Raise StoreError if that can't be done."""
         await asyncio.to_thread(bring_up_at, url)
         return cls(url)
+
+    def join(self) -> PostgresPeers:
+        return PostgresPeers(_conninfo(self._url), lock_number("graphward leader"))
 
     async def close(self) -> None:
         try:

@@ -100,6 +100,13 @@ class PostgresServer:
         finally:
             self._administer(f"DROP DATABASE {name} WITH (FORCE)")
 
+    def end_sessions(self, database: str) -> None:
+        """End everything that is connected to the database, as a failover would."""
+        import psycopg
+
+        with psycopg.connect(self.url(database), autocommit=True) as raw:
+            raw.execute(_END_OTHERS)
+
     def empty(self, database: str) -> None:
         """End what is connected to the database, and delete all rows: sooner done than a new database."""
         import psycopg

@@ -1,0 +1,120 @@
+"""Control planes that share a PostgreSQL database: one of them leads, and each announces its new events.
+
+A control plane leads while it holds a lock of a session of its own. The lock ends with the session, so
+another control plane gets it if this one dies or loses its connection. The same session listens for
+announcements. They only make readers look sooner: without them, readers look every few seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import psycopg
+from psycopg.rows import TupleRow
+
+_LOOK_SECONDS: Final = 1.0  # between looks at the lock
+_LOST_SECONDS: Final = 5.0  # a session that doesn't respond for so long may have ended at the server
+_PAUSE_SECONDS: Final = 1.0  # before another session is tried
+_TOGETHER_SECONDS: Final = 0.05  # announcements of so long are one
+_ANNOUNCED: Final = "SELECT pg_notify('graphward_events', '')"
+
+_log = logging.getLogger(__name__)
+_Session = psycopg.AsyncConnection[TupleRow]
+
+
+class PostgresPeers:
+    def __init__(self, conninfo: str, leader_lock: int) -> None:
+        self._conninfo = conninfo
+        self._leader_lock = leader_lock
+        self._leading, self._not_leading = asyncio.Event(), asyncio.Event()
+        self._not_leading.set()
+        self._something = asyncio.Event()  # there is something to read or to say
+        self._has_events = False
+        self._is_connected = True
+
+    @property
+    def leads(self) -> bool:
+        return self._leading.is_set()
+
+    async def until_leading(self) -> None:
+        await self._leading.wait()
+
+    async def until_not_leading(self) -> None:
+        await self._not_leading.wait()
+
+    def announce(self) -> None:
+        self._has_events = True
+        self._something.set()
+
+    async def run(self, on_events: Callable[[], None]) -> None:
+        while True:
+            try:
+                opening = psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
+                async with await opening as session:
+                    await self._stay(session, on_events)
+            except (psycopg.Error, TimeoutError, OSError) as error:
+                if self._is_connected:
+                    _log.warning("no session to lead and to listen with: %s", str(error).partition("\n")[0])
+                self._is_connected = False
+            finally:
+                self._lead(False)
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def close(self) -> None:
+        """Do nothing: the session ends with `run`."""
+
+    async def _stay(self, session: _Session, on_events: Callable[[], None]) -> None:
+        def heard(notice: psycopg.Notify) -> None:
+            if notice.pid != session.info.backend_pid:
+                on_events()
+
+        session.add_notify_handler(heard)
+        await session.execute("SET synchronous_commit = off")  # it writes nothing that must last
+        await session.execute("LISTEN graphward_events")
+        if not self._is_connected:
+            _log.info("there is a session to lead and to listen with again")
+        self._is_connected = True
+        on_events()  # events may have been stored before
+        while True:
+            await self._look(session)
+            await self._until_something(session)
+
+    async def _look(self, session: _Session) -> None:
+        """Try to lead, or see that it still does, and announce its events. Other announcements arrive."""
+        # The timer counts if the server doesn't respond, even while the driver waits for it to cancel.
+        lost = asyncio.get_running_loop().call_later(_LOST_SECONDS, self._lead, False)
+        try:
+            async with asyncio.timeout(_LOST_SECONDS):
+                if self.leads:
+                    await session.execute("SELECT 1")
+                else:
+                    cursor = await session.execute("SELECT pg_try_advisory_lock(%s)", (self._leader_lock,))
+                    (has_lock,) = await cursor.fetchone() or (False,)
+                    self._lead(has_lock)
+                if self._has_events:
+                    self._has_events = False
+                    await session.execute(_ANNOUNCED)
+        finally:
+            lost.cancel()
+
+    async def _until_something(self, session: _Session) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_reader(session.fileno(), self._something.set)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await self._something.wait()
+        finally:
+            loop.remove_reader(session.fileno())
+        self._something.clear()
+        if self._has_events:
+            await asyncio.sleep(_TOGETHER_SECONDS)
+
+    def _lead(self, leads: bool) -> None:
+        begins, ends = (self._leading, self._not_leading) if leads else (self._not_leading, self._leading)
+        begins.set()
+        ends.clear()

@@ -1,0 +1,101 @@
+"""Control planes on one PostgreSQL database: one leads, another takes over, and each learns of new events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from controlplane.store.interface import Peers
+from tests.controlplane.plane import FakeClock
+from tests.fakes.postgres import PostgresServer
+
+psycopg = pytest.importorskip("psycopg")
+
+from controlplane.store.postgres import PostgresStore  # noqa: E402
+
+
+@dataclass
+class Member:
+    peers: Peers
+    run: asyncio.Task[None]
+    woken: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+
+    async def leave(self) -> None:
+        self.run.cancel()
+        await asyncio.gather(self.run, return_exceptions=True)
+
+
+Join = Callable[[], Member]
+
+
+@pytest.fixture
+async def join(postgres_url: str, clock: FakeClock) -> AsyncIterator[Join]:
+    store = await PostgresStore.open(postgres_url, clock)
+    members: list[Member] = []
+
+    def joined() -> Member:
+        peers = store.join()
+        woken = asyncio.Semaphore(0)
+        members.append(Member(peers, asyncio.create_task(peers.run(woken.release)), woken))
+        return members[-1]
+
+    yield joined
+    for member in members:
+        await member.leave()
+    await store.close()
+
+
+@asynccontextmanager
+async def soon() -> AsyncIterator[None]:
+    async with asyncio.timeout(10):
+        yield
+
+
+async def test_one_leads_and_another_takes_over_when_it_ends(join: Join) -> None:
+    async with soon():
+        first = join()
+        await first.peers.until_leading()
+        second = join()
+        await second.woken.acquire()  # it has its session
+        second.peers.announce()
+        await first.woken.acquire()
+        assert (first.peers.leads, second.peers.leads) == (True, False)
+        await first.leave()
+        assert not first.peers.leads
+        await second.peers.until_leading()
+
+
+async def test_who_loses_its_session_leads_no_more(join: Join, postgres: PostgresServer) -> None:
+    async with soon():
+        first = join()
+        await first.peers.until_leading()
+        await asyncio.to_thread(postgres.end_sessions, "migrated")
+        await first.peers.until_not_leading()
+        await first.peers.until_leading()
+
+
+async def test_events_of_another_control_plane_are_announced_at_once(
+    join: Join, postgres: PostgresServer
+) -> None:
+    async with soon():
+        first, second = join(), join()
+        await first.woken.acquire()
+        await second.woken.acquire()
+        for _ in range(2):
+            first.peers.announce()
+            first.peers.announce()
+            await second.woken.acquire()
+        await asyncio.to_thread(postgres.end_sessions, "migrated")
+        await second.woken.acquire()  # events may have been missed
+        while True:  # the other one may have no session yet
+            first.peers.announce()
+            try:
+                async with asyncio.timeout(0.5):
+                    await second.woken.acquire()
+                break
+            except TimeoutError:
+                continue
