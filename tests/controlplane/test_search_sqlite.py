@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane.search.fair_queue import FairQueue
 from controlplane.search.interface import (
-    CursorError,
     IndexDamagedError,
     IndexMovedError,
     IndexUnavailableError,
@@ -31,16 +29,13 @@ from controlplane.search.query import FIELDS, MAX_VALUES, Filter, QueryError, pa
 from controlplane.search.sql import Key
 from controlplane.search.sqlite_index import SqliteIndex, _Connection
 from controlplane.store.migrate import migrate
-from proxy.wire.audit_event import rfc3339
 from tests.controlplane.search_events import (
-    CASES,
     EVENTS,
     ORG,
     OTHER_ORG,
     SAMPLES,
     START_MS,
     TERMS,
-    Accepted,
     accepted,
     event,
     matches,
@@ -61,18 +56,6 @@ async def found(index: SearchIndex, text: str, org: str | None = ORG, **more: An
     return numbers(page.events)
 
 
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    CASES,
-)
-async def test_what_a_filter_finds(index: SqliteIndex, text: str, wanted: list[int]) -> None:
-    await index.write(accepted(*SAMPLES))
-    assert await found(index, text) == wanted
-    # The same in the operator's view of all organisations, where other plans are made.
-    assert await found(index, text, org=None) == wanted
-    assert wanted == [made["seq"] for made in reversed(SAMPLES) if matches(parse_filter(text), made)]
-
-
 async def test_a_list_or_text_that_was_cut_is_found_by_its_mark(index: SqliteIndex) -> None:
     made = [
         event(1, loggedRuleIds=["log-1", "log-2", "…[998 more]"]),
@@ -91,20 +74,6 @@ async def test_a_list_or_text_that_was_cut_is_found_by_its_mark(index: SqliteInd
         assert await found(index, text) == wanted, text
 
 
-async def test_the_body_comes_back_byte_for_byte(index: SqliteIndex) -> None:
-    made = event(1)
-    body = orjson.dumps(made)[:-1] + b', "unknown" : [1.0, 1e400, {"\\u00e9":"\xc3\xa9"}] }'
-    await index.write([Accepted(1, ORG, body.replace(b"1e400", b"1e40"))])
-    page = await index.search(SearchQuery((ORG,)))
-    assert page.events == (body.replace(b"1e400", b"1e40"),)
-
-
-async def test_from_is_included_and_to_is_not(index: SqliteIndex) -> None:
-    await index.write(accepted(*(event(n) for n in range(5))))
-    assert await found(index, "", from_ms=START_MS + 1000, to_ms=START_MS + 3000) == [2, 1]
-    assert await found(index, "", from_ms=-(2**70), to_ms=2**70) == [4, 3, 2, 1, 0]
-
-
 async def pages(index: SearchIndex, query: SearchQuery, limit: int) -> AsyncIterator[list[int]]:
     cursor = None
     while True:
@@ -115,30 +84,6 @@ async def pages(index: SearchIndex, query: SearchQuery, limit: int) -> AsyncIter
         cursor = page.next
         if cursor is None:
             return
-
-
-async def test_pages_hold_each_event_once_while_new_ones_arrive(index: SqliteIndex) -> None:
-    await index.write(accepted(*(event(n) for n in range(0, 20, 2))))
-    seen: list[int] = []
-    late = iter([19, 5, 13, 99, 1])
-    async for page in pages(index, SearchQuery((ORG,), parse_filter("verdict:allow")), limit=3):
-        seen += page
-        if (number := next(late, None)) is not None:
-            await index.write(accepted(event(number), first_position=100 + number))
-    assert seen == sorted(set(seen), reverse=True)
-    assert set(range(0, 20, 2)) <= set(seen)
-
-
-async def test_a_page_ends_where_its_events_are_large(
-    index: SqliteIndex, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the event that fills it, and the next page begins behind that."""
-    large = 10_000
-    monkeypatch.setattr("controlplane.search.sqlite_index.MAX_PAGE_BYTES", 2 * large)
-    made = [event(n, new="x" * large if n in (2, 3, 5) else "") for n in range(8)]
-    await index.write(accepted(*made))
-    assert [page async for page in pages(index, SearchQuery((ORG,)), limit=7)] == [[7, 6, 5, 4, 3], [2, 1, 0]]
-    assert [page async for page in pages(index, SearchQuery((ORG,)), limit=5)] == [[7, 6, 5, 4, 3], [2, 1, 0]]
 
 
 async def test_a_page_of_the_largest_events_of_a_proxy_is_whole(index: SqliteIndex) -> None:
@@ -201,26 +146,7 @@ async def test_many_pages_of_one_organisation_hold_up_another_by_one_at_most(ind
     assert done.index(ORG) <= 2
 
 
-async def test_the_last_page_says_so_even_if_it_is_full(index: SqliteIndex) -> None:
-    await index.write(accepted(*(event(n) for n in range(4))))
-    assert [page async for page in pages(index, SearchQuery((ORG,)), limit=2)] == [[3, 2], [1, 0]]
-
-
-@pytest.mark.parametrize("cursor", ["", "x", "AAAA", "ÿ" * 11, "AAAAAAAAAAA" * 9, "'; DROP TABLE events"])
-async def test_a_foreign_cursor_is_refused(index: SqliteIndex, cursor: str) -> None:
-    with pytest.raises(CursorError):
-        await index.search(SearchQuery((ORG,), cursor=cursor))
-
-
 # -- writing ---------------------------------------------------------------------------------------
-
-
-async def test_an_event_that_comes_again_changes_nothing(index: SqliteIndex) -> None:
-    """A crash between write and note brings it again, at the position that it has in the store."""
-    await index.write(accepted(event(1), event(2)))
-    await index.write(accepted(event(2, verdict="block"), event(3), first_position=2))
-    assert await found(index, "") == [3, 2, 1]
-    assert await found(index, "verdict:block") == []
 
 
 async def test_what_retention_took_from_the_store_is_found_no_more(index: StoredIndex) -> None:
@@ -299,68 +225,6 @@ async def test_nothing_is_written_to_an_index_of_another_release(index: SqliteIn
     file.close()
     with pytest.raises(IndexUnavailableError, match="another release"):
         await index.write(accepted(event(1)))
-
-
-async def test_one_id_in_two_organisations_is_two_events(index: SqliteIndex) -> None:
-    await index.write(accepted(event(1), event(1, orgId=OTHER_ORG, seq=2)))
-    assert await found(index, "") == [1]
-    assert await found(index, "", org=OTHER_ORG) == [2]
-
-
-async def test_events_of_one_millisecond_are_all_kept_and_paged_by_their_acceptance(
-    index: SqliteIndex,
-) -> None:
-    for number in range(4):
-        made = event(number, time=rfc3339(START_MS))
-        await index.write([Accepted(5 + number * (1 << 33), ORG, orjson.dumps(made))])
-    assert await found(index, "") == [3, 2, 1, 0]
-    assert [page async for page in pages(index, SearchQuery((ORG,)), limit=3)] == [[3, 2, 1], [0]]
-
-
-@pytest.mark.parametrize(
-    "body",
-    [b"", b"{", b"[]", b"null", b'{"id":5}', b'{"id":""}', b"\xff", b"[" * 100_000, b'{"id":"\\ud800"}'],
-    ids=range(9),
-)
-async def test_an_event_that_cannot_be_indexed_is_logged_and_stops_nothing(
-    index: SqliteIndex, body: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
-    await index.write([Accepted(1, ORG, body), *accepted(event(2), first_position=2)])
-    assert await found(index, "") == [2]
-    assert "position 1 is not searchable" in caplog.text
-
-
-async def test_fields_of_the_wrong_type_do_not_stop_the_others(index: SqliteIndex) -> None:
-    odd = event(
-        1,
-        durationMs="fast",
-        path={"a": 1},
-        query=5,
-        transforms="strip:x",
-        loggedRuleIds=[1, "watch", None],
-        status=200.0,
-        upstreamStatus=True,
-        requestBytes=2**63,
-        responseBytes=-5,
-        time="soon",
-        rulesetVersion=7,
-        method="G\x00T",
-        ruleId="\n",
-        verdict="maybe",
-        clientId="x y",
-    )
-    await index.write(accepted(odd))
-    for text in (
-        "logged:watch",
-        "status:200",
-        "ruleset:7",
-        "-verdict:allow",
-        "-has:path",
-        "client:'x*",
-        "seq:1",
-    ):
-        assert await found(index, text) == ([] if "'" in text else [1]), text
-    assert await found(index, 'client:"x y" requestbytes:>900000000000000 -client:x%20y') == [1]
 
 
 async def test_two_writers_at_once_write_each_event_once(tmp_path: Path) -> None:
@@ -515,19 +379,6 @@ async def test_a_failed_write_leaves_nothing_and_the_next_one_works(
     assert await found(index, "verdict:allow") == [1]
 
 
-async def test_purge_takes_the_oldest_of_one_organisation(index: SqliteIndex) -> None:
-    mine = [event(n) for n in range(6)]
-    others = [event(n, orgId=OTHER_ORG) for n in range(6)]
-    await index.write(accepted(*mine, *others))
-    before = START_MS + 4000
-    assert await index.purge(ORG, before, limit=3) == 3
-    assert await found(index, "") == [5, 4, 3]
-    assert await index.purge(ORG, before, limit=3) == 1
-    assert await index.purge(ORG, before, limit=3) == 0
-    assert await found(index, "users") == [5, 4]
-    assert await found(index, "", org=OTHER_ORG) == [5, 4, 3, 2, 1, 0]
-
-
 async def test_a_purge_goes_through_all_parts_and_drops_the_empty_ones(
     index: SqliteIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -544,87 +395,7 @@ async def test_a_purge_goes_through_all_parts_and_drops_the_empty_ones(
     assert await found(index, "") == []
 
 
-# -- tenants ---------------------------------------------------------------------------------------
-
-FOREIGN = event(
-    1, orgId=OTHER_ORG, path="/v1.0/users/secret-person", ruleId="secret-rule", appId="secret-app"
-)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "secret-person",
-        "secret*",
-        "app:secret-app",
-        "rule:secret*",
-        "-app:x",
-        "-secret-x",
-        "path:*secret*",
-        f"org:{OTHER_ORG}",
-        f"org:{OTHER_ORG},{ORG} secret-person",
-        "-org:x",
-        "has:path",
-        "status:>0",
-        "-has:parent",
-        f"id:{FOREIGN['id']}",
-        f"request:{FOREIGN['id']}",
-        '"secret-person" OR',
-        '") OR ("',
-        "x*,*",
-        'app:"x"" OR ""o=*"',
-        'rule:"\' OR 1=1 --"',
-        '-rule:"\' OR 1=1 --"',
-        "time:>2000-01-01",
-        "-time:<2000-01-01",
-    ],
-)
-async def test_no_filter_finds_another_organisations_event(index: SqliteIndex, text: str) -> None:
-    await index.write(accepted(event(0), FOREIGN))
-    try:
-        query = SearchQuery((ORG,), parse_filter(text))
-    except QueryError:
-        return
-    page = await index.search(query)
-    assert all(orjson.loads(body)["orgId"] == ORG for body in page.events)
-    facets = await index.facets(query, ["org", "app"])
-    assert facets.counted <= 1
-    assert "secret" not in str(facets)
-    histogram = await index.histogram(query, 1000)
-    assert sum(count for _, count in histogram.buckets) <= 1
-
-
-async def test_the_organisation_is_the_stores_and_compared_exactly(index: SqliteIndex) -> None:
-    """Not what the event says of itself, nor an id that differs by case only."""
-    await index.write([Accepted(1, OTHER_ORG, orjson.dumps(event(1)))])
-    assert await found(index, "") == []
-    assert await found(index, "", org=OTHER_ORG.upper()) == []
-    assert await found(index, f"org:{OTHER_ORG}", org=OTHER_ORG) == [1]
-
-
 # -- counts ----------------------------------------------------------------------------------------
-
-
-async def test_facets(index: SqliteIndex) -> None:
-    await index.write(accepted(*SAMPLES))
-    query = SearchQuery((ORG,), parse_filter("-app:crm"))
-    facets = await index.facets(query, ["verdict", "status", "logged"], top=2)
-    assert facets.fields == {
-        "verdict": (("allow", 6), ("block", 2)),
-        "status": (("200", 4), ("403", 2)),
-        "logged": (("watch", 1), ("watch-2", 1)),
-    }
-    assert (facets.counted, facets.complete) == (9, True)
-
-
-async def test_histogram(index: SqliteIndex) -> None:
-    times = [-1, 0, 999, 1000, 5000, 5001]
-    await index.write(accepted(*(event(n, time=rfc3339(ms)) for n, ms in enumerate(times))))
-    histogram = await index.histogram(SearchQuery((ORG,)), 1000)
-    assert histogram.buckets == ((-1000, 1), (0, 2), (1000, 1), (5000, 2))
-    assert histogram.complete
-    assert (await index.histogram(SearchQuery((ORG,), from_ms=1000), 1000)).buckets == ((1000, 1), (5000, 2))
 
 
 async def test_counts_say_when_they_are_not_of_everything(
@@ -794,13 +565,6 @@ async def require_counts(index: SqliteIndex, wanted: Filter, held: list[dict[str
             assert histogram.complete
 
 
-async def test_paths_count_without_regard_to_case_and_keep_a_spelling(index: SqliteIndex) -> None:
-    await index.write(accepted(event(1, path="/v1.0/Users"), event(2, path="/v1.0/Users"), event(3)))
-    facets = await index.facets(SearchQuery((ORG,)), ["path"])
-    ((path, count),) = facets.fields["path"]
-    assert (path.lower(), count) == ("/v1.0/users", 3)
-
-
 async def test_paths_are_counted_while_retention_has_come_to_the_store_and_not_to_the_index(
     index: StoredIndex,
 ) -> None:
@@ -810,22 +574,6 @@ async def test_paths_are_counted_while_retention_has_come_to_the_store_and_not_t
         store.commit()
     facets = await index.facets(SearchQuery((ORG,)), ["path", "query"])
     assert facets.fields == {"path": (("/Beta/Me", 1),), "query": ()}
-
-
-async def test_the_span_is_that_of_the_organisations_asked_for(index: SqliteIndex) -> None:
-    assert await index.span(None) is None
-    await index.write(accepted(event(1), event(5), event(9, orgId=OTHER_ORG)))
-    assert await index.span((ORG,)) == (START_MS + 1000, START_MS + 5000)
-    assert await index.span((ORG, OTHER_ORG)) == (START_MS + 1000, START_MS + 9000)
-    assert await index.span(None) == (START_MS + 1000, START_MS + 9000)
-    assert await index.span(()) is None
-
-
-async def test_several_organisations_are_searched_and_no_other(index: SqliteIndex) -> None:
-    third = "01933d2a-0000-7000-8000-00000000000c"
-    await index.write(accepted(event(1), event(2, orgId=OTHER_ORG), event(3, orgId=third)))
-    assert numbers((await index.search(SearchQuery((ORG, third)))).events) == [3, 1]
-    assert (await index.search(SearchQuery(()))).events == ()
 
 
 # -- every filter, every event ---------------------------------------------------------------------
