@@ -32,6 +32,7 @@ from controlplane.metrics import Counts, Exposition
 from controlplane.operations.context import OperationContext
 from controlplane.operations.worker_process import end_processes
 from controlplane.presence import Presence
+from controlplane.readiness import Readiness
 from controlplane.requests import response_errors, strict_headers
 from controlplane.retention import Retention, WitnessedTime
 from controlplane.search import open_index
@@ -71,13 +72,9 @@ def build_app(
         body_timeout_seconds=settings.control_plane.body_timeout_seconds,
     )
 
-    async def health(request: web.Request) -> web.Response:
-        await store.ping()
-        return web.json_response({"status": "ok"})
-
     app = web.Application(middlewares=[counts.measured, sign_responses, response_errors])
     app.on_response_prepare.append(strict_headers)
-    app.add_routes([*api.routes(), web.get("/healthz", health)])
+    app.add_routes([*api.routes(), *Readiness(store).routes()])
     return app
 
 

@@ -32,6 +32,7 @@ from controlplane import __version__
 from controlplane.clock import Clock
 from controlplane.fleet_health import health_bounds
 from controlplane.index_writer import IndexWriter
+from controlplane.readiness import Readiness
 from controlplane.retention import Retention
 from controlplane.store.interface import Peers, Store, StoreError, Tally
 from controlplane.store.pages import HEALTH_ORDER, Health
@@ -124,15 +125,8 @@ class Exposition:
         async def scrape(request: web.Request) -> web.Response:
             return web.Response(body=await self.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-        async def alive(request: web.Request) -> web.Response:
-            try:
-                await self._store.ping()
-            except StoreError:
-                return web.Response(text="the store can't be read\n", status=503)
-            return web.Response(text="ok\n")
-
         application = web.Application()
-        application.add_routes([web.get("/metrics", scrape), web.get("/healthz", alive)])
+        application.add_routes([web.get("/metrics", scrape), *Readiness(self._store).routes()])
         return application
 
     async def text(self) -> bytes:

@@ -1,0 +1,43 @@
+"""Two questions that whatever stands before a control plane asks: is it alive, and can it serve requests?"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from aiohttp import web
+
+from controlplane.store.interface import Store, StoreError
+
+_LONGEST_SECONDS: Final = 2.0  # a load balancer waits little longer
+_RETRY_AFTER: Final = {"Retry-After": "5"}
+
+
+class Readiness:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._looking: asyncio.Task[None] | None = None
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/healthz", self._health), web.get("/readyz", self._ready)]
+
+    async def _health(self, request: web.Request) -> web.Response:
+        """Respond with 200 in any case: to start the process again would not bring a store back."""
+        return web.json_response({"status": "ok"})
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        """Respond with 200 if the store responds, else with 503."""
+        if not await self._store_responds():
+            return web.json_response({"status": "store unavailable"}, status=503, headers=_RETRY_AFTER)
+        return web.json_response({"status": "ready"})
+
+    async def _store_responds(self) -> bool:
+        # All who ask share one look: a store that doesn't respond must not get one more each second.
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._store.ping())
+        try:
+            async with asyncio.timeout(_LONGEST_SECONDS):
+                await asyncio.shield(self._looking)
+        except (StoreError, TimeoutError):
+            return False
+        return True
