@@ -90,13 +90,13 @@ _FENCE: Final = re.compile(r"^ *```.*?^ *```", re.M | re.S)
 
 # The counts of today. If one falls, lower it here: nobody may use the room again.
 LIMITS: Final = {
-    "headless clause": 554,
+    "headless clause": 553,
     "where for if": 187,
     "archaism": 65,
     "negated noun": 102,
     "personified process": 221,
     "docstring fragment": 191,
-    "docstring question": 403,
+    "docstring question": 401,
     "docstring of three words": 61,
     "comment fragment": 233,
     "long sentence in docs": 200,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-_OPTIONS: Final = {"from": "--from", "to": "--to", "cursor": "--cursor"}
+_OPTIONS: Final = {"search": "--search", "from": "--from", "to": "--to", "cursor": "--cursor"}
 
 _TIME_HELP = "RFC 3339, a date, or -15m, -2h, -7d."
 
@@ -26,8 +26,8 @@ def record() -> None:
     """The operator log: what operators did."""
 
 
-@app.command()
-def search(
+@app.command("search")
+def search_log(
     ctx: typer.Context,
     operator: Annotated[
         str | None, typer.Option("--operator", metavar="NAME", help="Only what this operator did.")
@@ -43,6 +43,13 @@ def search(
     to: Annotated[
         str | None, typer.Option("--to", metavar="T", help=f"Before this time: {_TIME_HELP}")
     ] = None,
+    search: Annotated[
+        str | None,
+        typer.Option("--search", metavar="TEXT", help="Part of the operator, the operation or the request."),
+    ] = None,
+    sort: Annotated[
+        Literal["-time", "time"], typer.Option("--sort", metavar="COLUMN", help="-time: newest first; time.")
+    ] = "-time",
     limit: Annotated[
         int, typer.Option("--limit", metavar="N", min=1, max=1000, help="Lines of one page.")
     ] = 100,
@@ -51,12 +58,12 @@ def search(
     ] = None,
     json: Json = False,
 ) -> None:
-    """What operators did, newest first."""
+    """Print what operators did."""
     from controlplane.operations.operator_log import SearchOperatorLog
     from controlplane.operations.operator_log import search as operation_of_it
 
     cli: Cli = ctx.obj
-    asked = SearchOperatorLog(operator, operation, org, from_, to, limit, cursor)
+    asked = SearchOperatorLog(operator, operation, org, from_, to, search, sort, limit, cursor)
     with named_as_options(_OPTIONS):
         page = cli.call(operation_of_it, asked)
     if json:

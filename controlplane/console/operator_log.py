@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from controlplane.console.event_rows import shown
+from controlplane.console.lists import Head
 from controlplane.console.pages import Page, PageRequest, Refusal, filled, page, reasons
 from controlplane.operations.actor import Actor
 from controlplane.operations.context import OperationContext
@@ -21,7 +22,7 @@ _NAMES: Final = tuple(sorted(each.name for each in OPERATIONS if each.changes))
 _NOUNS: Final = tuple(sorted({name.partition(".")[0] for name in _NAMES}))
 
 
-@page("GET", "/record", "operator", "operation", "from", "to", "cursor")
+@page("GET", "/record", "operator", "operation", "from", "to", "search", "sort", "cursor")
 async def record(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
     refused: tuple[str, ...] = ()
     found = RecordPage(lines=(), next=None)
@@ -38,8 +39,16 @@ async def record(context: OperationContext, actor: Actor, request: PageRequest) 
         "report": partial(report, names=names),
         "nouns": _NOUNS,
         "operations": _NAMES,
+        "heads": _heads(request),
     }
     return Page("operator_log.html", "Operator log", values, status=422 if refused else 200, refused=refused)
+
+
+def _heads(request: PageRequest) -> tuple[Head, ...]:
+    oldest_first = request.query.get("sort") == "time"
+    href = request.changed(sort=None if oldest_first else "time", cursor=None)
+    time = Head("Time", "", href, "ascending" if oldest_first else "descending")
+    return (time, *(Head(text, "", None, "") for text in ("Operator", "What", "About", "Outcome")))
 
 
 def report(line: RecordFacts, names: Mapping[str, str]) -> list[tuple[str, str]]:

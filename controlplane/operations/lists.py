@@ -70,7 +70,7 @@ async def read_list(
         descending=is_descending,
         limit=request.limit or DEFAULT_ROWS,
         after=None if request.cursor is None else _key(name, sort, request.cursor),
-        search=None if request.search is None else _searchable(request.search),
+        search=None if request.search is None else searchable(request.search),
         org_ids=org_ids,
     )
     page = await read(query)
@@ -88,7 +88,8 @@ def _sorted_by(name: ListName, given: str | None) -> tuple[str, bool]:
     return sort, is_descending
 
 
-def _searchable(part: str) -> str:
+def searchable(part: str) -> str:
+    """Return a part of a name as it came. Raise InvalidRequest if no row can hold it."""
     if not _is_storable(part):
         raise InvalidRequest("search: has a character that no name and no id has")
     return part

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -10,9 +10,12 @@ from controlplane.operations import times
 from controlplane.operations.actor import Actor
 from controlplane.operations.audit import Places
 from controlplane.operations.context import OperationContext
+from controlplane.operations.lists import searchable
 from controlplane.operations.operation import InvalidRequest, Request, Response, operation
 from controlplane.store.interface import LogLine, LogQuery
 from proxy.wire.audit_event import rfc3339
+
+_PART: Final = "Part of the operator's name, of the operation or of the request, whatever the case of A to Z."
 
 
 class RecordFacts(msgspec.Struct, rename="camel"):
@@ -27,7 +30,7 @@ class RecordFacts(msgspec.Struct, rename="camel"):
 
 
 class RecordPage(Response):
-    lines: tuple[RecordFacts, ...]  # newest first
+    lines: tuple[RecordFacts, ...]
     next: str | None  # the cursor of the next page
 
 
@@ -37,25 +40,28 @@ class SearchOperatorLog(Request):
     org: str | None = None
     from_: str | None = msgspec.field(name="from", default=None)  # RFC 3339, a date, or -15m, -2h, -7d
     to: str | None = None
+    search: Annotated[str, msgspec.Meta(description=_PART)] | None = None
+    sort: Literal["-time", "time"] = "-time"  # newest or oldest first
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
     cursor: str | None = None
 
 
 @operation("record.search", "GET", "/record")
 async def search(context: OperationContext, actor: Actor, request: SearchOperatorLog) -> RecordPage:
-    """What operators did, newest first: every line that is about nothing but one's own organisations."""
-    everything = actor.may("viewer", None)
+    """What operators did: every line that is about nothing but one's own organisations."""
     places = await Places.of(context, actor, "record.search")
     from_ms, to_ms = times.span(request.from_, request.to, context.clock.wall_ms())
     query = LogQuery(
         limit=request.limit + 1,
-        before=None if request.cursor is None else _position(places, request.cursor),
+        order="newest first" if request.sort == "-time" else "oldest first",
+        past=None if request.cursor is None else _position(places, request.cursor),
+        search=None if request.search is None else searchable(request.search),
         from_ms=from_ms,
         to_ms=to_ms,
         operator=request.operator,
         operation=request.operation,
         org_id=await context.resolve.org_id(actor, request.org),
-        org_ids=None if everything else frozenset(org.org_id for org in await context.resolve.orgs(actor)),
+        org_ids=actor.sees,
     )
     found = await context.store.operator_log(query)
     page = found[: request.limit]

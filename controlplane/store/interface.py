@@ -453,10 +453,12 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
-    """Which lines of the operator log, newest first. Each None asks for nothing in particular."""
+    """A choice of lines of the operator log. Each None asks for nothing in particular."""
 
     limit: int
-    before: int | None = None  # a line's position
+    order: Literal["newest first", "oldest first"] = "newest first"
+    past: int | None = None  # position of a line: those that come after it in that order
+    search: str | None = None  # part of the operator's name, of the operation or of the request
     from_ms: int | None = None
     to_ms: int | None = None
     operator: str | None = None

@@ -26,7 +26,7 @@ class Source:
 
     @property
     def searched(self) -> str:
-        return " OR ".join([f"lower({self.name}) LIKE ? ESCAPE '!'", *(f"{each} = ?" for each in self.ids)])
+        return " OR ".join([part_of(self.name), *(f"{each} = ?" for each in self.ids)])
 
 
 _NEWEST: Final = (
@@ -123,10 +123,15 @@ def _conditions(source: Source, query: ListQuery, dialect: Dialect) -> Iterable[
         yield among(dialect, source.id, query.ids)
     if query.search is not None:
         ids = (query.search,) * len(source.ids)
-        yield Condition(source.searched, (_pattern(query.search), *ids))
+        yield Condition(source.searched, (pattern(query.search), *ids))
 
 
-def _pattern(part: str) -> str:
+def part_of(column: str) -> str:
+    """Return the condition that the column contains a part, which `pattern` makes the parameter of."""
+    return f"lower({column}) LIKE ? ESCAPE '!'"
+
+
+def pattern(part: str) -> str:
     folded = part.translate(_FOLDED)
     for each in "!%_":
         folded = folded.replace(each, f"!{each}")

@@ -37,6 +37,7 @@ from controlplane.store.interface import (
     Role,
     Session,
 )
+from controlplane.store.lists import part_of, pattern
 
 OPERATOR: Final = (
     "SELECT operators.operator_id, name, password_hash, enabled, created_ms, org_id, role FROM operators"
@@ -245,12 +246,13 @@ class OperatorTables:
     async def operator_log(self, query: LogQuery) -> list[LogLine]:
         conditions = _conditions(query, self._database.dialect)
         where = f"WHERE {' AND '.join(conditions)} " if conditions else ""
+        order = "position DESC" if query.order == "newest first" else "position"
         parameters = (*(each for values in conditions.values() for each in values), query.limit)
 
         def job(connection: Connection) -> list[LogLine]:
             rows = connection.rows(
                 "SELECT position, time_ms, operator, address, operation, request, org_ids, outcome,"  # noqa: S608
-                f" instance_id FROM operator_log {where}ORDER BY position DESC LIMIT ?",
+                f" instance_id FROM operator_log {where}ORDER BY {order} LIMIT ?",
                 parameters,
             )
             instances = running(connection) - {self._instance_id}
@@ -291,8 +293,11 @@ def _conditions(query: LogQuery, dialect: Dialect) -> dict[str, tuple[object, ..
     """Return the conditions that select the lines, each with its parameters."""
     orgs = dialect.elements.format("org_ids")
     found: dict[str, tuple[object, ...]] = {}
-    if query.before is not None:
-        found["position < ?"] = (query.before,)
+    if query.past is not None:
+        found["position < ?" if query.order == "newest first" else "position > ?"] = (query.past,)
+    if query.search is not None:
+        searched = [part_of(column) for column in ("operator", "operation", "request")]
+        found[f"({' OR '.join(searched)})"] = (pattern(query.search),) * len(searched)
     if query.from_ms is not None:
         found["time_ms >= ?"] = (query.from_ms,)
     if query.to_ms is not None:

@@ -7,7 +7,7 @@ import json
 import typing
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 import pytest
@@ -680,16 +680,22 @@ async def test_the_record_is_searched_and_read_in_pages(context: OperationContex
     assert await found(operation="app", operator="eve") == [("eve", "app.disable")]
     assert await found(operation="app.disable", from_="-90m") == [("ada", "app.disable")]
     assert await found(org=f"{MARK}-org") == []
-    pages, cursor = [], None
-    while True:
-        page = await operator_log.search.perform(
-            context, ada, operator_log.SearchOperatorLog(limit=4, cursor=cursor)
-        )
-        pages.append(len(page.lines))
-        cursor = page.next
-        if cursor is None:
-            break
-    assert pages == [4, 2]
+    assert await found(search="OWN-") == [(who, "app.disable") for who in ("ada", "eve", "ada")]  # requests
+    assert await found(search="Retention", operator="eve") == [("eve", "org.set-retention")]
+    assert await found(search="%") == []
+    orders: tuple[Literal["-time", "time"], ...] = ("-time", "time")
+    for sort in orders:
+        pages: list[list[str]] = []
+        cursor = None
+        while not pages or cursor is not None:
+            page = await operator_log.search.perform(
+                context, ada, operator_log.SearchOperatorLog(sort=sort, limit=4, cursor=cursor)
+            )
+            pages.append([each.time for each in page.lines])
+            cursor = page.next
+        assert [len(each) for each in pages] == [4, 2]
+        times = [each for of_page in pages for each in of_page]
+        assert times == sorted(times, reverse=sort == "-time")
     for bad in ({"cursor": "x"}, {"from_": "yesterday"}):
         with pytest.raises(InvalidRequest):
             await operator_log.search.perform(context, ada, operator_log.SearchOperatorLog(**bad))  # type: ignore[arg-type]
