@@ -128,6 +128,7 @@ async def measure(directory: Path, count: int, repeat: int, settings: IndexSetti
     middle = START_MS + count // 4
     every: list[float] = []
     async with opened(directory, settings) as (_, index):
+        spent = cpu_seconds(settings.process) if settings.process else 0.0
         for text in FILTERS:
             for name, span in (("", None), ("  an hour amid", (middle, middle + HOUR_MS))):
                 took: list[float] = []
@@ -136,6 +137,9 @@ async def measure(directory: Path, count: int, repeat: int, settings: IndexSetti
                     took += pages
                 every += took
                 print(f"{median(took):8.1f} ms, at most {max(took):8.1f}, {events:4} events  {text!r}{name}")
+        if settings.process:
+            spent = cpu_seconds(settings.process) - spent
+            print(f"{settings.kind}: {spent / len(every) * 1e3:.1f} ms of its CPU for each page")
         await measure_counts(index)
     cuts = quantiles(every, n=100)
     print(

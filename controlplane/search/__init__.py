@@ -1,10 +1,12 @@
 """The search index over audit events."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-from controlplane.search.interface import SearchIndex
+from controlplane.search.interface import IndexUnavailableError, SearchIndex
 from controlplane.store.interface import RETENTION_MS, Org
 
 __all__ = ["SearchIndex", "open_index"]
@@ -37,13 +39,23 @@ async def _tiers(store: RegistryStore) -> dict[str, int]:
     return {org.org_id: RETENTION_MS[org.retention] // _DAY_MS for org in await store.orgs()}
 
 
+@contextmanager
+def _needing(extra: str) -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        what = f'needs the package {error.name}: pip install "graphward[{extra}]"'
+        raise IndexUnavailableError(f"SearchIndex.Kind = {extra} {what}") from error
+
+
 async def open_index(
     settings: Settings, store: RegistryStore, store_path: Path, *, has_store: bool = False
 ) -> SearchIndex:
     """The SQLite index lies beside the store: `<store>.search.sqlite`. Who has the store to itself begins
     another one where that is damaged."""
     if settings.kind == "clickhouse":
-        from controlplane.search.clickhouse import ClickHouseIndex  # and its client, which few need
+        with _needing("clickhouse"):
+            from controlplane.search.clickhouse import ClickHouseIndex  # and its client, which few need
 
         return ClickHouseIndex(
             settings.url,
@@ -53,7 +65,8 @@ async def open_index(
             tiers=partial(_tiers, store),
         )
     if settings.kind == "postgresql":
-        from controlplane.search.postgresql import PostgresIndex  # and its driver, which few need
+        with _needing("postgresql"):
+            from controlplane.search.postgresql import PostgresIndex  # and its driver, which few need
 
         return PostgresIndex(settings.url)
     from controlplane.search.sqlite_index import SqliteIndex  # of no use to most commands

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import sys
 import uuid
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,14 @@ from typing import Any
 import pytest
 
 from controlplane.index_writer import IndexWriter
+from controlplane.search import open_index
 from controlplane.search.clickhouse import ClickHouseIndex
 from controlplane.search.clickhouse_table import TABLE, create_table
 from controlplane.search.interface import IndexUnavailableError, SearchQuery
-from controlplane.store.interface import StoredEvent
+from controlplane.settings import read_settings
 from controlplane.store.sqlite import SqliteStore
 from proxy.wire.audit_event import rfc3339
-from tests.controlplane.plane import FakeClock
+from tests.controlplane.plane import FakeClock, write_settings
 from tests.controlplane.search_events import ORG, OTHER_ORG, START_MS, accepted, event, numbers
 from tests.controlplane.test_index_writer import commit
 from tests.fakes.clickhouse import HOW_TO_GET, IS_HERE, ClickHouse, clickhouse
@@ -68,23 +71,15 @@ async def rows(index: ClickHouseIndex, what: str = "count()", where: str = "1") 
     return found
 
 
-class DiesAfterInsert(ClickHouseIndex):
-    """The control plane is killed when ClickHouse has the events, and nobody has heard of it."""
-
-    async def _insert(self, events: Sequence[StoredEvent], token: str) -> None:  # type: ignore[override]
-        await super()._insert(events, token)
-        raise asyncio.CancelledError
-
-
-async def test_a_range_that_is_written_again_after_a_crash_adds_nothing(
-    server: ClickHouse, index: ClickHouseIndex, store: SqliteStore, tiers: Tiers
+async def test_a_range_that_is_written_again_after_a_sigkill_adds_nothing(
+    server: ClickHouse, index: ClickHouseIndex, store: SqliteStore, tmp_path: Path
 ) -> None:
     """More events were accepted before the second try, which takes the first range and then the others."""
     await commit(store, range(5))
-    dying = DiesAfterInsert(f"{server.url}/{index._database}", tiers=tiers)
-    with pytest.raises(asyncio.CancelledError):
-        await IndexWriter(store, dying).drain()
-    await dying.close()
+    module = [sys.executable, "-m", "tests.controlplane.killed_writer"]
+    arguments = [str(tmp_path / "store.db"), f"{server.url}/{index._database}"]
+    killed = await asyncio.create_subprocess_exec(*module, *arguments)
+    assert await killed.wait() == -signal.SIGKILL
     assert await store.outbox_position(await index.outbox_name()) == 0
     assert await rows(index) == 5
     await commit(store, range(5, 8))
@@ -247,6 +242,17 @@ async def test_times_that_can_not_be_true_share_one_partition(index: ClickHouseI
     await index.write(accepted(event(1), *odd))
     parts = f"SELECT uniqExact(partition) FROM system.parts WHERE database = '{index._database}' AND active"
     assert await index._rows(parts, {}) == [(2,)]
+
+
+async def test_without_its_package_the_engine_is_refused_with_what_to_install(
+    tmp_path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "clickhouse_connect.driver", None)
+    monkeypatch.delitem(sys.modules, "controlplane.search.clickhouse")
+    section = 'Kind = "clickhouse"\nUrl = "http://127.0.0.1:9"'
+    settings = read_settings(write_settings(tmp_path, SearchIndex=section), {})
+    with pytest.raises(IndexUnavailableError, match=r"pip install \"graphward\[clickhouse\]\""):
+        await open_index(settings.search_index, store, tmp_path / "store.db")
 
 
 # -- secrets ---------------------------------------------------------------------------------------
