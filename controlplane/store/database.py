@@ -115,6 +115,9 @@ class Database(Protocol):
     async def fetch(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
         """Return all rows of one statement that reads."""
 
+    async def glance(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        """Return the few rows that a statement finds by a key, in the least time that the engine needs."""
+
     async def read(self, job: Job[T]) -> T:
         """Run several statements over one state of the database."""
 

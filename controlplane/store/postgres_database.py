@@ -202,6 +202,9 @@ class PostgresDatabase:
         with self._naming_the_server():
             return await self._readers.run(job)
 
+    async def glance(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        return await self.fetch(sql, parameters)
+
     async def read(self, job: Job[T]) -> T:
         with self._naming_the_server():
             return await self._readers.run(partial(_read, job))

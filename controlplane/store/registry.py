@@ -74,10 +74,14 @@ _APP: Final = (
 _STOP: Final = "SELECT nullif(org_id, ''), nullif(app_id, ''), reason, stopped_by, stopped_ms FROM stops"
 
 
+_GENERATION: Final = "SELECT generation FROM registry_generation"
+
+
 class RegistryTables:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
+        self._known: dict[str, _Known] = {}  # an entry for each proxy that asks
 
     # Organisations
 
@@ -170,7 +174,7 @@ class RegistryTables:
         return proxies_of(await self._find(found, reference))
 
     async def credentials(self, api_key_digest: bytes) -> ProxyCredentials | None:
-        rows = await self._database.fetch(
+        rows = await self._database.glance(
             "SELECT proxy_id, hmac_secret, org_id FROM proxies LEFT JOIN proxy_orgs USING (proxy_id)"
             " WHERE api_key_digest = ? AND enabled = 1",
             (api_key_digest,),
@@ -438,16 +442,31 @@ class RegistryTables:
         current = await self.sync_version(proxy_id, limits)
         if current is not None and current in known_versions:
             return current
+        self._known.pop(proxy_id, None)
         locks = READ_REGISTRY + of_proxy(proxy_id)
         return await self._database.write_even_if_full(response, locks)
 
     async def sync_version(self, proxy_id: str, limits: RateLimits) -> str | None:
-        def look(connection: Connection) -> str | None:
-            digest = self._visible(connection, proxy_id, limits).digest()
-            state = _sync_state(connection, proxy_id)
-            return _version(state[1], digest) if state is not None and state[0] == digest else None
+        known = self._known.get(proxy_id)
+        if known is not None and known.limits == limits and known.holds_at(self._clock.wall_ms()):
+            ((generation,),) = await self._database.glance(_GENERATION)
+            if generation == known.generation:
+                return known.version
+        known = await self._database.read(lambda connection: self._look(connection, proxy_id, limits))
+        if known is None:
+            return None
+        self._known[proxy_id] = known
+        return known.version
 
-        return await self._database.read(look)
+    def _look(self, connection: Connection, proxy_id: str, limits: RateLimits) -> _Known | None:
+        (generation,) = connection.row(_GENERATION)
+        now_ms = self._clock.wall_ms()
+        visible = self._visible(connection, proxy_id, limits)
+        digest = visible.digest()
+        state = _sync_state(connection, proxy_id)
+        if state is None or state[0] != digest:
+            return None
+        return _Known(_version(state[1], digest), generation, limits, now_ms, visible.until_ms())
 
     def _visible(self, connection: Connection, proxy_id: str, limits: RateLimits) -> _Visible:
         of_proxy = "org_id IN (SELECT org_id FROM proxy_orgs WHERE proxy_id = ?)"
@@ -622,6 +641,20 @@ def apps_where(connection: Connection, condition: str, parameters: Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True)
+class _Known:
+    """The sync version of one proxy, and how long it holds."""
+
+    version: str
+    generation: int
+    limits: RateLimits
+    from_ms: int
+    until_ms: int | None
+
+    def holds_at(self, now_ms: int) -> bool:
+        return self.from_ms <= now_ms and (self.until_ms is None or now_ms < self.until_ms)
+
+
+@dataclass(frozen=True, slots=True)
 class _Visible:
     """What one proxy sees, without the texts of rulesets: their versions stand for them."""
 
@@ -630,6 +663,11 @@ class _Visible:
     rulesets: tuple[Ruleset, ...]
     stops: tuple[Stop, ...]
     linger: Linger
+
+    def until_ms(self) -> int | None:
+        """Return when the next secret ends, in Unix ms; None if all secrets are without end."""
+        ends = [each.expires_ms for app in self.apps for each in app.secrets if each.expires_ms is not None]
+        return min(ends, default=None)
 
     def digest(self) -> bytes:
         seen = (

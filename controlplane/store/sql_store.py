@@ -26,7 +26,8 @@ class SqlStore(
 ):
     def __init__(self, database: Database, clock: Clock) -> None:
         super().__init__(database, clock)
-        OperatorTables.__init__(self, database, clock)  # which hold something of their own
+        RegistryTables.__init__(self, database, clock)  # which hold something of their own
+        OperatorTables.__init__(self, database, clock)
 
     @property
     def is_shared(self) -> bool:

@@ -1,8 +1,9 @@
 """One SQLite file: one connection that writes, in groups, and two that read, each with its thread.
 
-Single statements are read through aiosqlite. What needs several of them over one state of the database is a
-job, a plain function that runs in one thread from its beginning to its end: fewer changes of threads, and
-nothing comes in between.
+A look-up by a key takes some microseconds, and a change to a thread and back takes ten times that: look-ups
+by keys have a connection of the event loop. Other single statements are read through aiosqlite. Several
+statements over one state of the database are a job, a plain function that runs in one thread from start to
+end: fewer changes of threads, and nothing comes in between.
 
 Every write is a job that runs inside the writer's transaction. Jobs that wait together commit together: a
 commit costs one fsync and one change of threads, however many it holds. A job that fails is rolled back to
@@ -41,10 +42,13 @@ _BUSY_TIMEOUT_SECONDS: Final = 20
 # What waits for the disk waits in memory: at the largest batch this is some 600 MB, at the usual one 40 MB.
 _MOST_WAITING: Final = 128
 _MOST_TOGETHER: Final = 64
+# While several jobs come at a time, the next group gathers for so long: a commit costs as much for many.
+_GATHERING_SECONDS: Final = 0.005
 _PRAGMAS: Final = ("PRAGMA synchronous = FULL", "PRAGMA foreign_keys = ON", "PRAGMA trusted_schema = OFF")
 _DISK_FULL: Final = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE}
 _ROWS_AT_ONCE: Final = 64  # rows that a cursor fetches in one change of threads
 _READ_ONLY: Final = "PRAGMA query_only = ON"
+_NEVER_WAIT: Final = "PRAGMA busy_timeout = 0"  # the event loop would wait with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,7 @@ class _Opened:
     writer: SqliteConnection
     reader: SqliteConnection
     statements: sqlite3.Connection
+    glances: sqlite3.Connection
 
 
 class SqliteDatabase:
@@ -71,12 +76,14 @@ class SqliteDatabase:
         writer: SqliteConnection,
         reader: SqliteConnection,
         statements: aiosqlite.Connection,
+        glances: sqlite3.Connection,
         write_thread: ThreadPoolExecutor,
     ) -> None:
         self._path = path
         self._writer = writer
         self._reader = reader
         self._statements = statements
+        self._glances = glances
         self._reserve = Reserve(path)
         self._write_thread = write_thread
         self._read_thread = ThreadPoolExecutor(1, thread_name_prefix="store-reader")
@@ -94,7 +101,7 @@ class SqliteDatabase:
             thread.submit(_close, opened)
             thread.shutdown(wait=False)
             raise
-        return cls(path, opened.writer, opened.reader, statements, thread)
+        return cls(path, opened.writer, opened.reader, statements, opened.glances, thread)
 
     def join(self) -> Alone:
         return Alone(self._path)
@@ -109,6 +116,7 @@ class SqliteDatabase:
             self._read_thread.shutdown()
             self._writer.raw.close()
             self._reader.raw.close()
+            self._glances.close()
             await self._statements.close()
             await asyncio.gather(self._writing, return_exceptions=True)
 
@@ -116,6 +124,12 @@ class SqliteDatabase:
         """All rows of one statement."""
         with self._naming_the_file():
             return [tuple(row) for row in await self._statements.execute_fetchall(sql, parameters)]
+
+    async def glance(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        try:
+            return self._glances.execute(sql, parameters).fetchall()
+        except sqlite3.Error:  # another process has the whole file to itself for a moment, or the file fails
+            return await self.fetch(sql, parameters)
 
     async def read(self, job: Job[T]) -> T:
         """Several statements over one state of the database."""
@@ -155,10 +169,14 @@ class SqliteDatabase:
 
     async def _write_loop(self) -> None:
         loop = asyncio.get_running_loop()
+        had_company = False
         while True:
             group = [await self._queue.get()]
+            if had_company and not self._queue.full():
+                await asyncio.sleep(_GATHERING_SECONDS)
             while len(group) < _MOST_TOGETHER and not self._queue.empty():
                 group.append(self._queue.get_nowait())
+            had_company = len(group) > 1
             wanted = [waiting for waiting in group if not waiting.done.cancelled()]
             try:
                 _response(wanted, await loop.run_in_executor(self._write_thread, self._commit, wanted))
@@ -255,15 +273,17 @@ def _open(path: Path, clock: Clock) -> _Opened:
     _make_private(path)
     migrate(path)
     with ExitStack() as undo:
-        writer, reader, statements = (undo.enter_context(closing(_connect(path))) for _ in range(3))
-        for each in (reader, statements):
+        writer, reader, statements, glances = (undo.enter_context(closing(_connect(path))) for _ in range(4))
+        for each in (reader, statements, glances):
             each.execute(_READ_ONLY)
+        glances.execute(_NEVER_WAIT)
         undo.pop_all()
-    return _Opened(SqliteConnection(writer, clock), SqliteConnection(reader, clock), statements)
+    jobs = SqliteConnection(writer, clock), SqliteConnection(reader, clock)
+    return _Opened(*jobs, statements, glances)
 
 
 def _close(opened: _Opened) -> None:
-    for each in (opened.writer.raw, opened.reader.raw, opened.statements):
+    for each in (opened.writer.raw, opened.reader.raw, opened.statements, opened.glances):
         each.close()
 
 

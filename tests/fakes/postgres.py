@@ -28,6 +28,7 @@ _SETTINGS: Final = {
 }
 
 
+_KEPT: Final = ("schema_version", "registry_generation")
 _END_OTHERS: Final = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
     " WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
@@ -115,7 +116,7 @@ class PostgresServer:
             raw.execute(_END_OTHERS)
             raw.execute("SET session_replication_role = replica")  # foreign keys are not looked at
             tables = raw.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
-            emptied = [f"DELETE FROM {table}" for (table,) in tables if table != "schema_version"]
+            emptied = [f"DELETE FROM {table}" for (table,) in tables if table not in _KEPT]
             raw.execute("; ".join([*emptied, "ALTER SEQUENCE positions RESTART"]).encode())
 
     def _administer(self, statement: str) -> None:

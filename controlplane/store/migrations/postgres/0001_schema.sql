@@ -399,3 +399,43 @@ CREATE TABLE outbox_ranges (
     upto_position bigint NOT NULL,
     token text COLLATE "C" NOT NULL
 );
+
+-- Grows with every change of what proxies receive of the registry, whichever process makes it. What is known of
+-- a generation holds until the next.
+CREATE TABLE registry_generation (
+    only_row bigint PRIMARY KEY CHECK (only_row = 1),
+    generation bigint NOT NULL
+);
+
+INSERT INTO registry_generation (only_row, generation) VALUES (1, 1);
+
+CREATE FUNCTION next_registry_generation() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE registry_generation SET generation = generation + 1;
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER orgs_changed AFTER INSERT OR UPDATE OR DELETE ON orgs
+    FOR EACH STATEMENT EXECUTE FUNCTION next_registry_generation();
+
+CREATE TRIGGER proxies_changed AFTER INSERT OR UPDATE OF name, enabled OR DELETE ON proxies
+    FOR EACH STATEMENT EXECUTE FUNCTION next_registry_generation();
+
+CREATE TRIGGER proxy_orgs_changed AFTER INSERT OR UPDATE OR DELETE ON proxy_orgs
+    FOR EACH STATEMENT EXECUTE FUNCTION next_registry_generation();
+
+CREATE TRIGGER rulesets_changed AFTER INSERT OR UPDATE OR DELETE ON rulesets
+    FOR EACH STATEMENT EXECUTE FUNCTION next_registry_generation();
+
+CREATE TRIGGER ruleset_versions_changed AFTER INSERT OR UPDATE OR DELETE ON ruleset_versions
+    FOR EACH STATEMENT EXECUTE FUNCTION next_registry_generation();
+
+CREATE TRIGGER apps_changed AFTER INSERT OR UPDATE OR DELETE ON apps
+    FOR EACH STATEMENT EXECUTE FUNCTION next_registry_generation();
+
+CREATE TRIGGER app_secrets_changed AFTER INSERT OR UPDATE OR DELETE ON app_secrets
+    FOR EACH STATEMENT EXECUTE FUNCTION next_registry_generation();
+
+CREATE TRIGGER stops_changed AFTER INSERT OR UPDATE OR DELETE ON stops
+    FOR EACH STATEMENT EXECUTE FUNCTION next_registry_generation();
