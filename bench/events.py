@@ -32,17 +32,19 @@ _EVENT: Final = (
 
 
 def bodies(
-    count: int, *, first: int = 0, proxy: str = "proxy-1", start_ms: int = START_MS
+    count: int, *, first: int = 0, proxy: str = "proxy-1", start_ms: int = START_MS, every_ms: float = 0.5
 ) -> Iterator[bytes]:
-    """The events as a proxy writes them, two in a millisecond, with `seq` from `first` + 1."""
+    """The events as a proxy writes them, one each `every_ms`, with `seq` from `first` + 1."""
     rng = random.Random(f"{proxy} {first}")
     for number in range(first, first + count):
-        yield _body(number, proxy, start_ms + number // 2, rng.getrandbits(96))
+        yield _body(number, proxy, start_ms + int(number * every_ms), rng.getrandbits(96))
 
 
-def batch(batch_id: str, count: int, *, first: int = 0, proxy: str = "proxy-1") -> bytes:
+def batch(
+    batch_id: str, count: int, *, first: int = 0, proxy: str = "proxy-1", every_ms: float = 0.5
+) -> bytes:
     """The request body of a batch."""
-    events = b",".join(bodies(count, first=first, proxy=proxy))
+    events = b",".join(bodies(count, first=first, proxy=proxy, every_ms=every_ms))
     return b'{"batchId":"%s","events":[%s]}' % (batch_id.encode(), events)
 
 

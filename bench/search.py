@@ -28,8 +28,10 @@ from controlplane.store.interface import RateLimits
 from controlplane.store.sqlite import SqliteStore
 
 BATCH = 500
+SPAN_MS = 28 * 24 * 3_600_000  # over which the events lie
 LIMITS = RateLimits(1 << 30, 1 << 30)
 HOUR_MS = 3_600_000
+PERIODS = ((HOUR_MS, HOUR_MS // 60), (24 * HOUR_MS, HOUR_MS // 2), (7 * 24 * HOUR_MS, 3 * HOUR_MS))
 FACETS = ("verdict", "status", "reason", "rule", "app", "method", "path", "ip")
 FILTERS = (
     "",
@@ -77,13 +79,22 @@ async def build(directory: Path, count: int, settings: IndexSettings) -> None:
     written = 0
     async with opened(directory, settings) as (store, index):
         index_writer = IndexWriter(store, index)
+        every_ms = SPAN_MS / count
+        here = 0.0
         ((have,),) = await store._database.fetch("SELECT position FROM last_position")
         for first in range(have, count, BATCH):
-            body = batch(f"b{first}", BATCH, first=first)
+            body = batch(f"b{first}", BATCH, first=first, every_ms=every_ms)
             await store.commit_batch(parse_batch("proxy-1", body, time.time_ns() // 1_000_000)[0], LIMITS)
             if first % (BATCH * 16) == 0:
+                begun = time.process_time()
                 written += await index_writer.drain()
+                here += time.process_time() - begun
         written += await index_writer.drain()
+    if written:
+        print(f"indexing, with reading from the store: {here / written * 1e6:.1f} µs of CPU an event")
+    for file in (directory / "store.db", directory / "store.db.search.sqlite"):
+        if file.exists():
+            print(f"{file.name}: {file.stat().st_size / count:.0f} bytes an event")
     if settings.process and written:
         spent = cpu_seconds(settings.process) - spent
         print(f"{settings.kind}: {spent / written * 1e6:.1f} µs of its CPU for each of {written} events")
@@ -117,6 +128,25 @@ async def count(index: SearchIndex, text: str) -> tuple[float, float, int, bool]
     return (between - begun) * 1000, (ended - between) * 1000, counted, histogram.complete
 
 
+async def measure_overview(index: SearchIndex, end_ms: int) -> None:
+    """What the console's overview counts: verdicts in intervals of three periods, and what was blocked."""
+    took = []
+    for period_ms, interval_ms in PERIODS:
+        from_ms = end_ms // interval_ms * interval_ms - period_ms + interval_ms
+        begun = time.perf_counter()
+        for verdict in ("allow", "filter", "log_only", "block"):
+            query = SearchQuery((ORG,), parse_filter(f"verdict:{verdict}"), from_ms, from_ms + period_ms)
+            assert (await index.histogram(query, interval_ms)).complete
+        blocked = SearchQuery((ORG,), parse_filter("verdict:block"), from_ms)
+        await index.facets(blocked, ("app", "ruleid"), top=6)
+        took.append((time.perf_counter() - begun) * 1000)
+    begun = time.perf_counter()
+    facets = await index.facets(SearchQuery((ORG,)), ("verdict", "rule", "reason", "status", "app", "method"))
+    took.append((time.perf_counter() - begun) * 1000)
+    print("overview of an hour, a day, a week: {:.1f}, {:.1f}, {:.1f} ms".format(*took))
+    print(f"facets of all {facets.counted} events without a filter: {took[-1]:.1f} ms")
+
+
 async def measure_counts(index: SearchIndex) -> None:
     for text in FILTERS:
         facets, histogram, counted, is_complete = await count(index, text)
@@ -124,8 +154,8 @@ async def measure_counts(index: SearchIndex) -> None:
         print(f"facets {facets:7.1f} ms, histogram {histogram:7.1f} ms, {counted:8}{of} events  {text!r}")
 
 
-async def measure(directory: Path, count: int, repeat: int, settings: IndexSettings) -> None:
-    middle = START_MS + count // 4
+async def measure(directory: Path, repeat: int, settings: IndexSettings) -> None:
+    middle = START_MS + SPAN_MS // 2
     every: list[float] = []
     async with opened(directory, settings) as (_, index):
         spent = cpu_seconds(settings.process) if settings.process else 0.0
@@ -141,6 +171,7 @@ async def measure(directory: Path, count: int, repeat: int, settings: IndexSetti
             spent = cpu_seconds(settings.process) - spent
             print(f"{settings.kind}: {spent / len(every) * 1e3:.1f} ms of its CPU for each page")
         await measure_counts(index)
+        await measure_overview(index, START_MS + SPAN_MS)
     cuts = quantiles(every, n=100)
     print(
         f"all: median {cuts[49]:.1f} ms, p95 {cuts[94]:.1f} ms, p99 {cuts[98]:.1f} ms of {len(every)} pages"
@@ -160,7 +191,7 @@ def main() -> None:
         directory.mkdir(parents=True, exist_ok=True)
         with engine(given.engine, directory) as settings:
             asyncio.run(build(directory, given.events, settings))
-            asyncio.run(measure(directory, given.events, given.repeat, settings))
+            asyncio.run(measure(directory, given.repeat, settings))
 
 
 if __name__ == "__main__":

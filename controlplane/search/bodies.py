@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -13,6 +14,8 @@ from controlplane.search.query import fold
 from controlplane.store.block_body import events_of
 from controlplane.store.chain_table import PURGED
 from controlplane.store.interface import StoredEvent
+
+_log = logging.getLogger(__name__)
 
 _MOST_HELD: Final = 64  # blocks: events of several proxies take turns in time
 
@@ -48,7 +51,7 @@ class Bodies:
         if events is None:
             sql = "SELECT body FROM store.blocks WHERE position = ?"
             rows = self._db.execute(sql, (first,)).fetchall()
-            events = events_of(rows[0][0]) if rows else []
+            events = _readable(rows[0][0]) if rows else []
         if len(self._held) == _MOST_HELD:
             del self._held[next(iter(self._held))]
         self._held[first] = events
@@ -73,3 +76,12 @@ class Bodies:
                 for (first,) in rows:
                     block = (self.document(org_id, first + at, 0) for at in range(len(self._block(first))))
                     yield from (each for each in block if each.event_id == event_id)
+
+
+def _readable(body: bytes) -> list[msgspec.Raw]:
+    """A damaged block is for the chain of events to find; a search goes on without its events."""
+    try:
+        return events_of(body)
+    except ValueError as error:
+        _log.error("events are left out of a search: %s", error)
+        return []

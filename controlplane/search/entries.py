@@ -10,16 +10,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
-from itertools import repeat
-from operator import attrgetter
+from itertools import islice, repeat
 from typing import Any, Final
 from urllib.parse import unquote
+
+import msgspec
 
 from controlplane.search.document import rules_in
 from controlplane.search.known_event import attribute_of
 from controlplane.search.predicates import value_holds
-from controlplane.search.query import FIELDS, TEXT_FIELDS, WORD, Field, FieldTerm, fold
+from controlplane.search.query import FIELDS, TEXT_FIELDS, WORD, Field, FieldTerm, Match, fold
 
 FOLDER: Final = "folder"  # a coded column in addition to those of fields: what the path begins with
 CODED: Final = (
@@ -37,12 +39,15 @@ COLUMNS: Final = ("org", "time", "path", "present", *CODED, *NUMBERS)  # behind 
 
 TOKENIZER: Final = "ascii tokenchars '-_'"  # folds A-Z and takes every character beyond ASCII for a letter
 _MARK: Final = "§"
+_MOST_ASKED: Final = 256  # matches of filters that a dictionary remembers
 _LETTERS: Final = dict(zip(LONG, "qrcputi", strict=True))
 _TOKEN_CHARS: Final = {"upstreamrequest": 12}  # every event has such an id, and they are random
 _MOST_TOKEN_CHARS: Final = 40
 _NO_TOKEN_CHAR: Final = re.compile(r"[^\w\-]")
 _FOLDER: Final = re.compile(r"/?[^/]*/[^/(]*[/(]?")
-_READ: Final = tuple(field for field in FIELDS.values() if field.kind != "time" and field.name != "org")
+_READ: Final = tuple(
+    (each, attribute_of(each.event_key)) for each in FIELDS.values() if each.name not in ("time", "org")
+)
 
 
 @dataclass(slots=True)
@@ -72,6 +77,8 @@ class Codes:
         self._by_field: dict[str, dict[Any, int | None]] = {name: {None: None} for name in CODED}
         self._texts: dict[int | None, str] = {None: ""}
         self._values: dict[int, Any] = {}
+        # What was asked before: how many values were looked at, and the codes of those that were accepted.
+        self._matching: dict[tuple[str, tuple[Match, ...]], tuple[int, list[int]]] = {}
         self.newest = 0
 
     def add(self, code: int, name: str, value: Any) -> None:
@@ -97,8 +104,16 @@ class Codes:
 
     def matching(self, term: FieldTerm) -> list[int]:
         """Return the codes of the field's values that the term accepts, its sign aside."""
-        values = self._by_field[term.field.name].items()
-        return [code for value, code in values if code is not None and value_holds(term, value)]
+        known = self._by_field[term.field.name]
+        asked = term.field.name, term.matches
+        looked_at, found = self._matching.get(asked, (0, []))
+        if looked_at < len(known):
+            new = islice(known.items(), looked_at, None)
+            found = [*found, *(code for value, code in new if code and value_holds(term, value))]
+            if len(self._matching) == _MOST_ASKED:
+                self._matching.clear()
+            self._matching[asked] = len(known), found
+        return found
 
     def folders(self) -> Iterator[tuple[str, int]]:
         return ((name, code) for name, code in self._by_field[FOLDER].items() if code is not None)
@@ -116,8 +131,9 @@ def _text_of_code(code: int, name: str, value: Any) -> str:
 
 
 def entries_of(arrived: Arrived, org: int, codes: Codes) -> Entries:
-    values = {each.name: _values(arrived.entries, each) for each in _READ}
-    values["rule"] = list(map(rules_in, values["rule"], values["ruleid"]))
+    columns_of_entries = _columns(arrived.entries)
+    values = {each.name: _values(columns_of_entries[attribute], each) for each, attribute in _READ}
+    values["rule"] = list(map(_rules_in, values["rule"], values["ruleid"]))
     values[FOLDER] = [None if path is None else folder(path) for path in values["path"]]
     columns: dict[str, Sequence[Any]] = {name: codes.of(name, values[name]) for name in CODED}
     columns |= {name: values[name] for name in NUMBERS}
@@ -131,7 +147,7 @@ def entries_of(arrived: Arrived, org: int, codes: Codes) -> Entries:
     ]
     tokens = [codes.texts(codes_of) for name, codes_of in columns.items() if name in _WITH_TEXT]
     tokens += [_long_tokens(name, values[name]) for name in LONG[1:] if any(values[name])]
-    decoded = [map(_decoded, values[name]) for name in ("path", "query")]
+    decoded = map(_decoded, values["path"]), map(_decoded_query, values["query"])
     return Entries(columns, [*map(" ".join, zip(repeat(org_token(org)), *decoded, *tokens, strict=False))])
 
 
@@ -140,9 +156,17 @@ _WITH_TEXT: Final = (frozenset(CODED) - TOKENLESS) | (frozenset(CODED) & frozens
 MOST_KEY_MS: Final = (1 << 43) - 1  # in the year 2248: events of later times are ordered as if of this one
 
 
-def _values(entries: Sequence[Any], of: Field) -> list[Any]:
-    values = list(map(attrgetter(attribute_of(of.event_key)), entries))
-    if of.kind == "texts":
+_rules_in: Final = lru_cache(4096)(rules_in)
+
+
+def _columns(entries: Sequence[Any]) -> dict[str, Sequence[Any]]:
+    """Return the events' values by attribute."""
+    values = zip(*map(msgspec.structs.astuple, entries), strict=True)
+    return dict(zip(type(entries[0]).__struct_fields__, values, strict=True))
+
+
+def _values(values: Sequence[Any], of: Field) -> Sequence[Any]:
+    if of.kind == "texts" and () in values:
         return [value or None for value in values]
     if of.kind == "text" and int in set(map(type, values)):
         return [str(value) if type(value) is int else value for value in values]
@@ -171,6 +195,9 @@ def _searchable(text: str) -> str:
 def _decoded(text: str | None) -> str:
     """Return the path or query as free text finds it."""
     return "" if text is None else _searchable(unquote(text) if "%" in text else text)
+
+
+_decoded_query: Final = lru_cache(4096)(_decoded)
 
 
 def folder(path: str) -> str:

@@ -17,7 +17,8 @@ from controlplane.search.query import FieldTerm, Term, TextTerm
 from controlplane.search.sql import LEAST_MS, MOST_MS, Condition, all_of, negated, one_of
 
 MATCHES: Final = 50_000  # that are counted row by row
-_MOST_TIED: Final = 200  # paths as frequent as the last one of a facet that are read, for the order of text
+# Paths that are read beyond those of a facet: of equally frequent ones, the order of text decides.
+_MOST_TIED: Final = 20
 
 _Rows = Sequence[tuple[Part, tuple[Any, ...]]]
 
@@ -25,12 +26,12 @@ _Rows = Sequence[tuple[Part, tuple[Any, ...]]]
 def count_values(reader: Reader, query: SearchQuery, fields: Sequence[str], top: int) -> Facets:
     split = _split(query, HOUR_MS)
     if split is None or not _only_of(query, {"verdict"}) or not {"org", *ROLLED}.issuperset(fields):
-        counts, counted, is_complete = _values_of_rows(reader, query, fields)
+        counts, counted, is_complete = _values_of_rows(reader, query, fields, top)
     else:
         counts, counted = _kept_values(reader, query, fields, split)
         is_complete = True
         for edge in split.edges:
-            of_edge, more, is_whole = _values_of_rows(reader, edge, fields)
+            of_edge, more, is_whole = _values_of_rows(reader, edge, fields, top)
             counts = {name: counts[name] + of_edge[name] for name in fields}
             counted, is_complete = counted + more, is_complete and is_whole
     return Facets({name: _most(counts[name], top) for name in fields}, counted, is_complete)
@@ -53,13 +54,13 @@ def count_times(reader: Reader, query: SearchQuery, interval_ms: int) -> Histogr
 
 
 def _values_of_rows(
-    reader: Reader, query: SearchQuery, fields: Sequence[str]
+    reader: Reader, query: SearchQuery, fields: Sequence[str], top: int
 ) -> tuple[dict[str, Counter[str]], int, bool]:
     search = Search(reader, query)
     columns = [name for name in fields if name in CODED or name in NUMBERS or name == "path"]
     rows, left = newest_rows(search, ("org", *columns), MATCHES + 1)
     counted = rows[:MATCHES]
-    counts = {name: _texts_of(search, counted, name, columns) for name in fields}
+    counts = {name: _texts_of(search, counted, name, columns, top) for name in fields}
     return counts, len(counted), left is None and len(rows) <= MATCHES
 
 
@@ -69,7 +70,7 @@ def _times_of_rows(reader: Reader, query: SearchQuery, interval_ms: int) -> tupl
     return counts, left is None and len(rows) <= MATCHES
 
 
-def _texts_of(search: Search, rows: _Rows, name: str, columns: Sequence[str]) -> Counter[str]:
+def _texts_of(search: Search, rows: _Rows, name: str, columns: Sequence[str], top: int) -> Counter[str]:
     if name == "org":
         return Counter(search.orgs[row[1]] for _, row in rows)
     if name not in columns:
@@ -78,7 +79,7 @@ def _texts_of(search: Search, rows: _Rows, name: str, columns: Sequence[str]) ->
     if name in NUMBERS:
         return Counter(str(row[at]) for _, row in rows if row[at] is not None)
     if name == "path":
-        return _paths(search, rows, at)
+        return _paths(search, rows, at, top)
     parts = {part.number: part for part, _ in rows}
     counts: Counter[str] = Counter()
     for (number, code), times in Counter((part.number, row[at]) for part, row in rows).items():
@@ -87,12 +88,12 @@ def _texts_of(search: Search, rows: _Rows, name: str, columns: Sequence[str]) ->
     return counts
 
 
-def _paths(search: Search, rows: _Rows, at: int) -> Counter[str]:
-    """Paths count as filters compare them, and are spelled as one of their events has them."""
+def _paths(search: Search, rows: _Rows, at: int, top: int) -> Counter[str]:
+    """Count the most frequent paths. They are compared as in filters, and spelled as one of their events."""
     by_digest = Counter(row[at] for _, row in rows if row[at] is not None)
     seen = {row[at]: (part, row) for part, row in rows}
     named: Counter[str] = Counter()
-    for digest, times in by_digest.most_common(_MOST_TIED):
+    for digest, times in by_digest.most_common(top + _MOST_TIED):
         path = _document_value(search, seen[digest], "path")
         if path is not None:
             named[str(path)] += times

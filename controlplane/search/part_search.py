@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, zip_longest
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from controlplane.search.bodies import Bodies
 from controlplane.search.entries import Codes
@@ -43,6 +43,9 @@ _AGAIN_SECONDS: Final = 0.1  # until it is asked once more whether a search may 
 _END: Final[Key] = (1 << 62, 0)
 _MOST_CODES: Final = 500_000  # values of parts' dictionaries that a connection remembers
 _SHARE: Final = 4  # of a part's events: an organisation with a quarter of them is found by reading rows
+
+
+_Row: TypeAlias = tuple[Part, tuple[Any, ...]]  # key and columns of a match
 
 
 class OutOfTime(Exception):
@@ -228,25 +231,25 @@ def newest(
 
 def newest_rows(
     search: Search, columns: Sequence[str], limit: int, begin: Key = _END
-) -> tuple[list[tuple[Part, tuple[Any, ...]]], Key | None]:
+) -> tuple[list[_Row], Key | None]:
     """Return the newest matches as key and columns, and what others come before if the time was over."""
     parts = search.parts
     begin = min(begin, parts[0].end) if parts else begin
     time_limit = TimeLimit(SECONDS, lambda left: left < begin)
-    found: list[tuple[Part, tuple[Any, ...]]] = []
+    found: list[_Row] = []
     for part, following in zip_longest(parts, parts[1:]):
         if len(found) == limit and _order(found[-1]) >= part.end:
             break
         after = following.end if following else (-1, 0)
-        new: list[tuple[Part, tuple[Any, ...]]] = []
+        new: list[_Row] = []
         try:
             time_limit.look(part.end)
             matches = search.matches(part, columns, limit, partial(_look, time_limit, after))
             new += ((part, row) for row in islice(matches, limit))
         except OutOfTime as over:
-            found = [each for each in found + new if _order(each) >= over.left]
-            return sorted(found, key=_order, reverse=True)[:limit], over.left
-        found = sorted(found + new, key=_order, reverse=True)[:limit]
+            found = [each for each in _merged(found, new) if _order(each) >= over.left]
+            return found[:limit], over.left
+        found = _merged(found, new)[:limit]
     return found, None
 
 
@@ -255,7 +258,13 @@ def _look(time_limit: TimeLimit, after: Key, left: Key) -> None:
     time_limit.look(max(left, after))
 
 
-def _order(each: tuple[Part, tuple[Any, ...]]) -> Key:
+def _merged(found: list[_Row], new: list[_Row]) -> list[_Row]:
+    if not found or not new or _order(found[-1]) > _order(new[0]):
+        return found + new
+    return sorted(found + new, key=_order, reverse=True)
+
+
+def _order(each: _Row) -> Key:
     part, (key, *_) = each
     return part.key(key)
 
