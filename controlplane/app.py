@@ -247,6 +247,7 @@ def _context(
         filled,
         tail,
         is_behind=lambda: index_writer.is_behind,
+        percent_indexed=lambda: index_writer.percent,
     )
 
 

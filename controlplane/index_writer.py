@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import time
 import uuid
 from collections.abc import Sequence
 from typing import Final
@@ -34,6 +35,8 @@ POLL_SECONDS: Final = 5.0
 LINGER_SECONDS: Final = 0.5
 FIRST_PAUSE_SECONDS: Final = 0.5
 LONGEST_PAUSE_SECONDS: Final = 30.0
+_MUCH_EVENTS: Final = 100_000  # that an index lacks, from which on its progress is logged
+_REPORT_SECONDS: Final = 10.0  # from one line about the progress to the next
 
 
 class IndexWriter:
@@ -65,6 +68,7 @@ class IndexWriter:
         self.is_behind = False  # a search didn't wait until the index had everything
         self._parsed: dict[int, Parsed] = {}  # by position
         self._parsed_bytes = 0
+        self._next_report = 0.0
         self.problem: str | None = None  # why the index takes no events at present
         self.left_out = 0  # events that the index could not take
 
@@ -77,6 +81,11 @@ class IndexWriter:
     def lag(self) -> int:
         """Events known to be accepted and not yet in the index; more may wait behind them in the store."""
         return max(0, self._newest - self._position)
+
+    @property
+    def percent(self) -> int:
+        """Events of the store that the index has, in percent."""
+        return 100 if self._newest <= self._position else 100 * self._position // self._newest
 
     def wake(self, newest: int = 0) -> None:
         """Events were accepted, up to this position if the caller knows it."""
@@ -134,6 +143,7 @@ class IndexWriter:
             return await self._drain_ranges(self._index)
         name = await self._index.outbox_name()
         self._position = await self._store.outbox_position(name)
+        self._newest = self._newest or await self._store.last_position()
         written = 0
         while not self._stopped.is_set():
             try:
@@ -148,6 +158,7 @@ class IndexWriter:
             self._position = last
             written += count
             self._recovered()
+            self._report()
         return written
 
     async def _drain_ranges(self, index: RangedIndex) -> int:
@@ -232,6 +243,13 @@ class IndexWriter:
             "no events forwarded, at least %d wait, next try within %.1f s: %s",
             self.lag, pause, self.problem, exc_info=unexpected,
         )  # fmt: skip
+
+    def _report(self) -> None:
+        """Log from time to time how far an index is that has much to take."""
+        now = time.monotonic()
+        if self.lag > _MUCH_EVENTS and now >= self._next_report:
+            self._next_report = now + _REPORT_SECONDS
+            log.info("%d of %d events are indexed (%d %%)", self._position, self._newest, self.percent)
 
     def _recovered(self) -> None:
         if self.problem is not None:

@@ -59,10 +59,12 @@ def _lag(store: Path, outbox: str, rebuild: str) -> Finding:
             ).fetchone()
     except (sqlite3.Error, TypeError):
         return Finding(_NAME, "warn", "how far it is cannot be told", "the findings on the store say why")
-    behind = newest - (row[0] if row else 0)
+    indexed = row[0] if row else 0
+    behind = newest - indexed
     if behind > _BEHIND:
         fix = f"let the server run: it catches up by itself; if the number does not fall, {rebuild}"
-        return Finding(_NAME, "warn", f"{behind} events behind the store", fix)
+        what = f"{behind} events behind the store: {100 * indexed // newest} % are indexed"
+        return Finding(_NAME, "warn", what, fix)
     return Finding(_NAME, "ok", f"{behind} events behind the store")
 
 

@@ -169,7 +169,10 @@ async def search(context: OperationContext, actor: Actor, request: SearchEvents)
         notes = await why_nothing(context, actor, request.org, asked)
     if not page.events and following is not None:
         notes = (*notes, "the time that one search has went by without an event: go on with `next`")
-    return EventPage(tuple(map(msgspec.Raw, page.events)), following, context.is_behind(), notes)
+    is_behind = context.is_behind()
+    if is_behind:
+        notes = (f"the index has {context.percent_indexed()} % of the stored events", *notes)
+    return EventPage(tuple(map(msgspec.Raw, page.events)), following, is_behind, notes)
 
 
 async def why_nothing(

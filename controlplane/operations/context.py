@@ -29,6 +29,8 @@ class OperationContext:
     tail: LiveTail
     is_behind: Callable[[], bool] = lambda: False
     """Return whether the index misses so many events that operations do not wait for it."""
+    percent_indexed: Callable[[], int] = lambda: 100
+    """Return how many of the stored events the index has, in percent."""
     about: set[str] = field(default_factory=set)
     """Ids of the organisations that the operation turned out to be about, for the operator log."""
 

@@ -282,6 +282,8 @@ def _prepare(db: sqlite3.Connection, store: Path) -> str:
     The store is asked while nobody else can write the index: what was indexed before is in the store, too.
     """
     if _format(db) != FORMAT or _reached(db) > _newest_stored(store):
+        if _format(db) not in (0, FORMAT):
+            log.warning("the search index is of another release: it is built again from the store")
         _drop_all(db)
         for statement in SCHEMA:
             db.execute(statement)

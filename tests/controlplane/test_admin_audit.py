@@ -180,6 +180,7 @@ async def test_a_search_says_that_events_may_be_missing_while_the_index_is_fille
     await trail.keep("acme", minute(trail.orgs["acme"], 9))
     page = await trail.ask("all", "events")
     assert (page["behind"], 9 in numbers(page)) == (True, False)
+    assert re.fullmatch("the index has [0-9]{2} % of the stored events", page["notes"][0])
     free.set()
     monkeypatch.setattr("controlplane.app._MOMENT_SECONDS", 20)
     page = await trail.ask("all", "events")

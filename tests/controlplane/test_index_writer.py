@@ -101,6 +101,23 @@ async def test_events_come_in_order_each_once_and_in_bounded_batches(store: Sqli
     assert index.largest == 10
 
 
+async def test_an_index_that_has_much_to_take_logs_how_far_it_is(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("controlplane.index_writer._MUCH_EVENTS", 5)
+    monkeypatch.setattr("controlplane.index_writer._REPORT_SECONDS", 0)
+    caplog.set_level("INFO", logger="controlplane.index_writer")
+    await commit(store, range(25))
+    subject = index_writer(store, ScriptedIndex(), batch_events=5)
+    await subject.drain()
+    assert [record.getMessage() for record in caplog.records] == [
+        "5 of 25 events are indexed (20 %)",
+        "10 of 25 events are indexed (40 %)",
+        "15 of 25 events are indexed (60 %)",
+    ]
+    assert subject.percent == 100
+
+
 async def test_a_wake_brings_what_was_committed_before_it(store: SqliteStore) -> None:
     index = ScriptedIndex()
     subject = index_writer(store, index)

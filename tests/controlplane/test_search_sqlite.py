@@ -287,15 +287,19 @@ async def test_an_index_that_was_opened_twice_still_holds_its_log_against_other_
         assert await seen_by_another_process() == b"(1,)"
 
 
-async def test_a_file_of_another_format_is_built_again(tmp_path: Path) -> None:
+async def test_a_file_of_another_format_is_built_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "search.sqlite"
     with sqlite3.connect(path) as old:
-        old.execute("CREATE TABLE events (old)")
+        old.execute("CREATE TABLE segments (old)")
+        old.execute("CREATE VIRTUAL TABLE words USING fts5(old)")
         old.execute("PRAGMA user_version = 99")
     old.close()
     async with opened(path) as index:
         await index.write(accepted(event(1)))
         assert await found(index, "") == [1]
+    assert "of another release: it is built again" in caplog.text
 
 
 async def test_a_file_of_the_release_before_is_built_again(tmp_path: Path) -> None:
