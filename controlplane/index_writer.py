@@ -35,8 +35,8 @@ POLL_SECONDS: Final = 5.0
 LINGER_SECONDS: Final = 0.5
 FIRST_PAUSE_SECONDS: Final = 0.5
 LONGEST_PAUSE_SECONDS: Final = 30.0
-_MUCH_EVENTS: Final = 100_000  # that an index lacks, from which on its progress is logged
-_REPORT_SECONDS: Final = 10.0  # from one line about the progress to the next
+_MUCH_EVENTS: Final = 100_000  # number of missing events that makes the log show progress
+_REPORT_SECONDS: Final = 10.0  # seconds between two lines about the progress
 
 
 class IndexWriter:

@@ -12,9 +12,7 @@ from controlplane.clock import Clock
 from controlplane.store.interface import RETENTION_MS, SESSION_IDLE_MS, SESSION_MS, Store
 
 _ROWS_AT_ONCE: Final = 500
-_INDEXED_AT_ONCE: Final = (
-    20_000  # an index rewrites what stays of a segment, and no acknowledgement waits for it
-)
+_INDEXED_AT_ONCE: Final = 20_000  # no acknowledgement waits for an index
 _PAUSE_SECONDS: Final = 0.02
 # Who changed a rule is asked for as long as there are events that the rule evaluated.
 _RECORD_MS: Final = max(RETENTION_MS.values())

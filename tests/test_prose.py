@@ -90,16 +90,16 @@ _FENCE: Final = re.compile(r"^ *```.*?^ *```", re.M | re.S)
 
 # The counts of today. If one falls, lower it here: nobody may use the room again.
 LIMITS: Final = {
-    "headless clause": 553,
-    "where for if": 187,
-    "archaism": 65,
+    "headless clause": 547,
+    "where for if": 186,
+    "archaism": 64,
     "negated noun": 102,
-    "personified process": 221,
+    "personified process": 216,
     "docstring fragment": 191,
     "docstring question": 401,
     "docstring of three words": 61,
-    "comment fragment": 233,
-    "long sentence in docs": 200,
+    "comment fragment": 228,
+    "long sentence in docs": 194,
 }
 
 

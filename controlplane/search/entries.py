@@ -153,7 +153,9 @@ def entries_of(arrived: Arrived, org: int, codes: Codes) -> Entries:
 
 _WITH_TEXT: Final = (frozenset(CODED) - TOKENLESS) | (frozenset(CODED) & frozenset(TEXT_FIELDS))
 
-MOST_KEY_MS: Final = (1 << 43) - 1  # in the year 2248: events of later times are ordered as if of this one
+MOST_KEY_MS: Final = (
+    1 << 43
+) - 1  # latest time of a key, in the year 2248; later events are ordered as if of this time
 
 
 _rules_in: Final = lru_cache(4096)(rules_in)

@@ -143,14 +143,14 @@ def _split(query: SearchQuery, unit: int) -> _Split | None:
 
 
 def _unit(query: SearchQuery, interval_ms: int) -> int | None:
-    """Return the unit whose counts tell of the interval; None if none are kept of such a filter."""
+    """Return the unit whose counts make up the interval; None if no counts are kept for such a filter."""
     if interval_ms % HOUR_MS == 0 and _kept_field(query) is not None:
         return HOUR_MS
     return MINUTE_MS if interval_ms % MINUTE_MS == 0 and _only_of(query, {"verdict"}) else None
 
 
 def _kept_field(query: SearchQuery) -> str | None:
-    """Return the field whose counts tell of all terms: counts are kept by verdict and one field."""
+    """Return the field whose counts cover all terms: counts are kept by verdict and one field."""
     names = {_name(term) for term in query.filter.terms} - {"verdict"}
     if len(names) > 1 or not names.issubset(ROLLED):
         return None

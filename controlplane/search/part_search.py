@@ -42,7 +42,7 @@ SECONDS: Final = 2.0  # that one search may look for its matches, while others w
 _AGAIN_SECONDS: Final = 0.1  # until it is asked once more whether a search may end
 _END: Final[Key] = (1 << 62, 0)
 _MOST_CODES: Final = 500_000  # values of parts' dictionaries that a connection remembers
-_SHARE: Final = 4  # of a part's events: an organisation with a quarter of them is found by reading rows
+_SHARE: Final = 4  # rows are read without tokens if one in so many events is of the organisations
 
 
 _Row: TypeAlias = tuple[Part, tuple[Any, ...]]  # key and columns of a match
@@ -161,7 +161,7 @@ class Search:
         return first, last
 
     def _asked_of(self, part: Part) -> tuple[_Source, list[Condition], list[Term]]:
-        """Return where candidates come from, what rows must fulfil, and the terms that they can't tell of."""
+        """Return where candidates come from, what rows must fulfil, and the terms that need the event."""
         codes = self._reader.codes(part.number)
         source, told, is_by_tokens = self._source(part, codes)
         if self._query.org_ids is not None:
@@ -221,8 +221,7 @@ def newest(
     """Return where matches are read, the newest of those before `before`, and what older ones go on before
     if the time was over.
 
-    A search takes longer than it may only if it could not tell of any event until then, so that pages come to
-    an end.
+    A search takes longer than it may only if it evaluated no event until then, so that pages come to an end.
     """
     search = Search(reader, query, before)
     rows, left = newest_rows(search, (), limit, before or _END)

@@ -38,8 +38,8 @@ from controlplane.search.query import (
 )
 from controlplane.search.sql import EVERYTHING, Condition, bounded, one_of
 
-_MOST_TOKENS: Final = 32  # of one term; FTS5 looks at each of them for each candidate
-_OPEN_ENDS: Final = ("/", "(")  # of a folder that paths go on behind
+_MOST_TOKENS: Final = 32  # tokens of one term; FTS5 looks at each of them for each candidate
+_OPEN_ENDS: Final = ("/", "(")  # last characters of a folder that longer paths lie in
 
 
 class Untold(Exception):
@@ -80,7 +80,7 @@ def is_one_word(term: Term) -> TypeGuard[TextTerm]:
 
 
 def names_of(term: Term) -> tuple[str, ...]:
-    """Return the ids that a term asks for: the store knows where their events are."""
+    """Return the ids that a term is about. The store's own index leads to their events."""
     if isinstance(term, HasTerm | TextTerm) or term.negated or term.field.name not in ("id", "request"):
         return ()
     texts = tuple(match.text for match in term.matches if isinstance(match, Exactly))

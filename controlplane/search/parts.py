@@ -28,7 +28,7 @@ from controlplane.search.entries import (
 from controlplane.search.sql import Key
 from controlplane.store.interface import MOST_AHEAD_MS
 
-PART_BITS: Final = 20  # of a position, within a part
+PART_BITS: Final = 20  # low bits of a position, which number the events of a part
 HOUR_MS: Final = 3_600_000
 MINUTE_MS: Final = 60_000
 # Fields whose values are counted as events arrive: by verdict in every hour; verdicts in every minute.
