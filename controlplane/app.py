@@ -41,7 +41,7 @@ from controlplane.search.known_event import Parsed
 from controlplane.secrets import Vault
 from controlplane.settings import ConsoleSettings, ControlPlaneSettings, Settings
 from controlplane.store.interface import Peers, RateLimits, Store
-from controlplane.store.sqlite import SqliteStore
+from controlplane.store.open_store import open_store
 
 _log = logging.getLogger(__name__)
 
@@ -150,7 +150,8 @@ async def running(settings: Settings, clock: Clock) -> AsyncIterator[Addresses]:
     """The whole control plane, between its start and its stop."""
     async with AsyncExitStack() as stack:
         listeners = Listeners(settings, stack.enter_context(ExitStack()))
-        store = await SqliteStore.open(settings.store.path, clock, settings.secrets.key_file)
+        where, key_file = settings.store, settings.secrets.key_file
+        store = await open_store(where.path, where.url, clock, key_file)
         peers = await _joined(store)
         stack.push_async_callback(_leave, store, peers)
         vault = await open_vault(settings.secrets, store)
@@ -194,7 +195,7 @@ async def running(settings: Settings, clock: Clock) -> AsyncIterator[Addresses]:
             index_writer,
             clock,
             sync_interval_seconds=settings.control_plane.sync_interval_seconds,
-            store_path=settings.store.path,
+            store_path=None if settings.store.url else settings.store.path,
             certificate=settings.control_plane.cert_file,
             retention=retention,
             peers=peers,

@@ -106,7 +106,7 @@ class Exposition:
         clock: Clock,
         *,
         sync_interval_seconds: int,
-        store_path: Path,
+        store_path: Path | None,
         certificate: Path | None,
         retention: Retention,
         peers: Peers,
@@ -154,8 +154,8 @@ class Exposition:
         build.add_metric([__version__], 1)
         yield build
         yield _gauge("store_readable", "Whether the store responds", value=tally is not None)
-        yield _gauge("store_bytes", "Size of the store's files", value=_size(self._store_path))
-        yield _gauge("store_free_bytes", "Room beside them", value=_free(self._store_path))
+        if self._store_path is not None:
+            yield from _of_files(self._store_path)
         leads = self._peers.leads
         yield _gauge(
             "leads", "Whether it keeps index and retention going for all that share its store", value=leads
@@ -174,11 +174,6 @@ class Exposition:
             "index_left_out_events",
             "Events that the index could not take, since the start",
             value=self._index_writer.left_out,
-        )
-        yield _gauge(
-            "reserve_missing_bytes",
-            "Room for operators on a full disk that is used up",
-            value=missing_bytes(self._store_path),
         )
         if self._ends_at is not None:
             yield _gauge(
@@ -260,6 +255,16 @@ def _gauge(
 def _size(store: Path) -> int:
     files = (store.with_name(store.name + ending) for ending in ("", "-wal", "-shm"))
     return sum(file.stat().st_size for file in files if file.exists())
+
+
+def _of_files(store: Path) -> Iterator[Metric]:
+    yield _gauge("store_bytes", "Size of the store's files", value=_size(store))
+    yield _gauge("store_free_bytes", "Room beside them", value=_free(store))
+    yield _gauge(
+        "reserve_missing_bytes",
+        "Room for operators on a full disk that is used up",
+        value=missing_bytes(store),
+    )
 
 
 def _free(store: Path) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Literal
 from urllib.parse import urlsplit
@@ -15,7 +15,19 @@ from proxy.config.given_text import NotUtf8, decoded, text_of
 from proxy.config.placeholder import placeholder_problems, shared_authority
 from proxy.config.values import parse_url
 
+_SCHEMES = ("postgresql://", "postgres://")
+_STORE = "var/controlplane.db"
 _DISCOVERY = "/.well-known/openid-configuration"
+
+
+def valid_store_url(text: str) -> str:
+    """Return the URL of a PostgreSQL database as it came. Raise ValueError, without the URL, if not."""
+    parts = urlsplit(text)
+    if not text.startswith(_SCHEMES):
+        raise ValueError("must begin with postgresql://")
+    if not parts.path.strip("/"):
+        raise ValueError("must name a database: postgresql://user:password@host/database")
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +83,18 @@ class ConsoleSettings:
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
+    """The store of the control plane: one file, or a database that several control planes share."""
+
     path: Path = setting(
-        default="var/controlplane.db", path=True, doc="the SQLite file, made at the first start"
+        default="",
+        path=True,
+        doc=f"the SQLite file, made at the first start; `{_STORE}` if there is no Url either",
+    )
+    url: str = setting(
+        default="",
+        secret=True,
+        parse=valid_store_url,
+        doc="a PostgreSQL database (14 or later), instead of Path: `postgresql://user:password@host/database`",
     )
 
 
@@ -85,8 +107,8 @@ class SearchIndexSettings:
     url: str = setting(
         default="",
         secret=True,
-        doc="`postgresql://user:password@host/database`, or address of ClickHouse's HTTP interface with the"
-        " database as its path",
+        doc="`postgresql://user:password@host/database` (`Store.Url` if left out), or address of ClickHouse's"
+        " HTTP interface with the database as its path",
     )
     username: str = setting(default="", doc="user of ClickHouse, if it asks for one")
     password: str = setting(default="", secret=True, doc="that user's password")
@@ -95,8 +117,6 @@ class SearchIndexSettings:
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        if self.kind == "postgresql" and not self.url.startswith(("postgresql://", "postgres://")):
-            yield "SearchIndex.Url", "must be a postgresql:// address, since Kind is postgresql"
         if self.kind == "clickhouse" and not _is_plain_url(self.url):
             wanted = "must be an http:// or https:// address without user, query and fragment"
             yield "SearchIndex.Url", f"{wanted}, since Kind is clickhouse"
@@ -200,6 +220,14 @@ class Settings:
             yield "Console.OidcClientId", "must be given where there is an OidcIssuer"
         if self.console.oidc_issuer and not self.console.public_base_url:
             yield "Console.PublicBaseUrl", "must be given where there is an OidcIssuer: it leads back here"
+        if self.store.url and str(self.store.path):
+            yield "Store.Path", "must not be given beside Store.Url: a store is a file or a database"
+        index_url = self.search_index.url or self.store.url
+        if self.search_index.kind == "postgresql" and not index_url.startswith(_SCHEMES):
+            yield "SearchIndex.Url", "must be a postgresql:// address, because Kind is postgresql"
+        if self.store.url and self.search_index.kind == "sqlite":
+            what = "can't be sqlite with Store.Url, because that index lies beside a store in a file"
+            yield "SearchIndex.Kind", what
         if _is_plain(self.console.oidc_issuer):
             yield "Console.OidcIssuer", "must be an https:// address"
         yield from self.search_index.problems()
@@ -237,7 +265,15 @@ def read_settings(path: Path, environ: Mapping[str, str] = os.environ) -> Settin
     except NotUtf8 as error:
         raise SettingsError([f"{path}: can't be read: {error}"]) from None
     base = path.resolve().parent
-    return load_settings(Settings, text, source=str(path), base=base, environ=environ, read_file=_read_file)
+    settings: Settings = load_settings(
+        Settings, text, source=str(path), base=base, environ=environ, read_file=_read_file
+    )
+    store, index = settings.store, settings.search_index
+    if not store.url and not str(store.path):
+        store = replace(store, path=base / _STORE)
+    if index.kind == "postgresql" and not index.url:
+        index = replace(index, url=store.url)
+    return replace(settings, store=store, search_index=index)
 
 
 def _read_file(path: PurePath) -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from controlplane.search.interface import SearchIndex
     from controlplane.secrets import Vault
     from controlplane.settings import Settings
-    from controlplane.store.sqlite import SqliteStore
+    from controlplane.store.sql_store import SqlStore
 
     A = TypeVar("A", bound=Response)
     Q = TypeVar("Q", bound=Request)
@@ -65,7 +65,7 @@ class Open:
     """The store while a command runs."""
 
     settings: Settings
-    store: SqliteStore
+    store: SqlStore
     context: OperationContext
 
 
@@ -169,14 +169,12 @@ class Cli:
         from controlplane.live_tail import LiveTail
         from controlplane.master_key import open_vault
         from controlplane.operations.context import OperationContext
-        from controlplane.store.beginning import require_store
-        from controlplane.store.sqlite import SqliteStore
+        from controlplane.store.open_store import open_store
 
         settings, clock = self.settings, SystemClock()
         async with AsyncExitStack() as stack:
-            if reads:
-                await asyncio.to_thread(require_store, settings.store.path, settings.secrets.key_file)
-            store = await SqliteStore.open(settings.store.path, clock, settings.secrets.key_file)
+            where, key_file = settings.store, settings.secrets.key_file
+            store = await open_store(where.path, where.url, clock, key_file, must_exist=reads)
             stack.push_async_callback(store.close)
 
             async def vault() -> Vault:
@@ -221,7 +219,7 @@ def _describe(error: Exception) -> Exception:
     return error
 
 
-async def _filled_index(settings: Settings, store: SqliteStore, stack: AsyncExitStack) -> SearchIndex:
+async def _filled_index(settings: Settings, store: SqlStore, stack: AsyncExitStack) -> SearchIndex:
     """What was accepted is found, whether or not a server runs and however far its index writer is."""
     from controlplane.index_writer import IndexWriter
     from controlplane.search import open_index

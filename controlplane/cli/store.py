@@ -29,6 +29,8 @@ def new(ctx: typer.Context, json: Json = False) -> None:
 
     cli: Cli = ctx.obj
     path = cli.settings.store.path
+    if cli.settings.store.url:
+        raise CommandFailed(FAILED, "the first start makes the tables in the database of Store.Url")
     if is_store(path):
         raise CommandFailed(FAILED, f"{path}: a store is there already; move it away to begin again")
 

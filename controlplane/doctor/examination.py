@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from controlplane.doctor import files, fleet, index, listeners, store
 from controlplane.doctor.single_sign_on import single_sign_on
@@ -32,6 +33,8 @@ def examine(settings: Settings, config: Path) -> list[Finding]:
     secrets = (
         settings.secrets.master_key,
         settings.search_index.password,
+        settings.store.url,
+        urlsplit(settings.store.url).password or "",
         settings.console.oidc_client_secret,
     )
     return masked((finding for findings in found for finding in findings), filter(None, secrets))

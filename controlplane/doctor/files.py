@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from controlplane.settings import Settings
+from controlplane.settings import Settings, StoreSettings
 from proxy.config.tls import server_tls
 from proxy.wire.finding import Finding
 
@@ -36,9 +36,8 @@ def _exposed(settings: Settings) -> Iterator[Finding]:
 
 
 def _readable(settings: Settings, config: Path) -> Iterator[Finding]:
-    store = settings.store.path
     files = [
-        *(store.with_name(store.name + suffix) for suffix in ("", "-wal", ".search.sqlite")),
+        *_store_files(settings.store),
         settings.secrets.master_key_file,
         settings.control_plane.key_file,
         settings.console.key_file,
@@ -46,6 +45,7 @@ def _readable(settings: Settings, config: Path) -> Iterator[Finding]:
     given = (
         settings.secrets.master_key,
         settings.search_index.password,
+        settings.store.url,
         settings.console.oidc_client_secret,
     )
     secrets = [each for each in given if each]
@@ -55,6 +55,12 @@ def _readable(settings: Settings, config: Path) -> Iterator[Finding]:
         if file is not None and file.exists() and (mode := file.stat().st_mode & 0o777) & 0o077:
             what = f"{file} can be read by others ({mode:04o})"
             yield Finding("file modes", "warn", what, f"chmod 600 {file}")
+
+
+def _store_files(store: StoreSettings) -> list[Path]:
+    if store.url:
+        return []
+    return [store.path.with_name(store.path.name + each) for each in ("", "-wal", ".search.sqlite")]
 
 
 def certificates(settings: Settings) -> list[Finding]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,14 +10,12 @@ from typing import Final
 
 import msgspec
 
-from controlplane.clock import SystemClock
-from controlplane.doctor.opened import opened
+from controlplane.doctor.store_rows import Unreadable, store_rows
 from controlplane.fleet_health import Assessment, Facts, assess, direction, duration
 from controlplane.reports import Heartbeat
 from controlplane.settings import Settings
-from controlplane.store.interface import Losses
-from controlplane.store.losses import all_losses_of
-from controlplane.store.sqlite_connection import SqliteConnection
+from controlplane.store.fleet_tables import losses_of_proxies
+from controlplane.store.interface import Losses, StoreError
 from proxy.wire.finding import Finding
 
 _NOTICEABLE_MS: Final = 10_000
@@ -26,7 +23,7 @@ _RECENT_INTERVALS: Final = 10
 _MOST_NAMED: Final = 5
 _NEWEST: Final = (
     "SELECT proxy_id, name, received_ms, body, skew_ms FROM proxies LEFT JOIN heartbeats USING (proxy_id)"
-    " WHERE enabled AND (received_ms IS NULL OR received_ms = (SELECT max(received_ms)"
+    " WHERE enabled = 1 AND (received_ms IS NULL OR received_ms = (SELECT max(received_ms)"
     " FROM heartbeats AS newer WHERE newer.proxy_id = proxies.proxy_id)) ORDER BY name"
 )
 
@@ -45,13 +42,11 @@ class _Newest:
 def fleet(settings: Settings) -> list[Finding]:
     now_ms = time.time_ns() // 1_000_000
     try:
-        with opened(settings.store.path) as connection:
-            store = SqliteConnection(connection, SystemClock())
-            newest = [
-                _Newest(all_losses_of(store, proxy_id), *row)
-                for proxy_id, *row in connection.execute(_NEWEST).fetchall()
-            ]
-    except sqlite3.Error:
+        with store_rows(settings.store) as connection:
+            rows = connection.rows(_NEWEST)
+            losses = losses_of_proxies(connection, [proxy_id for proxy_id, *_ in rows])
+            newest = [_Newest(losses[proxy_id], *row) for proxy_id, *row in rows]
+    except (Unreadable, StoreError):
         return []  # told of the store, or of an older release's
     interval_ms = settings.control_plane.sync_interval_seconds * 1000
     return [*_clock(newest, now_ms, interval_ms), *_proxies(newest, now_ms, interval_ms)]

@@ -6,12 +6,13 @@ import base64
 import sqlite3
 import urllib.error
 import urllib.request
-from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlencode, urlsplit
 
 from controlplane.doctor.opened import opened
-from controlplane.settings import SearchIndexSettings, Settings
+from controlplane.doctor.store_rows import Unreadable, store_rows
+from controlplane.settings import SearchIndexSettings, Settings, StoreSettings
+from controlplane.store.interface import StoreError
 from proxy.config.tls import client_tls
 from proxy.wire.finding import Finding
 
@@ -22,19 +23,19 @@ _MOST_BYTES: Final = 1 << 20
 
 
 def index(settings: Settings) -> list[Finding]:
-    if not settings.store.path.exists():
+    if not settings.store.url and not settings.store.path.exists():
         return []
     if settings.search_index.kind == "clickhouse":
         return _clickhouse(settings)
     if settings.search_index.kind == "postgresql":
         return [_postgresql(settings)]
-    return [_sqlite(settings.store.path)]
+    return [_sqlite(settings.store)]
 
 
-def _sqlite(store: Path) -> Finding:
+def _sqlite(store: StoreSettings) -> Finding:
     from controlplane.search.sqlite_index import FORMAT
 
-    path = store.with_name(store.name + ".search.sqlite")
+    path = store.path.with_name(store.path.name + ".search.sqlite")
     rebuild = f"stop the server, rm {path}*, start it: the index is filled again from the store"
     if not path.exists():
         return Finding(_NAME, "ok", f"{path}: not there yet; the next start fills it from the store")
@@ -50,17 +51,15 @@ def _sqlite(store: Path) -> Finding:
     return _lag(store, f"sqlite:{incarnation}", rebuild)
 
 
-def _lag(store: Path, outbox: str, rebuild: str) -> Finding:
+def _lag(store: StoreSettings, outbox: str, rebuild: str) -> Finding:
     try:
-        with opened(store) as connection:
-            (newest,) = connection.execute("SELECT position FROM last_position").fetchone()
-            row = connection.execute(
-                "SELECT position FROM outbox_cursor WHERE index_name = ?", (outbox,)
-            ).fetchone()
-    except (sqlite3.Error, TypeError):
+        with store_rows(store) as connection:
+            (newest,) = connection.row("SELECT coalesce(max(position + count - 1), 0) FROM blocks")
+            row = connection.row("SELECT position FROM outbox_cursor WHERE index_name = ?", (outbox,))
+    except (Unreadable, StoreError):
         return Finding(_NAME, "warn", "how far it is cannot be told", "the findings on the store say why")
     indexed = row[0] if row else 0
-    behind = newest - indexed
+    behind = max(0, newest - indexed)
     if behind > _BEHIND:
         fix = f"let the server run: it catches up by itself; if the number does not fall, {rebuild}"
         what = f"{behind} events behind the store: {100 * indexed // newest} % are indexed"
@@ -89,7 +88,7 @@ def _postgresql(settings: Settings) -> Finding:
             _NAME, "warn", "of another release", "the next start fills it again, which may take hours"
         )
     rebuild = f"drop the table {STATE}: the server makes and fills the index again"
-    return _lag(settings.store.path, f"postgresql:{state[1]}", rebuild)
+    return _lag(settings.store, f"postgresql:{state[1]}", rebuild)
 
 
 def _clickhouse(settings: Settings) -> list[Finding]:
@@ -113,7 +112,7 @@ def _clickhouse(settings: Settings) -> list[Finding]:
         what = f"the table {database}.{TABLE} is not of this release"
         return [Finding(_NAME, "fail", what, "name another database in SearchIndex.Url")]
     rebuild = f"drop the table {database}.{TABLE}: the server makes and fills it again"
-    return [_lag(settings.store.path, f"clickhouse:{found[2]}", rebuild)]
+    return [_lag(settings.store, f"clickhouse:{found[2]}", rebuild)]
 
 
 def _comment(given: SearchIndexSettings, database: str, table: str) -> str:

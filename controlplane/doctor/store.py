@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Final
 
 from controlplane.doctor.opened import has_log, opened
+from controlplane.doctor.store_rows import Unreadable, store_rows
 from controlplane.master_key import MASTER_KEY_CHECK
 from controlplane.secrets import MasterKeyError, Vault, read_master_key
-from controlplane.settings import Settings
+from controlplane.settings import Settings, StoreSettings
 from controlplane.store.beginning import StoreLost, require_store_or_first_start
-from controlplane.store.migrate import newest_known
+from controlplane.store.interface import StoreError
+from controlplane.store.migrate import newest_known, refusal
 from proxy.wire.finding import Finding
 
 _MIB: Final = 1024 * 1024
@@ -25,6 +27,10 @@ _RESTORE: Final = "stop the server, restore a backup, remove the -wal and -shm f
 
 
 def store(settings: Settings) -> list[Finding]:
+    if settings.store.url:
+        from controlplane.doctor.postgres import postgres
+
+        return postgres(settings.store)
     path = settings.store.path
     if path.is_dir():
         fix = "let Store.Path name a file"
@@ -42,23 +48,22 @@ def store(settings: Settings) -> list[Finding]:
 def _schema(path: Path) -> Iterator[Finding]:
     try:
         with opened(path) as connection:
-            (version,) = connection.execute("SELECT max(version) FROM schema_version").fetchone()
+            applied = dict(connection.execute("SELECT version, name FROM schema_version").fetchall())
     except sqlite3.OperationalError as error:
         yield Finding("store: schema", "fail", f"{path}: {error}", f"chown it to the server's user: {path}")
         return
     except sqlite3.DatabaseError as error:
         yield Finding("store: schema", "fail", f"{path}: {error}", _RESTORE)
         return
-    known = newest_known()
-    if version > known:
-        what = f"written by a newer release (schema {version}, this one knows {known})"
+    version, known = max(applied, default=0), newest_known()
+    if (why := refusal(applied, known)) is not None:
         fix = "start that release, or restore a backup of this one"
-        yield Finding("store: schema", "fail", what, fix)
+        yield Finding("store: schema", "fail", why, fix)
     elif version < known:
         what = f"of an older release (schema {version} of {known})"
         yield Finding("store: schema", "warn", what, "take a backup: the next start upgrades it")
     else:
-        yield Finding("store: schema", "ok", f"schema {version}, this release's")
+        yield Finding("store: schema", "ok", f"schema {version}, which this release can use")
 
 
 def _whole(path: Path) -> Iterator[Finding]:
@@ -131,7 +136,7 @@ def master_key(settings: Settings) -> list[Finding]:
     """Proved on the text that was sealed at the first start; none is made."""
     file = settings.secrets.master_key_file
     source = "Secrets.MasterKey" if settings.secrets.master_key else str(file)
-    sealed = _sealed(settings.store.path)
+    sealed = _sealed(settings.store)
     if not settings.secrets.master_key and not file.exists():
         if sealed is None:
             return [Finding("master key", "ok", f"{file}: not there yet; the first start makes it")]
@@ -147,10 +152,10 @@ def master_key(settings: Settings) -> list[Finding]:
     return [Finding("master key", "ok", f"{source} opens the store's secrets")]
 
 
-def _sealed(path: Path) -> bytes | None:
+def _sealed(store: StoreSettings) -> bytes | None:
     try:
-        with opened(path) as connection:
-            row = connection.execute("SELECT sealed FROM master_key_check").fetchone()
-    except sqlite3.Error:
+        with store_rows(store) as connection:
+            row = connection.row("SELECT sealed FROM master_key_check")
+    except (Unreadable, StoreError):
         return None  # told of the store
     return None if row is None else bytes(row[0])

@@ -44,17 +44,6 @@ def losses_of(connection: Connection, proxy_id: str, org_id: str) -> Losses:
     return Losses(*connection.row(_LOSSES, (proxy_id, org_id)))
 
 
-def all_losses_of(connection: Connection, proxy_id: str) -> Losses:
-    """Sum the losses of all organisations that the proxy delivered events for."""
-    rows = connection.rows(
-        "SELECT org_id FROM sequences WHERE proxy_id = ?1"
-        " UNION SELECT org_id FROM implausible_times WHERE proxy_id = ?1",
-        (proxy_id,),
-    )
-    found = [losses_of(connection, proxy_id, org_id) for (org_id,) in rows]
-    return Losses(*map(sum, zip(*found, strict=True))) if found else Losses()
-
-
 def losses_of_org(connection: Connection, org_id: str) -> Losses:
     """Sum the losses of all proxies, acknowledged or not."""
     row = connection.row(

@@ -43,7 +43,7 @@ from controlplane.store.postgres_connection import (
     PostgresConnection,
     prepare,
 )
-from controlplane.store.postgres_migrate import bring_up
+from controlplane.store.postgres_migrate import bring_up, has_tables
 from controlplane.store.postgres_peers import PostgresPeers
 
 T = TypeVar("T")
@@ -109,10 +109,14 @@ def connect(url: str) -> psycopg.Connection[TupleRow]:
     return raw
 
 
-def bring_up_at(url: str) -> None:
-    """Make or upgrade the tables of the database. Raise StoreError if that can't be done."""
+def bring_up_at(url: str, *, must_exist: bool = False) -> None:
+    """Make or upgrade the tables of the database. Raise StoreError if that can't be done, or if they must
+    exist and there are none."""
     try:
         with connect(url) as raw:
+            if must_exist and not has_tables(raw):
+                what = "the first start makes it, and so does the first command that changes something"
+                raise StoreError(f"{address_of(url)}: there is no store yet: {what}")
             bring_up(raw, address_of(url))
     except psycopg.Error as error:
         raise _as_store_error(address_of(url), error) from error
@@ -180,9 +184,10 @@ class PostgresDatabase:
         self._settling = _Settling()
 
     @classmethod
-    async def open(cls, url: str) -> PostgresDatabase:
-        """Connect, and make or upgrade the tables if needed. Raise StoreError if that can't be done."""
-        await asyncio.to_thread(bring_up_at, url)
+    async def open(cls, url: str, *, must_exist: bool = False) -> PostgresDatabase:
+        """Connect, and make or upgrade the tables if needed. Raise StoreError if that can't be done, or if
+        the tables must exist and there are none."""
+        await asyncio.to_thread(bring_up_at, url, must_exist=must_exist)
         return cls(url)
 
     def join(self) -> PostgresPeers:
@@ -274,8 +279,13 @@ class PostgresDatabase:
 
 
 def _as_store_error(address: str, error: psycopg.Error) -> StoreError:
+    return StoreError(f"{address}: {reason(error)}")
+
+
+def reason(error: psycopg.Error) -> str:
+    """Return the first line of an error. The driver puts no password there."""
     text = (error.diag.message_primary or str(error)).strip().partition("\n")[0]
-    return StoreError(f"{address}: {text or type(error).__name__}")
+    return text or type(error).__name__
 
 
 def _read(job: Job[T], raw: psycopg.Connection[TupleRow]) -> T:

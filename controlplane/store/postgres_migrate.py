@@ -18,6 +18,10 @@ def migrations() -> list[tuple[int, str, str]]:
     return read_migrations("migrations/postgres")
 
 
+def has_tables(raw: psycopg.Connection[TupleRow]) -> bool:
+    return raw.execute("SELECT to_regclass('schema_version')").fetchone() != (None,)
+
+
 def bring_up(raw: psycopg.Connection[TupleRow], address: str) -> None:
     """Bring the database up to this release, from whichever one wrote it. An empty one gets everything."""
     if raw.info.server_version < _LEAST_VERSION:

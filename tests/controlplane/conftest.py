@@ -21,6 +21,13 @@ def cheap_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controlplane.secrets._hasher", lambda: CHEAP)
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the tests of a module once for each of its `ENGINES`, if they have a store."""
+    engines = getattr(metafunc.module, "ENGINES", ())
+    if engines and "engine" in metafunc.fixturenames:
+        metafunc.parametrize("engine", engines, indirect=True)
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """A PostgreSQL server with a database `migrated` that has the tables of the store."""
@@ -70,8 +77,17 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-async def plane(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Plane]:
-    async with started(tmp_path, clock) as plane:
+def engine(request: pytest.FixtureRequest) -> dict[str, str]:
+    """The sections of the settings that choose the engine of the store: SQLite, or what the test asks for."""
+    if getattr(request, "param", "sqlite") == "sqlite":
+        return {}
+    url = request.getfixturevalue("postgres_url")
+    return {"Store": f'Url = "{url}"', "SearchIndex": 'Kind = "postgresql"'}
+
+
+@pytest.fixture
+async def plane(tmp_path: Path, clock: FakeClock, engine: dict[str, str]) -> AsyncIterator[Plane]:
+    async with started(tmp_path, clock, **engine) as plane:
         yield plane
 
 

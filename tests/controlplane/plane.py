@@ -25,7 +25,8 @@ from controlplane.search.interface import SearchIndex
 from controlplane.secrets import Vault
 from controlplane.settings import Settings, read_settings
 from controlplane.store.interface import Retention
-from controlplane.store.sqlite import SqliteStore
+from controlplane.store.open_store import open_store
+from controlplane.store.sql_store import SqlStore
 from tests.controlplane.inventory import Inventory
 
 SYNC = "/api/v1/agent/sync"
@@ -147,7 +148,7 @@ class Plane:
         clock: FakeClock,
         addresses: Addresses,
         session: aiohttp.ClientSession,
-        store: SqliteStore,
+        store: SqlStore,
     ) -> None:
         self.settings = settings
         self.clock = clock
@@ -195,10 +196,10 @@ def context_of(plane: Plane) -> OperationContext:
 
 
 def write_settings(folder: Path, **sections: str) -> Path:
-    lines = ['[ControlPlane]\nListen = "127.0.0.1:0"', '[Store]\nPath = "var/controlplane.db"']
-    lines += ['[Secrets]\nMasterKeyFile = "var/master.key"']
-    listeners = {"Metrics": "Listen = []", "Console": 'Listen = "127.0.0.1:0"'}
-    lines += [f"[{name}]\n{text}" for name, text in {**listeners, **sections}.items()]
+    lines = ['[ControlPlane]\nListen = "127.0.0.1:0"', '[Secrets]\nMasterKeyFile = "var/master.key"']
+    usual = {"Metrics": "Listen = []", "Console": 'Listen = "127.0.0.1:0"'}
+    usual["Store"] = 'Path = "var/controlplane.db"'
+    lines += [f"[{name}]\n{text}" for name, text in {**usual, **sections}.items()]
     path = folder / "controlplane.toml"
     path.write_text("\n".join(lines))
     return path
@@ -209,7 +210,7 @@ async def started(folder: Path, clock: FakeClock, **sections: str) -> AsyncItera
     """The control plane between a start and a stop; a second start in the folder goes on where it was."""
     settings = read_settings(write_settings(folder, **sections), {})
     async with running(settings, clock) as addresses, aiohttp.ClientSession(auto_decompress=False) as session:
-        operator = await SqliteStore.open(settings.store.path, clock)
+        operator = await open_store(settings.store.path, settings.store.url, clock, None)
         try:
             yield Plane(settings, clock, addresses, session, operator)
         finally:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
@@ -10,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.doctor.examination import examine
+from controlplane.settings import read_settings
 from controlplane.store.database import NO_LOCKS, Connection, of_org
 from controlplane.store.interface import (
     Duplicate,
@@ -21,7 +26,8 @@ from controlplane.store.interface import (
     StoreError,
 )
 from controlplane.store.migrate import DatabaseTooNew, migrate, refusal
-from tests.controlplane.plane import NOON_MS, FakeClock
+from proxy.config import SettingsError
+from tests.controlplane.plane import NOON_MS, FakeClock, batch, started, write_settings
 from tests.fakes.postgres import PostgresServer
 
 psycopg = pytest.importorskip("psycopg")
@@ -273,3 +279,75 @@ def test_a_later_schema_is_refused_unless_it_says_that_this_release_can_run_on_i
 )
 def test_a_server_of_schema_18_runs_on_what_only_adds(newer: dict[int, str], is_refused: bool) -> None:
     assert (refusal({17: "0017_x.sql", 18: "0018_y.sql", **newer}, 18) is not None) is is_refused
+
+
+# Settings, doctor and commands
+
+
+def _settings(folder: Path, url: str, **sections: str) -> Path:
+    return write_settings(
+        folder, **{"Store": f'Url = "{url}"', "SearchIndex": 'Kind = "postgresql"', **sections}
+    )
+
+
+@pytest.mark.parametrize(
+    ("sections", "problem"),
+    [
+        ({"Store": 'Url = "postgresql://h/db"\nPath = "a.db"'}, r"Store\.Path: .*a file or a database"),
+        ({"SearchIndex": 'Kind = "sqlite"'}, r"SearchIndex\.Kind: .*Store\.Url"),
+        ({"Store": 'Url = "mysql://u:secret-word@h/db"'}, r"Store\.Url: must begin with postgresql://"),
+        ({"Store": 'Url = "postgresql://u:secret-word@h"'}, r"Store\.Url: must name a database"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_refused_with_the_line(
+    tmp_path: Path, sections: dict[str, str], problem: str
+) -> None:
+    path = _settings(tmp_path, "postgresql://h/db", **sections)
+    with pytest.raises(SettingsError, match=problem) as raised:
+        read_settings(path, {})
+    assert re.search(r"controlplane\.toml:\d+: ", str(raised.value))
+    assert "secret-word" not in str(raised.value)
+
+
+def test_the_url_comes_from_a_file_or_the_environment(tmp_path: Path) -> None:
+    index = {"SearchIndex": 'Kind = "postgresql"'}
+    (tmp_path / "url").write_text("postgresql://h/of-file\n")
+    named = write_settings(tmp_path, **index, Store='UrlFile = "url"')
+    assert read_settings(named, {}).store.url == "postgresql://h/of-file"
+    unnamed = write_settings(tmp_path, **index, Store="")
+    environment = {"Store__Url": "postgresql://h/of-environment"}
+    assert read_settings(unnamed, environment).store.url == "postgresql://h/of-environment"
+
+
+def test_a_doctor_examines_the_database(tmp_path: Path, postgres_url: str) -> None:
+    settings = read_settings(_settings(tmp_path, postgres_url.replace("@", ":secret-word@")), {})
+    findings = {each.check: each for each in examine(settings, tmp_path / "controlplane.toml")}
+    assert findings["store: schema"].status == "ok"
+    assert findings["store: connections"].status == "ok"
+    assert findings["store: durability"].status == "fail"  # the server of the tests writes nothing to disk
+    assert "secret-word" not in str(findings)
+
+
+def test_a_doctor_says_that_the_database_is_away(tmp_path: Path) -> None:
+    settings = read_settings(_settings(tmp_path, "postgresql://u:secret-word@127.0.0.1:9/db"), {})
+    findings = {each.check: each for each in examine(settings, tmp_path / "controlplane.toml")}
+    assert findings["store"].status == "fail"
+    assert "secret-word" not in str(findings)
+
+
+async def test_a_command_beside_two_servers_works_on_their_store(
+    tmp_path: Path, clock: FakeClock, postgres_url: str
+) -> None:
+    store = f'Url = "{postgres_url}"'
+    sections = {"Store": store, "SearchIndex": 'Kind = "postgresql"'}
+    async with started(tmp_path, clock, **sections) as one, started(tmp_path, clock, **sections) as other:
+        org = await one.org("acme")
+        proxy = await other.proxy("edge-1", "acme")
+        assert (await proxy.audit(batch("b1", org, [1]))).status == 202
+        proxy.base_url = one.base_url
+        assert (await proxy.audit(batch("b1", org, [1]))).json["duplicate"] is True
+        assert (await proxy.sync()).status == 200
+        command = [sys.executable, "-m", "controlplane", "--config", str(tmp_path / "controlplane.toml")]
+        listing = await asyncio.create_subprocess_exec(*command, "org", "list", stdout=subprocess.PIPE)
+        listed, _ = await listing.communicate()
+    assert b"acme" in listed

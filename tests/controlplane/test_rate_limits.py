@@ -20,6 +20,7 @@ from tests.controlplane.plane import (
     write_settings,
 )
 
+ENGINES = ("sqlite", "postgres")
 _numbers = iter(range(10**9))
 
 

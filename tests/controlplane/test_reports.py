@@ -14,6 +14,7 @@ from controlplane.store.interface import Gap
 from controlplane.store.sequences import fold, ranges
 from tests.controlplane.plane import HEARTBEAT, METRICS, Plane, ProxyClient, batch, event
 
+ENGINES = ("sqlite", "postgres")
 GOOD_HEARTBEAT: dict[str, Any] = {
     "version": "0.1.0",
     "uptimeSeconds": 12.5,

@@ -1,0 +1,94 @@
+"""The store in PostgreSQL: reachable, of this release, durable, and with room for connections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from controlplane.doctor.store_rows import Unreadable, store_rows
+from controlplane.settings import StoreSettings
+from controlplane.store.database import Connection
+from controlplane.store.interface import StoreError
+from controlplane.store.migrate import refusal
+from proxy.wire.finding import Finding
+
+_MIB: Final = 1024 * 1024
+_LONG_SECONDS: Final = 600
+_NEEDED: Final = 20  # connections of one control plane, and some for its commands
+
+
+def postgres(settings: StoreSettings) -> list[Finding]:
+    try:
+        with store_rows(settings) as connection:
+            return [
+                *_schema(connection),
+                *_durability(connection),
+                *_room_for_connections(connection),
+                *_long_transactions(connection),
+                _backup(connection),
+            ]
+    except (Unreadable, StoreError) as error:
+        fix = "correct Store.Url, or let this machine reach the database"
+        return [Finding("store", "fail", f"the database can't be read: {error}", fix)]
+
+
+def _schema(connection: Connection) -> Iterator[Finding]:
+    from controlplane.store.postgres_migrate import migrations
+
+    if connection.row("SELECT to_regclass('schema_version')") == (None,):
+        yield Finding("store", "ok", "the database has no tables yet; the first start makes them")
+        return
+    applied: dict[int, str] = dict(connection.rows("SELECT version, name FROM schema_version"))
+    newest, known = max(applied, default=0), migrations()[-1][0]
+    why = refusal(applied, known)
+    if why is not None:
+        yield Finding("store: schema", "fail", why, "start that release, or restore a backup of this one")
+    elif newest < known:
+        what = f"of an older release (schema {newest} of {known})"
+        yield Finding("store: schema", "warn", what, "take a backup: the next start upgrades it")
+    else:
+        yield Finding("store: schema", "ok", f"schema {newest}, which this release can use")
+
+
+def _durability(connection: Connection) -> Iterator[Finding]:
+    """A batch is acknowledged once the server says that it is on disk: the server must not say so falsely."""
+    for name in ("fsync", "full_page_writes"):
+        (value,) = connection.row("SELECT current_setting(?)", (name,))
+        if value != "on":
+            what = f"{name} is {value} on the server: a crash can lose batches that were acknowledged"
+            yield Finding("store: durability", "fail", what, f"set {name} = on in postgresql.conf")
+            return
+    yield Finding("store: durability", "ok", "the server writes what it commits to disk")
+
+
+def _room_for_connections(connection: Connection) -> Iterator[Finding]:
+    most, used = connection.row(
+        "SELECT CAST(current_setting('max_connections') AS bigint), (SELECT count(*) FROM pg_stat_activity"
+        " WHERE backend_type = 'client backend')"
+    )
+    what = f"{used} of {most} connections are in use"
+    if most - used < _NEEDED:
+        fix = f"raise max_connections: each control plane needs up to {_NEEDED}"
+        yield Finding("store: connections", "warn", what, fix)
+    else:
+        yield Finding("store: connections", "ok", what)
+
+
+def _long_transactions(connection: Connection) -> Iterator[Finding]:
+    row = connection.row(
+        "SELECT pid, coalesce(application_name, ''), CAST(extract(epoch FROM now() - xact_start) AS bigint)"
+        " FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        " AND xact_start < now() - make_interval(secs => ?) ORDER BY xact_start LIMIT 1",
+        (float(_LONG_SECONDS),),
+    )
+    if row is not None:
+        pid, name, seconds = row
+        what = f"process {pid} ({name or 'unnamed'}) has had a transaction open for {seconds // 60} minutes"
+        fix = f"end it, or its rows can't be vacuumed: SELECT pg_terminate_backend({pid})"
+        yield Finding("store: transactions", "warn", what, fix)
+
+
+def _backup(connection: Connection) -> Finding:
+    (size,) = connection.row("SELECT pg_database_size(current_database())")
+    what = f"the database has {size // _MIB} MiB; backups are the server's (pg_dump, or its archive of WAL)"
+    return Finding("store: backup", "ok", what)
