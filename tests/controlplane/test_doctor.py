@@ -204,7 +204,10 @@ async def test_an_index_that_lies_far_behind(config: Path) -> None:
         )
         assert (await proxy.audit(batch("b1", org, range(1, 5)))).status == 202
     with sqlite3.connect(store(config)) as connection:
-        connection.execute("UPDATE last_position SET position = position + 20000")
+        connection.execute(
+            "INSERT INTO blocks (position, count, org_id, proxy_id, least_ms, most_ms, body)"
+            " VALUES (20000, 1, 'o', 'p', 1, 1, x'5b5d')"
+        )
     connection.close()
     found = findings(config)["search index"]
     assert found["status"] == "warn"
