@@ -75,6 +75,7 @@ class Retention:
         if now_ms is None:
             return 0
         purged = 0
+        of_index = []
         for org in await self._store.orgs():
             if corrected := await self._store.correct_receipts(org.org_id, now_ms):
                 _log.warning(
@@ -84,11 +85,11 @@ class Retention:
             before_ms = now_ms - RETENTION_MS[org.retention]
             newest = await self._store.received_before(org.org_id, before_ms)
             purged += await _in_steps(partial(self._store.purge_events, org.org_id, before_ms))
-            await _in_steps(
-                partial(self._index.purge, org.org_id, before_ms, newest=newest), _INDEXED_AT_ONCE
-            )
+            of_index.append(partial(self._index.purge, org.org_id, before_ms, newest=newest))
         await _in_steps(partial(self._store.purge_batches, min(now_ms, self._clock.steady_ms())))
         await _in_steps(partial(self._store.purge_record, now_ms - _RECORD_MS))
+        for purge in of_index:  # last, because an index that is away must not keep anything in the store
+            await _in_steps(purge, _INDEXED_AT_ONCE)
         return purged
 
     async def _witnessed_ms(self) -> int | None:

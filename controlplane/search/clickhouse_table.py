@@ -96,7 +96,10 @@ KEEP_DAYS: Final = "keep_days"
 
 
 def create_table(comment: str) -> str:
-    """Return the statement for a new table. If another process was quicker, its comment stays."""
+    """Return the statement for a new table. If another process was quicker, its comment stays.
+
+    The last day has two more, because `written` is a day of the server's own time zone.
+    """
     columns = [f"{each.name} {each.type} {each.codec}" for each in COLUMNS]
     columns += [f"{KEEP_DAYS} UInt16", "written Date DEFAULT today()"]
     indexes = [f"INDEX of_{name} lower({name}) TYPE bloom_filter(0.01) GRANULARITY 1" for name in _SOUGHT]
@@ -106,7 +109,7 @@ def create_table(comment: str) -> str:
     return (
         f"CREATE TABLE IF NOT EXISTS {TABLE} ({', '.join((*columns, *indexes))})"
         " ENGINE = ReplacingMergeTree PARTITION BY toYYYYMM(happened) ORDER BY (org, time, id)"
-        f" TTL greatest(happened, written) + toIntervalDay({KEEP_DAYS} + 1)"
+        f" TTL greatest(happened, written) + toIntervalDay({KEEP_DAYS} + 2)"
         f" SETTINGS non_replicated_deduplication_window = {_REMEMBERED_INSERTS},"
         f" replicated_deduplication_window = {_REMEMBERED_INSERTS},"
         f" replicated_deduplication_window_seconds = {_REMEMBERED_SECONDS}"

@@ -10,7 +10,7 @@ import pytest
 from controlplane.index_writer import IndexWriter
 from controlplane.retention import PurgeableIndex, Retention, WitnessedTime
 from controlplane.search import open_index
-from controlplane.search.interface import SearchQuery
+from controlplane.search.interface import IndexUnavailableError, SearchQuery
 from controlplane.search.query import parse_filter
 from controlplane.store.interface import RETENTION_MS, LogQuery, NewLogLine, Operator
 from controlplane.store.interface import Retention as Tier
@@ -103,6 +103,21 @@ async def test_the_index_loses_what_the_store_loses(plane: Plane, clock: FakeClo
     facets = await index.facets(SearchQuery((org,), parse_filter("")), ["implausible"])
     assert dict(facets.fields["implausible"]) == {"future": 1, "past": 1}
     await index.close()
+
+
+async def test_an_index_that_is_away_keeps_nothing_in_the_store(plane: Plane, clock: FakeClock) -> None:
+    for name in ("acme", "beta"):
+        org = await plane.org(name)
+        await (await plane.proxy(f"edge-{name}", name)).audit(batch(f"b-{name}", org, [1]))
+    clock.advance(hours=24 * 31)
+
+    class Away(_Index):
+        async def purge(self, org_id: str, before_ms: int, limit: int, newest: int | None = None) -> int:
+            raise IndexUnavailableError("away")
+
+    with pytest.raises(IndexUnavailableError):
+        await _purge(plane, Away())
+    assert await _seqs(plane) == []
 
 
 async def test_a_receipt_that_lies_ahead_is_corrected(plane: Plane, clock: FakeClock) -> None:

@@ -132,6 +132,29 @@ async def test_what_was_accepted_while_clickhouse_was_away_is_there_after_it(
         await index.close()
 
 
+async def test_a_clickhouse_that_does_not_respond_delays_no_acknowledgement(
+    server: ClickHouse, index: ClickHouseIndex, store: SqliteStore
+) -> None:
+    writer = IndexWriter(store, index, linger_seconds=0)
+    await commit(store, [0])
+    await writer.drain()
+    task = asyncio.create_task(writer.run())
+    server.stop_short()
+    try:
+        for number in range(1, 6):
+            async with asyncio.timeout(10):
+                await commit(store, [number])
+            writer.wake(number + 1)
+        await asyncio.sleep(0)
+        assert writer.position == 1
+    finally:
+        server.go_on()
+    await until(lambda: writer.position == 6)
+    writer.stop()
+    await task
+    assert await rows(index) == 6
+
+
 async def until(holds: Any) -> None:
     async with asyncio.timeout(60):
         while not holds():  # noqa: ASYNC110 - what it waits for is in another process

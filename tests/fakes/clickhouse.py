@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,6 +49,13 @@ class ClickHouse:
         )
         assert self._process.stdout is not None
         assert self._process.stdout.readline().startswith("listening"), "it did not start: see above"
+
+    def stop_short(self) -> None:
+        """Let it take connections and respond to none, until it goes on."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
         """As a loss of the process ends it: at once."""
