@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from controlplane.clock import milliseconds
 from controlplane.reports import Heartbeat, Latency, Load, Metrics
@@ -96,6 +97,7 @@ def _rate(requests: int, start_ms: int, end_ms: int) -> float:
     return requests * 1000 / max(1, end_ms - start_ms)
 
 
+@lru_cache(1024)  # a window ends where the next one starts
 def _ms(text: str) -> int | None:
     """None also where UTC has no year for it: nobody could write it again."""
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -31,6 +32,7 @@ say (an older proxy, or one whose workers are only starting)."""
 GAPS_SHOWN: Final = 100
 HISTORY: Final = 200  # reports that the store keeps of each proxy
 SPARK_WINDOWS: Final = 40
+_AT_ONCE: Final = 25  # proxies that are assessed before other requests are served
 
 _heartbeat = msgspec.json.Decoder(Heartbeat).decode
 _metrics = msgspec.json.Decoder(Metrics).decode
@@ -92,7 +94,9 @@ class Fleet:
         losses = await self._store.losses(ids)
         versions: dict[str, list[RulesetVersion]] = {}
         states = []
-        for proxy in proxies:
+        for at, proxy in enumerate(proxies):
+            if at % _AT_ONCE == 0:
+                await asyncio.sleep(0)
             served = [ruleset for org_id in proxy.org_ids for ruleset in active.get(org_id, ())]
             own = sorted(served, key=lambda each: (each.name, each.org_id))
             reports = latest[proxy.proxy_id]

@@ -16,11 +16,12 @@ from typing import Any, Final
 from msgspec import json
 
 from controlplane.console import replaying, ruleset_text
+from controlplane.console.choices import choice_of_apps
 from controlplane.console.pages import Page, PageRequest, Redirect, Refusal, page, reasons
 from controlplane.console.rulesets import CRUMB, Difference, bound_to, difference, place_of
-from controlplane.operations import apps, dry_runs, rulesets
+from controlplane.operations import dry_runs, rulesets
 from controlplane.operations.actor import Actor, Forbidden
-from controlplane.operations.apps import AppFacts, ListApps
+from controlplane.operations.apps import AppFacts
 from controlplane.operations.context import OperationContext
 from controlplane.operations.dry_runs import (
     AnswerSample,
@@ -224,7 +225,7 @@ async def _replay(context: OperationContext, actor: Actor, draft: _Draft) -> dic
 async def _suggest(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
     """What is suggested takes the place of the draft's text."""
     chosen = draft.form.get("suggest_app", "")
-    found = await perform(apps.list_all, context, actor, ListApps(org=draft.org if draft.name else None))
+    found = await choice_of_apps(context, actor, draft.org if draft.name else None, chosen)
     app = next((each for each in found.apps if each.app_id == chosen), None)
     if app is None:
         raise InvalidRequest("choose the app whose traffic is to be allowed")
@@ -381,7 +382,8 @@ async def _editor(
     org = await _org(context, actor, draft)
     name = draft.name
     own = place_of(draft.org, name) if name else "/rulesets"
-    found = await perform(apps.list_all, context, actor, ListApps(org=draft.org if name else None))
+    chosen = draft.form.get("suggest_app")
+    found = await choice_of_apps(context, actor, draft.org if name else None, chosen)
     names = {each.org_id: each.name for each in await context.resolve.orgs(actor)}
     editable = [each for each in await context.resolve.orgs(actor) if actor.may("editor", each.org_id)]
     values = {

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from controlplane.console.choices import choice_of_apps
 from controlplane.console.pages import Page, PageRequest, Redirect, filled, form, page
 from controlplane.operations.actor import Actor
-from controlplane.operations.apps import ListApps
-from controlplane.operations.apps import list_all as list_apps
 from controlplane.operations.context import OperationContext
 from controlplane.operations.emergency import (
     MAX_REASON,
@@ -31,12 +30,14 @@ from controlplane.operations.perform import perform
 async def stops(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
     found = await perform(list_all, context, actor, Everything())
     org = request.org.org_id if request.org else None
-    apps = await perform(list_apps, context, actor, ListApps(org=org))
+    chosen = request.form.get("app") or request.query.get("app")
+    apps = await choice_of_apps(context, actor, org, chosen)
     values = {
         "found": found.stops,
         "apps": [each for each in apps.apps if actor.may("editor", each.org_id)],
+        "has_more_apps": apps.has_more,
         "stoppable": [each for each in await context.resolve.orgs(actor) if actor.may("editor", each.org_id)],
-        "chosen_app": request.form.get("app") or request.query.get("app"),
+        "chosen_app": chosen,
         "chosen_org": request.form.get("org") or org,
         "longest_reason": MAX_REASON,
     }

@@ -14,6 +14,7 @@ from controlplane.store.pages import HEALTH_ORDER, FleetQuery, Health, HealthBou
 
 _PLAIN: Final = Source(
     "proxies",
+    "proxies",
     "proxies.proxy_id",
     "proxies.name",
     {
@@ -105,7 +106,9 @@ def page_of_proxies(connection: Connection, query: ListQuery, fleet: FleetQuery 
             known = Condition(f"NOT {_SERVES} AND NOT {seen.sql})", seen.parameters)
         lossy = f"proxies.health = ? AND has_losses = 1 AND {known.sql}"
         wanted.append(Condition(f"proxies.health < ? OR {lossy}", (well, disabled, *known.parameters)))
-    source = replace(_PLAIN, tables=_ASSESSED, columns=columns, parameters=_bounds(fleet.bounds))
+    source = replace(
+        _PLAIN, tables=_ASSESSED, counted=_ASSESSED, columns=columns, parameters=_bounds(fleet.bounds)
+    )
     return page_of(connection, source, query, wanted)
 
 

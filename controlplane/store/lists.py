@@ -17,6 +17,7 @@ class Source:
     """The tables and columns of a list."""
 
     tables: str  # what follows FROM
+    counted: str  # the same without joins that leave out no row
     id: str
     name: str
     columns: Mapping[str, str]  # SQL of each column that the list can be sorted by; never null
@@ -34,6 +35,7 @@ _NEWEST: Final = (
 )
 ORGS: Final = Source(
     "orgs",
+    "orgs",
     "org_id",
     "name",
     {"name": "name", "createdAt": "created_ms", "retention": "retention"},
@@ -43,6 +45,7 @@ ORGS: Final = Source(
 RULESETS: Final = Source(
     "rulesets JOIN orgs ON orgs.org_id = rulesets.org_id JOIN ruleset_versions AS active"
     f" ON active.ruleset_id = rulesets.ruleset_id AND active.version = {_NEWEST}",
+    "rulesets",
     "rulesets.ruleset_id",
     "rulesets.name",
     {
@@ -57,6 +60,7 @@ RULESETS: Final = Source(
 )
 APPS: Final = Source(
     "apps JOIN orgs ON orgs.org_id = apps.org_id JOIN rulesets ON rulesets.ruleset_id = apps.ruleset_id",
+    "apps",
     "apps.app_id",
     "apps.name",
     {"name": "apps.name", "org": "orgs.name", "ruleset": "rulesets.name", "createdAt": "apps.created_ms"},
@@ -64,6 +68,7 @@ APPS: Final = Source(
     ("apps.app_id", "apps.client_id"),
 )
 OPERATORS: Final = Source(
+    "operators",
     "operators",
     "operator_id",
     "name",
@@ -94,7 +99,7 @@ def page_of(
     """Return the page of rows that fulfil the query and all further conditions."""
     wanted = [*_conditions(source, query, connection.dialect), *further]
     given = (*source.parameters, *_given(wanted))
-    (total,) = connection.row(f"SELECT count(*) FROM {source.tables}{_where(wanted)}", given)  # noqa: S608 - our own names
+    (total,) = connection.row(f"SELECT count(*) FROM {source.counted}{_where(wanted)}", given)  # noqa: S608 - our own names
     # A name says more to a person than an id, so that it settles the order of equal values.
     keys = list(dict.fromkeys((source.columns[query.sort], source.columns["name"], source.id)))
     if query.after is not None:
