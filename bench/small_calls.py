@@ -25,8 +25,8 @@ from controlplane.clock import SystemClock
 from controlplane.master_key import open_vault
 from controlplane.secrets import Vault, digest, read_master_key
 from controlplane.settings import read_settings
-from controlplane.store.interface import App, AppSecret, Org, Proxy, Ruleset
-from controlplane.store.sqlite import SqliteStore
+from controlplane.store.interface import App, AppSecret, Org, Proxy, Ruleset, Store
+from controlplane.store.open_store import open_store
 from proxy.wire.audit_event import uuid7
 from proxy.wire.models import AUDIT_PATH, HEARTBEAT_PATH, SYNC_PATH
 from proxy.wire.signing import sign
@@ -81,7 +81,7 @@ def batch_of(size: int) -> Callable[[Sender], bytes]:
 async def fill(path: Path, key_file: Path, orgs: int) -> list[Sender]:
     clock = SystemClock()
     settings = read_settings(path)
-    store = await SqliteStore.open(settings.store.path, clock)
+    store = await open_store(settings.store.path, settings.store.url, clock, None)
     senders = []
     try:
         vault = await open_vault(settings.secrets, store)
@@ -92,7 +92,7 @@ async def fill(path: Path, key_file: Path, orgs: int) -> list[Sender]:
     return senders
 
 
-async def add_org(store: SqliteStore, vault: Vault, now_ms: int, number: int) -> list[Sender]:
+async def add_org(store: Store, vault: Vault, now_ms: int, number: int) -> list[Sender]:
     org_id, ruleset_id = uuid7(now_ms, number), uuid7(now_ms, number + (1 << 40))
     await store.add_org(Org(org_id, f"org-{number}", "base", now_ms))
     await store.apply_ruleset(Ruleset(ruleset_id, org_id, "bench", 1, 1, now_ms), RULES, None, None)

@@ -46,6 +46,7 @@ HEARTBEAT_SECONDS: Final = 30.0
 METRICS_SECONDS: Final = 60.0
 MOST_EVENTS: Final = 500  # of a batch
 LIMITS: Final = "[Audit]\nRateLimitOrg = 1000000\nRateLimitProxy = 1000000\n"
+SHARED_INDEX: Final = '[SearchIndex]\nKind = "postgresql"\n'
 _numbers = count()
 
 
@@ -234,7 +235,7 @@ def main() -> None:
         config = Path(name) / "controlplane.toml"
         settings = SETTINGS.format(port=given.port).replace(LIMITS, "")
         if given.url:
-            settings = settings.replace('Path = "store.db"', f'Url = "{given.url}"')
+            settings = settings.replace('Path = "store.db"', f'Url = "{given.url}"') + SHARED_INDEX
         config.write_text(settings)
         read_master_key("", Path(name) / "master.key")
         senders = asyncio.run(fill(config, Path(name) / "master.key", -(-given.proxies // PROXIES_EACH)))
