@@ -1,10 +1,9 @@
-"""Pure: what arrives at the embedded index, by organisation, with an object of attributes for each event."""
+"""Pure: what arrives at the embedded index, with an object of attributes for each event."""
 
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final
 
@@ -41,29 +40,30 @@ _Entry: Final[Any] = msgspec.defstruct(
 _decode_entries: Final = msgspec.json.Decoder(list[_Entry]).decode
 
 
-def of_events(events: Sequence[Event], reached: int) -> tuple[Mapping[str, Arrived], int]:
+def of_events(events: Sequence[Event], reached: int) -> tuple[Arrived, int]:
     """Return events beyond the position `reached`, and the position of the last one."""
     new = [event for event in events if event.position > reached]
-    arrived: defaultdict[str, Arrived] = defaultdict(Arrived)
+    arrived = Arrived()
     for event, (time_ms, entry) in zip(new, _read_entries(new), strict=True):
         if entry is not None:
-            of_org = arrived[event.org_id]
-            of_org.positions.append(event.position)
-            of_org.times.append(time_ms)
-            of_org.entries.append(entry)
+            arrived.org_ids.append(event.org_id)
+            arrived.positions.append(event.position)
+            arrived.times.append(time_ms)
+            arrived.entries.append(entry)
     return arrived, max((event.position for event in new), default=reached)
 
 
-def of_parsed(batches: Sequence[Parsed], reached: int) -> tuple[Mapping[str, Arrived], int]:
+def of_parsed(batches: Sequence[Parsed], reached: int) -> tuple[Arrived, int]:
     """Return the same of events that follow each other and were read already."""
-    arrived: defaultdict[str, Arrived] = defaultdict(Arrived)
+    arrived = Arrived()
     for batch in batches:
         known = max(0, reached + 1 - batch.position)
-        of_org = arrived[batch.org_id]
-        of_org.positions.extend(range(batch.position + known, batch.position + len(batch.events)))
-        of_org.times.extend(batch.times[known:])
-        of_org.entries.extend(batch.events[known:])
-        reached = max(reached, batch.position + len(batch.events) - 1)
+        count = len(batch.events)
+        arrived.org_ids.extend([batch.org_id] * max(0, count - known))
+        arrived.positions.extend(range(batch.position + known, batch.position + count))
+        arrived.times.extend(batch.times[known:])
+        arrived.entries.extend(batch.events[known:])
+        reached = max(reached, batch.position + count - 1)
     return arrived, reached
 
 

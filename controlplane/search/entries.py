@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import islice, repeat
+from itertools import islice
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -52,8 +52,9 @@ _READ: Final = tuple(
 
 @dataclass(slots=True)
 class Arrived:
-    """Events of one organisation, each as an object with the attributes of a KnownEvent."""
+    """Events, each as an object with the attributes of a KnownEvent, or all as objects of another class."""
 
+    org_ids: list[str] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
     entries: list[Any] = field(default_factory=list)
@@ -130,14 +131,14 @@ def _text_of_code(code: int, name: str, value: Any) -> str:
     return words if name in TOKENLESS else f"{code_token(code)} {words}"
 
 
-def entries_of(arrived: Arrived, org: int, codes: Codes) -> Entries:
+def entries_of(arrived: Arrived, orgs: Sequence[int], codes: Codes) -> Entries:
     columns_of_entries = _columns(arrived.entries)
     values = {each.name: _values(columns_of_entries[attribute], each) for each, attribute in _READ}
     values["rule"] = list(map(_rules_in, values["rule"], values["ruleid"]))
     values[FOLDER] = [None if path is None else folder(path) for path in values["path"]]
     columns: dict[str, Sequence[Any]] = {name: codes.of(name, values[name]) for name in CODED}
     columns |= {name: values[name] for name in NUMBERS}
-    columns["org"] = [org] * len(arrived.times)
+    columns["org"] = orgs
     columns["time"] = [None if 0 <= ms <= MOST_KEY_MS else ms for ms in arrived.times]
     columns["path"] = [None if path is None else path_digest(path) for path in values["path"]]
     columns["present"] = _present(values)
@@ -148,7 +149,7 @@ def entries_of(arrived: Arrived, org: int, codes: Codes) -> Entries:
     tokens = [codes.texts(codes_of) for name, codes_of in columns.items() if name in _WITH_TEXT]
     tokens += [_long_tokens(name, values[name]) for name in LONG[1:] if any(values[name])]
     decoded = map(_decoded, values["path"]), map(_decoded_query, values["query"])
-    return Entries(columns, [*map(" ".join, zip(repeat(org_token(org)), *decoded, *tokens, strict=False))])
+    return Entries(columns, [*map(" ".join, zip(map(org_token, orgs), *decoded, *tokens, strict=True))])
 
 
 _WITH_TEXT: Final = (frozenset(CODED) - TOKENLESS) | (frozenset(CODED) & frozenset(TEXT_FIELDS))

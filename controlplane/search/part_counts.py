@@ -203,7 +203,10 @@ def _kept(
 ) -> Iterator[tuple[int, int]]:  # fmt: skip
     """Yield sums of the counts of one field and unit, by a column."""
     field, unit = kept
-    conditions = [one_of("org", [*part.orgs]), Condition("field = ? AND unit = ?", (field, unit))]
+    conditions = [
+        one_of("org", [*part.orgs]),
+        Condition("field = ? AND unit = ?", (ROLLED.index(field), unit)),
+    ]
     if unit:
         conditions.append(Condition("start >= ? AND start < ?", (split.first, split.end)))
     conditions += (_of_term(term, codes) for term in query.filter.terms)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import orjson
 
@@ -50,8 +50,9 @@ _TABLES_OF_PART: Final = (
     # Memory for a write. A write that fits makes one segment of the table.
     "INSERT INTO words_{part} (words_{part}, rank) VALUES ('hashsize', 33554432)",
     "CREATE TABLE codes_{part} (code INTEGER PRIMARY KEY, field TEXT NOT NULL, value TEXT NOT NULL)",
-    # Events since `start`, a time in ms, for as long as the unit says, or in the whole part if that is 0.
-    """CREATE TABLE counts_{part} (org INTEGER, field TEXT, unit INTEGER, start INTEGER, verdict INTEGER,
+    # `field` is a place in ROLLED. Counted are events since `start`, a time in ms, for as long as `unit` says;
+    # if that is 0, events of the whole part.
+    """CREATE TABLE counts_{part} (org INTEGER, field INTEGER, unit INTEGER, start INTEGER, verdict INTEGER,
             value INTEGER, count INTEGER NOT NULL,
             PRIMARY KEY (org, field, unit, start, verdict, value)) WITHOUT ROWID""",
 )
@@ -146,13 +147,12 @@ class PartWriter:
         self._codes = Codes()
         self._version = -1
 
-    def write(self, db: sqlite3.Connection, org_id: str, arrived: Arrived) -> None:
-        org = _org_number(db, org_id)
+    def write(self, db: sqlite3.Connection, arrived: Arrived) -> None:
         for part, events in _by_part(arrived):
             codes = self._codes_of(db, part)
             before = codes.newest
             try:
-                self._add(db, part, org, events, codes)
+                _add(db, part, events, codes)
                 _write_codes(db, part, codes, before)
             except BaseException:
                 self._part = -1  # the dictionary has codes that the file has not
@@ -177,28 +177,34 @@ class PartWriter:
             self._part, self._version = part, version
         return self._codes
 
-    def _add(self, db: sqlite3.Connection, part: int, org: int, arrived: Arrived, codes: Codes) -> None:
-        keys = list(map(key_of, arrived.times, arrived.positions))
-        entries = entries_of(arrived, org, codes)
-        db.executemany(
-            f"INSERT INTO rows_{part} VALUES ({_VALUES})",  # noqa: S608 - a number
-            ((key, *row) for key, row in zip(keys, entries.rows(), strict=True)),
-        )
-        db.executemany(
-            f"INSERT INTO words_{part} (rowid, words) VALUES (?, ?)",  # noqa: S608 - a number
-            zip(keys, entries.lines, strict=True),
-        )
-        db.executemany(
-            f"INSERT INTO counts_{part} VALUES (?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - a number
-            " ON CONFLICT DO UPDATE SET count = count + excluded.count",
-            [(org, *counted, number) for counted, number in _counted(entries, arrived.times).items()],
-        )
-        db.execute(
-            "INSERT INTO parts VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE"
-            " SET least = min(least, excluded.least), most = max(most, excluded.most),"
-            " count = count + excluded.count",
-            (part, org, keys[0], keys[-1], len(keys)),
-        )
+
+def _add(db: sqlite3.Connection, part: int, arrived: Arrived, codes: Codes) -> None:
+    """Events come in the order of their keys: FTS5 begins a segment whenever one comes before another."""
+    keys = list(map(key_of, arrived.times, arrived.positions))
+    numbers = {org_id: _org_number(db, org_id) for org_id in dict.fromkeys(arrived.org_ids)}
+    orgs = [numbers[org_id] for org_id in arrived.org_ids]
+    entries = entries_of(arrived, orgs, codes)
+    db.executemany(
+        f"INSERT INTO rows_{part} VALUES ({_VALUES})",  # noqa: S608 - a number
+        ((key, *row) for key, row in zip(keys, entries.rows(), strict=True)),
+    )
+    db.executemany(
+        f"INSERT INTO words_{part} (rowid, words) VALUES (?, ?)",  # noqa: S608 - a number
+        zip(keys, entries.lines, strict=True),
+    )
+    db.executemany(
+        f"INSERT INTO counts_{part} VALUES (?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - a number
+        " ON CONFLICT DO UPDATE SET count = count + excluded.count",
+        [(*counted, number) for counted, number in _counted(entries, arrived.times).items()],
+    )
+    least = dict(zip(reversed(orgs), reversed(keys), strict=True))
+    most = dict(zip(orgs, keys, strict=True))
+    db.executemany(
+        "INSERT INTO parts VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE"
+        " SET least = min(least, excluded.least), most = max(most, excluded.most),"
+        " count = count + excluded.count",
+        [(part, org, least[org], most[org], count) for org, count in Counter(orgs).items()],
+    )
 
 
 def _by_part(arrived: Arrived) -> Iterator[tuple[int, Arrived]]:
@@ -208,8 +214,15 @@ def _by_part(arrived: Arrived) -> Iterator[tuple[int, Arrived]]:
         by_part.setdefault(position >> PART_BITS, []).append(place)
     for part, places in by_part.items():
         places.sort(key=lambda place: key_of(arrived.times[place], arrived.positions[place]))
-        columns = arrived.positions, arrived.times, arrived.entries
-        yield part, Arrived(*([column[place] for place in places] for column in columns))
+        yield (
+            part,
+            Arrived(
+                [arrived.org_ids[place] for place in places],
+                [arrived.positions[place] for place in places],
+                [arrived.times[place] for place in places],
+                [arrived.entries[place] for place in places],
+            ),
+        )
 
 
 def _drop_empty_parts(db: sqlite3.Connection) -> None:
@@ -240,19 +253,24 @@ def _write_codes(db: sqlite3.Connection, part: int, codes: Codes, after: int) ->
     )
 
 
-def _counted(entries: Entries, times: Sequence[int]) -> Counter[tuple[str, int, int, int, int]]:
-    """Count the values of ROLLED by field, unit, start, verdict and value."""
-    found: Counter[tuple[str, int, int, int, int]] = Counter()
+_Counted: TypeAlias = tuple[int, int, int, int, int, int]  # organisation, field, unit, start, verdict, value
+
+
+def _counted(entries: Entries, times: Sequence[int]) -> Counter[_Counted]:
+    """Count the values of the fields of ROLLED."""
+    found: Counter[_Counted] = Counter()
+    orgs = entries.columns["org"]
     verdicts = [verdict or 0 for verdict in entries.columns["verdict"]]
     minutes = [time // MINUTE_MS * MINUTE_MS for time in times]
-    for (minute, verdict), number in Counter(zip(minutes, verdicts, strict=True)).items():
-        found["verdict", MINUTE_MS, minute, verdict, verdict] += number
+    for (org, minute, verdict), number in Counter(zip(orgs, minutes, verdicts, strict=True)).items():
+        found[org, 0, MINUTE_MS, minute, verdict, verdict] += number
     hours = [time // HOUR_MS * HOUR_MS for time in times]
-    for name in ROLLED:
+    for field, name in enumerate(ROLLED):
         values = [value or 0 for value in entries.columns[name]]
-        for (hour, verdict, value), number in Counter(zip(hours, verdicts, values, strict=True)).items():
-            found[name, HOUR_MS, hour, verdict, value] += number
-            found[name, 0, 0, verdict, value] += number
+        by_value = Counter(zip(orgs, hours, verdicts, values, strict=True))
+        for (org, hour, verdict, value), number in by_value.items():
+            found[org, field, HOUR_MS, hour, verdict, value] += number
+            found[org, field, 0, 0, verdict, value] += number
     return found
 
 
@@ -310,7 +328,7 @@ def _remove(db: sqlite3.Connection, part: Part, org: int, rows: Sequence[Sequenc
     db.executemany(
         f"UPDATE counts_{part.number} SET count = count - ? WHERE org = ? AND field = ? AND unit = ?"  # noqa: S608
         " AND start = ? AND verdict = ? AND value = ?",
-        [(number, org, *counted) for counted, number in _counted(entries, times).items()],
+        [(number, *counted) for counted, number in _counted(entries, times).items()],
     )
     _set_span(db, part, org, part.orgs[org] - len(rows))
 

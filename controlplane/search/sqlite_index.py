@@ -12,7 +12,7 @@ import logging
 import os
 import sqlite3
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
@@ -154,14 +154,13 @@ class SqliteIndex:
     async def write_parsed(self, batches: Sequence[Parsed], after: int = 0) -> None:
         await self._write(after, partial(arrivals.of_parsed, batches))
 
-    async def _write(self, after: int, arrive: Callable[[int], tuple[Mapping[str, Arrived], int]]) -> None:
+    async def _write(self, after: int, arrive: Callable[[int], tuple[Arrived, int]]) -> None:
         """Write to the index that we know; if it's another one by now, we know that for the next time."""
 
         def add(db: sqlite3.Connection) -> None:
             _require_known(db, self._incarnation, after)
             arrived, reached = arrive(_reached(db))
-            for org_id, of_org in arrived.items():
-                self._part_writer.write(db, org_id, of_org)
+            self._part_writer.write(db, arrived)
             db.execute("UPDATE reached SET position = ?", (reached,))
 
         try:
