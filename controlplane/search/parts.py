@@ -50,7 +50,7 @@ _TABLES_OF_PART: Final = (
     # Memory for a write. A write that fits makes one segment of the table.
     "INSERT INTO words_{part} (words_{part}, rank) VALUES ('hashsize', 33554432)",
     "CREATE TABLE codes_{part} (code INTEGER PRIMARY KEY, field TEXT NOT NULL, value TEXT NOT NULL)",
-    # `field` is a place in ROLLED. Counted are events since `start`, a time in ms, for as long as `unit` says;
+    # `field` is a place in ROLLED. Counted are events since `start`, in ms, for as long as `unit` says;
     # if that is 0, events of the whole part.
     """CREATE TABLE counts_{part} (org INTEGER, field INTEGER, unit INTEGER, start INTEGER, verdict INTEGER,
             value INTEGER, count INTEGER NOT NULL,
