@@ -68,7 +68,10 @@ def _lag(store: StoreSettings, outbox: str, rebuild: str) -> Finding:
 
 
 def _postgresql(settings: Settings) -> Finding:
-    import psycopg
+    try:
+        import psycopg
+    except ModuleNotFoundError:
+        return Finding(_NAME, "fail", "psycopg is not installed", 'pip install "graphward[postgresql]"')
 
     from controlplane.search.postgresql_table import FORMAT, STATE
     from controlplane.store.postgres_database import address_of, connect

@@ -10,14 +10,17 @@ from typing import Any
 import psycopg
 import pytest
 
+from controlplane.doctor.index import index as examine
 from controlplane.index_writer import IndexWriter
 from controlplane.search.interface import IndexUnavailableError, SearchQuery
 from controlplane.search.postgresql import PostgresIndex
 from controlplane.search.postgresql_table import STATE, TABLE, PostgresDialect, bound
 from controlplane.search.query import parse_filter
 from controlplane.search.sql import page_condition
+from controlplane.settings import read_settings
 from controlplane.store.sqlite import SqliteStore
-from tests.controlplane.plane import FakeClock
+from proxy.wire.finding import Finding
+from tests.controlplane.plane import FakeClock, write_settings
 from tests.controlplane.search_events import ORG, accepted, event, numbers
 from tests.controlplane.test_index_writer import commit
 from tests.fakes.postgres import PostgresServer
@@ -130,3 +133,28 @@ async def test_a_rare_word_is_looked_up_and_not_looked_for(index: PostgresIndex,
             explained = f"EXPLAIN SELECT 1 FROM {TABLE} WHERE {bound(condition)}"
             plan = psycopg.RawCursor(raw).execute(explained.encode(), condition.parameters).fetchall()
         assert f"{TABLE}_terms" in str(plan), text
+
+
+async def test_doctor_tells_how_far_the_index_is_and_why_it_can_not_be_reached(
+    index: PostgresIndex, tmp_path: Path, url: str, clock: FakeClock
+) -> None:
+    def told(address: str) -> Finding:
+        section = f'Kind = "postgresql"\nUrl = "{address}"'
+        (found,) = examine(read_settings(write_settings(tmp_path, SearchIndex=section), {}))
+        return found
+
+    path = read_settings(write_settings(tmp_path), {}).store.path
+    store = await SqliteStore.open(path, clock)
+    await commit(store, range(3))
+    assert told(url).found == f"no table {STATE} yet; the next start makes it"
+    await index.outbox_name()
+    assert told(url).found == "3 events behind the store"
+    await IndexWriter(store, index).drain()
+    await store.close()
+    assert told(url).found == "0 events behind the store"
+    run(url, f"UPDATE {STATE} SET format = 0")
+    assert told(url).status == "warn"
+    away = told("postgresql://somebody:p~ssword@127.0.0.1:9/search")
+    assert away.status == "fail"
+    assert "correct SearchIndex.Url" in str(away.fix)
+    assert "p~ssword" not in str(away)
