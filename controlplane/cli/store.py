@@ -1,8 +1,11 @@
-"""`store new`: make a new store where one was lost."""
+"""`store`: make a new store where one was lost, and copy a store into PostgreSQL."""
 
 from __future__ import annotations
 
 import asyncio
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,12 +13,19 @@ from controlplane.cli.context import Cli, Json, print_facts, this_user
 from controlplane.cli.failure import FAILED, CommandFailed
 from controlplane.store.interface import StoreError
 
+if TYPE_CHECKING:
+    from controlplane.integrity import Walk
+    from controlplane.secrets import Vault
+    from controlplane.settings import Settings
+    from controlplane.store.sql_store import SqlStore
+    from controlplane.store.store_copy import Progress
+
 app = typer.Typer()
 
 
 @app.callback()
 def about() -> None:
-    """Make a new store in place of one that was lost."""
+    """Make a new store in place of one that was lost, or copy one into PostgreSQL."""
 
 
 @app.command()
@@ -54,3 +64,95 @@ def new(ctx: typer.Context, json: Json = False) -> None:
     except StoreError as error:
         raise CommandFailed(FAILED, str(error)) from None
     print_facts({"store": str(path)}, as_json=json)
+
+
+@app.command()
+def copy(
+    ctx: typer.Context,
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="SQLite file of the store to copy.")],
+    json: Json = False,
+) -> None:
+    """Copy the store in a SQLite file into the empty database of Store.Url, while no control plane runs.
+
+    After an interruption, the same command goes on. The copy ends with a comparison of counts and a walk
+    along the chain of events.
+    """
+    from controlplane.secrets import MasterKeyError
+    from controlplane.store.alone import Alone
+    from controlplane.store.beginning import is_store
+    from controlplane.store.open_store import require_driver
+
+    cli: Cli = ctx.obj
+    url = cli.settings.store.url
+    if not url:
+        raise CommandFailed(FAILED, "Store.Url is missing: name the database that gets the copy")
+    if not is_store(source):
+        raise CommandFailed(FAILED, f"{source} is not the file of a store")
+    try:
+        require_driver()
+        from controlplane.store.store_copy import copy_rows, finish
+
+        alone = Alone(source)
+        try:
+            counts = copy_rows(source, url, _Told())
+            links = asyncio.run(_verified(cli.settings, source))
+            finish(url)
+        finally:
+            asyncio.run(alone.close())
+    except (StoreError, MasterKeyError) as error:
+        raise CommandFailed(FAILED, str(error)) from None
+    rows = sum(counts.values())
+    print_facts({"rows": rows, "events": counts["event_ids"], "verifiedLinks": links}, as_json=json)
+
+
+class _Told:
+    """Writes progress to standard error: the beginning of each table, and a line a second at most."""
+
+    def __init__(self) -> None:
+        self._table = ""
+        self._at = 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if progress.table != self._table or now - self._at >= 1 or progress.rows == progress.of:
+            typer.echo(f"{progress.table}: {progress.rows} of {progress.of} rows", err=True)
+            self._table, self._at = progress.table, now
+
+
+async def _verified(settings: Settings, source: Path) -> int:
+    """Walk along all chains of the copy; the number of their links. Raise StoreError if one doesn't hold that
+    holds in the file."""
+    from controlplane.clock import SystemClock
+    from controlplane.master_key import open_vault
+    from controlplane.store.postgres import PostgresStore
+    from controlplane.store.postgres_database import PostgresDatabase
+    from controlplane.store.sqlite import SqliteStore
+
+    clock = SystemClock()
+    store = PostgresStore(PostgresDatabase(settings.store.url), clock)
+    try:
+        vault = await open_vault(settings.secrets, store, reads=True)
+        links = 0
+        for org_id in await store.chained_orgs():
+            found = await _walked(vault, store, org_id)
+            links += found.links
+            if found.misfit is not None:
+                original = await SqliteStore.open(source, clock, None)
+                try:
+                    known = await _walked(vault, original, org_id)
+                finally:
+                    await original.close()
+                if known.misfit != found.misfit:
+                    raise StoreError(f"the chain of {org_id} does not hold: {found.misfit.explanation}")
+                typer.echo(f"the chain of {org_id} does not hold, as in the file", err=True)
+        return links
+    finally:
+        await store.close()
+
+
+async def _walked(vault: Vault, store: SqlStore, org_id: str) -> Walk:
+    from controlplane.integrity import walk
+
+    async for at in walk(vault, store, org_id, None):
+        found = at
+    return found

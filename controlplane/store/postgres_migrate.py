@@ -11,6 +11,7 @@ from controlplane.store.interface import StoreError
 from controlplane.store.migrate import read_migrations, require_usable
 
 MIGRATIONS_LOCK: Final = 0x6772617068776172  # "graphwar"
+MARK: Final = "store_copy"  # table of a database that a copy has not finished
 _LEAST_VERSION: Final = 140_000
 
 
@@ -22,8 +23,13 @@ def has_tables(raw: psycopg.Connection[TupleRow]) -> bool:
     return raw.execute("SELECT to_regclass('schema_version')").fetchone() != (None,)
 
 
-def bring_up(raw: psycopg.Connection[TupleRow], address: str) -> None:
-    """Bring the database up to this release, from whichever one wrote it. An empty one gets everything."""
+def bring_up(raw: psycopg.Connection[TupleRow], address: str, *, is_copied: bool = False) -> None:
+    """Bring the database up to this release, from whichever one wrote it. An empty one gets everything.
+
+    Raise StoreError if a copy into it is not finished, unless the caller goes on with the copy.
+    """
+    if not is_copied and raw.execute("SELECT to_regclass(%s)", (MARK,)).fetchone() != (None,):
+        raise StoreError(f"{address}: a copy into the database is not finished: run `store copy` again")
     if raw.info.server_version < _LEAST_VERSION:
         raise StoreError(
             f"{address}: PostgreSQL 14 or later is needed, not {raw.info.server_version // 10_000}"
