@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import sqlite3
 import sys
 from collections import Counter
@@ -397,6 +398,73 @@ async def test_a_purge_goes_through_all_parts_and_drops_the_empty_ones(
     assert await found(index, "path:*u7") == [7]
     assert await index.purge(ORG, START_MS + 99_000, limit=100) == 11
     assert await found(index, "") == []
+    assert await index.span((ORG,)) is None
+    # The newest part goes with the first event of the one behind it.
+    assert tables_of_parts(tmp_path / "store.db.search.sqlite") == {"4"}
+    await index.write(accepted(event(20), first_position=20))
+    assert tables_of_parts(tmp_path / "store.db.search.sqlite") == {"5"}
+    assert await found(index, "users") == [20]
+
+
+def tables_of_parts(path: Path) -> set[str]:
+    with closing(sqlite3.connect(path)) as file:
+        names = file.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
+    return {number for (name,) in names if (number := re.sub(r"\D", "", name))}
+
+
+async def test_events_of_impossible_times_are_found_and_counted_by_their_times(index: SqliteIndex) -> None:
+    """Keys have room for the years 1970 to 2248."""
+    times = ("1883-11-18T12:00:00Z", "1970-01-01T00:00:00Z", event(0)["time"], "2250-01-01T00:00:00Z",
+             "9999-12-31T23:59:59Z")  # fmt: skip
+    await index.write(accepted(*(event(n, time=time) for n, time in enumerate(times))))
+    assert await found(index, "") == [4, 3, 2, 1, 0]
+    for text, wanted in (
+        ("time:<1900-01-01", [0]),
+        ("time:>=1970-01-01", [4, 3, 2, 1]),
+        ("time:2249-01-01..2251-01-01", [3]),
+    ):
+        assert await found(index, text) == wanted, text
+    year_ms = 365 * 86_400_000
+    assert await found(index, "", to_ms=0) == [0]
+    assert await found(index, "", from_ms=280 * year_ms) == [4, 3]
+    assert await found(index, "", from_ms=0, to_ms=281 * year_ms) == [3, 2, 1]
+    found_times = [start for start, _ in (await index.histogram(SearchQuery((ORG,)), 3_600_000)).buckets]
+    assert (len(found_times), found_times[0] < 0, found_times[-1] > 8000 * year_ms) == (5, True, True)
+
+
+async def test_an_index_that_another_process_made_anew_is_read_with_its_own_dictionary(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "search.sqlite"
+    async with opened(path) as server:
+        await server.write(accepted(event(1, verdict="allow"), event(2, verdict="block")))
+        assert await found(server, "verdict:block") == [2]
+        with sqlite3.connect(path) as file:
+            file.execute("PRAGMA user_version = 1")
+        file.close()
+        async with opened(path) as command:
+            await command.write(accepted(event(2, verdict="block"), first_position=2))
+        assert await found(server, "verdict:block") == [2]
+        facets = await server.facets(SearchQuery((ORG,)), ["verdict", "path"])
+        assert facets.fields["verdict"] == (("block", 1),)
+
+
+async def test_events_of_many_organisations_that_come_together_stay_apart(
+    index: SqliteIndex, tmp_path: Path
+) -> None:
+    """FTS5 gets them in the order of keys, so they make one segment and not one for each organisation."""
+    made = [event(n, orgId=f"org-{n % 7}", path=f"/v1.0/users/u{n}") for n in range(70)]
+    await index.write(accepted(*made))
+    for number in range(7):
+        expected = [n for n in reversed(range(70)) if n % 7 == number]
+        assert await found(index, "v1", org=f"org-{number}") == expected
+        assert await index.span((f"org-{number}",)) == (
+            START_MS + number * 1000,
+            START_MS + (63 + number) * 1000,
+        )
+    with closing(sqlite3.connect(tmp_path / "store.db.search.sqlite")) as file:
+        ((segments,),) = file.execute("SELECT count(DISTINCT segid) FROM words_0_idx").fetchall()
+    assert segments == 1
 
 
 # -- counts ----------------------------------------------------------------------------------------
