@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import socket
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -35,7 +36,10 @@ class Presence:
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(_EVERY_SECONDS)
+            changed = self._peers.until_not_leading() if self._peers.leads else self._peers.until_leading()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_EVERY_SECONDS):
+                    await changed
             await self._note()
 
     async def end(self) -> None:

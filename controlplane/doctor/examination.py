@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from controlplane.doctor import files, fleet, index, listeners, store
+from controlplane.doctor.control_planes import control_planes
 from controlplane.doctor.single_sign_on import single_sign_on
 from controlplane.settings import Settings
 from proxy.wire.finding import Finding, masked
@@ -26,6 +27,7 @@ def examine(settings: Settings, config: Path) -> list[Finding]:
         ("master key", lambda: store.master_key(settings)),
         ("search index", lambda: index.index(settings)),
         ("single sign-on", lambda: single_sign_on(settings)),
+        ("control planes", lambda: control_planes(settings)),
         ("fleet", lambda: fleet.fleet(settings)),
     ]
     with ThreadPoolExecutor(len(checks)) as threads:

@@ -41,25 +41,16 @@ class InstanceTables:
         await self._database.write(job, NO_LOCKS)
 
     async def running_instances(self) -> list[RunningInstance]:
-        def job(connection: Connection) -> list[RunningInstance]:
-            rows = connection.rows(
-                "SELECT instance_id, name, version, leads, witnessed_ms, started_ms, seen_ms FROM instances"
-                " WHERE seen_ms > ? ORDER BY started_ms, instance_id",
-                (connection.steady_ms() - LEASE_MS,),
-            )
-            return [
-                RunningInstance(
-                    Instance(instance_id, name, version, bool(leads), witnessed_ms), started_ms, seen_ms
-                )
-                for instance_id, name, version, leads, witnessed_ms, started_ms, seen_ms in rows
-            ]
-
-        return await self._database.read(job)
+        return await self._database.read(running_instances)
 
 
-def running(connection: Connection) -> set[str]:
-    """Return the ids of the instances that were seen lately."""
+def running_instances(connection: Connection) -> list[RunningInstance]:
     rows = connection.rows(
-        "SELECT instance_id FROM instances WHERE seen_ms > ?", (connection.steady_ms() - LEASE_MS,)
+        "SELECT instance_id, name, version, leads, witnessed_ms, started_ms, seen_ms FROM instances"
+        " WHERE seen_ms > ? ORDER BY started_ms, instance_id",
+        (connection.steady_ms() - LEASE_MS,),
     )
-    return {instance_id for (instance_id,) in rows}
+    return [
+        RunningInstance(Instance(instance_id, name, version, bool(leads), witnessed_ms), started_ms, seen_ms)
+        for instance_id, name, version, leads, witnessed_ms, started_ms, seen_ms in rows
+    ]

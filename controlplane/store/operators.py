@@ -22,7 +22,7 @@ from controlplane.store.database import (
     Row,
     is_text,
 )
-from controlplane.store.instances import running
+from controlplane.store.instances import running_instances
 from controlplane.store.interface import (
     EVERY_ORG,
     AlreadyExists,
@@ -255,7 +255,8 @@ class OperatorTables:
                 f" instance_id FROM operator_log {where}ORDER BY {order} LIMIT ?",
                 parameters,
             )
-            instances = running(connection) - {self._instance_id}
+            running = {each.instance.instance_id for each in running_instances(connection)}
+            instances = running - {self._instance_id}
             return [_line(row, row[-1] in instances or row[0] in self._under_way) for row in rows]
 
         return await self._database.read(job)

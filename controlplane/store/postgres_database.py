@@ -98,6 +98,15 @@ def _conninfo(url: str) -> str:
 
 def connect(url: str) -> psycopg.Connection[TupleRow]:
     raw = psycopg.connect(_conninfo(url), autocommit=True)
+    try:
+        _set_up(raw)
+    except BaseException:
+        raw.close()
+        raise
+    return raw
+
+
+def _set_up(raw: psycopg.Connection[TupleRow]) -> None:
     prepare(raw)
     settings = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in _SESSION.items())
     raw.execute(f"SELECT {settings}".encode())
@@ -106,7 +115,6 @@ def connect(url: str) -> psycopg.Connection[TupleRow]:
         "SELECT set_config('synchronous_commit', 'on', false)"
         " WHERE current_setting('synchronous_commit') = 'off'"
     )
-    return raw
 
 
 def bring_up_at(url: str, *, must_exist: bool = False) -> None:
