@@ -58,6 +58,8 @@ CONSOLE = (
     "/orgs",
     "/operators",
     "/record",
+    "/audit/integrity",
+    "/stops",
     "/search",
 )
 

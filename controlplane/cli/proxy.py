@@ -1,5 +1,5 @@
-"""`proxy`, or `proxies`: add, list, show, wait, acknowledge, grant, revoke, rotate-secret, disable and enable
-proxy instances."""
+"""`proxy`, or `proxies`: add, list, counts, show, wait, acknowledge, grant, revoke, rotate-secret, disable
+and enable proxy instances."""
 
 from __future__ import annotations
 
@@ -74,6 +74,9 @@ def list_proxies(
     health: Annotated[
         Health | None, typer.Option("--health", metavar="HEALTH", help="Only proxies of this health.")
     ] = None,
+    needs_look: Annotated[
+        bool, typer.Option("--needs-look", help="Only proxies that are not well, or have losses.")
+    ] = False,
     search: Search = None,
     sort: _Sort = None,
     limit: Limit = None,
@@ -84,10 +87,20 @@ def list_proxies(
     from controlplane.operations import fleet
 
     cli: Cli = ctx.obj
-    asked = fleet.ListFleet(org=org, health=health, **page_members(search, sort, limit, cursor, as_json=json))
+    members = page_members(search, sort, limit, cursor, as_json=json)
+    asked = fleet.ListFleet(org=org, health=health, needs_look=needs_look, **members)
     with named_as_options(NAMED_OPTIONS):
         found = cli.call(fleet.list_all, asked)
     print_page("proxies", found, list(map(_row, found.proxies)), as_json=json)
+
+
+@app.command()
+def counts(ctx: typer.Context, org: AnyOrg = None, json: Json = False) -> None:
+    """Count the proxies of each health."""
+    from controlplane.operations import fleet
+
+    cli: Cli = ctx.obj
+    print_facts(cli.call(fleet.count, fleet.CountFleet(org)), as_json=json)
 
 
 @app.command()

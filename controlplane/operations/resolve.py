@@ -140,11 +140,6 @@ class Resolver:
             self._about.update(org_id for org_id in operator.roles if org_id != EVERY_ORG)
         return operator
 
-    async def operators(self, actor: Actor) -> list[Operator]:
-        """Return the actor's own account, and those with a role in an organisation that the actor is an admin
-        of."""
-        return [each for each in await self._store.operators() if _may_see(actor, each)]
-
     async def list_operators(
         self, actor: Actor, query: ListQuery, org_id: str | None = None
     ) -> ListPage[Operator]:

@@ -25,6 +25,7 @@ PAGES = (
     "/orgs",
     "/proxies",
     "/proxies?health=degraded&org=contoso",
+    "/proxies?search=edge&sort=-name",
     "/proxies/edge-oslo-2",
     "/proxies/edge-amsterdam",
     "/proxies/edge-next",

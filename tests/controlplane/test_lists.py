@@ -176,6 +176,8 @@ async def test_a_list_has_the_rows_that_one_may_look_at(context: OperationContex
         page = await _found(context, name, OF_ACME, limit=2)  # type: ignore[arg-type]
         assert page.total == len(ids)
     assert await _ids(context, "proxies", org="globex") == ["proxy-8", "proxy-9", "proxy-6", "proxy-4"]
+    counts = await fleet.count.perform(context, OF_ACME, fleet.CountFleet())
+    assert (counts.total, counts.never_seen) == (3, 3)
     nobody = Actor("noel", {})
     assert [await _ids(context, name, nobody) for name in LISTS] == [[]] * 5
 
