@@ -108,8 +108,8 @@ class PostgresDialect:
     def like(self, field: Field, pieces: Sequence[str]) -> Condition:
         pattern = Condition("lower({}) LIKE ?", (_without_nul(like_pattern(pieces)),))
         condition = _value(field, lambda value: Condition(pattern.sql.format(value), pattern.parameters))
-        known = _words_within(pieces) if field.name in _BY_WORDS else []
-        return all_of([_have(known), condition]) if known else condition
+        known = [*_words_within(pieces)] if field.name in _BY_WORDS else []
+        return all_of([_found(" & ".join(dict.fromkeys(known))), condition]) if known else condition
 
     def between(self, field: Field, match: Between) -> Condition:
         return bounded(field.name, match)
@@ -150,18 +150,19 @@ def _value(field: Field, holds: Callable[[str], Condition]) -> Condition:
     return Condition(f"EXISTS ({items})", condition.parameters)
 
 
-def _words_within(pieces: Sequence[str]) -> list[str]:
-    """The words that a text has for certain if it has these pieces: whole ones, which no `%` can change."""
-    found = []
+def _words_within(pieces: Sequence[str]) -> Iterator[str]:
+    """Yield a query for each word that a text has for certain if it has these pieces.
+
+    A word that begins within a piece is one, if no `%` can change it. It may go on behind the piece.
+    """
     for number, piece in enumerate(pieces):
         if "%" in piece:
             continue
         for word in WORD.finditer(piece):
             begins = word.start() > 0 or number == 0
             ends = word.end() < len(piece) or number == len(pieces) - 1
-            if begins and ends:
-                found += words(word[0])
-    return found
+            for known in words(word[0]) if begins else ():
+                yield _quoted(known) if ends else f"{_quoted(known)}:*"
 
 
 def bound(condition: Condition) -> str:
