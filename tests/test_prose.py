@@ -90,13 +90,13 @@ _FENCE: Final = re.compile(r"^ *```.*?^ *```", re.M | re.S)
 
 # The counts of today. If one falls, lower it here: nobody may use the room again.
 LIMITS: Final = {
-    "headless clause": 547,
+    "headless clause": 546,
     "where for if": 186,
     "archaism": 64,
     "negated noun": 102,
     "personified process": 216,
     "docstring fragment": 191,
-    "docstring question": 401,
+    "docstring question": 400,
     "docstring of three words": 61,
     "comment fragment": 228,
     "long sentence in docs": 194,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from controlplane.clock import Clock
 from controlplane.rate_limits import WINDOW_MS, retry_after_seconds
@@ -21,7 +21,7 @@ from controlplane.store.blocks import (
     received_at,
     received_before,
 )
-from controlplane.store.chain_table import Chain
+from controlplane.store.chain_table import BEFORE_ALL, Chain, Head
 from controlplane.store.chain_tables import ChainTables
 from controlplane.store.database import NO_LOCKS, Connection, Database, of_org, of_proxy
 from controlplane.store.fleet_tables import latest_reports, losses_of_proxies, note_heartbeat
@@ -64,6 +64,7 @@ _HISTORY: Final = 200  # heartbeats and metrics windows that are kept of each pr
 # A proxy that leaves out every other number could make a range of each event: past this, only their count is
 # kept.
 _MOST_GAPS: Final = 10_000
+_TIDY_MS: Final = 10_000  # least time between two batches of a proxy that do more than store their events
 
 
 def batch_digest(batch_id: str) -> bytes:
@@ -74,6 +75,7 @@ class AuditTables(ChainTables):
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
+        self._tidied_ms: dict[str, int] = {}  # an entry for each proxy
 
     # Batches
 
@@ -81,21 +83,23 @@ class AuditTables(ChainTables):
         digest = batch_digest(batch.batch_id)
 
         def job(connection: Connection) -> Outcome:
-            now = connection.steady_ms()
-            outcome = _replayed(connection, batch, digest, now) or _aged(batch, self._clock.wall_ms())
+            now, wall_ms = connection.steady_ms(), self._clock.wall_ms()
+            found = _find(connection, batch, digest, limits, now)
+            outcome = _replayed(connection, batch, found, now) or _aged(batch, wall_ms)
             if isinstance(outcome, Duplicate) and outcome.content_differs:
-                _note_reuse(connection, batch, self._clock.wall_ms())
-            outcome = outcome or _limited(connection, batch, limits, now)
+                _note_reuse(connection, batch, wall_ms)
+            outcome = outcome or _limited(found, now)
             if outcome is not None:
                 return outcome
-            accepted, position = _store(connection, batch, digest, now, self._chain())
-            wall_ms = self._clock.wall_ms()
+            accepted, position = _store(connection, batch, digest, now, self._chain(), found.head)
             other_content = accepted < len(batch.ids) and not holds_all(connection, batch)
             if other_content:
                 _note_reuse(connection, batch, wall_ms)
-            _fold_sequence(connection, batch, accepted, wall_ms)
+            _fold_sequence(connection, batch, found, accepted, wall_ms)
             _count_implausible(connection, batch, accepted, wall_ms)
-            _seen(connection, batch.proxy_id, wall_ms)
+            if now - self._tidied_ms.get(batch.proxy_id, 0) >= _TIDY_MS:
+                _tidy(connection, batch.proxy_id, now, wall_ms)
+                self._tidied_ms[batch.proxy_id] = now
             return Stored(accepted, position, other_content)
 
         return await self._database.write(job, of_org(batch.org_id) + of_proxy(batch.proxy_id))
@@ -286,14 +290,48 @@ def _reports(connection: Connection, table: str, columns: str, proxy_id: str, li
     return [Report(*row) for row in rows]
 
 
-def _replayed(connection: Connection, batch: NewBatch, digest: bytes, now: int) -> Outcome | None:
-    row = connection.row(
-        "SELECT accepted_ms, accepted, content FROM batches WHERE proxy_id = ? AND batch = ?",
-        (batch.proxy_id, digest),
-    )
-    if row is None:
+class _Found(NamedTuple):
+    """Rows that decide what becomes of a batch."""
+
+    accepted_ms: int | None  # when its id was accepted; None: never
+    accepted: int | None
+    content: bytes | None
+    proxy_limit_ms: int | None  # when the batch was accepted that fills a limit; None: there is room
+    org_limit_ms: int | None
+    number: int | None  # newest link of the organisation's chain
+    link: bytes | None
+    highest: int | None  # sequence number
+    unlisted: int | None
+
+    @property
+    def head(self) -> Head:
+        return BEFORE_ALL if self.number is None or self.link is None else Head(self.number, self.link)
+
+
+_FIND: Final = (
+    "SELECT known.accepted_ms, known.accepted, known.content,"
+    " (SELECT accepted_ms FROM rate_log WHERE proxy_id = ?1 AND accepted_ms > ?4"
+    " ORDER BY accepted_ms DESC LIMIT 1 OFFSET ?5),"
+    " (SELECT accepted_ms FROM rate_log WHERE org_id = ?3 AND accepted_ms > ?4"
+    " ORDER BY accepted_ms DESC LIMIT 1 OFFSET ?6),"
+    " newest.number, newest.link, counted.highest, counted.unlisted"
+    " FROM (SELECT 1 AS one) AS single"
+    " LEFT JOIN batches AS known ON known.proxy_id = ?1 AND known.batch = ?2"
+    " LEFT JOIN sequences AS counted ON counted.proxy_id = ?1 AND counted.org_id = ?3"
+    " LEFT JOIN chain AS newest ON newest.org_id = ?3"
+    " AND newest.number = (SELECT max(number) FROM chain WHERE org_id = ?3)"
+)
+
+
+def _find(connection: Connection, batch: NewBatch, digest: bytes, limits: RateLimits, now: int) -> _Found:
+    key = batch.proxy_id, digest, batch.org_id
+    return _Found(*connection.row(_FIND, (*key, now - WINDOW_MS, limits.proxy - 1, limits.org - 1)))
+
+
+def _replayed(connection: Connection, batch: NewBatch, found: _Found, now: int) -> Outcome | None:
+    accepted_ms, accepted, content = found[:3]
+    if accepted_ms is None or accepted is None:
         return None
-    accepted_ms, accepted, content = row
     if now - accepted_ms > IDEMPOTENCY_WINDOW_MS:
         return Expired()
     # The same events may be written another way, by a client that makes its JSON again for each attempt.
@@ -326,28 +364,19 @@ def _note_reuse(connection: Connection, batch: NewBatch, wall_ms: int) -> None:
     )
 
 
-def _limited(connection: Connection, batch: NewBatch, limits: RateLimits, now: int) -> Outcome | None:
-    since = now - WINDOW_MS
-    row = connection.row(
-        "SELECT (SELECT accepted_ms FROM rate_log WHERE proxy_id = ? AND accepted_ms > ?"
-        " ORDER BY accepted_ms DESC LIMIT 1 OFFSET ?),"
-        " (SELECT accepted_ms FROM rate_log WHERE org_id = ? AND accepted_ms > ?"
-        " ORDER BY accepted_ms DESC LIMIT 1 OFFSET ?)",
-        (batch.proxy_id, since, limits.proxy - 1, batch.org_id, since, limits.org - 1),
-    )
-    wait = retry_after_seconds(now, row or ())
+def _limited(found: _Found, now: int) -> Outcome | None:
+    wait = retry_after_seconds(now, (found.proxy_limit_ms, found.org_limit_ms))
     return Limited(wait) if wait else None
 
 
-def _store(connection: Connection, batch: NewBatch, digest: bytes, now: int, chain: Chain) -> tuple[int, int]:
-    accepted, position = add_blocks(connection, batch, digest, chain)
+def _store(
+    connection: Connection, batch: NewBatch, digest: bytes, now: int, chain: Chain, head: Head
+) -> tuple[int, int]:
+    accepted, position = add_blocks(connection, batch, digest, chain, head)
     connection.run(
         "INSERT INTO batches (proxy_id, batch, accepted_ms, accepted, content, forget_ms)"
         " VALUES (?, ?, ?, ?, ?, ?)",
         (batch.proxy_id, digest, now, accepted, batch.content, forget_ms(batch.batch_id, now)),
-    )
-    connection.run(
-        "DELETE FROM rate_log WHERE proxy_id = ? AND accepted_ms <= ?", (batch.proxy_id, now - WINDOW_MS)
     )
     connection.run(
         "INSERT INTO rate_log (accepted_ms, proxy_id, org_id) VALUES (?, ?, ?)",
@@ -356,18 +385,27 @@ def _store(connection: Connection, batch: NewBatch, digest: bytes, now: int, cha
     return accepted, position
 
 
+def _tidy(connection: Connection, proxy_id: str, now: int, wall_ms: int) -> None:
+    """Do what need not be done for each batch."""
+    connection.run(
+        "DELETE FROM rate_log WHERE proxy_id = ? AND accepted_ms <= ?", (proxy_id, now - WINDOW_MS)
+    )
+    _seen(connection, proxy_id, wall_ms)
+
+
 # Sequences
 
 
-def _fold_sequence(connection: Connection, batch: NewBatch, accepted: int, wall_ms: int) -> None:
+def _fold_sequence(
+    connection: Connection, batch: NewBatch, found: _Found, accepted: int, wall_ms: int
+) -> None:
     """`accepted`: how many of the events had never come. If more than had new numbers, numbers were given out
     twice: the proxy has lost its journals, or another one runs under its name."""
     came = ranges(seq for seq in batch.seqs if seq is not None)
     if not came:
         return
     key = (batch.proxy_id, batch.org_id)
-    row = connection.row("SELECT highest, unlisted FROM sequences WHERE proxy_id = ? AND org_id = ?", key)
-    known, unlisted = row or (0, 0)
+    known, unlisted = found.highest or 0, found.unlisted or 0
     within = Gap(came[0].first, came[-1].last)
     before = _gaps(connection, *key, within) if within.first <= known else []
     highest, after = fold(known, before, came)

@@ -15,7 +15,7 @@ import orjson
 
 from controlplane.clock import LATEST_MS, milliseconds
 from controlplane.store.block_body import events_of, packed, unpacked
-from controlplane.store.chain_table import PURGED, Chain
+from controlplane.store.chain_table import PURGED, Chain, Head
 from controlplane.store.database import Connection
 from controlplane.store.interface import MOST_AHEAD_MS, BlockPlace, BlockSlice, NewBatch, StoredEvent
 
@@ -38,7 +38,9 @@ def _kept(body: bytes) -> list[_Kept | None]:
     return _decode_kept(unpacked(body))
 
 
-def add_blocks(connection: Connection, batch: NewBatch, digest: bytes, chain: Chain) -> tuple[int, int]:
+def add_blocks(
+    connection: Connection, batch: NewBatch, digest: bytes, chain: Chain, head: Head
+) -> tuple[int, int]:
     """Store the batch's events, but those that are here already by their ids; how many it were, and where."""
     dialect = connection.dialect
     position = connection.first_position(len(batch.events))
@@ -65,7 +67,7 @@ def add_blocks(connection: Connection, batch: NewBatch, digest: bytes, chain: Ch
         ],
     )
     if blocks:
-        chain.add_blocks(connection, batch.org_id, batch.proxy_id, digest, blocks)
+        chain.add_blocks(connection, batch.org_id, batch.proxy_id, digest, blocks, head)
         connection.many(
             "INSERT INTO receipts (position, org_id, received_ms) VALUES (?, ?, ?)",
             [(at, batch.org_id, chain.now_ms) for at in blocks],

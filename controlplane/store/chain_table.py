@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -80,6 +80,16 @@ _Said = tuple[Kind, int, int, str, bytes, bytes]
 """Of a record what isn't its place or time: kind, position, count, proxy, batch, content."""
 
 
+class Head(NamedTuple):
+    """The newest link of an organisation."""
+
+    number: int
+    link: bytes
+
+
+BEFORE_ALL: Final = Head(0, BEFORE_THE_FIRST)
+
+
 @dataclass(frozen=True, slots=True)
 class Chain:
     """Adds links. `key` signs them; without one they say what they say, and verifying says that."""
@@ -94,6 +104,7 @@ class Chain:
         proxy_id: str,
         batch: bytes,
         blocks: Mapping[int, Sequence[bytes]],
+        head: Head,
         kind: Kind = "block",
     ) -> None:
         """Blocks of one batch: their events by position."""
@@ -102,6 +113,7 @@ class Chain:
         self._add(
             connection,
             org_id,
+            head,
             (
                 (kind, position, len(events), proxy_id, batch, content_of(digests[position]))
                 for position, events in blocks.items()
@@ -117,7 +129,12 @@ class Chain:
         found = zip(gone, digests_of(events[at] for at in gone), strict=True)
         unfit = [at for at, digest in found if known[at : at + 1] != [digest]]
         content = msgspec.json.encode(Purged(list(gone), unfit))
-        self._add(connection, org_id, [("purge", position, len(gone), "", b"", content)])
+        self._add(
+            connection,
+            org_id,
+            _newest(connection, org_id),
+            [("purge", position, len(gone), "", b"", content)],
+        )
 
     def adopt(self, connection: Connection, org_id: str) -> int:
         """Chain the organisation's next blocks of an earlier release; how many events they have."""
@@ -130,18 +147,16 @@ class Chain:
         adopted = 0
         for position, proxy_id, body in rows:
             events = events_of(body)
-            self.add_blocks(connection, org_id, proxy_id, b"", {position: events}, "adopted")
+            self.add_blocks(
+                connection, org_id, proxy_id, b"", {position: events}, _newest(connection, org_id), "adopted"
+            )
             if gone := [at for at, event in enumerate(events) if bytes(event) == PURGED]:
                 self.add_purge(connection, org_id, position, events, gone)
             adopted += len(events)
         return adopted
 
-    def _add(self, connection: Connection, org_id: str, said: Iterable[_Said]) -> None:
-        row = connection.row(
-            "SELECT number, link FROM chain WHERE org_id = ? ORDER BY number DESC LIMIT 1",
-            (org_id,),
-        )
-        last, link = row or (0, BEFORE_THE_FIRST)
+    def _add(self, connection: Connection, org_id: str, head: Head, said: Iterable[_Said]) -> None:
+        last, link = head
         rows = []
         for number, (kind, *what) in enumerate(said, last + 1):
             link = make_link(link, Record(org_id, number, kind, self.now_ms, *what))  # type: ignore[arg-type]
@@ -151,3 +166,10 @@ class Chain:
             f"INSERT INTO chain ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
             rows,
         )
+
+
+def _newest(connection: Connection, org_id: str) -> Head:
+    row = connection.row(
+        "SELECT number, link FROM chain WHERE org_id = ? ORDER BY number DESC LIMIT 1", (org_id,)
+    )
+    return BEFORE_ALL if row is None else Head(*row)

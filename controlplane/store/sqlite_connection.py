@@ -32,6 +32,7 @@ class SqliteConnection:
     def __init__(self, raw: sqlite3.Connection, clock: Clock) -> None:
         self.raw = raw
         self.steady_ms = clock.steady_ms
+        self.position: int | None = None  # the newest that this transaction gave; None: it gave none
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
         return self.raw.execute(sql, parameters).fetchall()
@@ -60,10 +61,21 @@ class SqliteConnection:
         self.raw.executemany(sql, parameters)
 
     def first_position(self, count: int) -> int:
-        return int(self.row("SELECT position + 1 FROM last_position")[0])
+        if self.position is None:
+            self.position = int(self.row("SELECT position FROM last_position")[0])
+        return self.position + 1
 
     def positions_used(self, last: int) -> None:
-        self.run("UPDATE last_position SET position = ?", (last,))
+        self.position = last
+
+    def begin(self) -> None:
+        self.position = None
+        self.raw.execute("BEGIN IMMEDIATE")
+
+    def commit(self) -> None:
+        if self.position is not None:
+            self.run("UPDATE last_position SET position = ?", (self.position,))
+        self.raw.execute("COMMIT")
 
     @contextmanager
     def damaged_text(self) -> Iterator[None]:

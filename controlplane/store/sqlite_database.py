@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -219,22 +219,38 @@ def _read(connection: SqliteConnection, job: Job[T]) -> T:
 
 
 def _commit(connection: SqliteConnection, jobs: Sequence[Job[Any]]) -> list[Any]:
-    """What became of each job: its result, or the exception after which nothing of it is left."""
-    raw = connection.raw
+    """Return the outcome of each job: its result, or the exception after which nothing of it is left.
+
+    First the jobs run without a savepoint each, which costs a tenth. Few jobs fail, and then all run again.
+    """
+    results = _attempt(connection, jobs, _run_bare)
+    if len(jobs) > 1 and isinstance(results, Exception):
+        results = _attempt(connection, jobs, _run)
+    return [results] * len(jobs) if isinstance(results, Exception) else results
+
+
+def _attempt(
+    connection: SqliteConnection, jobs: Sequence[Job[Any]], run: Callable[[SqliteConnection, Job[Any]], Any]
+) -> list[Any] | Exception:
+    """Return the outcomes in one transaction, or the exception that ended all of it."""
     try:
-        raw.execute("BEGIN IMMEDIATE")
-        results = [_run(connection, job) for job in jobs]
-        raw.execute("COMMIT")
+        connection.begin()
+        results = [run(connection, job) for job in jobs]
+        connection.commit()
     except Exception as error:
         with suppress(sqlite3.Error):  # what brought us here is the error to tell
-            if raw.in_transaction:
-                raw.execute("ROLLBACK")
-        return [error] * len(jobs)
+            if connection.raw.in_transaction:
+                connection.raw.execute("ROLLBACK")
+        return error
     return results
 
 
+def _run_bare(connection: SqliteConnection, job: Job[Any]) -> Any:
+    return job(connection)
+
+
 def _run(connection: SqliteConnection, job: Job[Any]) -> Any:
-    raw = connection.raw
+    raw, position = connection.raw, connection.position
     raw.execute("SAVEPOINT job")
     try:
         result = job(connection)
@@ -242,6 +258,7 @@ def _run(connection: SqliteConnection, job: Job[Any]) -> Any:
         if not raw.in_transaction:  # SQLite has given up all of it (disk full): so does the group
             raise
         raw.execute("ROLLBACK TO job")
+        connection.position = position
         result = error
     raw.execute("RELEASE job")
     return result

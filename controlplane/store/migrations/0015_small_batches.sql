@@ -9,6 +9,10 @@ CREATE INDEX batches_forget ON batches (forget_ms) WHERE forget_ms IS NOT NULL;
 DROP INDEX batches_accepted;
 CREATE INDEX batches_of_earlier_releases ON batches (accepted_ms) WHERE forget_ms IS NULL;
 
+-- An index for nobody: each batch paid for it.
+
+DROP INDEX rate_log_time;
+
 -- Grows with every change of what proxies receive of the registry, whichever process makes it. What is known of a
 -- generation holds until the next.
 

@@ -125,8 +125,6 @@ CREATE INDEX rate_log_proxy ON rate_log (proxy_id, accepted_ms);
 
 CREATE INDEX rate_log_org ON rate_log (org_id, accepted_ms);
 
-CREATE INDEX rate_log_time ON rate_log (accepted_ms);
-
 CREATE TABLE outbox_cursor (
     index_name text COLLATE "C" PRIMARY KEY,
     position bigint NOT NULL
