@@ -20,7 +20,7 @@ from controlplane.store.database import Dialect, NotUnique, Row
 POSITIONS_LOCKS: Final = (0x67777000, 0x67777001)
 _PARAMETER: Final = re.compile(r"\?(\d*)")
 _ROWS_AT_ONCE: Final = 64
-_NOW: Final = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
+_NOW: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
 
 POSTGRES: Final = Dialect(
     among="= ANY (?)",
@@ -53,6 +53,13 @@ class _BoolDumper(Int8BinaryDumper):
         return bytes(super().dump(int(cast(bool, obj))) or b"")
 
 
+class _TextDumper(StrDumper):
+    """A text with a mark for each NUL, a character that PostgreSQL does not store. No name or id has one."""
+
+    def dump(self, obj: str) -> Any:
+        return super().dump(obj.replace("\0", "\ufffd") if "\0" in obj else obj)
+
+
 class _WholeNumberLoader(NumericBinaryLoader):
     """The sum of whole numbers."""
 
@@ -65,7 +72,7 @@ def prepare(raw: psycopg.Connection[TupleRow]) -> None:
     for kind, dumper in (
         (int, Int8BinaryDumper),
         (bool, _BoolDumper),
-        (str, StrDumper),
+        (str, _TextDumper),
         (bytes, BytesBinaryDumper),
     ):
         raw.adapters.register_dumper(kind, dumper)
@@ -84,11 +91,13 @@ class PostgresConnection:
         self._now: psycopg.RawCursor[TupleRow] | None = None
         self._cursors = 0
 
-    def lock(self, numbers: Iterable[tuple[int, bool]]) -> None:
-        """Take the locks, in this order; True: shared. Then look at the time."""
-        for number, shared in numbers:
-            self.run(f"SELECT pg_advisory_xact_lock{'_shared' if shared else ''}(?)", (number,))
-        self._now = self._execute(_NOW, ())
+    def lock(self, numbers: Sequence[tuple[int, bool]]) -> None:
+        """Take the locks, in this order; True: shared. Then look at the time, all in one statement."""
+        taken = (f"pg_advisory_xact_lock{'_shared' if shared else ''}(?)" for _, shared in numbers)
+        self._now = self._execute(
+            f"SELECT {', '.join((*taken, _NOW))}",
+            [number for number, _ in numbers],
+        )
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
         return self._execute(sql, parameters).fetchall()
@@ -129,9 +138,8 @@ class PostgresConnection:
         """Do nothing, because a sequence gives no position twice."""
 
     def steady_ms(self) -> int:
-        (now,) = (self._now or self._execute(_NOW, ())).fetchone() or (0,)
-        self._now = None
-        return int(now)
+        now, self._now = self._now or self._execute(f"SELECT {_NOW}", ()), None
+        return int((now.fetchone() or (0,))[-1])
 
     @contextmanager
     def damaged_text(self) -> Iterator[None]:

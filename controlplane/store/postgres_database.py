@@ -310,7 +310,7 @@ def _write(job: Job[T], locks: Locks, raw: psycopg.Connection[TupleRow]) -> T:
         with raw.pipeline() as pipeline:
             raw.execute(_BEGIN_WRITE)
             connection = PostgresConnection(raw, pipeline)
-            connection.lock((lock_number(lock.name), lock.mode == "shared") for lock in locks)
+            connection.lock([(lock_number(lock.name), lock.mode == "shared") for lock in locks])
             result = job(connection)
             commits = True
             raw.execute(b"COMMIT")

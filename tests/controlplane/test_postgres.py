@@ -22,6 +22,7 @@ from controlplane.store.interface import (
     NewBatch,
     RateLimits,
     Reached,
+    Stop,
     Stored,
     StoreError,
 )
@@ -143,6 +144,12 @@ async def test_a_batch_that_comes_to_both_is_stored_once(two: tuple[PostgresStor
     outcomes = await asyncio.gather(*(store.commit_batch(new("b1"), LIMITS) for store in two * 5))
     assert outcomes.count(Stored(1)) == 1
     assert outcomes.count(Duplicate(1)) == 9
+
+
+async def test_a_note_with_a_nul_is_kept_with_a_mark(two: tuple[PostgresStore, PostgresStore]) -> None:
+    """SQLite stores the character, PostgreSQL does not."""
+    assert (await two[0].add_stop(Stop(None, None, "a\0b", "ada", 1))).reason == "a\ufffdb"
+    assert await two[0].find_orgs("acme\0") == []
 
 
 # A server that is lost
