@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import islice
+from math import log2
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -32,6 +33,7 @@ CODED: Final = (
 # Codes without a token: the deciding rule is one of the rules, a folder's words are those of the path, and
 # few values of the other two are rare.
 TOKENLESS: Final = frozenset({"ruleid", "upstream", "ruleset", FOLDER})
+# Numbers have no token, except durations: these have one for each half octave of milliseconds.
 NUMBERS: Final = ("duration", "upstreamtime", "requestbytes", "responsebytes", "seq")
 # Fields with about as many values as there are events. A row has one bit for each: whether it has a value.
 LONG: Final = ("query", "request", "clientrequest", "parent", "upstreamrequest", "trace", "implied")
@@ -43,6 +45,7 @@ _MOST_ASKED: Final = 256  # matches of filters that a dictionary remembers
 _LETTERS: Final = dict(zip(LONG, "qrcputi", strict=True))
 _TOKEN_CHARS: Final = {"upstreamrequest": 12}  # every event has such an id, and they are random
 _MOST_TOKEN_CHARS: Final = 40
+MOST_OCTAVES: Final = 34  # half octaves: 2**17 ms and more have one token
 _NO_TOKEN_CHAR: Final = re.compile(r"[^\w\-]")
 _FOLDER: Final = re.compile(r"/?[^/]*/[^/(]*[/(]?")
 _READ: Final = tuple(
@@ -148,6 +151,7 @@ def entries_of(arrived: Arrived, orgs: Sequence[int], codes: Codes) -> Entries:
     ]
     tokens = [codes.texts(codes_of) for name, codes_of in columns.items() if name in _WITH_TEXT]
     tokens += [_long_tokens(name, values[name]) for name in LONG[1:] if any(values[name])]
+    tokens.append([_duration_token(value) for value in values["duration"]])
     decoded = map(_decoded, values["path"]), map(_decoded_query, values["query"])
     return Entries(columns, [*map(" ".join, zip(map(org_token, orgs), *decoded, *tokens, strict=True))])
 
@@ -212,6 +216,22 @@ def folder(path: str) -> str:
 def path_digest(path: str) -> int:
     """Paths are compared, and counted, by 48 bits."""
     return int.from_bytes(blake2b(fold(path).encode(), digest_size=6).digest(), "big")
+
+
+def half_octave(duration: float) -> int:
+    """Return the number of the half octave, which is 0 below 1.4 ms and never falls with the duration."""
+    return min(int(2 * log2(duration)), MOST_OCTAVES) if duration > 1 else 0
+
+
+def octave_token(number: int) -> str:
+    return f"{_MARK}d{number}"
+
+
+_OCTAVE_TOKENS: Final = tuple(map(octave_token, range(MOST_OCTAVES + 1)))
+
+
+def _duration_token(duration: float | None) -> str:
+    return "" if duration is None else _OCTAVE_TOKENS[half_octave(duration)]
 
 
 def org_token(org: int) -> str:

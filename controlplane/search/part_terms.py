@@ -11,11 +11,14 @@ from controlplane.search.entries import (
     CODED,
     LONG,
     MOST_KEY_MS,
+    MOST_OCTAVES,
     NUMBERS,
     TOKENLESS,
     Codes,
     code_token,
+    half_octave,
     long_token,
+    octave_token,
     org_token,
     path_digest,
 )
@@ -39,6 +42,7 @@ from controlplane.search.query import (
 from controlplane.search.sql import EVERYTHING, Condition, bounded, one_of
 
 _MOST_TOKENS: Final = 32  # tokens of one term; FTS5 looks at each of them for each candidate
+_MOST_OCTAVES: Final = 20  # half octaves of a range of durations that are looked at: more have most events
 _OPEN_ENDS: Final = ("/", "(")  # last characters of a folder that longer paths lie in
 
 
@@ -103,15 +107,25 @@ def _required(term: Term, codes: Codes) -> list[str]:
     if name in CODED and name not in TOKENLESS:
         found = codes.matching(FieldTerm(FIELDS[name], term.matches))
         return [_any(_quoted(code_token(code)) for code in found)] if 0 < len(found) <= _MOST_TOKENS else []
+    several = [_of_match(name, match) for match in term.matches]
+    return [_any(several)] if all(several) and len(several) <= _MOST_TOKENS else []
+
+
+def _of_match(name: str, match: Match) -> str:
+    """Return what leads to all events with such a value; "" if nothing does, or hardly excludes one."""
     if name in ("path", "query"):
-        several = [_in_value(match) for match in term.matches]
-        several_known = all(several)
-    elif name in LONG and name != "request":
-        several = [_of_long(name, match) for match in term.matches]
-        several_known = all(several)
-    else:
-        return []
-    return [_any(several)] if several_known and len(several) <= _MOST_TOKENS else []
+        return _in_value(match)
+    if name == "duration" and isinstance(match, Between):
+        return _in_octaves(match)
+    # Of requests only those have a token that don't have the id of their event.
+    return _of_long(name, match) if name in LONG and name != "request" else ""
+
+
+def _in_octaves(match: Between) -> str:
+    low = 0 if match.low is None else half_octave(match.low)
+    high = MOST_OCTAVES if match.high is None else half_octave(match.high)
+    octaves = range(low, high + 1)
+    return _any(map(_quoted, map(octave_token, octaves))) if 0 < len(octaves) <= _MOST_OCTAVES else ""
 
 
 def _any(expressions: Iterable[str]) -> str:
