@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -71,6 +71,11 @@ class ControlPlane:
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
         await self.process.wait()
+
+    async def stop(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        assert await self.process.wait() == 0
 
     async def status(self, session: aiohttp.ClientSession, path: str) -> int:
         """Return the status of its response; 0 if there is none."""
@@ -198,20 +203,25 @@ class Load:
     more: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def send_all(self, proxy: ProxyClient) -> None:
-        """Send more batches than the limits allow. Each begins where the last accepted one ended."""
-        events = self.acknowledged.setdefault(proxy.proxy_id, [])
+        """Send more batches than the limits allow."""
         for number in itertools.count():
             if number >= OF_PROXY + 4 and self.is_over.is_set():
                 return
-            ids = [f"{proxy.proxy_id}-{len(events) + each + 1}" for each in range(EVENTS)]
-            body = self._body(proxy, f"{proxy.proxy_id}-{number}", ids, len(events) + 1)
-            if await self._is_accepted(proxy, body):
-                events += ids
-                await self._note()
-            elif number >= OF_PROXY + 4:
+            if not await self.send(proxy, str(number)) and number >= OF_PROXY + 4:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(1):
                         await self.is_over.wait()
+
+    async def send(self, proxy: ProxyClient, name: str) -> bool:
+        """Send one batch, whose events follow on those of the last accepted one. Return if it is accepted."""
+        events = self.acknowledged.setdefault(proxy.proxy_id, [])
+        ids = [f"{proxy.proxy_id}-{len(events) + each + 1}" for each in range(EVENTS)]
+        body = self._body(proxy, f"{proxy.proxy_id}-{name}", ids, len(events) + 1)
+        is_accepted = await self._is_accepted(proxy, body)
+        if is_accepted:
+            events += ids
+            await self._note()
+        return is_accepted
 
     async def _note(self) -> None:
         async with self.more:
@@ -298,6 +308,7 @@ async def test_kills_lose_no_acknowledged_batch_double_none_and_sign_nobody_out(
     assert (await browser.sign_in("ada")).status == 200
 
     load, seen, statuses = Load(random.Random(7)), list[int](), Counter[int]()
+    await _tail_shows_events_of_the_other(fleet, browser, load)
     beside = [
         asyncio.create_task(follow(fleet.store, seen)),
         asyncio.create_task(use_console(browser, statuses)),
@@ -329,6 +340,20 @@ async def test_kills_lose_no_acknowledged_batch_double_none_and_sign_nobody_out(
     for org in await fleet.store.orgs():
         async for at in walk(fleet.vault, fleet.store, org.org_id, None):
             assert at.misfit is None
+    for plane in fleet.planes:
+        await plane.stop()
+
+
+async def _tail_shows_events_of_the_other(fleet: Fleet, browser: Browser, load: Load) -> None:
+    """At once: a look at the store comes each five seconds only."""
+    first, second = fleet.planes
+    url, headers = f"http://127.0.0.1:{first.console}/admin/v1/audit/tail", {"Cookie": browser.cookie}
+    async with fleet.session.get(url, headers=headers) as response:
+        await response.content.readuntil(b"\n\n")
+        async with asyncio.timeout(3):
+            proxy = replace(fleet.proxies[0], base_url=f"http://127.0.0.1:{second.agents}")
+            assert await load.send(proxy, "tail")
+            assert proxy.proxy_id.encode() in await response.content.readuntil(b"\n\n")
 
 
 async def _is_at(seen: Sequence[int], count: int) -> bool:
