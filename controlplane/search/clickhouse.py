@@ -259,19 +259,18 @@ class ClickHouseIndex:
         await self._apply_tier(org_id)
         due, values = bound(all_of([one_of("org", [org_id]), _due(before_ms, newest)]))
         oldest = (
-            "SELECT happened, count(), max((time, id)) FROM"
-            f" (SELECT happened, time, id FROM {TABLE} WHERE {due} ORDER BY time, id LIMIT {{limit:UInt64}})"
-            " GROUP BY happened"
+            "SELECT happened, count(), max((time, position)) FROM (SELECT happened, time, position"
+            f" FROM {TABLE} WHERE {due} ORDER BY time, position LIMIT {{limit:UInt64}}) GROUP BY happened"
         )
         found = await self._rows(oldest, {**values, "limit": limit})
         purged = sum(int(count) for _, count, _ in found)
         if purged:
-            last_ms, last_id = max((time_ms, event_id) for _, _, (time_ms, event_id) in found)
-            values |= {"last_ms": last_ms, "last_id": last_id}
+            last_ms, last_position = max(last for _, _, last in found)
+            values |= {"last_ms": last_ms, "last_position": last_position}
             for month in sorted({f"{happened:%Y%m}" for happened, _, _ in found}):
                 await self._command(
                     f"DELETE FROM {TABLE} IN PARTITION {month}"
-                    f" WHERE {due} AND (time, id) <= ({{last_ms:Int64}}, {{last_id:String}})",
+                    f" WHERE {due} AND (time, position) <= ({{last_ms:Int64}}, {{last_position:Int64}})",
                     values,
                 )
         return purged
@@ -301,27 +300,27 @@ class ClickHouseIndex:
 
         async def rows_of(narrowed: SearchQuery) -> Sequence[tuple[Any, ...]]:
             condition, values = bound(_page(narrowed, before))
-            newest = f"SELECT org, time, id, position, size FROM {TABLE} WHERE {condition}"
+            newest = f"SELECT org, time, position, size FROM {TABLE} WHERE {condition}"
             newest += f" ORDER BY {newest_first(_DIALECT)} LIMIT {{limit:UInt64}}"
             return await self._rows(newest, {**values, "limit": limit + 1})
 
         rows = await _widening(query, before, rows_of, lambda rows: len(rows) > limit)
         read = size = 0
         while read < min(limit, len(rows)) and size < MAX_PAGE_BYTES:
-            size += int(rows[read][4])
+            size += int(rows[read][3])
             read += 1
-        following = None if read == len(rows) else write_cursor((rows[read - 1][1], rows[read - 1][3]))
+        following = None if read == len(rows) else write_cursor((rows[read - 1][1], rows[read - 1][2]))
         return SearchPage(await self._bodies([row[:3] for row in rows[:read]]), following)
 
     async def _bodies(self, keys: Sequence[tuple[Any, ...]]) -> tuple[bytes, ...]:
         """The events' own texts, which are read only of those that a page has."""
         if not keys:
             return ()
-        orgs, times, ids = (sorted(set(column)) for column in zip(*keys, strict=True))
+        orgs, times, positions = (sorted(set(column)) for column in zip(*keys, strict=True))
         rows = await self._rows(
-            f"SELECT org, time, id, body FROM {TABLE} WHERE org IN {{orgs:Array(String)}}"
-            " AND time IN {times:Array(Int64)} AND id IN {ids:Array(String)}",
-            {"orgs": orgs, "times": times, "ids": ids},
+            f"SELECT org, time, position, body FROM {TABLE} WHERE org IN {{orgs:Array(String)}}"
+            " AND time IN {times:Array(Int64)} AND position IN {positions:Array(Int64)}",
+            {"orgs": orgs, "times": times, "positions": positions},
         )
         bodies = {row[:3]: row[3] for row in rows}
         # A row that was written twice is one event, even before ClickHouse has merged the two.

@@ -108,7 +108,7 @@ def create_table(comment: str) -> str:
     indexes += ["INDEX of_position position TYPE minmax GRANULARITY 1"]
     return (
         f"CREATE TABLE IF NOT EXISTS {TABLE} ({', '.join((*columns, *indexes))})"
-        " ENGINE = ReplacingMergeTree PARTITION BY toYYYYMM(happened) ORDER BY (org, time, id)"
+        " ENGINE = ReplacingMergeTree PARTITION BY toYYYYMM(happened) ORDER BY (org, time, position)"
         f" TTL greatest(happened, written) + toIntervalDay({KEEP_DAYS} + 2)"
         f" SETTINGS non_replicated_deduplication_window = {_REMEMBERED_INSERTS},"
         f" replicated_deduplication_window = {_REMEMBERED_INSERTS},"
