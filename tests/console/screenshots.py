@@ -23,7 +23,7 @@ PICTURES: Final = {
     "search": ("/search?q=verdict:block&from=-24h", WINDOW, False, ""),
     "ruleset": ("/rulesets/contoso/hr-sync", (1180, 620), False, ""),
     "draft": ("/rulesets/contoso/hr-sync/edit?method=POST&target=/v1.0/users", (1180, 720), False, ""),
-    "proxies": ("/proxies", WINDOW, True, ""),
+    "proxies": ("/proxies", (1280, 740), True, ""),
     "app-phone": ("/apps/{payroll}", PHONE, False, ""),
     "event": ("/search?org=contoso&q=reason:hiddenProperty", WINDOW, False, _FIRST_EVENT),
 }
