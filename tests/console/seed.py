@@ -20,6 +20,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+import msgspec
+
+from controlplane.fleet_health import said_by
 from controlplane.integrity import begin_chain
 from controlplane.live_tail import LiveTail
 from controlplane.master_key import open_vault
@@ -30,6 +33,7 @@ from controlplane.operations.actor import Actor, Forbidden
 from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import Operation, Request
 from controlplane.operations.perform import perform
+from controlplane.reports import Heartbeat
 from controlplane.search.interface import SearchIndex
 from controlplane.search.query import rfc3339_ms
 from controlplane.secrets import Vault, hash_password
@@ -324,9 +328,9 @@ class _Seeding:
             for beat in range(12, -1, -1):
                 self._clock.wall = self._clock.steady = round(self._now_ms - minutes * 60_000) - beat * 30_000
                 skew_ms = 41_000 if name == "edge-lab" else 0
-                await self._store.add_heartbeat(
-                    proxy.proxy_id, self._heartbeat(name, proxy, beat, rulesets), skew_ms
-                )
+                body = self._heartbeat(name, proxy, beat, rulesets)
+                said = said_by(30_000, skew_ms, msgspec.json.decode(body, type=Heartbeat))
+                await self._store.add_heartbeat(proxy.proxy_id, body, skew_ms, said)
             for minute in range(60, 0, -1):
                 self._clock.wall = round(self._now_ms - (minutes + minute) * 60_000)
                 await self._store.add_metrics(
