@@ -10,20 +10,22 @@ import pytest
 from controlplane.admin import attempts
 from controlplane.admin.attempts import Attempts, AttemptsInMemory, AttemptsInStore
 from controlplane.store import sign_ins
-from controlplane.store.sqlite import SqliteStore
+from controlplane.store.open_store import open_store
+from controlplane.store.sql_store import SqlStore
 from tests.controlplane.plane import FakeClock
 
 
-@pytest.fixture
-async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
-    opened = await SqliteStore.open(tmp_path / "store.db", clock)
-    yield opened
-    await opened.close()
-
-
-@pytest.fixture(params=["in memory", "in the store"])
-def counted(request: pytest.FixtureRequest, clock: FakeClock, store: SqliteStore) -> Attempts:
-    return AttemptsInMemory(clock) if request.param == "in memory" else AttemptsInStore(store)
+@pytest.fixture(params=["in memory", "in SQLite", "in PostgreSQL"])
+async def counted(
+    request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock
+) -> AsyncIterator[Attempts]:
+    if request.param == "in memory":
+        yield AttemptsInMemory(clock)
+        return
+    url = request.getfixturevalue("postgres_url") if request.param == "in PostgreSQL" else ""
+    store = await open_store(tmp_path / "store.db", url, clock, None)
+    yield AttemptsInStore(store)
+    await store.close()
 
 
 async def test_a_success_makes_up_for_what_one_failed_before(counted: Attempts, clock: FakeClock) -> None:
@@ -65,8 +67,8 @@ async def test_a_sign_in_that_names_nobody_is_limited_by_its_address(counted: At
     assert [wait > 0 for wait in waits] == [False] * 20 + [True]
 
 
-async def test_two_control_planes_count_together(store: SqliteStore) -> None:
-    one, other = AttemptsInStore(store), AttemptsInStore(store)
+async def test_two_control_planes_count_together(either_store: SqlStore) -> None:
+    one, other = AttemptsInStore(either_store), AttemptsInStore(either_store)
     waits = [await each.begin("ada", "192.0.2.1") for each in (one, other) * 3]
     assert [wait > 0 for wait in waits] == [False] * 5 + [True]
 
@@ -80,26 +82,26 @@ async def test_strangers_fill_no_memory(clock: FakeClock, monkeypatch: pytest.Mo
 
 
 async def test_strangers_fill_no_table(
-    store: SqliteStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    either_store: SqlStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sign_ins, "_MOST_ROWS", 30)
-    counted = AttemptsInStore(store)
+    counted = AttemptsInStore(either_store)
     for number in range(100):
         await counted.begin(f"name-{number}", f"198.51.100.{number}")
-    assert await _rows(store) == 30
+    assert await _rows(either_store) == 30
     clock.advance(seconds=900)
     await counted.begin("ada", "192.0.2.1")
-    assert await _rows(store) == 1
+    assert await _rows(either_store) == 1
 
 
 async def test_who_must_wait_makes_the_store_write_nothing(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+    either_store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted = AttemptsInStore(store)
+    counted = AttemptsInStore(either_store)
     for _ in range(5):
         assert await counted.begin("ada", "192.0.2.1") == 0
     with monkeypatch.context() as patched:
-        patched.setattr(store._database, "write", None)
+        patched.setattr(either_store._database, "write", None)
         assert await counted.begin("ada", "192.0.2.1") > 0
 
 
@@ -116,6 +118,6 @@ async def test_who_must_wait_pushes_nothing_out_of_memory_and_fills_none(
     assert len(repr(counted._failed.entries)) < 60 * 2000
 
 
-async def _rows(store: SqliteStore) -> int:
-    rows = await store._database.fetch("SELECT count(*) FROM sign_in_attempts")
+async def _rows(either_store: SqlStore) -> int:
+    rows = await either_store._database.fetch("SELECT count(*) FROM sign_in_attempts")
     return int(rows[0][0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -13,30 +14,32 @@ import pytest
 from controlplane.app import running
 from controlplane.leader import lead
 from controlplane.retention import Retention, WitnessedTime
+from controlplane.secrets import MasterKeyError
 from controlplane.settings import read_settings
 from controlplane.store.instances import LEASE_MS
 from controlplane.store.interface import Instance, LogQuery, NewLogLine, Org, StoreError
-from controlplane.store.sqlite import SqliteStore
-from tests.controlplane.plane import FakeClock, Plane, write_settings
+from controlplane.store.open_store import open_store
+from controlplane.store.sql_store import SqlStore
+from tests.controlplane.plane import FakeClock, Plane, started, write_settings
+from tests.controlplane.test_admin import Browser, operator
 
 LINE = NewLogLine("ada", "192.0.2.1", "app.bind", "{}")
 
 
 @dataclass(frozen=True)
 class TwoStores:
-    """One SQLite file that two control planes share, as they would share another database."""
+    """One database, as each of two control planes has it."""
 
-    first: SqliteStore
-    second: SqliteStore
+    first: SqlStore
+    second: SqlStore
 
 
 @pytest.fixture
-async def two(tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TwoStores]:
-    monkeypatch.setattr("controlplane.store.sqlite_database.SqliteDatabase.is_shared", True)
+async def two(postgres_url: str, tmp_path: Path, clock: FakeClock) -> AsyncIterator[TwoStores]:
     async with AsyncExitStack() as stack:
         opened = []
         for name in ("first", "second"):
-            store = await SqliteStore.open(tmp_path / "store.db", clock)
+            store = await open_store(tmp_path, postgres_url, clock, None)
             stack.push_async_callback(store.close)
             store.use_as(name)
             await store.note_instance(Instance(name, f"host-{name} 1", "1.0"))
@@ -44,7 +47,7 @@ async def two(tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch)
         yield TwoStores(*opened)
 
 
-async def under_way(store: SqliteStore) -> list[bool]:
+async def under_way(store: SqlStore) -> list[bool]:
     return [line.under_way for line in await store.operator_log(LogQuery(limit=9))]
 
 
@@ -77,6 +80,44 @@ async def test_a_file_of_sqlite_is_for_one_control_plane(plane: Plane, tmp_path:
             raise AssertionError
     (only,) = await plane.store.running_instances()
     assert only.instance.leads
+
+
+@pytest.fixture
+async def planes(postgres_url: str, tmp_path: Path, clock: FakeClock) -> AsyncIterator[list[Plane]]:
+    """Two control planes on one database; the second one has a copy of the first one's master key."""
+    first, second = (tmp_path / name / "var" for name in ("first", "second"))
+    first.parent.mkdir()
+    second.mkdir(parents=True, mode=0o700)
+    async with AsyncExitStack() as stack:
+        opened = [await stack.enter_async_context(started(first.parent, clock, **at(postgres_url)))]
+        shutil.copy(first / "master.key", second)
+        opened.append(await stack.enter_async_context(started(second.parent, clock, **at(postgres_url))))
+        yield opened
+
+
+def at(url: str) -> dict[str, str]:
+    return {"Store": f'Url = "{url}"', "SearchIndex": f'Kind = "postgresql"\nUrl = "{url}"'}
+
+
+async def test_failed_sign_ins_at_two_control_planes_are_counted_together(planes: list[Plane]) -> None:
+    await operator(planes[0], "ada", {"*": "admin"})
+    browsers = [Browser(plane.session, plane.console_url) for plane in planes]
+    guesses = [(await browser.sign_in("ada", "wrong")).status for browser in browsers * 3]
+    assert guesses == [401] * 5 + [429]
+    assert {(await browser.sign_in("ada")).status for browser in browsers} == {429}
+
+
+async def test_a_control_plane_with_another_master_key_is_refused(
+    planes: list[Plane], postgres_url: str, tmp_path: Path, clock: FakeClock
+) -> None:
+    (tmp_path / "third" / "var").mkdir(parents=True, mode=0o700)
+    with pytest.raises(MasterKeyError, match="is missing, and the store has secrets"):
+        async with started(tmp_path / "third", clock, **at(postgres_url)):
+            raise AssertionError
+    (tmp_path / "third" / "var" / "master.key").write_text(f"{bytes(32).hex()}\n")
+    with pytest.raises(MasterKeyError, match=r"master\.key: "):
+        async with started(tmp_path / "third", clock, **at(postgres_url)):
+            raise AssertionError
 
 
 class Lease:
