@@ -24,7 +24,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from hashlib import sha256
 from typing import Any, Final, TypeVar
@@ -52,7 +52,7 @@ _WRITERS: Final = 10  # threads, each with a connection
 _READERS: Final = 6
 _MOST_WAITING: Final = 128  # writes, as for the one writer of SQLite
 _ATTEMPTS: Final = 3
-_SETTLE_SECONDS: Final = 0.05  # a transaction that is about to end needs less
+_SETTLE_SECONDS: Final = 0.25  # a transaction that is about to end needs less
 _SETTLE_STEP_SECONDS: Final = 0.002
 _SESSION: Final = {
     "lock_timeout": "20s",  # shorter than a proxy waits for its response
@@ -190,6 +190,9 @@ class PostgresDatabase:
         self._idle.set()
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
         self._settling = _Settling()
+        self._settled = 0
+        self._look_turn = asyncio.Lock()
+        self._looks_begun = self._looks_ended = 0
 
     @classmethod
     async def open(cls, url: str, *, must_exist: bool = False) -> PostgresDatabase:
@@ -240,8 +243,15 @@ class PostgresDatabase:
         return await self.write(job, locks)
 
     async def settled(self) -> int:
-        with self._naming_the_server():
-            return await self._readers.run(self._settling.position)
+        """Look with one thread at a time. A look that begins while others wait for one is theirs too."""
+        begun = self._looks_begun
+        async with self._look_turn:
+            if self._looks_ended <= begun:
+                self._looks_begun += 1
+                with self._naming_the_server():
+                    self._settled = await self._readers.run(self._settling.position)
+                self._looks_ended = self._looks_begun
+            return self._settled
 
     async def newest_position(self) -> int:
         settled = await self.settled()
@@ -331,15 +341,16 @@ def _is_lost(raw: psycopg.Connection[TupleRow], error: psycopg.OperationalError)
 def _end(raw: psycopg.Connection[TupleRow]) -> None:
     """Leave no transaction open: what was not committed is rolled back."""
     if not raw.closed and raw.info.transaction_status != TransactionStatus.IDLE:
-        with suppress(psycopg.Error):
+        try:
             raw.execute(b"ROLLBACK")
+        except psycopg.Error:
+            raw.close()  # and with it the transaction
 
 
 class _Settling:
     """The settled position, and the transactions that the next one depends on."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._position = 0
         self._given = 0
         self._holders: frozenset[str] = frozenset()  # the transactions with a position up to `_given`
@@ -347,12 +358,11 @@ class _Settling:
     def position(self, raw: psycopg.Connection[TupleRow]) -> int:
         """Return the settled position. Wait a moment for transactions that have positions and end soon."""
         ends = time.monotonic() + _SETTLE_SECONDS
-        with self._lock:
-            wanted = self._look(raw)
-            while self._position < wanted and time.monotonic() < ends:
-                time.sleep(_SETTLE_STEP_SECONDS)
-                self._look(raw)
-            return self._position
+        wanted = self._look(raw)
+        while self._position < wanted and time.monotonic() < ends:
+            time.sleep(_SETTLE_STEP_SECONDS)
+            self._look(raw)
+        return self._position
 
     def _look(self, raw: psycopg.Connection[TupleRow]) -> int:
         """Return the last position that was given before this call."""

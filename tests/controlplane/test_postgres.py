@@ -88,6 +88,16 @@ async def test_no_event_appears_behind_a_reader(two: tuple[PostgresStore, Postgr
     assert await read(slow) == ["b1", "b2", "b3"]
 
 
+async def test_each_of_many_readers_gets_what_was_committed_before(
+    two: tuple[PostgresStore, PostgresStore],
+) -> None:
+    for rounds in (1, 2):
+        batches = (new(f"{rounds}{number}", f"org{number}") for number in range(8))
+        await asyncio.gather(*(two[0].commit_batch(each, LIMITS) for each in batches))
+        for found in await asyncio.gather(*(read(two[number % 2]) for number in range(30))):
+            assert len(found) == 8 * rounds
+
+
 async def test_a_transaction_without_positions_holds_no_reader_up(
     two: tuple[PostgresStore, PostgresStore], postgres_url: str
 ) -> None:
