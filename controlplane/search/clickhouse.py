@@ -223,7 +223,7 @@ class ClickHouseIndex:
         return int(position)
 
     async def _insert(self, events: Sequence[Event], token: str) -> None:
-        days = await self._kept_days()
+        days = await self._kept_days({event.org_id for event in events})
         columns = await asyncio.to_thread(_columns, events, days)
         if not columns[0]:
             return
@@ -245,9 +245,9 @@ class ClickHouseIndex:
             self._is_checked = False
             raise self._unavailable(error) from error
 
-    async def _kept_days(self) -> Mapping[str, int]:
+    async def _kept_days(self, org_ids: set[str]) -> Mapping[str, int]:
         now = time.monotonic()
-        if now >= self._days_until:
+        if now >= self._days_until or not org_ids <= self._days.keys():
             self._days = await self._tiers()
             self._days_until = now + _TIERS_SECONDS
         return self._days

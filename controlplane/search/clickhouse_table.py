@@ -22,6 +22,10 @@ FORMAT: Final = 1  # meaning of the columns; a column that is added does not cha
 _REMEMBERED_INSERTS: Final = 10_000
 _REMEMBERED_SECONDS: Final = 30 * 86_400
 
+_CLEANED_SECONDS: Final = (
+    86_400  # a part is written again without rows past their retention once in this time
+)
+
 _DAY_MS: Final = 86_400_000
 _EPOCH: Final = date(1970, 1, 1)
 # Months have a partition each. Times beyond these bounds, and times that can't be true, share the first one.
@@ -112,7 +116,8 @@ def create_table(comment: str) -> str:
         f" TTL greatest(happened, written) + toIntervalDay({KEEP_DAYS} + 2)"
         f" SETTINGS non_replicated_deduplication_window = {_REMEMBERED_INSERTS},"
         f" replicated_deduplication_window = {_REMEMBERED_INSERTS},"
-        f" replicated_deduplication_window_seconds = {_REMEMBERED_SECONDS}"
+        f" replicated_deduplication_window_seconds = {_REMEMBERED_SECONDS},"
+        f" merge_with_ttl_timeout = {_CLEANED_SECONDS}"
         f" COMMENT '{comment}'"
     )
 
