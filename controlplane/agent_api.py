@@ -216,7 +216,9 @@ class AgentApi:
 
     async def _sync(self, request: web.Request, signed: _Signed) -> web.Response:
         async with self._at_once[signed.proxy.proxy_id, 0]:
-            content = await self._store.sync_content(signed.proxy.proxy_id, _versions(request), self._limits)
+            content = await self._store.sync_content(
+                signed.proxy.proxy_id, _versions(request), self._limits, signed.proxy.generation
+            )
         if isinstance(content, str):
             status, body, version = 304, b"", content
         else:

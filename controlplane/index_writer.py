@@ -55,6 +55,8 @@ class IndexWriter:
     ) -> None:
         self._store = store
         self._index = index
+        # Looked at once: to ask a protocol about an object costs as much as to take a request.
+        self._ranged = index if isinstance(index, RangedIndex) else None
         self._poll_seconds = poll_seconds
         self._linger_seconds = linger_seconds
         self._batch_events = batch_events
@@ -95,7 +97,7 @@ class IndexWriter:
     def take(self, parsed: Parsed) -> None:
         """These were stored just now."""
         # An index of ranges is given what the store has, at a retry too.
-        if not isinstance(self._index, RangedIndex) and self._parsed_bytes + parsed.size <= MOST_PARSED_BYTES:
+        if self._ranged is None and self._parsed_bytes + parsed.size <= MOST_PARSED_BYTES:
             self._parsed[parsed.position] = parsed
             self._parsed_bytes += parsed.size
         self.wake(parsed.position + len(parsed.events) - 1)
@@ -139,8 +141,8 @@ class IndexWriter:
             self.wake()
 
     async def _drain(self) -> int:
-        if isinstance(self._index, RangedIndex):
-            return await self._drain_ranges(self._index)
+        if self._ranged is not None:
+            return await self._drain_ranges(self._ranged)
         name = await self._index.outbox_name()
         self._position = await self._store.outbox_position(name)
         self._newest = self._newest or await self._store.last_position()

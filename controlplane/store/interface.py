@@ -167,6 +167,7 @@ class ProxyCredentials:
     proxy_id: str
     sealed_hmac_secret: bytes
     org_ids: frozenset[str]
+    generation: int  # version of the registry
 
 
 @dataclass(frozen=True, slots=True)
@@ -726,11 +727,14 @@ class RegistryStore(Protocol):
     async def apps(self, org_id: str | None) -> list[App]: ...
     async def find_apps(self, reference: str, org_id: str | None) -> list[App]: ...
     async def sync_content(
-        self, proxy_id: str, known_versions: Sequence[str], limits: RateLimits
+        self, proxy_id: str, known_versions: Sequence[str], limits: RateLimits, generation: int | None = None
     ) -> SyncContent | str:
-        """What the proxy sees now, or only the version of it where the proxy has that one already."""
+        """What the proxy sees now, or only the version of it where the proxy has that one already.
+        `generation`: the one of the registry, if the caller has just read it."""
 
-    async def sync_version(self, proxy_id: str, limits: RateLimits) -> str | None:
+    async def sync_version(
+        self, proxy_id: str, limits: RateLimits, generation: int | None = None
+    ) -> str | None:
         """The version of what the proxy sees now; None while it has not asked for it."""
 
     async def master_key_check(self, sealed: bytes) -> bytes:

@@ -82,6 +82,8 @@ class RegistryTables:
         self._database = database
         self._clock = clock
         self._known: dict[str, _Known] = {}  # an entry for each proxy that asks
+        self._generation = 0  # these credentials belong to it
+        self._credentials: dict[bytes, ProxyCredentials] = {}
 
     # Organisations
 
@@ -174,15 +176,27 @@ class RegistryTables:
         return proxies_of(await self._find(found, reference))
 
     async def credentials(self, api_key_digest: bytes) -> ProxyCredentials | None:
+        ((generation,),) = await self._database.glance(_GENERATION)
+        if generation != self._generation:
+            self._generation, self._credentials = generation, {}
+        found = self._credentials.get(api_key_digest)
+        if found is None:
+            found = await self._look_up(api_key_digest)
+            if found is not None and found.generation == self._generation:
+                self._credentials[api_key_digest] = found
+        return found
+
+    async def _look_up(self, api_key_digest: bytes) -> ProxyCredentials | None:
         rows = await self._database.glance(
-            "SELECT proxy_id, hmac_secret, org_id FROM proxies LEFT JOIN proxy_orgs USING (proxy_id)"
-            " WHERE api_key_digest = ? AND enabled = 1",
+            "SELECT proxy_id, hmac_secret, generation, org_id FROM proxies CROSS JOIN registry_generation"
+            " LEFT JOIN proxy_orgs USING (proxy_id) WHERE api_key_digest = ? AND enabled = 1",
             (api_key_digest,),
         )
         if not rows:
             return None
+        proxy_id, secret, generation, _ = rows[0]
         return ProxyCredentials(
-            rows[0][0], rows[0][1], frozenset(row[2] for row in rows if row[2] is not None)
+            proxy_id, secret, frozenset(row[3] for row in rows if row[3] is not None), generation
         )
 
     # Rulesets
@@ -403,7 +417,7 @@ class RegistryTables:
     # Sync
 
     async def sync_content(
-        self, proxy_id: str, known_versions: Sequence[str], limits: RateLimits
+        self, proxy_id: str, known_versions: Sequence[str], limits: RateLimits, generation: int | None = None
     ) -> SyncContent | str:
         def response(connection: Connection) -> SyncContent:
             # Looked at again, inside the writer's transaction: so a later generatedAt never goes with older
@@ -439,17 +453,20 @@ class RegistryTables:
                 visible.linger,
             )
 
-        current = await self.sync_version(proxy_id, limits)
+        current = await self.sync_version(proxy_id, limits, generation)
         if current is not None and current in known_versions:
             return current
         self._known.pop(proxy_id, None)
         locks = READ_REGISTRY + of_proxy(proxy_id)
         return await self._database.write_even_if_full(response, locks)
 
-    async def sync_version(self, proxy_id: str, limits: RateLimits) -> str | None:
+    async def sync_version(
+        self, proxy_id: str, limits: RateLimits, generation: int | None = None
+    ) -> str | None:
         known = self._known.get(proxy_id)
         if known is not None and known.limits == limits and known.holds_at(self._clock.wall_ms()):
-            ((generation,),) = await self._database.glance(_GENERATION)
+            if generation is None:
+                ((generation,),) = await self._database.glance(_GENERATION)
             if generation == known.generation:
                 return known.version
         known = await self._database.read(lambda connection: self._look(connection, proxy_id, limits))

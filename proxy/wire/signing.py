@@ -12,6 +12,7 @@ SIGNATURE_HEADER: Final = "X-Hmac-Signature"
 UNCHANGED_HEADER: Final = "X-Unchanged-Signature"
 
 MAX_SKEW_SECONDS: Final = 300
+_SMALL_BODY: Final = 64 * 1024  # bytes that are copied to be signed in one call, which takes half the time
 
 # Lowercase only: the specification makes an uppercase digest a mismatch. ASCII classes, because \d takes
 # any Unicode digit, and fullmatch, because $ would let a trailing newline through.
@@ -21,7 +22,13 @@ _TIMESTAMP = re.compile(r"[0-9]{1,12}")
 
 def sign(secret: bytes, timestamp: str, body: bytes) -> str:
     """The lowercase hex signature of a request: HMAC over `<timestamp>.<raw body bytes>`."""
-    mac = hmac.new(secret, timestamp.encode("ascii") + b".", sha256)
+    return _mac(secret, timestamp.encode("ascii") + b".", body)
+
+
+def _mac(secret: bytes, head: bytes, body: bytes) -> str:
+    if len(body) <= _SMALL_BODY:
+        return hmac.digest(secret, head + body, "sha256").hex()
+    mac = hmac.new(secret, head, sha256)
     mac.update(body)
     return mac.hexdigest()
 
@@ -43,9 +50,7 @@ def timestamp_in_range(timestamp: str, now: float) -> bool:
 def sign_response(secret: bytes, request_signature: str, body: bytes) -> str:
     """The signature of a response, bound to the one request that it responds to (a 304 signs the empty
     body)."""
-    mac = hmac.new(secret, b"response." + request_signature.encode("ascii") + b".", sha256)
-    mac.update(body)
-    return mac.hexdigest()
+    return _mac(secret, b"response." + request_signature.encode("ascii") + b".", body)
 
 
 def verify_response(secret: bytes, request_signature: str, body: bytes, signature: str) -> bool:

@@ -73,7 +73,15 @@ async def test_a_change_by_another_process_counts_at_once(tmp_path: Path, clock:
     assert await asked(server, version) == version
     await command.set_app_enabled("app-acme", False)
     assert await asked(server, version) != version
-    await command.set_proxy_enabled(EDGE, False)
+    assert (await server.credentials(b"1")) == (await server.credentials(b"1")) is not None
+    await command.grant(EDGE, "org-globex")
+    held = await server.credentials(b"1")
+    assert held is not None
+    assert held.org_ids == {"org-acme", "org-globex"}
+    await command.set_proxy_credentials(EDGE, b"new", b"s", None)
     assert await server.credentials(b"1") is None
+    assert await server.credentials(b"new") is not None
+    await command.set_proxy_enabled(EDGE, False)
+    assert await server.credentials(b"new") is None
     await server.close()
     await command.close()

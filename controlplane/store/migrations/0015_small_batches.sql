@@ -13,7 +13,7 @@ CREATE INDEX batches_of_earlier_releases ON batches (accepted_ms) WHERE forget_m
 
 DROP INDEX rate_log_time;
 
--- Grows with every change of what proxies receive of the registry, whichever process makes it. What is known of a
+-- Grows with every change of what proxies are or receive, whichever process makes it. What is known of a
 -- generation holds until the next.
 
 CREATE TABLE registry_generation (
@@ -34,7 +34,7 @@ END;
 CREATE TRIGGER proxies_added AFTER INSERT ON proxies BEGIN
     UPDATE registry_generation SET generation = generation + 1;
 END;
-CREATE TRIGGER proxies_changed AFTER UPDATE OF name, enabled ON proxies BEGIN
+CREATE TRIGGER proxies_changed AFTER UPDATE OF name, enabled, api_key_digest, hmac_secret ON proxies BEGIN
     UPDATE registry_generation SET generation = generation + 1;
 END;
 CREATE TRIGGER proxies_removed AFTER DELETE ON proxies BEGIN

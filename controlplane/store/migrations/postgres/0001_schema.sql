@@ -398,7 +398,7 @@ CREATE TABLE outbox_ranges (
     token text COLLATE "C" NOT NULL
 );
 
--- Grows with every change of what proxies receive of the registry, whichever process makes it. What is known of
+-- Grows with every change of what proxies are or receive, whichever process makes it. What is known of
 -- a generation holds until the next.
 CREATE TABLE registry_generation (
     only_row bigint PRIMARY KEY CHECK (only_row = 1),
@@ -417,7 +417,8 @@ $$;
 CREATE TRIGGER orgs_changed AFTER INSERT OR UPDATE OR DELETE ON orgs
     FOR EACH STATEMENT EXECUTE FUNCTION next_registry_generation();
 
-CREATE TRIGGER proxies_changed AFTER INSERT OR UPDATE OF name, enabled OR DELETE ON proxies
+CREATE TRIGGER proxies_changed AFTER INSERT OR DELETE OR
+    UPDATE OF name, enabled, api_key_digest, hmac_secret ON proxies
     FOR EACH STATEMENT EXECUTE FUNCTION next_registry_generation();
 
 CREATE TRIGGER proxy_orgs_changed AFTER INSERT OR UPDATE OR DELETE ON proxy_orgs
