@@ -21,7 +21,8 @@ from controlplane.search.interface import IndexUnavailableError, SearchQuery
 from controlplane.settings import read_settings
 from controlplane.store.sqlite import SqliteStore
 from proxy.wire.audit_event import rfc3339
-from tests.controlplane.plane import FakeClock, write_settings
+from tests.controlplane.plane import FakeClock, batch, started, write_settings
+from tests.controlplane.processes import facts
 from tests.controlplane.search_events import ORG, OTHER_ORG, START_MS, accepted, event, numbers
 from tests.controlplane.test_index_writer import commit
 from tests.fakes.clickhouse import HOW_TO_GET, IS_HERE, ClickHouse, clickhouse
@@ -207,6 +208,20 @@ async def test_fields_of_a_later_release_are_added_to_the_table(index: ClickHous
     )
     await index.write(accepted(event(1, traceId="a-trace")))
     assert await rows(index, where="trace = 'a-trace'") == 1
+
+
+async def test_a_control_plane_with_clickhouse_finds_what_it_accepted(
+    server: ClickHouse, tmp_path: Path, clock: FakeClock
+) -> None:
+    section = f'Kind = "clickhouse"\nUrl = "{server.url}/of_a_control_plane"'
+    async with started(tmp_path, clock, SearchIndex=section) as plane:
+        acme = await plane.org("acme")
+        proxy = await plane.proxy("edge-1", "acme")
+        assert (await proxy.audit(batch("a", acme, range(1, 8)))).status == 202
+        searched = await asyncio.to_thread(
+            facts, tmp_path / "controlplane.toml", "audit", "search", "verdict:allow", "--org", "acme"
+        )
+    assert sorted(each["seq"] for each in searched["events"]) == list(range(1, 8))
 
 
 # -- retention -------------------------------------------------------------------------------------
