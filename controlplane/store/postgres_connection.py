@@ -19,6 +19,8 @@ from controlplane.store.database import Dialect, NotUnique, Row
 # Numbers of locks: transactions that took positions share the first, and hold the second while they take.
 POSITIONS_LOCKS: Final = (0x67777000, 0x67777001)
 _PARAMETER: Final = re.compile(r"\?(\d*)")
+_INSERTED: Final = re.compile(r"(?<=VALUES )\([?, ]+\)$")
+_INSERTED_AT_ONCE: Final = 50  # rows of one statement
 _ROWS_AT_ONCE: Final = 64
 _NOW: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
 
@@ -128,8 +130,13 @@ class PostgresConnection:
         return cursor.rowcount
 
     def many(self, sql: str, parameters: Iterable[Sequence[Any]]) -> None:
-        for each in parameters:
-            self._execute(sql, each)
+        rows = list(parameters)
+        inserted = _INSERTED.search(sql)
+        at_once = _INSERTED_AT_ONCE if inserted else 1
+        for first in range(0, len(rows), at_once):
+            some = rows[first : first + at_once]
+            further = f", {inserted[0]}" * (len(some) - 1) if inserted else ""
+            self._execute(f"{sql}{further}", [value for row in some for value in row])
 
     def first_position(self, count: int) -> int:
         return int(self.row("SELECT take_positions(?, ?, ?)", (count, *POSITIONS_LOCKS))[0])

@@ -65,28 +65,11 @@ async def test_a_row_is_found_by_each_of_its_keys(
     assert sorted(map(str, await find(store, reference))) == found
 
 
-@pytest.mark.parametrize("find", [_orgs, _proxies, _rulesets, _apps])
-@pytest.mark.parametrize(
-    "reference",
-    [
-        "",
-        UNKNOWN,
-        "%",
-        "acm",
-        "ACME",
-        "Edge-Acme",
-        "HR",
-        "Payroll",
-        "acme ",
-        "acme\0",
-        "\ud800",
-        "ac\udc80me",
-    ],
-)
-async def test_a_key_is_compared_whole_and_with_its_case(
-    store: SqlStore, find: Lookup, reference: str
-) -> None:
-    assert await find(store, reference) == []
+async def test_a_key_is_compared_whole_and_with_its_case(store: SqlStore) -> None:
+    others = ("", UNKNOWN, "%", "acm", "ACME", "Edge-Acme", "HR", "Payroll", "acme ", "acme\0")
+    for find in (_orgs, _proxies, _rulesets, _apps):
+        for reference in (*others, "\ud800", "ac\udc80me"):
+            assert await find(store, reference) == []
 
 
 async def test_a_look_up_in_an_organisation_returns_only_rows_of_it(store: SqlStore) -> None:
