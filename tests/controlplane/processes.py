@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import signal
 import sqlite3
@@ -13,7 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from controlplane.store.block_body import unpacked
 from tests.fakes import commands
@@ -25,13 +26,13 @@ _LISTENING = re.compile(r"listening on (\S+)")
 
 @dataclass
 class Server:
-    process: asyncio.subprocess.Process
+    process: commands.Server | asyncio.subprocess.Process
     address: str
+    reader: asyncio.StreamReader
     log: list[str] = field(default_factory=list)
 
     async def follow(self) -> None:
-        assert self.process.stderr is not None
-        async for line in self.process.stderr:
+        async for line in self.reader:
             self.log.append(line.decode())
 
     async def wait(self) -> int:
@@ -40,21 +41,20 @@ class Server:
 
 
 @asynccontextmanager
-async def server(config: Path, module: str = "controlplane") -> AsyncIterator[Server]:
-    """The server process, killed at the end if it still runs then."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", module, "--config", str(config)),
-        cwd=ROOT,
-        stderr=asyncio.subprocess.PIPE,
-        preexec_fn=end_with_parent,
-    )
-    running = Server(process, "")
+async def server(config: Path, module: str | None = None) -> AsyncIterator[Server]:
+    """The server process, killed at the end if it still runs then. A module may be run in its place."""
+    reader = asyncio.StreamReader()
+    reads, writes = (os.fdopen(end, mode) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
+    protocol = asyncio.StreamReaderProtocol(reader)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, reads)
+    with writes:
+        process = await _started(module, config, writes)
+    running = Server(process, "", reader)
     following = None
     try:
-        assert process.stderr is not None
         async with asyncio.timeout(20):
             while not running.address:
-                line = (await process.stderr.readline()).decode()
+                line = (await reader.readline()).decode()
                 assert line, f"the server ended: {running.log}"
                 running.log.append(line)
                 if found := _LISTENING.search(line):
@@ -67,6 +67,19 @@ async def server(config: Path, module: str = "controlplane") -> AsyncIterator[Se
         await process.wait()
         if following is not None:
             await following
+
+
+async def _started(
+    module: str | None, config: Path, log: IO[bytes]
+) -> commands.Server | asyncio.subprocess.Process:
+    if module is None:  # forked: that costs a tenth of a new Python
+        return commands.Server("--config", str(config), environment={}, log=log)
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", module, "--config", str(config)),
+        cwd=ROOT,
+        stderr=log,
+        preexec_fn=end_with_parent,
+    )
 
 
 def cli(config: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -21,7 +21,7 @@ from tests.controlplane.processes import Server, cli, events_in, facts, server
 
 pytestmark = pytest.mark.process
 
-KILLS = int(os.environ.get("CONTROLPLANE_KILLS", "6"))
+KILLS = int(os.environ.get("CONTROLPLANE_KILLS", "3"))
 
 
 @pytest.fixture

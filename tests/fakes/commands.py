@@ -151,6 +151,9 @@ def _become(
         os.write(status, b"%d\n" % os.getpid())
     os.dup2(out, 1)
     os.dup2(err, 2)
+    # The streams that were inherited take them for what they were: a file, or a pipe.
+    sys.stdout = os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     os.environ.clear()
     os.environ.update(environment)
     code = 1
