@@ -100,15 +100,17 @@ async def build(directory: Path, count: int, settings: IndexSettings) -> None:
         print(f"{settings.kind}: {spent / written * 1e6:.1f} µs of its CPU for each of {written} events")
 
 
-async def ask(index: SearchIndex, text: str, span: tuple[int, int] | None) -> tuple[list[float], int]:
-    """Milliseconds for each of three pages, and how many events they held."""
+async def ask(
+    index: SearchIndex, text: str, span: tuple[int, int] | None
+) -> tuple[list[tuple[float, float]], int]:
+    """Milliseconds for each of three pages, on the wall and of CPU, and how many events they held."""
     from_ms, to_ms = span or (None, None)
     cursor, took, events = None, [], 0
     for _ in range(3):
-        begun = time.perf_counter()
+        begun, spent = time.perf_counter(), time.process_time()
         query = SearchQuery((ORG,), parse_filter(text), from_ms, to_ms, cursor=cursor)
         page = await index.search(query)
-        took.append((time.perf_counter() - begun) * 1000)
+        took.append(((time.perf_counter() - begun) * 1000, (time.process_time() - spent) * 1000))
         events += len(page.events)
         cursor = page.next
         if cursor is None:
@@ -156,26 +158,26 @@ async def measure_counts(index: SearchIndex) -> None:
 
 async def measure(directory: Path, repeat: int, settings: IndexSettings) -> None:
     middle = START_MS + SPAN_MS // 2
-    every: list[float] = []
+    every: list[tuple[float, float]] = []
     async with opened(directory, settings) as (_, index):
-        spent = cpu_seconds(settings.process) if settings.process else 0.0
         for text in FILTERS:
             for name, span in (("", None), ("  an hour amid", (middle, middle + HOUR_MS))):
-                took: list[float] = []
+                took: list[tuple[float, float]] = []
                 for _ in range(repeat):
                     pages, events = await ask(index, text, span)
                     took += pages
                 every += took
-                print(f"{median(took):8.1f} ms, at most {max(took):8.1f}, {events:4} events  {text!r}{name}")
-        if settings.process:
-            spent = cpu_seconds(settings.process) - spent
-            print(f"{settings.kind}: {spent / len(every) * 1e3:.1f} ms of its CPU for each page")
+                wall, cpu = zip(*took, strict=True)
+                print(
+                    f"{median(wall):8.1f} ms, at most {max(wall):8.1f}, CPU {median(cpu):6.1f} ms,"
+                    f" {events:4} events  {text!r}{name}"
+                )
         await measure_counts(index)
         await measure_overview(index, START_MS + SPAN_MS)
-    cuts = quantiles(every, n=100)
-    print(
-        f"all: median {cuts[49]:.1f} ms, p95 {cuts[94]:.1f} ms, p99 {cuts[98]:.1f} ms of {len(every)} pages"
-    )
+    for what, values in zip(("on the wall", "of CPU"), zip(*every, strict=True), strict=True):
+        cuts = quantiles(values, n=100)
+        percentiles = f"median {cuts[49]:.1f} ms, p95 {cuts[94]:.1f} ms, p99 {cuts[98]:.1f} ms"
+        print(f"{len(every)} pages {what}: {percentiles}")
     print(f"memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MB at most")
 
 

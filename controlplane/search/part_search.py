@@ -18,6 +18,7 @@ from controlplane.search.entries import Codes
 from controlplane.search.interface import SearchQuery
 from controlplane.search.part_terms import (
     RowDialect,
+    Tokens,
     Untold,
     is_one_word,
     names_of,
@@ -46,6 +47,9 @@ _SHARE: Final = 4  # rows are read without tokens if one in so many events is of
 
 
 _Row: TypeAlias = tuple[Part, tuple[Any, ...]]  # key and columns of a match
+
+
+_FEW: Final = 1000  # events of a part that are read without asking FTS5 for more than one token
 
 
 class OutOfTime(Exception):
@@ -187,11 +191,26 @@ class Search:
             return _Source(rows, "key"), [keys, Condition("key BETWEEN ? AND ?", between)], False
         tokens = tokens_of(self._query.filter.terms, codes)
         is_rare = sum(part.orgs.values()) * _SHARE < part.total
-        expression = tokens.expression([*part.orgs] if is_rare or tokens.excluded else [])
+        orgs = [*part.orgs] if is_rare or tokens.excluded else []
+        if rare := self._rare(part, tokens):
+            tokens, orgs = tokens.led_by(rare), []
+        expression = tokens.expression(orgs)
         if not expression:
             return _Source(rows, "key"), [Condition("key BETWEEN ? AND ?", between)], False
         match = Condition(f"{words} MATCH ? AND {words}.rowid BETWEEN ? AND ?", (expression, *between))
         return _Source(f"{words} CROSS JOIN {rows} ON key = {words}.rowid", f"{words}.rowid"), [match], True
+
+    def _rare(self, part: Part, tokens: Tokens) -> str:
+        """Return an expression that leads to few events of the part: FTS5 reads all of a frequent token."""
+        if len(tokens.required) + len(tokens.excluded) < 2:
+            return ""
+        words = f"words_{part.number}"
+        sql = f"SELECT count(*) FROM (SELECT 1 FROM {words} WHERE {words} MATCH ? LIMIT {_FEW + 1})"  # noqa: S608
+        found: dict[str, int] = {}
+        for expression in tokens.required:
+            ((found[expression],),) = self._reader.db.execute(sql, (expression,)).fetchall()
+        rarest = min(found, key=found.__getitem__, default="")
+        return rarest if rarest and found[rarest] <= _FEW else ""
 
     def _named_keys(self, part: Part) -> list[int]:
         """Return the keys of events with the ids that are asked for, or whose requests have them."""

@@ -43,6 +43,7 @@ from controlplane.search.sql import EVERYTHING, Condition, bounded, one_of
 
 _MOST_TOKENS: Final = 32  # tokens of one term; FTS5 looks at each of them for each candidate
 _MOST_OCTAVES: Final = 20  # half octaves of a range of durations that are looked at: more have most events
+_SHORT: Final = 2  # characters of a word that hardly excludes a path: most have `v1` and `0`
 _OPEN_ENDS: Final = ("/", "(")  # last characters of a folder that longer paths lie in
 
 
@@ -52,10 +53,19 @@ class Untold(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Expressions of FTS5, all of which an event must match, and others that it must not."""
+    """Expressions of FTS5: events must match all of `words` and `others`, and none of `excluded`."""
 
-    required: tuple[str, ...]
+    words: tuple[str, ...]  # nothing else says whether an event has these
+    others: tuple[str, ...]  # rows or events say it too
     excluded: tuple[str, ...]
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        return *self.words, *self.others
+
+    def led_by(self, rare: str) -> Tokens:
+        """Return the same without what needs no token if `rare` leads to few events."""
+        return Tokens(tuple(dict.fromkeys((*self.words, rare))), (), self.excluded)
 
     def expression(self, orgs: Sequence[int]) -> str:
         """Return the whole expression, for events of these organisations; "" if nothing is required."""
@@ -69,13 +79,15 @@ class Tokens:
 
 
 def tokens_of(terms: Iterable[Term], codes: Codes) -> Tokens:
-    required, excluded = [], []
+    by_words: list[str] = []
+    others: list[str] = []
+    excluded: list[str] = []
     for term in terms:
-        if not term.negated:
-            required += _required(term, codes)
-        elif is_one_word(term):
-            excluded.append(_words(term))
-    return Tokens(tuple(required), tuple(excluded))
+        if is_one_word(term):
+            (excluded if term.negated else by_words).extend(_words(term))
+        elif not term.negated:
+            others += _words(term) if isinstance(term, TextTerm) else _required(term, codes)
+    return Tokens(tuple(by_words), tuple(others), tuple(excluded))
 
 
 def is_one_word(term: Term) -> TypeGuard[TextTerm]:
@@ -98,9 +110,7 @@ def request_tokens(term: Term) -> str:
     return _any(_quoted(long_token("request", fold(text))) for text in names_of(term))
 
 
-def _required(term: Term, codes: Codes) -> list[str]:
-    if isinstance(term, TextTerm):
-        return [_words(term)]
+def _required(term: FieldTerm | HasTerm, codes: Codes) -> list[str]:
     if isinstance(term, HasTerm):
         return []
     name = "rule" if term.field.name == "ruleid" else term.field.name
@@ -108,28 +118,34 @@ def _required(term: Term, codes: Codes) -> list[str]:
         found = codes.matching(FieldTerm(FIELDS[name], term.matches))
         return [_any(_quoted(code_token(code)) for code in found)] if 0 < len(found) <= _MOST_TOKENS else []
     several = [_of_match(name, match) for match in term.matches]
-    return [_any(several)] if all(several) and len(several) <= _MOST_TOKENS else []
+    if len(several) == 1:
+        return several[0]
+    return [_any(map(_all, several))] if all(several) and len(several) <= _MOST_TOKENS else []
 
 
-def _of_match(name: str, match: Match) -> str:
-    """Return what leads to all events with such a value; "" if nothing does, or hardly excludes one."""
+def _of_match(name: str, match: Match) -> list[str]:
+    """Return what events with such a value match; nothing if that can't be said, or excludes few."""
     if name in ("path", "query"):
         return _in_value(match)
     if name == "duration" and isinstance(match, Between):
         return _in_octaves(match)
     # Of requests only those have a token that don't have the id of their event.
-    return _of_long(name, match) if name in LONG and name != "request" else ""
+    return _of_long(name, match) if name in LONG and name != "request" else []
 
 
-def _in_octaves(match: Between) -> str:
+def _in_octaves(match: Between) -> list[str]:
     low = 0 if match.low is None else half_octave(match.low)
     high = MOST_OCTAVES if match.high is None else half_octave(match.high)
     octaves = range(low, high + 1)
-    return _any(map(_quoted, map(octave_token, octaves))) if 0 < len(octaves) <= _MOST_OCTAVES else ""
+    return [_any(map(_quoted, map(octave_token, octaves)))] if 0 < len(octaves) <= _MOST_OCTAVES else []
 
 
 def _any(expressions: Iterable[str]) -> str:
     return f"({' OR '.join(f'({each})' for each in expressions)})"
+
+
+def _all(expressions: Iterable[str]) -> str:
+    return " AND ".join(expressions)
 
 
 def _quoted(token: str, *, prefix: bool = False) -> str:
@@ -138,18 +154,17 @@ def _quoted(token: str, *, prefix: bool = False) -> str:
     return f'"{token[:WORD_CHARS]}"{"*" if is_prefix else ""}'
 
 
-def _words(term: TextTerm) -> str:
+def _words(term: TextTerm) -> list[str]:
     last = len(term.words) - 1
-    quoted = [_quoted(word, prefix=term.prefix and at == last) for at, word in enumerate(term.words)]
-    return " AND ".join(quoted)
+    return [_quoted(word, prefix=term.prefix and at == last) for at, word in enumerate(term.words)]
 
 
-def _in_value(match: Match) -> str:
-    """Return the words that a path or query must have to be accepted; "" if that can't be said."""
+def _in_value(match: Match) -> list[str]:
+    """Return the words that a path or query must have to be accepted."""
     if isinstance(match, Between):
-        return ""
+        return []
     pieces = match.pieces if isinstance(match, Like) else (unquote(match.text),)
-    quoted = []
+    found = []
     for at, piece in enumerate(pieces):
         if isinstance(match, Like) and "%" in piece:
             continue
@@ -157,16 +172,17 @@ def _in_value(match: Match) -> str:
             begins = word.start() > 0 or at == 0
             ends = word.end() < len(piece) or at == len(pieces) - 1
             if begins and word[0].strip("-_"):
-                quoted.append(_quoted(word[0], prefix=not ends))
-    return " AND ".join(quoted)
+                found.append((word[0], not ends))
+    long = [each for each in found if len(each[0]) > _SHORT]
+    return [_quoted(word, prefix=prefix) for word, prefix in long or found]
 
 
-def _of_long(name: str, match: Match) -> str:
+def _of_long(name: str, match: Match) -> list[str]:
     if isinstance(match, Exactly):
-        return _quoted(long_token(name, fold(match.text)))
+        return [_quoted(long_token(name, fold(match.text)))]
     if isinstance(match, Like) and match.pieces[0]:
-        return _quoted(long_token(name, fold(match.pieces[0])), prefix=True)
-    return ""
+        return [_quoted(long_token(name, fold(match.pieces[0])), prefix=True)]
+    return []
 
 
 class RowDialect:

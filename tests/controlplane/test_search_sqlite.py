@@ -671,6 +671,7 @@ async def test_it_finds_what_the_filter_means(
         patch("controlplane.search.parts.PART_BITS", data.draw(st.sampled_from([2, 20]))),
         patch("controlplane.search.part_terms._MOST_TOKENS", tokens),
         patch("controlplane.search.part_search._SHARE", data.draw(st.sampled_from([0, 4, 1000]))),
+        patch("controlplane.search.part_search._FEW", data.draw(st.sampled_from([0, 2, 1000]))),
     ):
         async with opened(tmp_path_factory.mktemp("search") / "search.sqlite") as index:
             arrived = accepted(*data.draw(st.permutations(events)))
