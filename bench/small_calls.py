@@ -42,6 +42,7 @@ HEARTBEAT: Final = (
     b'{"version":"1.0","uptimeSeconds":1,"loadedRules":1,"syncVersion":"1","checks":{"upstream":{"status":"ok",'
     b'"detail":""}},"lastSeq":{},"auditPending":0,"oldestPendingSeconds":0}'
 )
+SHARED_INDEX: Final = '[SearchIndex]\nKind = "postgresql"\n'
 _numbers = count()
 
 
@@ -76,6 +77,14 @@ def batch_of(size: int) -> Callable[[Sender], bytes]:
         )  # fmt: skip
 
     return body
+
+
+def settings_for(port: int, url: str) -> str:
+    """Return the settings of a control plane with a file, or with PostgreSQL at the address."""
+    settings = SETTINGS.format(port=port)
+    if not url:
+        return settings
+    return settings.replace('Path = "store.db"', f'Url = "{url}"') + SHARED_INDEX
 
 
 async def fill(path: Path, key_file: Path, orgs: int) -> list[Sender]:
@@ -205,11 +214,12 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--orgs", type=int, default=50)
     parser.add_argument("--port", type=int, default=18734)
+    parser.add_argument("--url", default="", help="PostgreSQL instead of a file: postgresql://...")
     parser.add_argument("--only", default="", help="kinds of calls whose name has this in it")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         config = Path(name) / "controlplane.toml"
-        config.write_text(SETTINGS.format(port=given.port))
+        config.write_text(settings_for(given.port, given.url))
         read_master_key("", Path(name) / "master.key")
         senders = asyncio.run(fill(config, Path(name) / "master.key", given.orgs))
         server = subprocess.Popen(command(config), stderr=subprocess.DEVNULL, preexec_fn=end_with_parent)

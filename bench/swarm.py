@@ -25,8 +25,8 @@ from typing import Final
 import msgspec
 
 from bench.events import ORG, bodies
-from bench.ingest import SETTINGS, command, ready
-from bench.small_calls import HEARTBEAT, PROXIES_EACH, Connection, Sender, cpu_seconds, fill
+from bench.ingest import command, ready
+from bench.small_calls import HEARTBEAT, PROXIES_EACH, Connection, Sender, cpu_seconds, fill, settings_for
 from controlplane.secrets import read_master_key
 from proxy.wire.audit_event import rfc3339, uuid7
 from proxy.wire.models import (
@@ -46,7 +46,6 @@ HEARTBEAT_SECONDS: Final = 30.0
 METRICS_SECONDS: Final = 60.0
 MOST_EVENTS: Final = 500  # of a batch
 LIMITS: Final = "[Audit]\nRateLimitOrg = 1000000\nRateLimitProxy = 1000000\n"
-SHARED_INDEX: Final = '[SearchIndex]\nKind = "postgresql"\n'
 _numbers = count()
 
 
@@ -233,9 +232,7 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         config = Path(name) / "controlplane.toml"
-        settings = SETTINGS.format(port=given.port).replace(LIMITS, "")
-        if given.url:
-            settings = settings.replace('Path = "store.db"', f'Url = "{given.url}"') + SHARED_INDEX
+        settings = settings_for(given.port, given.url).replace(LIMITS, "")
         config.write_text(settings)
         read_master_key("", Path(name) / "master.key")
         senders = asyncio.run(fill(config, Path(name) / "master.key", -(-given.proxies // PROXIES_EACH)))
