@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlencode
 
@@ -9,7 +10,7 @@ import msgspec
 
 from controlplane.console.event_rows import EventRow, event_row
 from controlplane.console.pages import Page, PageRequest, page
-from controlplane.console.search import mistake_in, sentences
+from controlplane.console.search import mistake_in, names_in, sentences
 from controlplane.operations.actor import Actor
 from controlplane.operations.audit import InvalidFilter, SearchEvents, search
 from controlplane.operations.context import OperationContext
@@ -45,7 +46,8 @@ async def live(context: OperationContext, actor: Actor, request: PageRequest) ->
         else:
             values["problems"] = error.problems
         return Page("live.html", "Live", values, status=422)
-    names = await _all_names(context, actor)
+    org_ids = actor.sees if org_id is None else frozenset({org_id})
+    names = await _names(context, actor, org_ids, found.events)
     members = {"filter": wanted, "org": org_id}
     query = urlencode({name: value for name, value in members.items() if value})
     values |= {
@@ -56,8 +58,11 @@ async def live(context: OperationContext, actor: Actor, request: PageRequest) ->
     return Page("live.html", "Live", values, remarks=sentences(found.notes))
 
 
-async def _all_names(context: OperationContext, actor: Actor) -> dict[str, str]:
-    """Return the names of all organisations and apps: any of them may be in the next event."""
+async def _names(
+    context: OperationContext, actor: Actor, org_ids: frozenset[str] | None, shown: Sequence[msgspec.Raw]
+) -> dict[str, str]:
+    """Return the names of all organisations, of the first apps and of the apps in the shown events."""
     orgs = await all_rows(context.store.list_orgs, ListQuery(org_ids=actor.sees))
-    apps = await all_rows(context.store.list_apps, ListQuery(org_ids=actor.sees))
-    return {org.org_id: org.name for org in orgs} | {app.app_id: app.name for app in apps}
+    apps = await context.store.list_apps(ListQuery(org_ids=org_ids))
+    first = {org.org_id: org.name for org in orgs} | {app.app_id: app.name for app in apps.rows}
+    return first | await names_in(context, actor, shown)

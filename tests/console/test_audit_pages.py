@@ -262,6 +262,14 @@ def test_a_row_that_comes_is_as_one_of_the_page(live: Visit, edge: Edge) -> None
     assert rows(live).first.locator("a").get_attribute("href") == link
 
 
+def test_the_name_of_an_app_that_the_page_did_not_bring_is_looked_up(live: Visit, edge: Edge) -> None:
+    elsewhere = live.served.seeded.apps["payroll"]  # the page brings names of the chosen organisation alone
+    edge.send("/named/1", "/named/2", appId=elsewhere.app_id)
+    expect(rows(live).first).to_contain_text("/named/2")
+    for at in (0, 1):
+        expect(rows(live).nth(at).locator(".app")).to_contain_text("payroll")
+
+
 def test_a_pause_holds_what_comes(live: Visit, edge: Edge) -> None:
     page = live.page
     page.get_by_role("link", name="Pause", exact=True).click()

@@ -1,6 +1,7 @@
 // Audit events as they come: rows made of the page's own template, their texts set as text.
 
 const MOST_ROWS = 200;
+const MOST_NAMES = 1000; // looked up one by one; of more apps, their ids are shown
 const MOST_HELD = 200; // while paused; of more, the newest
 const SAID_EVERY_MS = 5000; // so that who listens isn't talked over
 const AGAIN_AFTER_MS = 5000;
@@ -95,7 +96,7 @@ function follow(place) {
     row.querySelector(".status").textContent = text(event.status);
     link.querySelector("b").textContent = safe(event.method);
     link.querySelector("span").textContent = safe(text(event.path) + (event.query ? `?${event.query}` : "")).slice(0, 400);
-    row.querySelector(".app span").textContent = safe(names[event.appId] ?? event.appId);
+    nameApp(row.querySelector(".app span"), text(event.appId));
     const of = row.querySelector(".app .of");
     if (of) of.textContent = safe(org);
     row.querySelector(".rule").textContent = event.ruleId ? `rule ${safe(event.ruleId)}` : "";
@@ -109,6 +110,24 @@ function follow(place) {
     row.classList.add("new");
     show(row, key);
     arrived += 1;
+  }
+
+  // The page has the names of the first apps alone: others are looked up when their first event comes.
+  const unnamed = new Map(); // by id, what waits for the name
+  async function nameApp(place, id) {
+    place.textContent = safe(names[id] ?? id);
+    if (!id || id in names) return;
+    if (unnamed.has(id)) {
+      unnamed.get(id).push(place);
+      return;
+    }
+    if (unnamed.size >= MOST_NAMES) return;
+    unnamed.set(id, [place]);
+    const response = await fetch(`/admin/v1/apps?limit=1&search=${encodeURIComponent(id)}`);
+    const app = response.ok ? (await response.json()).apps[0] : undefined;
+    if (app?.appId !== id) return;
+    names[id] = app.name;
+    for (const each of unnamed.get(id)) each.textContent = safe(app.name);
   }
 
   function show(row, key) {
