@@ -37,17 +37,25 @@ def bring_up(raw: psycopg.Connection[TupleRow], address: str, *, is_copied: bool
     encoding = raw.info.parameter_status("server_encoding")
     if encoding != "UTF8":
         raise StoreError(f"{address}: the database must have the encoding UTF8, and this one has {encoding}")
+    if not _lacking(raw, address):
+        return  # a role that may not make tables is enough
     raw.execute("SET lock_timeout = 0")  # another control plane may be at it for long
     raw.execute("SELECT pg_advisory_lock(%s)", (MIGRATIONS_LOCK,))
     raw.execute(
         "CREATE TABLE IF NOT EXISTS schema_version"
         ' (version bigint PRIMARY KEY, name text COLLATE "C" NOT NULL)'
     )
-    applied: dict[int, str] = dict(raw.execute("SELECT version, name FROM schema_version").fetchall())
+    for number, name, script in _lacking(raw, address):
+        with raw.transaction():
+            raw.execute(script.encode())
+            raw.execute("INSERT INTO schema_version (version, name) VALUES (%s, %s)", (number, name))
+
+
+def _lacking(raw: psycopg.Connection[TupleRow], address: str) -> list[tuple[int, str, str]]:
+    """Return the migrations that the database lacks. Raise DatabaseTooNew if a later release wrote it."""
     known = migrations()
+    if not has_tables(raw):
+        return known
+    applied: dict[int, str] = dict(raw.execute("SELECT version, name FROM schema_version").fetchall())
     require_usable(address, applied, known[-1][0])
-    for number, name, script in known:
-        if number not in applied:
-            with raw.transaction():
-                raw.execute(script.encode())
-                raw.execute("INSERT INTO schema_version (version, name) VALUES (%s, %s)", (number, name))
+    return [each for each in known if each[0] not in applied]
