@@ -1,7 +1,7 @@
 """Control planes that share a PostgreSQL database: one of them leads, and each announces its new events.
 
 A control plane leads while it holds a lock of a session of its own. The lock ends with the session, so
-another control plane gets it if this one dies or loses its connection. The same session listens for
+another control plane gets it if this one dies, stalls or loses its connection. The same session listens for
 announcements. They only make readers look sooner: without them, readers look every few seconds.
 """
 
@@ -18,6 +18,7 @@ from psycopg.rows import TupleRow
 
 _LOOK_SECONDS: Final = 1.0  # between looks at the lock
 _LOST_SECONDS: Final = 5.0  # a session that doesn't respond for so long may have ended at the server
+_STALLED_MS: Final = 10_000  # after so long without a look, the server ends the session and frees the lock
 _PAUSE_SECONDS: Final = 1.0  # before another session is tried
 _TOGETHER_SECONDS: Final = 0.05  # announcements of so long are one
 _ANNOUNCED: Final = "SELECT pg_notify('graphward_events', '')"
@@ -74,6 +75,8 @@ class PostgresPeers:
 
         session.add_notify_handler(heard)
         await session.execute("SET synchronous_commit = off")  # it writes nothing that must last
+        # A host that vanished, or a process that was stopped, closes no connection.
+        await session.execute("SELECT set_config('idle_session_timeout', %s, false)", (f"{_STALLED_MS}ms",))
         await session.execute("LISTEN graphward_events")
         if not self._is_connected:
             _log.info("there is a session to lead and to listen with again")

@@ -15,6 +15,7 @@ from tests.fakes.postgres import PostgresServer
 
 psycopg = pytest.importorskip("psycopg")
 
+from controlplane.store import postgres_peers  # noqa: E402
 from controlplane.store.postgres import PostgresStore  # noqa: E402
 
 
@@ -76,6 +77,19 @@ async def test_who_loses_its_session_leads_no_more(join: Join, postgres: Postgre
         await asyncio.to_thread(postgres.end_sessions, "migrated")
         await first.peers.until_not_leading()
         await first.peers.until_leading()
+
+
+async def test_who_stalls_leads_no_more(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server frees the lock, since a process that was stopped closes no connection."""
+    async with soon():
+        with monkeypatch.context() as patched:
+            patched.setattr(postgres_peers, "_STALLED_MS", 500)
+            patched.setattr(postgres_peers, "_LOOK_SECONDS", 60)
+            first = join()
+            await first.peers.until_leading()
+        second = join()
+        await second.peers.until_leading()
+        await first.peers.until_not_leading()
 
 
 async def test_events_of_another_control_plane_are_announced_at_once(
