@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -187,7 +187,7 @@ class AgentApi:
             raise Refused("invalidSignature")
         secret = self._secret(proxy.proxy_id, proxy.sealed_hmac_secret)
         async with self._at_once[proxy.proxy_id, cap] if cap else nullcontext():
-            body = await read_body(request, cap, self._body_timeout_seconds, _too_large(cap))
+            body = await read_body(request, cap, self._body_timeout_seconds, partial(_too_large, cap))
             if not verify(secret, timestamp, body, signature):
                 raise Refused("invalidSignature")
             request[_VERIFIED] = _Verified(secret, signature)

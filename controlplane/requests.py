@@ -50,9 +50,11 @@ async def no_continue_yet(request: web.Request) -> None:
         raise web.HTTPExpectationFailed
 
 
-async def read_body(request: web.Request, cap: int, timeout_seconds: float, too_large: Refused) -> bytes:
+async def read_body(
+    request: web.Request, cap: int, timeout_seconds: float, too_large: Callable[[], Refused]
+) -> bytes:
     if (request.content_length or 0) > cap:
-        raise too_large
+        raise too_large()
     if "Expect" in request.headers and request.can_read_body:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0  # or aiohttp takes the response for begun
@@ -67,16 +69,16 @@ async def read_body(request: web.Request, cap: int, timeout_seconds: float, too_
     except (HttpProcessingError, web.RequestPayloadError):
         raise Refused("invalidPayload", "the body's framing is broken") from None
     if len(body) > cap:
-        raise too_large
+        raise too_large()
     return body
 
 
-async def _arriving(request: web.Request, cap: int, too_large: Refused) -> bytes:
+async def _arriving(request: web.Request, cap: int, too_large: Callable[[], Refused]) -> bytes:
     body = bytearray()
     async for chunk in request.content.iter_any():
         body += chunk
         if len(body) > cap:
-            raise too_large
+            raise too_large()
     return bytes(body)
 
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_address
 from types import MappingProxyType
 from typing import Final, TypeVar
@@ -180,7 +181,7 @@ class Gate:
         if known is None:
             actor = (await self.caller(request)).actor
             cap = _MAX_STRANGERS_BODY_BYTES if actor is None else _MAX_BODY_BYTES
-            too_large = Refused("payloadTooLarge", f"this body is at most {cap} bytes")
+            too_large = partial(Refused, "payloadTooLarge", f"this body is at most {cap} bytes")
             if actor is not None and _may_be_large(request):
                 self._hold_large(request, actor.name)
             known = request[_BODY] = await read_body(request, cap, self._body_timeout_seconds, too_large)

@@ -43,7 +43,7 @@ _BUSY_TIMEOUT_SECONDS: Final = 20
 _MOST_WAITING: Final = 128
 _MOST_TOGETHER: Final = 64
 # While several jobs come at a time, the next group gathers for so long: a commit costs as much for many.
-_GATHERING_SECONDS: Final = 0.005
+_GATHERING_SECONDS: Final = 0.01
 _PRAGMAS: Final = ("PRAGMA synchronous = FULL", "PRAGMA foreign_keys = ON", "PRAGMA trusted_schema = OFF")
 _DISK_FULL: Final = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE}
 _ROWS_AT_ONCE: Final = 64  # rows that a cursor fetches in one change of threads
@@ -172,7 +172,7 @@ class SqliteDatabase:
         had_company = False
         while True:
             group = [await self._queue.get()]
-            if had_company and not self._queue.full():
+            if had_company and self._queue.qsize() < _MOST_TOGETHER:
                 await asyncio.sleep(_GATHERING_SECONDS)
             while len(group) < _MOST_TOGETHER and not self._queue.empty():
                 group.append(self._queue.get_nowait())
