@@ -294,7 +294,8 @@ def purge_events(
 def _purge_part(
     db: sqlite3.Connection, part: Part, org: int, before_ms: int, limit: int, newest: int | None
 ) -> int:
-    before = key_of(before_ms, 0)
+    # The last key stands for all later times.
+    before = key_of(before_ms, 0) if before_ms <= MOST_KEY_MS else part.most + 1
     after = part.most if newest is None else key_of(before_ms + MOST_AHEAD_MS, mask())
     if part.least >= before and part.most <= after:
         return 0

@@ -107,6 +107,7 @@ async def test_sizes_and_room_are_those_of_the_store(
     assert found["store_bytes",] >= (tmp_path / "var" / "controlplane.db").stat().st_size > 0
     assert found["store_free_bytes",] > 0
     assert found["store_readable",] == 1
+    assert (found["instances",], found["leads",]) == (1, 1)
 
 
 async def test_with_the_store_away_what_is_known_without_it_is_told(
