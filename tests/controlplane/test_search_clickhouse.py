@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import ssl
 import sys
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from tests.controlplane.plane import FakeClock, batch, started, write_settings
 from tests.controlplane.processes import facts
 from tests.controlplane.search_events import ORG, OTHER_ORG, START_MS, accepted, event, numbers
 from tests.controlplane.test_index_writer import commit
+from tests.fakes.certificates import CertificateAuthority
 from tests.fakes.clickhouse import HOW_TO_GET, IS_HERE, ClickHouse, clickhouse
 
 pytestmark = pytest.mark.skipif(not IS_HERE, reason=HOW_TO_GET)
@@ -307,3 +310,39 @@ async def test_a_wrong_password_is_told_and_not_shown(tmp_path: Path, tiers: Tie
         known = ClickHouseIndex(running.url, username="default", password="right~password", tiers=tiers)
         await known.write(accepted(event(1)))
         await known.close()
+
+
+async def test_a_server_with_tls_is_checked_by_the_authorities_of_ca_file(
+    server: ClickHouse, tmp_path: Path, tiers: Tiers
+) -> None:
+    authority = CertificateAuthority(tmp_path / "ca")
+    stranger = CertificateAuthority(tmp_path / "stranger")
+    context = authority.server("localhost").server_context()
+    async with with_tls(server, context) as url:
+        known = ClickHouseIndex(f"{url}/of_tls", ca_file=authority.ca_file, tiers=tiers)
+        await known.write(accepted(event(1)))
+        assert await rows(known) == 1
+        await known.close()
+        refused = ClickHouseIndex(f"{url}/of_tls", ca_file=stranger.ca_file, tiers=tiers)
+        with pytest.raises(IndexUnavailableError, match="certificate"):
+            await refused.outbox_name()
+        await refused.close()
+
+
+@asynccontextmanager
+async def with_tls(server: ClickHouse, context: ssl.SSLContext) -> AsyncIterator[str]:
+    """What ends TLS before the server."""
+    port = int(server.url.rpartition(":")[2])
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        behind, to_behind = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(pipe(reader, to_behind), pipe(behind, writer))
+
+    async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+        writer.close()
+
+    front = await asyncio.start_server(relay, "127.0.0.1", 0, ssl=context)
+    async with front:
+        yield f"https://localhost:{front.sockets[0].getsockname()[1]}"
