@@ -295,15 +295,15 @@ def _purge_part(
     db: sqlite3.Connection, part: Part, org: int, before_ms: int, limit: int, newest: int | None
 ) -> int:
     # The last key stands for all later times.
-    before = key_of(before_ms, 0) if before_ms <= MOST_KEY_MS else part.most + 1
+    upto = key_of(before_ms, 0) - 1 if before_ms <= MOST_KEY_MS else part.most
     after = part.most if newest is None else key_of(before_ms + MOST_AHEAD_MS, mask())
-    if part.least >= before and part.most <= after:
+    if part.least > upto and part.most <= after:
         return 0
     last = mask() if newest is None else newest - (part.number << PART_BITS)
     rows = db.execute(
         f"SELECT key, {', '.join(COLUMNS)} FROM rows_{part.number}"  # noqa: S608 - names of columns
-        " WHERE org = ?1 AND (key < ?2 OR key > ?3) AND key & ?4 <= ?5 ORDER BY key LIMIT ?6",
-        (org, before, after, mask(), last, limit),
+        " WHERE org = ?1 AND (key <= ?2 OR key > ?3) AND key & ?4 <= ?5 ORDER BY key LIMIT ?6",
+        (org, upto, after, mask(), last, limit),
     ).fetchall()
     if rows:
         _remove(db, part, org, rows)
