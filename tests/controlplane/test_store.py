@@ -6,7 +6,7 @@ import asyncio
 import json
 import sqlite3
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -164,6 +164,26 @@ async def test_a_job_that_fails_takes_nobody_with_it(database: SqliteDatabase) -
     assert isinstance(results[0], StoreError)
     assert results[1] == "done"
     assert await database.fetch("SELECT index_name FROM outbox_cursor") == [("good",)]
+
+
+async def test_a_job_that_fails_uses_up_no_position(database: SqliteDatabase) -> None:
+    """Also if it fails between others of its group; the positions of the others follow each other."""
+
+    def batch_of(count: int, *, fails: bool = False) -> Callable[[Connection], int]:
+        def job(connection: Connection) -> int:
+            first = connection.first_position(count)
+            connection.positions_used(first + count - 1)
+            if fails:
+                raise ValueError
+            return first
+
+        return job
+
+    jobs = batch_of(2), batch_of(3, fails=True), batch_of(4)
+    results = await asyncio.gather(*(database.write(job, NO_LOCKS) for job in jobs), return_exceptions=True)
+    assert (results[0], results[2]) == (1, 3)
+    assert isinstance(results[1], ValueError)
+    assert await database.newest_position() == 6
 
 
 async def test_jobs_that_wait_together_commit_together(database: SqliteDatabase) -> None:
