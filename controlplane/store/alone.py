@@ -21,7 +21,7 @@ class Alone:
 
     def __init__(self, path: Path) -> None:
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
             raise StoreError(f"{path}: {error.strerror}") from None
         try:

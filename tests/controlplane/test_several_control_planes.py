@@ -82,6 +82,14 @@ async def test_a_file_of_sqlite_is_for_one_control_plane(plane: Plane, tmp_path:
     assert only.instance.leads
 
 
+async def test_a_file_may_lie_behind_a_link(tmp_path: Path, clock: FakeClock) -> None:
+    (tmp_path / "var").mkdir(mode=0o700)
+    (tmp_path / "disk.db").touch(mode=0o600)
+    (tmp_path / "var" / "controlplane.db").symlink_to(tmp_path / "disk.db")
+    async with started(tmp_path, clock) as plane:
+        assert await plane.org("acme")
+
+
 @pytest.fixture
 async def planes(postgres_url: str, tmp_path: Path, clock: FakeClock) -> AsyncIterator[list[Plane]]:
     """Two control planes on one database; the second one has a copy of the first one's master key."""
