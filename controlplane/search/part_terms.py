@@ -42,7 +42,7 @@ from controlplane.search.query import (
 from controlplane.search.sql import EVERYTHING, Condition, bounded, one_of
 
 _MOST_TOKENS: Final = 32  # tokens of one term; FTS5 looks at each of them for each candidate
-_MOST_OCTAVES: Final = 20  # half octaves of a range of durations that are looked at: more have most events
+_MOST_OCTAVES: Final = 26  # half octaves of a range of durations that are looked at: more have most events
 _SHORT: Final = 2  # characters of a word that hardly excludes a path: most have `v1` and `0`
 _OPEN_ENDS: Final = ("/", "(")  # last characters of a folder that longer paths lie in
 
