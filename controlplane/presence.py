@@ -27,12 +27,14 @@ class Presence:
         self._clock = clock
         self._peers = peers
         self._witnessed = witnessed
-        self._instance = Instance(new_id(clock), f"{socket.gethostname()} {os.getpid()}", __version__)
+        name = f"host {socket.gethostname()}, process {os.getpid()}"
+        self._instance = Instance(new_id(clock), name, __version__)
         self._is_noted = True
+        self._noting: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
         self._store.use_as(self._instance.instance_id)
-        await self._note()
+        await self._write()
 
     async def run(self) -> None:
         while True:
@@ -43,12 +45,19 @@ class Presence:
             await self._note()
 
     async def end(self) -> None:
+        """Remove the note, after a write of it that was under way when `run` was cancelled."""
+        if self._noting is not None:
+            await self._noting
         try:
             await self._store.remove_instance(self._instance.instance_id)
         except StoreError as error:
             _log.warning("the others see only after a while that this control plane has stopped: %s", error)
 
     async def _note(self) -> None:
+        self._noting = asyncio.create_task(self._write())
+        await asyncio.shield(self._noting)
+
+    async def _write(self) -> None:
         instance = replace(self._instance, leads=self._peers.leads, witnessed_ms=self._witnessed.ms)
         try:
             now_ms = await self._store.note_instance(instance)

@@ -103,8 +103,8 @@ async def test_beside_the_server_it_knows_whose_ports_are_open(config: Path) -> 
     assert found["proxies"]["found"] == "the only one is well"
     assert found["clock"]["found"] == "agrees with those of 1 proxies"
     assert found["search index"]["found"] == "0 events behind the store"
-    name = f"{socket.gethostname()} {running.process.pid}"
-    assert found["control planes"]["found"] == f"1 run: {name} (leads)"
+    name = f"host {socket.gethostname()}, process {running.process.pid}"
+    assert found["control planes"]["found"] == f"1 runs: {name} (leads)"
 
 
 async def test_proxies_whose_clocks_agree_with_each_other_tell_of_this_one(config: Path) -> None:

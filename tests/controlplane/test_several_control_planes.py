@@ -4,26 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from controlplane.app import running
+from controlplane.doctor.control_planes import finding_on
 from controlplane.leader import lead
+from controlplane.presence import Presence
 from controlplane.retention import Retention, WitnessedTime
 from controlplane.secrets import MasterKeyError
 from controlplane.settings import read_settings
 from controlplane.store.instances import LEASE_MS
-from controlplane.store.interface import Instance, LogQuery, NewLogLine, Org, StoreError
+from controlplane.store.interface import (
+    Instance,
+    LogQuery,
+    NewLogLine,
+    Org,
+    RunningInstance,
+    StoreError,
+)
 from controlplane.store.open_store import open_store
 from controlplane.store.sql_store import SqlStore
 from tests.controlplane.plane import FakeClock, Plane, started, write_settings
 from tests.controlplane.test_admin import Browser, operator
 
 LINE = NewLogLine("ada", "192.0.2.1", "app.bind", "{}")
+
+postgres_database = pytest.importorskip("controlplane.store.postgres_database")
 
 
 @dataclass(frozen=True)
@@ -128,6 +141,33 @@ async def test_a_control_plane_with_another_master_key_is_refused(
             raise AssertionError
 
 
+def sign(name: str, leads: bool, seen_ms: int) -> RunningInstance:
+    return RunningInstance(Instance(name, name, "1.0", leads), 0, seen_ms)
+
+
+@pytest.mark.parametrize(
+    ("signs", "status", "said"),
+    [
+        ([sign("a", True, 99_000), sign("b", False, 95_000)], "ok", "2 run: a (leads); b"),
+        # The leader was killed, and another one took over at once.
+        (
+            [sign("a", True, 88_000), sign("b", True, 89_000)],
+            "ok",
+            "1 runs: b (leads); a (last sign 12 s ago)",
+        ),
+        # Nobody took over.
+        (
+            [sign("a", True, 80_000), sign("b", False, 99_000)],
+            "warn",
+            "1 runs: b; a (last sign 20 s ago); none",
+        ),
+    ],
+)
+def test_doctor_names_one_leader(signs: list[RunningInstance], status: str, said: str) -> None:
+    found = finding_on(signs, 100_000)
+    assert (found.status, found.found[: len(said)]) == (status, said)
+
+
 class Lease:
     """Peers that lead when a test says so."""
 
@@ -179,6 +219,36 @@ async def test_jobs_run_while_a_control_plane_leads() -> None:
     await begun.acquire()
     leading.cancel()
     await ended.acquire()
+
+
+async def test_a_control_plane_that_stopped_leaves_no_note(
+    two: TwoStores, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Giving up the lead writes a note, whose thread may come to the database after the removal."""
+    written, has_begun, may_go_on = postgres_database._write, threading.Event(), threading.Event()
+
+    def delayed(*given: Any) -> Any:
+        monkeypatch.setattr(postgres_database, "_write", written)
+        has_begun.set()
+        assert may_go_on.wait(10)
+        return written(*given)
+
+    lease = Lease()
+    lease.change(leads=True)
+    presence = Presence(two.first, clock, lease, WitnessedTime())
+    await presence.begin()
+    run = asyncio.create_task(presence.run())
+    await asyncio.sleep(0)
+    monkeypatch.setattr(postgres_database, "_write", delayed)
+    lease.change(leads=False)
+    assert await asyncio.to_thread(has_begun.wait, 10)
+    run.cancel()
+    ending = asyncio.create_task(presence.end())
+    await asyncio.wait([ending], timeout=0.1)  # the removal is not delayed
+    may_go_on.set()
+    await ending
+    names = [each.instance.name for each in await two.second.running_instances()]
+    assert names == ["host-first 1", "host-second 1"]
 
 
 async def test_the_leader_purges_by_the_time_that_any_control_plane_witnessed(two: TwoStores) -> None:
