@@ -66,6 +66,7 @@ class IndexWriter:
         self._stopped = asyncio.Event()
         self._newest = 0
         self._position = 0
+        self._is_measured = False
         self._draining = asyncio.Lock()
         self.is_behind = False  # a search didn't wait until the index had everything
         self._parsed: dict[int, Parsed] = {}  # by position
@@ -78,6 +79,11 @@ class IndexWriter:
     def position(self) -> int:
         """How far the index has come; 0 until it has responded once."""
         return self._position
+
+    @property
+    def is_measured(self) -> bool:
+        """Return whether the position is the one that the index has, rather than one from before `run`."""
+        return self._is_measured
 
     @property
     def lag(self) -> int:
@@ -109,6 +115,7 @@ class IndexWriter:
 
     async def run(self) -> None:
         pause = self._first_pause_seconds
+        self._is_measured = False  # another control plane may have led since
         while not self._stopped.is_set():
             self._woken.clear()
             try:
@@ -144,7 +151,7 @@ class IndexWriter:
         if self._ranged is not None:
             return await self._drain_ranges(self._ranged)
         name = await self._index.outbox_name()
-        self._position = await self._store.outbox_position(name)
+        await self._measure(name)
         self._newest = self._newest or await self._store.last_position()
         written = 0
         while not self._stopped.is_set():
@@ -167,7 +174,7 @@ class IndexWriter:
         written = 0
         while not self._stopped.is_set():
             name = await index.outbox_name()
-            self._position = await self._store.outbox_position(name)
+            await self._measure(name)
             events = await self._store.events_after(self._position, self._batch_events)
             if not events:
                 break
@@ -190,6 +197,10 @@ class IndexWriter:
             written += len(events)
             self._recovered()
         return written
+
+    async def _measure(self, name: str) -> None:
+        self._position = await self._store.outbox_position(name)
+        self._is_measured = True
 
     async def _write_next(self) -> tuple[int, int]:
         """How many events were written, and the last one's position."""

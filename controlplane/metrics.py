@@ -187,7 +187,7 @@ class Exposition:
                 "Organisations with a mismatch in their chain of events, by its last verification",
                 value=tally.broken_chains,
             )
-        if tally is not None and leads:  # only the leader writes the index
+        if tally is not None and leads and self._index_writer.is_measured:  # only the leader writes the index
             lag = max(0, tally.newest_position - self._index_writer.position)
             yield _gauge("index_lag_events", "Stored events that are not in the index yet", value=lag)
 
