@@ -54,6 +54,11 @@ _TITLES: Final = {
     429: "Not now",
     503: "Not now",
 }
+_STORE_AWAY: Final = (
+    "the control plane can't use its store now. Proxies serve on with the rules that they have, and keep"
+    " their events until the store is back"
+)
+_RETRY_SECONDS: Final = "5"
 
 
 def local_path(target: str) -> str:
@@ -158,18 +163,35 @@ class Console:
         return shown
 
     async def _error(self, request: web.Request, error: Exception) -> web.StreamResponse:
+        status, message = _describe(request, error)
+        try:
+            return await self._error_page(request, error, status, message)
+        except StoreError as away:  # it can't say who asks, or what the frame shows
+            status, message = _describe(request, away)
+            target = local_path(_wanted(request))
+            response = self._bare(request, status, message, ("Try again", target))
+            response.headers["Retry-After"] = _RETRY_SECONDS
+            return response
+
+    async def _error_page(
+        self, request: web.Request, error: Exception, status: int, message: str
+    ) -> web.StreamResponse:
         actor = (await request.app[GATE].caller(request)).actor
         if actor is None and isinstance(error, Refused) and request.path.startswith(BEGIN_PATH):
             return self._sign_in_page(request, "/", error=error)
-        status, message = _describe(request, error)
         if actor is None and status == 404:
             return _redirect(f"/login?{urlencode({'next': _wanted(request)})}")
-        title = _TITLES.get(status, "Something went wrong")
-        values = {"message": message, "status": status}
-        asked = self._plain(request)
         if actor is None:
-            return self._html("stranger.html", {**_common(request, asked), "title": title, **values}, status)
-        return await self._framed(request, actor, asked, Page("error.html", title, values, status=status))
+            return self._bare(request, status, message, ("Go to the sign-in", "/login"))
+        page = Page("error.html", _title(status), {"message": message}, status=status)
+        return await self._framed(request, actor, self._plain(request), page)
+
+    def _bare(
+        self, request: web.Request, status: int, message: str, goes_on: tuple[str, str]
+    ) -> web.Response:
+        """Return the page of an error without the frame, which leads on as (text, path)."""
+        values = {"title": _title(status), "message": message, "goes_on": goes_on}
+        return self._html("stranger.html", {**_common(request, self._plain(request)), **values}, status)
 
     # Sign-in and sign-out
 
@@ -252,6 +274,10 @@ def _common(request: web.Request, asked: PageRequest) -> dict[str, object]:
     }
 
 
+def _title(status: int) -> str:
+    return _TITLES.get(status, "Something went wrong")
+
+
 def _may(actor: Actor, role: Role, org_id: str | None) -> bool:
     return actor.may(role, org_id)
 
@@ -270,9 +296,10 @@ def _describe(request: web.Request, error: Exception) -> tuple[int, str]:
         return error.status, "there is no such page"
     if (code := refusal_code(error)) is not None:
         return Refused(code, str(error)).status, str(error)
-    _log.error("%s %s failed", request.method, request.path, exc_info=error)
     if isinstance(error, StoreError):
-        return 503, "the control plane can't do this now"
+        _log.error("%s %s: %s", request.method, request.path, error)
+        return 503, _STORE_AWAY
+    _log.error("%s %s failed", request.method, request.path, exc_info=error)
     return 500, "a fault of the control plane itself, of which its log says more"
 
 

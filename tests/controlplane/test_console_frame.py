@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from unittest.mock import AsyncMock
 from urllib.parse import parse_qs, urlsplit
 
@@ -155,6 +157,27 @@ async def test_a_fault_of_ours_is_told_to_the_log_alone(
             assert response.status == 500
             assert "fault of the control plane itself" in await response.text()
     assert "GET /orgs failed" in caplog.text
+
+
+@pytest.mark.parametrize("table", ["operator_sessions", "stops"])
+async def test_without_its_store_a_page_says_that_proxies_serve_on(
+    plane: Plane, jar: aiohttp.CookieJar, caplog: pytest.LogCaptureFixture, table: str
+) -> None:
+    """Either the store can't say who asks, or not what the frame shows."""
+    async with aiohttp.ClientSession(cookie_jar=jar) as session:
+        await _signed_in(plane, session)
+        with closing(sqlite3.connect(plane.settings.store.path)) as store:
+            store.execute(f"ALTER TABLE {table} RENAME TO away")
+        for method, path, again in (("GET", "/apps?sort=-name", "/apps?sort=-name"), ("POST", "/orgs", "/")):
+            async with session.request(method, plane.console_url + path) as response:
+                text = await response.text()
+            assert (response.status, response.content_type) == (503, "text/html")
+            assert "Proxies serve on" in text
+            assert f'href="{again}">Try again' in text
+            assert (response.headers["Retry-After"], response.headers["Cache-Control"]) == ("5", "no-store")
+        async with session.get(f"{plane.console_url}/admin/v1/stops") as response:
+            assert (response.status, response.content_type) == (503, "application/json")
+    assert "Traceback" not in caplog.text
 
 
 async def test_nothing_that_a_proxy_says_turns_a_page_s_line_round(
