@@ -12,9 +12,9 @@ from controlplane.search.document import Value
 from controlplane.search.entries import CODED, NUMBERS, Codes
 from controlplane.search.interface import Facets, Histogram, SearchQuery
 from controlplane.search.part_search import Reader, Search, newest_rows
-from controlplane.search.parts import HOUR_MS, MINUTE_MS, ROLLED, Part, read_parts, time_column
+from controlplane.search.parts import HOUR_MS, MINUTE_MS, ROLLED, Part, among, read_parts, time_column
 from controlplane.search.query import FieldTerm, Term, TextTerm
-from controlplane.search.sql import LEAST_MS, MOST_MS, Condition, all_of, negated, one_of
+from controlplane.search.sql import LEAST_MS, MOST_MS, Condition, all_of, negated
 
 MATCHES: Final = 50_000  # that are counted row by row
 # Paths that are read beyond those of a facet: of equally frequent ones, the order of text decides.
@@ -204,7 +204,7 @@ def _kept(
     """Yield sums of the counts of one field and unit, by a column."""
     field, unit = kept
     conditions = [
-        one_of("org", [*part.orgs]),
+        among("org", [*part.orgs]),
         Condition("field = ? AND unit = ?", (ROLLED.index(field), unit)),
     ]
     if unit:
@@ -218,7 +218,5 @@ def _kept(
 def _of_term(term: Term, codes: Codes) -> Condition:
     assert not isinstance(term, TextTerm)
     column = "verdict" if term.field.name == "verdict" else "value"
-    held = (
-        one_of(column, codes.matching(term)) if isinstance(term, FieldTerm) else Condition(f"{column} <> 0")
-    )
+    held = among(column, codes.matching(term)) if isinstance(term, FieldTerm) else Condition(f"{column} <> 0")
     return negated(held) if term.negated else held

@@ -25,7 +25,7 @@ from controlplane.search.part_terms import (
     request_tokens,
     tokens_of,
 )
-from controlplane.search.parts import Part, key_of, mask, part_of, read_codes, read_parts, time_column
+from controlplane.search.parts import Part, among, key_of, mask, part_of, read_codes, read_parts, time_column
 from controlplane.search.predicates import all_hold
 from controlplane.search.query import Term
 from controlplane.search.sql import (
@@ -35,7 +35,6 @@ from controlplane.search.sql import (
     Condition,
     Key,
     all_of,
-    one_of,
     term_condition,
 )
 
@@ -169,7 +168,7 @@ class Search:
         codes = self._reader.codes(part.number)
         source, told, is_by_tokens = self._source(part, codes)
         if self._query.org_ids is not None:
-            told.append(one_of("org", [*self.orgs]))
+            told.append(among("org", [*self.orgs]))
         dialect = RowDialect(part.number, codes, self.orgs)
         told += dialect.times(self._query.from_ms, self._query.to_ms)
         asked = []
@@ -187,7 +186,7 @@ class Search:
         rows, words = f"rows_{part.number}", f"words_{part.number}"
         between = self._bounds(part)
         if self._named is not None:
-            keys = one_of("key", self._named_keys(part))
+            keys = among("key", self._named_keys(part))
             return _Source(rows, "key"), [keys, Condition("key BETWEEN ? AND ?", between)], False
         tokens = tokens_of(self._query.filter.terms, codes)
         is_rare = sum(part.orgs.values()) * _SHARE < part.total

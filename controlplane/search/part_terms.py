@@ -22,7 +22,7 @@ from controlplane.search.entries import (
     org_token,
     path_digest,
 )
-from controlplane.search.parts import time_column
+from controlplane.search.parts import among, time_column
 from controlplane.search.predicates import value_holds
 from controlplane.search.query import (
     FIELDS,
@@ -240,10 +240,10 @@ class RowDialect:
     def _among(self, field: Field, matches: tuple[Match, ...]) -> Condition:
         term = FieldTerm(field, matches)
         if field.name == "org":
-            return one_of("org", [org for org, org_id in self._orgs.items() if value_holds(term, org_id)])
+            return among("org", [org for org, org_id in self._orgs.items() if value_holds(term, org_id)])
         if field.name not in CODED:
             raise Untold
-        return one_of(field.name, self._codes.matching(term))
+        return among(field.name, self._codes.matching(term))
 
     def _path_beginning(self, text: str) -> Condition:
         within = []
@@ -252,4 +252,4 @@ class RowDialect:
                 within.append(code)
             elif text.startswith(name) and name.endswith(_OPEN_ENDS):
                 raise Untold
-        return one_of("folder", within)
+        return among("folder", within)

@@ -25,10 +25,11 @@ from controlplane.search.entries import (
     Entries,
     entries_of,
 )
-from controlplane.search.sql import Key
+from controlplane.search.sql import Condition, Key, one_of
 from controlplane.store.interface import MOST_AHEAD_MS
 
 PART_BITS: Final = 20  # low bits of a position, which number the events of a part
+_MOST_LISTED: Final = 64  # numbers that are parameters of their own; SQLite takes 32,766 in a statement
 HOUR_MS: Final = 3_600_000
 MINUTE_MS: Final = 60_000
 # Fields whose values are counted as events arrive: by verdict in every hour; verdicts in every minute.
@@ -96,6 +97,14 @@ class Part:
 
 def mask() -> int:
     return (1 << PART_BITS) - 1
+
+
+def among(column: str, numbers: Sequence[int]) -> Condition:
+    """The column has one of these numbers, however many there are."""
+    if len(numbers) <= _MOST_LISTED:
+        return one_of(column, numbers)
+    listed = orjson.dumps(list(numbers)).decode()
+    return Condition(f"{column} IN (SELECT value FROM json_each(?))", (listed,))  # noqa: S608 - a column
 
 
 def part_of(position: int) -> int:

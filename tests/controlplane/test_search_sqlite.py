@@ -672,6 +672,7 @@ async def test_it_finds_what_the_filter_means(
         patch("controlplane.search.part_terms._MOST_TOKENS", tokens),
         patch("controlplane.search.part_search._SHARE", data.draw(st.sampled_from([0, 4, 1000]))),
         patch("controlplane.search.part_search._FEW", data.draw(st.sampled_from([0, 2, 1000]))),
+        patch("controlplane.search.parts._MOST_LISTED", data.draw(st.sampled_from([0, 64]))),
     ):
         async with opened(tmp_path_factory.mktemp("search") / "search.sqlite") as index:
             arrived = accepted(*data.draw(st.permutations(events)))
@@ -703,3 +704,14 @@ async def test_the_largest_filters_are_within_what_sqlite_takes(index: SqliteInd
         await found(index, " ".join(terms * MAX_VALUES), org=None)
     assert await found(index, "status:" + ",".join(["403"] * MAX_VALUES)) == [10, 2]
     assert await found(index, "-rule:" + ",".join(["no-mail"] * (MAX_VALUES - 1)) + " verdict:block") == [10]
+
+
+async def test_a_pattern_that_many_values_match_is_within_what_sqlite_takes(index: SqliteIndex) -> None:
+    await index.write(accepted(event(1, clientIp="10.0.0.1"), event(2, clientIp="192.0.2.1")))
+    with closing(sqlite3.connect(index._reader._path)) as file:
+        file.executemany(
+            "INSERT INTO codes_0 VALUES (?, 'ip', ?)", [(1000 + n, f'"10.{n}"') for n in range(40_000)]
+        )
+        file.commit()
+    assert await found(index, "ip:10.*") == [1]
+    assert await found(index, "-ip:10.*") == [2]
