@@ -107,7 +107,8 @@ def request_tokens(term: Term) -> str:
     """Return the expression for requests with these ids that don't have them from their event."""
     if not isinstance(term, FieldTerm) or term.field.name != "request":
         return ""
-    return _any(_quoted(long_token("request", fold(text))) for text in names_of(term))
+    tokens = [_quoted(long_token("request", fold(text))) for text in names_of(term)]
+    return _any(tokens) if tokens else ""
 
 
 def _required(term: FieldTerm | HasTerm, codes: Codes) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 import psycopg
 from psycopg.errors import UniqueViolation
 from psycopg.rows import TupleRow
-from psycopg.types.numeric import Int8BinaryDumper, NumericBinaryLoader
+from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper, NumericBinaryLoader
 from psycopg.types.string import BytesBinaryDumper, StrDumper
 
 from controlplane.store.database import Dialect, NotUnique, Row
@@ -72,6 +72,7 @@ class _WholeNumberLoader(NumericBinaryLoader):
 def prepare(raw: psycopg.Connection[TupleRow]) -> None:
     """Let values go there and come back as they do with SQLite."""
     for kind, dumper in (
+        (int, Int8Dumper),  # a list goes as text
         (int, Int8BinaryDumper),
         (bool, _BoolDumper),
         (str, _TextDumper),

@@ -245,6 +245,8 @@ CASES: tuple[tuple[str, list[int]], ...] = (
     (f"request:{event(4)['id']}", [4]),
     (f"request:{event(8)['id']}", []),
     (f"id:{event(8)['id']} request:another-id", [8]),
+    (f"id:{event(4)['id']} -request:another-id", [4]),
+    (f"id:{event(8)['id']} request:another*", [8]),
     (f"parent:{event(6)['requestId']}", [7]),
     (f"time:>={rfc3339(START_MS + 8000)}", [10, 9, 8]),
     (f"time:>{rfc3339(START_MS + 8000)}", [10, 9]),

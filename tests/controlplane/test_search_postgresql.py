@@ -136,6 +136,13 @@ async def test_a_rare_word_is_looked_up_and_not_looked_for(index: PostgresIndex,
         assert f"{TABLE}_terms" in str(plan), text
 
 
+async def test_a_page_of_a_host_without_a_clock_is_read(index: PostgresIndex) -> None:
+    """Its times are small numbers, and its positions are not."""
+    made = (event(number, time=f"1970-01-01T00:00:0{number}Z") for number in range(2))
+    await index.write(accepted(*made, first_position=40_000))
+    assert await found(index) == [1, 0]
+
+
 async def test_doctor_tells_how_far_the_index_is_and_why_it_can_not_be_reached(
     index: PostgresIndex, tmp_path: Path, url: str, clock: FakeClock
 ) -> None:
