@@ -167,7 +167,7 @@ class ProxyCredentials:
     proxy_id: str
     sealed_hmac_secret: bytes
     org_ids: frozenset[str]
-    generation: int  # version of the registry
+    generation: int  # state of the registry
 
 
 @dataclass(frozen=True, slots=True)

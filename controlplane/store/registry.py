@@ -60,11 +60,12 @@ PROXY: Final = (
     "SELECT proxies.proxy_id, name, enabled, created_ms, last_seen_ms, secret_version, org_id"
     " FROM proxies LEFT JOIN proxy_orgs ON proxy_orgs.proxy_id = proxies.proxy_id"
 )
-RULESET: Final = (
-    "SELECT ruleset_id, org_id, name, version, rule_count, rulesets.created_ms FROM rulesets"
-    " JOIN ruleset_versions USING (ruleset_id) WHERE version ="
+_RULESET: Final = "SELECT ruleset_id, org_id, name, version, rule_count, rulesets.created_ms"
+_NEWEST: Final = (
+    "FROM rulesets JOIN ruleset_versions USING (ruleset_id) WHERE version ="
     " (SELECT max(version) FROM ruleset_versions AS newest WHERE newest.ruleset_id = rulesets.ruleset_id)"
 )
+RULESET: Final = f"{_RULESET} {_NEWEST}"
 _VALID: Final = "SELECT app_id, version, hash, expires_ms FROM app_secrets JOIN apps USING (app_id)"
 _APP: Final = (
     "SELECT app_id, apps.org_id, apps.name, client_id, own.ruleset_id, own.name, enabled, apps.created_ms,"
@@ -74,7 +75,7 @@ _APP: Final = (
 _STOP: Final = "SELECT nullif(org_id, ''), nullif(app_id, ''), reason, stopped_by, stopped_ms FROM stops"
 
 
-_GENERATION: Final = "SELECT generation FROM registry_generation"
+_GENERATION: Final = "SELECT generation FROM registry_generation"  # another random number with each change
 
 
 class RegistryTables:
@@ -489,14 +490,17 @@ class RegistryTables:
         of_proxy = "org_id IN (SELECT org_id FROM proxy_orgs WHERE proxy_id = ?)"
         orgs = connection.rows(f"{ORG} WHERE {of_proxy} ORDER BY org_id", (proxy_id,))
         apps = apps_where(connection, f"apps.{of_proxy}", (proxy_id,), self._clock.wall_ms())
-        rulesets = connection.rows(f"{RULESET} AND {of_proxy} ORDER BY ruleset_id", (proxy_id,))
+        rulesets = connection.rows(
+            f"{_RULESET}, digest {_NEWEST} AND {of_proxy} ORDER BY ruleset_id", (proxy_id,)
+        )
         stops = connection.rows(
             f"{_STOP} WHERE org_id = '' OR {of_proxy} ORDER BY org_id, app_id", (proxy_id,)
         )
         return _Visible(
             orgs=tuple(Org(*row) for row in orgs),
             apps=tuple(sorted(apps, key=lambda app: app.app_id)),
-            rulesets=tuple(Ruleset(*row) for row in rulesets),
+            rulesets=tuple(Ruleset(*row) for *row, _ in rulesets),
+            texts=tuple(digest for *_, digest in rulesets),
             stops=tuple(Stop(*row) for row in stops),
             linger=_linger(connection, proxy_id, limits),
         )
@@ -591,6 +595,9 @@ class _Text:
     schemas: Mapping[str, str]  # digest by root path
     rolled_back_to: int | None = None
 
+    def digest(self) -> bytes:
+        return sha256(msgspec.json.encode((self.yaml, sorted(self.schemas.items())))).digest()
+
 
 def _add_version(connection: Connection, ruleset: Ruleset, text: _Text, now: int) -> None:
     octets = connection.dialect.octets.format("yaml")
@@ -607,8 +614,8 @@ def _add_version(connection: Connection, ruleset: Ruleset, text: _Text, now: int
         )
     connection.run(
         "INSERT INTO ruleset_versions"
-        " (ruleset_id, version, yaml, rule_count, rolled_back_to, created_ms, note)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?)",
+        " (ruleset_id, version, yaml, rule_count, rolled_back_to, created_ms, note, digest)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         (
             ruleset.ruleset_id,
             ruleset.version,
@@ -617,6 +624,7 @@ def _add_version(connection: Connection, ruleset: Ruleset, text: _Text, now: int
             text.rolled_back_to,
             now,
             text.note,
+            text.digest(),
         ),
     )
     name_schemas(connection, ruleset.ruleset_id, ruleset.version, text.schemas)
@@ -673,11 +681,15 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class _Visible:
-    """What one proxy sees, without the texts of rulesets: their versions stand for them."""
+    """What one proxy sees, without the texts of rulesets: versions and digests stand for them.
+
+    The version is not enough. A restored backup gives its number to another text.
+    """
 
     orgs: tuple[Org, ...]
     apps: tuple[App, ...]
     rulesets: tuple[Ruleset, ...]
+    texts: tuple[bytes | None, ...]  # digest of each ruleset's text; None if an earlier release applied it
     stops: tuple[Stop, ...]
     linger: Linger
 
@@ -697,7 +709,10 @@ class _Visible:
                 )
                 for app in self.apps
             ],
-            [(ruleset.ruleset_id, ruleset.name, ruleset.version) for ruleset in self.rulesets],
+            [
+                (ruleset.ruleset_id, ruleset.name, ruleset.version, text)
+                for ruleset, text in zip(self.rulesets, self.texts, strict=True)
+            ],
             [(stop.org_id, stop.app_id) for stop in self.stops],
             (self.linger.seconds, self.linger.orgs),
         )

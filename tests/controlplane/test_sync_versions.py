@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from controlplane.store.sql_store import SqlStore
 from controlplane.store.sqlite import SqliteStore
 from tests.controlplane.plane import FakeClock
 from tests.controlplane.two_orgs import add_two_orgs
+from tests.fakes.postgres import PostgresServer
 
 LIMITS = RateLimits(org=40, proxy=60)  # two proxies linger longer than one, and three longer than two
 EDGE = "proxy-acme"
@@ -85,3 +87,50 @@ async def test_a_change_by_another_process_counts_at_once(tmp_path: Path, clock:
     assert await server.credentials(b"new") is None
     await server.close()
     await command.close()
+
+
+async def apply(store: SqlStore, text: str) -> None:
+    await store.apply_ruleset(Ruleset("ruleset-acme", "org-acme", "hr", 1, 0, 1), text, None, None)
+
+
+async def test_a_stop_counts_after_the_database_went_back_beside_a_running_server(
+    postgres: PostgresServer, clock: FakeClock
+) -> None:
+    from controlplane.store.postgres import PostgresStore
+
+    with postgres.new_database("live", "migrated") as url:
+        server = await PostgresStore.open(url, clock)
+        await add_two_orgs(server)
+        await server.add_proxy(proxy("acme", 1), b"1", b"s")
+        await asked(server)
+        postgres.end_sessions("live")
+        with postgres.new_database("backup", "live"):
+            await apply(server, "version: 1\nname: lost\n")
+            lost = await asked(server)
+            assert await asked(server, lost) == lost
+            assert await server.credentials(b"1") is not None
+            postgres.restore("live", "backup")
+        await server.set_proxy_enabled(EDGE, False)  # as many changes as were lost
+        assert await asked(server, lost) != lost
+        assert await server.credentials(b"1") is None
+        await server.close()
+
+
+async def test_another_text_is_another_version_though_a_restored_backup_gives_it_the_same_number(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    path, backup = tmp_path / "store.db", tmp_path / "backup.db"
+    server = await SqliteStore.open(path, clock)
+    await add_two_orgs(server)
+    await server.add_proxy(proxy("acme", 1), b"1", b"s")
+    await asked(server)
+    await server.close()
+    shutil.copy(path, backup)
+    versions: list[str] = []
+    for verdict in ("allow", "block"):
+        shutil.copy(backup, path)
+        server = await SqliteStore.open(path, clock)
+        await apply(server, f"version: 1\nname: hr\ndefault: {verdict}\n")
+        versions.append(await asked(server, *versions))
+        await server.close()
+    assert versions[0] != versions[1]

@@ -93,13 +93,18 @@ class PostgresServer:
             raise NoServer(f"{program} failed: {done.stderr.decode().strip()[-300:]}")
 
     @contextmanager
-    def new_database(self, name: str) -> Iterator[str]:
-        """Make an empty database, give its URL, and drop it."""
-        self._administer(f"CREATE DATABASE {name} TEMPLATE template0")
+    def new_database(self, name: str, template: str = "template0") -> Iterator[str]:
+        """Make a database that is empty or a copy of another one, give its URL, and drop it."""
+        self._administer(f"CREATE DATABASE {name} TEMPLATE {template}")
         try:
             yield self.url(name)
         finally:
             self._administer(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def restore(self, database: str, backup: str) -> None:
+        """Let the database be what the backup is, whoever is connected."""
+        self._administer(f"DROP DATABASE {database} WITH (FORCE)")
+        self._administer(f"CREATE DATABASE {database} TEMPLATE {backup}")
 
     def end_sessions(self, database: str) -> None:
         """End everything that is connected to the database, as a failover would."""
