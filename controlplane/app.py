@@ -21,6 +21,7 @@ from controlplane.agent_api import AgentApi, sign_responses
 from controlplane.clock import Clock, SystemClock
 from controlplane.connections import Connections, allow_all_descriptors
 from controlplane.console.frame import Console
+from controlplane.exposures import exposures
 from controlplane.index_writer import IndexWriter
 from controlplane.ingest import Ingest
 from controlplane.integrity import begin_chain
@@ -39,7 +40,7 @@ from controlplane.search import open_index
 from controlplane.search.interface import SearchIndex
 from controlplane.search.known_event import Parsed
 from controlplane.secrets import Vault
-from controlplane.settings import ConsoleSettings, ControlPlaneSettings, Settings
+from controlplane.settings import Settings
 from controlplane.store.interface import Peers, RateLimits, Store
 from controlplane.store.open_store import open_store
 
@@ -108,8 +109,8 @@ async def serve(settings: Settings, clock: Clock | None = None) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    _warn_without_tls("ControlPlane", settings.control_plane, "rules can be read")
-    _warn_without_tls("Console", settings.console, "passwords can be read")
+    for key, what, _ in exposures(settings):
+        _log.warning("%s: %s", key, what)
     for address in settings.metrics.listen:
         if not address.is_loopback:
             _log.warning("Metrics.Listen: other hosts reach %s, which has no sign-in", address)
@@ -129,12 +130,6 @@ def _let_collector_rest() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
-
-
-def _warn_without_tls(section: str, settings: ControlPlaneSettings | ConsoleSettings, harm: str) -> None:
-    for address in settings.listen:
-        if settings.cert_file is None and not address.is_loopback:
-            _log.warning("%s.Listen: other hosts reach %s without TLS: %s", section, address, harm)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,25 +9,15 @@ from pathlib import Path, PurePath
 from typing import Literal
 from urllib.parse import urlsplit
 
+from controlplane.database_url import FORM, SCHEMES, secrets_of_url, valid_database_url
 from controlplane.secrets import valid_master_key
 from proxy.config import Address, SettingsError, load_settings, setting
 from proxy.config.given_text import NotUtf8, decoded, text_of
 from proxy.config.placeholder import placeholder_problems, shared_authority
 from proxy.config.values import parse_url
 
-_SCHEMES = ("postgresql://", "postgres://")
 _STORE = "var/controlplane.db"
 _DISCOVERY = "/.well-known/openid-configuration"
-
-
-def valid_store_url(text: str) -> str:
-    """Return the URL of a PostgreSQL database as it came. Raise ValueError, without the URL, if not."""
-    parts = urlsplit(text)
-    if not text.startswith(_SCHEMES):
-        raise ValueError("must begin with postgresql://")
-    if not parts.path.strip("/"):
-        raise ValueError("must name a database: postgresql://user:password@host/database")
-    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +83,9 @@ class StoreSettings:
     url: str = setting(
         default="",
         secret=True,
-        parse=valid_store_url,
-        doc="a PostgreSQL database (14 or later), instead of Path: `postgresql://user:password@host/database`",
+        parse=valid_database_url,
+        doc=f"a PostgreSQL database (14 or later), instead of Path: `{FORM}`; special characters of the"
+        " password are percent-encoded (`@` is `%40`)",
     )
 
 
@@ -107,8 +98,8 @@ class SearchIndexSettings:
     url: str = setting(
         default="",
         secret=True,
-        doc="`postgresql://user:password@host/database` (`Store.Url` if left out), or address of ClickHouse's"
-        " HTTP interface with the database as its path",
+        doc=f"`{FORM}`, written as `Store.Url` (which it is if left out), or address of ClickHouse's HTTP"
+        " interface with the database as its path",
     )
     username: str = setting(default="", doc="user of ClickHouse, if it asks for one")
     password: str = setting(default="", secret=True, doc="that user's password")
@@ -117,17 +108,30 @@ class SearchIndexSettings:
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        if self.kind == "clickhouse" and not _is_plain_url(self.url):
-            wanted = "must be an http:// or https:// address without user, query and fragment"
-            yield "SearchIndex.Url", f"{wanted}, since Kind is clickhouse"
+        if (problem := self._problem_of_url()) is not None:
+            yield "SearchIndex.Url", problem
+        given = {"Username": self.username, "Password": self.password, "CaFile": self.ca_file}
+        unused = {"sqlite": {"Url": self.url, **given}, "postgresql": given, "clickhouse": {}}[self.kind]
+        instead = "Url holds the user and the password" if self.kind == "postgresql" else "remove it"
+        for key in (key for key, value in unused.items() if value):
+            yield f"SearchIndex.{key}", f"must not be given, since Kind is {self.kind}: {instead}"
 
-
-def _is_plain_url(text: str) -> bool:
-    try:
-        parse_url(text)
-    except ValueError:
-        return False
-    return True
+    def _problem_of_url(self) -> str | None:
+        """Say what is wrong, without the URL: it may hold a password even if it shouldn't."""
+        if self.kind == "clickhouse":
+            wanted = "http:// or https:// address without user, query and fragment, since Kind is clickhouse"
+            if not self.url:
+                return f"is missing: give an {wanted}"
+            try:
+                parse_url(self.url)
+            except ValueError:
+                return f"must be an {wanted}"
+        elif self.kind == "postgresql" and self.url:
+            try:
+                valid_database_url(self.url)
+            except ValueError as error:
+                return str(error)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,13 +226,12 @@ class Settings:
             yield "Console.PublicBaseUrl", "must be given where there is an OidcIssuer: it leads back here"
         if self.store.url and str(self.store.path):
             yield "Store.Path", "must not be given beside Store.Url: a store is a file or a database"
-        index_url = self.search_index.url or self.store.url
-        if self.search_index.kind == "postgresql" and not index_url.startswith(_SCHEMES):
-            yield "SearchIndex.Url", "must be a postgresql:// address, because Kind is postgresql"
+        if self.search_index.kind == "postgresql" and not self.search_index.url and not self.store.url:
+            yield "SearchIndex.Url", f"is missing: give {FORM}, since Kind is postgresql"
         if self.store.url and self.search_index.kind == "sqlite":
-            what = "can't be sqlite with Store.Url, because that index lies beside a store in a file"
+            what = "must be postgresql or clickhouse with Store.Url; the default, sqlite, lies beside a file"
             yield "SearchIndex.Kind", what
-        if _is_plain(self.console.oidc_issuer):
+        if is_plain(self.console.oidc_issuer):
             yield "Console.OidcIssuer", "must be an https:// address"
         yield from self.search_index.problems()
 
@@ -250,10 +253,23 @@ def _single_sign_on_problems(console: ConsoleSettings) -> Iterator[tuple[str, st
     yield from placeholder_problems("Console.PublicBaseUrl", base, "the address that browsers use")
 
 
-def _is_plain(url: str) -> bool:
+def is_plain(url: str) -> bool:
     """Whether others could read and change what goes there."""
     parts = urlsplit(url)
     return parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1")
+
+
+def secrets_of(settings: Settings) -> set[str]:
+    """Return what must not be shown, wherever an error quotes it."""
+    secrets = {
+        settings.secrets.master_key,
+        settings.search_index.password,
+        settings.console.oidc_client_secret,
+    }
+    for url in (settings.store.url, settings.search_index.url):
+        if url.startswith(SCHEMES):
+            secrets.update(secrets_of_url(url))
+    return secrets - {""}
 
 
 def read_settings(path: Path, environ: Mapping[str, str] = os.environ) -> Settings:

@@ -94,7 +94,7 @@ LIMITS: Final = {
     "where for if": 186,
     "archaism": 64,
     "negated noun": 102,
-    "personified process": 216,
+    "personified process": 215,
     "docstring fragment": 191,
     "docstring question": 400,
     "docstring of three words": 61,

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from controlplane.doctor import files, fleet, index, listeners, store
 from controlplane.doctor.control_planes import control_planes
 from controlplane.doctor.single_sign_on import single_sign_on
-from controlplane.settings import Settings
+from controlplane.settings import Settings, secrets_of
 from proxy.wire.finding import Finding, masked
 
 _Look = Callable[[], Sequence[Finding]]
@@ -32,14 +31,7 @@ def examine(settings: Settings, config: Path) -> list[Finding]:
     ]
     with ThreadPoolExecutor(len(checks)) as threads:
         found = list(threads.map(_looked, checks))
-    secrets = (
-        settings.secrets.master_key,
-        settings.search_index.password,
-        settings.store.url,
-        urlsplit(settings.store.url).password or "",
-        settings.console.oidc_client_secret,
-    )
-    return masked((finding for findings in found for finding in findings), filter(None, secrets))
+    return masked((finding for findings in found for finding in findings), secrets_of(settings))
 
 
 def _looked(check: tuple[str, _Look]) -> Sequence[Finding]:

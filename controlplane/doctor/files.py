@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import os
 import ssl
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from controlplane.database_url import SCHEMES, has_password
+from controlplane.exposures import exposures
 from controlplane.settings import Settings, StoreSettings
+from proxy.config.secret_places import given_secrets
 from proxy.config.tls import server_tls
 from proxy.wire.finding import Finding
 
@@ -24,15 +28,8 @@ def settings_and_modes(settings: Settings, config: Path) -> list[Finding]:
 
 
 def _exposed(settings: Settings) -> Iterator[Finding]:
-    for section, listen, cert_file in (
-        ("ControlPlane", settings.control_plane.listen, settings.control_plane.cert_file),
-        ("Console", settings.console.listen, settings.console.cert_file),
-    ):
-        for address in listen:
-            if not address.is_loopback and cert_file is None:
-                what = f"{section}.Listen: other hosts reach {address} without TLS"
-                fix = f"{section}.CertFile and KeyFile, or a loopback address behind what speaks TLS"
-                yield Finding("settings", "warn", what, fix)
+    for key, what, fix in exposures(settings):
+        yield Finding("settings", "warn", f"{key}: {what}", fix)
 
 
 def _readable(settings: Settings, config: Path) -> Iterator[Finding]:
@@ -42,19 +39,21 @@ def _readable(settings: Settings, config: Path) -> Iterator[Finding]:
         settings.control_plane.key_file,
         settings.console.key_file,
     ]
-    given = (
-        settings.secrets.master_key,
-        settings.search_index.password,
-        settings.store.url,
-        settings.console.oidc_client_secret,
-    )
-    secrets = [each for each in given if each]
-    if any(secret in config.read_text("utf-8", "replace") for secret in secrets):
+    secrets = given_secrets(Settings, config, os.environ)
+    files += secrets.files
+    if any(_is_secret(settings, name) for name in secrets.inline):
         files.append(config)
     for file in dict.fromkeys(files):
         if file is not None and file.exists() and (mode := file.stat().st_mode & 0o777) & 0o077:
             what = f"{file} can be read by others ({mode:04o})"
             yield Finding("file modes", "warn", what, f"chmod 600 {file}")
+
+
+def _is_secret(settings: Settings, name: str) -> bool:
+    """Return whether the value of the key must stay unseen. A URL must if it has a password."""
+    urls = {"Store.Url": settings.store.url, "SearchIndex.Url": settings.search_index.url}
+    url = urls.get(name)
+    return url is None or (url.startswith(SCHEMES) and has_password(url))
 
 
 def _store_files(store: StoreSettings) -> list[Path]:

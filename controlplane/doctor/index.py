@@ -9,7 +9,9 @@ import urllib.request
 from typing import Final
 from urllib.parse import unquote, urlencode, urlsplit
 
+from controlplane.database_url import address_of
 from controlplane.doctor.opened import opened
+from controlplane.doctor.postgres import remedy
 from controlplane.doctor.store_rows import Unreadable, store_rows
 from controlplane.settings import SearchIndexSettings, Settings, StoreSettings
 from controlplane.store.interface import StoreError
@@ -18,6 +20,7 @@ from proxy.wire.finding import Finding
 
 _NAME: Final = "search index"
 _BEHIND: Final = 10_000  # events that a index writer has within seconds
+_UNTOLD: Final = Finding(_NAME, "warn", "how far it is cannot be told", "the findings on the store say why")
 _TIMEOUT_SECONDS: Final = 10.0
 _MOST_BYTES: Final = 1 << 20
 
@@ -57,7 +60,7 @@ def _lag(store: StoreSettings, outbox: str, rebuild: str) -> Finding:
             (newest,) = connection.row("SELECT coalesce(max(position + count - 1), 0) FROM blocks")
             row = connection.row("SELECT position FROM outbox_cursor WHERE index_name = ?", (outbox,))
     except (Unreadable, StoreError):
-        return Finding(_NAME, "warn", "how far it is cannot be told", "the findings on the store say why")
+        return _UNTOLD
     indexed = row[0] if row else 0
     behind = max(0, newest - indexed)
     if behind > _BEHIND:
@@ -74,7 +77,7 @@ def _postgresql(settings: Settings) -> Finding:
         return Finding(_NAME, "fail", "psycopg is not installed", 'pip install "graphward[postgresql]"')
 
     from controlplane.search.postgresql_table import FORMAT, STATE
-    from controlplane.store.postgres_database import address_of, connect
+    from controlplane.store.postgres_database import connect, reason
 
     url = settings.search_index.url
     try:
@@ -83,9 +86,10 @@ def _postgresql(settings: Settings) -> Finding:
     except psycopg.errors.UndefinedTable:
         return Finding(_NAME, "ok", f"no table {STATE} yet; the next start makes it")
     except psycopg.Error as error:
-        reason = str(error).strip().partition("\n")[0]
-        fix = "correct SearchIndex.Url, or let this machine reach PostgreSQL"
-        return Finding(_NAME, "fail", f"{address_of(url)} can't be asked: {reason}", fix)
+        if url == settings.store.url:
+            return _UNTOLD
+        fix = remedy(reason(error), "SearchIndex.Url")
+        return Finding(_NAME, "fail", f"{address_of(url)} can't be asked: {reason(error)}", fix)
     if state is None or state[0] != FORMAT:
         return Finding(
             _NAME, "warn", "of another release", "the next start fills it again, which may take hours"

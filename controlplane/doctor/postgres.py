@@ -14,6 +14,21 @@ from proxy.wire.finding import Finding
 
 _MIB: Final = 1024 * 1024
 _LONG_SECONDS: Final = 600
+# An error is known by words that the driver or the server uses.
+_REMEDIES: Final = {
+    "password authentication failed": "correct user and password in {}",
+    "no password supplied": "put the password into {}",
+    "no pg_hba.conf entry": "let pg_hba.conf of the server accept this host, or correct {}",
+    " does not exist": "make what is missing at the server (createuser, createdb), or correct {}",
+    "permission denied": "give the user its rights in the database, or name another user in {}",
+    "failed to resolve": "correct the host in {}, or this machine's name service",
+    "could not translate": "correct the host in {}, or this machine's name service",
+    "onnection refused": "start the server, or correct host and port in {}",
+    "certificate": "correct the sslmode and sslrootcert in {}, or the certificate of the server",
+    "SSL": "turn on TLS at the server, or correct the sslmode in {}",
+    "query parameter": "correct the parameters after ? in {}",
+    "graphward[postgresql]": "install it where the control plane runs",
+}
 _NEEDED: Final = 20  # connections of one control plane, and some for its commands
 
 
@@ -21,6 +36,7 @@ def postgres(settings: StoreSettings) -> list[Finding]:
     try:
         with store_rows(settings) as connection:
             return [
+                *_copy(connection),
                 *_schema(connection),
                 *_durability(connection),
                 *_room_for_connections(connection),
@@ -28,8 +44,23 @@ def postgres(settings: StoreSettings) -> list[Finding]:
                 _backup(connection),
             ]
     except (Unreadable, StoreError) as error:
-        fix = "correct Store.Url, or let this machine reach the database"
+        fix = remedy(str(error), "Store.Url")
         return [Finding("store", "fail", f"the database can't be read: {error}", fix)]
+
+
+def remedy(reason: str, key: str) -> str:
+    """Return what to do about an error of a connection to the database whose URL the key holds."""
+    given = f"{key} (or {key.rpartition('.')[2]}File)"
+    known = next((remedy for symptom, remedy in _REMEDIES.items() if symptom in reason), None)
+    return (known or "correct {}, or let this machine reach the database").format(given)
+
+
+def _copy(connection: Connection) -> Iterator[Finding]:
+    from controlplane.store.postgres_migrate import MARK
+
+    if connection.row("SELECT to_regclass(?)", (MARK,)) != (None,):
+        what = "a copy into the database is not finished: no control plane and no command opens it"
+        yield Finding("store", "fail", what, "run the same `store copy` again: it goes on")
 
 
 def _schema(connection: Connection) -> Iterator[Finding]:

@@ -136,7 +136,11 @@ def master_key(settings: Settings) -> list[Finding]:
     """Proved on the text that was sealed at the first start; none is made."""
     file = settings.secrets.master_key_file
     source = "Secrets.MasterKey" if settings.secrets.master_key else str(file)
-    sealed = _sealed(settings.store)
+    try:
+        sealed = _sealed(settings.store)
+    except (Unreadable, StoreError):
+        what = f"{source} can't be tried, because the store can't be read"
+        return [Finding("master key", "warn", what, "the findings on the store say why")]
     if not settings.secrets.master_key and not file.exists():
         if sealed is None:
             return [Finding("master key", "ok", f"{file}: not there yet; the first start makes it")]
@@ -149,13 +153,17 @@ def master_key(settings: Settings) -> list[Finding]:
     except MasterKeyError as error:
         fix = "put the key in place that belongs to this store, or the store that belongs to this key"
         return [Finding("master key", "fail", f"{source}: {error}", fix)]
-    return [Finding("master key", "ok", f"{source} opens the store's secrets")]
+    what = "is well-formed; the store has no secret yet" if sealed is None else "opens the store's secrets"
+    return [Finding("master key", "ok", f"{source} {what}")]
 
 
 def _sealed(store: StoreSettings) -> bytes | None:
-    try:
-        with store_rows(store) as connection:
-            row = connection.row("SELECT sealed FROM master_key_check")
-    except (Unreadable, StoreError):
-        return None  # told of the store
+    """Return what the first start sealed, if there was one. Raise Unreadable or StoreError."""
+    if not store.url and not store.path.exists():
+        return None
+    catalogue = "to_regclass(?)" if store.url else "(SELECT name FROM sqlite_schema WHERE name = ?)"
+    with store_rows(store) as connection:
+        if connection.row(f"SELECT {catalogue}", ("master_key_check",)) == (None,):
+            return None
+        row = connection.row("SELECT sealed FROM master_key_check")
     return None if row is None else bytes(row[0])

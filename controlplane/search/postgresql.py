@@ -12,6 +12,7 @@ import psycopg
 from psycopg import errors
 from psycopg.rows import TupleRow
 
+from controlplane.database_url import address_of
 from controlplane.search.document import Document, UnsearchableError, read_document
 from controlplane.search.fair_queue import FairQueue
 from controlplane.search.interface import (
@@ -49,7 +50,7 @@ from controlplane.search.sql import (
     write_cursor,
 )
 from controlplane.store.interface import MOST_AHEAD_MS, StoredEvent
-from controlplane.store.postgres_database import ConnectionThreads, address_of, lock_number
+from controlplane.store.postgres_database import ConnectionThreads, lock_number
 
 T = TypeVar("T")
 Connection = psycopg.Connection[TupleRow]

@@ -35,6 +35,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow
 
+from controlplane.database_url import address_of
 from controlplane.store.database import Job, Lock, Locks, Row
 from controlplane.store.interface import StoreBusy, StoreError
 from controlplane.store.postgres_connection import (
@@ -78,13 +79,6 @@ _HOLDERS: Final = (
     " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
     " AND (CAST(classid AS bigint) << 32) | CAST(objid AS bigint) = $1"
 )
-
-
-def address_of(url: str) -> str:
-    """Return where the database is, without the password that the URL may have."""
-    parts = conninfo_to_dict(url)
-    host, port = parts.get("host") or parts.get("hostaddr") or "", parts.get("port")
-    return f"postgresql://{host}{f':{port}' if port else ''}/{parts.get('dbname') or ''}"
 
 
 def lock_number(name: str) -> int:

@@ -19,10 +19,11 @@ from urllib.parse import quote
 import psycopg
 from psycopg.rows import TupleRow
 
+from controlplane.database_url import address_of
 from controlplane.store.interface import StoreError
 from controlplane.store.migrate import migrate
 from controlplane.store.postgres_connection import numbered
-from controlplane.store.postgres_database import address_of, connect, lock_number, reason
+from controlplane.store.postgres_database import connect, lock_number, reason
 from controlplane.store.postgres_migrate import MARK, bring_up
 
 _Target = psycopg.Connection[TupleRow]

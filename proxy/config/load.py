@@ -86,6 +86,9 @@ class _Table:
     keys: dict[str, Key]
 
 
+_UNREAD: Final = object()  # value of a secret whose file can't be read, which is told
+
+
 class _Loader:
     def __init__(
         self,
@@ -266,6 +269,8 @@ class _Loader:
             given = self._given(key, table)
             if given is not None:
                 self.places[str(key)] = given.place
+                if given.value is _UNREAD:
+                    continue
                 try:
                     values[key.attribute] = self._value(key, given)
                 except ValueError as error:
@@ -320,8 +325,7 @@ class _Loader:
                 if secret:
                     return _Given(secret, place, typed=True)
                 self._problem(place, name, f"{path} is empty")
-        # The problem is told: what stands in for the secret must not add another.
-        return _Given("unread", place, typed=True)
+        return _Given(_UNREAD, place, typed=True)
 
     def _name_at(self, key: Key, given: _Given) -> str:
         if given.place != "environment":

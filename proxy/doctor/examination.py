@@ -37,7 +37,7 @@ def _checks(settings: Settings, config: Path, secrets: frozenset[str]) -> list[C
     checks = [
         Check("settings", in_thread(lambda: files.settings_problems(settings)), _DISK_SECONDS),
         Check("certificate", in_thread(lambda: files.certificate(settings)), _DISK_SECONDS),
-        Check("file modes", in_thread(lambda: files.modes(settings, config, secrets)), _DISK_SECONDS),
+        Check("file modes", in_thread(lambda: files.modes(settings, config)), _DISK_SECONDS),
         Check("ports", in_thread(lambda: machine.ports(settings, supervisor=supervisor)), _DISK_SECONDS),
         Check("open files", in_thread(lambda: machine.open_files(settings)), _DISK_SECONDS),
         Check("kill file", in_thread(lambda: files.kill_file(settings)), _DISK_SECONDS),

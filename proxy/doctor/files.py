@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from proxy.config.secret_places import given_secrets
 from proxy.doctor.hosts import EXPIRES_SOON_DAYS
 from proxy.rules.kill_file import NO_ORDER, read_kill_file
 from proxy.rules.schemas import load_models
@@ -75,17 +76,17 @@ def certificate(settings: Settings) -> list[Finding]:
     return [Finding("Proxy.CertFile", "ok", f"{file}: the certificate holds until {when}")]
 
 
-def modes(settings: Settings, config: Path, secrets: frozenset[str]) -> list[Finding]:
-    found = [*_secret_files(settings, config, secrets), *_owned(settings)]
+def modes(settings: Settings, config: Path) -> list[Finding]:
+    found = [*_secret_files(settings, config), *_owned(settings)]
     return found or [Finding("file modes", "ok", "what holds secrets or events is for its owner alone")]
 
 
-def _secret_files(settings: Settings, config: Path, secrets: frozenset[str]) -> Iterator[Finding]:
+def _secret_files(settings: Settings, config: Path) -> Iterator[Finding]:
     files = [settings.rule_sync.cache_path, settings.proxy.key_file]
     if not settings.token.signing_key and not settings.token.signing_key_secret_name:
         files.append(settings.token.signing_key_file)
-    if _holds_any(config, secrets):
-        files.append(config)
+    secrets = given_secrets(Settings, config, os.environ)
+    files += [*secrets.files, *([config] if secrets.inline else [])]
     for file in files:
         if file is not None and (mode := _others(file)):
             yield Finding("file modes", "warn", f"{file} can be read by others ({mode})", f"chmod 600 {file}")
@@ -102,14 +103,6 @@ def _others(path: Path) -> str:
     except OSError:
         return ""
     return f"{mode:04o}" if mode & 0o077 else ""
-
-
-def _holds_any(file: Path, secrets: frozenset[str]) -> bool:
-    try:
-        text = file.read_text("utf-8", "replace")
-    except OSError:
-        return False
-    return any(secret in text for secret in secrets)
 
 
 def _owned(settings: Settings) -> Iterator[Finding]:

@@ -350,6 +350,8 @@ def test_a_doctor_says_that_the_database_is_away(tmp_path: Path) -> None:
     settings = read_settings(_settings(tmp_path, "postgresql://u:secret-word@127.0.0.1:9/db"), {})
     findings = {each.check: each for each in examine(settings, tmp_path / "controlplane.toml")}
     assert findings["store"].status == "fail"
+    assert findings["store"].fix == "start the server, or correct host and port in Store.Url (or UrlFile)"
+    assert (findings["search index"].status, findings["master key"].status) == ("warn", "warn")
     assert "secret-word" not in str(findings)
 
 

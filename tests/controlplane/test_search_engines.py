@@ -436,9 +436,18 @@ async def test_purge_keeps_what_came_late_and_takes_a_time_that_can_not_be_true(
     ("section", "problem"),
     [
         ('Kind = "opensearch"', "sqlite, postgresql, clickhouse"),
-        ('Kind = "clickhouse"', "must be an http:// or https:// address"),
+        ('Kind = "clickhouse"', "SearchIndex.Url: is missing: give an http:// or https:// address"),
+        ('Kind = "postgresql"', "SearchIndex.Url: is missing: give postgresql://user:password@host/database"),
+        ('Kind = "sqlite"\nUrl = "http://h"', "SearchIndex.Url: must not be given, since Kind is sqlite"),
+        (
+            'Kind = "postgresql"\nUrl = "postgresql://h/db"\nPassword = "p~ssword"',
+            "SearchIndex.Password: must not be given, since Kind is postgresql: Url holds the user and",
+        ),
         ('Kind = "clickhouse"\nUrl = "http://u:p~ssword@here"', "without user"),
-        ('Kind = "postgresql"\nUrl = "mysql://u:p~ssword@here/db"', "must be a postgresql:// address"),
+        (
+            'Kind = "postgresql"\nUrl = "mysql://u:p~ssword@here/db"',
+            "SearchIndex.Url: must begin with postgresql://",
+        ),
     ],
 )
 def test_an_index_that_can_not_be_is_refused_at_the_start(tmp_path: Path, section: str, problem: str) -> None:

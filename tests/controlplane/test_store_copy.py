@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.doctor.postgres import postgres
+from controlplane.settings import StoreSettings
 from controlplane.store.alone import Alone
 from controlplane.store.interface import StoreError
 from controlplane.store.open_store import open_store
@@ -118,6 +120,8 @@ async def test_a_copy_that_was_killed_goes_on(file: Path, target: str, clock: Fa
     assert await killed.wait() == -signal.SIGKILL
     with pytest.raises(StoreError, match="not finished"):
         await open_store(Path(), target, clock, None)
+    (found, *_) = postgres(StoreSettings(url=target))
+    assert (found.status, found.fix) == ("fail", "run the same `store copy` again: it goes on")
     copy_rows(file, target, lambda _: None)
     finish(target)
     await _compare(file, target, clock)

@@ -1,0 +1,101 @@
+"""The URL of a PostgreSQL database: what is well-formed, and how much of it may be shown.
+
+Only a URL that is well-formed to its last character is ever taken apart. So no part of a password can pass
+for a host or for the name of a database, and be shown as such.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import unquote
+
+SCHEMES: Final = ("postgresql://", "postgres://")
+FORM: Final = "postgresql://user:password@host/database"
+_ESCAPED: Final = r"%(?!00)[0-9A-Fa-f]{2}"
+_NAME: Final = rf"(?:[A-Za-z0-9._~!$&'()*+,;=-]|{_ESCAPED})"
+_HOST: Final = rf"(?:\[[0-9A-Fa-f:.]+\]|(?:[A-Za-z0-9._~-]|{_ESCAPED})*)(?::[0-9]{{1,5}})?"
+_VALUE: Final = rf"(?:[A-Za-z0-9._~!$'()*+,;:/-]|{_ESCAPED})*"
+_URL: Final = re.compile(
+    rf"postgres(?:ql)?://(?:{_NAME}*(?::(?P<password>(?:{_NAME}|:)*))?@)?(?P<hosts>{_HOST}(?:,{_HOST})*)"
+    rf"(?:/(?P<database>{_NAME}*))?(?:\?(?P<parameters>[a-z_]+={_VALUE}(?:&[a-z_]+={_VALUE})*))?"
+)
+_TLS_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+_WITH_TLS: Final = ("require", "verify-ca", "verify-full")
+
+
+def valid_database_url(text: str) -> str:
+    """Return the URL as it came. Raise ValueError, which shows nothing of it, if it is not well-formed."""
+    if not text.startswith(SCHEMES):
+        raise ValueError("must begin with postgresql://")
+    parts = _parts(text)
+    if not parts["database"]:
+        raise ValueError(f"must name a database: {FORM}")
+    if _parameters(parts).get("sslmode", "prefer") not in _TLS_MODES:
+        raise ValueError(f"its sslmode must be one of {', '.join(_TLS_MODES)}")
+    return text
+
+
+def address_of(url: str) -> str:
+    """Return where the database is, without user and password."""
+    parts = _parts(url)
+    hosts = ",".join(_hosts(parts))
+    port = _parameters(parts).get("port")
+    return f"postgresql://{hosts}{f':{port}' if port else ''}/{parts['database']}"
+
+
+def secrets_of_url(url: str) -> Iterator[str]:
+    """Give what must not be shown: the URL, and its password as it is written and as it is meant."""
+    parts = _parts(url)
+    yield url
+    for password in (parts["password"], _parameters(parts).get("password")):
+        if password:
+            yield password
+            yield unquote(password)
+
+
+def has_password(url: str) -> bool:
+    return len(list(secrets_of_url(url))) > 1
+
+
+def is_exposed(url: str) -> bool:
+    """Return whether the database is on another host, and its connections may go without TLS."""
+    parts = _parts(url)
+    if _parameters(parts).get("sslmode") in _WITH_TLS:
+        return False
+    return not all(_is_local(host) for host in _hosts(parts))
+
+
+def _parts(url: str) -> dict[str, str]:
+    found = _URL.fullmatch(url)
+    if found is None:
+        raise ValueError(
+            f"must be {FORM}: percent-encode special characters of user and password"
+            " (@ is %40, / is %2F, % is %25)"
+        )
+    return found.groupdict(default="")
+
+
+def _parameters(parts: dict[str, str]) -> dict[str, str]:
+    return dict(each.split("=", 1) for each in parts["parameters"].split("&") if each)
+
+
+def _hosts(parts: dict[str, str]) -> list[str]:
+    parameters = _parameters(parts)
+    given = parts["hosts"] or unquote(parameters.get("host") or parameters.get("hostaddr", ""))
+    return given.split(",")
+
+
+def _is_local(host: str) -> bool:
+    """Return whether it is this host: a folder with a socket, or an address of its own."""
+    name = unquote(host)
+    if name.startswith("["):
+        name = name[1:].partition("]")[0]
+    elif not name.startswith("/"):
+        name = name.partition(":")[0]
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return name in ("", "localhost") or name.startswith(("/", "@"))
