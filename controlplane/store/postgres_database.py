@@ -31,7 +31,7 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg import errors
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow
 
@@ -46,6 +46,7 @@ from controlplane.store.postgres_connection import (
 )
 from controlplane.store.postgres_migrate import bring_up, has_tables
 from controlplane.store.postgres_peers import PostgresPeers
+from controlplane.store.postgres_session import conninfo, setting_up
 
 T = TypeVar("T")
 
@@ -58,16 +59,6 @@ _SETTLE_STEP_SECONDS: Final = 0.002
 _SESSION: Final = {
     "lock_timeout": "20s",  # shorter than a proxy waits for its response
     "idle_in_transaction_session_timeout": "60s",  # a host that vanished keeps its locks no longer
-}
-_DEFAULTS: Final = {
-    "client_encoding": "utf8",
-    "target_session_attrs": "read-write",
-    "application_name": "graphward",
-    "connect_timeout": "10",
-    "keepalives_idle": "10",
-    "keepalives_interval": "5",
-    "keepalives_count": "4",
-    "tcp_user_timeout": "30000",
 }
 # Errors that end a transaction without a fault of its job: the next attempt may succeed.
 _AGAIN: Final = (errors.SerializationFailure, errors.DeadlockDetected, errors.ReadOnlySqlTransaction)
@@ -85,13 +76,8 @@ def lock_number(name: str) -> int:
     return int.from_bytes(sha256(name.encode()).digest()[:8], "big", signed=True)
 
 
-def _conninfo(url: str) -> str:
-    given = conninfo_to_dict(url)
-    return make_conninfo(url, **{name: value for name, value in _DEFAULTS.items() if name not in given})
-
-
 def connect(url: str) -> psycopg.Connection[TupleRow]:
-    raw = psycopg.connect(_conninfo(url), autocommit=True)
+    raw = psycopg.connect(conninfo(url), autocommit=True)
     try:
         _set_up(raw)
     except BaseException:
@@ -102,8 +88,7 @@ def connect(url: str) -> psycopg.Connection[TupleRow]:
 
 def _set_up(raw: psycopg.Connection[TupleRow]) -> None:
     prepare(raw)
-    settings = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in _SESSION.items())
-    raw.execute(f"SELECT {settings}".encode())
+    raw.execute(setting_up(**_SESSION))
     # What is acknowledged must be on disk, whatever the role's own settings say.
     raw.execute(
         "SELECT set_config('synchronous_commit', 'on', false)"
@@ -196,7 +181,7 @@ class PostgresDatabase:
         return cls(url)
 
     def join(self) -> PostgresPeers:
-        return PostgresPeers(_conninfo(self._url), lock_number("graphward leader"))
+        return PostgresPeers(conninfo(self._url), lock_number("graphward leader"))
 
     async def close(self) -> None:
         try:

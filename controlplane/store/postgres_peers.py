@@ -16,6 +16,8 @@ from typing import Final
 import psycopg
 from psycopg.rows import TupleRow
 
+from controlplane.store.postgres_session import setting_up
+
 _LOOK_SECONDS: Final = 1.0  # between looks at the lock
 _LOST_SECONDS: Final = 5.0  # a session that doesn't respond for so long may have ended at the server
 _STALLED_MS: Final = 10_000  # after so long without a look, the server ends the session and frees the lock
@@ -74,9 +76,9 @@ class PostgresPeers:
                 on_events()
 
         session.add_notify_handler(heard)
-        await session.execute("SET synchronous_commit = off")  # it writes nothing that must last
-        # A host that vanished, or a process that was stopped, closes no connection.
-        await session.execute("SELECT set_config('idle_session_timeout', %s, false)", (f"{_STALLED_MS}ms",))
+        # A process that was stopped, or whose host vanished, closes no connection. Nothing here must last.
+        stalled = f"{_STALLED_MS}ms"
+        await session.execute(setting_up(idle_session_timeout=stalled, synchronous_commit="off"))
         await session.execute("LISTEN graphward_events")
         if not self._is_connected:
             _log.info("there is a session to lead and to listen with again")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
-from controlplane.store.interface import Peers
+from controlplane.store.interface import Instance, Peers
 from tests.controlplane.plane import FakeClock
 from tests.fakes.postgres import PostgresServer
 
@@ -90,6 +92,40 @@ async def test_who_stalls_leads_no_more(join: Join, monkeypatch: pytest.MonkeyPa
         second = join()
         await second.peers.until_leading()
         await first.peers.until_not_leading()
+
+
+async def test_the_server_looks_within_ten_seconds_if_a_host_vanished(
+    postgres: PostgresServer, postgres_url: str, clock: FakeClock
+) -> None:
+    """Else it keeps the sessions of such a host, their locks and their places for two hours."""
+    store = await PostgresStore.open(postgres.url_over_tcp("migrated"), clock)
+    peers = store.join()
+    run = asyncio.create_task(peers.run(lambda: None))
+    try:
+        async with soon():
+            await peers.until_leading()
+            await store.note_instance(Instance("one", "one", "1.0"))
+            await store.running_instances()
+            waits = keepalives(postgres.port)
+            while {timer for timer, _ in waits} != {"02"}:  # data is under way
+                await asyncio.sleep(0.01)
+                waits = keepalives(postgres.port)
+        # One leads, one writes, one reads.
+        assert [seconds <= 10 for _, seconds in waits] == [True] * 3
+    finally:
+        await Member(peers, run).leave()
+        await store.close()
+
+
+def keepalives(port: int) -> list[tuple[str, float]]:
+    """Return the timer of each connection of the server (02: for keepalives), and the seconds left."""
+    found = []
+    for line in Path("/proc/net/tcp").read_text("ascii").splitlines()[1:]:
+        _, local, _, state, _, timer, *_ = line.split()
+        if local.endswith(f":{port:04X}") and state == "01":
+            active, _, ticks = timer.partition(":")
+            found.append((active, int(ticks, 16) / os.sysconf("SC_CLK_TCK")))
+    return found
 
 
 async def test_events_of_another_control_plane_are_announced_at_once(

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import IO, Final
 
 from tests.fakes.lifeline import end_with_parent
+from tests.fakes.ports import free_port
 
 _USER: Final = "graphward"
 _READY: Final = b"ready to accept connections"
 _SETTINGS: Final = {
-    "listen_addresses": "",
+    "listen_addresses": "127.0.0.1",
     "fsync": "off",
     "full_page_writes": "off",
     "shared_buffers": "32MB",
@@ -40,15 +41,20 @@ class NoServer(Exception):
 
 
 class PostgresServer:
-    """A server on a Unix socket. PostgreSQL refuses to run as root, so root starts it as `nobody`."""
+    """A server on a Unix socket and a port of loopback. PostgreSQL refuses to run as root, so root starts it
+    as `nobody`."""
 
     def __init__(self, folder: Path, programs: Path) -> None:
         self._folder = folder
         self._programs = programs
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     def url(self, database: str) -> str:
-        return f"postgresql://{_USER}@/{database}?host={self._folder}"
+        return f"postgresql://{_USER}@/{database}?host={self._folder}&port={self.port}"
+
+    def url_over_tcp(self, database: str) -> str:
+        return f"postgresql://{_USER}@127.0.0.1:{self.port}/{database}"
 
     @property
     def pid(self) -> int:
@@ -59,7 +65,7 @@ class PostgresServer:
         self._run("initdb", "-D", "data", "-U", _USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
 
     def start(self) -> None:
-        options = [f"--{name}={value}" for name, value in _SETTINGS.items()]
+        options = [f"--{name}={value}" for name, value in _SETTINGS.items()] + [f"--port={self.port}"]
         self._process = subprocess.Popen(
             [self._programs / "postgres", "-D", "data", "-k", self._folder, *options],
             cwd=self._folder,
