@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import psycopg
 from psycopg import errors
-from psycopg.rows import TupleRow
 
 from controlplane.database_url import address_of
 from controlplane.search.document import Document, UnsearchableError, read_document
@@ -27,6 +28,7 @@ from controlplane.search.interface import (
     SearchQuery,
 )
 from controlplane.search.known_event import Parsed
+from controlplane.search.postgresql_newest import Connection, Row, limited, newest, rows, walk
 from controlplane.search.postgresql_table import (
     COLUMNS,
     FORMAT,
@@ -53,12 +55,11 @@ from controlplane.store.interface import MOST_AHEAD_MS, StoredEvent
 from controlplane.store.postgres_database import ConnectionThreads, lock_number
 
 T = TypeVar("T")
-Connection = psycopg.Connection[TupleRow]
 
 log = logging.getLogger(__name__)
 
 COUNTED_MATCHES: Final = 50_000  # newest matches that facets count, and a histogram that takes too long
-_HISTOGRAM_SECONDS: Final = 2.0
+_COUNT_SECONDS: Final = 2.0  # limit of the whole; after it, a walk finds what is counted
 _READERS: Final = 4  # threads that find pages, each with a connection
 _MAKING: Final = lock_number("graphward search index")
 _DIALECT: Final = PostgresDialect()
@@ -72,7 +73,9 @@ class PostgresIndex:
         self._writer = ConnectionThreads(url, 1, "search-writer")
         self._readers = ConnectionThreads(url, _READERS, "search-reader")
         self._counter = ConnectionThreads(url, 1, "search-counter")
-        self._counting = FairQueue()  # counts of one organisation delay another by one at most
+        # One organisation's many searches and counts don't hold up another's.
+        self._finding = FairQueue(_READERS)
+        self._counting = FairQueue()
         self._incarnation: str | None = None
 
     def __repr__(self) -> str:
@@ -112,21 +115,23 @@ class PostgresIndex:
     async def search(self, query: SearchQuery) -> SearchPage:
         before = None if query.cursor is None else read_cursor(query.cursor)
         await self.outbox_name()
-        return await self._run(self._readers, partial(_page, query, before))
+        work = partial(self._run, self._readers, partial(_page, query, before))
+        return await self._finding.run(query.org_ids, work)
 
     async def span(self, org_ids: Sequence[str] | None) -> tuple[int, int] | None:
         await self.outbox_name()
-        return await self._run(self._readers, partial(_span, org_ids))
+        key = None if org_ids is None else tuple(org_ids)
+        return await self._finding.run(key, partial(self._run, self._readers, partial(_span, org_ids)))
 
     async def facets(self, query: SearchQuery, fields: Sequence[str], *, top: int = 10) -> Facets:
         await self.outbox_name()
-        async with self._counting.of(query.org_ids):
-            return await self._run(self._counter, partial(_facets, query, fields, top))
+        work = partial(self._run, self._counter, partial(_facets, query, fields, top))
+        return await self._counting.run(query.org_ids, work)
 
     async def histogram(self, query: SearchQuery, interval_ms: int) -> Histogram:
         await self.outbox_name()
-        async with self._counting.of(query.org_ids):
-            return await self._run(self._counter, partial(_histogram, query, interval_ms))
+        work = partial(self._run, self._counter, partial(_histogram, query, interval_ms))
+        return await self._counting.run(query.org_ids, work)
 
     async def _run(self, threads: ConnectionThreads, job: Callable[[Connection], T]) -> T:
         """Return the job's result. It runs in a transaction of its own."""
@@ -154,19 +159,15 @@ def _in_transaction(job: Callable[[Connection], T], raw: Connection) -> T:
         return job(raw)
 
 
-def _rows(raw: Connection, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-    return psycopg.RawCursor(raw).execute(sql.encode(), parameters).fetchall()
-
-
 # -- writing ---------------------------------------------------------------------------------------
 
 
 def _prepare(raw: Connection) -> str:
     """Return the incarnation of the tables, which are made if there are none of this format."""
-    _rows(raw, f"SELECT pg_advisory_xact_lock({_MAKING})")
-    ((is_there,),) = _rows(raw, f"SELECT to_regclass('{STATE}') IS NOT NULL")
+    rows(raw, f"SELECT pg_advisory_xact_lock({_MAKING})")
+    ((is_there,),) = rows(raw, f"SELECT to_regclass('{STATE}') IS NOT NULL")
     if is_there:
-        state = _rows(raw, f"SELECT format, incarnation FROM {STATE}")
+        state = rows(raw, f"SELECT format, incarnation FROM {STATE}")
         if state and state[0][0] == FORMAT:
             return str(state[0][1])
     for statement in (f"DROP TABLE IF EXISTS {STATE}", f"DROP TABLE IF EXISTS {TABLE}", *SCHEMA):
@@ -178,7 +179,7 @@ def _prepare(raw: Connection) -> str:
 
 def _write(known: str | None, events: Sequence[Event], after: int, raw: Connection) -> None:
     """Add the events that are not there. The state's row is locked, so that writers take turns."""
-    state = _rows(raw, f"SELECT format, incarnation, reached FROM {STATE} FOR UPDATE")
+    state = rows(raw, f"SELECT format, incarnation, reached FROM {STATE} FOR UPDATE")
     if not state or state[0][0] != FORMAT:
         raise IndexUnavailableError("search index: another release has taken it")
     _, incarnation, reached = state[0]
@@ -240,51 +241,59 @@ def _due(before_ms: int, newest: int | None) -> Condition:
 # -- reading ---------------------------------------------------------------------------------------
 
 
+_AMONG: Final = (
+    f"FROM {TABLE} JOIN unnest(CAST($1 AS text[]), CAST($2 AS bigint[]), CAST($3 AS bigint[]))"
+    " AS each (org, time, position) USING (org, time, position)"
+)
+
+
 def _page(query: SearchQuery, before: Key | None, raw: Connection) -> SearchPage:
     limit = max(1, min(query.limit, MAX_LIMIT))
-    condition = page_condition(query, _DIALECT, before)
-    newest = f"SELECT org, time, position, size FROM {TABLE} WHERE {bound(condition)}"
-    newest += f" ORDER BY {newest_first(_DIALECT)} LIMIT {limit + 1}"
-    rows = _rows(raw, newest, condition.parameters)
+    found, left = newest(raw, query, limit + 1, before)
     read = size = 0
-    while read < min(limit, len(rows)) and size < MAX_PAGE_BYTES:
-        size += int(rows[read][3])
+    while read < min(limit, len(found)) and size < MAX_PAGE_BYTES:
+        size += int(found[read][3])
         read += 1
-    following = None if read == len(rows) else write_cursor((rows[read - 1][1], rows[read - 1][2]))
-    return SearchPage(_bodies(raw, [row[:3] for row in rows[:read]]), following)
+    if read < len(found):
+        left = found[read - 1][1], found[read - 1][2]
+    return SearchPage(_bodies(raw, found[:read]), None if left is None else write_cursor(left))
 
 
-def _bodies(raw: Connection, keys: Sequence[tuple[Any, ...]]) -> tuple[bytes, ...]:
+def _bodies(raw: Connection, found: Sequence[Row]) -> tuple[bytes, ...]:
     """The events' own texts, which are read only of those that a page has."""
-    if not keys:
-        return ()
-    listed = (
-        "unnest(CAST($1 AS text[]), CAST($2 AS bigint[]), CAST($3 AS bigint[])) AS each (org, time, position)"
-    )
-    rows = _rows(
-        raw,
-        f"SELECT org, time, position, body FROM {TABLE} JOIN {listed} USING (org, time, position)",
-        [list(column) for column in zip(*keys, strict=True)],
-    )
-    bodies = {row[:3]: bytes(row[3]) for row in rows}
-    return tuple(bodies[key] for key in keys if key in bodies)
+    texts = rows(raw, f"SELECT org, time, position, body {_AMONG}", _keys(found)) if found else []
+    bodies = {row[:3]: bytes(row[3]) for row in texts}
+    return tuple(bodies[row[:3]] for row in found if row[:3] in bodies)
+
+
+def _keys(found: Sequence[Row]) -> tuple[list[object], ...]:
+    """Return the parameters of _AMONG."""
+    return tuple([row[column] for row in found] for column in range(3))
 
 
 def _span(org_ids: Sequence[str] | None, raw: Connection) -> tuple[int, int] | None:
     condition = page_condition(SearchQuery(None if org_ids is None else tuple(org_ids)), _DIALECT)
     ends = f"SELECT min(time), max(time) FROM {TABLE} WHERE {bound(condition)}"
-    ((least, most),) = _rows(raw, ends, condition.parameters)
+    ((least, most),) = rows(raw, ends, condition.parameters)
     return None if least is None else (int(least), int(most))
 
 
-def _newest(columns: str, query: SearchQuery) -> tuple[str, tuple[object, ...]]:
-    condition = page_condition(query, _DIALECT)
-    newest = f"SELECT {columns} FROM {TABLE} WHERE {bound(condition)} ORDER BY {newest_first(_DIALECT)}"
-    return f"{newest} LIMIT {COUNTED_MATCHES}", condition.parameters
-
-
 def _facets(query: SearchQuery, fields: Sequence[str], top: int, raw: Connection) -> Facets:
-    newest, values = _newest(", ".join(dict.fromkeys(("position", *fields))), query)
+    columns = ", ".join(dict.fromkeys(("position", *fields)))
+    condition = page_condition(query, _DIALECT)
+    every = f"SELECT {columns} FROM {TABLE} WHERE {bound(condition)} ORDER BY {newest_first(_DIALECT)}"
+    try:
+        with limited(raw, _COUNT_SECONDS):
+            return _counted(raw, f"{every} LIMIT {COUNTED_MATCHES}", condition.parameters, fields, top)
+    except errors.QueryCanceled:
+        found, left = walk(raw, query, COUNTED_MATCHES)
+    facets = _counted(raw, f"SELECT {columns} {_AMONG}", _keys(found), fields, top)
+    return replace(facets, complete=facets.complete and left is None)
+
+
+def _counted(
+    raw: Connection, source: str, values: Sequence[object], fields: Sequence[str], top: int
+) -> Facets:
     pairs = [f"SELECT {len(fields)} AS number, '' AS value"]  # one of each event, to count them
     for number, name in enumerate(fields):
         value = f"unnest(newest.{name})" if FIELDS[name].kind == "texts" else f"CAST(newest.{name} AS text)"
@@ -292,10 +301,10 @@ def _facets(query: SearchQuery, fields: Sequence[str], top: int, raw: Connection
     counts = (
         'SELECT number, min(value COLLATE "C") AS spelling, count(*) AS matches, row_number() OVER'
         ' (PARTITION BY number ORDER BY count(*) DESC, min(value COLLATE "C")) AS place'
-        f" FROM ({newest}) AS newest CROSS JOIN LATERAL ({' UNION ALL '.join(pairs)}) AS each"
+        f" FROM ({source}) AS newest CROSS JOIN LATERAL ({' UNION ALL '.join(pairs)}) AS each"
         ' WHERE value IS NOT NULL GROUP BY number, lower(value COLLATE "C")'
     )
-    rows = _rows(
+    listed = rows(
         raw,
         f"SELECT number, spelling, matches FROM ({counts}) AS counts WHERE place <= ${len(values) + 1}"
         " ORDER BY number, place",
@@ -303,7 +312,7 @@ def _facets(query: SearchQuery, fields: Sequence[str], top: int, raw: Connection
     )
     found: dict[str, list[tuple[str, int]]] = {name: [] for name in fields}
     counted = 0
-    for number, spelling, matches in rows:
+    for number, spelling, matches in listed:
         if number == len(fields):
             counted = int(matches)
         else:
@@ -315,21 +324,23 @@ def _histogram(query: SearchQuery, interval_ms: int, raw: Connection) -> Histogr
     condition = page_condition(query, _DIALECT)
     every = f"SELECT time FROM {TABLE} WHERE {bound(condition)}"
     try:
-        with raw.transaction():
-            raw.execute(f"SET LOCAL statement_timeout = {int(_HISTOGRAM_SECONDS * 1000)}".encode())
+        with limited(raw, _COUNT_SECONDS):
             return Histogram(_buckets(raw, every, condition.parameters, interval_ms), complete=True)
     except errors.QueryCanceled:
-        return Histogram(_buckets(raw, *_newest("time", query), interval_ms), complete=False)
+        found, left = walk(raw, query, COUNTED_MATCHES)
+    starts = Counter(int(row[1]) // interval_ms * interval_ms for row in found)
+    is_complete = left is None and len(found) < COUNTED_MATCHES
+    return Histogram(tuple(sorted(starts.items())), is_complete)
 
 
 def _buckets(
     raw: Connection, source: str, values: Sequence[object], interval_ms: int
 ) -> tuple[tuple[int, int], ...]:
     interval = f"${len(values) + 1}"
-    rows = _rows(
+    counts = rows(
         raw,
         f"SELECT time - mod(mod(time, {interval}) + {interval}, {interval}) AS start, count(*)"
         f" FROM ({source}) AS matches GROUP BY start ORDER BY start",
         (*values, interval_ms),
     )
-    return tuple((int(start), int(count)) for start, count in rows)
+    return tuple((int(start), int(count)) for start, count in counts)

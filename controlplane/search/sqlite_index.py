@@ -181,19 +181,19 @@ class SqliteIndex:
 
     async def search(self, query: SearchQuery) -> SearchPage:
         before = None if query.cursor is None else read_cursor(query.cursor)
-        async with self._finding.of(query.org_ids):
-            return await self._reader.read(_page, bounded_query(query), before)
+        work = partial(self._reader.read, _page, bounded_query(query), before)
+        return await self._finding.run(query.org_ids, work)
 
     async def span(self, org_ids: Sequence[str] | None) -> tuple[int, int] | None:
         return await self._reader.read(span, org_ids)
 
     async def facets(self, query: SearchQuery, fields: Sequence[str], *, top: int = 10) -> Facets:
-        async with self._counting.of(query.org_ids):
-            return await self._counter.read(count_values, bounded_query(query), fields, top)
+        work = partial(self._counter.read, count_values, bounded_query(query), fields, top)
+        return await self._counting.run(query.org_ids, work)
 
     async def histogram(self, query: SearchQuery, interval_ms: int) -> Histogram:
-        async with self._counting.of(query.org_ids):
-            return await self._counter.read(count_times, bounded_query(query), interval_ms)
+        work = partial(self._counter.read, count_times, bounded_query(query), interval_ms)
+        return await self._counting.run(query.org_ids, work)
 
 
 def _in_transaction(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from controlplane.settings import read_settings
 from controlplane.store.sqlite import SqliteStore
 from proxy.wire.finding import Finding
 from tests.controlplane.plane import FakeClock, write_settings
-from tests.controlplane.search_events import ORG, accepted, event, numbers
+from tests.controlplane.search_events import ORG, OTHER_ORG, START_MS, accepted, event, numbers
 from tests.controlplane.test_index_writer import commit
 from tests.fakes.postgres import PostgresServer
 
@@ -141,6 +142,60 @@ async def test_a_page_of_a_host_without_a_clock_is_read(index: PostgresIndex) ->
     made = (event(number, time=f"1970-01-01T00:00:0{number}Z") for number in range(2))
     await index.write(accepted(*made, first_position=40_000))
     assert await found(index) == [1, 0]
+
+
+async def test_a_page_ends_with_its_time_and_the_next_one_goes_on(slow: PostgresIndex) -> None:
+    query = SearchQuery((ORG,), parse_filter("path:*s*r*"))
+    seen, pages = [], 0
+    while True:
+        page = await slow.search(query)
+        seen += numbers(page.events)
+        pages += 1
+        if page.next is None:
+            break
+        query = replace(query, cursor=page.next)
+    assert seen == list(reversed(range(40)))
+    assert pages > 1
+
+
+async def test_counts_say_if_their_time_was_over(slow: PostgresIndex) -> None:
+    facets = await slow.facets(SearchQuery((ORG,)), ["seq"], top=100)
+    assert 0 < facets.counted < 40
+    assert not facets.complete
+    newest = range(40 - facets.counted, 40)
+    assert sorted(int(value) for value, _ in facets.fields["seq"]) == list(newest)
+    histogram = await slow.histogram(SearchQuery((ORG,)), 1000)
+    assert not histogram.complete
+    starts = [start for start, _ in histogram.buckets]
+    assert starts == [START_MS + number * 1000 for number in range(40)][-len(starts) :]
+
+
+@pytest.fixture
+async def slow(index: PostgresIndex, url: str, monkeypatch: pytest.MonkeyPatch) -> PostgresIndex:
+    """An index of 40 events, each of which takes 5 ms."""
+    await index.write(accepted(*map(event, range(40))))
+    sleep = "CREATE FUNCTION slowly() RETURNS boolean AS 'SELECT pg_sleep(0.005); SELECT true' LANGUAGE sql"
+    view = f"CREATE VIEW {TABLE} AS SELECT * FROM held WHERE slowly()"
+    run(url, f"{sleep} VOLATILE; ALTER TABLE {TABLE} RENAME TO held; {view}")
+    limits = {"newest.WHOLE_SECONDS": 0.05, "newest.WALK_SECONDS": 0.1, "newest._FIRST": 8}
+    for name, value in limits.items():
+        monkeypatch.setattr(f"controlplane.search.postgresql_{name}", value)
+    monkeypatch.setattr("controlplane.search.postgresql._COUNT_SECONDS", 0.05)
+    return index
+
+
+async def test_many_pages_of_one_organisation_leave_room_for_another(index: PostgresIndex) -> None:
+    await index.write(accepted(event(0), event(1, orgId=OTHER_ORG)))
+    done: list[str] = []
+
+    async def search(org: str) -> None:
+        await index.search(SearchQuery((org,)))
+        done.append(org)
+
+    many = [asyncio.create_task(search(OTHER_ORG)) for _ in range(16)]
+    await asyncio.sleep(0)
+    await asyncio.gather(search(ORG), *many)
+    assert done.index(ORG) <= 8
 
 
 async def test_doctor_tells_how_far_the_index_is_and_why_it_can_not_be_reached(

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -552,6 +553,26 @@ async def test_who_leaves_while_waiting_gives_the_turn_on() -> None:
     await asyncio.gather(*waiting, return_exceptions=True)
     await take("d")
     assert done == ["c", "d"]
+
+
+async def test_who_leaves_keeps_the_place_until_the_work_is_done() -> None:
+    places = FairQueue(2)
+    done = [asyncio.Event() for _ in range(3)]
+    begun: list[int] = []
+
+    async def work(number: int) -> None:
+        begun.append(number)
+        await done[number].wait()
+
+    first, _, third = (asyncio.create_task(places.run("a", partial(work, number))) for number in range(3))
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    assert begun == [0, 1]
+    for each in done:
+        each.set()
+    await third
+    assert begun == [0, 1, 2]
 
 
 async def test_the_newest_are_counted_whatever_they_arrived_with(

@@ -1,0 +1,117 @@
+"""The newest matches in PostgreSQL, as far as the time goes.
+
+The whole question comes first, because an index may lead to few events. If that takes too long, events are
+looked at in the order of pages, some at a time. So a search can say how far it came when its time is over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
+
+import psycopg
+from psycopg import errors
+from psycopg.rows import TupleRow
+
+from controlplane.search.interface import SearchQuery
+from controlplane.search.postgresql_table import TABLE, PostgresDialect, bound
+from controlplane.search.query import EVERYTHING
+from controlplane.search.sql import Condition, Key, all_of, newest_first, page_condition
+
+Connection = psycopg.Connection[TupleRow]
+Row: TypeAlias = tuple[Any, ...]  # organisation, time, position and size of a match
+
+WHOLE_SECONDS: Final = 1.0  # limit of the whole question
+WALK_SECONDS: Final = 1.0  # limit of looking at one event after the other
+_LEAST_SECONDS: Final = 0.1  # limit of the first events, so that each page gets somewhere
+_ONE_SECONDS: Final = 10.0  # limit of one event alone
+_QUICK_SECONDS: Final = 0.1  # a shorter step is followed by a larger one
+_FIRST: Final = 500  # events of the first step
+_MOST: Final = 100_000  # events of one step
+_DIALECT: Final = PostgresDialect()
+# The index in the order of pages is the only way left.
+_IN_ORDER: Final = (
+    "SELECT set_config('enable_bitmapscan', 'off', true), set_config('enable_seqscan', 'off', true),"
+    " set_config('enable_sort', 'off', true)"
+)
+
+
+def newest(
+    raw: Connection, query: SearchQuery, limit: int, before: Key | None
+) -> tuple[list[Row], Key | None]:
+    """Return the newest matches, and the key that older ones come before if the time was over."""
+    try:
+        with limited(raw, WHOLE_SECONDS):
+            return _matches(raw, query, limit, before), None
+    except errors.QueryCanceled:
+        return walk(raw, query, limit, before)
+
+
+def walk(
+    raw: Connection, query: SearchQuery, limit: int, before: Key | None = None
+) -> tuple[list[Row], Key | None]:
+    """Return the same by looking at the events in the order of pages until the time is over."""
+    rows(raw, _IN_ORDER)
+    ends = time.monotonic() + WALK_SECONDS
+    found: list[Row] = []
+    left, step = before, _FIRST
+    while len(found) < limit:
+        begun = time.monotonic()
+        if begun >= ends and left != before:
+            break
+        try:
+            with limited(raw, max(ends - begun, _LEAST_SECONDS) if step > 1 else _ONE_SECONDS):
+                last = _last_of(raw, query, step, left)
+                found += _matches(raw, query, limit - len(found), left, last)
+        except errors.QueryCanceled:
+            if left != before:
+                break
+            if step == 1:
+                raise
+            step = max(1, step // 8)
+            continue
+        if last is None:
+            return found, None
+        left = last
+        if time.monotonic() - begun < _QUICK_SECONDS:
+            step = min(4 * step, _MOST)
+    return found, left
+
+
+@contextmanager
+def limited(raw: Connection, seconds: float) -> Iterator[None]:
+    """Have the server end a statement that takes longer, with QueryCanceled."""
+    with raw.transaction():
+        rows(raw, "SELECT set_config('statement_timeout', $1, true)", (str(int(seconds * 1000)),))
+        yield
+        raw.execute(b"SET LOCAL statement_timeout TO DEFAULT")
+
+
+def rows(raw: Connection, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
+    return psycopg.RawCursor(raw).execute(sql.encode(), parameters).fetchall()
+
+
+def _matches(
+    raw: Connection, query: SearchQuery, limit: int, before: Key | None, last: Key | None = None
+) -> list[Row]:
+    """Return the newest matches, from `last` on if it is given."""
+    condition = page_condition(query, _DIALECT, before)
+    if last is not None:
+        condition = all_of([Condition("(time, position) >= (?, ?)", last), condition])
+    newest = f"SELECT org, time, position, size FROM {TABLE} WHERE {bound(condition)}"
+    newest += f" ORDER BY {newest_first(_DIALECT)} LIMIT {limit}"
+    return rows(raw, newest, condition.parameters)
+
+
+def _last_of(raw: Connection, query: SearchQuery, step: int, before: Key | None) -> Key | None:
+    """Return the key of the last one of so many events, which an index says; None if there are fewer."""
+    org_ids = query.org_ids if query.org_ids is not None and len(query.org_ids) == 1 else None
+    condition = page_condition(replace(query, org_ids=org_ids, filter=EVERYTHING), _DIALECT, before)
+    keys = f"SELECT time, position FROM {TABLE} WHERE {bound(condition)}"
+    found = rows(
+        raw, f"{keys} ORDER BY {newest_first(_DIALECT)} OFFSET {step - 1} LIMIT 1", condition.parameters
+    )
+    return (int(found[0][0]), int(found[0][1])) if found else None
