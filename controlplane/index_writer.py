@@ -252,9 +252,10 @@ class IndexWriter:
     def _failed(self, error: Exception, pause: float) -> None:
         self.problem = str(error) or type(error).__name__
         unexpected = not isinstance(error, IndexUnavailableError)
+        waiting = f", at least {self.lag} wait" if self.lag else ""  # 0 may also be: not counted yet
         log.warning(
-            "no events forwarded, at least %d wait, next try within %.1f s: %s",
-            self.lag, pause, self.problem, exc_info=unexpected,
+            "no events forwarded%s, next try within %.1f s: %s",
+            waiting, pause, self.problem, exc_info=unexpected,
         )  # fmt: skip
 
     def _report(self) -> None:

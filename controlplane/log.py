@@ -27,4 +27,5 @@ def configure(level: str, style: Literal["text", "json"]) -> None:
     """Set up the log of the control plane."""
     log.configure(level, style)
     logging.getLogger("aiosqlite").setLevel(logging.WARNING)  # its debug lines hold whole statements
+    logging.getLogger("psycopg").setLevel(logging.ERROR)  # what it warns of reaches its caller too
     logging.getLogger("aiohttp.server").addFilter(_BadRequestIsNoFault())

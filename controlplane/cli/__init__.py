@@ -55,7 +55,9 @@ cli.add_typer(kill.lift, name="unkill", help="Lift an emergency stop.")
 audit.app.add_typer(integrity.app)
 cli.add_typer(audit.app, name="audit", help="Audit events.")
 cli.add_typer(doctor.app)
-cli.add_typer(store.app, name="store", help="The store: make a new one in place of one that was lost.")
+cli.add_typer(
+    store.app, name="store", help="The store: make a new one in place of a lost one, copy one to PostgreSQL."
+)
 cli.add_typer(operator.app, name="operator", help="Operators: who may sign in, roles and API tokens.")
 cli.add_typer(operator_log.app, name="record", help="The operator log: what operators did.")
 

@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from controlplane.cli.context import Cli, Json, print_facts, this_user
-from controlplane.cli.failure import FAILED, CommandFailed
+from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed
 from controlplane.store.interface import StoreError
 
 if TYPE_CHECKING:
     from controlplane.integrity import Walk
     from controlplane.secrets import Vault
     from controlplane.settings import Settings
+    from controlplane.store.alone import Alone
     from controlplane.store.sql_store import SqlStore
     from controlplane.store.store_copy import Progress
+
+_INTERRUPTED = 130  # shells give this status too
 
 app = typer.Typer()
 
@@ -78,7 +81,6 @@ def copy(
     along the chain of events.
     """
     from controlplane.secrets import MasterKeyError
-    from controlplane.store.alone import Alone
     from controlplane.store.beginning import is_store
     from controlplane.store.open_store import require_driver
 
@@ -86,23 +88,53 @@ def copy(
     url = cli.settings.store.url
     if not url:
         raise CommandFailed(FAILED, "Store.Url is missing: name the database that gets the copy")
+    if not source.exists():
+        raise CommandFailed(INVALID_INPUT, f"{source}: there is no such file")
     if not is_store(source):
         raise CommandFailed(FAILED, f"{source} is not the file of a store")
     try:
         require_driver()
         from controlplane.store.store_copy import copy_rows, finish
 
-        alone = Alone(source)
+        alone = _alone(source)
         try:
             counts = copy_rows(source, url, _Told())
             links = asyncio.run(_verified(cli.settings, source))
             finish(url)
         finally:
             asyncio.run(alone.close())
+        asyncio.run(_logged(url))
     except (StoreError, MasterKeyError) as error:
         raise CommandFailed(FAILED, str(error)) from None
+    except KeyboardInterrupt:
+        raise CommandFailed(_INTERRUPTED, "interrupted: the same command goes on") from None
     rows = sum(counts.values())
     print_facts({"rows": rows, "events": counts["event_ids"], "verifiedLinks": links}, as_json=json)
+    typer.echo(f"the copy is complete: start the control plane, and move {source} away", err=True)
+
+
+def _alone(source: Path) -> Alone:
+    from controlplane.store.alone import Alone, InUse
+
+    try:
+        return Alone(source)
+    except InUse:
+        what = f"{source} is in use by a control plane: stop it until the copy is complete"
+        raise CommandFailed(FAILED, what) from None
+
+
+async def _logged(url: str) -> None:
+    """The operator log of the copy shows where it came from."""
+    from controlplane.clock import SystemClock
+    from controlplane.store.interface import NewLogLine
+    from controlplane.store.postgres import PostgresStore
+
+    store, user = await PostgresStore.open(url, SystemClock()), this_user()
+    try:
+        line = await store.begin_log_line(NewLogLine(user.name, user.address, "store.copy", "{}"))
+        await store.end_log_line(line, "done", ())
+    finally:
+        await store.close()
 
 
 class _Told:
@@ -113,6 +145,8 @@ class _Told:
         self._at = 0.0
 
     def __call__(self, progress: Progress) -> None:
+        if not progress.of:
+            return
         now = time.monotonic()
         if progress.table != self._table or now - self._at >= 1 or progress.rows == progress.of:
             typer.echo(f"{progress.table}: {progress.rows} of {progress.of} rows", err=True)

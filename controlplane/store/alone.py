@@ -11,6 +11,10 @@ from pathlib import Path
 from controlplane.store.interface import StoreError
 
 
+class InUse(StoreError):
+    """Another process has the lock."""
+
+
 class Alone:
     """A lock on the file itself, which ends with the process. SQLite's own locks are of another kind.
 
@@ -28,7 +32,7 @@ class Alone:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._file)
-            raise StoreError(
+            raise InUse(
                 f"{path} is in use by another control plane, and SQLite is for one: stop that one, or let"
                 " both use PostgreSQL"
             ) from None

@@ -44,6 +44,7 @@ _OWN: Final = {"schema_version", "registry_generation", "last_position"}  # each
 _ROWS_AT_ONCE: Final = {"blocks": 1_000}
 _USUAL_ROWS_AT_ONCE: Final = 50_000
 _COPYING: Final = lock_number("graphward store copy")
+_KEY_CHECK: Final = "SELECT sealed FROM master_key_check"  # no two stores have the same
 # Of a file that no server changes between two runs, these values stay.
 _STATE: Final = (
     "SELECT coalesce((SELECT hex(sealed) FROM master_key_check), '')"
@@ -99,7 +100,9 @@ def _naming(path: Path, url: str) -> Iterator[None]:
 
 def _open(path: Path) -> sqlite3.Connection:
     """Read one state of the file, whatever else happens to it."""
-    source = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, isolation_level=None)
+    # One that may write removes the log beside the file when it closes.
+    source = sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, isolation_level=None)
+    source.execute("PRAGMA query_only = 1")
     source.execute("BEGIN")
     return source
 
@@ -123,10 +126,16 @@ def _begin(source: sqlite3.Connection, target: _Target, tables: Sequence[str]) -
         return
     for table in tables:
         if _fetch(target, f"SELECT 1 FROM {table} LIMIT 1"):
+            if _key_check(source) and _key_check(source) == _fetch(target, _KEY_CHECK):
+                raise StoreError("the database has this store already: the copy is complete")
             raise StoreError(f"the database has content already (in {table}): name an empty one")
     with target.transaction():
         target.execute(f"CREATE TABLE {MARK} (state text NOT NULL)".encode())
         _fetch(target, f"INSERT INTO {MARK} (state) VALUES (?) RETURNING 1", (state,))
+
+
+def _key_check(source: sqlite3.Connection) -> list[tuple[bytes]]:
+    return source.execute(_KEY_CHECK).fetchall()
 
 
 def _fetch(target: _Target, sql: str, parameters: Sequence[Any] = ()) -> list[TupleRow]:

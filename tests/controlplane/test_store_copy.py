@@ -18,7 +18,7 @@ import pytest
 from controlplane.doctor.postgres import postgres
 from controlplane.settings import StoreSettings
 from controlplane.store.alone import Alone
-from controlplane.store.interface import StoreError
+from controlplane.store.interface import LogQuery, StoreError
 from controlplane.store.open_store import open_store
 from controlplane.store.sqlite import SqliteStore
 from tests.controlplane.plane import FakeClock, Plane, batch, started, write_settings
@@ -26,6 +26,7 @@ from tests.fakes.postgres import PostgresServer
 
 pytest.importorskip("psycopg")
 
+from controlplane.store.postgres_database import connect
 from controlplane.store.store_copy import Progress, copy_rows, finish
 
 # A copy that is killed when it comes to a table.
@@ -64,12 +65,20 @@ async def _fill(plane: Plane) -> None:
     assert (await proxy.sync()).status == 200
 
 
-def _copy(folder: Path, url: str, file: Path) -> subprocess.CompletedProcess[str]:
+# The command, interrupted when it tells of its first rows.
+INTERRUPTED = """
+import os, signal, sys
+from controlplane.cli import main, store
+store._Told.__call__ = lambda told, progress: os.kill(os.getpid(), signal.SIGINT)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def _copy(folder: Path, url: str, file: Path, *program: str) -> subprocess.CompletedProcess[str]:
     config = write_settings(folder, Store=f'Url = "{url}"', SearchIndex='Kind = "postgresql"')
     command = [
         sys.executable,
-        "-m",
-        "controlplane",
+        *(program or ("-m", "controlplane")),
         "--config",
         str(config),
         "store",
@@ -105,11 +114,17 @@ async def test_a_copy_has_all_of_the_store_and_goes_on(
     assert facts["events"] == 200
     assert facts["verifiedLinks"] > 0
     assert "blocks: " in copied.stderr
+    assert " of 0 rows" not in copied.stderr
+    assert copied.stderr.endswith(f"the copy is complete: start the control plane, and move {file} away\n")
+    assert not [each.name for each in file.parent.glob("*-wal")]
     await _compare(file, target, clock)
     sections = {"Store": f'Url = "{target}"', "SearchIndex": 'Kind = "postgresql"'}
     async with started(tmp_path, clock, **sections) as plane:
         (org,) = await plane.store.orgs()
         proxy = await plane.proxy("edge-2", "acme")
+        assert [each.operation for each in await plane.store.operator_log(LogQuery(limit=1))] == [
+            "store.copy"
+        ]
         assert (await proxy.audit(batch("b9", org.org_id, range(900, 910)))).json["accepted"] == 10
         assert [each.position for each in await plane.store.events_after(200, 100)] == list(range(201, 211))
 
@@ -130,6 +145,10 @@ async def test_a_copy_that_was_killed_goes_on(file: Path, target: str, clock: Fa
 def test_a_database_with_other_content_is_refused(file: Path, target: str) -> None:
     copy_rows(file, target, lambda _: None)
     finish(target)
+    with pytest.raises(StoreError, match="has this store already: the copy is complete"):
+        copy_rows(file, target, lambda _: None)
+    with closing(connect(target)) as raw:
+        raw.execute("UPDATE master_key_check SET sealed = 'another'")
     with pytest.raises(StoreError, match="has content already"):
         copy_rows(file, target, lambda _: None)
 
@@ -141,7 +160,14 @@ def test_a_file_that_a_control_plane_uses_is_refused(tmp_path: Path, file: Path,
     finally:
         os.close(alone._file)
     assert refused.returncode == 1
-    assert "in use by another control plane" in refused.stderr
+    assert "is in use by a control plane: stop it until the copy is complete" in refused.stderr
+
+
+def test_a_copy_that_is_interrupted_says_how_to_go_on(tmp_path: Path, file: Path, target: str) -> None:
+    interrupted = _copy(tmp_path, target, file, "-c", INTERRUPTED)
+    assert (interrupted.returncode, interrupted.stderr) == (130, "interrupted: the same command goes on\n")
+    missing = _copy(tmp_path, target, tmp_path / "no.db")
+    assert (missing.returncode, missing.stderr) == (2, f"{tmp_path / 'no.db'}: there is no such file\n")
 
 
 def test_a_copy_does_not_go_on_with_a_file_that_was_changed(file: Path, target: str) -> None:
