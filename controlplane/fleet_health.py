@@ -14,7 +14,7 @@ from controlplane.reports import Check, Heartbeat
 from controlplane.store.interface import NO_LOSSES, Losses, Said
 from controlplane.store.pages import HealthBounds
 
-Health = Literal["ok", "stale", "degraded", "failed", "never seen"]
+Health = Literal["ok", "stale", "degraded", "failed", "no heartbeat"]
 
 # In intervals: proxies send a heartbeat, and ask for their rules, once in each.
 STALE_AFTER: Final = 3  # without a heartbeat: what it said last is no news of now
@@ -24,7 +24,7 @@ BEHIND_AFTER: Final = 3  # with an older version of a ruleset than the active on
 UNSENT_AFTER: Final = 10  # since the oldest event that it has not delivered
 REUSE_REPORTED_MS: Final = 86_400_000  # since a batch id came again with other events
 MOST_SKEW_MS: Final = 30_000  # a tenth of what signed requests are refused for
-_RANK: Final[Mapping[Health, int]] = {"ok": 0, "degraded": 1, "stale": 2, "failed": 3, "never seen": 4}
+_RANK: Final[Mapping[Health, int]] = {"ok": 0, "degraded": 1, "stale": 2, "failed": 3, "no heartbeat": 4}
 _SECOND_MS: Final = 1000
 
 
@@ -83,7 +83,7 @@ def health_bounds(now_ms: int, interval_ms: int) -> HealthBounds:
 def assess(now_ms: int, facts: Facts) -> Assessment:
     if facts.heard_ms is None:
         lost = (reason for _, reason in _lost(facts))
-        return Assessment("never seen", ("it has never sent a heartbeat", *lost), lost=True)
+        return Assessment("no heartbeat", ("it has never sent a heartbeat", *lost), lost=True)
     # Also where our own clock was set back since: what came "later" than now says nothing about now.
     silent_ms = abs(now_ms - facts.heard_ms)
     found = [*_silence(silent_ms, facts), *_said(facts), *_measured(facts), *_lost(facts)]

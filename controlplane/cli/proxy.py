@@ -21,7 +21,7 @@ from controlplane.cli.context import (
 from controlplane.cli.failure import named_as_options
 from controlplane.cli.lists import NAMED_OPTIONS, Cursor, Limit, Search, page_members, print_page
 from controlplane.cli.rollout import Timeout, conclude, rollout_row, wait_for
-from controlplane.store.pages import Health
+from controlplane.store.pages import HEALTH_ORDER, Health
 
 if TYPE_CHECKING:
     from controlplane.operations.fleet import ProxyDetails, ProxyHealth
@@ -100,7 +100,13 @@ def counts(ctx: typer.Context, org: AnyOrg = None, json: Json = False) -> None:
     from controlplane.operations import fleet
 
     cli: Cli = ctx.obj
-    print_facts(cli.call(fleet.count, fleet.CountFleet(org)), as_json=json)
+    found = cli.call(fleet.count, fleet.CountFleet(org))
+    if json:
+        print_json(found)
+        return
+    # By the names that `proxy list --health` takes.
+    names = ("total", *HEALTH_ORDER)
+    print_facts({name: getattr(found, name.replace(" ", "_")) for name in names}, as_json=False)
 
 
 @app.command()

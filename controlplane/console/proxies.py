@@ -31,7 +31,7 @@ _KINDS: Final = {
     "stale": "warn",
     "degraded": "warn",
     "failed": "bad",
-    "never seen": "plain",
+    "no heartbeat": "plain",
     "disabled": "plain",
 }
 _SORT: Final = "health"
@@ -83,7 +83,7 @@ async def overview(context: OperationContext, actor: Actor, request: PageRequest
     health = next((each for each in HEALTH_ORDER if each == wanted), None)
     remarks = []
     if wanted and health is None:
-        remarks.append(f"No proxy is {wanted}: health is one of {', '.join(HEALTH_ORDER)}.")
+        remarks.append(f"Health is never {wanted}. It is one of {', '.join(HEALTH_ORDER)}.")
     counts = await perform(fleet.count, context, actor, fleet.CountFleet(org=org))
     asked = fleet.ListFleet(org=org, health=health, **list_members(request, _SORT))
     found = await perform(fleet.list_all, context, actor, asked)

@@ -79,7 +79,7 @@ def _proxies(newest: Sequence[_Newest], now_ms: int, interval_ms: int) -> Iterat
     assessed = [(each.name, _assessed(each, now_ms, interval_ms)) for each in newest]
     ill = [(name, assessment) for name, assessment in assessed if assessment.health != "ok"]
     if ill:
-        report = "; ".join(f"{name} is {assessment.health}" for name, assessment in ill[:_MOST_NAMED])
+        report = "; ".join(f"{name}: {assessment.health}" for name, assessment in ill[:_MOST_NAMED])
         more = f"; and {len(ill) - _MOST_NAMED} more" if len(ill) > _MOST_NAMED else ""
         yield Finding(
             "proxies", "warn", report + more, f"`proxy show {ill[0][0]}`, and its own --doctor, say why"

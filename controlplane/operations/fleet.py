@@ -72,7 +72,7 @@ class FleetCounts(Response):
     degraded: int
     stale: int
     failed: int
-    never_seen: int
+    no_heartbeat: int
     disabled: int
 
 

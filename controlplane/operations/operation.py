@@ -42,6 +42,20 @@ _Function = Callable[[OperationContext, Actor, Q], Awaitable[A]]
 
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 
+_NO_CHOICE: Final = re.compile(r"Invalid enum value (.*)", re.DOTALL)
+_EXPECTED: Final = re.compile(
+    r"Expected `(?P<kinds>[\w |]+)`(?: (?P<sign>[<>]=?) (?P<bound>\d+)|, got `\w+`)?"
+)
+_KINDS: Final = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+}
+_BOUNDS: Final = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}
+
 
 def validation_problem(error: msgspec.ValidationError, cls: type[Any]) -> str:
     """What is wrong with a request of the class, the member's own name first."""
@@ -51,7 +65,30 @@ def validation_problem(error: msgspec.ValidationError, cls: type[Any]) -> str:
         return f"{unknown[1]}: unknown member, {f'known are {known}' if known else 'none is known'}"
     said, _, place = str(error).partition(" - at `")
     member = re.sub(r"^\$\.?", "", place.rstrip("`"))
+    said = _in_plain_words(said, _choice(member, cls))
     return f"{member}: {said}" if member else said
+
+
+def _choice(member: str, cls: type[Any]) -> tuple[str, ...]:
+    """Return the values that a member of the class can have, if only some are allowed."""
+    if not (isinstance(cls, type) and issubclass(cls, msgspec.Struct)):  # a body may be read as a dict
+        return ()
+    kinds = [each.type for each in msgspec.structs.fields(cls) if each.encode_name == member]
+    found = [msgspec.inspect.type_info(kind) for kind in kinds]
+    found += [each for kind in found if isinstance(kind, msgspec.inspect.UnionType) for each in kind.types]
+    literals = [each.values for each in found if isinstance(each, msgspec.inspect.LiteralType)]
+    return tuple(str(value) for values in literals for value in values)
+
+
+def _in_plain_words(said: str, choice: tuple[str, ...]) -> str:
+    """Return what the decoder says of a value as an instruction."""
+    if (wrong := _NO_CHOICE.fullmatch(said)) is not None and choice:
+        return f"no value {wrong[1]}: it is one of {', '.join(choice)}"
+    if (expected := _EXPECTED.fullmatch(said)) is None:
+        return said
+    kinds = [_KINDS.get(kind, kind) for kind in expected["kinds"].split(" | ") if kind != "null"]
+    bound = f", {_BOUNDS[expected['sign']]} {expected['bound']}" if expected["sign"] else ""
+    return f"must be {' or '.join(kinds)}{bound}"
 
 
 class InvalidRequest(ValueError):

@@ -26,8 +26,8 @@ SORT_COLUMNS: Final[Mapping[ListName, Mapping[str, type[str] | type[int]]]] = {
 }
 """The columns that each list can be sorted by, each with the type of its values."""
 
-Health = Literal["failed", "stale", "degraded", "never seen", "ok", "disabled"]
-HEALTH_ORDER: Final[tuple[Health, ...]] = ("failed", "stale", "degraded", "never seen", "ok", "disabled")
+Health = Literal["failed", "stale", "degraded", "no heartbeat", "ok", "disabled"]
+HEALTH_ORDER: Final[tuple[Health, ...]] = ("failed", "stale", "degraded", "no heartbeat", "ok", "disabled")
 """Proxies sorted by health: those that need a look first."""
 
 

@@ -35,10 +35,10 @@ def test_the_list_evaluates_by_age_and_says_why(browser: Browser, served: Served
         assert "failed" in _row(page, "edge-lab")
         assert "degraded" in _row(page, "edge-oslo-2")
         assert "of 2 and 1 more" in _row(page, "edge-oslo-2")  # rulesets that it is behind with
-        assert "never seen" in _row(page, "edge-next")
-        page.get_by_role("link", name="1 never seen").click()
+        assert "no heartbeat" in _row(page, "edge-next")
+        page.get_by_role("link", name="1 no heartbeat").click()
         assert page.locator("tbody a.name").all_inner_texts() == ["edge-next"]
-        assert "health=never+seen" in page.url
+        assert "health=no+heartbeat" in page.url
 
 
 def test_one_proxy_shows_gaps_as_gaps_and_each_curve_as_a_table_too(browser: Browser, served: Served) -> None:

@@ -38,7 +38,7 @@ async def test_a_command_says_the_same_on_both_ways(commands: Commands, plane: P
         ("app", "list", "--sort", "colour"),
         ("ruleset", "list", "--cursor", "x"),
         ("operator", "list", "--org", "acme", "--search", "ad"),
-        ("proxy", "list", "--health", "never seen", "--needs-look", "--json"),
+        ("proxy", "list", "--health", "no heartbeat", "--needs-look", "--json"),
         ("proxies", "counts"),
         ("org", "show", "acme", "--json"),
         ("proxy", "show", "edge / 1", "--json"),
@@ -84,6 +84,14 @@ async def test_a_table_is_a_page_and_says_how_to_get_the_next(commands: Commands
     assert len(whole["orgs"]) == 3
     page = await commands.facts("server", "org", "list", "--limit", "2")
     assert (len(page["orgs"]), page["next"], page["total"]) == (2, following.split()[-1], 3)
+
+
+async def test_the_names_of_counts_are_those_that_a_list_takes(commands: Commands, plane: Plane) -> None:
+    await plane.org("acme")
+    await plane.proxy("edge-1", "acme")
+    counted = (await commands.run("store", "proxies", "counts"))[1].splitlines()
+    (name,) = [line.rpartition(" ")[0].strip() for line in counted[1:] if line.endswith(" 1")]
+    assert len((await commands.facts("store", "proxy", "list", "--health", name))["proxies"]) == 1
 
 
 async def test_what_was_done_where_is_on_record(commands: Commands) -> None:

@@ -66,10 +66,10 @@ _ORG_MISSING = "Object missing required field `org`"
 _LAST_ADMIN = "this is the last admin over all organisations: make another one first"
 _SWITCH = "app payroll: hr is tried on it, and sales was expected"
 _OTHER_SECRET = "its secret has been replaced since: the newest is version 1, and 9 was expected"
-_LOST = "expected.missing: Expected `int`, got `str`"
+_LOST = "expected.missing: must be a whole number"
 _STOP_ALL = "To stop everything, say that you mean it."
 _NO_PASSWORD = "Object missing required field `password`"
-_TOO_SOON = "expiresInDays: Expected `int` >= 1"
+_TOO_SOON = "expiresInDays: must be a whole number, at least 1"
 _VIEWER = {"name": "ada", "role": "viewer", "org": "acme"}
 _DEPLOY = {"name": "deploy", "expiresInDays": "0"}
 _ROTATE = {"name": "edge-1", "expected": "9"}

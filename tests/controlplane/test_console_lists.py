@@ -77,11 +77,11 @@ async def test_a_search_narrows_a_list_and_says_if_nothing_matches(visitor_of: P
 
 async def test_a_search_keeps_the_sort_and_the_organisation(visitor_of: Plane) -> None:
     async with visiting(visitor_of) as visitor:
-        seen = (await visitor.get("/proxies?org=acme&sort=-name&health=never+seen&cursor=")).text
+        seen = (await visitor.get("/proxies?org=acme&sort=-name&health=no+heartbeat&cursor=")).text
     form = re.search(r'<form class="find-in-list".*?</form>', seen, re.DOTALL)
     assert form is not None
     hidden = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', form[0]))
-    assert hidden == {"org": "acme", "sort": "-name", "health": "never seen"}
+    assert hidden == {"org": "acme", "sort": "-name", "health": "no heartbeat"}
 
 
 async def test_an_address_that_can_not_be_meant_is_refused(visitor_of: Plane) -> None:

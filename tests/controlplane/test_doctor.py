@@ -83,7 +83,7 @@ def test_a_sound_store_is_found_so_and_nothing_is_changed(config: Path) -> None:
     before = everything(config.parent)
     found = findings(config)
     assert {name for name, each in found.items() if each["status"] != "ok"} == {"proxies"}
-    assert found["proxies"]["found"] == "edge-1 is never seen"
+    assert found["proxies"]["found"] == "edge-1: no heartbeat"
     assert "quick_check" in found["store: integrity"]["found"]
     assert everything(config.parent) == before
     lines = cli(config, "doctor").stdout.splitlines()

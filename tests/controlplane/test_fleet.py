@@ -40,7 +40,7 @@ async def rollout(plane: Plane, actor: Actor = OPERATOR, **members: Any) -> dict
 
 
 async def test_health_follows_the_age_of_the_last_heartbeat(plane: Plane, proxy: ProxyClient) -> None:
-    assert (await listed(plane))["edge-1"].health == "never seen"
+    assert (await listed(plane))["edge-1"].health == "no heartbeat"
     await beat(proxy)
     assert (await listed(plane))["edge-1"].health == "ok"
     plane.clock.advance(seconds=91)

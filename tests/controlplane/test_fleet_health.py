@@ -18,9 +18,9 @@ def _facts(age_seconds: float = 0, **members: object) -> Facts:
     return Facts(INTERVAL, **given)  # type: ignore[arg-type]
 
 
-def test_a_proxy_that_never_sent_a_heartbeat_was_never_seen() -> None:
+def test_a_proxy_that_never_sent_a_heartbeat_has_no_heartbeat() -> None:
     assessment = assess(NOW, Facts(INTERVAL))
-    assert (assessment.health, assessment.lost) == ("never seen", True)
+    assert (assessment.health, assessment.lost) == ("no heartbeat", True)
 
 
 @pytest.mark.parametrize(

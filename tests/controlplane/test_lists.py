@@ -16,7 +16,7 @@ from controlplane.live_tail import LiveTail
 from controlplane.operations import apps, fleet, operators, orgs, rulesets
 from controlplane.operations.actor import EVERY_ORG, Actor, local_actor
 from controlplane.operations.context import OperationContext
-from controlplane.operations.operation import InvalidRequest
+from controlplane.operations.operation import InvalidRequest, validation_problem
 from controlplane.reports import Heartbeat
 from controlplane.settings import read_settings
 from controlplane.store.interface import App, NewBatch, Operator, Org, Proxy, RateLimits, Ruleset
@@ -177,7 +177,7 @@ async def test_a_list_has_the_rows_that_one_may_look_at(context: OperationContex
         assert page.total == len(ids)
     assert await _ids(context, "proxies", org="globex") == ["proxy-8", "proxy-9", "proxy-6", "proxy-4"]
     counts = await fleet.count.perform(context, OF_ACME, fleet.CountFleet())
-    assert (counts.total, counts.never_seen) == (3, 3)
+    assert (counts.total, counts.no_heartbeat) == (3, 3)
     nobody = Actor("noel", {})
     assert [await _ids(context, name, nobody) for name in LISTS] == [[]] * 5
 
@@ -190,6 +190,25 @@ async def test_operators_are_listed_for_admins_and_for_themselves(context: Opera
     assert "operator-9" in await _ids(context, "operators", admin)
     there = await _ids(context, "operators", org="globex")
     assert there == ["operator-9", "operator-8", "operator-6", "operator-4"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"health": "neverSeen"},
+            f"health: no value 'neverSeen': it is one of {', '.join(sorted(HEALTH_ORDER))}",
+        ),
+        ({"limit": 0}, "limit: must be a whole number, at least 1"),
+        ({"limit": "many"}, "limit: must be a whole number"),
+        ({"limit": 201}, "limit: must be a whole number, at most 200"),
+        ({"needsLook": "perhaps"}, "needsLook: must be true or false"),
+    ],
+)
+def test_a_wrong_member_is_refused_in_plain_words(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(msgspec.ValidationError) as refused:
+        msgspec.convert(given, fleet.ListFleet, strict=False)
+    assert validation_problem(refused.value, fleet.ListFleet) == said
 
 
 async def test_what_can_not_be_meant_is_refused(context: OperationContext) -> None:

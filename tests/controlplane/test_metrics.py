@@ -82,7 +82,7 @@ async def test_a_proxy_is_told_with_what_it_lacks_while_it_is_enabled(
         assert found["proxy_last_seen_timestamp_seconds", "edge-2"] == made
         assert found["proxy_missing_events", "edge-1"] == 2 + 3
         assert found["proxy_repeated_numbers", "edge-1"] == 0
-        assert (found["proxies", "never seen"], found["proxies", "ok"]) == (2, 0)
+        assert (found["proxies", "no heartbeat"], found["proxies", "ok"]) == (2, 0)
         again = batch("b", acme, [2, 9])
         await proxy.audit({**again, "events": [{**each, "id": each["id"] + "x"} for each in again["events"]]})
         assert (await scraped(plane))["proxy_repeated_numbers", "edge-1"] == 2
