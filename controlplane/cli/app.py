@@ -9,7 +9,7 @@ import typer
 
 from controlplane.cli.context import AnyOrg, Cli, Json, OneOrg, print_facts, with_org_names
 from controlplane.cli.failure import INVALID_INPUT, CommandFailed, named_as_options
-from controlplane.cli.lists import NAMED_OPTIONS, Cursor, Limit, Search, page_members, print_page
+from controlplane.cli.lists import NAMED_OPTIONS, AppSearch, Cursor, Limit, page_members, print_page
 
 app = typer.Typer()
 
@@ -47,7 +47,7 @@ def add(
 def list_apps(
     ctx: typer.Context,
     org: AnyOrg = None,
-    search: Search = None,
+    search: AppSearch = None,
     sort: _Sort = None,
     limit: Limit = None,
     cursor: Cursor = None,

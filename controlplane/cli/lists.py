@@ -21,6 +21,14 @@ Search = Annotated[
         "--search", metavar="TEXT", help="Part of the name, whatever the case of A-Z, or a whole id."
     ),
 ]
+AppSearch = Annotated[
+    str | None,
+    typer.Option(
+        "--search",
+        metavar="TEXT",
+        help="Part of the name, whatever the case of A-Z, or a whole id or client id.",
+    ),
+]
 Limit = Annotated[
     int | None,
     typer.Option("--limit", metavar="N", min=1, max=200, help="Rows per page (50; --json: all)."),
@@ -49,5 +57,6 @@ def print_page(
         print_json(found)
         return
     print_list(name, rows, as_json=False)
-    if isinstance(found.next, str):
-        sys.stdout.write(f"{len(rows)} of {found.total} {name}; more: --cursor {found.next}\n")
+    if isinstance(found.next, str) and isinstance(found.before, int):
+        shown = f"{found.before + 1}–{found.before + len(rows)} of {found.total} {name}"
+        sys.stdout.write(f"{shown}; more: the same command with --cursor {found.next}\n")

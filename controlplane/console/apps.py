@@ -45,6 +45,7 @@ _COLUMNS: Final = (
     Column("Organisation", "org"),
     Column("Ruleset", "ruleset"),
     Column("Client id"),
+    Column("Added", "createdAt"),
     Column("State"),
 )
 

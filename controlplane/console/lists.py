@@ -40,8 +40,10 @@ class ListView:
     search: str
     kept: tuple[tuple[str, str], ...]  # other members of the query, which a new search keeps
     rows: int
+    before: int  # rows of the pages before
     total: int
-    first: str | None  # link to the first page, if this one is another
+    first: str | None  # link to the first page, if neither this one nor the one before is it
+    previous: str | None  # link to the page before
     next: str | None  # link to the next page
     everything: str  # link to the list without the search
 
@@ -72,14 +74,17 @@ def list_view(
 ) -> ListView:
     """Return what is around the rows. `keep` names further members that a new search and sort keep."""
     sort = request.query.get("sort") or default_sort
+    before = found.before if isinstance(found.before, int) else 0
     kept = [(name, value) for name in ("sort", *keep) if (value := request.query.get(name, ""))]
     return ListView(
         heads=tuple(_head(request, column, sort) for column in columns),
         search=request.query.get("search", ""),
         kept=tuple(kept),
         rows=rows,
+        before=before,
         total=found.total if isinstance(found.total, int) else rows,
-        first=request.changed(cursor=None) if request.query.get("cursor") else None,
+        first=request.changed(cursor=None) if isinstance(found.previous, str) else None,
+        previous=request.changed(cursor=found.previous or None) if request.query.get("cursor") else None,
         next=request.changed(cursor=found.next) if isinstance(found.next, str) else None,
         everything=request.changed(search=None, cursor=None),
     )

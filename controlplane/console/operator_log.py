@@ -32,8 +32,8 @@ async def record(context: OperationContext, actor: Actor, request: PageRequest) 
         found = await perform(search, context, actor, asked)
     except Refusal as error:
         refused = reasons(error)
-    said = [value for line in found.lines for value in line.request.values() if isinstance(value, str)]
-    names = await context.resolve.names(actor, said)
+    said = [each for line in found.lines for value in line.request.values() for each in _texts(value)]
+    names = await context.resolve.names(actor, said) | await context.resolve.org_names(actor, said)
     values = {
         "found": found,
         "report": partial(report, names=names),
@@ -55,12 +55,22 @@ def report(line: RecordFacts, names: Mapping[str, str]) -> list[tuple[str, str]]
     """What was asked for, as names and values; what was left out, or is the organisation, says nothing. An id
     is reported as what has it is called now; nothing of it turns the line round."""
     return [
-        (name, shown(names.get(text, text)))
+        (name, shown(_text(value, names)))
         for name, value in line.request.items()
         if value is not None and name != "org"
-        for text in [_text(value)]
     ]
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+def _texts(value: Any) -> list[str]:
+    """Return what may be an id in a value of a request."""
+    return [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)]
+
+
+def _text(value: Any, names: Mapping[str, str]) -> str:
+    if isinstance(value, str):
+        return names.get(value, value)
+    if isinstance(value, list):
+        return ", ".join(_text(each, names) for each in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_text(each, names)}" for name, each in value.items())
+    return msgspec.json.encode(value).decode()

@@ -13,7 +13,7 @@ from controlplane.operations.operators import (
     AddToken,
     GrantRole,
     ListOperators,
-    OperatorDetails,
+    OperatorFacts,
     OperatorReference,
     RevokeRole,
     RevokeToken,
@@ -40,7 +40,13 @@ _ROLES: Final = (
 _DAYS: Final = (("7", "7 days"), ("30", "30 days"), ("90", "90 days"), ("366", "a year"))
 
 
-_COLUMNS: Final = (Column("Name", "name"), Column("Roles"), Column("Sign-in"), Column("State"))
+_COLUMNS: Final = (
+    Column("Name", "name"),
+    Column("Roles"),
+    Column("Sign-in"),
+    Column("Added", "createdAt"),
+    Column("State"),
+)
 
 
 @page("GET", "/operators", *LIST_MEMBERS)
@@ -135,7 +141,7 @@ def _back(request: PageRequest, operator_id: str, said: str) -> Redirect:
     return Redirect(request.link(f"/operators/{operator_id}"), said)
 
 
-def _manages(actor: Actor, operator: OperatorDetails) -> bool:
+def _manages(actor: Actor, operator: OperatorFacts) -> bool:
     """Which buttons to show; the operation asks again, and knows of roles that the actor may not see."""
     if actor.may("admin", None):
         return True

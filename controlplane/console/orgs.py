@@ -27,6 +27,7 @@ _TIERS: Final = (("base", "30 days"), ("90d", "90 days"), ("1y", "1 year"), ("7y
 _COLUMNS: Final = (
     Column("Name", "name"),
     Column("Id"),
+    Column("Added", "createdAt"),
     Column("Events are kept for", "retention"),
     Column("", kind="end"),
 )

@@ -84,7 +84,9 @@ async def overview(context: OperationContext, actor: Actor, request: PageRequest
     remarks = []
     if wanted and health is None:
         remarks.append(f"Health is never {wanted}. It is one of {', '.join(HEALTH_ORDER)}.")
-    counts = await perform(fleet.count, context, actor, fleet.CountFleet(org=org))
+    counts = await perform(
+        fleet.count, context, actor, fleet.CountFleet(org=org, search=request.query.get("search") or None)
+    )
     asked = fleet.ListFleet(org=org, health=health, **list_members(request, _SORT))
     found = await perform(fleet.list_all, context, actor, asked)
     view = list_view(request, _COLUMNS, found, len(found.proxies), default_sort=_SORT, keep=("health",))
@@ -93,7 +95,7 @@ async def overview(context: OperationContext, actor: Actor, request: PageRequest
         "rows": list(map(_row, found.proxies)),
         "list": view,
         "total": counts.total,
-        "counts": [(each, count) for each, count in of_health if count],
+        "counts": [(each, count) for each, count in of_health if count or each == health],
         "wanted": health,
         "manageable": await _manageable(context, actor),
     }

@@ -10,7 +10,7 @@ import msgspec
 from controlplane.names import new_id, valid_name
 from controlplane.operations.actor import Actor, Role
 from controlplane.operations.context import OperationContext
-from controlplane.operations.lists import ListRequest, ListResponse, by_column, read_list
+from controlplane.operations.lists import PART, ListRequest, ListResponse, by_column, read_list
 from controlplane.operations.operation import Request, Response, operation
 from controlplane.secrets import hash_client_secret, mint
 from controlplane.store.interface import App, AppSecret
@@ -28,6 +28,7 @@ class AppFacts(Response):
     shadow_ruleset: str | None  # tried beside the other, for the audit events alone
     enabled: bool
     secret_version: int
+    created_at: str
 
 
 class SecretFacts(msgspec.Struct, rename="camel"):
@@ -37,7 +38,6 @@ class SecretFacts(msgspec.Struct, rename="camel"):
 
 class AppDetails(AppFacts):
     ruleset_id: str
-    created_at: str
     secrets: tuple[SecretFacts, ...]  # the valid ones, newest first
 
 
@@ -61,8 +61,9 @@ class AddApp(Request):
     ruleset: str
 
 
-class ListApps(ListRequest):
+class ListApps(ListRequest, kw_only=True):
     org: str | None = None
+    search: Annotated[str, msgspec.Meta(description=PART.replace("id", "id or client id"))] | None = None
     sort: Annotated[str, by_column("apps")] | None = None
 
 
@@ -115,7 +116,7 @@ async def list_all(context: OperationContext, actor: Actor, request: ListApps) -
     """App identities, all of them or a page."""
     org_ids = await context.resolve.sight(actor, request.org)
     found = await read_list("apps", request, org_ids, context.store.list_apps)
-    return AppList(apps=tuple(map(_facts, found.rows)), next=found.next, total=found.total)
+    return AppList(apps=tuple(map(_facts, found.rows)), **found.place)
 
 
 @operation("app.show", "GET", "/apps/{app}")
@@ -125,7 +126,6 @@ async def show(context: OperationContext, actor: Actor, request: AppReference) -
     return AppDetails(
         **msgspec.structs.asdict(_facts(app)),
         ruleset_id=app.ruleset_id,
-        created_at=rfc3339(app.created_ms),
         secrets=tuple(
             SecretFacts(each.version, None if each.expires_ms is None else rfc3339(each.expires_ms))
             for each in app.secrets
@@ -203,4 +203,5 @@ def _facts(app: App) -> AppFacts:
         shadow_ruleset=app.shadow_ruleset_name,
         enabled=app.enabled,
         secret_version=app.secret_version,
+        created_at=rfc3339(app.created_ms),
     )

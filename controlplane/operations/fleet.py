@@ -12,7 +12,7 @@ from controlplane.fleet import Enforced, Enforcement, Fleet, Heard, ProxyState
 from controlplane.fleet_health import Health as AssessedHealth
 from controlplane.operations.actor import Actor
 from controlplane.operations.context import OperationContext
-from controlplane.operations.lists import ListRequest, ListResponse, by_column, read_list
+from controlplane.operations.lists import PART, ListRequest, ListResponse, by_column, read_list, searchable
 from controlplane.operations.operation import Request, Response, operation
 from controlplane.reports import Heartbeat
 from controlplane.store.interface import NotFound, Proxy, RateLimits, Ruleset, SequenceState
@@ -43,6 +43,7 @@ class ProxyHealth(Response):
     orgs: tuple[str, ...]
     whole: bool  # whether one may look at all of its organisations; else what is of all together is left out
     enabled: bool
+    created_at: str
     last_seen: str | None
     health: AssessedHealth
     reasons: tuple[str, ...]
@@ -126,7 +127,6 @@ class HeartbeatFacts(Response):
 
 
 class ProxyDetails(ProxyHealth):
-    created_at: str
     secret_version: int
     uptime_seconds: float | None
     heartbeat: dict[str, Any] | None
@@ -146,6 +146,7 @@ class ListFleet(ListRequest):
 
 class CountFleet(Request):
     org: str | None = None
+    search: Annotated[str, msgspec.Meta(description=PART)] | None = None
 
 
 class ProxyReference(Request):
@@ -192,17 +193,19 @@ async def list_all(context: OperationContext, actor: Actor, request: ListFleet) 
         states = await fleet.states(now_ms, page.rows)
         view = await _View.of(context, actor, page.rows)
         rows = tuple(ProxyHealth(**view.health(now_ms, state)) for state in states)
-        return ListPage(rows, page.next, page.total)
+        return ListPage(rows, page.next, page.total, page.before, page.previous)
 
     found = await read_list("proxies", request, await context.resolve.sight(actor, request.org), read)
-    return FleetList(proxies=found.rows, next=found.next, total=found.total)
+    return FleetList(proxies=found.rows, **found.place)
 
 
 @operation("fleet.counts", "GET", "/fleet-counts")
 async def count(context: OperationContext, actor: Actor, request: CountFleet) -> FleetCounts:
-    """Count the proxies of each health."""
+    """Count the proxies of each health, all of them or those of a search."""
     bounds = _fleet(context).bounds(context.clock.wall_ms())
-    counts = await context.store.count_proxies(bounds, await context.resolve.sight(actor, request.org))
+    sight = await context.resolve.sight(actor, request.org)
+    search = None if request.search is None else searchable(request.search)
+    counts = await context.store.count_proxies(bounds, sight, search)
     of_health = {health.replace(" ", "_"): counts.get(health, 0) for health in HEALTH_ORDER}
     return FleetCounts(total=sum(counts.values()), **of_health)
 
@@ -221,7 +224,6 @@ async def show(context: OperationContext, actor: Actor, request: ProxyReference)
     said = state.heard.said if state.heard is not None else Heartbeat()
     return ProxyDetails(
         **view.health(now_ms, state),
-        created_at=rfc3339(found.created_ms),
         secret_version=found.secret_version,
         uptime_seconds=said.uptime_seconds,
         heartbeat=view.heartbeat(found, state.heard),
@@ -297,6 +299,7 @@ class _View:
             "orgs": tuple(self._names[org_id] for org_id in proxy.org_ids if org_id in self._names),
             "whole": is_whole,
             "enabled": proxy.enabled,
+            "created_at": rfc3339(proxy.created_ms),
             "last_seen": None if proxy.last_seen_ms is None else rfc3339(proxy.last_seen_ms),
             "health": state.assessment.health,
             "reasons": state.assessment.reasons if is_whole else (),

@@ -7,9 +7,9 @@ page by page, so that others are served meanwhile.
 from __future__ import annotations
 
 import base64
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Final, Generic, TypeVar
+from typing import Annotated, Any, Final, Generic, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -21,12 +21,12 @@ R = TypeVar("R")
 
 DEFAULT_ROWS: Final = 50  # rows of one page
 _MOST_INTEGER: Final = 2**63  # beyond what a store's column has room for
-_PART: Final = "Part of the name, whatever the case of A to Z, or a whole id."
+PART: Final = "Part of the name, whatever the case of A to Z, or a whole id."
 _COLUMN: Final = "Column to sort by, with `-` before it for descending: "
 
 
 class ListRequest(Request, kw_only=True):
-    search: Annotated[str, msgspec.Meta(description=_PART)] | None = None
+    search: Annotated[str, msgspec.Meta(description=PART)] | None = None
     sort: str | None = None
     limit: (
         Annotated[int, msgspec.Meta(ge=1, le=MOST_ROWS, description="Number of rows per page (50).")] | None
@@ -35,17 +35,20 @@ class ListRequest(Request, kw_only=True):
 
 
 class ListResponse(Response, kw_only=True):
-    """The last two are there if the request asked for a page."""
+    """The last four are there if the request asked for a page."""
 
     next: str | UnsetType | None = UNSET  # cursor of the next page; null: this is the last one
+    previous: str | UnsetType | None = (
+        UNSET  # cursor of the page before; null: it needs none, or there is none
+    )
+    before: int | UnsetType = UNSET  # rows of the pages before
     total: int | UnsetType = UNSET  # rows of all pages
 
 
 @dataclass(frozen=True, slots=True)
 class Listed(Generic[R]):
     rows: tuple[R, ...]
-    next: str | UnsetType | None
-    total: int | UnsetType
+    place: Mapping[str, Any]  # the members of ListResponse; empty if the request asked for no page
 
 
 def by_column(name: ListName) -> msgspec.Meta:
@@ -63,7 +66,7 @@ async def read_list(
 ) -> Listed[R]:
     """Return the page that a request asks for, or all rows. Raise InvalidRequest if a member is wrong."""
     if request.search is None and request.sort is None and request.limit is None and request.cursor is None:
-        return Listed(await all_rows(read, ListQuery(org_ids=org_ids)), UNSET, UNSET)
+        return Listed(await all_rows(read, ListQuery(org_ids=org_ids)), {})
     sort, is_descending = _sorted_by(name, request.sort)
     query = ListQuery(
         sort=sort,
@@ -72,9 +75,16 @@ async def read_list(
         after=None if request.cursor is None else _key(name, sort, request.cursor),
         search=None if request.search is None else searchable(request.search),
         org_ids=org_ids,
+        with_before=True,
     )
     page = await read(query)
-    return Listed(page.rows, None if page.next is None else _cursor(sort, page.next), page.total)
+    place = {
+        "next": None if page.next is None else _cursor(sort, page.next),
+        "previous": None if page.previous is None else _cursor(sort, page.previous),
+        "before": page.before,
+        "total": page.total,
+    }
+    return Listed(page.rows, place)
 
 
 def _sorted_by(name: ListName, given: str | None) -> tuple[str, bool]:

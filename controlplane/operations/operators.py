@@ -41,9 +41,6 @@ class OperatorFacts(Response):
     enabled: bool
     password: bool  # whether one is set; without, only single sign-on and tokens let the operator in
     roles: tuple[RoleFacts, ...]
-
-
-class OperatorDetails(OperatorFacts):
     created_at: str
 
 
@@ -138,15 +135,14 @@ async def list_all(context: OperationContext, actor: Actor, request: ListOperato
     found = await read_list("operators", request, None, read)
     names = await _names(context, actor, found.rows)
     rows = tuple(_named(each, names) for each in found.rows)
-    return OperatorList(operators=rows, next=found.next, total=found.total)
+    return OperatorList(operators=rows, **found.place)
 
 
 @operation("operator.show", "GET", "/operators/{operator}")
-async def show(context: OperationContext, actor: Actor, request: OperatorReference) -> OperatorDetails:
+async def show(context: OperationContext, actor: Actor, request: OperatorReference) -> OperatorFacts:
     """One operator."""
     operator = await context.resolve.operator(actor, request.operator)
-    facts = await _facts(context, actor, operator)
-    return OperatorDetails(**msgspec.structs.asdict(facts), created_at=rfc3339(operator.created_ms))
+    return await _facts(context, actor, operator)
 
 
 @operation("operator.set-password", "PUT", "/operators/{operator}/password")
@@ -328,6 +324,7 @@ def _named(operator: Operator, names: Mapping[str, str]) -> OperatorFacts:
         enabled=operator.enabled,
         password=operator.password_hash is not None,
         roles=tuple(RoleFacts(org_id, name, role) for name, org_id, role in sorted(roles)),
+        created_at=rfc3339(operator.created_ms),
     )
 
 

@@ -17,9 +17,6 @@ class OrgFacts(Response):
     org_id: str
     name: str
     retention: Retention
-
-
-class OrgDetails(OrgFacts):
     created_at: str
 
 
@@ -60,16 +57,13 @@ async def add(context: OperationContext, actor: Actor, request: AddOrg) -> OrgFa
 async def list_all(context: OperationContext, actor: Actor, request: ListOrgs) -> OrgList:
     """Organisations, all of them or a page."""
     found = await read_list("orgs", request, actor.sees, context.store.list_orgs)
-    return OrgList(orgs=tuple(map(_facts, found.rows)), next=found.next, total=found.total)
+    return OrgList(orgs=tuple(map(_facts, found.rows)), **found.place)
 
 
 @operation("org.show", "GET", "/orgs/{org}")
-async def show(context: OperationContext, actor: Actor, request: OrgReference) -> OrgDetails:
+async def show(context: OperationContext, actor: Actor, request: OrgReference) -> OrgFacts:
     """One organisation."""
-    org = await context.resolve.org(actor, "viewer", request.org)
-    return OrgDetails(
-        org_id=org.org_id, name=org.name, retention=org.retention, created_at=rfc3339(org.created_ms)
-    )
+    return _facts(await context.resolve.org(actor, "viewer", request.org))
 
 
 @operation("org.set-retention", "PUT", "/orgs/{org}/retention")
@@ -80,4 +74,6 @@ async def set_retention(context: OperationContext, actor: Actor, request: SetRet
 
 
 def _facts(org: Org) -> OrgFacts:
-    return OrgFacts(org_id=org.org_id, name=org.name, retention=org.retention)
+    return OrgFacts(
+        org_id=org.org_id, name=org.name, retention=org.retention, created_at=rfc3339(org.created_ms)
+    )

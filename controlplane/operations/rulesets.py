@@ -171,7 +171,7 @@ async def list_all(context: OperationContext, actor: Actor, request: ListRuleset
     """Rulesets with their active version, all of them or a page."""
     org_ids = await context.resolve.sight(actor, request.org)
     found = await read_list("rulesets", request, org_ids, context.store.list_rulesets)
-    return RulesetList(rulesets=tuple(map(_listed, found.rows)), next=found.next, total=found.total)
+    return RulesetList(rulesets=tuple(map(_listed, found.rows)), **found.place)
 
 
 @operation("ruleset.show", "GET", "/rulesets/{ruleset}")

@@ -9,7 +9,7 @@ from typing import Final
 
 from controlplane.store.database import Connection, Dialect
 from controlplane.store.interface import LatestReports, Losses, ProxyTally, Report, Said
-from controlplane.store.lists import Condition, Found, Source, among, page_of
+from controlplane.store.lists import Condition, Found, Source, among, given, page_of, where
 from controlplane.store.pages import HEALTH_ORDER, FleetQuery, Health, HealthBounds, ListQuery
 
 _PLAIN: Final = Source(
@@ -113,13 +113,18 @@ def page_of_proxies(connection: Connection, query: ListQuery, fleet: FleetQuery 
 
 
 def count_by_health(
-    connection: Connection, bounds: HealthBounds, org_ids: Collection[str] | None
+    connection: Connection,
+    bounds: HealthBounds,
+    org_ids: Collection[str] | None,
+    search: str | None = None,
 ) -> dict[Health, int]:
-    """Return how many proxies there are of each health, of those that serve one of the organisations."""
-    wanted = Condition("1 = 1", ()) if org_ids is None else _serving(connection.dialect, org_ids)
+    """Return how many proxies there are of each health, of those that serve one of the organisations and
+    fulfil the search."""
+    wanted = [] if org_ids is None else [_serving(connection.dialect, org_ids)]
+    wanted += [] if search is None else [_PLAIN.holds(search)]
     rows = connection.rows(
-        f"SELECT health, count(*) FROM {_ASSESSED} WHERE {wanted.sql} GROUP BY health",  # noqa: S608
-        (*_bounds(bounds), *wanted.parameters),
+        f"SELECT health, count(*) FROM {_ASSESSED}{where(wanted)} GROUP BY health",  # noqa: S608
+        (*_bounds(bounds), *given(wanted)),
     )
     return {HEALTH_ORDER[place]: count for place, count in sorted(rows)}
 

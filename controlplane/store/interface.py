@@ -833,9 +833,10 @@ class ListStore(Protocol):
         organisations. `org_id`: only those with a role there or in every organisation."""
 
     async def count_proxies(
-        self, bounds: HealthBounds, org_ids: frozenset[str] | None
+        self, bounds: HealthBounds, org_ids: frozenset[str] | None, search: str | None = None
     ) -> Mapping[Health, int]:
-        """Return how many proxies that serve one of the organisations are of each health."""
+        """Return how many proxies are of each health: those that serve one of the organisations, and fulfil
+        the search."""
 
 
 class Peers(Protocol):

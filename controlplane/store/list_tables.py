@@ -91,9 +91,11 @@ class ListTables:
         return await self._database.read(job)
 
     async def count_proxies(
-        self, bounds: HealthBounds, org_ids: frozenset[str] | None
+        self, bounds: HealthBounds, org_ids: frozenset[str] | None, search: str | None = None
     ) -> Mapping[Health, int]:
-        return await self._database.read(lambda connection: count_by_health(connection, bounds, org_ids))
+        return await self._database.read(
+            lambda connection: count_by_health(connection, bounds, org_ids, search)
+        )
 
 
 def _has_role(dialect: Dialect, org_ids: Collection[str]) -> Condition:
@@ -106,4 +108,6 @@ def _has_role(dialect: Dialect, org_ids: Collection[str]) -> Condition:
 
 
 def _page(found: Found, rows: Mapping[str, R]) -> ListPage[R]:
-    return ListPage(tuple(rows[each] for each in found.ids), found.next, found.total)
+    return ListPage(
+        tuple(rows[each] for each in found.ids), found.next, found.total, found.before, found.previous
+    )

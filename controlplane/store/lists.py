@@ -13,6 +13,12 @@ _FOLDED: Final = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqr
 
 
 @dataclass(frozen=True, slots=True)
+class Condition:
+    sql: str
+    parameters: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """The tables and columns of a list."""
 
@@ -25,9 +31,10 @@ class Source:
     ids: tuple[str, ...]  # what a search for a whole id compares
     parameters: tuple[Any, ...] = ()  # values for the placeholders in `tables`
 
-    @property
-    def searched(self) -> str:
-        return " OR ".join([part_of(self.name), *(f"{each} = ?" for each in self.ids)])
+    def holds(self, part: str) -> Condition:
+        """Return the condition that a row fulfils a search."""
+        compared = [part_of(self.name), *(f"{each} = ?" for each in self.ids)]
+        return Condition(" OR ".join(compared), (pattern(part), *(part for _ in self.ids)))
 
 
 _NEWEST: Final = (
@@ -79,18 +86,14 @@ OPERATORS: Final = Source(
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
-    sql: str
-    parameters: tuple[Any, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Found:
     """A page by the ids of its rows."""
 
     ids: tuple[str, ...]
     next: Key | None
     total: int
+    before: int = 0
+    previous: Key | None = None
 
 
 def page_of(
@@ -98,22 +101,45 @@ def page_of(
 ) -> Found:
     """Return the page of rows that fulfil the query and all further conditions."""
     wanted = [*_conditions(source, query, connection.dialect), *further]
-    given = (*source.parameters, *_given(wanted))
-    (total,) = connection.row(f"SELECT count(*) FROM {source.counted}{_where(wanted)}", given)  # noqa: S608 - our own names
+    values = (*source.parameters, *given(wanted))
+    (total,) = connection.row(f"SELECT count(*) FROM {source.counted}{where(wanted)}", values)  # noqa: S608 - our own names
     # A name says more to a person than an id, so that it settles the order of equal values.
     keys = list(dict.fromkeys((source.columns[query.sort], source.columns["name"], source.id)))
+    before, previous = 0, None
     if query.after is not None:
+        if query.with_before:
+            before, previous = _before(connection, source, query, wanted, keys)
         sign = "<" if query.descending else ">"
         wanted.append(Condition(f"({', '.join(keys)}) {sign} ({', '.join('?' * len(keys))})", query.after))
-    order = ", ".join(f"{key} DESC" if query.descending else key for key in keys)
+    order = _order(keys, descending=query.descending)
     rows = connection.rows(
-        f"SELECT {source.id}, {', '.join(keys)} FROM {source.tables}{_where(wanted)}"  # noqa: S608
+        f"SELECT {source.id}, {', '.join(keys)} FROM {source.tables}{where(wanted)}"  # noqa: S608
         f" ORDER BY {order} LIMIT ?",
-        (*source.parameters, *_given(wanted), query.limit + 1),
+        (*source.parameters, *given(wanted), query.limit + 1),
     )
     page = rows[: query.limit]
     following = tuple(page[-1][1:]) if len(rows) > query.limit else None
-    return Found(tuple(row[0] for row in page), following, total)
+    return Found(tuple(row[0] for row in page), following, total, before, previous)
+
+
+def _before(
+    connection: Connection, source: Source, query: ListQuery, wanted: Sequence[Condition], keys: Sequence[str]
+) -> tuple[int, Key | None]:
+    """Return the number of rows before the page, and the key after which the page before begins."""
+    assert query.after is not None
+    sign = ">=" if query.descending else "<="
+    passed = Condition(f"({', '.join(keys)}) {sign} ({', '.join('?' * len(keys))})", query.after)
+    rows = connection.rows(
+        f"SELECT {', '.join(keys)}, count(*) OVER () FROM {source.tables}{where([*wanted, passed])}"  # noqa: S608
+        f" ORDER BY {_order(keys, descending=not query.descending)} LIMIT ?",
+        (*source.parameters, *given([*wanted, passed]), query.limit + 1),
+    )
+    before = rows[0][-1] if rows else 0
+    return before, tuple(rows[query.limit][:-1]) if len(rows) > query.limit else None
+
+
+def _order(keys: Sequence[str], *, descending: bool) -> str:
+    return ", ".join(f"{key} DESC" if descending else key for key in keys)
 
 
 def among(dialect: Dialect, column: str, values: Collection[str]) -> Condition:
@@ -127,8 +153,7 @@ def _conditions(source: Source, query: ListQuery, dialect: Dialect) -> Iterable[
     if query.ids is not None:
         yield among(dialect, source.id, query.ids)
     if query.search is not None:
-        ids = (query.search,) * len(source.ids)
-        yield Condition(source.searched, (pattern(query.search), *ids))
+        yield source.holds(query.search)
 
 
 def part_of(column: str) -> str:
@@ -143,9 +168,9 @@ def pattern(part: str) -> str:
     return f"%{folded}%"
 
 
-def _where(wanted: Sequence[Condition]) -> str:
+def where(wanted: Sequence[Condition]) -> str:
     return " WHERE " + " AND ".join(f"({each.sql})" for each in wanted) if wanted else ""
 
 
-def _given(wanted: Sequence[Condition]) -> tuple[Any, ...]:
+def given(wanted: Sequence[Condition]) -> tuple[Any, ...]:
     return tuple(value for each in wanted for value in each.parameters)

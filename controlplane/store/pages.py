@@ -42,6 +42,7 @@ class ListQuery:
     search: str | None = None  # part of the name, whatever the case of A-Z, or a whole id
     ids: Collection[str] | None = None  # only these rows
     org_ids: frozenset[str] | None = None  # rows of these organisations; None: of all of them
+    with_before: bool = False  # look also at the pages before
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,10 @@ class ListPage(Generic[R]):
     rows: tuple[R, ...]
     next: Key | None  # key of the last row, if there are more
     total: int  # rows of all pages
+    before: int = 0  # rows of the pages before, if the query asked for them
+    previous: Key | None = (
+        None  # key after which the page before begins; None: it is the first, or there is none
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ async def test_a_table_is_a_page_and_says_how_to_get_the_next(commands: Commands
     following = first.splitlines()[-1]
     assert "acme" in first
     assert "initech" not in first
-    assert following.startswith("2 of 3 orgs; more: --cursor ")
+    assert following.startswith("1–2 of 3 orgs; more: the same command with --cursor ")
     _, rest, _ = await commands.run("store", "org", "list", "--cursor", following.split()[-1])
     assert "initech" in rest
     assert "acme" not in rest

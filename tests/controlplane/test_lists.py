@@ -97,13 +97,16 @@ async def _ids(context: OperationContext, name: ListName, actor: Actor = ADA, **
 
 async def _pages(context: OperationContext, name: ListName, **members: Any) -> list[list[str]]:
     """The ids of each page."""
-    pages, cursor = [], None
+    pages: list[list[str]] = []
+    cursors: list[str | None] = [None]  # of each page
     while True:
-        found = await _found(context, name, cursor=cursor, **members)
+        found = await _found(context, name, cursor=cursors[-1], **members)
+        assert found.before == sum(map(len, pages))
         pages.append([getattr(each, LISTS[name][3]) for each in getattr(found, LISTS[name][2])])
+        assert found.previous == (cursors[-2] if len(cursors) > 1 else None)
         if found.next is None:
             return pages
-        cursor = found.next
+        cursors.append(found.next)
 
 
 async def test_the_pages_of_a_list_have_each_row_once_in_order(context: OperationContext) -> None:
@@ -248,9 +251,10 @@ async def test_a_request_without_a_page_gets_every_row_and_nothing_else(plane: P
         whole = (await call(plane, token, "GET", path)).json
         assert list(whole) == [name]
         page = (await call(plane, token, "GET", f"{path}?limit=1")).json
-        assert page == {name: whole[name][:1], "next": page["next"], "total": len(whole[name])}
+        place = {"before": 0, "previous": None, "total": len(whole[name])}
+        assert page == {name: whole[name][:1], "next": page["next"], **place}
         rest = (await call(plane, token, "GET", f"{path}?limit=200&cursor={page['next']}")).json
-        assert rest == {name: whole[name][1:], "next": None, "total": len(whole[name])}
+        assert rest == {name: whole[name][1:], "next": None, **place, "before": 1}
     for limit in (0, 201, "many"):
         assert (await call(plane, token, "GET", f"/apps?limit={limit}")).status == 400
 
