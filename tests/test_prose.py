@@ -90,7 +90,7 @@ _FENCE: Final = re.compile(r"^ *```.*?^ *```", re.M | re.S)
 
 # The counts of today. If one falls, lower it here: nobody may use the room again.
 LIMITS: Final = {
-    "headless clause": 546,
+    "headless clause": 545,
     "where for if": 186,
     "archaism": 64,
     "negated noun": 102,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from bisect import bisect_right
 from collections.abc import Sequence
 from hashlib import blake2b
 from ipaddress import ip_address
@@ -20,9 +20,8 @@ WINDOW_MS: Final = 15 * 60_000
 _MOST_OF_BOTH: Final = 5
 _MOST_OF_ADDRESS: Final = 20
 _MOST_OF_NAME: Final = 50
-_MOST_REMEMBERED: Final = (
-    20_000  # whoever has more addresses than this to guess from is met by the name's limit
-)
+# Keys of each kind. One control plane can't compare so many passwords within the window.
+_MOST_REMEMBERED: Final = 50_000
 
 # They wait here for one connection to the database. The other connections are for proxies.
 _MOST_WAITING: Final = 64
@@ -47,10 +46,12 @@ class AttemptsInMemory:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # The key that failed longest ago comes first.
-        self._failed: BoundedMemo[bytes, deque[int]] = BoundedMemo(
-            _MOST_REMEMBERED, None, WhenFull.DROP_OLDEST
-        )
+        # The key that failed longest ago comes first. An address, which costs no comparison of a password,
+        # never pushes out a name.
+        self._failed: dict[str, BoundedMemo[bytes, list[int]]] = {
+            what: BoundedMemo(_MOST_REMEMBERED, None, WhenFull.DROP_OLDEST)
+            for what in ("address", "name", "pair")
+        }
 
     async def begin(self, name: str | None, address: str) -> int:
         now = self._clock.steady_ms()
@@ -58,28 +59,25 @@ class AttemptsInMemory:
         wait_ms = max(self._wait_ms(limit, now) for limit in limits)
         if wait_ms > 0:
             return _seconds(wait_ms)
-        # All are taken out before one is put back: none may be dropped for another of the same attempt.
-        windows = [(limit.key, self._failed.entries.pop(limit.key, deque())) for limit in limits]
-        for key, window in windows:
-            window.append(now)
-            self._failed.keep(key, window)
+        for limit in limits:
+            failed = self._failed[limit.what]
+            failed.keep(limit.key, [*failed.entries.pop(limit.key, ()), now])
         return 0
 
     async def forgive(self, name: str | None, address: str) -> None:
         keys = _keys(name, address)
         for limit in _limits(keys):
-            window = self._failed.entries.get(limit.key)
+            window = self._failed[limit.what].entries.get(limit.key)
             if window:
                 window.pop()
         if keys.pair is not None:
-            self._failed.entries.pop(keys.pair, None)
+            self._failed["pair"].entries.pop(keys.pair, None)
 
     def _wait_ms(self, limit: AttemptLimit, now: int) -> int:
-        window = self._failed.entries.get(limit.key)
+        window = self._failed[limit.what].entries.get(limit.key)
         if window is None:
             return 0
-        while window and window[0] <= now - WINDOW_MS:
-            window.popleft()
+        del window[: bisect_right(window, now - WINDOW_MS)]
         return window[-limit.most] + WINDOW_MS - now if len(window) >= limit.most else 0
 
 

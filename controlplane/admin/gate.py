@@ -7,8 +7,8 @@ import hmac
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
@@ -219,10 +219,11 @@ class Gate:
     ) -> Actor:
         """Begins a session, whose cookie `response` carries. Refused `unauthenticated` or
         `tooManyAttempts`, in the same words and time whether or not there is such an operator."""
-        await self.begin_attempt(request, name)
-        operator = await self._named(name)
-        hashed = operator.password_hash if operator is not None and operator.enabled else None
-        right = await self._is_password(hashed or self._nobodys_hash, password[: _LONGEST_PASSWORD + 1])
+        with self._place_among_hashes():
+            await self.begin_attempt(request, name)
+            operator = await self._named(name)
+            hashed = operator.password_hash if operator is not None and operator.enabled else None
+            right = await self._is_password(hashed or self._nobodys_hash, password[: _LONGEST_PASSWORD + 1])
         if operator is None or hashed is None or not right:
             self.record_failure(request, operator)
             raise Refused("unauthenticated", "name or password is wrong")
@@ -279,15 +280,20 @@ class Gate:
         operator = await self.context.store.operator(name)
         return operator if operator is not None and fold(operator.name) == fold(name) else None
 
-    async def _is_password(self, hashed: str, password: str) -> bool:
+    @contextmanager
+    def _place_among_hashes(self) -> Iterator[None]:
+        """Refuse before the attempt counts: attempts that cost no hash would push others out of the count."""
         if self._hashes_waiting >= _MOST_HASHES_WAITING:
             raise Refused("unavailable", "too many sign in at once", Retry_After="5")
         self._hashes_waiting += 1
         try:
-            async with self._hashing:
-                return await asyncio.to_thread(is_password, hashed, password)
+            yield
         finally:
             self._hashes_waiting -= 1
+
+    async def _is_password(self, hashed: str, password: str) -> bool:
+        async with self._hashing:
+            return await asyncio.to_thread(is_password, hashed, password)
 
     def record_failure(
         self,

@@ -8,7 +8,10 @@ from typing import Final
 from controlplane.store.database import Connection, Database, Lock, Locks
 from controlplane.store.interface import AttemptLimit, SignInKeys
 
-_MOST_ROWS: Final = 20_000  # a stranger with more addresses than this is met by the limit of the name
+# An attempt without a name costs no hash of a password, so it must not push out one with a name. Several
+# control planes can't compare so many passwords within the window.
+_MOST_ROWS: Final = {"name IS NOT NULL": 100_000, "name IS NULL": 20_000}
+_ROWS_BETWEEN_PURGES: Final = 200  # a purge reads all rows
 _SIGN_INS: Final[Locks] = (Lock("sign-ins"),)
 
 
@@ -29,10 +32,9 @@ class SignInTables:
                 " RETURNING attempt_id",
                 (now, keys.address, keys.name, keys.pair),
             )
-            connection.run(
-                "DELETE FROM sign_in_attempts WHERE attempt_id <= ? OR failed_ms <= ?",
-                (attempt_id - _MOST_ROWS, now - window_ms),
-            )
+            connection.run("DELETE FROM sign_in_attempts WHERE failed_ms <= ?", (now - window_ms,))
+            if attempt_id % _ROWS_BETWEEN_PURGES == 0:
+                _keep_newest(connection)
             return 0
 
         # A sign-in that must wait costs a read, never a write.
@@ -50,6 +52,15 @@ class SignInTables:
                 connection.run("UPDATE sign_in_attempts SET pair = NULL WHERE pair = ?", (keys.pair,))
 
         await self._database.write(job, _SIGN_INS)
+
+
+def _keep_newest(connection: Connection) -> None:
+    for kind, most in _MOST_ROWS.items():
+        connection.run(
+            f"DELETE FROM sign_in_attempts WHERE {kind} AND attempt_id <= (SELECT attempt_id"  # noqa: S608
+            f" FROM sign_in_attempts WHERE {kind} ORDER BY attempt_id DESC LIMIT 1 OFFSET ?)",
+            (most,),
+        )
 
 
 def _wait_ms(connection: Connection, limits: Sequence[AttemptLimit], window_ms: int) -> int:

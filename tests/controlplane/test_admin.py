@@ -14,6 +14,7 @@ from urllib.parse import quote
 import aiohttp
 import pytest
 
+from controlplane.admin import gate
 from controlplane.operations.actor import Role
 from controlplane.requests import read_body
 from controlplane.secrets import digest, hash_password, is_password, mint
@@ -371,6 +372,16 @@ async def test_many_guesses_at_once_are_no_more_than_one_after_the_other(
     await operator(plane, "ada", {"*": "admin"})
     responses = await asyncio.gather(*(browser.sign_in("ada", f"guess {number}") for number in range(12)))
     assert sorted(response.status for response in responses) == [401] * 5 + [429] * 7
+
+
+async def test_a_sign_in_for_which_no_hash_is_made_does_not_count(
+    plane: Plane, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a flood of such sign-ins would push those out of the count that guessed."""
+    with monkeypatch.context() as patched:
+        patched.setattr(gate, "_MOST_HASHES_WAITING", 0)
+        assert {(await browser.sign_in("ada", "wrong")).status for _ in range(6)} == {503}
+    assert (await browser.sign_in("ada", "wrong")).status == 401
 
 
 async def test_a_flood_of_names_of_nobody_does_not_fill_the_record(

@@ -67,6 +67,23 @@ async def test_a_sign_in_that_names_nobody_is_limited_by_its_address(counted: At
     assert [wait > 0 for wait in waits] == [False] * 20 + [True]
 
 
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "_MOST_OF_NAME", 6)
+    monkeypatch.setattr(attempts, "_MOST_REMEMBERED", 10)
+    monkeypatch.setattr(sign_ins, "_MOST_ROWS", {"name IS NOT NULL": 10, "name IS NULL": 10})
+    monkeypatch.setattr(sign_ins, "_ROWS_BETWEEN_PURGES", 1)
+
+
+@pytest.mark.usefixtures("small")
+async def test_attempts_without_a_name_push_no_name_out(counted: Attempts) -> None:
+    for number in range(6):
+        assert await counted.begin("ada", f"192.0.2.{number}") == 0
+    for number in range(20):
+        assert await counted.begin(None, f"198.51.100.{number}") == 0
+    assert await counted.begin("ada", "192.0.2.200") > 0
+
+
 async def test_two_control_planes_count_together(either_store: SqlStore) -> None:
     one, other = AttemptsInStore(either_store), AttemptsInStore(either_store)
     waits = [await each.begin("ada", "192.0.2.1") for each in (one, other) * 3]
@@ -78,17 +95,18 @@ async def test_strangers_fill_no_memory(clock: FakeClock, monkeypatch: pytest.Mo
     counted = AttemptsInMemory(clock)
     for number in range(1000):
         await counted.begin(f"name-{number}", f"198.51.100.{number}")
-    assert len(counted._failed.entries) <= 30
+    assert [len(each.entries) for each in counted._failed.values()] == [30] * 3
 
 
 async def test_strangers_fill_no_table(
     either_store: SqlStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sign_ins, "_MOST_ROWS", 30)
+    monkeypatch.setattr(sign_ins, "_MOST_ROWS", {"name IS NOT NULL": 20, "name IS NULL": 10})
+    monkeypatch.setattr(sign_ins, "_ROWS_BETWEEN_PURGES", 10)
     counted = AttemptsInStore(either_store)
     for number in range(100):
-        await counted.begin(f"name-{number}", f"198.51.100.{number}")
-    assert await _rows(either_store) == 30
+        await counted.begin(f"name-{number}" if number % 2 else None, f"198.51.100.{number}")
+    assert 30 <= await _rows(either_store) < 40
     clock.advance(seconds=900)
     await counted.begin("ada", "192.0.2.1")
     assert await _rows(either_store) == 1
@@ -115,7 +133,7 @@ async def test_who_must_wait_pushes_nothing_out_of_memory_and_fills_none(
     waits = [await counted.begin(f"{number}-{chr(0x390) * 16_000}", "192.0.2.2") for number in range(500)]
     assert [wait > 0 for wait in waits] == [False] * 20 + [True] * 480
     assert await counted.begin("ada", "192.0.2.1") > 0
-    assert len(repr(counted._failed.entries)) < 60 * 2000
+    assert sum(len(repr(each.entries)) for each in counted._failed.values()) < 60 * 2000
 
 
 async def _rows(either_store: SqlStore) -> int:
