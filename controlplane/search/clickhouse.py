@@ -9,6 +9,7 @@ import re
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -33,6 +34,7 @@ from controlplane.search.clickhouse_table import (
     create_table,
 )
 from controlplane.search.document import Document, UnsearchableError, read_document
+from controlplane.search.fair_queue import FairQueue
 from controlplane.search.interface import (
     MAX_LIMIT,
     MAX_PAGE_BYTES,
@@ -72,8 +74,12 @@ Tiers = Callable[[], Awaitable[Mapping[str, int]]]
 
 COUNTED_MATCHES: Final = 50_000  # newest matches that facets count, and a histogram that takes too long
 _HISTOGRAM_SECONDS: Final = 2.0
+_PAGE_SECONDS: Final = 2.0  # limit of each query of a page
+_PAGES: Final = 8  # pages that are asked for at a time
 _CONNECT_SECONDS: Final = 10
 _REPLY_SECONDS: Final = 60
+# The server ends a query whose caller left, or waits for it no longer.
+_READING: Final = {"max_execution_time": _REPLY_SECONDS, "cancel_http_readonly_queries_on_client_close": 1}
 _TIERS_SECONDS: Final = 60.0  # a changed tier is applied to new events within this time
 _LONGEST_DAYS: Final = max(RETENTION_MS.values()) // 86_400_000
 _TIMED_OUT: Final = frozenset({159, 160})  # ClickHouse's codes of a query that takes too long
@@ -114,6 +120,7 @@ class ClickHouseIndex:
         self._incarnation: str | None = None
         self._is_checked = False  # the table holds the events up to the store's position
         self._preparing = asyncio.Lock()
+        self._finding = FairQueue(_PAGES)  # one organisation's many searches don't hold up another's
 
     def __repr__(self) -> str:
         return f"<ClickHouseIndex {self._where}>"
@@ -297,20 +304,34 @@ class ClickHouseIndex:
         limit = max(1, min(query.limit, MAX_LIMIT))
         before = None if query.cursor is None else read_cursor(query.cursor)
         await self.outbox_name()
+        async with self._finding.of(query.org_ids):
+            rows, left = await self._newest_rows(query, before, limit + 1)
+            read = _read_of(rows, limit)
+            if read < len(rows):
+                left = rows[read - 1][1], rows[read - 1][2]
+            bodies = await self._bodies([row[:3] for row in rows[:read]])
+        return SearchPage(bodies, None if left is None else write_cursor(left))
+
+    async def _newest_rows(
+        self, query: SearchQuery, before: Key | None, limit: int
+    ) -> tuple[Sequence[tuple[Any, ...]], Key | None]:
+        """Return the newest matches, and the key that older ones come before if the time was over."""
 
         async def rows_of(narrowed: SearchQuery) -> Sequence[tuple[Any, ...]]:
             condition, values = bound(_page(narrowed, before))
             newest = f"SELECT org, time, position, size FROM {TABLE} WHERE {condition}"
             newest += f" ORDER BY {newest_first(_DIALECT)} LIMIT {{limit:UInt64}}"
-            return await self._rows(newest, {**values, "limit": limit + 1})
+            settings = {"max_execution_time": _PAGE_SECONDS}
+            return await self._rows(newest, {**values, "limit": limit}, settings)
 
-        rows = await _widening(query, before, rows_of, lambda rows: len(rows) > limit)
-        read = size = 0
-        while read < min(limit, len(rows)) and size < MAX_PAGE_BYTES:
-            size += int(rows[read][3])
-            read += 1
-        following = None if read == len(rows) else write_cursor((rows[read - 1][1], rows[read - 1][2]))
-        return SearchPage(await self._bodies([row[:3] for row in rows[:read]]), following)
+        try:
+            return await _widening(query, before, rows_of, lambda rows: len(rows) == limit), None
+        except _TooLongError:
+            spans = _spans(query, before)
+        for from_ms in reversed(spans):
+            with suppress(_TooLongError):
+                return await rows_of(replace(query, from_ms=from_ms)), (from_ms, 0)
+        raise self._unavailable("an hour of events takes too long: name an app, a path or a shorter time")
 
     async def _bodies(self, keys: Sequence[tuple[Any, ...]]) -> tuple[bytes, ...]:
         """The events' own texts, which are read only of those that a page has."""
@@ -405,7 +426,9 @@ class ClickHouseIndex:
     ) -> Sequence[tuple[Any, ...]]:
         client = await self._connected()
         try:
-            result = await client.query(sql, parameters=dict(values), settings=dict(settings or {}))
+            result = await client.query(
+                sql, parameters=dict(values), settings={**_READING, **(settings or {})}
+            )
         except (ClickHouseError, aiohttp.ClientError, OSError, TimeoutError) as error:
             if _code(error) in _TIMED_OUT:
                 raise _TooLongError(f"{self._where}: {_excerpt(error)}") from error
@@ -481,16 +504,28 @@ async def _widening(
     """Run the query over ever longer spans that end with its newest event, until one fills it."""
     if query.org_ids is not None and len(query.org_ids) <= 1:
         return await run(query)
-    ends = [time.time_ns() // 1_000_000, query.to_ms, None if before is None else before[0]]
-    newest = min(each for each in ends if each is not None)
-    for span in _SPANS_MS:
-        from_ms = newest - span
-        if query.from_ms is not None and from_ms <= query.from_ms:
-            break
+    for from_ms in _spans(query, before):
         result = await run(replace(query, from_ms=from_ms))
         if is_full(result):
             return result
     return await run(query)
+
+
+def _spans(query: SearchQuery, before: Key | None) -> list[int]:
+    """Return where ever longer spans begin that end with the newest event asked for, and lack the oldest."""
+    ends = [time.time_ns() // 1_000_000, query.to_ms, None if before is None else before[0]]
+    newest = min(each for each in ends if each is not None)
+    begins = (newest - span for span in _SPANS_MS)
+    return [begin for begin in begins if query.from_ms is None or begin > query.from_ms]
+
+
+def _read_of(rows: Sequence[tuple[Any, ...]], limit: int) -> int:
+    """Return how many of the rows a page has, which are fewer if the events are large."""
+    read = size = 0
+    while read < min(limit, len(rows)) and size < MAX_PAGE_BYTES:
+        size += int(rows[read][3])
+        read += 1
+    return read
 
 
 def _count(buckets: Sequence[tuple[int, int]]) -> int:

@@ -9,6 +9,7 @@ import sys
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 
 from controlplane.index_writer import IndexWriter
 from controlplane.search import open_index
-from controlplane.search.clickhouse import ClickHouseIndex
+from controlplane.search.clickhouse import ClickHouseIndex, _TooLongError
 from controlplane.search.clickhouse_table import TABLE, create_table
 from controlplane.search.interface import IndexUnavailableError, SearchQuery
 from controlplane.settings import read_settings
@@ -274,6 +275,38 @@ async def until_done(index: ClickHouseIndex) -> None:
         pending = "SELECT 1 FROM system.mutations WHERE NOT is_done"
         while await index._rows(pending, {}):  # noqa: ASYNC110 - another process works
             await asyncio.sleep(0.01)
+
+
+async def test_a_page_ends_with_its_time_and_the_next_one_goes_on(
+    index: ClickHouseIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query of a page takes too long if it finds more than two events."""
+    hour = 3_600_000
+    times = [START_MS - age * hour for age in (2000, 1999, 100, 24, 1)]
+    await index.write(accepted(*(event(n, time=rfc3339(ms)) for n, ms in enumerate(times))))
+    asked = index._rows
+
+    async def in_time(sql: str, values: Any, settings: Any = None) -> Any:
+        found = await asked(sql, values, settings)
+        if settings and len(found) > 2:
+            raise _TooLongError
+        return found
+
+    monkeypatch.setattr(index, "_rows", in_time)
+    query = SearchQuery((ORG,), to_ms=START_MS, limit=10)
+    seen = []
+    for _ in range(3):
+        page = await index.search(query)
+        seen.append(numbers(page.events))
+        query = replace(query, cursor=page.next)
+    assert seen == [[4, 3], [2], [1, 0]]
+    assert query.cursor is None
+
+
+async def test_a_query_that_takes_too_long_is_ended_by_the_server(index: ClickHouseIndex) -> None:
+    slow = "SELECT sleepEachRow(0.2) FROM numbers(50) SETTINGS max_block_size = 1"
+    with pytest.raises(_TooLongError):
+        await index._rows(slow, {}, {"max_execution_time": 0.2})
 
 
 async def test_times_that_can_not_be_true_share_one_partition(index: ClickHouseIndex) -> None:
