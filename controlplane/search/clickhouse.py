@@ -360,7 +360,7 @@ class ClickHouseIndex:
         async def counts_of(narrowed: SearchQuery) -> Facets:
             newest, values = _newest(", ".join(dict.fromkeys(fields)) or "org", narrowed)
             rows = await self._rows(
-                f"SELECT each.1 AS number, any(each.2) AS spelling, count() AS matches"
+                f"SELECT each.1 AS number, min(each.2) AS spelling, count() AS matches"
                 f" FROM (SELECT arrayJoin({_pairs(fields)}) AS each FROM ({newest})) WHERE each.2 IS NOT NULL"
                 " GROUP BY number, lower(each.2) ORDER BY matches DESC, spelling"
                 " LIMIT {top:UInt64} BY number",

@@ -84,7 +84,7 @@ class SearchPage:
 @dataclass(frozen=True, slots=True)
 class Facets:
     """Per field its most frequent values with their counts among the `counted` newest matches; of values
-    that are as frequent, the first in the order of text."""
+    that are as frequent, the first in the order of text. SQLite compares 1,000 paths that are as frequent."""
 
     fields: Mapping[str, tuple[tuple[str, int], ...]]
     counted: int

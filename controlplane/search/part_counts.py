@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import nsmallest
+from itertools import takewhile
 from typing import Any, Final
 
 from controlplane.search.document import Value
@@ -17,8 +18,8 @@ from controlplane.search.query import FieldTerm, Term, TextTerm
 from controlplane.search.sql import LEAST_MS, MOST_MS, Condition, all_of, negated
 
 MATCHES: Final = 50_000  # that are counted row by row
-# Paths that are read beyond those of a facet: of equally frequent ones, the order of text decides.
-_MOST_TIED: Final = 20
+# Paths that are read because they are as frequent as the last one of a facet: the order of text decides then.
+_MOST_TIED: Final = 1_000
 
 _Rows = Sequence[tuple[Part, tuple[Any, ...]]]
 
@@ -93,7 +94,9 @@ def _paths(search: Search, rows: _Rows, at: int, top: int) -> Counter[str]:
     by_digest = Counter(row[at] for _, row in rows if row[at] is not None)
     seen = {row[at]: (part, row) for part, row in rows}
     named: Counter[str] = Counter()
-    for digest, times in by_digest.most_common(top + _MOST_TIED):
+    ranked = by_digest.most_common(top + _MOST_TIED)
+    least = ranked[:top][-1][1] if ranked else 0
+    for digest, times in takewhile(lambda each: each[1] >= least, ranked):
         path = _document_value(search, seen[digest], "path")
         if path is not None:
             named[str(path)] += times

@@ -327,9 +327,23 @@ async def test_facets(index: SearchIndex) -> None:
     assert (facets.counted, facets.complete) == (9, True)
 
 
+async def test_of_values_that_are_as_frequent_the_first_in_the_order_of_text_come(index: SearchIndex) -> None:
+    names = [f"{'aB'[number % 2]}{number * 37 % 100}" for number in range(100)]
+    made = [
+        event(number, path=f"/v1.0/{name}", appId=name, clientIp=f"10.0.0.{number}", loggedRuleIds=[name])
+        for number, name in enumerate(names)
+    ]
+    await index.write(accepted(*made))
+    facets = await index.facets(SearchQuery((ORG,)), ["app", "path", "logged", "ip"], top=5)
+    expected = [(name, 1) for name in sorted(names)[:5]]
+    assert facets.fields["app"] == facets.fields["logged"] == tuple(expected)
+    assert facets.fields["path"] == tuple((f"/v1.0/{name}", 1) for name, _ in expected)
+    assert [ip for ip, _ in facets.fields["ip"]] == sorted(f"10.0.0.{number}" for number in range(100))[:5]
+
+
 async def test_values_count_without_regard_to_case_and_keep_a_spelling(index: SearchIndex) -> None:
     await index.write(accepted(event(1, path="/v1.0/Users"), event(2, path="/v1.0/Users"), event(3)))
-    ((path, number),) = (await index.facets(SearchQuery((ORG,)), ["path"])).fields["path"]
+    ((path, number),) = (await index.facets(SearchQuery((ORG,)), ["path"], top=1)).fields["path"]
     assert (path.lower(), number) == ("/v1.0/users", 3)
 
 
