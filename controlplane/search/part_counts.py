@@ -14,7 +14,7 @@ from controlplane.search.entries import CODED, NUMBERS, Codes
 from controlplane.search.interface import Facets, Histogram, SearchQuery
 from controlplane.search.part_search import Reader, Search, newest_rows
 from controlplane.search.parts import HOUR_MS, MINUTE_MS, ROLLED, Part, among, read_parts, time_column
-from controlplane.search.query import FieldTerm, Term, TextTerm
+from controlplane.search.query import FieldTerm, Term, TextTerm, fold
 from controlplane.search.sql import LEAST_MS, MOST_MS, Condition, all_of, negated
 
 MATCHES: Final = 50_000  # that are counted row by row
@@ -116,7 +116,15 @@ def _texts(value: Value) -> tuple[str, ...]:
 
 
 def _most(counts: Counter[str], top: int) -> tuple[tuple[str, int], ...]:
-    return tuple(nsmallest(top, counts.items(), key=lambda each: (-each[1], each[0])))
+    """Return the most frequent values. They are compared as in filters, and spelled as one of them."""
+    merged: Counter[str] = Counter()
+    spelled: dict[str, str] = {}
+    for text, times in counts.items():
+        folded = fold(text)
+        merged[folded] += times
+        spelled[folded] = min(text, spelled.get(folded, text))
+    found = ((spelled[folded], times) for folded, times in merged.items())
+    return tuple(nsmallest(top, found, key=lambda each: (-each[1], each[0])))
 
 
 # -- by the counts that are kept -------------------------------------------------------------------

@@ -342,9 +342,12 @@ async def test_of_values_that_are_as_frequent_the_first_in_the_order_of_text_com
 
 
 async def test_values_count_without_regard_to_case_and_keep_a_spelling(index: SearchIndex) -> None:
-    await index.write(accepted(event(1, path="/v1.0/Users"), event(2, path="/v1.0/Users"), event(3)))
-    ((path, number),) = (await index.facets(SearchQuery((ORG,)), ["path"], top=1)).fields["path"]
-    assert (path.lower(), number) == ("/v1.0/users", 3)
+    others = [event(n, path="/v1.0/Users", appId="App-1", transforms=["Hide:x", "hide:x"]) for n in (1, 2)]
+    await index.write(accepted(*others, event(3, transforms=["hide:X"])))
+    facets = await index.facets(SearchQuery((ORG,)), ["path", "app", "transform"], top=1)
+    counts = {name: [(value.lower(), times) for value, times in each] for name, each in facets.fields.items()}
+    assert counts == {"path": [("/v1.0/users", 3)], "app": [("app-1", 3)], "transform": [("hide:x", 5)]}
+    assert facets.fields["app"] == (("App-1", 3),)
 
 
 async def test_histogram(index: SearchIndex) -> None:
