@@ -336,7 +336,8 @@ def _place(column: str) -> int:
     return 0 if column == "name" else 2 if column.endswith("Id") else 1
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, depth: int = 0) -> str:
+    """Return a value as a person reads it, in one line."""
     from proxy.wire.log_line import one_line
 
     if value is None:
@@ -345,8 +346,12 @@ def _text(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, str):
         return one_line(value)
-    if isinstance(value, Sequence) and all(isinstance(item, str) for item in value):
-        return ", ".join(one_line(item) for item in value) or "-"
-    return (
-        value.__str__() if isinstance(value, int | float) else one_line(msgspec.json.encode(value).decode())
-    )
+    if isinstance(value, int | float):
+        return str(value)
+    if not value:
+        return "-"
+    if isinstance(value, Mapping):
+        parts = [f"{one_line(name)} {_text(each, depth + 1)}" for name, each in value.items()]
+        return f"({', '.join(parts)})" if depth else ", ".join(parts)
+    between = "; " if any(isinstance(each, Mapping) for each in value) else ", "
+    return between.join(_text(each, depth + isinstance(each, Sequence)) for each in value)

@@ -24,7 +24,7 @@ from controlplane.cli.rollout import Timeout, conclude, rollout_row, wait_for
 from controlplane.store.pages import HEALTH_ORDER, Health
 
 if TYPE_CHECKING:
-    from controlplane.operations.fleet import ProxyDetails, ProxyHealth
+    from controlplane.operations.fleet import ProxyDetails, ProxyHealth, SequenceFacts
 
 app = typer.Typer()
 
@@ -225,10 +225,23 @@ def _describe(proxy: ProxyDetails) -> dict[str, Any]:
     facts["requestsPerSecond"] = f"{_bars(rates)} up to {max(rates):g}" if rates else None
     facts["windows"] = f"{_bars(slow)} 95 % within up to {max(slow):g} ms" if slow else None
     facts["heartbeats"] = f"{len(proxy.heartbeats)} of them, with --json"
+    facts["sequences"] = [_sequence(each) for each in proxy.sequences]
     facts["rulesets"] = [
         f"{each.name} {each.version or '-'} of {each.in_force} ({each.state})" for each in proxy.rulesets
     ]
     return facts
+
+
+def _sequence(sequence: SequenceFacts) -> str:
+    """Return in a line what came of one organisation."""
+    counts = (
+        ("missing", sequence.missing_count),
+        ("repeated", sequence.repeated_count),
+        ("implausible", sequence.implausible_count),
+        ("not delivered", sequence.undelivered),
+    )
+    said = "".join(f", {count} {what}" for what, count in counts if count)
+    return f"{sequence.org_id}: up to {sequence.highest_seq}{said or ', all of them'}"
 
 
 def _bars(values: Sequence[float]) -> str:

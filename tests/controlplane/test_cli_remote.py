@@ -17,7 +17,7 @@ import pytest
 
 from controlplane.cli import main
 from tests.controlplane.operator_commands import Commands
-from tests.controlplane.plane import RULESET, Plane, ProxyClient, write_settings
+from tests.controlplane.plane import RULESET, Plane, ProxyClient, batch, write_settings
 from tests.controlplane.processes import ROOT, facts
 from tests.controlplane.test_fleet import beat
 
@@ -243,6 +243,16 @@ async def test_a_list_for_people_names_health_and_why(
     assert "\x1b" not in out
     lines = dict(line.split("  ", 1) for line in out.splitlines())
     assert {"proxyId", "heartbeat", "metrics", "sequences", "health"} <= set(lines)
+    assert "checks (vault (status degraded, detail slow \\u001b[31m))" in lines["heartbeat"]
+
+
+async def test_what_people_read_is_no_json(commands: Commands, plane: Plane, proxy: ProxyClient) -> None:
+    (org,) = proxy.org_ids
+    assert (await proxy.audit(batch("a", org, [1, 4]))).status == 202
+    await beat(proxy, lastSeq={org: 6})
+    lines = (await commands.run("server", "proxy", "show", "edge-1"))[1].splitlines()
+    (said,) = [line for line in lines if line.startswith("sequences")]
+    assert said.endswith(f" {org}: up to 4, 2 missing, 2 not delivered")
 
 
 def test_waiting_shows_on_a_terminal_what_it_waits_for(tmp_path: Path) -> None:
