@@ -272,9 +272,13 @@ def _keys(found: Sequence[Row]) -> tuple[list[object], ...]:
 
 
 def _span(org_ids: Sequence[str] | None, raw: Connection) -> tuple[int, int] | None:
-    condition = page_condition(SearchQuery(None if org_ids is None else tuple(org_ids)), _DIALECT)
-    ends = f"SELECT min(time), max(time) FROM {TABLE} WHERE {bound(condition)}"
-    ((least, most),) = rows(raw, ends, condition.parameters)
+    ends = f"SELECT min(time) AS least, max(time) AS most FROM {TABLE}"
+    if org_ids is None:
+        ((least, most),) = rows(raw, ends)
+    else:  # an index has the ends of each organisation, and not those of several
+        orgs = "unnest(CAST($1 AS text[])) AS each (id)"
+        of_each = f"{orgs} CROSS JOIN LATERAL ({ends} WHERE org = each.id) AS ends"
+        ((least, most),) = rows(raw, f"SELECT min(least), max(most) FROM {of_each}", ([*org_ids],))
     return None if least is None else (int(least), int(most))
 
 
