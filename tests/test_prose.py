@@ -93,7 +93,7 @@ LIMITS: Final = {
     "headless clause": 545,
     "where for if": 186,
     "archaism": 64,
-    "negated noun": 102,
+    "negated noun": 101,
     "personified process": 215,
     "docstring fragment": 191,
     "docstring question": 400,

@@ -87,13 +87,15 @@ def _text(name: str, content: bytes) -> str:
 
 
 def _checked(url: str) -> SplitResult:
+    if "@" in url:  # It is not printed, because it may hold a password with any characters.
+        raise CommandFailed(
+            INVALID_INPUT, "the address must have no name and no password (in a path, @ is %40)"
+        )
     try:
         parts = urlsplit(url)
         is_address = bool(parts.hostname) and parts.port != 0  # raises if it is not a number
     except ValueError:
         raise CommandFailed(INVALID_INPUT, f"{url!r} is not an address") from None
-    if "@" in parts.netloc:  # and is not printed: what stands before it may be a password
-        raise CommandFailed(INVALID_INPUT, "the address must have no name and no password")
     if not is_address or parts.query or parts.fragment:
         raise CommandFailed(
             INVALID_INPUT, f"{url!r} must be the address of a $metadata without query and fragment"

@@ -151,15 +151,15 @@ def _failure(url: str, error: HTTPError, doubt: str) -> CommandFailed:
 
 
 def _checked(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        is_address = bool(parts.hostname) and parts.port != 0  # raises where it is no number
-    except ValueError:
-        raise CommandFailed(INVALID_INPUT, f"--url: is no address: {url!r}") from None
-    if "@" in parts.netloc:  # and is not printed: what stands before it may be a password
+    if "@" in url:  # It is not printed, because it may hold a password with any characters.
         raise CommandFailed(
             INVALID_INPUT, "--url: takes no name and no password; the token is in --token-file"
         )
+    try:
+        parts = urlsplit(url)
+        is_address = bool(parts.hostname) and parts.port != 0  # raises if it is not a number
+    except ValueError:
+        raise CommandFailed(INVALID_INPUT, f"--url: is no address: {url!r}") from None
     if parts.scheme not in ("http", "https") or not is_address or parts.query or parts.fragment:
         raise CommandFailed(INVALID_INPUT, f"--url: must be an http:// or https:// address, not {url!r}")
     assert parts.hostname is not None

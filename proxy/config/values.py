@@ -51,6 +51,10 @@ def parse_address(text: str) -> Address:
 def parse_url(text: str) -> str:
     """An http or https base address without its trailing slash, since paths are appended to it, and without
     the port that goes without saying (RFC 3986 §6.2.3), since links that begin with it are told by it."""
+    if "@" in text:  # The message must not show it: a password may have any characters.
+        raise ValueError(
+            "must be an http:// or https:// address without user and password (in a path, @ is %40)"
+        )
     wanted = f"must be an http:// or https:// address, not {text!r}"
     if not text.isascii() or any(character <= " " for character in text):
         raise ValueError(wanted)
@@ -61,8 +65,8 @@ def parse_url(text: str) -> str:
         good = False
     if not good:
         raise ValueError(wanted)
-    if "@" in parts.netloc or "?" in text or "#" in text:
-        raise ValueError(f"must hold no user, query or fragment, but is {text!r}")
+    if "?" in text or "#" in text:
+        raise ValueError(f"must hold no query and no fragment, but is {text!r}")
     scheme, _, rest = text.partition("://")
     netloc = _DEFAULT_PORT[parts.scheme].sub("", parts.netloc)
     return f"{scheme}://{netloc}{rest[len(parts.netloc) :]}".rstrip("/")

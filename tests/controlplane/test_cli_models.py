@@ -317,6 +317,7 @@ async def test_a_document_that_comes_too_slowly_is_left() -> None:
     [
         ("http://graph.test/v1.0/$metadata", "use https"),
         ("https://ada:secret@graph.test/v1.0/$metadata", "no name and no password"),
+        ("https://ada:secret/1@graph.test/v1.0/$metadata", "no name and no password"),
         ("https://graph.test/v1.0/$metadata?x=1", "without query"),
         ("https:///v1.0/$metadata", "must be the address"),
         ("https://graph.test:x/$metadata", "is not an address"),

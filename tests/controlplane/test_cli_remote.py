@@ -179,6 +179,7 @@ async def test_what_can_not_be_meant_of_an_operator_is_one_line(
         (["--url", "http://[::1", "--token-file", "token"], "is no address"),
         (["--url", "http://localhost:x", "--token-file", "token"], "is no address"),
         (["--url", "https://ada:secret@console.example", "--token-file", "token"], "no password; the"),
+        (["--url", "https://ada:secret/1@console.example", "--token-file", "token"], "no password; the"),
         (["--url", "https://console.example", "--token-file", "absent"], "absent"),
         (["--url", "https://console.example", "--config", "x.toml"], "one of the two"),
         (["--url", "https://console.example", "--token-file", "/dev/zero"], "and nothing else"),

@@ -453,6 +453,15 @@ def test_what_is_not_a_base_address_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "password", ["secret", "se/cret", "1/secret", "secr?t", "secr#t", "s@cret", "[secret]"]
+)
+def test_a_base_address_with_a_password_is_refused_unseen(password: str) -> None:
+    with pytest.raises(ValueError, match="without user and password") as refused:
+        parse_url(f"https://user:{password}@peer/v1")
+    assert password not in str(refused.value)
+
+
+@pytest.mark.parametrize(
     ("text", "base"),
     [
         ("https://peer:443/", "https://peer"),
