@@ -219,5 +219,5 @@ async def test_doctor_tells_how_far_the_index_is_and_why_it_can_not_be_reached(
     assert told(url).status == "warn"
     away = told("postgresql://somebody:p~ssword@127.0.0.1:9/search")
     assert away.status == "fail"
-    assert "correct SearchIndex.Url" in str(away.fix)
+    assert "correct host and port in SearchIndex.Url" in str(away.fix)
     assert "p~ssword" not in str(away)
