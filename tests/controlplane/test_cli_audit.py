@@ -101,7 +101,7 @@ def test_for_a_person_lists_have_names_first_and_ids_last(config: Path) -> None:
         assert (org["name"] in table, org["orgId"] in table) == (True, False)
     assert record.splitlines()[1].split()[-3:] == ["orgs", "outcome", "request"]
     assert record.splitlines()[3].split()[4] == "beta"
-    assert cli(config, "org", "list").stdout.split()[:3] == ["name", "retention", "orgId"]
+    assert cli(config, "org", "list").stdout.split()[:4] == ["name", "retention", "createdAt", "orgId"]
     done = cli(config, "record", "search", "--from", "yesterday")
     assert (done.returncode, done.stderr[:29]) == (2, "--from: 'yesterday' is not a ")
 
