@@ -9,6 +9,7 @@ import pytest
 
 from proxy.config import SettingsError, describe
 from proxy.config.declare import arrays, keys, sections
+from proxy.config.secret_places import given_secrets
 from proxy.startup.settings import Settings, StatusRange, load
 from tests.settings_reference import PAGE, page_as_it_should_be
 
@@ -567,3 +568,14 @@ Scope = "https://graph.microsoft.com/.default"
             "graph.microsoft.us: use https://graph.microsoft.us/.default"
         ),
     ]
+
+
+def test_the_files_of_secrets_are_known_wherever_they_are_named(tmp_path: Path) -> None:
+    config = tmp_path / "proxy.toml"
+    config.write_text(
+        '[Agent]\nApiKeyFile = "key"\nHmacSecret = "inline"\n'
+        '[[Credentials.Identities]]\nName = "mail"\nClientSecretFile = "/run/mail"\n'
+    )
+    found = given_secrets(Settings, config, {"Agent:ApiKeyFile": "of-environment"})
+    assert set(found.files) == {tmp_path / "of-environment", Path("/run/mail")}
+    assert found.inline == ("Agent.HmacSecret",)
