@@ -55,7 +55,8 @@ class Seen:
 
     late: list[float] = field(default_factory=list)  # seconds of each event
     batches: int = 0
-    refused: int = 0
+    refused: int = 0  # by a limit of batches
+    put_off: int = 0  # because too many writes waited; tried again
     calls: int = 0
     health: list[float] = field(default_factory=list)  # seconds of each look
 
@@ -117,8 +118,7 @@ class QuietProxy:
 
     async def _heartbeat(self) -> None:
         self._seen.calls += 1
-        response = await self._connection.exchange(f"POST {HEARTBEAT_PATH}", HEARTBEAT)
-        assert response.status == 200, response
+        await self._report(HEARTBEAT_PATH, HEARTBEAT)
 
     async def _metrics(self) -> None:
         self._seen.calls += 1
@@ -126,8 +126,14 @@ class QuietProxy:
         metrics = Metrics(
             rfc3339(end_ms - 60_000), rfc3339(end_ms), 60, 60, 0, 0, 0, 0, 0, Latency(((1.0, 60),), 30.0, 60)
         )
-        response = await self._connection.exchange(f"POST {METRICS_PATH}", msgspec.json.encode(metrics))
-        assert response.status == 200, response
+        await self._report(METRICS_PATH, msgspec.json.encode(metrics))
+
+    async def _report(self, path: str, body: bytes) -> None:
+        response = await self._connection.exchange(f"POST {path}", body)
+        if response.status == 503:  # the next one says as much
+            self._seen.put_off += 1
+        else:
+            assert response.status == 200, response
 
     async def _batch(self) -> None:
         sender, times = self._sender, self._pending[:MOST_EVENTS]
@@ -142,8 +148,11 @@ class QuietProxy:
         self._seen.calls += 1
         response = await self._connection.exchange(f"POST {AUDIT_PATH}", body)
         now = time.monotonic()
-        if response.status == 429:
-            self._seen.refused += 1
+        if response.status in (429, 503):
+            if response.status == 429:
+                self._seen.refused += 1
+            else:
+                self._seen.put_off += 1
             self._batch_due = now + int(response.fields["retry-after"])
             return
         assert response.status == 202, response
@@ -189,13 +198,15 @@ async def report(pid: int, seen: Seen, total: Seen) -> None:
             of_minute.clear()
         total.batches += seen.batches
         total.refused += seen.refused
-        seen.batches = seen.refused = seen.calls = 0
+        total.put_off += seen.put_off
+        seen.batches = seen.refused = seen.put_off = seen.calls = 0
 
 
 def described(seen: Seen) -> str:
     marks = quantiles(seen.late, n=100) if len(seen.late) > 1 else [0.0] * 99
     return (
-        f"{len(seen.late)} events in {seen.batches} batches, {seen.refused} refused;"
+        f"{len(seen.late)} events in {seen.batches} batches, {seen.refused} refused,"
+        f" {seen.put_off} calls put off;"
         f" late by {marks[49]:.1f} s (p50), {marks[94]:.1f} s (p95),"
         f" {max(seen.late, default=0):.1f} s at most;"
         f" health in {max(seen.health, default=0) * 1000:.0f} ms at most"
@@ -217,6 +228,7 @@ async def simulated(pid: int, senders: list[Sender], given: argparse.Namespace) 
     total.late += seen.late
     total.batches += seen.batches
     total.refused += seen.refused
+    total.put_off += seen.put_off
     total.health += seen.health
     spent = cpu_seconds(pid) - began
     print(f"in all {spent:.0f} s of CPU, {memory_mb(pid)} MB; {described(total)}")

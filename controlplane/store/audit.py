@@ -102,7 +102,8 @@ class AuditTables(ChainTables):
                 self._tidied_ms[batch.proxy_id] = now
             return Stored(accepted, position, other_content)
 
-        return await self._database.write(job, of_org(batch.org_id) + of_proxy(batch.proxy_id))
+        locks = of_org(batch.org_id) + of_proxy(batch.proxy_id)
+        return await self._database.write(job, locks, sum(map(len, batch.events)))
 
     async def purge_batches(self, now_ms: int, limit: int) -> int:
         def job(connection: Connection) -> int:

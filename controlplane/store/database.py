@@ -121,9 +121,10 @@ class Database(Protocol):
     async def read(self, job: Job[T]) -> T:
         """Run several statements over one state of the database."""
 
-    async def write(self, job: Job[T], locks: Locks) -> T:
+    async def write(self, job: Job[T], locks: Locks, size: int = 0) -> T:
         """Return the result of the job once it is durable. Raise StoreBusy if too many jobs wait.
 
+        `size` is the number of bytes that the job keeps in memory, if it may be large.
         Several locks are taken in the order in which they are given: an organisation before a proxy.
         """
 

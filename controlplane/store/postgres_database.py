@@ -36,7 +36,7 @@ from psycopg.rows import TupleRow
 
 from controlplane.database_url import address_of
 from controlplane.store.database import Job, Lock, Locks, Row
-from controlplane.store.interface import StoreBusy, StoreError
+from controlplane.store.interface import StoreError
 from controlplane.store.postgres_connection import (
     POSITIONS_LOCKS,
     POSTGRES,
@@ -46,12 +46,12 @@ from controlplane.store.postgres_connection import (
 from controlplane.store.postgres_migrate import bring_up, has_tables
 from controlplane.store.postgres_peers import PostgresPeers
 from controlplane.store.postgres_session import conninfo, setting_up
+from controlplane.store.waiting import WaitingWrites
 
 T = TypeVar("T")
 
 _WRITERS: Final = 10  # threads, each with a connection
 _READERS: Final = 6
-_MOST_WAITING: Final = 128  # writes, as for the one writer of SQLite
 _ATTEMPTS: Final = 3
 _SETTLE_SECONDS: Final = 0.25  # a transaction that is about to end needs less
 _SETTLE_STEP_SECONDS: Final = 0.002
@@ -163,7 +163,7 @@ class PostgresDatabase:
         self.address = address_of(url)
         self._writers = ConnectionThreads(url, _WRITERS, "store-writer")
         self._readers = ConnectionThreads(url, _READERS, "store-reader")
-        self._waiting = 0
+        self._waiting = WaitingWrites()
         self._idle = asyncio.Event()
         self._idle.set()
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
@@ -203,19 +203,16 @@ class PostgresDatabase:
         with self._naming_the_server():
             return await self._readers.run(partial(_read, job))
 
-    async def write(self, job: Job[T], locks: Locks) -> T:
-        if self._waiting >= _MOST_WAITING:
-            raise StoreBusy("too many writes are waiting for the database")
-        self._waiting += 1
-        self._idle.clear()
-        try:
-            async with self._turn(locks):
-                with self._naming_the_server():
-                    return await self._writers.run(partial(_write, job, locks))
-        finally:
-            self._waiting -= 1
-            if not self._waiting:
-                self._idle.set()
+    async def write(self, job: Job[T], locks: Locks, size: int = 0) -> T:
+        with self._waiting.one(size):
+            self._idle.clear()
+            try:
+                async with self._turn(locks):
+                    with self._naming_the_server():
+                        return await self._writers.run(partial(_write, job, locks))
+            finally:
+                if self._waiting.count == 1:  # this one
+                    self._idle.set()
 
     async def write_even_if_full(self, job: Job[T], locks: Locks) -> T:
         return await self.write(job, locks)

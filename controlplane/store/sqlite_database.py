@@ -28,20 +28,21 @@ import aiosqlite
 from controlplane.clock import Clock
 from controlplane.store.alone import Alone
 from controlplane.store.database import ALL, Job, Locks, Row
-from controlplane.store.interface import StoreBusy, StoreError
+from controlplane.store.interface import StoreError
 from controlplane.store.migrate import migrate, what_to_do
 from controlplane.store.opening import open_in_thread
 from controlplane.store.reserve import Reserve
 from controlplane.store.sqlite_connection import SQLITE, SqliteConnection
+from controlplane.store.waiting import WaitingWrites
 from proxy.process.own_process import foreign, foreign_above, make_directory, make_file
 
 T = TypeVar("T")
 
 # Long enough for a backup or a command beside a server, short enough that a request gets its 503.
 _BUSY_TIMEOUT_SECONDS: Final = 20
-# What waits for the disk waits in memory: at the largest batch this is some 600 MB, at the usual one 40 MB.
-_MOST_WAITING: Final = 128
-_MOST_TOGETHER: Final = 64
+# Of one commit. More of them would let the first wait too long for its response.
+_MOST_TOGETHER: Final = 256
+_MOST_BYTES_TOGETHER: Final = 4 * 1024 * 1024
 # While several jobs come at a time, the next group gathers for so long: a commit costs as much for many.
 _GATHERING_SECONDS: Final = 0.01
 _PRAGMAS: Final = ("PRAGMA synchronous = FULL", "PRAGMA foreign_keys = ON", "PRAGMA trusted_schema = OFF")
@@ -55,6 +56,7 @@ _NEVER_WAIT: Final = "PRAGMA busy_timeout = 0"  # the event loop would wait with
 class _Waiting:
     job: Job[Any]
     even_if_full: bool
+    size: int
     done: asyncio.Future[Any]
 
 
@@ -87,7 +89,8 @@ class SqliteDatabase:
         self._reserve = Reserve(path)
         self._write_thread = write_thread
         self._read_thread = ThreadPoolExecutor(1, thread_name_prefix="store-reader")
-        self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(_MOST_WAITING)
+        self._queue: asyncio.Queue[_Waiting] = asyncio.Queue()
+        self._waiting = WaitingWrites()
         self._writing = asyncio.create_task(self._write_loop(), name="store writer")
 
     @classmethod
@@ -137,11 +140,11 @@ class SqliteDatabase:
         with self._naming_the_file():
             return await loop.run_in_executor(self._read_thread, _read, self._reader, job)
 
-    async def write(self, job: Job[T], locks: Locks) -> T:
-        return await self._write(job, even_if_full=False)
+    async def write(self, job: Job[T], locks: Locks, size: int = 0) -> T:
+        return await self._write(job, size, even_if_full=False)
 
     async def write_even_if_full(self, job: Job[T], locks: Locks) -> T:
-        return await self._write(job, even_if_full=True)
+        return await self._write(job, 0, even_if_full=True)
 
     async def settled(self) -> int:
         return ALL  # the writer gives positions in the order of its commits
@@ -150,13 +153,10 @@ class SqliteDatabase:
         ((position,),) = await self.fetch("SELECT position FROM last_position")
         return int(position)
 
-    async def _write(self, job: Job[T], *, even_if_full: bool) -> T:
-        waiting = _Waiting(job, even_if_full, asyncio.get_running_loop().create_future())
-        try:
+    async def _write(self, job: Job[T], size: int, *, even_if_full: bool) -> T:
+        with self._waiting.one(size), self._naming_the_file():
+            waiting = _Waiting(job, even_if_full, size, asyncio.get_running_loop().create_future())
             self._queue.put_nowait(waiting)
-        except asyncio.QueueFull:
-            raise StoreBusy("too many writes are waiting for the disk") from None
-        with self._naming_the_file():
             result: T = await waiting.done
         return result
 
@@ -174,8 +174,10 @@ class SqliteDatabase:
             group = [await self._queue.get()]
             if had_company and self._queue.qsize() < _MOST_TOGETHER:
                 await asyncio.sleep(_GATHERING_SECONDS)
-            while len(group) < _MOST_TOGETHER and not self._queue.empty():
+            size = group[0].size
+            while len(group) < _MOST_TOGETHER and size < _MOST_BYTES_TOGETHER and not self._queue.empty():
                 group.append(self._queue.get_nowait())
+                size += group[-1].size
             had_company = len(group) > 1
             wanted = [waiting for waiting in group if not waiting.done.cancelled()]
             try:

@@ -13,6 +13,7 @@ from typing import TypeVar
 import pytest
 
 from controlplane.secrets import MasterKeyError
+from controlplane.store import waiting
 from controlplane.store.database import NO_LOCKS, Connection
 from controlplane.store.interface import NewBatch, RateLimits, StoreBusy, Stored, StoreError
 from controlplane.store.migrate import DatabaseTooNew, _migrations, migrate
@@ -199,7 +200,11 @@ async def test_jobs_that_wait_together_commit_together(database: SqliteDatabase)
     assert len(await database.fetch("SELECT * FROM outbox_cursor")) == 20
 
 
-async def test_a_crowded_queue_says_so_at_once(database: SqliteDatabase) -> None:
+async def test_a_crowded_queue_says_so_at_once(
+    database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the number of writes, and by their bytes. A call of each proxy of a large fleet has a place."""
+    assert waiting.MOST_WAITING >= 8000
     release = threading.Event()
 
     def slow(connection: Connection) -> None:
@@ -207,13 +212,19 @@ async def test_a_crowded_queue_says_so_at_once(database: SqliteDatabase) -> None
 
     first = asyncio.create_task(database.write(slow, NO_LOCKS))
     await asyncio.sleep(0)
-    writes = [asyncio.create_task(database.write(slow, NO_LOCKS)) for _ in range(500)]
+    monkeypatch.setattr(waiting, "MOST_WAITING", 3)
+    writes = [asyncio.create_task(database.write(slow, NO_LOCKS)) for _ in range(3)]
     await asyncio.sleep(0)
-    refused = [task for task in writes if task.done()]
-    assert refused
-    assert all(isinstance(task.exception(), StoreBusy) for task in refused)
+    assert [task.done() for task in writes] == [False, False, True]
+    assert isinstance(writes[2].exception(), StoreBusy)
+    monkeypatch.setattr(waiting, "MOST_WAITING", 99)
+    large = waiting.MOST_WAITING_BYTES
+    several = [asyncio.create_task(database.write(slow, NO_LOCKS, size)) for size in (large, 1)]
+    await asyncio.sleep(0)
+    assert [task.done() for task in several] == [False, True]
+    assert isinstance(several[1].exception(), StoreBusy)
     release.set()
-    await asyncio.gather(first, *(task for task in writes if task not in refused))
+    await asyncio.gather(first, *writes[:2], several[0])
 
 
 async def test_a_full_disk_stores_nothing_and_is_over_once_there_is_room(
@@ -244,7 +255,7 @@ async def _limit_pages(store: SqliteStore, pages: int) -> None:
 async def test_a_store_that_fails_is_503_with_retry_after(
     plane: Plane, proxy: ProxyClient, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    async def fails(self: SqliteDatabase, job: object, locks: object) -> None:
+    async def fails(*_: object) -> None:
         raise StoreError("the store failed: database or disk is full")
 
     monkeypatch.setattr(SqliteDatabase, "write", fails)
