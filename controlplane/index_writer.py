@@ -13,6 +13,8 @@ import random
 import time
 import uuid
 from collections.abc import Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Final
 
 from controlplane.search.interface import (
@@ -24,7 +26,7 @@ from controlplane.search.interface import (
     SearchIndex,
 )
 from controlplane.search.known_event import Parsed
-from controlplane.store.interface import GivenOut, StoreError
+from controlplane.store.interface import UNREADABLE, GivenOut
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +145,7 @@ class IndexWriter:
         try:
             async with asyncio.timeout(seconds):
                 await self.drain()
-        except (TimeoutError, IndexUnavailableError, StoreError):
+        except Exception:  # run() logs the error and tries again
             self.is_behind = True
             self.wake()
 
@@ -193,6 +195,7 @@ class IndexWriter:
                 await self._store.go_back(name, moved.reached)
                 continue
             await self._store.finish(name, given)
+            self._leave_out_unreadable(events)
             self._position = given.upto
             written += len(events)
             self._recovered()
@@ -217,7 +220,19 @@ class IndexWriter:
             return 0, self._position
         self._newest = max(self._newest, events[-1].position)
         await self._write(events)
+        self._leave_out_unreadable(events)
         return len(events), events[-1].position
+
+    def _leave_out_unreadable(self, events: Sequence[Event]) -> None:
+        """Count and name the events whose block is damaged."""
+        damaged = (event for event in events if event.body == UNREADABLE)
+        for org_id, of_org in groupby(damaged, key=attrgetter("org_id")):
+            positions = [event.position for event in of_org]
+            self.left_out += len(positions)
+            log.error(
+                "organisation %s: a block of events at positions %d to %d is damaged, and is left out of the"
+                " index: verify the chain of the organisation", org_id, positions[0], positions[-1],
+            )  # fmt: skip
 
     def _next_parsed(self) -> list[Parsed]:
         """What follows on the index's position without a gap. What is behind it is forgotten."""

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from controlplane.clock import Clock
-from controlplane.store.interface import RETENTION_MS, SESSION_IDLE_MS, SESSION_MS, Store
+from controlplane.store.interface import RETENTION_MS, SESSION_IDLE_MS, SESSION_MS, Org, Store
 
 _ROWS_AT_ONCE: Final = 500
 _INDEXED_AT_ONCE: Final = 20_000  # no acknowledgement waits for an index
@@ -59,7 +59,6 @@ class Retention:
         while True:
             try:
                 purged = await self.purge()
-                self.problem = None
                 if purged:
                     _log.info("retention: %d events purged", purged)
             except Exception as error:
@@ -68,29 +67,37 @@ class Retention:
             await asyncio.sleep(self._interval_seconds if self._has_time else min(60, self._interval_seconds))
 
     async def purge(self) -> int:
-        """One pass over all organisations; how many events went."""
+        """Purge each organisation, even if that fails for others. Return the number of events that went."""
         await self._purge_sessions()
         now_ms = await self._witnessed_ms()
         self._has_time = now_ms is not None
         if now_ms is None:
             return 0
-        purged = 0
+        purged, problem = 0, None
         of_index = []
         for org in await self._store.orgs():
-            if corrected := await self._store.correct_receipts(org.org_id, now_ms):
-                _log.warning(
-                    "%s: %d blocks of events were received at a time that is still to come: counted as"
-                    " received now", org.name, corrected,
-                )  # fmt: skip
             before_ms = now_ms - RETENTION_MS[org.retention]
-            newest = await self._store.received_before(org.org_id, before_ms)
-            purged += await _in_steps(partial(self._store.purge_events, org.org_id, before_ms))
-            of_index.append(partial(self._index.purge, org.org_id, before_ms, newest=newest))
+            try:
+                await self._correct_receipts(org, now_ms)
+                newest = await self._store.received_before(org.org_id, before_ms)
+                of_index.append(partial(self._index.purge, org.org_id, before_ms, newest=newest))
+                purged += await _in_steps(partial(self._store.purge_events, org.org_id, before_ms))
+            except Exception as error:
+                problem = f"{org.name}: {str(error) or type(error).__name__}"
+                _log.exception("retention: %s: not purged, will be tried again", org.name)
         await _in_steps(partial(self._store.purge_batches, min(now_ms, self._clock.steady_ms())))
         await _in_steps(partial(self._store.purge_record, now_ms - _RECORD_MS))
         for purge in of_index:  # last, because an index that is away must not keep anything in the store
             await _in_steps(purge, _INDEXED_AT_ONCE)
+        self.problem = problem
         return purged
+
+    async def _correct_receipts(self, org: Org, now_ms: int) -> None:
+        if corrected := await self._store.correct_receipts(org.org_id, now_ms):
+            _log.warning(
+                "%s: %d blocks of events were received at a time that is still to come: counted as"
+                " received now", org.name, corrected,
+            )  # fmt: skip
 
     async def _witnessed_ms(self) -> int | None:
         """Return the newest time that a proxy of any control plane has agreed with."""

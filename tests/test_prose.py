@@ -95,7 +95,7 @@ LIMITS: Final = {
     "archaism": 64,
     "negated noun": 101,
     "personified process": 215,
-    "docstring fragment": 191,
+    "docstring fragment": 190,
     "docstring question": 400,
     "docstring of three words": 61,
     "comment fragment": 228,

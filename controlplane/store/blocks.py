@@ -6,7 +6,8 @@ that the others keep their positions, until the whole block can go.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -15,9 +16,17 @@ import orjson
 
 from controlplane.clock import LATEST_MS, milliseconds
 from controlplane.store.block_body import events_of, packed, unpacked
-from controlplane.store.chain_table import PURGED, Chain, Head
+from controlplane.store.chain_table import PURGED, Chain, Head, purged_places
 from controlplane.store.database import Connection
-from controlplane.store.interface import MOST_AHEAD_MS, BlockPlace, BlockSlice, NewBatch, StoredEvent
+from controlplane.store.interface import (
+    MOST_AHEAD_MS,
+    UNREADABLE,
+    BlockPlace,
+    BlockSlice,
+    NewBatch,
+    StoredEvent,
+    StoreError,
+)
 
 MAX_READ_BYTES: Final = 16 * 1024 * 1024  # of events that are read at once, for the search index
 MAX_SLICE_BYTES: Final = 4 * 1024 * 1024  # for who reads all of a time, while others wait for the reader
@@ -30,6 +39,7 @@ class _Kept(msgspec.Struct):
     time: datetime
 
 
+_log = logging.getLogger(__name__)
 _decode_kept: Final = msgspec.json.Decoder(list[_Kept | None]).decode
 
 
@@ -95,18 +105,17 @@ def _new_ones(connection: Connection, batch: NewBatch, position: int) -> list[in
 
 def events_after(connection: Connection, position: int, limit: int, settled: int) -> list[StoredEvent]:
     """In the order of positions, up to the settled one; no more than MAX_READ_BYTES and one event, which may
-    have 5 MB itself."""
+    have 5 MB itself. Each event of a damaged block is UNREADABLE, so that a reader gets past the block."""
     blocks = connection.each(
-        "SELECT position, org_id, body FROM blocks WHERE position >="
+        "SELECT position, count, org_id, body FROM blocks WHERE position >="
         " coalesce((SELECT max(position) FROM blocks WHERE position <= ?), 0) AND position <= ?"
         " ORDER BY position",
         (position, settled),
     )
     found: list[StoredEvent] = []
     size = 0
-    for first, org_id, body in blocks:
-        for at, event in enumerate(events_of(body), first):
-            text = bytes(event)
+    for first, count, org_id, body in blocks:
+        for at, text in enumerate(_texts(body) or [UNREADABLE] * count, first):
             if at <= position or text == PURGED:
                 continue
             found.append(StoredEvent(at, org_id, text))
@@ -116,7 +125,16 @@ def events_after(connection: Connection, position: int, limit: int, settled: int
     return found
 
 
+def _texts(body: bytes) -> list[bytes] | None:
+    """Return the events of a block, or None if the block is damaged."""
+    try:
+        return [bytes(event) for event in events_of(body)]
+    except (ValueError, RecursionError):
+        return None
+
+
 def find_event(connection: Connection, org_id: str, event_id: str) -> StoredEvent | None:
+    """Raise StoreError if the event lies in a damaged block."""
     row = connection.row(
         "SELECT position, body FROM event_ids JOIN blocks ON position = block"
         " WHERE event_ids.org_id = ? AND id = ?",
@@ -125,7 +143,12 @@ def find_event(connection: Connection, org_id: str, event_id: str) -> StoredEven
     if row is None:
         return None
     first, body = row
-    for at, (raw, kept) in enumerate(zip(events_of(body), _kept(body), strict=True), first):
+    try:
+        events = zip(events_of(body), _kept(body), strict=True)
+    except ValueError as error:
+        what = f"the block of events at position {first} of organisation {org_id} is damaged"
+        raise StoreError(f"{what}: restore it from a backup: {error}") from error
+    for at, (raw, kept) in enumerate(events, first):
         if kept is not None and kept.id == event_id:
             return StoredEvent(at, org_id, bytes(raw))
     return None
@@ -135,7 +158,7 @@ def holds_all(connection: Connection, batch: NewBatch) -> bool:
     """Return True if each event of the batch is stored with the same content, however its JSON is written."""
     try:
         return _holds_all(connection, batch)
-    except RecursionError:  # nested deeper than can be compared
+    except (RecursionError, ValueError):  # nested deeper than can be compared, or in a damaged block
         return False
 
 
@@ -184,7 +207,7 @@ def blocks_between(
     connection: Connection, org_id: str, from_ms: int, to_ms: int, before: BlockPlace | None
 ) -> BlockSlice:
     """Whole blocks that may have events of the time, those that begin last first; in a block there may be
-    others beside them."""
+    others beside them. Damaged blocks are left out, and logged."""
     least_ms, position = before or (to_ms, 0)
     blocks = connection.each(
         "SELECT least_ms, position, body FROM blocks"
@@ -195,7 +218,11 @@ def blocks_between(
     found: list[bytes] = []
     size = 0
     for least_ms, position, body in blocks:
-        texts = [text for event in events_of(body) if (text := bytes(event)) != PURGED]
+        events = _texts(body)
+        if events is None:
+            _log.error("organisation %s: left out the damaged block at position %d", org_id, position)
+            continue
+        texts = [text for text in events if text != PURGED]
         found += texts
         size += sum(map(len, texts))
         if size >= MAX_SLICE_BYTES:
@@ -215,22 +242,27 @@ def count_between(connection: Connection, org_id: str, from_ms: int, to_ms: int)
 
 def purge_events(connection: Connection, org_id: str, before_ms: int, limit: int, chain: Chain) -> int:
     """Delete up to `limit` events that were received before `before_ms` and happened before it; return their
-    number. If an event came with a time that lies in the future, its receipt alone decides."""
+    number. If an event came with a time that lies in the future, its receipt alone decides. The events of a
+    damaged block go together, with the last of them."""
     purged, reached = 0, (_LEAST_MS, 0)
     while purged < limit:
         block = connection.row(
-            "SELECT received_ms, receipts.position, body FROM receipts JOIN blocks USING (position)"
+            "SELECT received_ms, receipts.position, body, count, most_ms"
+            " FROM receipts JOIN blocks USING (position)"
             " WHERE receipts.org_id = ?1 AND received_ms < ?2 AND (received_ms, receipts.position) > (?4, ?5)"
             " AND (least_ms < ?2 OR most_ms > received_ms + ?3) ORDER BY received_ms, position LIMIT 1",
             (org_id, before_ms, MOST_AHEAD_MS, *reached),
         )
         if block is None:
             break
-        received_ms, position, body = block
+        received_ms, position, body, *span = block
         latest_ms = _latest_that_stays(connection, org_id, position, received_ms, before_ms, chain.now_ms)
         if latest_ms is not None:
             ends = before_ms, latest_ms
-            purged += _purge_block(connection, org_id, position, body, ends, limit - purged, chain)
+            if _texts(body) is None:
+                purged += _purge_damaged(connection, org_id, position, span, ends, chain)
+            else:
+                purged += _purge_block(connection, org_id, position, body, ends, limit - purged, chain)
         reached = received_ms, position
     return purged
 
@@ -282,9 +314,29 @@ def _purge_block(
             (min(times.values()), max(times.values()), left, position),
         )
     else:
-        for table in ("blocks", "event_digests", "receipts"):
-            connection.run(f"DELETE FROM {table} WHERE position = ?", (position,))  # noqa: S608
+        _delete_block(connection, position)
     return len(gone)
+
+
+def _purge_damaged(
+    connection: Connection, org_id: str, position: int, span: Sequence[int], ends: tuple[int, int],
+    chain: Chain,
+) -> int:  # fmt: skip
+    """Delete a block whose events can't be read, unless the last of them may have to stay. Their ids stay
+    noted, because to find them without the events would read all ids of the organisation."""
+    (count, most_ms), (before_ms, latest_ms) = span, ends
+    if before_ms <= most_ms <= latest_ms:
+        return 0
+    gone = sorted(set(range(count)) - purged_places(connection, org_id, position))
+    chain.add_purge(connection, org_id, position, [UNREADABLE] * count, gone)
+    _delete_block(connection, position)
+    _log.error("organisation %s: purged the damaged block at position %d", org_id, position)
+    return len(gone)
+
+
+def _delete_block(connection: Connection, position: int) -> None:
+    for table in ("blocks", "event_digests", "receipts"):
+        connection.run(f"DELETE FROM {table} WHERE position = ?", (position,))  # noqa: S608
 
 
 def received_before(connection: Connection, org_id: str, before_ms: int) -> int:

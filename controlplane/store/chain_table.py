@@ -55,13 +55,14 @@ def _link(row: Sequence[object]) -> Link:
     return Link(Record(*record), link, mac)  # type: ignore[arg-type]
 
 
-def purged_places(connection: Connection, block: Record) -> set[int]:
-    """Of the block's events those that retention took away; what can't be read any more took none. Nothing is
-    purged before it came: what stands before the block's link is looked at by no walk from there on."""
+def purged_places(connection: Connection, org_id: str, position: int, number: int = 0) -> set[int]:
+    """Return the places of a block's events that retention took away, by links after the block's own number.
+    A link that can't be read took none. Nothing is purged before it came, so no walk looks at earlier links.
+    """
     rows = connection.rows(
         "SELECT content FROM chain WHERE org_id = ? AND position = ? AND kind = 'purge'"
         " AND +number > ?",  # not as a number that is looked up: SQLite would read all of the chain
-        (block.org_id, block.position, block.number),
+        (org_id, position, number),
     )
     places: set[int] = set()
     for (content,) in rows:

@@ -173,7 +173,7 @@ def _mismatch_of_block(connection: Connection, reached: Reached, record: Record)
     stranger = _mismatch_between(connection, record.org_id, reached.position + 1, record.position - 1)
     if stranger is not None:
         return stranger
-    gone = purged_places(connection, record)
+    gone = purged_places(connection, record.org_id, record.position, record.number)
     row = connection.row(
         "SELECT count, proxy_id, least_ms, most_ms, body FROM blocks WHERE position = ? AND org_id = ?",
         (record.position, record.org_id),

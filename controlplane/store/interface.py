@@ -74,6 +74,9 @@ class NewBatch:
     content: bytes | None = None  # SHA-256 of the events as they came; None: replays are not compared
 
 
+UNREADABLE: Final = b""  # body of an event whose block is damaged
+
+
 class StoredEvent(NamedTuple):
     """An event as the search index reads it."""
 
