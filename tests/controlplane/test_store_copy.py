@@ -63,6 +63,7 @@ async def _fill(plane: Plane) -> None:
         sent = batch(f"b{number}", org, range(100 * number + 1, 100 * number + 101))
         assert (await proxy.audit(sent)).status == 202
     assert (await proxy.sync()).status == 200
+    await plane.store.add_metrics(proxy.proxy_id, "a\0b", "{}")  # PostgreSQL stores no NUL
 
 
 # The command, interrupted when it tells of its first rows.
