@@ -281,6 +281,8 @@ class AgentApi:
 
     async def _metrics(self, request: web.Request, signed: _Signed) -> web.Response:
         metrics = _parse_report(signed.body, Metrics)
+        if "\0" in metrics.window_start:
+            raise Refused("invalidPayload", "windowStart has a NUL, which no database stores as it is")
         await self._store.add_metrics(signed.proxy.proxy_id, metrics.window_start, signed.body.decode())
         return _json(ReportResponse("ok"))
 
