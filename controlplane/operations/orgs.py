@@ -20,6 +20,14 @@ class OrgFacts(Response):
     created_at: str
 
 
+class NewOrg(Response):
+    """A new organisation, with these members and no other."""
+
+    org_id: str
+    name: str
+    retention: Retention
+
+
 class OrgList(ListResponse):
     orgs: tuple[OrgFacts, ...]
 
@@ -42,7 +50,7 @@ class ListOrgs(ListRequest):
 
 
 @operation("org.add", "POST", "/orgs")
-async def add(context: OperationContext, actor: Actor, request: AddOrg) -> OrgFacts:
+async def add(context: OperationContext, actor: Actor, request: AddOrg) -> NewOrg:
     """Add an organisation."""
     actor.require("admin", None)
     if request.name == EVERY_ORG:
@@ -50,7 +58,7 @@ async def add(context: OperationContext, actor: Actor, request: AddOrg) -> OrgFa
     name = valid_name(request.name)
     org = Org(new_id(context.clock), name, request.retention, context.clock.wall_ms())
     await context.store.add_org(org)
-    return _facts(org)
+    return NewOrg(org_id=org.org_id, name=name, retention=org.retention)
 
 
 @operation("org.list", "GET", "/orgs")

@@ -119,7 +119,7 @@ async def test_the_api_s_name_of_the_filter_is_taken(named: Trail) -> None:
         ("/search?q=a&filter=b", "This page does not know filter and shows the same without it."),
         ("/search?q=a&q=b", "q is given 2 times. This page takes the first: a"),
         ("/proxies?status=failed", "This page does not know status and shows the same without it."),
-        ("/proxies?health=bad", "No proxy is bad: health is one of "),
+        ("/proxies?health=bad", "Health is never bad. It is one of "),
         ("/record?user=ada", "This page does not know user and shows the same without it."),
         ("/?last=1y", "There is no period 1y: last is one of "),
         ("/apps?name=x", "This page does not know name and shows the same without it."),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.store.block_body import unpacked
 from proxy.wire.audit_event import rfc3339
 from tests.controlplane.plane import NOON_MS, FakeClock, Plane, batch, started
 from tests.controlplane.processes import cli, facts
@@ -31,6 +32,7 @@ async def config(tmp_path: Path) -> Path:
 
 def tamper(config: Path, sql: str) -> None:
     with closing(sqlite3.connect(config.parent / "var" / "controlplane.db")) as file:
+        file.create_function("inflated", 1, lambda body: unpacked(body).decode())
         file.execute(sql)
         file.commit()
 
@@ -42,8 +44,8 @@ def test_what_fits_and_what_does_not(config: Path) -> None:
     assert [(head["number"], head["events"], head["purged"]) for head in heads] == [(3, 3, 0)] * 2
     for arguments in ([], ["--from-checkpoint", str(kept)], ["--org", "acme", "--head", heads[0]["link"]]):
         assert facts(config, "audit", "verify", *arguments)["intact"] is True
-    tamper(config, "UPDATE blocks SET body = CAST(replace(CAST(body AS TEXT), 'GET', 'PUT') AS BLOB) WHERE"
-                   f" org_id = '{heads[1]['orgId']}' AND CAST(body AS TEXT) LIKE '%event-1%'")  # fmt: skip
+    tamper(config, "UPDATE blocks SET body = CAST(replace(inflated(body), 'GET', 'PUT') AS BLOB) WHERE"
+                   f" org_id = '{heads[1]['orgId']}' AND inflated(body) LIKE '%event-1%'")  # fmt: skip
     done = cli(config, "audit", "verify", "--json")
     assert done.returncode == 1
     assert done.stderr == ""

@@ -322,7 +322,8 @@ async def said_of(tmp_path: Path, responded: bytes, *arguments: str) -> tuple[in
         (response(b'{"orgs": ', length=500), "the response broke off: "),
         (response(b"zz\r\n", b"Transfer-Encoding: chunked"), "the response broke off: "),
         (b"\x15\x03\x01\x00\x02\x02F", "responded no HTTP that can be read: "),
-        (response(b"", *[b"A: b"] * 200), "responded no HTTP that can be read: "),
+        # More fields than any library allows: the driver of ClickHouse raises the limit of this process.
+        (response(b"", *[b"A: b"] * 20_000), "responded no HTTP that can be read: "),
         (b"", "Remote end closed connection without response"),
         (
             response(b"{", status=b"502 Bad Gateway", length=500),
@@ -335,7 +336,8 @@ async def test_an_odd_response_is_one_line_and_of_a_change_the_doubt_is_told(
 ) -> None:
     monkeypatch.setattr("controlplane.cli.keep_to_itself", lambda: None)
     status, out, err = await said_of(tmp_path, responded, "org", "list")
-    assert (status, out, err.startswith(report), "done all the same" in err) == (1, "", True, False)
+    assert err.startswith(report), err
+    assert (status, out, "done all the same" in err) == (1, "", False)
     status, out, err = await said_of(tmp_path, responded, "org", "add", "acme")
     assert (status, out, err.startswith(report)) == (1, "", True)
     assert err.endswith("; look whether it was done all the same")
