@@ -39,6 +39,8 @@ Path = "store.db"
 MasterKeyFile = "master.key"
 [Metrics]
 Listen = []
+"""
+UNLIMITED = """
 [Audit]
 RateLimitOrg = 1000000
 RateLimitProxy = 1000000
@@ -100,7 +102,9 @@ def one_run(
 ) -> tuple[float, float, float, float]:
     """CPU and wall seconds up to the last response, then up to where every event is found."""
     config = directory / "controlplane.toml"
-    config.write_text(SETTINGS.format(port=port) + (NO_INDEX if settings is None else settings.section))
+    config.write_text(
+        SETTINGS.format(port=port) + UNLIMITED + (NO_INDEX if settings is None else settings.section)
+    )
     org = facts(config, "org", "add", "bench")["orgId"]
     keys = [facts(config, "proxy", "add", f"p{number}", "--org", org) for number in range(PROXIES)]
     shares: list[list[bytes]] = [[] for _ in keys]

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.events import ORG, bodies
-from bench.ingest import SETTINGS, command, ready
+from bench.ingest import SETTINGS, UNLIMITED, command, ready
 from controlplane.clock import SystemClock
 from controlplane.master_key import open_vault
 from controlplane.secrets import Vault, digest, read_master_key
@@ -219,7 +219,7 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         config = Path(name) / "controlplane.toml"
-        config.write_text(settings_for(given.port, given.url))
+        config.write_text(settings_for(given.port, given.url) + UNLIMITED)
         read_master_key("", Path(name) / "master.key")
         senders = asyncio.run(fill(config, Path(name) / "master.key", given.orgs))
         server = subprocess.Popen(command(config), stderr=subprocess.DEVNULL, preexec_fn=end_with_parent)

@@ -45,7 +45,6 @@ SYNC_SECONDS: Final = 30.0
 HEARTBEAT_SECONDS: Final = 30.0
 METRICS_SECONDS: Final = 60.0
 MOST_EVENTS: Final = 500  # of a batch
-LIMITS: Final = "[Audit]\nRateLimitOrg = 1000000\nRateLimitProxy = 1000000\n"
 _numbers = count()
 
 
@@ -244,7 +243,7 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         config = Path(name) / "controlplane.toml"
-        settings = settings_for(given.port, given.url).replace(LIMITS, "")
+        settings = settings_for(given.port, given.url)
         config.write_text(settings)
         read_master_key("", Path(name) / "master.key")
         senders = asyncio.run(fill(config, Path(name) / "master.key", -(-given.proxies // PROXIES_EACH)))

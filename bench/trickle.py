@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from bench.ingest import command, facts, ready
+from bench.ingest import SETTINGS, command, facts, ready
 from bench.test_audit import RECORD
 from proxy.agent.control_plane import ControlPlane, Identity, Response, open_session
 from proxy.agent.journal import Journal
@@ -33,18 +33,6 @@ from proxy.config.tls import client_tls
 from proxy.wire.models import AUDIT_PATH, SYNC_PATH
 from tests.fakes.lifeline import end_with_parent
 
-SETTINGS = """
-[ControlPlane]
-Listen = "127.0.0.1:{port}"
-[Console]
-Listen = []
-[Store]
-Path = "store.db"
-[Secrets]
-MasterKeyFile = "master.key"
-[Metrics]
-Listen = []
-"""
 SHIPPING_SECONDS = 90.0  # after the last event
 
 

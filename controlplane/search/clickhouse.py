@@ -49,17 +49,18 @@ from controlplane.search.interface import (
 from controlplane.search.known_event import Parsed
 from controlplane.search.query import FIELDS
 from controlplane.search.sql import (
+    COUNTED_MATCHES,
     Condition,
     Key,
     all_of,
-    any_of,
     newest_first,
     one_of,
     page_condition,
+    past_retention,
     read_cursor,
     write_cursor,
 )
-from controlplane.store.interface import MOST_AHEAD_MS, RETENTION_MS, GivenOut, StoredEvent
+from controlplane.store.interface import RETENTION_MS, GivenOut, StoredEvent
 from proxy.policy.redaction import shortened
 
 if TYPE_CHECKING:
@@ -72,7 +73,6 @@ log = logging.getLogger(__name__)
 Tiers = Callable[[], Awaitable[Mapping[str, int]]]
 """Each organisation's retention in days."""
 
-COUNTED_MATCHES: Final = 50_000  # newest matches that facets count, and a histogram that takes too long
 _HISTOGRAM_SECONDS: Final = 2.0
 _PAGE_SECONDS: Final = 2.0  # limit of each query of a page
 _PAGES: Final = 8  # pages that are asked for at a time
@@ -264,7 +264,7 @@ class ClickHouseIndex:
     async def purge(self, org_id: str, before_ms: int, limit: int, newest: int | None = None) -> int:
         await self.outbox_name()
         await self._apply_tier(org_id)
-        due, values = bound(all_of([one_of("org", [org_id]), _due(before_ms, newest)]))
+        due, values = bound(all_of([one_of("org", [org_id]), past_retention(before_ms, newest)]))
         oldest = (
             "SELECT happened, count(), max((time, position)) FROM (SELECT happened, time, position"
             f" FROM {TABLE} WHERE {due} ORDER BY time, position LIMIT {{limit:UInt64}}) GROUP BY happened"
@@ -538,12 +538,3 @@ def _token_of(events: Sequence[Event]) -> str:
     for event in events:
         digest.update(b"%d %b %b" % (event.position, event.org_id.encode(), event.body))
     return digest.hexdigest()
-
-
-def _due(before_ms: int, newest: int | None) -> Condition:
-    """Return the condition that holds for events past their retention."""
-    older = Condition("time < ?", (before_ms,))
-    if newest is None:
-        return older
-    ahead = Condition("time > ?", (before_ms + MOST_AHEAD_MS,))
-    return all_of([Condition("position <= ?", (newest,)), any_of([older, ahead])])

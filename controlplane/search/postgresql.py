@@ -41,24 +41,24 @@ from controlplane.search.postgresql_table import (
 )
 from controlplane.search.query import FIELDS
 from controlplane.search.sql import (
+    COUNTED_MATCHES,
     Condition,
     Key,
     all_of,
-    any_of,
     newest_first,
     one_of,
     page_condition,
+    past_retention,
     read_cursor,
     write_cursor,
 )
-from controlplane.store.interface import MOST_AHEAD_MS, StoredEvent
+from controlplane.store.interface import StoredEvent
 from controlplane.store.postgres_database import ConnectionThreads, lock_number
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-COUNTED_MATCHES: Final = 50_000  # newest matches that facets count, and a histogram that takes too long
 _COUNT_SECONDS: Final = 2.0  # limit of the whole; after it, a walk finds what is counted
 _READERS: Final = 4  # threads that find pages, each with a connection
 _MAKING: Final = lock_number("graphward search index")
@@ -109,7 +109,7 @@ class PostgresIndex:
 
     async def purge(self, org_id: str, before_ms: int, limit: int, newest: int | None = None) -> int:
         await self.outbox_name()
-        due = all_of([one_of("org", [org_id]), _due(before_ms, newest)])
+        due = all_of([one_of("org", [org_id]), past_retention(before_ms, newest)])
         return await self._run(self._writer, partial(_purge, due, limit))
 
     async def search(self, query: SearchQuery) -> SearchPage:
@@ -227,15 +227,6 @@ def _purge(due: Condition, limit: int, raw: Connection) -> int:
     oldest = f"SELECT ctid FROM {TABLE} WHERE {bound(due)} ORDER BY time LIMIT ${len(due.parameters) + 1}"
     statement = f"DELETE FROM {TABLE} WHERE ctid = ANY (ARRAY({oldest}))"
     return psycopg.RawCursor(raw).execute(statement.encode(), (*due.parameters, limit)).rowcount
-
-
-def _due(before_ms: int, newest: int | None) -> Condition:
-    """Return the condition that holds for events past their retention."""
-    older = Condition("time < ?", (before_ms,))
-    if newest is None:
-        return older
-    ahead = Condition("time > ?", (before_ms + MOST_AHEAD_MS,))
-    return all_of([Condition("position <= ?", (newest,)), any_of([older, ahead])])
 
 
 # -- reading ---------------------------------------------------------------------------------------

@@ -22,9 +22,11 @@ from controlplane.search.query import (
     TextTerm,
     fold,
 )
+from controlplane.store.interface import MOST_AHEAD_MS
 
 Key: TypeAlias = tuple[int, int]  # time and position of an event; pages are ordered by it, newest first
 
+COUNTED_MATCHES: Final = 50_000  # newest matches that facets count, and a histogram that takes too long
 # Times are signed numbers of 64 bits to every engine. No event has one beyond these.
 LEAST_MS: Final = -(1 << 62)
 MOST_MS: Final = 1 << 62
@@ -90,6 +92,15 @@ def page_condition(query: SearchQuery, dialect: Dialect, before: Key | None = No
 def newest_first(dialect: Dialect) -> str:
     """Return what stands behind ORDER BY."""
     return f"{dialect.time} DESC, {dialect.position} DESC"
+
+
+def past_retention(before_ms: int, newest: int | None) -> Condition:
+    """Return the condition that holds for events past their retention; see `SearchIndex.purge`."""
+    older = Condition("time < ?", (before_ms,))
+    if newest is None:
+        return older
+    ahead = Condition("time > ?", (before_ms + MOST_AHEAD_MS,))
+    return all_of([Condition("position <= ?", (newest,)), any_of([older, ahead])])
 
 
 def _scope(query: SearchQuery, dialect: Dialect) -> list[Condition]:
