@@ -1,23 +1,29 @@
 # Images of both programs: docker build --target proxy . and docker build --target controlplane .
-# To build the same twice, pin PYTHON to a digest.
+# To build the same twice, pin PYTHON to a digest, and give --build-arg SOURCE_DATE_EPOCH=$(git log -1 --format=%ct).
 ARG PYTHON=python:3.11-slim-bookworm
 
-FROM ${PYTHON} AS compile
+# The wheel with the compiled data path, for the Python of the images.
+FROM ${PYTHON} AS wheel
+ARG SOURCE_DATE_EPOCH
 RUN apt-get update
 RUN apt-get install --yes --no-install-recommends gcc libc6-dev
 WORKDIR /src
-COPY dev requirements.lock pyproject.toml ./
+COPY dev requirements.lock pyproject.toml setup.py README.md LICENSE NOTICE ./
+COPY licenses licenses
+COPY conf conf
+COPY graphward graphward
+COPY controlplane controlplane
 COPY proxy proxy
 RUN python dev compile
+RUN GRAPHWARD_COMPILED=/src/build/compiled .venv/bin/python -m pip wheel --no-deps --no-build-isolation --disable-pip-version-check --wheel-dir /wheel .
 
 FROM ${PYTHON} AS build
 WORKDIR /opt/graphward
 COPY requirements-run.lock ./
-RUN python -m venv --without-pip .venv
-RUN python -m pip --python .venv/bin/python install --no-cache-dir --disable-pip-version-check --only-binary=:all: --require-hashes -r requirements-run.lock
-COPY --from=compile /src/build/compiled ./
-COPY controlplane controlplane
-RUN .venv/bin/python -m compileall -q -j 0 proxy controlplane
+COPY --from=wheel /wheel /wheel
+RUN python -m venv --without-pip venv
+RUN python -m pip --python venv/bin/python install --no-cache-dir --disable-pip-version-check --only-binary=:all: --require-hashes -r requirements-run.lock
+RUN python -m pip --python venv/bin/python install --no-cache-dir --disable-pip-version-check --no-deps /wheel/graphward-*.whl
 
 # Nothing in it is writable to the user that it runs as but the volume, so that --read-only costs nothing.
 FROM ${PYTHON} AS base
@@ -26,7 +32,7 @@ RUN useradd --uid 10001 --gid 10001 --no-create-home --home-dir /var/lib/graphwa
 RUN install -d -o 10001 -g 10001 -m 0700 /var/lib/graphward
 COPY --from=build /opt/graphward /opt/graphward
 WORKDIR /opt/graphward
-ENV PATH=/opt/graphward/.venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+ENV PATH=/opt/graphward/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 10001:10001
 VOLUME /var/lib/graphward
 STOPSIGNAL SIGTERM
@@ -34,10 +40,10 @@ STOPSIGNAL SIGTERM
 FROM base AS controlplane
 EXPOSE 8090 8091
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s CMD ["python", "-c", "import urllib.request as http; http.urlopen('http://127.0.0.1:9091/healthz', timeout=4)"]
-ENTRYPOINT ["python", "-m", "controlplane", "--config", "/etc/graphward/controlplane.toml"]
+ENTRYPOINT ["graphward", "--config", "/etc/graphward/controlplane.toml"]
 
 # Alive, not ready: whatever replaces unhealthy containers must not end a proxy that waits for its rules.
 FROM base AS proxy
 EXPOSE 8080
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s CMD ["python", "-c", "import urllib.request as http; http.urlopen('http://127.0.0.1:9090/healthz', timeout=4)"]
-ENTRYPOINT ["python", "-m", "proxy", "--config", "/etc/graphward/proxy.toml"]
+ENTRYPOINT ["graphward-proxy", "--config", "/etc/graphward/proxy.toml"]

@@ -19,10 +19,12 @@ from aiohttp import web
 
 from bench.test_audit import RECORD
 from proxy.agent.audit import Audit, AuditOptions
-from proxy.agent.control_plane import ControlPlane, Identity, open_session
+from proxy.agent.control_plane import ControlPlane, Identity
 from proxy.audit.payload import encode
 from proxy.audit.spool import SpoolWriter
 from proxy.config.tls import client_tls
+from proxy.outbound.egress import DIRECT
+from proxy.outbound.session import open_session
 from proxy.wire.signing import SIGNATURE_HEADER, sign_response
 from tests.fakes.lifeline import end_with_parent
 
@@ -75,8 +77,8 @@ async def deliver(retention: Path, count: int, port: int, *, catch_up: bool) -> 
         replay_interval=60.0,
         catch_up=catch_up,
     )
-    async with open_session(client_tls(None)) as session:
-        control_plane = ControlPlane(session, Identity("key", SECRET))
+    async with open_session(client_tls(None), DIRECT) as session:
+        control_plane = ControlPlane(session, lambda: Identity("key", SECRET))
         audit = Audit(options, control_plane, lambda: "proxy-1", lambda: None)
         begun, spent = time.monotonic(), time.process_time()
         running = asyncio.create_task(audit.run())

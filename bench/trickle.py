@@ -24,12 +24,14 @@ import msgspec
 
 from bench.ingest import SETTINGS, command, facts, ready
 from bench.test_audit import RECORD
-from proxy.agent.control_plane import ControlPlane, Identity, Response, open_session
+from proxy.agent.control_plane import ControlPlane, Identity, Response
 from proxy.agent.journal import Journal
 from proxy.agent.shipper import Shipper
 from proxy.agent.sync import Sync
 from proxy.audit.record import event_of, lines_of
 from proxy.config.tls import client_tls
+from proxy.outbound.egress import DIRECT
+from proxy.outbound.session import open_session
 from proxy.wire.models import AUDIT_PATH, SYNC_PATH
 from tests.fakes.lifeline import end_with_parent
 
@@ -70,7 +72,7 @@ async def one_proxy(
     directory: Path, address: str, org: str, keys: Any, given: argparse.Namespace, seen: Seen
 ) -> None:
     journal = Journal(directory, max_bytes=1 << 26)
-    async with open_session(client_tls(None)) as session:
+    async with open_session(client_tls(None), DIRECT) as session:
         calls = Counted(seen, session, Identity(keys["apiKey"], keys["hmacSecret"].encode()))
         sync = Sync(
             calls,

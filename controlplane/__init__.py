@@ -1,3 +1,5 @@
 """Graphward control plane: rules out, audit events in, for a fleet of proxies."""
 
-__version__ = "0.1.0"
+from proxy.wire.release import VERSION
+
+__version__ = VERSION

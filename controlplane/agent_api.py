@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -29,13 +29,19 @@ from controlplane.errors import Refused
 from controlplane.fleet_health import clock_skew_ms, said_by
 from controlplane.ingest import Ingest, InvalidBatch, MixedOrganisations, NotAuthorised, batch_id_of
 from controlplane.metrics import Counts
+from controlplane.names import secret_id
+from controlplane.operations.times import as_rfc3339
+from controlplane.rate_limits import ReportRate
 from controlplane.reports import Heartbeat, Metrics
 from controlplane.requests import connection_of, no_continue_yet, read_body
 from controlplane.retention import WitnessedTime
 from controlplane.secrets import Vault, digest
 from controlplane.store.interface import (
     App,
+    AppCredential,
+    AppSecret,
     Duplicate,
+    EndedCredentials,
     Expired,
     Limited,
     ProxyCredentials,
@@ -62,6 +68,7 @@ from proxy.wire.models import (
     SyncMetadata,
     SyncOrg,
     SyncRuleset,
+    SyncSecret,
     SyncStops,
 )
 from proxy.wire.signing import (
@@ -80,7 +87,11 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 _MAX_HEARTBEAT_BYTES: Final = 1024 * 1024  # 91 for each organisation with its ruleset: some 11,000 of them
-_MAX_METRICS_BYTES: Final = 256 * 1024  # they are a few kilobytes
+_MAX_METRICS_BYTES: Final = 32 * 1024  # they are a few kilobytes
+# The store keeps 200 reports of each proxy: one with few organisations must not fill it.
+_HEARTBEAT_BYTES: Final = 32 * 1024
+_HEARTBEAT_BYTES_OF_ORG: Final = 1024
+_REPORTS_AT_ONCE: Final = 60  # reports of one kind; later ones come at one a second
 _MOST_LEVELS: Final = 32  # of a report
 _LONGEST_API_KEY: Final = 256
 _SIGNATURE_LENGTH: Final = 64
@@ -101,17 +112,19 @@ class _Verified:
 
 
 @dataclass(frozen=True, slots=True)
-class _Signed:
+class Signed:
     """A request whose signature holds."""
 
     proxy: ProxyCredentials
+    api_key_digest: bytes
     secret: bytes
     signature: str
     body: bytes
+    timestamp: int  # Unix seconds that the proxy signed
     skew_ms: int  # of the proxy's clock against ours
 
 
-_Handler = Callable[[web.Request, _Signed], Awaitable[web.Response]]
+SignedHandler = Callable[[web.Request, Signed], Awaitable[web.Response]]
 _VERIFIED: Final = web.RequestKey("verified", _Verified)
 
 
@@ -153,16 +166,14 @@ class AgentApi:
         self._limits = limits
         self._sync_interval_seconds = sync_interval_seconds
         self._body_timeout_seconds = body_timeout_seconds
+        self._report_rate = ReportRate(_REPORTS_AT_ONCE, interval_ms=1000)
         self._at_once: defaultdict[tuple[str, int], asyncio.Semaphore] = defaultdict(
             lambda: asyncio.Semaphore(_AT_ONCE)
         )
 
     def routes(self) -> list[web.RouteDef]:
-        def signed(handler: _Handler, cap: int) -> Callable[[web.Request], Awaitable[web.Response]]:
-            async def verified(request: web.Request) -> web.Response:
-                return await self._verified(request, cap, handler)
-
-            return verified
+        def signed(handler: SignedHandler, cap: int) -> Callable[[web.Request], Awaitable[web.Response]]:
+            return partial(self.verified, cap=cap, handler=handler)
 
         after_the_checks: dict[str, Any] = {"expect_handler": no_continue_yet}
         return [
@@ -174,10 +185,11 @@ class AgentApi:
 
     # Verification
 
-    async def _verified(self, request: web.Request, cap: int, handler: _Handler) -> web.Response:
+    async def verified(self, request: web.Request, *, cap: int, handler: SignedHandler) -> web.Response:
+        """Return what the handler responds to a request whose signature holds."""
         arrived_ms, began_ms = self._clock.wall_ms(), self._clock.steady_ms()
         proxy = await self._proxy(request)
-        timestamp, signature = _once(request, TIMESTAMP_HEADER), _once(request, SIGNATURE_HEADER)
+        timestamp, signature = once(request, TIMESTAMP_HEADER), once(request, SIGNATURE_HEADER)
         now_ms = self._clock.wall_ms()
         if not timestamp_in_range(timestamp, now_ms / 1000):
             raise Refused("timestampOutOfRange")
@@ -194,17 +206,26 @@ class AgentApi:
             if self._clock.steady_ms() - began_ms >= _LOOKED_AGAIN_MS:
                 # It waited for its turn, or its body dripped: a key that was taken back meanwhile is none.
                 proxy = await self._proxy(request)
-            self._witnessed.agree(now_ms)
+            self._witnessed.agree(proxy.proxy_id, now_ms)
             connection_of(request).proved()
             if request.headers.get("Content-Encoding", "identity").lower() != "identity":
                 raise Refused(
                     "invalidPayload", "the body must not be compressed: its own bytes are what is signed"
                 )
             skew_ms = clock_skew_ms(int(timestamp), arrived_ms)
-            return await handler(request, _Signed(proxy, secret, signature, body, skew_ms))
+            key = digest(once(request, API_KEY_HEADER))
+            if proxy.is_news:
+                await self._note(key, request)
+            signed = Signed(proxy, key, secret, signature, body, int(timestamp), skew_ms)
+            return await handler(request, signed)
+
+    async def _note(self, key: bytes, request: web.Request) -> None:
+        use = await self._store.note_key_use(key, request.remote or "")
+        if use is not None and use.was_retired:
+            _log.warning("proxy %s was retired and is back: it counts in the fleet again", use.proxy)
 
     async def _proxy(self, request: web.Request) -> ProxyCredentials:
-        api_key = _once(request, API_KEY_HEADER)
+        api_key = once(request, API_KEY_HEADER)
         if not 0 < len(api_key) <= _LONGEST_API_KEY:
             raise Refused("unknownApiKey")
         proxy = await self._store.credentials(digest(api_key))
@@ -214,7 +235,7 @@ class AgentApi:
 
     # Endpoints
 
-    async def _sync(self, request: web.Request, signed: _Signed) -> web.Response:
+    async def _sync(self, request: web.Request, signed: Signed) -> web.Response:
         async with self._at_once[signed.proxy.proxy_id, 0]:
             content = await self._store.sync_content(
                 signed.proxy.proxy_id, _versions(request), self._limits, signed.proxy.generation
@@ -251,6 +272,8 @@ class AgentApi:
                     ruleset_id=app.ruleset_id,
                     enabled=app.enabled and not _is_stopped(app, stops),
                     shadow_ruleset_id=app.shadow_ruleset_id or msgspec.UNSET,
+                    credentials=_credentials(app.app_id, app.secrets, app.credentials),
+                    ended_credentials=_ended_credentials(app.app_id, content.ended),
                 )
                 for app in content.apps
             ),
@@ -266,6 +289,7 @@ class AgentApi:
                 proxy_id=proxy_id,
                 proves_unchanged=True,
                 linger=SyncLinger(content.linger.seconds, dict(content.linger.orgs)),
+                rotate_at=None if content.rotate_at_ms is None else rfc3339(content.rotate_at_ms),
             ),
             stops=stops if content.stops else msgspec.UNSET,
             schemas={digest: content.packed[digest] for digest in content.packed if digest not in held}
@@ -273,20 +297,31 @@ class AgentApi:
         )
         return msgspec.json.encode(response)
 
-    async def _heartbeat(self, request: web.Request, signed: _Signed) -> web.Response:
+    async def _heartbeat(self, request: web.Request, signed: Signed) -> web.Response:
+        self._limit_reports("heartbeat", signed.proxy.proxy_id)
+        most = _HEARTBEAT_BYTES + _HEARTBEAT_BYTES_OF_ORG * len(signed.proxy.org_ids)
+        if len(signed.body) > most:
+            raise _too_large(most)
         heartbeat = _parse_report(signed.body, Heartbeat)
         said = said_by(self._sync_interval_seconds * 1000, signed.skew_ms, heartbeat)
         await self._store.add_heartbeat(signed.proxy.proxy_id, signed.body.decode(), signed.skew_ms, said)
-        return _json(ReportResponse("ok"))
+        return json_response(ReportResponse("ok"))
 
-    async def _metrics(self, request: web.Request, signed: _Signed) -> web.Response:
+    async def _metrics(self, request: web.Request, signed: Signed) -> web.Response:
+        self._limit_reports("metrics", signed.proxy.proxy_id)
         metrics = _parse_report(signed.body, Metrics)
         if "\0" in metrics.window_start:
             raise Refused("invalidPayload", "windowStart has a NUL, which no database stores as it is")
         await self._store.add_metrics(signed.proxy.proxy_id, metrics.window_start, signed.body.decode())
-        return _json(ReportResponse("ok"))
+        return json_response(ReportResponse("ok"))
 
-    async def _audit(self, request: web.Request, signed: _Signed) -> web.Response:
+    def _limit_reports(self, kind: str, proxy_id: str) -> None:
+        wait = self._report_rate.wait_seconds((kind, proxy_id), self._clock.steady_ms())
+        if wait:
+            said = f"the next report of this kind is accepted in {wait} s"
+            raise Refused("rateLimited", said, Retry_After=str(wait))
+
+    async def _audit(self, request: web.Request, signed: Signed) -> web.Response:
         try:
             batch_id, outcome = await self._accepted(signed)
         except Refused as refused:
@@ -302,9 +337,9 @@ class AgentApi:
             )
         self._counts.outcome("stored").inc()
         self._counts.events.inc(outcome.accepted)
-        return _json(AuditAnswer(batch_id, outcome.accepted), status=202)
+        return json_response(AuditAnswer(batch_id, outcome.accepted), status=202)
 
-    def _duplicate(self, signed: _Signed, batch_id: str, outcome: Duplicate) -> web.Response:
+    def _duplicate(self, signed: Signed, batch_id: str, outcome: Duplicate) -> web.Response:
         response = AuditAnswer(batch_id, outcome.accepted, duplicate=True)
         if outcome.content_differs:
             response = msgspec.structs.replace(response, content_differs=True)
@@ -314,9 +349,9 @@ class AgentApi:
                 *(signed.proxy.proxy_id, batch_id),
             )
         self._counts.outcome("reused" if outcome.content_differs else "duplicate").inc()
-        return _json(response, status=202)
+        return json_response(response, status=202)
 
-    async def _accepted(self, signed: _Signed) -> tuple[str, Stored | Duplicate]:
+    async def _accepted(self, signed: Signed) -> tuple[str, Stored | Duplicate]:
         try:
             batch_id, outcome = await self._ingest.accept(
                 signed.proxy.proxy_id, signed.proxy.org_ids, signed.body
@@ -341,6 +376,30 @@ def _stops(content: SyncContent) -> SyncStops:
         orgs=tuple(stop.org_id for stop in content.stops if stop.org_id and not stop.app_id),
         apps=tuple(stop.app_id for stop in content.stops if stop.app_id),
     )
+
+
+def _ended_credentials(
+    app_id: str, ended: Mapping[str, EndedCredentials]
+) -> tuple[msgspec.Raw, ...] | msgspec.UnsetType:
+    found = ended.get(app_id)
+    if found is None:
+        return msgspec.UNSET
+    return _credentials(app_id, () if found.secret is None else (found.secret,), found.others)
+
+
+def _credentials(
+    app_id: str, secrets: Sequence[AppSecret], credentials: Sequence[AppCredential]
+) -> tuple[msgspec.Raw, ...]:
+    of_secrets = (
+        SyncSecret(secret_id(app_id, each.version), each.hash, as_rfc3339(each.expires_ms))
+        for each in secrets
+    )
+    others = (
+        {"kind": each.kind, "id": each.credential_id, "endsAt": as_rfc3339(each.ends_ms)}
+        | msgspec.json.decode(each.pins)
+        for each in credentials
+    )
+    return tuple(msgspec.Raw(msgspec.json.encode(each)) for each in (*of_secrets, *others))
 
 
 def _is_stopped(app: App, stops: SyncStops) -> bool:
@@ -377,7 +436,7 @@ def _is_deeper(content: object, levels: int) -> bool:
     return any(levels == 0 or _is_deeper(each, levels - 1) for each in inner)
 
 
-def _once(request: web.Request, name: str) -> str:
+def once(request: web.Request, name: str) -> str:
     """The header's value where it is given exactly once and is ASCII; else empty, which no check accepts."""
     values = request.headers.getall(name, ())
     return values[0] if len(values) == 1 and values[0].isascii() else ""
@@ -403,5 +462,5 @@ def _too_large(cap: int) -> Refused:
     return Refused("payloadTooLarge", f"this body is at most {cap} bytes")
 
 
-def _json(value: Any, status: int = 200) -> web.Response:
+def json_response(value: Any, status: int = 200) -> web.Response:
     return web.Response(status=status, body=msgspec.json.encode(value), content_type="application/json")

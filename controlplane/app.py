@@ -9,18 +9,22 @@ import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from controlplane import __version__
 from controlplane.admin import api as admin_api
+from controlplane.admin.attempts import AttemptsInMemory, AttemptsInStore
 from controlplane.admin.gate import GATE, Gate, gate_keeper
 from controlplane.admin.single_sign_on import add_single_sign_on
 from controlplane.agent_api import AgentApi, sign_responses
 from controlplane.clock import Clock, SystemClock
 from controlplane.connections import Connections, allow_all_descriptors
 from controlplane.console.frame import Console
+from controlplane.enrolment import EnrolmentApi
 from controlplane.exposures import exposures
 from controlplane.index_writer import IndexWriter
 from controlplane.ingest import Ingest
@@ -30,24 +34,33 @@ from controlplane.listeners import Listeners
 from controlplane.live_tail import LiveTail
 from controlplane.master_key import open_vault
 from controlplane.metrics import Counts, Exposition
+from controlplane.notices.delivery import Deliveries
+from controlplane.notices.webhook import Webhook
+from controlplane.notices.writer import NoticeWriter
 from controlplane.operations.context import OperationContext
 from controlplane.operations.worker_process import end_processes
 from controlplane.presence import Presence
 from controlplane.readiness import Readiness
 from controlplane.requests import response_errors, strict_headers
 from controlplane.retention import Retention, WitnessedTime
+from controlplane.retirement import Retirement
 from controlplane.search import open_index
 from controlplane.search.interface import SearchIndex
 from controlplane.search.known_event import Parsed
 from controlplane.secrets import Vault
 from controlplane.settings import Settings
+from controlplane.sinks.consumer import Consumers
+from controlplane.sinks.open_sink import open_sink
 from controlplane.store.interface import Peers, RateLimits, Store
 from controlplane.store.open_store import open_store
+from proxy.outbound.egress import Egress
+from proxy.outbound.settings import egress_of
 
 _log = logging.getLogger(__name__)
 
 # A search waits so long for events that are not in the index yet: always enough but where it is built again.
 _MOMENT_SECONDS: Final = 2.0
+_WHILE_BEHIND_SECONDS: Final = 0.05  # a page asks an index several times that is known to lack many events
 _OBJECTS_BETWEEN_COLLECTIONS: Final = 100_000  # some 20 MB
 
 
@@ -75,7 +88,10 @@ def build_app(
 
     app = web.Application(middlewares=[counts.measured, sign_responses, response_errors])
     app.on_response_prepare.append(strict_headers)
-    app.add_routes([*api.routes(), *Readiness(store).routes()])
+    attempts = AttemptsInStore(store) if store.is_shared else AttemptsInMemory(clock)
+    timeout = settings.control_plane.body_timeout_seconds
+    enrolment = EnrolmentApi(store, vault, clock, attempts, api, body_timeout_seconds=timeout)
+    app.add_routes([*api.routes(), *enrolment.routes(), *Readiness(store).routes()])
     return app
 
 
@@ -98,7 +114,7 @@ def build_console(settings: Settings, context: OperationContext) -> web.Applicat
     app.on_cleanup.append(gate.close)
     app.on_response_prepare.append(strict_headers)
     app.add_routes([*admin_api.routes(), *console.routes()])
-    add_single_sign_on(app, settings.console)
+    add_single_sign_on(app, settings.console, egress_of(settings.egress))
     return app
 
 
@@ -109,13 +125,15 @@ async def serve(settings: Settings, clock: Clock | None = None) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    for line in (*settings.without_effect, *settings.egress.ignored):
+        _log.warning("%s", line)
     for key, what, _ in exposures(settings):
         _log.warning("%s: %s", key, what)
     for address in settings.metrics.listen:
         if not address.is_loopback:
             _log.warning("Metrics.Listen: other hosts reach %s, which has no sign-in", address)
     async with running(settings, clock) as addresses:
-        _log.info("listening on %s", ", ".join(addresses.agent_api))
+        _log.info("version %s, listening on %s", __version__, ", ".join(addresses.agent_api))
         if addresses.console:
             _log.info("console and admin API on %s", ", ".join(addresses.console))
         _let_collector_rest()
@@ -149,22 +167,26 @@ async def running(settings: Settings, clock: Clock) -> AsyncIterator[Addresses]:
         store = await open_store(where.path, where.url, clock, key_file)
         peers = await _joined(store)
         stack.push_async_callback(_leave, store, peers)
-        vault = await open_vault(settings.secrets, store)
+        egress = egress_of(settings.egress)
+        vault = await open_vault(settings.secrets, store, egress)
         await begin_chain(vault, store)
         index = await open_index(settings.search_index, store, settings.store.path, has_store=True)
         stack.push_async_callback(index.close)
         stack.callback(end_processes)
         witnessed = WitnessedTime()
         index_writer = IndexWriter(store, index)
-        retention = Retention(store, index, clock, witnessed, settings.retention.interval_seconds)
+        interval_seconds = settings.retention.interval_seconds
+        retention = Retention(store, index, clock, witnessed, interval_seconds, settings.event_sinks)
         presence = Presence(store, clock, peers, witnessed)
         await presence.begin()
         stack.push_async_callback(presence.end)
         _in_background(stack, "presence", presence.run())
         tail = LiveTail(store)
+        outgoing = _Outgoing(settings, store, clock, egress)
 
         def stored_elsewhere() -> None:
             index_writer.wake()
+            outgoing.wake()
             tail.wake()
 
         def stored(parsed: Parsed | None) -> None:
@@ -172,11 +194,17 @@ async def running(settings: Settings, clock: Clock) -> AsyncIterator[Addresses]:
                 index_writer.wake()
             else:
                 index_writer.take(parsed)
+            outgoing.wake()
             tail.wake()
             peers.announce()
 
         def start_jobs() -> list[asyncio.Task[None]]:
-            return [_task("forwarder", index_writer.run()), _task("retention", retention.run())]
+            return [
+                _task("forwarder", index_writer.run()),
+                _task("retention", retention.run()),
+                _task("retirement", Retirement(store, clock, witnessed).run()),
+                *(_task(name, run) for name, run in outgoing.runs()),
+            ]
 
         _in_background(stack, "peers", peers.run(stored_elsewhere))
         _in_background(stack, "leader", lead(peers, start_jobs))
@@ -194,6 +222,8 @@ async def running(settings: Settings, clock: Clock) -> AsyncIterator[Addresses]:
             certificate=settings.control_plane.cert_file,
             retention=retention,
             peers=peers,
+            sinks=[each.name for each in settings.sinks],
+            webhooks=[each.name for each in settings.webhooks],
         )
         drain_seconds = settings.control_plane.drain_seconds
         listeners.listen()
@@ -204,6 +234,27 @@ async def running(settings: Settings, clock: Clock) -> AsyncIterator[Addresses]:
         stack.callback(tail.close)
         await _serve_scrapes(exposition, listeners, stack)
         yield Addresses(listeners.urls("ControlPlane.Listen"), listeners.urls("Console.Listen"))
+
+
+class _Outgoing:
+    """The jobs that deliver events to sinks, and notices to webhooks."""
+
+    def __init__(self, settings: Settings, store: Store, clock: Clock, egress: Egress) -> None:
+        self._consumers = Consumers(settings.event_sinks, store, clock, partial(open_sink, egress=egress))
+        self._deliveries = Deliveries(
+            settings.webhooks, store, clock, lambda webhook: Webhook(webhook, egress, clock, settings.source)
+        )
+        self._writer = NoticeWriter(settings.sinks, store, clock, self._deliveries.wake)
+        self._has_webhooks = bool(settings.webhooks)
+
+    def wake(self) -> None:
+        """Look for new events soon."""
+        self._consumers.wake()
+
+    def runs(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
+        """Return a name and a run for each job. Without a webhook, no notices are made."""
+        notices = [("notices", self._writer.run())] if self._has_webhooks else []
+        return [*self._consumers.runs(), *notices, *self._deliveries.runs()]
 
 
 async def _joined(store: Store) -> Peers:
@@ -232,7 +283,8 @@ def _context(
         return vault
 
     async def filled() -> SearchIndex:
-        await index_writer.catch_up(_MOMENT_SECONDS)
+        is_behind = index_writer.is_behind
+        await index_writer.catch_up(_WHILE_BEHIND_SECONDS if is_behind else _MOMENT_SECONDS)
         return index
 
     return OperationContext(

@@ -42,7 +42,7 @@ class Connections:
 
 
 class Connection(web.RequestHandler):
-    __slots__ = ("_connections", "_first_head")
+    __slots__ = ("_closes", "_connections", "_first_head")
 
     def __init__(self, connections: Connections, server: web.Server) -> None:
         super().__init__(
@@ -54,6 +54,7 @@ class Connection(web.RequestHandler):
         )
         self._connections = connections
         self._first_head: asyncio.TimerHandle | None = None
+        self._closes = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -75,6 +76,10 @@ class Connection(web.RequestHandler):
         """A signed request has come, or nothing will any more."""
         self._connections.proved(self)
 
+    def close_after_response(self) -> None:
+        """Keep nothing for a next request of a stranger who needs one response."""
+        self._closes = True
+
     def abort(self) -> None:
         self.proved()
         if self.transport is not None:
@@ -83,6 +88,8 @@ class Connection(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
+        if self._closes:
+            resp.force_close()
         overdue = self._loop.call_later(_RESPONSE_SECONDS, self.abort)
         try:
             return await super().finish_response(request, resp, start_time)

@@ -24,6 +24,7 @@ class Window:
     upstream_errors: int
     p50_ms: float | None
     p95_ms: float | None
+    p99_ms: float | None
 
     @property
     def requests_a_second(self) -> float:
@@ -44,6 +45,7 @@ def window(metrics: Metrics) -> Window | None:
         metrics.upstream_errors or 0,
         percentile(latency, 0.50),
         percentile(latency, 0.95),
+        percentile(latency, 0.99),
     )
 
 

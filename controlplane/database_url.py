@@ -14,6 +14,11 @@ from urllib.parse import unquote
 
 SCHEMES: Final = ("postgresql://", "postgres://")
 FORM: Final = "postgresql://user:password@host/database"
+# What to do if the driver has no authority to check the certificate of the server with.
+NAME_AUTHORITY: Final = (
+    "name the certificate of the database's authority in {}: &sslrootcert=FILE"
+    " (for public ones /etc/ssl/certs/ca-certificates.crt)"
+)
 _ESCAPED: Final = r"%(?!00)[0-9A-Fa-f]{2}"
 _NAME: Final = rf"(?:[A-Za-z0-9._~!$&'()*+,;=-]|{_ESCAPED})"
 _HOST: Final = rf"(?:\[[0-9A-Fa-f:.]+\]|(?:[A-Za-z0-9._~-]|{_ESCAPED})*)(?::[0-9]{{1,5}})?"
@@ -54,6 +59,11 @@ def secrets_of_url(url: str) -> Iterator[str]:
         if password:
             yield password
             yield unquote(password)
+
+
+def is_authority_unknown(reason: str) -> bool:
+    """Return whether there is no authority with which the server's certificate can be checked."""
+    return "root certificate file" in reason or "certificate verify failed" in reason
 
 
 def has_password(url: str) -> bool:

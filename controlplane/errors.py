@@ -32,6 +32,7 @@ _STATUS: Final = {
 _MESSAGES: Final = {
     "invalidSignature": "X-Hmac-Signature must be this request's HMAC-SHA256 in lowercase hex, once",
     "timestampOutOfRange": "X-Timestamp must be Unix seconds within 300 s of the control plane's, once",
+    "invalidEnrolmentToken": "this needs an enrolment token, as Authorization: Bearer, or a signed request",
     "unknownApiKey": "X-Api-Key must be the key of an enabled proxy, once",
     "notAuthorisedForTenant": "this proxy is not authorised for the organisation of these events",
     "mixedOrganisations": "all events of one batch must belong to one organisation",

@@ -10,7 +10,15 @@ from typing import Final, Literal
 import msgspec
 
 from controlplane.curves import Window, rates, restarts, windows
-from controlplane.fleet_health import Assessment, Facts, assess, facts_of, health_bounds
+from controlplane.fleet_health import (
+    Assessment,
+    Facts,
+    Presence,
+    assess,
+    facts_of,
+    health_bounds,
+    presence_of,
+)
 from controlplane.reports import Heartbeat, Load, Metrics
 from controlplane.store.interface import (
     LatestReports,
@@ -70,6 +78,15 @@ class ProxyState:
 
 
 @dataclass(frozen=True, slots=True)
+class LastWord:
+    """The newest heartbeat of a proxy, without what else is known of the proxy."""
+
+    proxy: Proxy
+    heard: Heard | None
+    presence: Presence
+
+
+@dataclass(frozen=True, slots=True)
 class ProxyHistory:
     """What one proxy's page needs beyond its state."""
 
@@ -105,6 +122,15 @@ class Fleet:
             states.append(self._state(now_ms, proxy, heard, rules, reports, losses[proxy.proxy_id]))
         return states
 
+    async def last_words(self, now_ms: int, proxies: Sequence[Proxy]) -> list[LastWord]:
+        latest = await self._store.latest_reports([proxy.proxy_id for proxy in proxies], 0)
+        words = []
+        for proxy in proxies:
+            report = latest[proxy.proxy_id].heartbeat
+            heard = None if report is None else _heard(report)
+            words.append(LastWord(proxy, heard, presence_of(now_ms, self._facts(proxy, heard))))
+        return words
+
     async def _active_rulesets(self, org_ids: set[str]) -> dict[str, list[Ruleset]]:
         """Return the rulesets of each organisation, by name."""
         found: dict[str, list[Ruleset]] = {}
@@ -116,8 +142,12 @@ class Fleet:
         """Return the bounds by which the store sorts, chooses and counts proxies by health."""
         return health_bounds(now_ms, self._interval_ms)
 
+    async def heartbeats(self, proxy_id: str, most: int) -> list[Heard]:
+        """Return the newest heartbeats of a proxy, newest first."""
+        return [_heard(report) for report in await self._store.heartbeats(proxy_id, most)]
+
     async def history(self, proxy_id: str) -> ProxyHistory:
-        heard = [_heard(report) for report in await self._store.heartbeats(proxy_id, HISTORY)]
+        heard = await self.heartbeats(proxy_id, HISTORY)
         reported = await self._store.metrics(proxy_id, HISTORY)
         return ProxyHistory(
             heartbeats=tuple(heard),
@@ -135,13 +165,18 @@ class Fleet:
         latest: LatestReports,
         losses: Losses,
     ) -> ProxyState:
-        facts = Facts(self._interval_ms)
-        if heard is not None:
-            facts = facts_of(self._interval_ms, heard.received_ms, heard.skew_ms, heard.said)
+        facts = self._facts(proxy, heard)
         behind = (now_ms - each.behind_since_ms for each in rules if each.behind_since_ms is not None)
         facts = replace(facts, behind_ms=max(behind, default=0), reused_ms=latest.reused_ms, losses=losses)
         recent = tuple(rates(_load(report.body) for report in latest.metrics))
         return ProxyState(proxy, heard, rules, assess(now_ms, facts), recent, losses)
+
+    def _facts(self, proxy: Proxy, heard: Heard | None) -> Facts:
+        """Return what the last heartbeat says."""
+        if heard is None:
+            return Facts(self._interval_ms)
+        facts = facts_of(self._interval_ms, heard.received_ms, heard.skew_ms, heard.said)
+        return replace(facts, last_seen_ms=proxy.last_seen_ms)
 
     async def _rules(
         self,

@@ -1,7 +1,8 @@
 """Pure: the health of a proxy, by the age of its last heartbeat and by the losses of its trail.
 
 `failed`: it does not do its work, or it is silent. `degraded`: it does, but something is late, doubtful or
-lost, and an operator has to look at it. Lost events count until an operator acknowledges them.
+lost, and an operator has to look at it. Lost events count until an operator acknowledges them. `ended`: it
+stopped in order, said that it has nothing left to deliver, and has not sent anything since.
 """
 
 from __future__ import annotations
@@ -13,8 +14,12 @@ from typing import Final, Literal
 from controlplane.reports import Check, Heartbeat
 from controlplane.store.interface import NO_LOSSES, Losses, Said
 from controlplane.store.pages import HealthBounds
+from proxy.wire.figures import counted
 
-Health = Literal["ok", "stale", "degraded", "failed", "no heartbeat"]
+Presence = Literal["here", "ended", "lost"]
+"""Whether a proxy sends heartbeats, stopped in order, or is unheard of for so long that nobody waits."""
+
+Health = Literal["ok", "ended", "stale", "degraded", "failed", "no heartbeat"]
 
 # In intervals: proxies send a heartbeat, and ask for their rules, once in each.
 STALE_AFTER: Final = 3  # without a heartbeat: what it said last is no news of now
@@ -24,7 +29,14 @@ BEHIND_AFTER: Final = 3  # with an older version of a ruleset than the active on
 UNSENT_AFTER: Final = 10  # since the oldest event that it has not delivered
 REUSE_REPORTED_MS: Final = 86_400_000  # since a batch id came again with other events
 MOST_SKEW_MS: Final = 30_000  # a tenth of what signed requests are refused for
-_RANK: Final[Mapping[Health, int]] = {"ok": 0, "degraded": 1, "stale": 2, "failed": 3, "no heartbeat": 4}
+_RANK: Final[Mapping[Health, int]] = {
+    "ok": 0,
+    "ended": 1,
+    "degraded": 2,
+    "stale": 3,
+    "failed": 4,
+    "no heartbeat": 5,
+}
 _SECOND_MS: Final = 1000
 
 
@@ -34,6 +46,7 @@ class Facts:
 
     interval_ms: int
     heard_ms: int | None = None  # when its last heartbeat came, by our clock; None: none ever did
+    is_last: bool = False  # the proxy said with it that it stopped in order and owes nothing
     checks: Mapping[str, Check] = field(default_factory=dict)
     sync_age_ms: int | None = None  # since its rules were confirmed; None: it doesn't say
     skew_ms: int | None = None  # its clock against ours; None: not measured
@@ -41,13 +54,14 @@ class Facts:
     behind_ms: int = 0  # since the first active version that it does not enforce; of now
     losses: Losses = NO_LOSSES  # unacknowledged losses of its trail; current
     reused_ms: int | None = None  # when a batch id of it last came again with other events, by our clock
+    last_seen_ms: int | None = None  # when its last message of any kind came; None: only heartbeats are known
 
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
     health: Health
     reasons: tuple[str, ...]
-    lost: bool  # so long unheard of that nobody should wait for it
+    presence: Presence
 
 
 def facts_of(interval_ms: int, heard_ms: int, skew_ms: int | None, said: Heartbeat) -> Facts:
@@ -55,6 +69,7 @@ def facts_of(interval_ms: int, heard_ms: int, skew_ms: int | None, said: Heartbe
     return Facts(
         interval_ms,
         heard_ms=heard_ms,
+        is_last=said.is_last,
         checks=said.checks or {},
         sync_age_ms=None if said.sync_age_seconds is None else round(said.sync_age_seconds * 1000),
         skew_ms=skew_ms,
@@ -64,8 +79,8 @@ def facts_of(interval_ms: int, heard_ms: int, skew_ms: int | None, said: Heartbe
 
 def said_by(interval_ms: int, skew_ms: int | None, said: Heartbeat) -> Said:
     """Return what the store keeps of a heartbeat for lists and counts."""
-    health = assess(0, facts_of(interval_ms, 0, skew_ms, said)).health
-    assert health in ("ok", "degraded", "failed")  # it is not silent
+    health: Health = "ended" if said.is_last else assess(0, facts_of(interval_ms, 0, skew_ms, said)).health
+    assert health in ("ok", "degraded", "failed", "ended")  # it is not silent
     return Said(health, said.rulesets or {})
 
 
@@ -83,20 +98,46 @@ def health_bounds(now_ms: int, interval_ms: int) -> HealthBounds:
 def assess(now_ms: int, facts: Facts) -> Assessment:
     if facts.heard_ms is None:
         lost = (reason for _, reason in _lost(facts))
-        return Assessment("no heartbeat", ("it has never sent a heartbeat", *lost), lost=True)
-    # Also where our own clock was set back since: what came "later" than now says nothing about now.
-    silent_ms = abs(now_ms - facts.heard_ms)
+        return Assessment("no heartbeat", ("no heartbeat was ever received", *lost), "lost")
+    presence = presence_of(now_ms, facts)
+    silent_ms = _silent_ms(now_ms, facts.heard_ms)
+    if presence == "ended":
+        ended: tuple[Health, str] = ("ended", f"it stopped in order {duration(silent_ms)} ago")
+        return _worst([ended, *_lost(facts), *_reused(now_ms, facts)], presence)
     found = [*_silence(silent_ms, facts), *_said(facts), *_measured(facts), *_lost(facts)]
     found += _reused(now_ms, facts)
+    return _worst(found, presence)
+
+
+def _worst(found: list[tuple[Health, str]], presence: Presence) -> Assessment:
     worst: Health = max((health for health, _ in found), key=_RANK.__getitem__, default="ok")
-    return Assessment(
-        worst, tuple(reason for _, reason in found), lost=silent_ms > LOST_AFTER * facts.interval_ms
-    )
+    return Assessment(worst, tuple(reason for _, reason in found), presence)
+
+
+def presence_of(now_ms: int, facts: Facts) -> Presence:
+    """Return whether a proxy is there."""
+    if facts.heard_ms is None:
+        return "lost"
+    if has_ended(facts.heard_ms, facts.last_seen_ms, is_last=facts.is_last):
+        return "ended"
+    return "lost" if _silent_ms(now_ms, facts.heard_ms) > LOST_AFTER * facts.interval_ms else "here"
+
+
+def has_ended(heard_ms: int, last_seen_ms: int | None, *, is_last: bool) -> bool:
+    """Return True if no message came after a heartbeat that said that the proxy stopped in order. Of a
+    deleted proxy only the heartbeats are known."""
+    return is_last and last_seen_ms in (heard_ms, None)
+
+
+def _silent_ms(now_ms: int, heard_ms: int) -> int:
+    # If our clock was set back since, a time that is later than now says nothing about now.
+    return abs(now_ms - heard_ms)
 
 
 def _silence(silent_ms: int, facts: Facts) -> Iterator[tuple[Health, str]]:
     if silent_ms > LOST_AFTER * facts.interval_ms:
-        yield "failed", f"no heartbeat for {duration(silent_ms)}"
+        unknown = "it did not say that it stopped, and what it recorded since then is not known"
+        yield "failed", f"no heartbeat for {duration(silent_ms)}: {unknown}"
     elif silent_ms > STALE_AFTER * facts.interval_ms:
         yield "stale", f"no heartbeat for {duration(silent_ms)}"
 
@@ -110,9 +151,12 @@ def _said(facts: Facts) -> Iterator[tuple[Health, str]]:
 def _measured(facts: Facts) -> Iterator[tuple[Health, str]]:
     interval = facts.interval_ms
     if facts.sync_age_ms is not None and facts.sync_age_ms > UNCONFIRMED_AFTER * interval:
-        yield "degraded", f"its rules were last confirmed {duration(facts.sync_age_ms)} before that"
+        yield (
+            "degraded",
+            f"its rules were last confirmed {duration(facts.sync_age_ms)} before the last heartbeat",
+        )
     if facts.behind_ms > BEHIND_AFTER * interval:
-        yield "degraded", f"it has been behind the rules in force for {duration(facts.behind_ms)}"
+        yield "degraded", f"it has been behind the active rules for {duration(facts.behind_ms)}"
     if facts.oldest_unsent_ms > UNSENT_AFTER * interval:
         yield "degraded", f"its oldest unsent event is {duration(facts.oldest_unsent_ms)} old"
     if facts.skew_ms is not None and abs(facts.skew_ms) > MOST_SKEW_MS:
@@ -123,21 +167,17 @@ def _lost(facts: Facts) -> Iterator[tuple[Health, str]]:
     """A proxy that lost events does its work, but it is not well until an operator has acknowledged them."""
     missing, repeated, implausible = facts.losses
     if missing:
-        yield "degraded", f"{_events(missing)} never came: their sequence numbers are missing"
+        yield "degraded", f"{counted(missing, 'event')} never arrived: their sequence numbers are missing"
     if repeated:
-        yield "degraded", f"{_events(repeated)} came under sequence numbers that others had before"
+        yield "degraded", f"{counted(repeated, 'event')} reused sequence numbers of earlier events"
     if implausible:
-        yield "degraded", f"{_events(implausible)} came with a time that can't be true"
-
-
-def _events(count: int) -> str:
-    return "1 event" if count == 1 else f"{count} events"
+        yield "degraded", f"{counted(implausible, 'event')} arrived with an implausible time"
 
 
 def _reused(now_ms: int, facts: Facts) -> Iterator[tuple[Health, str]]:
     if facts.reused_ms is not None and abs(now_ms - facts.reused_ms) < REUSE_REPORTED_MS:
         ago = duration(abs(now_ms - facts.reused_ms))
-        yield "degraded", f"it used the id of a batch or an event again for other content, {ago} ago"
+        yield "degraded", f"it reused the ID of a batch or an event for other content, {ago} ago"
 
 
 def clock_skew_ms(timestamp: int, arrived_ms: int) -> int:

@@ -22,6 +22,7 @@ from controlplane.store.interface import (
     RateLimits,
     Stored,
 )
+from controlplane.usage import uses_of
 from proxy.policy.json_text import refuse_deep
 from proxy.wire.audit_event import rfc3339
 
@@ -123,6 +124,7 @@ def parse_batch(proxy_id: str, body: bytes, received_ms: int) -> tuple[NewBatch,
     is_forged = any(event.proxy_id not in (None, proxy_id) for event in batch.events)
     marks = [implausible(time_ms, received_ms) for time_ms in times]
     is_marked = any(marks)
+    plausible = [None if mark else time_ms for time_ms, mark in zip(times, marks, strict=True)]
     known = batch.events if isinstance(batch, _KnownBatch) and not is_forged and not is_marked else None
     if is_forged:
         events = _with_true_proxy(proxy_id, events)
@@ -140,6 +142,7 @@ def parse_batch(proxy_id: str, body: bytes, received_ms: int) -> tuple[NewBatch,
         events=events,
         implausible=sum(mark is not None for mark in marks),
         content=content,
+        uses=uses_of(batch.events, plausible, received_ms),
     )
     return new, known
 

@@ -100,6 +100,6 @@ async def _position_at(store: Store, link: Link) -> int:
 
 async def _at_end(store: Store, org_id: str, known: Known | None, *, is_known: bool) -> Misfit | None:
     if known is not None and not is_known and not await store.chain_has(org_id, known.link):
-        text = "the known head is not in the chain: the end was cut off, or the chain was made anew"
+        text = "the known head is not in the chain: the end was removed, or the chain was made again"
         return Misfit("truncated", text, known.number)
     return await store.mismatch_at_chain_end(org_id)

@@ -126,7 +126,7 @@ class LiveTail:
                         await self._woken.wait()
         except Exception as error:  # whatever it was: nobody may wait for what doesn't come
             for listener in self._listeners:
-                listener.cut(f"events can't be read: {error}")
+                listener.cut(_unreadable(error))
 
 
 class Listener:
@@ -155,7 +155,7 @@ class Listener:
 
     async def next(self) -> list[StoredEvent]:
         """What came of what it wants, once something did. Raises CutOff."""
-        if not self.is_served and (share := await self._tail.catch_up(self)):
+        if not self.is_served and (share := await self._caught_up()):
             return share
         while not self._waiting:
             if self._cut_off is not None:
@@ -165,6 +165,12 @@ class Listener:
         given, self._waiting = self._waiting, []
         self.position = self._waiting_to
         return given
+
+    async def _caught_up(self) -> list[StoredEvent]:
+        try:
+            return await self._tail.catch_up(self)
+        except Exception as error:
+            raise CutOff(_unreadable(error)) from error
 
     def give(self, events: Sequence[StoredEvent], up_to: int) -> None:
         if self._cut_off is not None or up_to <= self._waiting_to:
@@ -185,6 +191,10 @@ class Listener:
         """What waits is still taken; nothing follows it."""
         self._cut_off = why
         self._something.set()
+
+
+def _unreadable(error: Exception) -> str:
+    return f"events can't be read: {error}"
 
 
 def _shares(events: Sequence[StoredEvent], listeners: Sequence[Listener]) -> list[list[StoredEvent]]:

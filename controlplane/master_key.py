@@ -8,30 +8,41 @@ from typing import Final
 from controlplane.secrets import KEY_BYTES, MasterKeyError, Vault, read_master_key
 from controlplane.settings import SecretsSettings
 from controlplane.store.interface import RegistryStore
+from controlplane.vault_key import read_vault_key
+from proxy.outbound.egress import DIRECT, Egress
 
 MASTER_KEY_CHECK: Final = "graphward"
 CHAINED: Final = "graphward, all of whose events are chained"
 
 
-async def open_vault(settings: SecretsSettings, store: RegistryStore, *, reads: bool = False) -> Vault:
+async def open_vault(
+    settings: SecretsSettings, store: RegistryStore, egress: Egress = DIRECT, *, reads: bool = False
+) -> Vault:
     """Open the vault, and check that the store's secrets were sealed with its master key.
 
     Make a missing master key, unless the caller only reads (`reads`). Raise MasterKeyError if the key is not
     the store's, or if it is missing although the store has secrets.
     """
-    missing = not settings.master_key and not settings.master_key_file.exists()
+    file = settings.key_file
+    missing = file is not None and not file.exists()
     if missing and await store.has_master_key():
         what = "is missing, and the store has secrets: put the copy there that belongs to this store"
-        raise MasterKeyError(f"{settings.master_key_file} {what}")
+        raise MasterKeyError(f"{file} {what}")
     if missing and reads:
         return Vault(os.urandom(KEY_BYTES))  # nothing is sealed yet
-    vault = Vault(read_master_key(settings.master_key, settings.master_key_file))
+    vault = Vault(await read_key(settings, egress))
     try:
         await opened_check(vault, store)
     except MasterKeyError as error:
-        source = "Secrets.MasterKey" if settings.master_key else str(settings.master_key_file)
-        raise MasterKeyError(f"{source}: {error}") from None
+        raise MasterKeyError(f"{settings.key_source}: {error}") from None
     return vault
+
+
+async def read_key(settings: SecretsSettings, egress: Egress) -> bytes:
+    """Return the master key from its place; make a missing file. Raise MasterKeyError if there is none."""
+    if settings.master_key_vault_url:
+        return (await read_vault_key(settings, egress)).key
+    return read_master_key(settings.master_key, settings.master_key_file)
 
 
 async def opened_check(vault: Vault, store: RegistryStore) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -24,7 +24,7 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -34,10 +34,11 @@ from controlplane.fleet_health import health_bounds
 from controlplane.index_writer import IndexWriter
 from controlplane.readiness import Readiness
 from controlplane.retention import Retention
-from controlplane.store.interface import Peers, Store, StoreError, Tally
+from controlplane.store.interface import EndingCredential, EnrolmentToken, Peers, Store, StoreError, Tally
 from controlplane.store.pages import HEALTH_ORDER, Health
 from controlplane.store.reserve import missing_bytes
-from proxy.wire.models import AUDIT_PATH, HEARTBEAT_PATH, METRICS_PATH, SYNC_PATH
+from controlplane.usage import DAY_MS
+from proxy.wire.models import AUDIT_PATH, ENROL_PATH, HEARTBEAT_PATH, METRICS_PATH, SYNC_PATH
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a series for each series, that nobody looks at
 
@@ -48,8 +49,11 @@ _ENDPOINTS: Final = {
     HEARTBEAT_PATH: "heartbeat",
     AUDIT_PATH: "audit",
     METRICS_PATH: "metrics",
+    ENROL_PATH: "enrol",
 }
 _BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_LEFT_MS: Final = {"1d": DAY_MS, "7d": 7 * DAY_MS, "30d": 30 * DAY_MS}
+_EVER_MS: Final = 2**62
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -110,6 +114,8 @@ class Exposition:
         certificate: Path | None,
         retention: Retention,
         peers: Peers,
+        sinks: Sequence[str] = (),
+        webhooks: Collection[str] = (),
     ) -> None:
         self._counts = counts
         self._store = store
@@ -117,6 +123,8 @@ class Exposition:
         self._clock = clock
         self._retention = retention
         self._peers = peers
+        self._sinks = sinks  # names
+        self._webhooks = webhooks  # names of those that get notices in place of events
         self._interval_ms = sync_interval_seconds * 1000
         self._store_path = store_path
         self._ends_at = None if certificate is None else _end_of(certificate)
@@ -136,6 +144,9 @@ class Exposition:
             tally = await self._store.tally(MOST_PROXIES)
             of_store = [
                 *_of_each_proxy(tally),
+                *_of_each_token(await self._store.enrolment_tokens(), self._clock.wall_ms()),
+                *_of_credentials(await self._store.ending_credentials(None, _EVER_MS), self._clock.wall_ms()),
+                *(await self._of_each_sink() if self._peers.leads else ()),
                 _by_health(await self._store.count_proxies(bounds, None)),
                 _gauge(
                     "instances",
@@ -148,6 +159,29 @@ class Exposition:
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Families([*self._gauges(tally), *of_store]))
         return generate_latest(self._counts.registry) + generate_latest(registry)
+
+    async def _of_each_sink(self) -> list[Metric]:
+        """Gauges and counters of the sinks in the settings. Only the leader delivers, and gives them."""
+        if not self._sinks:
+            return []
+        states, newest = await self._store.sink_states(), await self._store.last_position()
+        now_ms = self._clock.wall_ms()
+        families = _sink_families()
+        for name in self._sinks:
+            state = states.get(name)
+            if state is None:  # it begins within seconds
+                continue
+            if name in self._webhooks:
+                oldest_ms = await self._store.oldest_notice_after(state.position)
+                behind = await self._store.notices_waiting(state.position)
+            else:
+                oldest_ms = await self._store.oldest_received_after(state.position)
+                behind = 0 if oldest_ms is None else max(0, newest - state.position)
+            age = 0.0 if oldest_ms is None else max(0, now_ms - oldest_ms) / 1000
+            values = (behind, age, state.delivered, state.dead_letters, state.problem is None)
+            for family, value in zip(families, values, strict=True):
+                family.add_metric([name], value)
+        return [*families]
 
     def _gauges(self, tally: Tally | None) -> Iterator[Metric]:
         build = _gauge("build_info", "Version of the control plane", label="version")
@@ -243,6 +277,61 @@ def _of_each_proxy(tally: Tally) -> Iterator[Metric]:
     yield missing
     yield repeated
     yield reused
+
+
+def _sink_families() -> tuple[GaugeMetricFamily | CounterMetricFamily, ...]:
+    def gauge(name: str, words: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"graphward_sink_{name}", words, labels=["sink"])
+
+    return (
+        gauge("lag_events", "Stored events that the sink was not given yet, unwanted ones included"),
+        gauge("lag_seconds", "Age of the oldest of them"),
+        CounterMetricFamily("graphward_sink_delivered", "Events that the sink took", labels=["sink"]),
+        gauge("dead_letters", "Events that the sink refused for good, and nobody discarded"),
+        gauge("up", "Whether the sink took what it was given last"),
+    )
+
+
+def _of_each_token(tokens: Sequence[EnrolmentToken], now_ms: int) -> Iterator[Metric]:
+    """Gauges of each enrolment token that is valid or used up."""
+    uses = _gauge("enrolment_token_uses", "Enrolments that the token allows", label="token")
+    left = _gauge("enrolment_token_uses_left", "Enrolments that are left of them", label="token")
+    ends = _gauge("enrolment_token_expires_timestamp_seconds", "When the token expires", label="token")
+    for token in tokens:
+        if token.state_at(now_ms) in ("valid", "used up"):
+            uses.add_metric([token.name], token.uses)
+            left.add_metric([token.name], token.uses - token.used)
+            ends.add_metric([token.name], token.expires_ms / 1000)
+    yield uses
+    yield left
+    yield ends
+
+
+def _of_credentials(ending: Sequence[EndingCredential], now_ms: int) -> Iterator[Metric]:
+    """Gauges of credentials of apps that end, by the time that is left."""
+    counted = dict.fromkeys(("ended", *_LEFT_MS, "later"), 0)
+    for each in ending:
+        left_ms = each.ends_ms - now_ms
+        kinds = ("ended",) if left_ms <= 0 else (name for name, ms in _LEFT_MS.items() if left_ms <= ms)
+        counted[next(iter(kinds), "later")] += 1
+    by_time = _gauge(
+        "credentials_ending", "Credentials of enabled apps by the time until they end", label="left"
+    )
+    for name, count in counted.items():
+        by_time.add_metric([name], count)
+    yield by_time
+    yield _gauge(
+        "credentials_ended_in_use",
+        "Credentials of enabled apps that have ended, and were used in the week before",
+        value=sum(each.ended_in_use(now_ms) for each in ending),
+    )
+    soonest = next((each.ends_ms for each in ending if each.ends_ms > now_ms), None)
+    if soonest is not None:
+        yield _gauge(
+            "credential_soonest_end_timestamp_seconds",
+            "When the next credential of an enabled app ends",
+            value=soonest / 1000,
+        )
 
 
 def _gauge(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import secrets
 import uuid
+from collections.abc import Collection
+from hashlib import sha256
 from typing import Final
 
 from controlplane.clock import Clock
-from proxy.policy.visible import escaped, named, unseen_in
+from proxy.policy.visible import escaped, looks_like, named, unseen_in
 from proxy.wire.audit_event import uuid7
 
 _LONGEST_NAME: Final = 200  # characters
@@ -20,6 +22,16 @@ class InvalidName(ValueError):
 def new_id(clock: Clock) -> str:
     """Return a UUID of version 7: ids sort by the time at which they were made."""
     return uuid7(clock.wall_ms(), secrets.randbits(74))
+
+
+def new_credential_id() -> str:
+    """Return the id of a new credential of an app."""
+    return f"crd-{secrets.token_hex(6)}"
+
+
+def secret_id(app_id: str, version: int) -> str:
+    """Return the credential id of a client secret, which has no id in the store."""
+    return f"crd-{sha256(f'{app_id}/{version}'.encode()).hexdigest()[:12]}"
 
 
 def valid_name(name: str) -> str:
@@ -35,6 +47,19 @@ def valid_name(name: str) -> str:
         raise InvalidName(f"a name must not look like an id: {name}")
     if name in (".", ".."):  # no client would send it as a part of a path
         raise InvalidName(f"a name must not be {name}")
+    return name
+
+
+def new_name(name: str, taken: Collection[str]) -> str:
+    """Return the valid name. Raise InvalidName if a person could take it for one of those that are taken.
+
+    A name that is taken letter for letter is left to the store, which compares it within the transaction."""
+    valid_name(name)
+    if name not in taken and looks_like(name) in map(looks_like, taken):
+        raise InvalidName(
+            f"{name} looks like a name that is taken, in letters of another case or alphabet:"
+            " choose a name that differs more"
+        )
     return name
 
 

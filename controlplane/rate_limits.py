@@ -1,8 +1,8 @@
-"""Sliding windows: when a batch fits into every limit again, and how proxies avoid to wait for that."""
+"""Rates: when a batch or a report fits into every limit again, and how proxies avoid to wait for that."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import Final
 
 WINDOW_MS: Final = 60_000
@@ -21,6 +21,23 @@ def retry_after_seconds(now_ms: int, blocking_ms: Iterable[int | None]) -> int:
     """
     wait_ms = max((ms + WINDOW_MS - now_ms for ms in blocking_ms if ms is not None), default=0)
     return -(-wait_ms // 1000)
+
+
+class ReportRate:
+    """Bounds how often one proxy writes a report: a number at once, and then one in each interval."""
+
+    def __init__(self, at_once: int, interval_ms: int) -> None:
+        self._room_ms = (at_once - 1) * interval_ms
+        self._interval_ms = interval_ms
+        self._spent_until: dict[Hashable, int] = {}
+
+    def wait_seconds(self, sender: Hashable, now_ms: int) -> int:
+        """Count a report, and return 0; or return the whole seconds that the sender has to wait."""
+        spent = max(now_ms, self._spent_until.get(sender, now_ms))
+        if spent - now_ms > self._room_ms:
+            return -(-(spent - now_ms - self._room_ms) // 1000)
+        self._spent_until[sender] = spent + self._interval_ms
+        return 0
 
 
 def linger_seconds(limit: int, senders: int) -> float:

@@ -7,6 +7,7 @@ from typing import Final
 
 from aiohttp import web
 
+from controlplane import __version__
 from controlplane.store.interface import Store, StoreError
 
 _LONGEST_SECONDS: Final = 2.0  # a load balancer waits little longer
@@ -23,7 +24,7 @@ class Readiness:
 
     async def _health(self, request: web.Request) -> web.Response:
         """Respond with 200 in any case: to start the process again would not bring a store back."""
-        return web.json_response({"status": "ok"})
+        return web.json_response({"status": "ok", "version": __version__})
 
     async def _ready(self, request: web.Request) -> web.Response:
         """Respond with 200 if the store responds, else with 503."""

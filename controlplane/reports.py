@@ -14,25 +14,36 @@ CheckStatus = Literal["ok", "degraded", "failed"]
 # What is computed of them, in milliseconds and as times, stays what a calendar and a float have room for.
 Seconds = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
 Milliseconds = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
+# Lists show these members, and the store keeps them: texts have bounds.
+Word = Annotated[str, msgspec.Meta(max_length=200)]
+Address = Annotated[str, msgspec.Meta(max_length=2048)]
+Detail = Annotated[str, msgspec.Meta(max_length=4000)]
 Count = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class Check(msgspec.Struct, frozen=True):
     status: CheckStatus
-    detail: str | None = None
+    detail: Detail | None = None
 
 
 class Heartbeat(msgspec.Struct, frozen=True, rename="camel"):
-    version: str | None = None
+    version: Annotated[str, msgspec.Meta(max_length=64)] | None = None
     uptime_seconds: Seconds | None = None
     loaded_rules: Count | None = None
-    sync_version: str | None = None
+    sync_version: Word | None = None
     sync_age_seconds: Seconds | None = None  # older proxies don't say
     rulesets: dict[str, Count] | None = None  # versions that every worker enforces; older proxies don't say
-    checks: dict[str, Check] | None = None
+    checks: Annotated[dict[Word, Check], msgspec.Meta(max_length=100)] | None = None
     last_seq: dict[str, Count] | None = None
     audit_pending: Count | None = None
     oldest_pending_seconds: Seconds | None = None
+    public_base_url: Address | None = None  # address that applications use, if the proxy's settings name it
+    ended: bool | None = None  # true: the proxy stopped after this, with nothing left to deliver
+
+    @property
+    def is_last(self) -> bool:
+        """Return True if the proxy stopped in order and owes nothing."""
+        return self.ended is True and not self.audit_pending
 
 
 class Latency(msgspec.Struct, frozen=True):
@@ -44,14 +55,14 @@ class Latency(msgspec.Struct, frozen=True):
 class Load(msgspec.Struct, frozen=True, rename="camel"):
     """The part of a metrics report that a list shows: the number of requests in a window."""
 
-    window_start: str = ""
-    window_end: str | None = None
+    window_start: Word = ""
+    window_end: Word | None = None
     evaluated: Count | None = None
 
 
 class Metrics(msgspec.Struct, frozen=True, rename="camel"):
-    window_start: str = ""
-    window_end: str | None = None
+    window_start: Word = ""
+    window_end: Word | None = None
     evaluated: Count | None = None
     allowed: Count | None = None
     blocked: Count | None = None

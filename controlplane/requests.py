@@ -13,7 +13,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from controlplane.connections import Connection
 from controlplane.errors import Refused, error_response
-from controlplane.secrets import MasterKeyError
+from controlplane.secrets import MasterKeyError, without_secrets
 from controlplane.store.interface import StoreBusy, StoreError
 
 # For responses that are not for a browser: one that is led here neither renders, frames nor keeps them. A
@@ -24,6 +24,7 @@ _STRICT: Final[Mapping[str, str]] = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+
 
 _log = logging.getLogger(__name__)
 
@@ -88,6 +89,7 @@ async def response_errors(
 ) -> web.StreamResponse:
     """Every error leaves as the contract's JSON, and as one line in the log."""
     connection_of(request).asked()
+    path = without_secrets(request.path)
     try:
         return await handler(request)
     except web.HTTPRedirection:
@@ -106,10 +108,10 @@ async def response_errors(
     except StoreBusy as error:
         refused = Refused("unavailable", str(error), Retry_After="1")
     except (StoreError, MasterKeyError) as error:
-        _log.error("%s %s: %s", request.method, request.path, error)
+        _log.error("%s %s: %s", request.method, path, error)
         refused = Refused("unavailable", "the control plane can't do this now", Retry_After="5")
     except Exception:
-        _log.exception("%s %s failed", request.method, request.path)
+        _log.exception("%s %s failed", request.method, path)
         refused = Refused("internalError", "a fault of the control plane itself")
-    _log.info("%s %s from %s: %s", request.method, request.path, request.remote, refused.code)
+    _log.info("%s %s from %s: %s", request.method, path, request.remote, refused.code)
     return error_response(refused)

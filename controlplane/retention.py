@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol
 
 from controlplane.clock import Clock
+from controlplane.sinks.settings import AnySink
 from controlplane.store.interface import RETENTION_MS, SESSION_IDLE_MS, SESSION_MS, Org, Store
+from controlplane.usage import KEPT_DAYS, day_of
 
 _ROWS_AT_ONCE: Final = 500
 _INDEXED_AT_ONCE: Final = 20_000  # no acknowledgement waits for an index
 _PAUSE_SECONDS: Final = 0.02
+_DAY_MS: Final = 86_400_000
+_ALONE: Final = (
+    "events are kept for too long, because only one proxy has agreed with this host's clock for a day: check"
+    " this clock, and disable or delete proxies that have gone"
+)
 # Who changed a rule is asked for as long as there are events that the rule evaluated.
 _RECORD_MS: Final = max(RETENTION_MS.values())
 
@@ -25,17 +32,29 @@ class PurgeableIndex(Protocol):
 
 
 class WitnessedTime:
-    """The newest time that a proxy's correctly signed timestamp has agreed with.
+    """The newest time that each proxy's correctly signed timestamp has agreed with.
 
     A host whose clock is a year ahead would purge a year too much. It doesn't, because time passes here only
     when somebody else's clock says the same.
     """
 
     def __init__(self) -> None:
-        self.ms: int | None = None
+        self._by_proxy: dict[str, int] = {}
 
-    def agree(self, now_ms: int) -> None:
-        self.ms = now_ms
+    @property
+    def ms(self) -> int | None:
+        return max(self._by_proxy.values(), default=None)
+
+    def agree(self, proxy_id: str, now_ms: int) -> None:
+        self._by_proxy[proxy_id] = now_ms
+
+    def of_hands(self, hands: Mapping[str, str]) -> list[int]:
+        """Return the newest time of each hand that holds keys of proxies, the newest first."""
+        newest: dict[str, int] = {}
+        for proxy_id in self._by_proxy.keys() & hands.keys():
+            hand, ms = hands[proxy_id], self._by_proxy[proxy_id]
+            newest[hand] = max(ms, newest.get(hand, ms))
+        return sorted(newest.values(), reverse=True)
 
 
 class Retention:
@@ -46,13 +65,16 @@ class Retention:
         clock: Clock,
         witnessed: WitnessedTime,
         interval_seconds: float,
+        sinks: Sequence[AnySink] = (),
     ) -> None:
         self._store = store
         self._index = index
         self._clock = clock
         self._witnessed = witnessed
         self._interval_seconds = interval_seconds
-        self._has_time = False  # a proxy has agreed with our time
+        self._sinks = sinks
+        self._began_ms = clock.wall_ms()
+        self._has_time = False  # proxies have agreed with our time
         self.problem: str | None = None  # why the last pass failed
 
     async def run(self) -> None:
@@ -69,15 +91,19 @@ class Retention:
     async def purge(self) -> int:
         """Purge each organisation, even if that fails for others. Return the number of events that went."""
         await self._purge_sessions()
-        now_ms = await self._witnessed_ms()
+        now_ms = await agreed_time(self._store, self._witnessed, self._clock)
         self._has_time = now_ms is not None
+        problem = self._lag(now_ms)
         if now_ms is None:
+            self.problem = problem
             return 0
-        purged, problem = 0, None
+        purged = 0
         of_index = []
-        for org in await self._store.orgs():
+        dead = [each.as_org() for each in await self._store.tombstones_of("org")]
+        for org in [*await self._store.orgs(), *dead]:
             before_ms = now_ms - RETENTION_MS[org.retention]
             try:
+                before_ms = await self._held_before(org, before_ms)
                 await self._correct_receipts(org, now_ms)
                 newest = await self._store.received_before(org.org_id, before_ms)
                 of_index.append(partial(self._index.purge, org.org_id, before_ms, newest=newest))
@@ -87,10 +113,42 @@ class Retention:
                 _log.exception("retention: %s: not purged, will be tried again", org.name)
         await _in_steps(partial(self._store.purge_batches, min(now_ms, self._clock.steady_ms())))
         await _in_steps(partial(self._store.purge_record, now_ms - _RECORD_MS))
+        await self._store.purge_usage(day_of(now_ms) - KEPT_DAYS)
+        await self._store.purge_tombstones(now_ms, _RECORD_MS)
         for purge in of_index:  # last, because an index that is away must not keep anything in the store
             await _in_steps(purge, _INDEXED_AT_ONCE)
         self.problem = problem
         return purged
+
+    async def _held_before(self, org: Org, before_ms: int) -> int:
+        """Return the time before which no sink lacks an event of the organisation, `before_ms` at the latest.
+        A sink holds events back no longer than its settings say."""
+        held_ms = before_ms
+        states = await self._store.sink_states() if self._sinks else {}
+        for sink in self._sinks:
+            state, names = states.get(sink.name), sink.organisations
+            if state is None or (names and org.org_id not in names and org.name not in names):
+                continue
+            lacking_ms = await self._store.oldest_lacking(org.org_id, state.position, before_ms)
+            if lacking_ms is None:
+                continue
+            least_ms = before_ms - sink.hold_days * _DAY_MS
+            if lacking_ms < least_ms:
+                _log.error(
+                    "retention: %s: events are purged that sink %s lacks, since they are %d days past their"
+                    " retention", org.name, sink.name, sink.hold_days,
+                )  # fmt: skip
+            held_ms = min(held_ms, max(lacking_ms, least_ms))
+        return held_ms
+
+    def _lag(self, agreed_ms: int | None) -> str | None:
+        """Return what keeps events for longer than their tier, if a proxy agrees with our clock alone."""
+        newest_ms = self._witnessed.ms
+        since_ms = self._began_ms if agreed_ms is None else agreed_ms
+        if self._store.is_shared or newest_ms is None or newest_ms - since_ms < _DAY_MS:
+            return None
+        _log.warning("retention: %s", _ALONE)
+        return _ALONE
 
     async def _correct_receipts(self, org: Org, now_ms: int) -> None:
         if corrected := await self._store.correct_receipts(org.org_id, now_ms):
@@ -99,16 +157,28 @@ class Retention:
                 " received now", org.name, corrected,
             )  # fmt: skip
 
-    async def _witnessed_ms(self) -> int | None:
-        """Return the newest time that a proxy of any control plane has agreed with."""
-        noted = [each.instance.witnessed_ms for each in await self._store.running_instances()]
-        return max((ms for ms in (self._witnessed.ms, *noted) if ms is not None), default=None)
-
     async def _purge_sessions(self) -> None:
         """Those that ended; nobody's clock need agree, since they are refused already."""
         now_ms = self._clock.steady_ms()
         before = now_ms - SESSION_MS, now_ms - SESSION_IDLE_MS
         await _in_steps(partial(self._store.purge_sessions, *before))
+
+
+async def agreed_time(store: Store, witnessed: WitnessedTime, clock: Clock) -> int | None:
+    """Return the newest time that our own clock has reached and two others have agreed with.
+
+    A stolen key or a proxy on a host with a wrong clock is one hand, and moves no time by itself. All proxies
+    of one enrolment token are one hand, too. The clock of a shared database is the second one. A fleet of
+    one hand has nobody else to ask.
+    """
+    if store.is_shared:
+        noted = [each.instance.witnessed_ms for each in await store.running_instances()]
+        newest = [ms for ms in (witnessed.ms, *noted) if ms is not None]
+        return min(max(newest), clock.wall_ms(), clock.steady_ms()) if newest else None
+    hands = await store.hands_of_proxies()
+    agreed = witnessed.of_hands(hands)
+    needed = min(2, len(set(hands.values())))
+    return min(agreed[needed - 1], clock.wall_ms()) if len(agreed) >= needed > 0 else None
 
 
 async def _in_steps(purge: Callable[[int], Awaitable[int]], at_once: int = _ROWS_AT_ONCE) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from hashlib import sha256
 from pathlib import Path
@@ -16,15 +17,30 @@ if TYPE_CHECKING:
 
 _NONCE_BYTES: Final = 12
 KEY_BYTES: Final = 32
+_MINTED: Final = re.compile(r"(gw[a-z]+)_[\w-]{20,}")
 
 
 class MasterKeyError(Exception):
     """The master key can't be used; the text is one line that says why."""
 
 
+class VaultKeyError(MasterKeyError):
+    """The vault did not give the master key."""
+
+    def __init__(self, what: str, cure: str) -> None:
+        super().__init__(f"{what}; {cure}")
+        self.what = what
+        self.cure = cure
+
+
 def mint(prefix: str) -> str:
     """A new secret of 256 random bits. The prefix tells people and scanners of leaked text what it opens."""
     return f"{prefix}_{secrets.token_urlsafe(32)}"
+
+
+def without_secrets(text: str) -> str:
+    """Return the text, in which only the prefix of each of our secrets is left."""
+    return _MINTED.sub(r"\1_***", text)
 
 
 def digest(api_key: str) -> bytes:
@@ -90,7 +106,7 @@ class Vault:
 def read_master_key(text: str, path: Path) -> bytes:
     """The master key from the setting, or from its file, which is made if absent."""
     if text:
-        return _key(text)
+        return key_of(text)
     try:
         return _read(path)
     except FileNotFoundError:
@@ -101,11 +117,12 @@ def read_master_key(text: str, path: Path) -> bytes:
 
 def valid_master_key(text: str) -> str:
     """The text of a master key as it came; ValueError where it is none."""
-    _key(text)
+    key_of(text)
     return text
 
 
-def _key(text: str) -> bytes:
+def key_of(text: str) -> bytes:
+    """Return the key that the text spells. Raise ValueError if it spells none."""
     try:
         key = bytes.fromhex(text)
     except ValueError:
@@ -117,7 +134,7 @@ def _key(text: str) -> bytes:
 
 def _read(path: Path) -> bytes:
     try:
-        return _key(decoded(path.read_bytes()))
+        return key_of(decoded(path.read_bytes()))
     except ValueError as error:
         raise MasterKeyError(f"{path}: {error}") from None
 

@@ -11,10 +11,13 @@ from urllib.parse import urlsplit
 
 from controlplane.database_url import FORM, SCHEMES, secrets_of_url, valid_database_url
 from controlplane.secrets import valid_master_key
-from proxy.config import Address, SettingsError, load_settings, setting
+from controlplane.sinks.settings import AnySink, AnyTable, WebhookSettings, secrets_of_sink
+from proxy.config import Address, SettingsError, load_settings, setting, tables
+from proxy.config.declare import derived
 from proxy.config.given_text import NotUtf8, decoded, text_of
-from proxy.config.placeholder import placeholder_problems, shared_authority
-from proxy.config.values import parse_url
+from proxy.config.placeholder import is_entra, placeholder_problems, shared_authority
+from proxy.config.values import parse_name, parse_secret_name, parse_url, parse_vault_url
+from proxy.outbound.settings import EgressSettings, egress_of, with_variables
 
 _STORE = "var/controlplane.db"
 _DISCOVERY = "/.well-known/openid-configuration"
@@ -39,6 +42,22 @@ class ControlPlaneSettings:
     )
     drain_seconds: float = setting(
         default=10.0, minimum=0, maximum=600, doc="how long requests in flight may go on at a stop"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OidcRoleSettings:
+    """A role for people whose token has a value in a claim, such as an app role or a group. Nobody has to
+    make an operator for them. Any number of these tables: the highest role in each organisation counts."""
+
+    name: str = setting(
+        parse=parse_name, doc="what it is called in the operator log, and on the page of an operator"
+    )
+    claim: str = setting(default="roles", doc="the claim to look at, such as `roles` or `groups`")
+    value: str = setting(doc="text that the claim must be, or must have in its list, letter for letter")
+    role: Literal["viewer", "editor", "admin"] = setting(doc="the role that it gives")
+    organisations: tuple[str, ...] = setting(
+        doc='ids or names of the organisations in which it gives the role; `["*"]` is each of them'
     )
 
 
@@ -68,6 +87,13 @@ class ConsoleSettings:
     oidc_client_id: str = setting(default="", doc="what this console is registered as at the provider")
     oidc_client_secret: str = setting(
         default="", secret=True, doc="the secret of that registration, if it has one"
+    )
+    oidc_roles: tuple[OidcRoleSettings, ...] = tables()
+    oidc_roles_hours: float = setting(
+        default=8.0,
+        minimum=0.25,
+        maximum=168,
+        doc="how long roles of OidcRoles are good after a sign-in, for sessions and API tokens",
     )
 
 
@@ -147,11 +173,55 @@ class SecretsSettings:
         parse=valid_master_key,
         doc="the key itself (64 hex digits), instead of MasterKeyFile",
     )
+    master_key_vault_url: str = setting(
+        default="",
+        parse=parse_vault_url,
+        doc="key vault that holds the key, instead of MasterKeyFile, such as "
+        "`https://contoso.vault.azure.net`; it is read with the identity of the machine or pod",
+    )
+    master_key_secret_name: str = setting(
+        default="", parse=parse_secret_name, doc="secret in that vault whose value is the key (64 hex digits)"
+    )
+    managed_identity_client_id: str = setting(
+        default="",
+        doc="client id of the user-assigned managed identity that reads the vault; by default the machine's "
+        "own (system-assigned)",
+    )
 
     @property
     def key_file(self) -> Path | None:
-        """The file that holds the master key; None if the settings hold the key itself."""
-        return None if self.master_key else self.master_key_file
+        """The file that holds the master key; None if it is elsewhere."""
+        return None if self.master_key or self.master_key_vault_url else self.master_key_file
+
+    @property
+    def key_source(self) -> str:
+        """The place of the master key, as messages name it."""
+        if self.master_key:
+            return "Secrets.MasterKey"
+        if self.master_key_vault_url:
+            return f"secret {self.master_key_secret_name} of {self.master_key_vault_url}"
+        return str(self.master_key_file)
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Yield what is wrong between keys, for the loader."""
+        if self.master_key and self.master_key_vault_url:
+            yield "Secrets.MasterKeyVaultUrl", "given beside MasterKey: the key is in one place"
+        if self.master_key_vault_url and not self.master_key_secret_name:
+            yield "Secrets.MasterKeySecretName", "missing: the name of the secret in MasterKeyVaultUrl"
+        for key, value in (
+            ("MasterKeySecretName", self.master_key_secret_name),
+            ("ManagedIdentityClientId", self.managed_identity_client_id),
+        ):
+            if value and not self.master_key_vault_url:
+                yield f"Secrets.{key}", "has no effect without MasterKeyVaultUrl, the address of the vault"
+        url = self.master_key_vault_url
+        yield from placeholder_problems("Secrets.MasterKeyVaultUrl", url, "your key vault's address")
+
+    def unused(self) -> Iterator[tuple[str, str]]:
+        """Yield what has no effect, for the loader."""
+        if self.key_file is None:
+            other = "MasterKey" if self.master_key else "MasterKeyVaultUrl"
+            yield "Secrets.MasterKeyFile", f"has no effect, since {other} is given: remove it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,15 +283,37 @@ class Settings:
     audit: AuditSettings
     retention: RetentionSettings
     metrics: MetricsSettings
+    egress: EgressSettings
     log: LogSettings
+    sinks: tuple[AnyTable, ...] = tables()
+    without_effect: tuple[str, ...] = derived(())  # a line for each given key without effect
+
+    @property
+    def source(self) -> str:
+        """Name of this control plane in notices."""
+        return self.console.public_base_url or "urn:graphward:control-plane"
+
+    @property
+    def event_sinks(self) -> tuple[AnySink, ...]:
+        """Sinks that get audit events."""
+        return tuple(each for each in self.sinks if not isinstance(each, WebhookSettings))
+
+    @property
+    def webhooks(self) -> tuple[WebhookSettings, ...]:
+        """Sinks that get notices for operators."""
+        return tuple(each for each in self.sinks if isinstance(each, WebhookSettings))
 
     def problems(self) -> Iterator[tuple[str, str]]:
         for name, listener in (("ControlPlane", self.control_plane), ("Console", self.console)):
             if (listener.cert_file is None) != (listener.key_file is None):
                 yield f"{name}.CertFile", "CertFile and KeyFile are given together or not at all"
+        yield from _listen_problems(self)
         yield from _single_sign_on_problems(self.console)
         if self.console.oidc_issuer and not self.console.oidc_client_id:
             yield "Console.OidcClientId", "must be given where there is an OidcIssuer"
+        if is_entra(self.console.oidc_issuer) and not self.console.oidc_client_secret:
+            what = "is missing: Microsoft Entra wants a client secret of a web application"
+            yield "Console.OidcClientSecret", what
         if self.console.oidc_issuer and not self.console.public_base_url:
             yield "Console.PublicBaseUrl", "must be given where there is an OidcIssuer: it leads back here"
         if self.store.url and str(self.store.path):
@@ -234,11 +326,29 @@ class Settings:
         if is_plain(self.console.oidc_issuer):
             yield "Console.OidcIssuer", "must be an https:// address"
         yield from self.search_index.problems()
+        for sink in self.sinks:
+            yield from ((f"Sinks.{sink.name}.{key}", what) for key, what in sink.problems())
+
+
+def _listen_problems(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Two listeners on one port of one address, of which the second could never start."""
+    taken: list[tuple[str, Address]] = []
+    for key, addresses in (
+        ("ControlPlane.Listen", settings.control_plane.listen),
+        ("Console.Listen", settings.console.listen),
+        ("Metrics.Listen", settings.metrics.listen),
+    ):
+        for address in addresses:
+            other = next((name for name, each in taken if each == address and address.port), None)
+            if other is not None:
+                yield key, f"{address} is given twice, also in {other}: choose another port"
+            taken.append((key, address))
 
 
 def _single_sign_on_problems(console: ConsoleSettings) -> Iterator[tuple[str, str]]:
     """Settings with which nobody could ever sign in there."""
     issuer, name = console.oidc_issuer, "Console.OidcIssuer"
+    yield from _role_problems(console)
     if not issuer:
         return
     yield from placeholder_problems(name, issuer, "the issuer of your own provider or tenant")
@@ -251,6 +361,19 @@ def _single_sign_on_problems(console: ConsoleSettings) -> Iterator[tuple[str, st
     yield from placeholder_problems("Console.OidcClientSecret", secret, "that client's secret", secret=True)
     base = console.public_base_url
     yield from placeholder_problems("Console.PublicBaseUrl", base, "the address that browsers use")
+
+
+def _role_problems(console: ConsoleSettings) -> Iterator[tuple[str, str]]:
+    for each in console.oidc_roles:
+        table = f"Console.OidcRoles.{each.name}"
+        if not console.oidc_issuer:
+            yield table, "needs an OidcIssuer, whose tokens have the claim: give one or remove the table"
+        for key, value in (("Claim", each.claim), ("Value", each.value)):
+            if not value:
+                yield f"{table}.{key}", "must not be empty"
+        if not each.organisations:
+            yield f"{table}.Organisations", 'must name an organisation; ["*"] is each of them'
+        yield from placeholder_problems(f"{table}.Value", each.value, "the value that your tokens have")
 
 
 def is_plain(url: str) -> bool:
@@ -266,9 +389,13 @@ def secrets_of(settings: Settings) -> set[str]:
         settings.search_index.password,
         settings.console.oidc_client_secret,
     }
+    for sink in settings.sinks:
+        secrets |= secrets_of_sink(sink)
     for url in (settings.store.url, settings.search_index.url):
         if url.startswith(SCHEMES):
             secrets.update(secrets_of_url(url))
+    if (proxy := egress_of(settings.egress).proxy) is not None:
+        secrets.update(proxy.secrets)
     return secrets - {""}
 
 
@@ -289,7 +416,8 @@ def read_settings(path: Path, environ: Mapping[str, str] = os.environ) -> Settin
         store = replace(store, path=base / _STORE)
     if index.kind == "postgresql" and not index.url:
         index = replace(index, url=store.url)
-    return replace(settings, store=store, search_index=index)
+    egress = with_variables(settings.egress, environ)
+    return replace(settings, store=store, search_index=index, egress=egress)
 
 
 def _read_file(path: PurePath) -> str:

@@ -1,3 +1,5 @@
 """Graphward proxy: evaluates every request between an application and a graph API."""
 
-__version__ = "0.1.0"
+from proxy.wire.release import VERSION
+
+__version__ = VERSION

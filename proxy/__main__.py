@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, Final, NoReturn
 
 from proxy import __version__
 from proxy.config import SettingsError, describe
@@ -21,6 +21,7 @@ from proxy.startup.signing_key import SigningKeyError
 from proxy.wire.log_line import one_line
 
 OK, FAILED, BAD_INPUT = 0, 1, 2
+PROGRAM: Final = "graphward-proxy"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -30,8 +31,28 @@ class _Parser(argparse.ArgumentParser):
         self.exit(BAD_INPUT, f"{self.prog}: {message} (--help shows how it is used)\n")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = _Parser(prog="python -m proxy", description="The Graphward policy proxy.")
+class _PrintCompletion(argparse.Action):
+    """Prints the completion of the command for one shell, and exits."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> NoReturn:
+        import shtab  # takes a tenth of the start, which no other option should wait for
+
+        for action in parser._actions:
+            if action.type is Path:
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+        parser.prog = PROGRAM  # a shell completes a command by its name, which `python -m proxy` is not
+        print(shtab.complete(parser, str(values)))
+        parser.exit(OK)
+
+
+def main(arguments: Sequence[str] | None = None, *, program: str = "python -m proxy") -> int:
+    parser = _Parser(prog=program, description="The Graphward policy proxy.")
     parser.add_argument("--config", required=True, type=Path, metavar="FILE", help="settings file (TOML)")
     parser.add_argument(
         "--check",
@@ -44,7 +65,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="look for what keeps it from working, here and at every host that it talks to, and exit",
     )
     parser.add_argument("--json", action="store_true", help="with --doctor: print JSON")
-    parser.add_argument("--version", action="version", version=f"graphward-proxy {__version__}")
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
+    parser.add_argument(
+        "--print-completion",
+        choices=("bash", "zsh", "fish", "tcsh"),
+        action=_PrintCompletion,
+        help="print a script with which a shell completes options and file names, and exit",
+    )
     options = parser.parse_args(arguments)
     if options.check and options.doctor:
         parser.error("--check and --doctor: give one of the two")
@@ -66,14 +93,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check(settings: Settings) -> int:
-    from proxy.startup.check import exposures, problems_of
+    from proxy.startup.check import (
+        exposures,
+        identity_state,
+        problems_of,
+        unusable_credentials,
+        unused_settings,
+        ways_out,
+    )
     from proxy.supervisor.handover import problems_of_taking_over
 
     for module in ("proxy.supervisor.supervisor", "proxy.worker.main", "proxy.agent.main"):
         importlib.import_module(module)  # so that a check of a new version finds all of it there
     print(describe(settings))
-    for exposure in exposures(settings):
-        print(one_line(f"warning: {exposure}"), file=sys.stderr)
+    print(one_line(f"# identity: {identity_state(settings)}"))
+    for way in ways_out(settings):
+        print(one_line(f"# {way}"))
+    for warning in (*exposures(settings), *unused_settings(settings), *unusable_credentials(settings)):
+        print(one_line(f"warning: {warning}"), file=sys.stderr)
     listen, directory = settings.proxy.listen, settings.audit.local_retention_path
     admin = settings.admin.listen
     taking_over = problems_of_taking_over(os.environ, listen, admin, settings.workers, directory)

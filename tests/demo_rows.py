@@ -1,4 +1,4 @@
-"""What the demo asks, and what must come of it: one row for each request, in the order they are sent."""
+"""The requests of the demo and the outcome that each must have, in groups and in the order of sending."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Final, Literal
 
 from tests.fakes.examples import Example, examples
 
-HR: Final = "hr-sync"
-REPORTING: Final = "reporting"
+PAYROLL: Final = "payroll"  # applications, and below the rulesets that evaluate them
+POWER_BI: Final = "power-bi"
+HR_RULES: Final = "hr-sync"
+REPORTING_RULES: Final = "reporting"
 UPLOAD: Final = bytes(range(256)) * 4096
 ADA: Final = "/v1.0/users/ada@contoso.com"
 
@@ -22,10 +24,10 @@ class Row:
     title: str
     target: str  # empty: the page that the previous response's nextLink leads to
     status: int
-    verdict: str | None  # of its audit event; None where nobody known asked, so that there is no event
+    verdict: str | None  # of its audit event; None if no known application sent it, so that there is no event
     rule: str | None
     method: str = "GET"
-    app: str = HR
+    app: str = PAYROLL
     token: Literal["own", "none", "damaged", "upstream"] = "own"
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
@@ -43,16 +45,17 @@ class Row:
 CONTACTS: Final = ("mobilePhone", "businessPhones", "otherMails")
 
 
-def rows() -> Iterator[Row]:
-    yield from _allowed()
-    yield from _filtered()
-    yield from _blocked()
-    yield from _disguised()
-    yield from _hidden()
-    yield from _upstream_errors()
-    yield from _uploads_and_batch()
-    yield from _reporting()
-    yield from _strangers()
+def groups() -> Iterator[tuple[str, Iterator[Row]]]:
+    """Yield the rows by their heading. The last group is the one that stays on the screen."""
+    yield "Allowed", _allowed()
+    yield "Filtered: properties are removed from the response", _filtered()
+    yield "Blocked", _blocked()
+    yield "Blocked: a hidden property that is read or probed", _hidden()
+    yield "Errors of Microsoft Graph", _upstream_errors()
+    yield "Bodies: uploads, new users, three requests in one", _uploads_and_batch()
+    yield "Another application, with the rules of another ruleset", _reporting()
+    yield "Without a valid token: refused, and no application to name in an audit event", _strangers()
+    yield "Disguised: other spellings of a path that the rule no-mail blocks", _disguised()
 
 
 def _example(name: str) -> Example:
@@ -62,49 +65,56 @@ def _example(name: str) -> Example:
 def _allowed() -> Iterator[Row]:
     for name in ("fx015", "fx016", "fx013", "fx054"):
         target = _example(name).target
-        yield Row("allowed, byte for byte", target, 200, "allow", "read-directory", unchanged=True)
+        yield Row("byte for byte", target, 200, "allow", "read-directory", unchanged=True)
     gzip = {"Accept-Encoding": "gzip"}
     yield Row(
-        "compressed", "/v1.0/organization", 200, "allow", "read-directory", headers=gzip, unchanged=True
+        "compressed response",
+        "/v1.0/organization",
+        200,
+        "allow",
+        "read-directory",
+        headers=gzip,
+        unchanged=True,
     )
-    yield Row("HEAD", "/v1.0/organization", 200, "allow", "read-directory", method="HEAD")
-    yield Row("a megabyte", "/v1.0/bytes/1000000", 200, "allow", "read-directory")
-    yield Row("a picture", f"{ADA}/photo/$value", 200, "allow", "photos", unchanged=True)
+    yield Row("HEAD request", "/v1.0/organization", 200, "allow", "read-directory", method="HEAD")
+    yield Row("one megabyte", "/v1.0/bytes/1000000", 200, "allow", "read-directory")
+    yield Row("photo", f"{ADA}/photo/$value", 200, "allow", "photos", unchanged=True)
     known = {"If-None-Match": 'W/"photo-1"'}
-    yield Row("the same, known already", f"{ADA}/photo/$value", 304, "allow", "photos", headers=known)
-    yield Row("a condition that holds", "/v1.0/devices?$top=50", 200, "allow", "small-device-pages")
+    yield Row("photo that has not changed", f"{ADA}/photo/$value", 304, "allow", "photos", headers=known)
+    yield Row("condition holds", "/v1.0/devices?$top=50", 200, "allow", "small-device-pages")
 
 
 def _filtered() -> Iterator[Row]:
     rule = "hide-contacts"
-    yield Row("filtered list", "/v1.0/users?$top=5", 200, "filter", rule, hidden=CONTACTS)
-    yield Row("its second page", "", 200, "filter", rule, hidden=CONTACTS)
-    yield Row("its last page", "", 200, "filter", rule, hidden=CONTACTS)
+    yield Row("list of users", "/v1.0/users?$top=5", 200, "filter", rule, hidden=CONTACTS)
+    yield Row("second page of the list", "", 200, "filter", rule, hidden=CONTACTS)
+    yield Row("last page of the list", "", 200, "filter", rule, hidden=CONTACTS)
     gzip = {"Accept-Encoding": "gzip, br"}
-    yield Row("filtered, compressed", ADA, 200, "filter", rule, headers=gzip, hidden=CONTACTS)
-    yield Row("expanded", f"{ADA}?$expand=manager", 200, "filter", rule, hidden=CONTACTS)
-    yield Row("published example", "/v1.0/users", 200, "filter", rule, hidden=CONTACTS)
+    yield Row("one user, compressed", ADA, 200, "filter", rule, headers=gzip, hidden=CONTACTS)
+    yield Row("user within a user", f"{ADA}?$expand=manager", 200, "filter", rule, hidden=CONTACTS)
+    yield Row("example of Graph's docs", "/v1.0/users", 200, "filter", rule, hidden=CONTACTS)
     group = ("description", "mail", "proxyAddresses", "createdDateTime")
-    yield Row("whitelisted, and logged", "/v1.0/groups", 200, "filter", "group-names", hidden=group)
-    yield Row("a single one", _example("fx007").target, 200, "filter", "group-names", hidden=group)
+    yield Row("allowed properties only", "/v1.0/groups", 200, "filter", "group-names", hidden=group)
+    yield Row("one group", _example("fx007").target, 200, "filter", "group-names", hidden=group)
 
 
 def _blocked() -> Iterator[Row]:
-    yield Row("blocked by rule", f"{ADA}/messages", 403, "block", "no-mail")
+    yield Row("mail", f"{ADA}/messages", 403, "block", "no-mail")
     folder = f"{ADA}/mailFolders/inbox/childFolders/old/messages"
-    yield Row("mail by a folder", folder, 403, "block", "no-mail")
+    yield Row("mail through a folder", folder, 403, "block", "no-mail")
     subscription = json.dumps({"changeType": "created", "resource": "users/ada@contoso.com/messages"})
     yield Row(
-        "mail by a subscription", "/v1.0/subscriptions", 403, "block", "no-mail", "POST",
+        "mail through a subscription", "/v1.0/subscriptions", 403, "block", "no-mail", "POST",
         headers={"Content-Type": "application/json"}, body=subscription.encode(),
     )  # fmt: skip
     yield Row("no rule matches", "/v1.0/applications", 403, "block", "default")
-    yield Row("not from this address", "/v1.0/auditLogs/directoryAudits", 403, "block", "default")
-    yield Row("a condition that fails", "/v1.0/devices?$top=500", 403, "block", "default")
-    yield Row("users by roles", "/v1.0/directoryRoles?$expand=members", 403, "block", "default")
-    yield Row("users by devices", "/v1.0/devices?$top=5&$expand=registeredOwners", 403, "block", "default")
-    yield Row("users by a manager", f"{ADA}?$expand=directReports", 403, "block", "default")
-    yield Row("blocked by its response", "/v1.0/users/barbara@contoso.com", 403, "block", "no-directors")
+    yield Row("address outside the office", "/v1.0/auditLogs/directoryAudits", 403, "block", "default")
+    yield Row("condition fails", "/v1.0/devices?$top=500", 403, "block", "default")
+    yield Row("users of roles", "/v1.0/directoryRoles?$expand=members", 403, "block", "default")
+    yield Row("users of devices", "/v1.0/devices?$top=5&$expand=registeredOwners", 403, "block", "default")
+    yield Row("users of a manager", f"{ADA}?$expand=directReports", 403, "block", "default")
+    yield Row("known by its response", "/v1.0/users/barbara@contoso.com", 403, "block", "no-directors")
+    yield Row("malformed path", "/v1.0/users/%00", 400, "block", None)
 
 
 def _disguised() -> Iterator[Row]:
@@ -120,24 +130,23 @@ def _disguised() -> Iterator[Row]:
         ("type cast", f"{ADA}/microsoft.graph.user/messages"),
         ("trailing slash", f"{ADA}/messages/"),
     ):
-        yield Row(f"disguised: {title}", target, 403, "block", "no-mail")
-    yield Row("malformed target", "/v1.0/users/%00", 400, "block", None)
+        yield Row(title, target, 403, "block", "no-mail")
 
 
 def _hidden() -> Iterator[Row]:
     rule = "hide-contacts"
-    yield Row("the hidden property itself", f"{ADA}/mobilePhone", 403, "block", rule)
+    yield Row("hidden property", f"{ADA}/mobilePhone", 403, "block", rule)
     yield Row("its raw value", f"{ADA}/mobilePhone/$value", 403, "block", rule)
     probe = "/v1.0/users?$filter=startswith(mobilePhone,'%2B47')"
-    yield Row("a query that probes it", probe, 403, "block", rule)
+    yield Row("query that probes it", probe, 403, "block", rule)
 
 
 def _upstream_errors() -> Iterator[Row]:
     allowed = ("allow", "read-directory")
-    yield Row("throttled: Retry-After stays", "/v1.0/status/429?retryAfter=7", 429, *allowed, unchanged=True)
+    yield Row("throttled, Retry-After kept", "/v1.0/status/429?retryAfter=7", 429, *allowed, unchanged=True)
     yield Row("not found", "/v1.0/status/404", 404, *allowed, unchanged=True)
-    yield Row("unavailable: SDKs retry", "/v1.0/status/503?retryAfter=3", 503, *allowed, unchanged=True)
-    yield Row("a fault of the upstream", "/v1.0/status/500", 502, *allowed)
+    yield Row("unavailable, SDKs retry", "/v1.0/status/503?retryAfter=3", 503, *allowed, unchanged=True)
+    yield Row("internal error", "/v1.0/status/500", 502, *allowed)
 
 
 def _uploads_and_batch() -> Iterator[Row]:
@@ -147,12 +156,12 @@ def _uploads_and_batch() -> Iterator[Row]:
     new = _example("fx003")
     json_type = {"Content-Type": "application/json"}
     yield Row(
-        "a body that a rule reads", new.target, 201, "allow", "create-users", "POST",
+        "new user of our domain", new.target, 201, "allow", "create-users", "POST",
         headers=json_type, body=new.request_body, unchanged=True,
     )  # fmt: skip
     outsider = new.request_body.replace(b"@contoso.onmicrosoft.com", b"@elsewhere.example")
     yield Row(
-        "the same for an outsider",
+        "new user of another domain",
         new.target,
         403,
         "block",
@@ -175,15 +184,13 @@ def _uploads_and_batch() -> Iterator[Row]:
 
 def _reporting() -> Iterator[Row]:
     long_target, drive, group = _example("fx031").target, _example("fx045").target, _example("fx008")
-    yield Row("log only", drive, 200, "log_only", "watch-own-data", app=REPORTING, unchanged=True)
-    yield Row("allowed by default", "/v1.0/applications", 200, "allow", "default", app=REPORTING)
-    yield Row("a long query", long_target, 200, "allow", "default", app=REPORTING)
-    yield Row(
-        "read only", group.target, 403, "block", "read-only", "POST", REPORTING, body=group.request_body
-    )
+    yield Row("log only", drive, 200, "log_only", "watch-own-data", app=POWER_BI, unchanged=True)
+    yield Row("allowed by default", "/v1.0/applications", 200, "allow", "default", app=POWER_BI)
+    yield Row("long query", long_target, 200, "allow", "default", app=POWER_BI)
+    yield Row("read only", group.target, 403, "block", "read-only", "POST", POWER_BI, body=group.request_body)
 
 
 def _strangers() -> Iterator[Row]:
     yield Row("no token", "/v1.0/organization", 401, None, None, token="none")
-    yield Row("a damaged token", "/v1.0/organization", 401, None, None, token="damaged")
-    yield Row("an upstream token", "/v1.0/organization", 401, None, None, token="upstream")
+    yield Row("damaged token", "/v1.0/organization", 401, None, None, token="damaged")
+    yield Row("token of Microsoft Graph", "/v1.0/organization", 401, None, None, token="upstream")

@@ -42,7 +42,7 @@ def needed_to_run() -> set[str]:
     versions = locked()
     found: set[str] = set()
     extras = project["optional-dependencies"]
-    configured = [*extras["clickhouse"], *extras["postgresql"]]
+    configured = [each for name, wanted in extras.items() if name != "dev" for each in wanted]
     waiting = [Requirement(each) for each in (*project["dependencies"], *configured)]
     while waiting:
         requirement = waiting.pop()
@@ -70,7 +70,7 @@ def licence(name: str) -> str:
     metadata = distribution(name).metadata
     fields = [metadata[field] for field in ("License-Expression", "License") if field in metadata]
     stated = next(filter(None, fields), "")
-    if not stated or len(stated) > _LONGEST_NAME:
+    if stated in ("", "Dual License") or len(stated) > _LONGEST_NAME:
         classifiers = metadata.get_all("Classifier") or []
         names = [each.rpartition(" :: ")[2] for each in classifiers if each.startswith("License :: OSI")]
         return " OR ".join(_SPDX.get(each, each) for each in names)

@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,10 +15,12 @@ import pytest
 import yaml
 
 from controlplane.settings import read_settings
+from proxy.config import SettingsError
 from proxy.startup.settings import load
 from tests.controlplane.plane import FakeClock, started
 from tests.dependencies_reference import locked, needed_to_run
 from tests.fakes.ports import free_port
+from tests.wheels.__main__ import FILES, SOURCES
 
 ROOT: Final = Path(__file__).parent.parent
 STEPS: Final = [
@@ -27,6 +30,7 @@ STEPS: Final = [
 ]
 COMPOSITION: Final[dict[str, Any]] = yaml.safe_load((ROOT / "compose.yaml").read_text("utf-8"))
 SERVICES: Final = COMPOSITION["services"]
+_VARIABLE: Final = re.compile(r"\$\{(\w+):-([^}]*)\}")
 _PINNED: Final = re.compile(r"^([a-z0-9-]+)==(\S+)", re.MULTILINE)
 
 
@@ -36,8 +40,9 @@ def test_what_is_installed_is_what_the_programs_need_in_the_versions_that_are_te
     assert set(pinned) == needed_to_run(), "./dev lock"
     assert pinned == {name: version for name, version in locked().items() if name in pinned}
     assert lock.count("--hash=sha256:") > len(pinned)
-    (install,) = [rest for step, rest in STEPS if step == "RUN" and "pip" in rest and "install" in rest]
-    assert {"--require-hashes", "--only-binary=:all:"} <= set(shlex.split(install))
+    locked_ones, wheel = [rest for step, rest in STEPS if step == "RUN" and "--python" in rest]
+    assert {"--require-hashes", "--only-binary=:all:"} <= set(shlex.split(locked_ones))
+    assert {"--no-deps", "/wheel/graphward-*.whl"} <= set(shlex.split(wheel))
 
 
 def test_what_is_copied_is_there_and_let_through() -> None:
@@ -56,9 +61,21 @@ def test_an_image_runs_as_nobody_in_particular_and_says_whether_it_lives(program
     assert program in stages
     steps = [(step, rest) for step, rest in STEPS if step in ("USER", "STOPSIGNAL")]
     assert steps == [("USER", "10001:10001"), ("STOPSIGNAL", "SIGTERM")]  # in the stage that both begin with
-    (own,) = [rest for step, rest in STEPS if step == "ENTRYPOINT" and f'"{program}"' in rest]
-    assert json.loads(own)[:3] == ["python", "-m", program]
+    starts = [json.loads(rest) for step, rest in STEPS if step == "ENTRYPOINT"]
+    command = _commands()[program]
+    assert [command, "--config", f"/etc/graphward/{program}.toml"] in starts
     assert len([rest for step, rest in STEPS if step == "HEALTHCHECK"]) == 2
+
+
+def _commands() -> dict[str, str]:
+    """Program -> the command that the wheel installs for it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    return {target.partition(":")[2]: command for command, target in project["scripts"].items()}
+
+
+def test_the_wheel_of_the_image_has_what_it_is_built_from_elsewhere() -> None:
+    copied = {each for step, rest in STEPS if step == "COPY" for each in rest.split()[:-1]}
+    assert {*SOURCES, *FILES} <= copied
 
 
 def _health_check(port: int) -> list[str]:
@@ -108,17 +125,32 @@ def test_volumes_and_settings_are_declared_and_two_services_share_none() -> None
         assert (ROOT / each["file"]).exists()
 
 
+def _environment(secret: Path, **given: str) -> dict[str, str]:
+    """What compose gives to the proxy if these variables are set where it runs."""
+    values = SERVICES["proxy"]["environment"].items()
+    return {
+        name: str(secret)
+        if value.startswith("/run/secrets/")
+        else _VARIABLE.sub(lambda found: given.get(found[1], found[2]), value)
+        for name, value in values
+    }
+
+
+def test_no_command_of_compose_needs_a_variable_and_the_proxy_names_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("a-secret-that-is-long-enough-for-all")
+    text = (ROOT / "compose.yaml").read_text("utf-8")
+    assert len(_VARIABLE.findall(text)) == text.count("${"), "compose reads the whole file for each command"
+    with pytest.raises(SettingsError) as refused:
+        load(ROOT / "conf" / "docker" / "proxy.toml", _environment(tmp_path / "secret"))
+    for name in ("AZURE_TENANT_ID", "AZURE_CLIENT_ID"):
+        assert any(name in problem for problem in refused.value.problems), name
+
+
 def test_the_settings_are_good_and_write_into_the_volume_alone(tmp_path: Path) -> None:
     plane = read_settings(ROOT / "conf" / "docker" / "controlplane.toml", {})
-    environment = {
-        name: str(tmp_path / "secret")
-        if value.startswith("/run/secrets/")
-        else "9f2b7c31-4d5e-4a6f-8b90-c1d2e3f4a5b6"
-        if value.startswith("${AZURE_")  # compose asks for it
-        else value
-        for name, value in SERVICES["proxy"]["environment"].items()
-    }
     (tmp_path / "secret").write_text("a-secret-that-is-long-enough-for-all")
+    tenant = client = "9f2b7c31-4d5e-4a6f-8b90-c1d2e3f4a5b6"
+    environment = _environment(tmp_path / "secret", AZURE_TENANT_ID=tenant, AZURE_CLIENT_ID=client)
     proxy = load(ROOT / "conf" / "docker" / "proxy.toml", environment)
     written = [
         plane.store.path,

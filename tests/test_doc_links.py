@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).parent.parent
-PAGES: Final = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES: Final = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 _LINK: Final = re.compile(r"\]\((?!https?:)([\w/.-]*)(?:#([^)]+))?\)")
 _FENCE: Final = re.compile(r"^```.*?^```", re.M | re.S)
 _HEADING: Final = re.compile(r"^#+ (.+)$", re.M)

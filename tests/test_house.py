@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,10 @@ PURE: Final = (
     "proxy.policy",
     "proxy.wire",
     "proxy.config",
+    "proxy.outbound.egress",
+    "proxy.outbound.settings",
+    "proxy.server.assertions.assertion",
+    "proxy.server.assertions.keys",
     "proxy.server.http1",
     "proxy.server.content",
     "proxy.server.client_limits",
@@ -25,8 +30,15 @@ PURE: Final = (
     "proxy.server.exchange.request_body",
     "controlplane.workshop",
     "controlplane.model",
+    "controlplane.report",
 )
-SHARED: Final = ("proxy.policy", "proxy.wire", "proxy.config", "proxy.process")  # with the control plane
+SHARED: Final = (  # with the control plane
+    "proxy.policy",
+    "proxy.wire",
+    "proxy.config",
+    "proxy.outbound",
+    "proxy.process",
+)
 IMPURE_MODULES: Final = ("asyncio", "socket", "sqlite3", "os", "time", "random")
 # Slow to import and of no use on the data path: a worker starts, and restarts, without them.
 NOT_IN_WORKERS: Final = ("pydantic", "yaml", "aiohttp", "azure", "msal")
@@ -48,11 +60,8 @@ def _module_name(file: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-MODULES: Final = {
-    _module_name(file): file
-    for top in ("proxy", "controlplane")
-    for file in sorted((ROOT / top).rglob("*.py"))
-}
+TOPS: Final = ("proxy", "controlplane", "graphward")
+MODULES: Final = {_module_name(file): file for top in TOPS for file in sorted((ROOT / top).rglob("*.py"))}
 
 
 def _within(module: str, package: str) -> bool:
@@ -96,10 +105,14 @@ def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
         yield inner.body
 
 
-IMPORTS: Final = [each for module, file in MODULES.items() for each in _imports_of(module, file)]
-OWN_IMPORTS: Final = [
-    each for each in IMPORTS if each.imported.partition(".")[0] in ("proxy", "controlplane")
-]
+@cache  # every process that collects tests imports this module, and one of them runs it
+def imports() -> list[Import]:
+    return [each for module, file in MODULES.items() for each in _imports_of(module, file)]
+
+
+@cache
+def own_imports() -> list[Import]:
+    return [each for each in imports() if each.imported.partition(".")[0] in TOPS]
 
 
 def _order_of_the_house() -> list[str]:
@@ -110,7 +123,7 @@ def _order_of_the_house() -> list[str]:
     for line in house.partition("```")[0].splitlines():
         if re.match(r"\w+/", line):
             top = line.partition("/")[0]
-        elif re.match(r"  \w", line) and top in ("proxy", "controlplane"):
+        elif re.match(r"  \w", line) and top in TOPS:
             rooms += [f"{top}.{name}" for name in re.findall(r"(?:^|  )(\w+)(?:\.py|/)(?= |$)", line[2:])]
     return rooms
 
@@ -123,14 +136,14 @@ def _room(module: str, depth: int = 2) -> str:
 
 
 def test_the_house_lists_every_room() -> None:
-    rooms = {_room(module) for module in MODULES} - {"proxy", "controlplane"}
+    rooms = {_room(module) for module in MODULES} - set(TOPS)
     assert rooms - set(ROOMS) == set(), "not in ARCHITECTURE.md"
 
 
 def test_imports_point_down_the_house() -> None:
     up = [
         str(each)
-        for each in OWN_IMPORTS
+        for each in own_imports()
         if _room(each.importer) in ROOMS and _room(each.imported) in ROOMS
         if each.importer.partition(".")[0] == each.imported.partition(".")[0]
         if ROOMS.index(_room(each.importer)) > ROOMS.index(_room(each.imported))
@@ -141,7 +154,7 @@ def test_imports_point_down_the_house() -> None:
 def test_no_module_leads_back_to_itself() -> None:
     """Imports for types count too."""
     graph: dict[str, set[str]] = {}
-    for each in OWN_IMPORTS:
+    for each in own_imports():
         if each.imported != each.importer:
             graph.setdefault(each.importer, set()).add(each.imported)
     _assert_no_circle(graph)
@@ -152,7 +165,7 @@ def test_no_room_leads_back_to_itself(package: str) -> None:
     """Between the rooms of a package, imports for types included."""
     depth = package.count(".") + 2
     graph: dict[str, set[str]] = {}
-    for each in OWN_IMPORTS:
+    for each in own_imports():
         if _within(each.importer, package) and _within(each.imported, package):
             importer, imported = (_room(name, depth) for name in (each.importer, each.imported))
             if importer != imported and package not in (importer, imported):
@@ -178,7 +191,7 @@ def test_imports_point_down_the_data_path() -> None:
     rooms = _server_rooms()
     own = [
         (each, rooms.index(_room(each.importer, 3)), rooms.index(_room(each.imported, 3)))
-        for each in OWN_IMPORTS
+        for each in own_imports()
         if each.importer.startswith("proxy.server.") and each.imported.startswith("proxy.server.")
     ]
     assert [str(each) for each, importer, imported in own if importer > imported] == []
@@ -187,7 +200,7 @@ def test_imports_point_down_the_data_path() -> None:
 def test_the_control_plane_imports_only_the_shared_parts_of_the_proxy() -> None:
     wrong = [
         str(each)
-        for each in OWN_IMPORTS
+        for each in own_imports()
         if _within(each.importer, "controlplane") and _within(each.imported, "proxy")
         if not any(_within(each.imported, package) for package in SHARED)
     ]
@@ -197,7 +210,7 @@ def test_the_control_plane_imports_only_the_shared_parts_of_the_proxy() -> None:
 def test_the_proxy_imports_nothing_of_the_control_plane() -> None:
     wrong = [
         str(each)
-        for each in OWN_IMPORTS
+        for each in own_imports()
         if _within(each.importer, "proxy") and _within(each.imported, "controlplane")
     ]
     assert wrong == []
@@ -207,7 +220,7 @@ def test_the_proxy_imports_nothing_of_the_control_plane() -> None:
 def test_a_pure_package_has_no_clock_no_chance_and_no_io(package: str) -> None:
     wrong = [
         str(each)
-        for each in IMPORTS
+        for each in imports()
         if _within(each.importer, package)
         if any(_within(each.imported, module) for module in IMPURE_MODULES)
     ]
@@ -217,7 +230,7 @@ def test_a_pure_package_has_no_clock_no_chance_and_no_io(package: str) -> None:
 def test_a_pure_package_imports_only_pure_parts_of_ours() -> None:
     wrong = [
         str(each)
-        for each in OWN_IMPORTS
+        for each in own_imports()
         if any(_within(each.importer, package) for package in PURE)
         if not any(_within(each.imported, package) for package in PURE)
     ]
@@ -236,23 +249,46 @@ def test_workers_import_nothing_heavy() -> None:
             reached.add(module)
             waiting += [
                 each.imported
-                for each in OWN_IMPORTS
+                for each in own_imports()
                 if each.importer == module and each.at_module_level and each.imported in MODULES
             ]
     heavy = [
         str(each)
-        for each in IMPORTS
+        for each in imports()
         if each.importer in reached and each.at_module_level
         if any(_within(each.imported, module) for module in NOT_IN_WORKERS)
     ]
     assert heavy == []
 
 
-def test_one_module_imports_azures_sdk_and_nobody_imports_that_at_once() -> None:
-    """The supervisor's imports are every worker's, and most proxies have no vault."""
-    direct = {each.importer for each in IMPORTS if _within(each.imported, "azure")}
-    assert direct == {"proxy.agent.key_vault"}
-    assert not [str(each) for each in OWN_IMPORTS if each.imported in direct and each.at_module_level]
+AZURE: Final = {  # what imports Azure's SDK, and is imported once a setting asks for it
+    "controlplane.archive.azure_blob",
+    "controlplane.sinks.azure_token",
+    "controlplane.sinks.blob",
+    "proxy.agent.credentials.entra",
+    "proxy.outbound.azure_sdk",
+    "proxy.outbound.key_vault",
+    "proxy.outbound.machine_identity",
+}
+
+
+def test_few_modules_import_azures_sdk_and_no_program_imports_them_at_once() -> None:
+    """The supervisor's imports are every worker's, and most control planes have no vault."""
+    assert {each.importer for each in imports() if _within(each.imported, "azure")} == AZURE
+    at_once: dict[str, set[str]] = {}
+    for each in own_imports():
+        if each.at_module_level:
+            at_once.setdefault(each.importer, set()).add(each.imported)
+    reached, left = (
+        set[str](),
+        ["proxy.__main__", "proxy.agent.main", "controlplane.__main__", "controlplane.app"],
+    )
+    while left:
+        module = left.pop()
+        if module not in reached:
+            reached.add(module)
+            left += at_once.get(module, ())
+    assert reached & AZURE == set()
 
 
 @pytest.mark.parametrize("module", list(MODULES))

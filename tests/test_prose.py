@@ -90,16 +90,16 @@ _FENCE: Final = re.compile(r"^ *```.*?^ *```", re.M | re.S)
 
 # The counts of today. If one falls, lower it here: nobody may use the room again.
 LIMITS: Final = {
-    "headless clause": 545,
-    "where for if": 186,
+    "headless clause": 508,
+    "where for if": 180,
     "archaism": 64,
-    "negated noun": 101,
-    "personified process": 215,
-    "docstring fragment": 190,
-    "docstring question": 400,
-    "docstring of three words": 61,
-    "comment fragment": 228,
-    "long sentence in docs": 194,
+    "negated noun": 91,
+    "personified process": 202,
+    "docstring fragment": 183,
+    "docstring question": 373,
+    "docstring of three words": 54,
+    "comment fragment": 224,
+    "long sentence in docs": 178,
 }
 
 

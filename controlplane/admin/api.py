@@ -90,7 +90,9 @@ def _stream_handler(stream: Stream[Any]) -> _Handler:
             streamed = await stream.perform(request.app[GATE].context, actor, asked)
         except Exception as error:
             raise _refused(error) from error
-        response = web.StreamResponse(headers={**STREAM_HEADERS, "Content-Type": streamed.media_type})
+        response = web.StreamResponse(
+            headers={**STREAM_HEADERS, **streamed.headers, "Content-Type": streamed.media_type}
+        )
         if streamed.file_name is not None:
             response.headers["Content-Disposition"] = f'attachment; filename="{streamed.file_name}"'
         async with aclosing(streamed.pieces):

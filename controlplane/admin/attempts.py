@@ -91,7 +91,7 @@ class AttemptsInStore:
 
     async def begin(self, name: str | None, address: str) -> int:
         if self._waiting >= _MOST_WAITING:
-            raise Refused("unavailable", "too many sign in at once", Retry_After="5")
+            raise Refused("unavailable", "too many attempts are waiting", Retry_After="5")
         keys = _keys(name, address)
         self._waiting += 1
         try:
@@ -114,7 +114,7 @@ def _limits(keys: SignInKeys) -> Sequence[AttemptLimit]:
 
 
 def _keys(name: str | None, address: str) -> SignInKeys:
-    network = _network(address)
+    network = network_of(address)
     if name is None:
         return SignInKeys(_digest("address", network))
     folded = name.casefold()
@@ -132,8 +132,8 @@ def _seconds(ms: int) -> int:
     return -(-ms // 1000)
 
 
-def _network(address: str) -> str:
-    """What one subscriber has: an IPv4 address, or the first half of an IPv6 one."""
+def network_of(address: str) -> str:
+    """Return what one subscriber has: an IPv4 address, or the first half of an IPv6 one."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
+import email.policy
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from email.parser import BytesParser
 from functools import partial
 from ipaddress import ip_address
 from types import MappingProxyType
@@ -20,6 +21,7 @@ import msgspec
 from aiohttp import web
 
 from controlplane.admin.attempts import WINDOW_MS, Attempts, AttemptsInMemory, AttemptsInStore
+from controlplane.admin.csrf import CSRF_FIELD, CSRF_HEADER, is_token, masked_token
 from controlplane.errors import Refused
 from controlplane.operations.actor import Actor
 from controlplane.operations.context import OperationContext
@@ -50,9 +52,12 @@ _MOST_HASHES_WAITING: Final = 64
 _MOST_UNKNOWN_RECORDED: Final = 200
 _NOBODY: Final = "unknown"  # the name in such a line
 _LONGEST_PASSWORD: Final = 1024
-CSRF_HEADER: Final = "X-CSRF-Token"
-CSRF_FIELD: Final = "csrf"
-_FORM: Final = "application/x-www-form-urlencoded"
+_STALE: Final = (
+    "the roles of this token's operator come from the identity provider and have ended: "
+    "the token is good again after the operator's next sign-in"
+)
+_FILES: Final = "multipart/form-data"
+_FORMS: Final = ("application/x-www-form-urlencoded", _FILES)
 
 _log = logging.getLogger(__name__)
 A = TypeVar("A", bound=Response)
@@ -65,6 +70,7 @@ class _Caller:
 
     actor: Actor | None
     session_id: str | None = None  # the cookie's, where that is what proved it
+    said: str = ""  # why a caller that was somebody once is nobody now
 
 
 _CALLER: Final = web.RequestKey("asker", _Caller)
@@ -119,21 +125,24 @@ class Gate:
     async def _caller(self, request: web.Request) -> _Caller:
         given = request.headers.getall("Authorization", ())
         if given:
-            return _Caller(await self._of_token(request, given[0]) if len(given) == 1 else None)
+            return await self._of_token(request, given[0]) if len(given) == 1 else _Caller(None)
         session_id = request.cookies.get(self._cookie)
         if not session_id:
             return _Caller(None)
         actor = await self._of_session(request, session_id)
         return _Caller(actor, session_id if actor else None)
 
-    async def _of_token(self, request: web.Request, authorization: str) -> Actor | None:
+    async def _of_token(self, request: web.Request, authorization: str) -> _Caller:
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer":
-            return None
-        found = await self.context.store.token(digest(token.strip(" ")))
-        if found is None or found.expires_ms <= self.context.clock.wall_ms():
-            return None
-        return await self._actor(request, found.operator_id)
+            return _Caller(None)
+        found, now = await self.context.store.token(digest(token.strip(" "))), self.context.clock.wall_ms()
+        if found is None or found.expires_ms <= now:
+            return _Caller(None)
+        operator = await self.context.store.operator(found.operator_id)
+        if operator is None or not operator.enabled:
+            return _Caller(None)
+        return _Caller(_actor_of(operator, request)) if operator.may_act(now) else _Caller(None, said=_STALE)
 
     async def _of_session(self, request: web.Request, session_id: str) -> Actor | None:
         key, now = digest(session_id), self.context.clock.steady_ms()
@@ -150,7 +159,9 @@ class Gate:
 
     async def _actor(self, request: web.Request, operator_id: str) -> Actor | None:
         operator = await self.context.store.operator(operator_id)
-        return _actor_of(operator, request) if operator is not None and operator.enabled else None
+        if operator is None or not operator.may_act(self.context.clock.wall_ms()):
+            return None
+        return _actor_of(operator, request)
 
     # Other sites
 
@@ -168,9 +179,9 @@ class Gate:
         if caller.session_id is None:
             return
         given = request.headers.get(CSRF_HEADER, "")
-        if not given and request.content_type == _FORM:
+        if not given and request.content_type in _FORMS:
             given = (await self.form(request)).get(CSRF_FIELD, "")
-        if not hmac.compare_digest(given.encode("utf-8", "replace"), _csrf(caller.session_id).encode()):
+        if not is_token(given, caller.session_id):
             raise Refused("forbidden", f"this request needs its session's token in {CSRF_HEADER}")
 
     # Bodies
@@ -203,8 +214,11 @@ class Gate:
                 del self._large[name]
 
     async def form(self, request: web.Request) -> Mapping[str, str]:
-        """The fields of a form; of several of one name, the last."""
+        """The fields of a form, files as their text; of several of one name, the last."""
         try:
+            if request.content_type == _FILES:
+                kind = request.headers["Content-Type"].encode("latin-1", "strict")
+                return await asyncio.to_thread(_parts, kind, await self.body(request))
             text = (await self.body(request)).decode()
             if len(text) <= _LARGE_BODY_BYTES:
                 return _fields(text)
@@ -228,12 +242,19 @@ class Gate:
             self.record_failure(request, operator)
             raise Refused("unauthenticated", "name or password is wrong")
         await self.forgive_attempt(request, name)
-        return await self.begin_session(request, response, operator)
+        return await self.begin_session(request, response, operator, details={"proof": "password"})
 
     async def begin_session(
-        self, request: web.Request, response: web.StreamResponse, operator: Operator
+        self,
+        request: web.Request,
+        response: web.StreamResponse,
+        operator: Operator,
+        *,
+        details: Mapping[str, str] = MappingProxyType({}),
+        org_ids: Sequence[str] = (),
     ) -> Actor:
-        """A new session for who has proved to be this operator; the one that the request came with ends."""
+        """Begin a session of this operator, and end the one that the request came with.
+        The operator log keeps `details`, visible to operators of all these organisations."""
         before = (await self.caller(request)).session_id
         if before is not None:
             await self.context.store.remove_session(digest(before))
@@ -244,7 +265,7 @@ class Gate:
         if not added:  # a password takes time to compare, and was replaced meanwhile
             self.record_failure(request, operator)
             raise Refused("unauthenticated", "name or password is wrong")
-        await self._record_sign_in(operator.name, _address(request), "done")
+        await self._record_sign_in(operator.name, _address(request), "done", details, org_ids)
         response.set_cookie(
             self._cookie, session_id, path="/", httponly=True, secure=self.secure, samesite="Lax"
         )
@@ -260,7 +281,7 @@ class Gate:
         response.del_cookie(self._cookie, path="/", httponly=True, secure=self.secure, samesite="Lax")
 
     async def operators_known_as(self, names: Iterable[str]) -> list[Operator]:
-        """Operators with one of these names, which somebody else has vouched for."""
+        """Local operators with one of these names, which somebody else has vouched for."""
         found = {each.operator_id: each for name in names if (each := await self._named(name)) is not None}
         return list(found.values())
 
@@ -276,9 +297,11 @@ class Gate:
         await self._attempts.forgive(name, _address(request))
 
     async def _named(self, name: str) -> Operator | None:
-        """Not by id, which somebody may have as a name elsewhere."""
+        """A local operator, and not by id, which somebody may have as a name elsewhere."""
         operator = await self.context.store.operator(name)
-        return operator if operator is not None and fold(operator.name) == fold(name) else None
+        if operator is None or operator.provided is not None:
+            return None
+        return operator if fold(operator.name) == fold(name) else None
 
     @contextmanager
     def _place_among_hashes(self) -> Iterator[None]:
@@ -318,20 +341,25 @@ class Gate:
     def _recorded(self, task: asyncio.Task[None]) -> None:
         self._recording.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("a failed sign-in is not on record: %s", error)
+            _log.error("a failed sign-in is not in the operator log: %s", error)
 
     async def close(self, _: web.Application) -> None:
         """Once nobody asks any more: what is still to be kept is kept."""
         await asyncio.gather(*self._recording, return_exceptions=True)
 
     async def _record_sign_in(
-        self, name: str, address: str, outcome: str, details: Mapping[str, str] = MappingProxyType({})
+        self,
+        name: str,
+        address: str,
+        outcome: str,
+        details: Mapping[str, str] = MappingProxyType({}),
+        org_ids: Sequence[str] = (),
     ) -> None:
         report = msgspec.json.encode(dict(details)).decode()
         line = NewLogLine(name, address, "session.sign-in", report)
         since_ms = self.context.clock.wall_ms() - WINDOW_MS
         bound = LogBound(since_ms, _MOST_UNKNOWN_RECORDED) if name == _NOBODY else None
-        await self.context.store.add_sign_in_line(line, outcome, bound)
+        await self.context.store.add_sign_in_line(line, outcome, bound, org_ids)
 
 
 GATE: Final = web.AppKey("gate", Gate)
@@ -339,17 +367,17 @@ GATE: Final = web.AppKey("gate", Gate)
 
 async def actor_of(request: web.Request) -> Actor:
     """Who asks. Refused `unauthenticated` where that is nobody."""
-    actor = (await request.app[GATE].caller(request)).actor
-    if actor is None:
-        raise Refused("unauthenticated", WWW_Authenticate="Bearer")
-    return actor
+    caller = await request.app[GATE].caller(request)
+    if caller.actor is None:
+        raise Refused("unauthenticated", caller.said, WWW_Authenticate="Bearer")
+    return caller.actor
 
 
 async def csrf_token(request: web.Request) -> str:
     """What a changing request of this session must carry, in the header or the form field; empty without a
     session."""
     session_id = (await request.app[GATE].caller(request)).session_id
-    return "" if session_id is None else _csrf(session_id)
+    return "" if session_id is None else masked_token(session_id)
 
 
 async def perform(request: web.Request, operation: Operation[Q, A], asked: Q) -> A:
@@ -369,6 +397,20 @@ async def gate_keeper(
         gate.let_go(request)
 
 
+def _parts(kind: bytes, body: bytes) -> dict[str, str]:
+    """Return the fields of a multipart form. Raise ValueError if one has no name, or is not UTF-8.
+
+    In a file, bytes that are not UTF-8 are replaced. Its page can then show what is wrong with it."""
+    message = BytesParser(policy=email.policy.HTTP).parsebytes(b"Content-Type: %b\r\n\r\n%b" % (kind, body))
+    found = {}
+    for part in message.iter_parts():
+        name, value = part.get_param("name", header="content-disposition"), part.get_payload(decode=True)
+        if not isinstance(name, str) or not isinstance(value, bytes):
+            raise ValueError(name)
+        found[name] = value.decode(errors="strict" if part.get_filename() is None else "replace")
+    return found
+
+
 def _fields(text: str) -> dict[str, str]:
     return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=1000, errors="strict"))
 
@@ -384,11 +426,6 @@ def _actor_of(operator: Operator, request: web.Request) -> Actor:
 
 def _address(request: web.Request) -> str:
     return request.remote or "unknown"
-
-
-def _csrf(session_id: str) -> str:
-    """Bound to the session, and of no use to learn its id."""
-    return hmac.digest(session_id.encode(), b"csrf", "sha256").hex()
 
 
 def _is_named(request: web.Request, hosts: Collection[str]) -> bool:

@@ -24,11 +24,15 @@ from controlplane.admin.claims import Claims
 from controlplane.admin.sign_in_failure import Cause, SignInFailed, refused_by_provider, said
 from controlplane.clock import Clock
 from controlplane.settings import ConsoleSettings
+from proxy.config.tls import client_tls
+from proxy.outbound.egress import Egress
+from proxy.outbound.session import open_session
 from proxy.policy.json_text import readable
 
 T = TypeVar("T")
 _SECONDS: Final = aiohttp.ClientTimeout(total=10)
 _MAX_BYTES: Final = 1024 * 1024
+_USER_AGENT: Final = "graphward"
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _KEPT_MS: Final = 3_600_000
 _LOOKED_AGAIN_MS: Final = 60_000  # for a key that is not among the known ones
@@ -91,11 +95,12 @@ class _Response:
 class Provider:
     """Raises SignInFailed from every method, with its cause and one line for the log."""
 
-    def __init__(self, settings: ConsoleSettings, clock: Clock) -> None:
+    def __init__(self, settings: ConsoleSettings, clock: Clock, egress: Egress) -> None:
         self._issuer = settings.oidc_issuer
         self._client_id = settings.oidc_client_id
         self._client_secret = settings.oidc_client_secret
         self._clock = clock
+        self._egress = egress
         self._session: aiohttp.ClientSession | None = None
         self._metadata: tuple[int, _Metadata] | None = None
         self._keys: tuple[int, list[dict[str, Any]]] | None = None
@@ -279,10 +284,10 @@ class Provider:
             text = f"{said(url)}: the scheme of this endpoint differs from Console.OidcIssuer's"
             raise SignInFailed(Cause.REGISTRATION, text)
         if self._session is None:
-            self._session = aiohttp.ClientSession(timeout=_SECONDS)
+            self._session = open_session(client_tls(None), self._egress, user_agent=_USER_AGENT)
         try:
             async with self._session.request(
-                method, url, headers=headers, data=data or None, allow_redirects=False
+                method, url, headers=headers, data=data or None, allow_redirects=False, timeout=_SECONDS
             ) as response:
                 text_bytes = await _bounded(response)
         except TimeoutError:

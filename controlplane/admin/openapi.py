@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from controlplane.admin.gate import CSRF_HEADER
+from controlplane.admin.csrf import CSRF_HEADER
 from controlplane.admin.sessions import SESSION_PATH, SessionFacts, SignIn
 from controlplane.errors import status_of
 from controlplane.ingest import Batch
@@ -17,11 +17,15 @@ from controlplane.operations.table import OPERATIONS, STREAMS
 from controlplane.reports import Heartbeat, Metrics
 from proxy.wire.models import (
     AUDIT_PATH,
+    ENROL_PATH,
     HEARTBEAT_PATH,
     HELD_SCHEMAS_HEADER,
     METRICS_PATH,
     SYNC_PATH,
     AuditAnswer,
+    EnrolRequest,
+    EnrolResponse,
+    RenewRequest,
     SyncAnswer,
 )
 from proxy.wire.signing import API_KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER
@@ -37,6 +41,10 @@ _AGENT_CODES: Final = (
     "invalidPayload", "mixedOrganisations", "invalidSignature", "timestampOutOfRange", "unknownApiKey",
     "notAuthorisedForTenant", "requestTimeout", "batchExpired", "batchTooLarge", "payloadTooLarge",
     "rateLimited", "unavailable",
+)  # fmt: skip
+_ENROLMENT_CODES: Final = (
+    "invalidPayload", "invalidEnrolmentToken", "invalidSignature", "timestampOutOfRange", "unknownApiKey",
+    "forbidden", "requestTimeout", "payloadTooLarge", "rateLimited", "unavailable",
 )  # fmt: skip
 
 _Json = dict[str, Any]
@@ -95,6 +103,7 @@ _SECURITY_SCHEMES: Final = {
         "name": "__Host-graphward",
         "description": f"A browser's session; what changes something carries {CSRF_HEADER} too.",
     },
+    "enrolmentToken": {"type": "http", "scheme": "bearer", "description": "An enrolment token."},
     "apiKey": {"type": "apiKey", "in": "header", "name": API_KEY_HEADER},
     "timestamp": {"type": "apiKey", "in": "header", "name": TIMESTAMP_HEADER},
     "signature": {
@@ -114,7 +123,8 @@ class _Schemas:
         asked: list[type] = [*(each.request for each in OPERATIONS), *(each.request for each in STREAMS)]
         responded: list[type] = [each.response for each in OPERATIONS]
         sessions, agents = (SignIn, SessionFacts), (SyncAnswer, AuditAnswer, Heartbeat, Metrics, Batch, Taken)
-        types = list(dict.fromkeys([*asked, *responded, *sessions, *agents, Error]))
+        enrolment = (EnrolRequest, RenewRequest, EnrolResponse)
+        types = list(dict.fromkeys([*asked, *responded, *sessions, *agents, *enrolment, Error]))
         references, components = msgspec.json.schema_components(
             types, ref_template="#/components/schemas/{name}"
         )
@@ -253,6 +263,23 @@ def _agent_api(schemas: _Schemas) -> dict[str, _Json]:
             "post": _signed(
                 "metrics", "What this proxy counted in a window of time.", Taken, schemas, body=Metrics
             )
+        },
+        ENROL_PATH: {"post": _enrolment(schemas)},
+    }
+
+
+def _enrolment(schemas: _Schemas) -> _Json:
+    bodies = [schemas.reference(EnrolRequest), schemas.reference(RenewRequest)]
+    content = _json_content(schemas.reference(EnrolResponse))
+    return {
+        "operationId": "agent.enrol",
+        "summary": "Add a proxy with an enrolment token, or renew the keys of the proxy that signs.",
+        "tags": ["agent"],
+        "security": [{"enrolmentToken": []}, {"apiKey": [], "timestamp": [], "signature": []}],
+        "requestBody": {"required": True, "content": _json_content({"oneOf": bodies})},
+        "responses": {
+            "201": {"description": "Added.", "content": content},
+            **_responses(content, _ENROLMENT_CODES, schemas),
         },
     }
 

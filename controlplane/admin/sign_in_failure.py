@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
+from controlplane.store.interface import Operator
 from proxy.wire.log_line import escaped
 
 _LONGEST: Final = 500  # characters of a provider's text that are kept
@@ -32,7 +33,19 @@ _REGISTRATION: Final = frozenset(
 _TRY_LATER: Final = frozenset({"server_error", "temporarily_unavailable"})
 
 
-_AT_THE_LOG: Final = "the control plane's log and the record say"
+_AT_THE_LOG: Final = "the control plane's log and the operator log say"
+_ROLELESS: Final = (
+    "your account has none of the roles that let people in here (the claim looked at: {claim}): ask an "
+    f"administrator of the identity provider for one; {_AT_THE_LOG} which values came"
+)
+_UNLINKED: Final = (
+    "your account is not linked to the operator that has its name here: ask an administrator of this "
+    f"console to link it; {_AT_THE_LOG} which operator and subject these are"
+)
+_OVERAGE: Final = (
+    "your account is in more groups than the identity provider names (the claim {claim}): its administrator "
+    "must use app roles, or send only the groups assigned to the application"
+)
 
 
 class Cause(Enum):
@@ -60,6 +73,26 @@ class Cause(Enum):
         False,
         f"the identity provider gave no name that counts here: {_AT_THE_LOG} which claims came",
     )
+    UNLINKED = (
+        "unauthenticated",
+        True,
+        _UNLINKED,
+    )
+    DISABLED = (
+        "unauthenticated",
+        False,
+        f"you may not sign in here: ask an administrator of this console; {_AT_THE_LOG} why",
+    )
+    ROLELESS = (
+        "unauthenticated",
+        False,
+        _ROLELESS,
+    )
+    OVERAGE = (
+        "unauthenticated",
+        False,
+        _OVERAGE,
+    )
     REGISTRATION = (
         "unavailable",
         False,
@@ -80,18 +113,32 @@ class Cause(Enum):
 
 class SignInFailed(Exception):
     """The text is one line for the log; `details` are for the operator log, and hold what the provider
-    said."""
+    said. `operator` is the one that was to sign in, if that is known."""
 
-    def __init__(self, cause: Cause, text: str, details: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        cause: Cause,
+        text: str,
+        details: Mapping[str, str] | None = None,
+        operator: Operator | None = None,
+    ) -> None:
         super().__init__(text)
         self.cause = cause
         self.details = dict(details or {})
+        self.operator = operator
 
     @property
     def sentence(self) -> str:
-        """The visitor's sentence, with the provider's error code and nothing else of its text."""
-        error = self.details.get("error", "")
-        return self.cause.sentence.format(error=f" ({error})" if error else "")
+        """The visitor's sentence, with the provider's error code and nothing else of its text. The name of
+        the claim is from the settings."""
+        error, claim = self.details.get("error", ""), self.details.get("claim", "")
+        return self.cause.sentence.format(error=f" ({error})" if error else "", claim=claim)
+
+
+def check_enabled(operator: Operator, details: Mapping[str, str]) -> None:
+    """Raise SignInFailed if this operator is disabled."""
+    if not operator.enabled:
+        raise SignInFailed(Cause.DISABLED, f"the operator {operator.name} is disabled", details, operator)
 
 
 def said(text: object) -> str:

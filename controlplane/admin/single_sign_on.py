@@ -8,20 +8,26 @@ import hmac
 import logging
 import re
 import secrets
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 from urllib.parse import urlencode
 
 import msgspec
 from aiohttp import web
 
-from controlplane.admin.claims import what_came
+from controlplane.admin.claims import Claims, what_came
 from controlplane.admin.gate import GATE, Gate
+from controlplane.admin.linked_operators import LinkedOperators
 from controlplane.admin.oidc import Proof, Provider, Secrets
+from controlplane.admin.provided_operators import Identified, ProvidedOperators
+from controlplane.admin.provided_roles import subject_of
 from controlplane.admin.sign_in_failure import Cause, SignInFailed, refused_by_provider
 from controlplane.errors import Refused
 from controlplane.secrets import MasterKeyError
 from controlplane.settings import ConsoleSettings
 from controlplane.store.interface import Operator
+from proxy.outbound.egress import Egress
 
 BEGIN_PATH: Final = "/login/single-sign-on"
 _CALLBACK_PATH: Final = f"{BEGIN_PATH}/callback"
@@ -51,11 +57,14 @@ class _Begun(msgspec.Struct):
 
 
 class SingleSignOn:
-    def __init__(self, settings: ConsoleSettings, gate: Gate) -> None:
-        self._provider = Provider(settings, gate.context.clock)
+    def __init__(self, settings: ConsoleSettings, gate: Gate, egress: Egress) -> None:
+        self._provider = Provider(settings, gate.context.clock, egress)
+        self._egress = egress
         self._redirect_uri = redirect_uri(settings)
         self._settings = settings
         self._gate = gate
+        self._linked = LinkedOperators(gate.context)
+        self._provided = ProvidedOperators(gate.context)
         self._looking: asyncio.Task[None] | None = None
 
     def routes(self) -> list[web.RouteDef]:
@@ -70,7 +79,7 @@ class SingleSignOn:
 
     async def _look(self) -> None:
         """Log what is wrong with the provider. Nothing is kept: it may be fixed before somebody signs in."""
-        provider = Provider(self._settings, self._gate.context.clock)
+        provider = Provider(self._settings, self._gate.context.clock, self._egress)
         try:
             await provider.discover()
         except SignInFailed as failed:
@@ -111,21 +120,19 @@ class SingleSignOn:
     async def _finish(self, request: web.Request) -> web.StreamResponse:
         begun = await self._begun(request)
         await self._gate.begin_attempt(request, None)
-        operator = None
         try:
-            proof = await self._proof(request, begun)
-            operator = await self._operator(proof)
-            if not operator.enabled:
-                raise SignInFailed(Cause.NOBODY, f"the operator {operator.name} is disabled")
+            found = await self._person(await self._proof(request, begun))
         except SignInFailed as failed:
             # Only what the visitor did counts: passwords must go on letting people in where a registration is
             # wrong or the provider is away, and behind one address there may be everybody.
             if not failed.cause.counts:
                 await self._gate.forgive_attempt(request, None)
-            raise self._refused(request, failed, operator) from None
+            raise self._refused(request, failed) from None
         await self._gate.forgive_attempt(request, None)
         response = _redirect(begun.wanted)
-        await self._gate.begin_session(request, response, operator)
+        await self._gate.begin_session(
+            request, response, found.operator, details=found.details, org_ids=found.org_ids
+        )
         response.del_cookie(self._cookie, path="/", httponly=True, secure=self._gate.secure, samesite="Lax")
         return response
 
@@ -140,28 +147,59 @@ class SingleSignOn:
             raise SignInFailed(Cause.CODE, "the provider came back without a code")
         return await self._provider.proof(code, self._redirect_uri, _secrets_of(begun))
 
-    async def _operator(self, proof: Proof) -> Operator:
-        """The one operator that the claims name: the ID token's, or userinfo's too if those name nobody."""
+    async def _person(self, proof: Proof) -> Identified:
+        """The operator that the claims are about: a local one by its link, else one by the person's groups.
+
+        A name leads to a local operator once, and only to one without a password: that sign-in links it.
+        Userinfo is asked if the ID token names nobody. It is not asked if the token gives a role and has
+        names, none of which is that of a local operator.
+        """
         found = [proof.claims]
+        subject = subject_of(self._settings.oidc_issuer, proof.claims.members)
+        if (linked := await self._linked.of_subject(subject, found)) is not None:
+            return linked
         operators = await self._gate.operators_known_as(proof.claims.names)
-        if not operators:
+        if not operators and not (proof.claims.names and self._provided.has_role(found)):
             found.append(await self._provider.userinfo(proof))
             operators = await self._gate.operators_known_as(name for each in found for name in each.names)
         if len(operators) == 1:
-            return operators[0]
+            return await self._named(operators[0], subject, found)
+        if not operators and self._provided.is_configured:
+            return await self._provided.signed_in(found)
+        raise self._nobody(found, operators)
+
+    async def _named(self, operator: Operator, subject: str, found: Sequence[Claims]) -> Identified:
+        """The operator for a person who has this one's name. If they are not linked, groups may still give
+        them roles as somebody else."""
+        newly_linked = await self._linked.first_sign_in(operator, subject, found)
+        if newly_linked is not None:
+            return newly_linked
+        unlinked = self._linked.unlinked(operator, subject, found)
+        if not self._provided.is_configured:
+            raise unlinked
+        try:
+            provided = await self._provided.signed_in(found)
+        except SignInFailed as failed:
+            if failed.cause is not Cause.ROLELESS:
+                raise
+            unlinked.details |= failed.details
+            raise unlinked from None
+        return replace(provided, details={**provided.details, "notLinkedTo": operator.name})
+
+    def _nobody(self, found: Sequence[Claims], operators: Sequence[Operator]) -> SignInFailed:
         details = what_came(found)
         report = "; ".join(f"{_SAID_AS[name]} {value}" for name, value in details.items())
         if len(operators) > 1:
             text = f"the names are those of {len(operators)} operators: {report}"
-            raise SignInFailed(Cause.NOBODY, text, details)
+            return SignInFailed(Cause.NOBODY, text, details)
         cause = Cause.NOBODY if any(each.names for each in found) else Cause.NAMELESS
-        raise SignInFailed(cause, f"no operator has such a name: {report}", details)
+        return SignInFailed(cause, f"no operator has such a name: {report}", details)
 
-    def _refused(self, request: web.Request, failed: SignInFailed, operator: Operator | None) -> Refused:
+    def _refused(self, request: web.Request, failed: SignInFailed) -> Refused:
         _log.warning("single sign-on from %s: %s", request.remote, failed)
         cause = failed.cause
         details = {"singleSignOn": cause.word, **failed.details}
-        self._gate.record_failure(request, operator, code=cause.code, details=details)
+        self._gate.record_failure(request, failed.operator, code=cause.code, details=details)
         return Refused(cause.code, failed.sentence)
 
     async def _begun(self, request: web.Request) -> _Begun:
@@ -216,9 +254,9 @@ def link_to_begin(wanted: str) -> str:
     return f"{BEGIN_PATH}?{urlencode({'next': wanted})}"
 
 
-def add_single_sign_on(app: web.Application, settings: ConsoleSettings) -> None:
+def add_single_sign_on(app: web.Application, settings: ConsoleSettings, egress: Egress) -> None:
     if settings.oidc_issuer:
-        single_sign_on = app[SINGLE_SIGN_ON] = SingleSignOn(settings, app[GATE])
+        single_sign_on = app[SINGLE_SIGN_ON] = SingleSignOn(settings, app[GATE], egress)
         app.add_routes(single_sign_on.routes())
         app.on_startup.append(single_sign_on.start)
         app.on_cleanup.append(single_sign_on.close)

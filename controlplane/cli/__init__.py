@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,10 @@ import typer
 
 from controlplane.cli import app as app_commands
 from controlplane.cli import (
+    apply,
+    archive,
     audit,
+    credentials,
     doctor,
     dry_runs,
     integrity,
@@ -23,43 +27,56 @@ from controlplane.cli import (
     operator_log,
     org,
     proxy,
+    report,
     routes,
+    rule_usage,
     ruleset,
+    sink,
     store,
     traffic,
 )
 from controlplane.cli.context import Cli, leave_standard_output
 from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed
+from controlplane.cli.next_steps import Typed
+from controlplane.programs import MODULE
 from proxy.process.own_process import keep_to_itself
 
 cli = typer.Typer(
     name="controlplane",
-    help="Gives proxies their rules and collects their audit events. Without a command, it serves.",
-    add_completion=False,
+    help="Gives proxies their rules and collects their audit events. Without a command, starts the server.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 cli.add_typer(
     org.app, name="org", help="Organisations: their names and how long their audit events are kept."
 )
-cli.add_typer(proxy.app, name="proxy", help="Proxy instances: how they are, credentials, organisations.")
-cli.add_typer(proxy.app, name="proxies", help="The same as proxy.")
+cli.add_typer(proxy.app, name="proxy", help="Proxies: health, credentials, organisations.")
+cli.add_typer(proxy.app, name="proxies", help="Same as `proxy`.")
 ruleset.app.add_typer(dry_runs.app)
 ruleset.app.add_typer(traffic.app)
 ruleset.app.add_typer(routes.app)
-cli.add_typer(ruleset.app, name="ruleset", help="Rulesets: check, try out, apply, look at and roll back.")
-cli.add_typer(model.app, name="model", help="Schemas of graph APIs, which rules name things of.")
-cli.add_typer(app_commands.app, name="app", help="App identities: their secrets and rulesets.")
+ruleset.app.add_typer(rule_usage.app)
+cli.add_typer(ruleset.app, name="ruleset", help="Rulesets: check, test, apply, show and roll back.")
+cli.add_typer(model.app, name="model", help="Schemas of graph APIs, for rules that name their types.")
+app_commands.app.add_typer(credentials.federated, name="federated")
+app_commands.app.add_typer(credentials.key, name="key")
+app_commands.app.add_typer(credentials.certificate, name="certificate")
+app_commands.app.add_typer(credentials.credential, name="credential")
+cli.add_typer(app_commands.app, name="app", help="Apps: credentials, rulesets, owners.")
 cli.add_typer(kill.stop, name="kill", help="Emergency stop: of an app, an organisation or everything.")
 cli.add_typer(kill.lift, name="unkill", help="Lift an emergency stop.")
 audit.app.add_typer(integrity.app)
+audit.app.add_typer(archive.app)
+audit.app.add_typer(report.app)
 cli.add_typer(audit.app, name="audit", help="Audit events.")
+cli.add_typer(sink.app, name="sink", help="Sinks: places outside that audit events are delivered to.")
+cli.add_typer(apply.app)
 cli.add_typer(doctor.app)
 cli.add_typer(
     store.app, name="store", help="The store: make a new one in place of a lost one, copy one to PostgreSQL."
 )
-cli.add_typer(operator.app, name="operator", help="Operators: who may sign in, roles and API tokens.")
-cli.add_typer(operator_log.app, name="record", help="The operator log: what operators did.")
+cli.add_typer(operator.app, name="operator", help="Operators: sign-in, roles and API tokens.")
+cli.add_typer(operator_log.app, name="record", help="The operator log: the actions of operators.")
 
 
 @cli.callback(invoke_without_command=True)
@@ -83,19 +100,67 @@ def root(
             "--token-file", metavar="FILE", help="Holds the API token for --url; GRAPHWARD_TOKEN_FILE."
         ),
     ] = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Check the settings, print them with secrets masked, and end."),
+    ] = False,
+    examine: Annotated[bool, typer.Option("--doctor", help="The same as the command `doctor`.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version, and end.")] = False,
 ) -> None:
+    if version:
+        from controlplane import __version__
+
+        typer.echo(f"graphward {__version__}")
+        raise typer.Exit
+    if (check or examine) and (ctx.invoked_subcommand is not None or (check and examine)):
+        raise CommandFailed(INVALID_INPUT, "--check and --doctor: give one of the two, without a command")
     if config is not None and url is not None:
         raise CommandFailed(INVALID_INPUT, "--config and --url: give one of the two")
     if token_file is not None and url is None and not os.environ.get("GRAPHWARD_URL"):
         raise CommandFailed(INVALID_INPUT, "--token-file: goes with --url")
+    typed = _typed(ctx.info_name or MODULE, config, url, token_file)
     if config is None:
         url = url or os.environ.get("GRAPHWARD_URL") or None
         token_file = token_file or (
             Path(given) if (given := os.environ.get("GRAPHWARD_TOKEN_FILE")) else None
         )
-    ctx.obj = Cli(config, url, token_file)
-    if ctx.invoked_subcommand is None:
+    ctx.obj = Cli(config, url, token_file, typed)
+    if check:
+        check_settings(ctx.obj)
+    elif examine:
+        doctor.doctor(ctx)
+    elif ctx.invoked_subcommand is None:
         serve(ctx.obj)
+
+
+@cli.command()
+def server(ctx: typer.Context) -> None:
+    """Start the server, which `--config FILE` without a command does too."""
+    serve(ctx.obj)
+
+
+def _typed(program: str, config: Path | None, url: str | None, token_file: Path | None) -> Typed:
+    """Return the options as they were given on the command line, for the commands that are printed."""
+    given = (("--config", config), ("--url", url), ("--token-file", token_file))
+    return Typed(program, tuple(str(word) for pair in given if pair[1] is not None for word in pair))
+
+
+def check_settings(context: Cli) -> None:
+    """Print the settings with secrets masked. Raise CommandFailed with every error in them."""
+    from controlplane.check import problems_of, warnings_of, ways_out
+    from controlplane.exposures import exposures
+    from proxy.config import describe
+
+    settings = context.settings
+    typer.echo(describe(settings), nl=False)
+    for way in ways_out(settings):
+        typer.echo(f"# {way}")
+    for key, what, _ in exposures(settings):
+        _complain(f"warning: {key}: {what}")
+    for warning in warnings_of(settings):
+        _complain(f"warning: {warning}")
+    if problems := problems_of(settings):
+        raise CommandFailed(INVALID_INPUT, *problems)
 
 
 def serve(context: Cli) -> None:
@@ -119,11 +184,11 @@ def serve(context: Cli) -> None:
         IndexUnavailableError,
         MasterKeyError,
         OSError,
-    ) as error:  # OSError: an address in use, a certificate that is none
+    ) as error:  # OSError: an address in use, a bad certificate
         raise CommandFailed(FAILED, str(error)) from None
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, *, program: str = MODULE) -> int:
     """The exit status: 0 done, 1 the operation failed, 2 usage or invalid input."""
     keep_to_itself()
     if sys.stdout is None or sys.stderr is None:  # a secret that nobody can be shown must not be made
@@ -132,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without all of Unicode
     try:
-        status = _run(arguments)
+        status = _run(arguments, program)
         sys.stdout.flush()  # while what goes wrong can still be told
     except OSError as error:  # of other files it is told where they are read and written
         leave_standard_output()
@@ -142,12 +207,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def _run(arguments: Sequence[str] | None) -> int:
-    command = typer.main.get_command(cli)
+@cache
+def commands() -> typer.core.TyperGroup:
+    """Build all commands and their options."""
+    return typer.main.get_group(cli)
+
+
+def _run(arguments: Sequence[str] | None, program: str) -> int:
+    # A shell completes a command by its name, which `python -m controlplane` is not.
+    command = commands() if program == MODULE else typer.main.get_command(cli)
     try:
         for each in sys.argv[1:] if arguments is None else arguments:
             _require_unicode(each)
-        status = command.main(arguments, prog_name="python -m controlplane", standalone_mode=False)
+        status = command.main(arguments, prog_name=program, standalone_mode=False)
         return status if isinstance(status, int) else 0
     except typer.TyperException as error:
         # Typer's own words for a value that is none of the choices begin as an exception's.

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, Literal
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -17,7 +16,8 @@ from controlplane.cli.context import (
     AnyOrg,
     Cli,
     Json,
-    OneOrg,
+    NoTrunc,
+    Wide,
     leave_standard_output,
     org_names,
     print_facts,
@@ -26,25 +26,67 @@ from controlplane.cli.context import (
     write_json,
 )
 from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed, named_as_options
-from proxy.process.own_process import make_file
+from controlplane.cli.layouts import Column, Fit, Layout, fit_of
+from controlplane.cli.output_file import written
+from proxy.wire.figures import number
 
 if TYPE_CHECKING:
-    from controlplane.operations.audit import EventPage
+    from controlplane.operations.audit import EventPage, SearchEvents
+    from controlplane.operations.event_details import EventDetails
 
 app = typer.Typer()
 
 _MAX_LIMIT: Final = 1000
+# Members of an event, and the columns that have them.
 _COLUMNS: Final = {
-    "time": "time", "orgId": "org", "appId": "app", "clientIp": "ip", "method": "method", "path": "path",
-    "status": "status", "verdict": "verdict", "ruleId": "rule", "reason": "reason", "durationMs": "ms",
+    "time": "time", "verdict": "verdict", "status": "status", "method": "method", "path": "path",
+    "appId": "app", "ruleId": "rule", "reason": "reason", "clientIp": "ip", "durationMs": "ms",
+    "orgId": "org", "id": "id",
 }  # fmt: skip
+EVENTS: Final = Layout(
+    "events",
+    (
+        Column("time", "moment"),
+        Column("verdict"),
+        Column("status"),
+        Column("method"),
+        Column("path", "path"),
+        Column("app"),
+        Column("rule"),
+        Column("reason"),
+        Column("ip"),
+        Column("ms", "number", "Took (ms)"),
+        Column("org", title="Organisation"),
+        Column("id", "id", "Event ID"),
+    ),
+    leads=("time", "verdict", "status", "method", "path"),
+    drops=("ip", "ms", "reason", "org", "rule", "method"),
+)
+# Events of which one has to be named by its id.
+CANDIDATES: Final = Layout(
+    "events",
+    (Column("id", title="Event ID"), *(each for each in EVENTS.columns if each.name != "id")),
+    leads=("id", *EVENTS.leads),
+    drops=EVENTS.drops,
+)
+FACETS: Final = Layout(
+    "events",
+    (Column("field"), Column("value"), Column("events", "number")),
+    leads=("field", "events", "value"),
+)
+_BAR: Final = 40  # characters
+HISTOGRAM: Final = Layout(
+    "events",
+    (Column("from", "time"), Column("events", "number"), Column("", title="")),
+    leads=("from", "events"),
+    drops=("",),
+)
 _TIME_HELP: Final = "RFC 3339, a date, or -15m, -2h, -7d."
 # What a member of a request is called on the command line.
 _OPTIONS: Final = {
     "filter": "FILTER", "from": "--from", "to": "--to", "cursor": "--cursor", "fields": "--field",
     "after": "--after",
 }  # fmt: skip
-_BAR: Final = 40  # characters
 _AGAIN_AFTER_SECONDS: Final = 2.0
 
 _Filter = Annotated[
@@ -61,7 +103,7 @@ _FILTERED: Final = {"ignore_unknown_options": True}
 
 @app.callback()
 def audit() -> None:
-    """Audit events."""
+    """Search, count, show and export audit events, and prove that they are unchanged."""
 
 
 @app.command(context_settings=_FILTERED)
@@ -72,25 +114,42 @@ def search(
     from_: _From = None,
     to: _To = None,
     limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=1, max=_MAX_LIMIT, help="Events of one page.")
+        int, typer.Option("--limit", metavar="N", min=1, max=_MAX_LIMIT, help="Events per page (1 to 1000).")
     ] = 100,
     cursor: Annotated[
-        str | None, typer.Option("--cursor", metavar="C", help="`next` of the page before.")
+        str | None, typer.Option("--cursor", metavar="C", help="Cursor that the page before ended with.")
     ] = None,
+    wide: Wide = False,
+    no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """Find audit events, newest first. Everything that was accepted before is found."""
+    """Find audit events, newest first, by a filter or by an id of a request."""
     from controlplane.operations import audit as operations
 
     cli: Cli = ctx.obj
     asked = operations.SearchEvents(_joined(filter_), org, from_, to, limit, cursor)
     with named_as_options(_OPTIONS):
-        page = cli.call(operations.search, asked)
+        page = _page_by_id(cli, asked) or cli.call(operations.search, asked)
     if json:
         _print_page(page)
+        _print_notes(page.doubts)
+        return
+    _print_table(page, _names(cli), fit_of(wide, no_trunc))
+    _print_notes((*page.notes, *_notes_on_name(cli, org)))
+
+
+@app.command()
+def held(ctx: typer.Context, org: AnyOrg = None, json: Json = False) -> None:
+    """Show which time the stored events cover, and what of it was purged or never arrived."""
+    from controlplane.operations import audit as operations
+    from proxy.wire.log_line import one_line
+
+    cli: Cli = ctx.obj
+    found = cli.call(operations.what_is_held, operations.WhatIsHeld(org))
+    if json:
+        print_json(found)
     else:
-        _print_table(page, _names(cli))
-    _print_notes(page.notes)
+        sys.stdout.write("".join(f"{one_line(note)}\n" for note in found.notes))
 
 
 @app.command(context_settings=_FILTERED)
@@ -102,13 +161,17 @@ def facets(
     to: _To = None,
     field: Annotated[
         list[str] | None,
-        typer.Option("--field", metavar="NAME", help="A field of a filter; several are given one by one."),
+        typer.Option(
+            "--field", metavar="NAME", help="A field of a filter; give the option once for each field."
+        ),
     ] = None,
-    top: Annotated[int, typer.Option("--top", metavar="N", min=1, max=100, help="Values of each.")] = 10,
+    top: Annotated[int, typer.Option("--top", metavar="N", min=1, max=100, help="Values per field.")] = 10,
+    wide: Wide = False,
+    no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """The most frequent values of some fields among the events."""
-    from controlplane.operations import audit as operations
+    """Count the most frequent values of some fields of the events."""
+    from controlplane.operations import event_counts as operations
 
     cli: Cli = ctx.obj
     fields = tuple(field) if field else operations.DEFAULT_FACETS
@@ -123,10 +186,10 @@ def facets(
         for facet in found.facets
         for each in facet.values
     ]
-    print_list("events", rows, as_json=False)
+    print_list(FACETS, rows, as_json=False, fit=fit_of(wide, no_trunc))
     _print_notes(found.notes)
     if not found.complete:
-        sys.stdout.write(f"of the newest {found.counted} events\n")
+        sys.stdout.write(f"This counts the newest {number(found.counted)} events only. There are more.\n")
 
 
 @app.command(context_settings=_FILTERED)
@@ -136,14 +199,16 @@ def histogram(
     org: AnyOrg = None,
     from_: _From = None,
     to: _To = None,
+    wide: Wide = False,
+    no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """How many events there are in each interval of the time."""
-    from controlplane.operations import audit as operations
+    """Count the events of each interval of time."""
+    from controlplane.operations import event_counts as operations
 
     cli: Cli = ctx.obj
     with named_as_options(_OPTIONS):
-        found = cli.call(operations.histogram, operations.Selection(_joined(filter_), org, from_, to))
+        found = cli.call(operations.histogram, operations.CountTimes(_joined(filter_), org, from_, to))
     if json:
         print_json(found)
         return
@@ -152,39 +217,46 @@ def histogram(
         {"from": bucket.start, "events": bucket.count, "": "█" * max(1, bucket.count * _BAR // most)}
         for bucket in found.buckets
     ]
-    print_list("events", rows, as_json=False)
+    print_list(HISTOGRAM, rows, as_json=False, fit=fit_of(wide, no_trunc))
     _print_notes(found.notes)
     if not found.complete:
-        sys.stdout.write("of the newest events only: there are more\n")
+        sys.stdout.write("This counts the newest events only. There are more.\n")
 
 
 @app.command()
 def event(
     ctx: typer.Context,
-    event_id: Annotated[str, typer.Argument(metavar="ID")],
-    org: OneOrg,
+    given_id: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID",
+            help="Event ID, request ID of the proxy, client or upstream, or a text that contains one.",
+        ),
+    ],
+    org: AnyOrg = None,
     json: Json = False,
 ) -> None:
-    """One audit event, with everything known about it."""
+    """Show one audit event, with everything known about it."""
     import orjson
 
-    from controlplane.operations import audit as operations
-
     cli: Cli = ctx.obj
-    found = cli.call(operations.event, operations.EventReference(org, event_id))
+    found = _event(cli, given_id, org)
     if json:
         print_json(found)
         return
-    known = {
-        name: value for name, value in orjson.loads(bytes(found.event)).items() if value not in (None, [])
-    }
+    known = orjson.loads(bytes(found.event))
     ruleset = found.ruleset
-    print_facts(
-        known
-        | {"why": found.reason, "org": found.org_name, "proxy": found.proxy_name, "app": found.app_name}
-        | {"ruleset": None if ruleset is None else f"{ruleset.name}@{ruleset.version}"},
-        as_json=False,
-    )
+    summary = {
+        "time": known.get("time"),
+        "verdict": known.get("verdict"),
+        "why": found.credential_problem or found.reason,
+        "app": found.app_name,
+        "ruleset": None if ruleset is None else f"{ruleset.name}@{ruleset.version}",
+        "organisation": found.org_name,
+        "proxy": found.proxy_name,
+    }
+    others = {name: value for name, value in known.items() if value not in (None, []) and name not in summary}
+    print_facts(summary | others, as_json=False)
 
 
 @app.command(context_settings=_FILTERED)
@@ -195,18 +267,36 @@ def export(
     from_: _From = None,
     to: _To = None,
     format_: Annotated[
-        Literal["csv", "ndjson"], typer.Option("--format", help="A line of JSON for each, or a table.")
+        Literal["csv", "ndjson"],
+        typer.Option("--format", help="ndjson: a line of JSON for each event; csv: a table."),
     ] = "ndjson",
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="Instead of standard output.")
+        Path | None,
+        typer.Option("--output", metavar="FILE", help="File to write; standard output by default."),
+    ] = None,
+    manifest: Annotated[
+        Path | None,
+        typer.Option(
+            "--manifest",
+            metavar="FILE",
+            help="Signed manifest to write: filter, time, heads of the chains, digest of the export.",
+        ),
     ] = None,
 ) -> None:
-    """All audit events that match, newest first."""
-    from controlplane.operations import audit as operations
+    """Export all audit events that match, newest first."""
+    from controlplane.operations.audit import SearchEvents, search
+    from controlplane.operations.event_export import ExportEvents
+    from controlplane.operations.event_export import export as export_events
 
     cli: Cli = ctx.obj
-    asked = operations.ExportEvents(_joined(filter_), org, from_, to, format_)
-    with named_as_options(_OPTIONS), _written(output) as write, _counted() as count:
+    asked = ExportEvents(_joined(filter_), org, from_, to, format_, manifest is not None)
+    with (
+        named_as_options(_OPTIONS),
+        _without_manifest(manifest) as split,
+        contextlib.nullcontext(_write) if output is None else written(output) as write_data,
+        _counted() as count,
+    ):
+        write = split(write_data)
         lines = 0
 
         def take(piece: bytes) -> None:
@@ -215,9 +305,9 @@ def export(
             write(piece)
             count(piece)
 
-        cli.stream(operations.export, asked, take)
+        cli.stream(export_events, asked, take)
     if lines <= (format_ == "csv"):  # the head alone
-        found = cli.call(operations.search, operations.SearchEvents(_joined(filter_), org, from_, to, 1))
+        found = cli.call(search, SearchEvents(_joined(filter_), org, from_, to, 1))
         _print_notes(("no event matches", *found.notes))
 
 
@@ -228,8 +318,8 @@ def tail(
     org: AnyOrg = None,
     json: Json = False,
 ) -> None:
-    """Print audit events as they are stored, until it is interrupted."""
-    from controlplane.operations import audit as operations
+    """Print new audit events as they are stored, until Ctrl-C."""
+    from controlplane.operations import event_tail as operations
     from proxy.wire.log_line import one_line
 
     cli: Cli = ctx.obj
@@ -252,6 +342,41 @@ def tail(
                 time.sleep(_AGAIN_AFTER_SECONDS)
 
 
+def _page_by_id(cli: Cli, asked: SearchEvents) -> EventPage | None:
+    """Return the events of the ids that the filter consists of; None if it has none, or no event has them."""
+    from controlplane.operations.audit import EventPage
+    from controlplane.operations.event_lookup import LookUpEvents, look_up
+    from controlplane.search.given_ids import asks_for_ids
+
+    if asked.from_ or asked.to or asked.cursor or not asks_for_ids(asked.filter):
+        return None
+    found = cli.call(look_up, LookUpEvents(asked.filter, asked.org))
+    return EventPage(found.events[: asked.limit], None) if found.events else None
+
+
+def _event(cli: Cli, given_id: str, org: str | None) -> EventDetails:
+    """Return the one event that the text names. If several have its id, they are listed and none is shown."""
+    import orjson
+
+    from controlplane.operations.event_details import EventReference, event
+    from controlplane.operations.event_lookup import LookUpEvents, look_up
+
+    if org is not None:
+        with contextlib.suppress(CommandFailed):  # the id may be another one than the event's own
+            return cli.call(event, EventReference(org, given_id))
+    with named_as_options({"text": "ID"}):
+        found = cli.call(look_up, LookUpEvents(given_id, org))
+    if not found.events:
+        raise CommandFailed(FAILED, *found.notes)
+    ids = [orjson.loads(bytes(each))["id"] for each in found.events]
+    if len(ids) > 1:
+        names = _names(cli)
+        rows = [event_cells(bytes(each), names) for each in found.events]
+        print_list(CANDIDATES, rows, as_json=False)
+        raise CommandFailed(FAILED, f"{len(ids)} events have this id: give an event ID")
+    return cli.call(event, EventReference(found.org_ids[0], ids[0]))
+
+
 def _joined(arguments: list[str] | None) -> str:
     for argument in arguments or ():
         if argument.startswith("--"):
@@ -259,19 +384,35 @@ def _joined(arguments: list[str] | None) -> str:
     return " ".join(arguments or ())
 
 
-def _names(cli: Cli) -> dict[str, str]:
-    from controlplane.operations import apps
+def _notes_on_name(cli: Cli, org: str | None) -> Iterator[str]:
+    """Yield a note for each deleted organisation that had the name of one that is there."""
+    from controlplane.operations import deletions
 
-    return org_names(cli) | {app.app_id: app.name for app in cli.call(apps.list_all, apps.ListApps()).apps}
+    if org is None:
+        return
+    deleted = cli.call(deletions.list_all, deletions.ListDeletions()).deletions
+    same = [each.label for each in deleted if (each.kind, each.name) == ("org", org)]
+    if same and org in org_names(cli).values():
+        for label in same:
+            what = f"another organisation had the name {org} and was deleted"
+            yield f"{what}: --org {quote(label)} finds its events"
+
+
+def _names(cli: Cli) -> dict[str, str]:
+    from controlplane.operations import apps, deletions
+
+    dead = {each.id: each.label for each in cli.call(deletions.list_all, deletions.ListDeletions()).deletions}
+    living = {app.app_id: app.name for app in cli.call(apps.list_all, apps.ListApps()).apps}
+    return dead | org_names(cli) | living
 
 
 def _print_page(page: EventPage) -> None:
-    """The events as they came, byte for byte."""
+    """Print the events as they came, byte for byte."""
     import msgspec
 
     events = b", ".join(map(bytes, page.events))
-    notes = b', "notes": %b' % msgspec.json.encode(page.notes) if page.notes else b""
-    write_json(b'{"events": [%b], "next": %b%b}' % (events, msgspec.json.encode(page.next), notes))
+    doubts = b', "notes": %b' % msgspec.json.encode(page.doubts) if page.doubts else b""
+    write_json(b'{"events": [%b], "next": %b%b}' % (events, msgspec.json.encode(page.next), doubts))
 
 
 def _print_notes(notes: Sequence[str]) -> None:
@@ -282,17 +423,20 @@ def _print_notes(notes: Sequence[str]) -> None:
         typer.echo(one_line(note), err=True)
 
 
-def _print_table(page: EventPage, names: dict[str, str]) -> None:
-    print_list("events", [_row(bytes(body), names) for body in page.events], as_json=False)
+def _print_table(page: EventPage, names: dict[str, str], fit: Fit) -> None:
+    print_list(EVENTS, [event_cells(bytes(body), names) for body in page.events], as_json=False, fit=fit)
     if page.next is not None:
         sys.stdout.write(f"more: --cursor {page.next}\n")
 
 
-def _row(body: bytes, names: dict[str, str]) -> dict[str, Any]:
+def event_cells(body: bytes, names: dict[str, str]) -> dict[str, Any]:
+    """Return what the columns of a list of events have of one event."""
     import orjson
 
     made = orjson.loads(body)
     values = {title: made.get(key) for key, title in _COLUMNS.items()}
+    if problem := made.get("credentialProblem"):
+        values["reason"] = f"{values['reason']}: {problem}"
     return values | {title: names.get(str(values[title]), values[title]) for title in ("org", "app")}
 
 
@@ -305,7 +449,11 @@ def _print_line(body: bytes, names: dict[str, str], *, as_json: bool) -> None:
     if as_json:
         write_json(body)
     else:
-        row = {name: value for name, value in _row(body, names).items() if value is not None}
+        row = {
+            name: value
+            for name, value in event_cells(body, names).items()
+            if value is not None and name != "id"
+        }
         sys.stdout.write("  ".join(one_line(str(value)) for value in row.values()) + "\n")
     sys.stdout.flush()
 
@@ -331,32 +479,28 @@ class _Events:
 
 
 @contextlib.contextmanager
-def _written(output: Path | None) -> Iterator[Callable[[bytes], None]]:
-    """To standard output, or to a file that is there once it is whole. A device or a pipe is written to, and
-    never replaced; a link goes on leading where it led."""
-    if output is None:
-        yield _write
+def _without_manifest(
+    manifest: Path | None,
+) -> Iterator[Callable[[Callable[[bytes], None]], Callable[[bytes], None]]]:
+    """Hold the last line of an export back, which is the manifest, and write it to its own file."""
+    if manifest is None:
+        yield lambda write: write
         return
-    try:
-        if output.exists() and not output.is_file():
-            with output.open("wb") as file:
-                yield partial(_write_to, file)
-            return
-        whole = output.resolve()
-        part = whole.with_name(f"{whole.name}.part")
-        try:
-            part.unlink(missing_ok=True)
-            with os.fdopen(make_file(part, os.O_WRONLY), "wb") as file:
-                yield partial(_write_to, file)
-            part.replace(whole)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        raise CommandFailed(FAILED, f"{output}: {error.strerror}") from None
+    held = b""
 
+    def split(write: Callable[[bytes], None]) -> Callable[[bytes], None]:
+        def take(piece: bytes) -> None:
+            nonlocal held
+            held += piece
+            end = held.rfind(b"\n", 0, len(held) - 1) + 1
+            write(held[:end])
+            held = held[end:]
 
-def _write_to(file: BinaryIO, piece: bytes) -> None:
-    file.write(piece)
+        return take
+
+    yield split
+    with written(manifest) as write_manifest:
+        write_manifest(held)
 
 
 def _write(piece: bytes) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -16,10 +18,15 @@ import msgspec
 import typer
 
 from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed
-from controlplane.store.interface import StoreError
+from controlplane.cli.layouts import Fit, Layout
+from controlplane.cli.next_steps import Typed
+from controlplane.programs import MODULE
+from controlplane.store.interface import NoStoreYet, StoreError
 
 if TYPE_CHECKING:
+    from controlplane.cli.moments import Clock
     from controlplane.cli.remote import Remote
+    from controlplane.clock import Clock as StoreClock
     from controlplane.operations.actor import Actor
     from controlplane.operations.context import OperationContext
     from controlplane.operations.operation import Operation, Request, Response, Stream
@@ -27,6 +34,7 @@ if TYPE_CHECKING:
     from controlplane.secrets import Vault
     from controlplane.settings import Settings
     from controlplane.store.sql_store import SqlStore
+    from proxy.outbound.egress import Egress
 
     A = TypeVar("A", bound=Response)
     Q = TypeVar("Q", bound=Request)
@@ -54,9 +62,17 @@ _NEVER_EMPTY = frozenset(
 _POLL_SECONDS = 0.5  # for events that a server beside us stores
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-OneOrg = Annotated[str, typer.Option("--org", metavar="ORG", help="The organisation, by id or name.")]
+Wide = Annotated[
+    bool, typer.Option("--wide", help="Show every column, including IDs, however long the lines become.")
+]
+NoTrunc = Annotated[
+    bool,
+    typer.Option("--no-trunc", help="Wrap long paths over several lines instead of cutting them with …."),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation on a terminal.")]
+OneOrg = Annotated[str, typer.Option("--org", metavar="ORG", help="The organisation, by ID or name.")]
 AnyOrg = Annotated[
-    str | None, typer.Option("--org", metavar="ORG", help="Only in this organisation, by id or name.")
+    str | None, typer.Option("--org", metavar="ORG", help="Only in this organisation, by ID or name.")
 ]
 
 
@@ -72,10 +88,18 @@ class Open:
 class Cli:
     """`ctx.obj` of every command: where its operations are done."""
 
-    def __init__(self, config: Path | None, url: str | None = None, token_file: Path | None = None) -> None:
+    def __init__(
+        self,
+        config: Path | None,
+        url: str | None = None,
+        token_file: Path | None = None,
+        typed: Typed = Typed(MODULE),  # noqa: B008
+    ) -> None:
+        self.typed = typed
         self._config = config
         self._url = url
         self._token_file = token_file
+        self._empty_store: Path | None = None
 
     @property
     def has_store(self) -> bool:
@@ -87,10 +111,15 @@ class Cli:
         return self._url is not None
 
     @property
+    def console_address(self) -> str:
+        """The address of the console, as far as it is known here."""
+        return self._url or self.settings.console.public_base_url
+
+    @property
     def config(self) -> Path:
         if self._url is not None:
             raise CommandFailed(
-                INVALID_INPUT, "this is done beside the store: give --config instead of --url"
+                INVALID_INPUT, "this command needs the store itself: give --config instead of --url"
             )
         if self._config is None:
             raise CommandFailed(INVALID_INPUT, "Missing option '--config'.")
@@ -107,6 +136,19 @@ class Cli:
             raise CommandFailed(INVALID_INPUT, *error.problems) from None
 
     @property
+    def egress(self) -> Egress:
+        """The egress of the settings, or of the variables on a machine without settings."""
+        from proxy.config import SettingsError
+        from proxy.outbound.settings import egress_of, egress_of_variables
+
+        if self._config is not None:
+            return egress_of(self.settings.egress)
+        try:
+            return egress_of_variables(os.environ)
+        except SettingsError as error:
+            raise CommandFailed(INVALID_INPUT, *error.problems) from None
+
+    @property
     def remote(self) -> Remote | None:
         if self._url is None:
             return None
@@ -114,7 +156,20 @@ class Cli:
             raise CommandFailed(INVALID_INPUT, "Missing option '--token-file'.")
         from controlplane.cli.remote import Remote
 
-        return Remote(self._url, self._token_file)
+        return Remote(self._url, self._token_file, self.egress)
+
+    @contextmanager
+    def missing_store_as_empty(self) -> Iterator[None]:
+        """If there is no store yet, let operations that only read work on an empty one, which is removed
+        at the end."""
+        from tempfile import TemporaryDirectory
+
+        with TemporaryDirectory(prefix="graphward-") as directory:
+            self._empty_store = Path(directory) / "empty.db"
+            try:
+                yield
+            finally:
+                self._empty_store = None
 
     def call(self, operation: Operation[Q, A], asked: Q) -> A:
         """Do the operation, on the store or at a running server; its failures told in one line each."""
@@ -128,12 +183,15 @@ class Cli:
             lambda opened: perform(operation, opened.context, this_user(), asked), reads=not operation.changes
         )
 
-    def stream(self, stream: Stream[Q], asked: Q, take: Callable[[bytes], None]) -> None:
-        """Give every piece of the stream's response to `take`, as it comes."""
+    def stream(
+        self, stream: Stream[Q], asked: Q, take: Callable[[bytes], None], seconds: float | None = None
+    ) -> None:
+        """Give every piece of the response to `take`, as it comes. `seconds` is the longest wait for a
+        byte from a server, if it is not the usual one."""
         _check(asked)
         remote = self.remote
         if remote is not None:
-            for piece in remote.pieces(stream, asked):
+            for piece in remote.pieces(stream, asked, seconds):
                 take(piece)
             return
 
@@ -169,16 +227,15 @@ class Cli:
         from controlplane.live_tail import LiveTail
         from controlplane.master_key import open_vault
         from controlplane.operations.context import OperationContext
-        from controlplane.store.open_store import open_store
+        from proxy.outbound.settings import egress_of
 
         settings, clock = self.settings, SystemClock()
         async with AsyncExitStack() as stack:
-            where, key_file = settings.store, settings.secrets.key_file
-            store = await open_store(where.path, where.url, clock, key_file, must_exist=reads)
+            store = await self._open_store(clock, reads=reads)
             stack.push_async_callback(store.close)
 
             async def vault() -> Vault:
-                return await open_vault(settings.secrets, store, reads=reads)
+                return await open_vault(settings.secrets, store, egress_of(settings.egress), reads=reads)
 
             async def index() -> SearchIndex:
                 return await _filled_index(settings, store, stack)
@@ -186,6 +243,21 @@ class Cli:
             tail = LiveTail(store, poll_seconds=_POLL_SECONDS)
             context = OperationContext(settings, store, clock, vault, index, tail)
             yield Open(settings, store, context)
+
+    async def _open_store(self, clock: StoreClock, *, reads: bool) -> SqlStore:
+        from controlplane.store.open_store import open_store
+
+        where, key_file = self.settings.store, self.settings.secrets.key_file
+        try:
+            return await open_store(where.path, where.url, clock, key_file, must_exist=reads)
+        except NoStoreYet as missing:
+            empty = self._empty_store
+            if empty is None:
+                raise
+            if not empty.exists():
+                said = "the plan begins with an empty one, and to apply it makes the store"
+                typer.echo(f"{missing.store}: there is no store yet: {said}", err=True)
+            return await open_store(empty, "", clock, None)
 
 
 def _check(asked: Request) -> None:
@@ -272,15 +344,38 @@ def print_text(text: str) -> None:
 
 
 def print_facts(facts: Mapping[str, Any] | msgspec.Struct, *, as_json: bool) -> None:
-    """One thing: JSON, or a line for each of its facts."""
+    """One thing: JSON, or a line or a block for each of its facts."""
     if isinstance(facts, msgspec.Struct):
         facts = facts_of(facts)
     if as_json:
         print_json(facts)
         return
-    width = max(len(name) for name in facts)
-    for name, value in facts.items():
-        sys.stdout.write(f"{name:{width}}  {_text(value)}\n")
+    from controlplane.cli.facts import fact_lines
+
+    sys.stdout.writelines(f"{line}\n" for line in fact_lines(facts, clock()))
+
+
+def print_next(lines: Iterable[str]) -> None:
+    """What to do after something was made, below its facts."""
+    print_text("\n" + "\n".join(lines))
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask on a terminal before a step with consequences. Raise CommandFailed if the answer is not yes."""
+    if yes or not sys.stdin.isatty():
+        return
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise CommandFailed(FAILED, "nothing was changed")
+
+
+def confirm_loss(question: str, *, to: str) -> None:
+    """Ask before something is lost for good. Raise CommandFailed if the answer is not yes, and without a
+    terminal: `to` says there what `--yes` is needed for."""
+    if not sys.stdin.isatty():
+        raise CommandFailed(INVALID_INPUT, f"--yes: needed to {to} without a terminal")
+    confirm(question, yes=False)
 
 
 def facts_of(response: msgspec.Struct) -> dict[str, Any]:
@@ -296,9 +391,19 @@ def org_names(cli: Cli) -> dict[str, str]:
     return {org.org_id: org.name for org in cli.call(orgs.list_all, orgs.ListOrgs()).orgs}
 
 
-def with_org_names(cli: Cli, listed: Sequence[msgspec.Struct]) -> list[dict[str, Any]]:
+def names_with_deleted(cli: Cli) -> dict[str, str]:
+    """Return the names of organisations by id, with the labels of those that were deleted."""
+    from controlplane.operations import deletions
+
+    found = cli.call(deletions.list_all, deletions.ListDeletions()).deletions
+    return {each.id: each.label for each in found if each.kind == "org"} | org_names(cli)
+
+
+def with_org_names(
+    cli: Cli, listed: Sequence[msgspec.Struct], names_of: Callable[[Cli], dict[str, str]] = org_names
+) -> list[dict[str, Any]]:
     """For a person: what organisation each is of by its name."""
-    names = org_names(cli) if listed else {}
+    names = names_of(cli) if listed else {}
     return [_with_org_name(facts_of(each), names) for each in listed]
 
 
@@ -308,50 +413,35 @@ def _with_org_name(row: dict[str, Any], names: Mapping[str, str]) -> dict[str, A
 
 
 def print_list(
-    name: str, listed: Sequence[Mapping[str, Any]] | Sequence[msgspec.Struct], *, as_json: bool
+    layout: Layout,
+    listed: Sequence[Mapping[str, Any]] | Sequence[msgspec.Struct],
+    *,
+    as_json: bool,
+    fit: Fit = Fit.TERMINAL,
 ) -> None:
     """Many things: `{name: [...]}`, or a table."""
     rows = [facts_of(each) if isinstance(each, msgspec.Struct) else each for each in listed]
     if as_json:
-        print_json({name: rows})
+        print_json({layout.rows: rows})
         return
     if not rows:
-        sys.stdout.write(f"no {name}\n")
+        sys.stdout.write(f"no {layout.rows}\n")
         return
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from controlplane.cli.tables import View, print_table
 
-    columns = sorted(rows[0], key=_place)
-    table = Table(*columns, box=box.SIMPLE_HEAD)
-    for row in rows:
-        table.add_row(*(Text(_text(row[column])) for column in columns))
-    # A pipe has no width of its own; there no column is cut.
-    Console(width=None if sys.stdout.isatty() else 10_000).print(table)
+    print_table(layout, rows, View(terminal_width(), fit, clock()))
 
 
-def _place(column: str) -> int:
-    """A person looks for a name; ids are for copying."""
-    return 0 if column == "name" else 2 if column.endswith("Id") else 1
+def terminal_width() -> int | None:
+    """Characters of a line of the terminal; None for a pipe or a file."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def _text(value: Any, depth: int = 0) -> str:
-    """Return a value as a person reads it, in one line."""
-    from proxy.wire.log_line import one_line
+def clock() -> Clock:
+    """Return the clock that times are written by. Raise CommandFailed if the environment names no zone."""
+    from controlplane.cli.moments import UnknownZone, clock_of
 
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, str):
-        return one_line(value)
-    if isinstance(value, int | float):
-        return str(value)
-    if not value:
-        return "-"
-    if isinstance(value, Mapping):
-        parts = [f"{one_line(name)} {_text(each, depth + 1)}" for name, each in value.items()]
-        return f"({', '.join(parts)})" if depth else ", ".join(parts)
-    between = "; " if any(isinstance(each, Mapping) for each in value) else ", "
-    return between.join(_text(each, depth + isinstance(each, Sequence)) for each in value)
+    try:
+        return clock_of(os.environ, datetime.now(UTC))
+    except UnknownZone as error:
+        raise CommandFailed(INVALID_INPUT, str(error)) from None

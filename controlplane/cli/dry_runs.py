@@ -16,6 +16,7 @@ from controlplane.cli.context import AnyOrg, Cli, Json, print_json, write_json
 from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed, given
 from controlplane.cli.given_schemas import Root, Schema, asks_the_store, given_schemas
 from controlplane.cli.ruleset import parsed, problem_lines, read_text, stored_ruleset
+from proxy.wire.figures import counted, number
 
 if TYPE_CHECKING:
     from controlplane.operations.dry_runs import RulesetDifference, Source
@@ -46,24 +47,31 @@ def explain(
         str | None,
         typer.Argument(
             metavar="[FILE|NAME]",
-            help="A file, or a stored ruleset: NAME, NAME@VERSION. Of an --event, what evaluated it.",
+            help="A file, or a stored ruleset: NAME or NAME@VERSION. Optional with --event.",
         ),
     ] = None,
     target: Annotated[
         str | None, typer.Option("--target", help="Path and query, as the application sends them.")
     ] = None,
     event: Annotated[
-        str | None, typer.Option("--event", metavar="ID", help="Not a target but a stored event of --org.")
+        str | None,
+        typer.Option(
+            "--event", metavar="ID", help="Explain this stored event of --org instead of a --target."
+        ),
     ] = None,
     method: Annotated[str, typer.Option("--method")] = "GET",
     header: Annotated[
-        list[str] | None, typer.Option("--header", metavar="NAME:VALUE", help="A field of the request.")
+        list[str] | None,
+        typer.Option("--header", metavar="NAME:VALUE", help="A header field of the request."),
     ] = None,
     ip: Annotated[
-        str, typer.Option("--ip", metavar="A", help="The client's; without it, address gates hold perhaps.")
+        str,
+        typer.Option(
+            "--ip", metavar="A", help="Address of the client; without it, conditions on it are indeterminate."
+        ),
     ] = "",
     time: Annotated[
-        str | None, typer.Option("--time", metavar="RFC3339", help="When; now if left out.")
+        str | None, typer.Option("--time", metavar="RFC3339", help="Time of the request (now).")
     ] = None,
     body: Annotated[Path | None, typer.Option("--body", help="A file with the request's body.")] = None,
     response: Annotated[
@@ -71,18 +79,18 @@ def explain(
     ] = None,
     status: Annotated[
         int | None,
-        typer.Option("--status", min=100, max=599, help="The response's; 200 where there is a file."),
+        typer.Option("--status", min=100, max=599, help="Status of the response (200)."),
     ] = None,
     answer_header: Annotated[
         list[str] | None,
-        typer.Option("--answer-header", metavar="NAME:VALUE", help="A field of the response."),
+        typer.Option("--answer-header", metavar="NAME:VALUE", help="A header field of the response."),
     ] = None,
     org: AnyOrg = None,
     schema: Schema = None,
     root: Root = "/v1.0",
     json: Json = False,
 ) -> None:
-    """What the rules make of one request, and why: each rule tried, and what in it failed."""
+    """Explain the verdict on one request: each rule that was tried, and which of its conditions failed."""
     from controlplane.operations.dry_runs import field_lines, known_address
     from controlplane.operations.explanations import explained
     from controlplane.workshop.explain import Explainer, SampleRequest
@@ -170,13 +178,13 @@ def _describe_event(report: ExplainedEvent, *, is_draft: bool) -> Iterator[str]:
     yield f"event       {report.method} {report.target}"
     yield f"recorded    {report.recorded.verdict} by {report.recorded.by}: {report.recorded_reason}"
     if not report.reached_rules:
-        yield "            no rule was asked; this is what they would have said"
+        yield "            no rule was evaluated then; the rules would give:"
     yield f"evaluated against   {report.judged_by}"
     yield from _describe(report)
     if report.reached_rules and not report.fits:
         yield ""
         yield "this is not what was recorded" + (
-            "" if is_draft else ": other rules may have been bound to the application then"
+            "" if is_draft else ": the application may have had another ruleset then"
         )
 
 
@@ -189,14 +197,14 @@ def run_tests(
         typer.Argument(metavar="[CASES]", help="rules.test.yaml beside rules.yaml, if left out."),
     ] = None,
     require_coverage: Annotated[
-        bool, typer.Option("--require-coverage", help="Fail if there is a rule that no case is decided by.")
+        bool, typer.Option("--require-coverage", help="Fail if a rule decides no case.")
     ] = False,
     org: AnyOrg = None,
     schema: Schema = None,
     root: Root = "/v1.0",
     json: Json = False,
 ) -> None:
-    """Try a ruleset on cases: requests with the verdict expected. Exit 1 if one has another."""
+    """Test a ruleset with cases: requests with their expected verdicts. Exit 1 if a verdict differs."""
     from controlplane.operations.dry_runs import RunCases, run
     from controlplane.operations.dry_runs import test as operation
 
@@ -214,9 +222,11 @@ def run_tests(
     if json:
         print_json(outcome)
     else:
-        sys.stdout.write(f"{outcome.cases} cases, {outcome.failed_cases} failed\n")
+        sys.stdout.write(f"{counted(outcome.cases, 'case')}, {number(outcome.failed_cases)} failed\n")
         if outcome.undecided_rules:
-            sys.stdout.write(_shown(f"no case is decided by: {', '.join(outcome.undecided_rules)}") + "\n")
+            sys.stdout.write(
+                _shown(f"rules that decide no case: {', '.join(outcome.undecided_rules)}") + "\n"
+            )
     if failed:
         raise CommandFailed(FAILED, *(() if json else problem_lines(str(file), outcome.failures)))
 
@@ -229,7 +239,7 @@ def diff(
     org: AnyOrg = None,
     json: Json = False,
 ) -> None:
-    """Which rules of B are new, gone, changed or moved against A. Exit 0 if none, 1 if any."""
+    """List the rules that B adds, removes, changes or moves. Exit 0 if there are none, else 1."""
     from controlplane.operations.dry_runs import difference
     from controlplane.workshop.ruleset_diff import diff_rulesets
 
@@ -257,7 +267,7 @@ def _describe_diff(found: RulesetDifference) -> Iterator[str]:
 
 @app.command()
 def schema(json: Json = False) -> None:
-    """A JSON Schema of rulesets, for editors."""
+    """Print a JSON Schema of rulesets, for editors."""
     from proxy.policy.ruleset_yaml import ruleset_json_schema
 
     text = msgspec.json.encode(ruleset_json_schema())
@@ -267,7 +277,7 @@ def schema(json: Json = False) -> None:
 def _cases_beside(source: str) -> Path:
     path = Path(source)
     if path.suffix not in (".yaml", ".yml"):
-        raise CommandFailed(INVALID_INPUT, f"{source}: which cases? Name their file too.")
+        raise CommandFailed(INVALID_INPUT, f"{source}: name the file with the cases too")
     return path.with_suffix(f".test{path.suffix}")
 
 
@@ -361,7 +371,7 @@ def _describe(report: Explained) -> Iterator[str]:
     for one in report.possible:
         yield f"possible    {one.verdict} by {one.rule_id or one.reason}"
     if report.missing:
-        yield f"hangs on    {', '.join(report.missing)}"
+        yield f"depends on  {', '.join(report.missing)}"
     if report.refused is not None:
         yield f"refused     {report.refused.status} {report.refused.reason}: {report.refused.message}"
     if report.verdict is not None:
@@ -408,7 +418,10 @@ def _describe_filter(report: Explained) -> Iterator[str]:
         yield f"items with  {' and '.join(filter_.kept)}"
     if report.transforms and report.removed is not None:
         removed = parse_names(report.removed)
-        found = [*removed.stripped, *(["what the allow list lacks"] if removed.allowed is not None else [])]
+        found = [
+            *removed.stripped,
+            *(["properties that are not in the allow list"] if removed.allowed is not None else []),
+        ]
         found += ["items"] if removed.kept else []
         yield f"removed     {', '.join(found) or 'nothing: it was not in the response'}"
 
@@ -444,11 +457,11 @@ def _describe_attempt(attempt: AttemptFacts) -> str:
         case "unmatched":
             said = "no"
         case "perhaps":
-            said = "perhaps, which is no for an allow"
+            said = "indeterminate, which counts as no for an allow"
         case "logs":
-            said = "log_only, and the search goes on"
+            said = "log_only; the next rules are tried too"
         case "filters":
-            said = "filter, perhaps, and the search goes on"
+            said = "filter, indeterminate; the next rules are tried too"
         case "unreadable":
             said = "can't be evaluated"
         case "unknown":

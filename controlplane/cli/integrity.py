@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import typer
@@ -14,7 +14,12 @@ from controlplane.cli.context import (
     AnyOrg,
     Cli,
     Json,
+    NoTrunc,
     Open,
+    Wide,
+    clock,
+    facts_of,
+    names_with_deleted,
     print_json,
     print_list,
     print_text,
@@ -22,21 +27,59 @@ from controlplane.cli.context import (
     with_org_names,
 )
 from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed
+from controlplane.cli.layouts import Column, Layout, fit_of
 from proxy.policy.json_text import readable
+from proxy.wire.figures import counted, number
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
+    from controlplane.cli.moments import Clock
     from controlplane.operations.integrity import KnownHead, Verdict, Verify
     from controlplane.operations.integrity import Progress as OrgProgress
     from controlplane.store.interface import Misfit
 
 app = typer.Typer()
 
+HEADS: Final = Layout(
+    "heads",
+    (
+        Column("org", title="Organisation"),
+        Column("number", "number", "Link"),
+        Column("at", "moment", "Made"),
+        Column("events", "number"),
+        Column("purged", "number"),
+        Column("link", title="Digest"),
+    ),
+    leads=("org",),
+)
+VERDICTS: Final = Layout(
+    "orgs",
+    (
+        Column("org", title="Organisation"),
+        Column("result"),
+        Column("events", "number"),
+        Column("purged", "number"),
+        Column("missingEvents", "number", "Missing"),
+        Column("repeatedEvents", "number", "Repeated"),
+        Column("receivedFrom", "time", "From"),
+        Column("receivedTo", "time", "To"),
+        Column("links", "number"),
+    ),
+    leads=("org", "result"),
+    drops=("links", "repeatedEvents", "purged", "receivedFrom", "receivedTo"),
+)
+
 
 @app.command()
-def head(ctx: typer.Context, org: AnyOrg = None, json: Json = False) -> None:
-    """The newest link of each organisation's chain of events: to be kept elsewhere, for `audit verify`."""
+def head(
+    ctx: typer.Context,
+    org: AnyOrg = None,
+    wide: Wide = False,
+    no_trunc: NoTrunc = False,
+    json: Json = False,
+) -> None:
+    """Print the newest link of each organisation's chain of events. Store it off-site for `audit verify`."""
     from controlplane.operations.integrity import HeadsAsked
     from controlplane.operations.integrity import head as heads
 
@@ -45,7 +88,12 @@ def head(ctx: typer.Context, org: AnyOrg = None, json: Json = False) -> None:
     if json:
         print_json(found)
     else:
-        print_list("heads", with_org_names(cli, found.heads), as_json=False)
+        print_list(
+            HEADS,
+            with_org_names(cli, found.heads, names_with_deleted),
+            as_json=False,
+            fit=fit_of(wide, no_trunc),
+        )
 
 
 @app.command()
@@ -53,26 +101,31 @@ def verify(
     ctx: typer.Context,
     org: AnyOrg = None,
     head: Annotated[
-        str | None, typer.Option("--head", metavar="HEX", help="A link of --org that must be there still.")
+        str | None,
+        typer.Option("--head", metavar="HEX", help="A link that the chain of --org must still contain."),
     ] = None,
     checkpoint: Annotated[
         Path | None,
         typer.Option(
-            "--from-checkpoint", metavar="FILE", help="What `audit head --json` printed: goes on from there."
+            "--from-checkpoint",
+            metavar="FILE",
+            help="Output of `audit head --json`; verifies the events after it.",
         ),
     ] = None,
+    wide: Wide = False,
+    no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """Whether all events are as they were stored. Exit 1, naming the first that isn't, if not."""
-    from controlplane.operations.integrity import Verify, in_words, verified
+    """Verify that no stored event was changed, inserted, reordered or removed. Exit 1 at the first fault."""
+    from controlplane.operations.integrity import Verify, verified
     from controlplane.operations.integrity import verify as verify_all
 
     cli: Cli = ctx.obj
     if head is not None and org is None:
         raise CommandFailed(
-            INVALID_INPUT, "--head: a link is of one organisation's chain: say which with --org"
+            INVALID_INPUT, "--head: a link is of one organisation's chain: name it with --org"
         )
-    request = Verify(org=org, head=head, checkpoint=() if checkpoint is None else _read(checkpoint))
+    request = Verify(org=org, head=head, checkpoint=() if checkpoint is None else read_checkpoint(checkpoint))
     if cli.is_remote:
         verdicts = list(cli.call(verify_all, request).orgs)
     else:
@@ -82,15 +135,16 @@ def verify(
         print_json(verified(verdicts))
         lines = []
     else:
-        rows = with_org_names(cli, verdicts)
-        print_list("orgs", list(map(_row, rows)), as_json=False)
-        for row, each in zip(rows, verdicts, strict=True):
-            print_text(f"{row['org']}: {'; but '.join(filter(None, in_words(each)))}")
-        lines = [
-            _describe(row["org"], each.misfit)
-            for row, each in zip(rows, verdicts, strict=True)
-            if each.misfit
-        ]
+        names = names_with_deleted(cli) if verdicts else {}
+        named = [(names.get(each.org_id, each.org_id), each) for each in verdicts]
+        print_list(
+            VERDICTS,
+            [facts_of(each) | {"org": org, "result": _result(each)} for org, each in named],
+            as_json=False,
+            fit=fit_of(wide, no_trunc),
+        )
+        print_text("\n".join(_sentence(org, each, clock()) for org, each in named))
+        lines = [_describe(org, each.misfit) for org, each in named if each.misfit]
     if not intact:
         raise CommandFailed(FAILED, *lines)
 
@@ -109,7 +163,7 @@ async def _walked(opened: Open, request: Verify) -> list[Verdict]:
     return verdicts
 
 
-def _read(checkpoint: Path) -> tuple[KnownHead, ...]:
+def read_checkpoint(checkpoint: Path) -> tuple[KnownHead, ...]:
     from controlplane.operations.integrity import KnownHead
 
     try:
@@ -142,9 +196,37 @@ def _bar() -> Iterator[Callable[[OrgProgress], None]]:
         yield show
 
 
-def _row(verdict: dict[str, Any]) -> dict[str, Any]:
-    misfit = verdict["misfit"]
-    return verdict | {"misfit": None if misfit is None else misfit["what"]}
+def _result(verdict: Verdict) -> str:
+    if verdict.misfit is not None:
+        return verdict.misfit.what
+    if verdict.received_from is None:
+        return "no events"
+    return "incomplete" if verdict.missing_events or verdict.repeated_events else "verified"
+
+
+def _sentence(org: str, verdict: Verdict, clock: Clock) -> str:
+    """Return what an auditor may say of an organisation's events, and what not."""
+    if verdict.misfit is not None:
+        return f"{org}: NOT VERIFIED. Stored events were changed; the first fault is below."
+    if verdict.received_from is None or verdict.received_to is None:
+        return f"{org}: there are no events to verify."
+    period = f"received from {clock.whole(verdict.received_from)} to {clock.whole(verdict.received_to)}"
+    if verdict.purged:
+        said = f"{org}: verified. Of {counted(verdict.events, 'event')}, {period}, retention removed"
+        left = verdict.events - verdict.purged
+        are = "is" if left == 1 else "are"
+        rest = f"{counted(left, 'event')} {are} left, unchanged since then" if left > 0 else "none is left"
+        said += f" {number(verdict.purged)}; {rest}."
+    else:
+        said = f"{org}: verified. {counted(verdict.events, 'stored event')}, {period}, unchanged since then."
+    if verdict.missing_events:
+        said += f" NOT COMPLETE: {counted(verdict.missing_events, 'event')} never arrived from the proxies."
+    if verdict.repeated_events:
+        said += (
+            f" NOT COMPLETE: {counted(verdict.repeated_events, 'event')} reused a sequence number that "
+            "another event had."
+        )
+    return said
 
 
 def _describe(org: str, misfit: Misfit) -> str:

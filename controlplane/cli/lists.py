@@ -10,6 +10,8 @@ import msgspec
 import typer
 
 from controlplane.cli.context import print_json, print_list
+from controlplane.cli.layouts import Fit, Layout
+from proxy.wire.figures import number
 
 if TYPE_CHECKING:
     from controlplane.operations.lists import ListResponse
@@ -18,7 +20,7 @@ DEFAULT_ROWS: Final = 50  # rows of a table; `--json` without a page has every r
 Search = Annotated[
     str | None,
     typer.Option(
-        "--search", metavar="TEXT", help="Part of the name, whatever the case of A-Z, or a whole id."
+        "--search", metavar="TEXT", help="Part of the name (the case of A-Z does not matter), or a whole ID."
     ),
 ]
 AppSearch = Annotated[
@@ -26,14 +28,16 @@ AppSearch = Annotated[
     typer.Option(
         "--search",
         metavar="TEXT",
-        help="Part of the name, whatever the case of A-Z, or a whole id or client id.",
+        help="Part of the name (the case of A-Z does not matter), or a whole ID or client ID.",
     ),
 ]
 Limit = Annotated[
     int | None,
     typer.Option("--limit", metavar="N", min=1, max=200, help="Rows per page (50; --json: all)."),
 ]
-Cursor = Annotated[str | None, typer.Option("--cursor", metavar="C", help="`next` of the page before.")]
+Cursor = Annotated[
+    str | None, typer.Option("--cursor", metavar="C", help="Cursor that the page before ended with.")
+]
 NAMED_OPTIONS: Final = {"search": "--search", "sort": "--sort", "cursor": "--cursor"}
 
 
@@ -46,17 +50,19 @@ def page_members(
 
 
 def print_page(
-    name: str,
+    layout: Layout,
     found: ListResponse,
     rows: Sequence[Mapping[str, Any]] | Sequence[msgspec.Struct],
     *,
     as_json: bool,
+    fit: Fit,
 ) -> None:
     """Print the response as JSON, or `rows` as a table with the way to the next page."""
     if as_json:
         print_json(found)
         return
-    print_list(name, rows, as_json=False)
+    print_list(layout, rows, as_json=False, fit=fit)
     if isinstance(found.next, str) and isinstance(found.before, int):
-        shown = f"{found.before + 1}–{found.before + len(rows)} of {found.total} {name}"
+        first, last = number(found.before + 1), number(found.before + len(rows))
+        shown = f"{first}–{last} of {number(found.total or 0)} {layout.rows}"
         sys.stdout.write(f"{shown}; more: the same command with --cursor {found.next}\n")

@@ -17,6 +17,8 @@ from controlplane.cli.remote import is_loopback
 from controlplane.model.metadata import MAX_DOCUMENT
 from proxy.config.given_text import NotUtf8, decoded
 from proxy.config.tls import client_tls
+from proxy.outbound.egress import Egress
+from proxy.outbound.opener import cure_of_certificate, egress_handlers, named_reason
 
 _METADATA: Final = "$metadata"
 _SECONDS: Final = 60.0  # time limit of a whole document; Microsoft Graph's takes some 5
@@ -52,7 +54,9 @@ class _SameHost(HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def read_source(source: str, root: str | None, clock: Callable[[], float] = time.monotonic) -> Metadata:
+def read_source(
+    source: str, root: str | None, egress: Egress, clock: Callable[[], float] = time.monotonic
+) -> Metadata:
     """Return the document at an address or in a file. Raise CommandFailed."""
     if not source.lower().startswith(("http://", "https://")):
         return _in_file(Path(source), root)
@@ -61,7 +65,7 @@ def read_source(source: str, root: str | None, clock: Callable[[], float] = time
     if path.rpartition("/")[2].lower() not in (_METADATA, "%24metadata"):
         path = f"{path}/{_METADATA}"  # a shell replaces the last segment by nothing, unless it is quoted
     url = parts._replace(path=path).geturl()
-    document = _text(url, _downloaded(url, clock))
+    document = _text(url, _downloaded(url, egress, clock))
     return Metadata(document, root or path.rpartition("/")[0] or "/", url)
 
 
@@ -107,11 +111,12 @@ def _checked(url: str) -> SplitResult:
     return parts
 
 
-def _downloaded(url: str, clock: Callable[[], float]) -> bytes:
+def _downloaded(url: str, egress: Egress, clock: Callable[[], float]) -> bytes:
     ends_at = clock() + _SECONDS
     headers = {"Accept": "application/xml", "Accept-Encoding": "identity"}
     request = Request(url, headers=headers)  # noqa: S310 - http and https, as checked
-    opener = build_opener(_SameHost, HTTPSHandler(context=client_tls(None)))
+    tls = HTTPSHandler(context=client_tls(None))
+    opener = build_opener(_SameHost, tls, *egress_handlers(egress))
     try:
         with opener.open(request, timeout=_STALLED_SECONDS) as response:
             return _content(url, response, ends_at, clock)
@@ -122,7 +127,8 @@ def _downloaded(url: str, clock: Callable[[], float]) -> bytes:
         )
         raise CommandFailed(FAILED, f"{url}: responded with {error.code}: {said}") from None
     except URLError as error:
-        raise CommandFailed(FAILED, f"{url}: {error.reason}") from None
+        reason = named_reason(egress, url, error.reason)
+        raise CommandFailed(FAILED, f"{url}: {reason}{cure_of_certificate(error.reason)}") from None
     except (OSError, HTTPException) as error:
         raise CommandFailed(FAILED, f"{url}: {error}") from None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -10,19 +10,41 @@ from controlplane.cli.context import (
     AnyOrg,
     Cli,
     Json,
+    NoTrunc,
     OneOrg,
+    Wide,
     facts_of,
     print_facts,
     print_json,
     print_list,
+    print_next,
     with_org_names,
 )
+from controlplane.cli.deletions import YesDelete
+from controlplane.cli.deletions import delete as delete_thing
 from controlplane.cli.failure import INVALID_INPUT, CommandFailed, named_as_options
+from controlplane.cli.layouts import Column, Layout, fit_of
+from controlplane.cli.next_steps import after_model
 
 if TYPE_CHECKING:
     from controlplane.operations.models import FetchedModel, ListedModel, ModelDifference, NamesFacts
 
 app = typer.Typer()
+
+MODELS: Final = Layout(
+    "models",
+    (
+        Column("org", title="Organisation"),
+        Column("root"),
+        Column("current"),
+        Column("digest"),
+        Column("fetchedAt", "time", "Fetched"),
+        Column("rulesets", "prose"),
+        Column("source", "path"),
+    ),
+    leads=("org", "root"),
+    drops=("source", "rulesets", "digest"),
+)
 
 _SHORT = 12  # digits of a digest that a person is shown
 _Root = Annotated[
@@ -37,7 +59,7 @@ def fetch(
     ctx: typer.Context,
     source: _Source,
     org: Annotated[
-        str | None, typer.Option("--org", metavar="ORG", help="The organisation, by id or name.")
+        str | None, typer.Option("--org", metavar="ORG", help="The organisation, by ID or name.")
     ] = None,
     all_orgs: Annotated[bool, typer.Option("--all", help="Every organisation.")] = False,
     root: _Root = None,
@@ -50,7 +72,7 @@ def fetch(
     if (org is None) != all_orgs:
         raise CommandFailed(INVALID_INPUT, "--org and --all: give one of the two")
     cli: Cli = ctx.obj
-    read = read_source(source, root)
+    read = read_source(source, root, cli.egress)
     asked = models.FetchModel(read.root, read.document, org, read.name)
     with named_as_options({"root": "--root"}):
         fetched = cli.call(models.fetch, asked)
@@ -60,6 +82,7 @@ def fetch(
     print_facts({name: value for name, value in facts_of(fetched).items() if name != "orgs"}, as_json=False)
     for line in _what_came_of_it(fetched):
         typer.echo(line)
+    print_next(after_model(cli.typed, [each.org for each in fetched.orgs]))
 
 
 def _what_came_of_it(fetched: FetchedModel) -> list[str]:
@@ -78,13 +101,20 @@ def _what_came_of_it(fetched: FetchedModel) -> list[str]:
 
 
 @app.command("list")
-def list_models(ctx: typer.Context, org: AnyOrg = None, json: Json = False) -> None:
-    """All stored schemas, and the ruleset versions that name them."""
+def list_models(
+    ctx: typer.Context,
+    org: AnyOrg = None,
+    wide: Wide = False,
+    no_trunc: NoTrunc = False,
+    json: Json = False,
+) -> None:
+    """List the stored schemas, and the ruleset versions that use them."""
     from controlplane.operations import models
 
     cli: Cli = ctx.obj
     found = cli.call(models.list_all, models.ListModels(org)).models
-    print_list("models", found if json else with_org_names(cli, _short(found)), as_json=json)
+    rows = found if json else with_org_names(cli, _short(found))
+    print_list(MODELS, rows, as_json=json, fit=fit_of(wide, no_trunc))
 
 
 def _short(listed: tuple[ListedModel, ...]) -> list[ListedModel]:
@@ -103,14 +133,14 @@ def diff(
     root: _Root = None,
     json: Json = False,
 ) -> None:
-    """Compare a schema with another, and name the rulesets in force that have the old one."""
+    """Compare two schemas, and list the active rulesets that use the old one."""
     from controlplane.cli.metadata_source import read_source
     from controlplane.operations import models
 
     cli: Cli = ctx.obj
     asked = models.DiffModel(org, root)
     if source is not None:
-        read = read_source(source, root)
+        read = read_source(source, root, cli.egress)
         asked = models.DiffModel(org, read.root, read.document, read.name)
     with named_as_options({"root": "--root"}):
         found = cli.call(models.diff, asked)
@@ -128,7 +158,7 @@ def _told(found: ModelDifference) -> list[str]:
     for kind in ("types", "relations", "properties", "operations"):
         lines += _told_of(kind, getattr(found, kind))
     named = ", ".join(found.rulesets)
-    lines.append(f"rulesets in force that name the old one: {named or '-'}")
+    lines.append(f"active rulesets that use the old one: {named or '-'}")
     return lines
 
 
@@ -143,3 +173,19 @@ def _told_of(kind: str, names: NamesFacts) -> list[str]:
         if count > len(first):
             lines.append(f"  {sign} and {count - len(first)} more")
     return lines
+
+
+@app.command()
+def delete(
+    ctx: typer.Context,
+    root: Annotated[str, typer.Argument(metavar="ROOT", help="Root path of the service, such as /v1.0.")],
+    org: OneOrg,
+    yes: YesDelete = False,
+    json: Json = False,
+) -> None:
+    """Delete the schema of a root path, if no active ruleset names it. Older versions keep theirs."""
+    from controlplane.operations import deletions
+
+    effect_of = deletions.EffectOfDeletion("model", root, org)
+    asked = deletions.DeleteModel(org, root)
+    delete_thing(ctx.obj, effect_of, deletions.delete_model, asked, yes=yes, json=json)

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from controlplane.cli.context import AnyOrg, Cli, Json, facts_of, print_facts, print_list
+from controlplane.cli.context import (
+    AnyOrg,
+    Cli,
+    Json,
+    NoTrunc,
+    Wide,
+    clock,
+    facts_of,
+    print_facts,
+    print_list,
+    print_next,
+)
+from controlplane.cli.deletions import YesDelete
+from controlplane.cli.deletions import delete as delete_thing
 from controlplane.cli.failure import INVALID_INPUT, CommandFailed, given, named_as_options
+from controlplane.cli.layouts import Column, Layout, fit_of
 from controlplane.cli.lists import NAMED_OPTIONS, Cursor, Limit, Search, page_members, print_page
+from controlplane.cli.next_steps import after_operator, after_refused_token, after_token
 from controlplane.store.interface import EVERY_ORG, Role
 from proxy.config.given_text import first_line
 
@@ -21,15 +36,50 @@ app = typer.Typer()
 token = typer.Typer()
 app.add_typer(token, name="token", help="API tokens of an operator, for programs.")
 
+OPERATORS: Final = Layout(
+    "operators",
+    (
+        Column("name"),
+        Column("displayName", "prose", "Display name"),
+        Column("enabled"),
+        Column("roles", "prose"),
+        Column("source"),
+        Column("rolesUntil", "time", "Roles until"),
+        Column("signedInAt", "time", "Signed in"),
+        Column("password"),
+        Column("createdAt", "time", "Created"),
+        Column("operatorId", "id"),
+    ),
+    leads=("name",),
+    drops=("createdAt", "password", "signedInAt", "source", "rolesUntil", "displayName", "roles"),
+)
+TOKENS: Final = Layout(
+    "tokens",
+    (
+        Column("name"),
+        Column("expiresAt", "time", "Expires"),
+        Column("goodUntil", "time", "Good until"),
+        Column("createdAt", "time", "Created"),
+        Column("tokenId", "id"),
+    ),
+    leads=("name",),
+    drops=("createdAt",),
+)
+
 _Sort = Annotated[
-    str | None, typer.Option("--sort", metavar="COLUMN", help="name or createdAt; - before it: descending.")
+    str | None,
+    typer.Option("--sort", metavar="COLUMN", help="name, createdAt or signedInAt; - before it: descending."),
 ]
-_Operator = Annotated[str, typer.Argument(metavar="OPERATOR", help="Id or name.")]
+_Operator = Annotated[str, typer.Argument(metavar="OPERATOR", help="ID or name.")]
 _PasswordFile = Annotated[
     Path | None,
-    typer.Option("--password-file", metavar="FILE", help="Holds the password, which is asked for otherwise."),
+    typer.Option(
+        "--password-file",
+        metavar="FILE",
+        help="File that holds the password; without it, the command asks for one.",
+    ),
 ]
-_Where = Annotated[str, typer.Option("--org", metavar="ORG", help="Id or name; * is every organisation.")]
+_Where = Annotated[str, typer.Option("--org", metavar="ORG", help="ID or name; * is every organisation.")]
 
 
 @app.command()
@@ -39,35 +89,44 @@ def add(
         str,
         typer.Argument(
             metavar="NAME",
-            help="As it is signed in with; for single sign-on, the address or user name there.",
+            help="The name to sign in with; for single sign-on, the address or user name there.",
         ),
     ],
     admin: Annotated[
-        bool, typer.Option("--admin", help="Admin of every organisation, also those to come.")
+        bool, typer.Option("--admin", help="Admin of every organisation, including those added later.")
     ] = False,
     role: Annotated[Role | None, typer.Option("--role", help="The first role, in --org.")] = None,
     org: Annotated[
-        str | None, typer.Option("--org", metavar="ORG", help="Where the role is held; * is everywhere.")
+        str | None,
+        typer.Option("--org", metavar="ORG", help="The organisation of the role; * is every organisation."),
     ] = None,
     password_file: _PasswordFile = None,
     no_password: Annotated[
-        bool, typer.Option("--no-password", help="Let in by single sign-on and tokens only.")
+        bool,
+        typer.Option(
+            "--no-password", help="The operator signs in by single sign-on and uses API tokens only."
+        ),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Add an operator."""
+    """Add an operator, with a first role if you name one."""
     from controlplane.operations import operators
 
     if admin and (role or org):
         raise CommandFailed(INVALID_INPUT, "--admin: is --role admin --org '*' already")
     if not admin and (role is None) is not (org is None):
-        raise CommandFailed(INVALID_INPUT, "--role and --org: are given together or not at all")
+        raise CommandFailed(INVALID_INPUT, "--role and --org: give both or neither")
     if no_password and password_file:
         raise CommandFailed(INVALID_INPUT, "--no-password: not with --password-file")
     cli: Cli = ctx.obj
     password = None if no_password else _password(password_file)
     asked = operators.AddOperator(name, password, "admin" if admin else role, EVERY_ORG if admin else org)
-    _print(cli.call(operators.add, asked), json)
+    added = cli.call(operators.add, asked)
+    _print(added, json)
+    if not json:
+        # A remote console may have single sign-on.
+        sign_in = password is not None or cli.is_remote or bool(cli.settings.console.oidc_issuer)
+        print_next(after_operator(cli.typed, added.name, has_role=bool(added.roles), sign_in=sign_in))
 
 
 @app.command("list")
@@ -78,21 +137,24 @@ def list_operators(
     sort: _Sort = None,
     limit: Limit = None,
     cursor: Cursor = None,
+    wide: Wide = False,
+    no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """The operators that one may see, by name."""
+    """List the operators that you may see, by name."""
     from controlplane.operations import operators
 
     cli: Cli = ctx.obj
     asked = operators.ListOperators(org=org, **page_members(search, sort, limit, cursor, as_json=json))
     with named_as_options(NAMED_OPTIONS):
         found = cli.call(operators.list_all, asked)
-    print_page("operators", found, [_describe(each) for each in found.operators], as_json=json)
+    rows = [_describe(each) for each in found.operators]
+    print_page(OPERATORS, found, rows, as_json=json, fit=fit_of(wide, no_trunc))
 
 
 @app.command()
 def show(ctx: typer.Context, operator: _Operator, json: Json = False) -> None:
-    """One operator."""
+    """Show one operator with the roles."""
     from controlplane.operations import operators
 
     cli: Cli = ctx.obj
@@ -107,12 +169,14 @@ def set_password(
     current_password_file: Annotated[
         Path | None,
         typer.Option(
-            "--current-password-file", metavar="FILE", help="Holds the current one; to change one's own."
+            "--current-password-file",
+            metavar="FILE",
+            help="File that holds the current password; needed to change your own.",
         ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Set a password; the operator's sessions end."""
+    """Set the password of an operator. The sessions of the operator end."""
     from controlplane.operations import operators
 
     cli: Cli = ctx.obj
@@ -122,8 +186,38 @@ def set_password(
 
 
 @app.command()
+def link(
+    ctx: typer.Context,
+    operator: _Operator,
+    subject: Annotated[
+        str,
+        typer.Option(
+            "--subject",
+            metavar="SUBJECT",
+            help="The subject of the person at the identity provider, as the operator log has it.",
+        ),
+    ],
+    json: Json = False,
+) -> None:
+    """Let one person of the identity provider sign in as a local operator. Earlier sessions end."""
+    from controlplane.operations import operators
+
+    cli: Cli = ctx.obj
+    _print(cli.call(operators.link, operators.LinkOperator(operator, subject)), json)
+
+
+@app.command()
+def unlink(ctx: typer.Context, operator: _Operator, json: Json = False) -> None:
+    """Remove the link of a local operator to a person of the identity provider. Sessions end."""
+    from controlplane.operations import operators
+
+    cli: Cli = ctx.obj
+    _print(cli.call(operators.unlink, operators.OperatorReference(operator)), json)
+
+
+@app.command()
 def disable(ctx: typer.Context, operator: _Operator, json: Json = False) -> None:
-    """Refuse the operator from now on: sessions end, tokens are refused."""
+    """Disable the operator: sessions end, and API tokens are refused."""
     from controlplane.operations import operators
 
     cli: Cli = ctx.obj
@@ -132,7 +226,7 @@ def disable(ctx: typer.Context, operator: _Operator, json: Json = False) -> None
 
 @app.command()
 def enable(ctx: typer.Context, operator: _Operator, json: Json = False) -> None:
-    """Let the operator in again, tokens too."""
+    """Enable the operator again, API tokens too."""
     from controlplane.operations import operators
 
     cli: Cli = ctx.obj
@@ -143,7 +237,9 @@ def enable(ctx: typer.Context, operator: _Operator, json: Json = False) -> None:
 def grant(
     ctx: typer.Context,
     operator: _Operator,
-    role: Annotated[Role, typer.Option("--role", help="In place of the one that they have there.")],
+    role: Annotated[
+        Role, typer.Option("--role", help="The role; it replaces the one that the operator has there.")
+    ],
     org: _Where,
     json: Json = False,
 ) -> None:
@@ -156,7 +252,7 @@ def grant(
 
 @app.command()
 def revoke(ctx: typer.Context, operator: _Operator, org: _Where, json: Json = False) -> None:
-    """Take the operator's role in an organisation."""
+    """Remove the operator's role in an organisation."""
     from controlplane.operations import operators
 
     cli: Cli = ctx.obj
@@ -167,34 +263,52 @@ def revoke(ctx: typer.Context, operator: _Operator, org: _Where, json: Json = Fa
 def add_token(
     ctx: typer.Context,
     operator: _Operator,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is for.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the token, such as the program that uses it.")
+    ],
     days: Annotated[
-        int, typer.Option("--days", metavar="N", min=1, max=366, help="How long it is good.")
+        int,
+        typer.Option("--days", metavar="N", min=1, max=366, help="Days until the token expires (1 to 366)."),
     ] = 90,
     json: Json = False,
 ) -> None:
-    """Make an API token, which may what the operator may. It is printed this once."""
+    """Make an API token with the permissions of the operator. It is printed this once."""
     from controlplane.operations import operators
 
     cli: Cli = ctx.obj
-    print_facts(cli.call(operators.add_token, operators.AddToken(operator, name, days)), as_json=json)
+    made = cli.call(operators.add_token, operators.AddToken(operator, name, days))
+    print_facts(made, as_json=json)
+    if not json:
+        until = made.good_until or made.expires_at
+        moment = clock().whole(until)
+        if made.awaits_sign_in:
+            print_next(after_refused_token(moment))
+            return
+        renewed = until != made.expires_at
+        print_next(after_token(cli.typed, moment, cli.console_address, renewed=renewed))
 
 
 @token.command("list")
-def list_tokens(ctx: typer.Context, operator: _Operator, json: Json = False) -> None:
-    """The operator's API tokens."""
+def list_tokens(
+    ctx: typer.Context,
+    operator: _Operator,
+    wide: Wide = False,
+    no_trunc: NoTrunc = False,
+    json: Json = False,
+) -> None:
+    """List the API tokens of an operator."""
     from controlplane.operations import operators
 
     cli: Cli = ctx.obj
     found = cli.call(operators.list_tokens, operators.OperatorReference(operator))
-    print_list("tokens", found.tokens, as_json=json)
+    print_list(TOKENS, found.tokens, as_json=json, fit=fit_of(wide, no_trunc))
 
 
 @token.command("revoke")
 def revoke_token(
     ctx: typer.Context,
     operator: _Operator,
-    name: Annotated[str, typer.Argument(metavar="TOKEN", help="Id or name.")],
+    name: Annotated[str, typer.Argument(metavar="TOKEN", help="ID or name.")],
     json: Json = False,
 ) -> None:
     """End an API token at once."""
@@ -214,10 +328,16 @@ def _password(file: Path | None) -> str:
 def _typed_password() -> str:
     from getpass import getpass
 
+    from controlplane.operations.operators import LONGEST_PASSWORD, SHORTEST_PASSWORD
+
     if not sys.stdin.isatty():
         raise CommandFailed(INVALID_INPUT, "there is no terminal to ask for a password: give --password-file")
-    password = getpass("Password: ")
-    if getpass("Once more: ") != password:
+    password = getpass(f"Password ({SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters): ")
+    if not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
+        raise CommandFailed(
+            INVALID_INPUT, f"a password has {SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters"
+        )
+    if getpass("Password again: ") != password:
         raise CommandFailed(INVALID_INPUT, "the two passwords differ")
     return password
 
@@ -227,5 +347,23 @@ def _print(operator: OperatorFacts, as_json: bool) -> None:
 
 
 def _describe(operator: OperatorFacts) -> dict[str, Any]:
-    """With the roles as a person reads them."""
-    return {**facts_of(operator), "roles": [f"{each.org}: {each.role}" for each in operator.roles]}
+    """With the roles and the identity as a person reads them."""
+    found = facts_of(operator)
+    identity, linked = found.pop("identity", None) or {}, found.pop("link", None)
+    if linked is not None:
+        found["linkedTo"] = f"{linked['subject']} at {linked['issuer']}"
+    roles = [
+        f"{each.org}: {each.role}" + (f" (by {each.mapping})" if each.mapping else "")
+        for each in operator.roles
+    ]
+    return {**found, "source": "identity provider" if identity else "local", **identity, "roles": roles}
+
+
+@app.command()
+def delete(ctx: typer.Context, operator: _Operator, yes: YesDelete = False, json: Json = False) -> None:
+    """Delete an operator: sessions and API tokens end at once. The operator log keeps the name."""
+    from controlplane.operations import deletions, operators
+
+    effect_of = deletions.EffectOfDeletion("operator", operator)
+    asked = operators.OperatorReference(operator)
+    delete_thing(ctx.obj, effect_of, deletions.delete_operator, asked, yes=yes, json=json)

@@ -8,13 +8,41 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from controlplane.cli.context import AnyOrg, Cli, Json, facts_of, org_names, print_facts, print_list
+from controlplane.cli.context import (
+    AnyOrg,
+    Cli,
+    Json,
+    NoTrunc,
+    Wide,
+    facts_of,
+    org_names,
+    print_facts,
+    print_list,
+)
 from controlplane.cli.failure import named_as_options
+from controlplane.cli.layouts import Column, Layout, fit_of
+from proxy.wire.figures import counted
 
 if TYPE_CHECKING:
     from controlplane.operations.operator_log import RecordFacts
 
 app = typer.Typer()
+
+LINES: Final = Layout(
+    "lines",
+    (
+        Column("time", "moment"),
+        Column("operator"),
+        Column("operation"),
+        Column("outcome"),
+        Column("result", "prose"),
+        Column("address"),
+        Column("orgs", "prose", "Organisations"),
+        Column("request", "prose"),
+    ),
+    leads=("time", "operator", "operation", "outcome"),
+    drops=("address", "orgs", "request", "result"),
+)
 
 _OPTIONS: Final = {"search": "--search", "from": "--from", "to": "--to", "cursor": "--cursor"}
 
@@ -23,18 +51,22 @@ _TIME_HELP = "RFC 3339, a date, or -15m, -2h, -7d."
 
 @app.callback()
 def record() -> None:
-    """The operator log: what operators did."""
+    """Search the operator log: the actions of operators."""
 
 
 @app.command("search")
 def search_log(
     ctx: typer.Context,
     operator: Annotated[
-        str | None, typer.Option("--operator", metavar="NAME", help="Only what this operator did.")
+        str | None, typer.Option("--operator", metavar="NAME", help="Only actions of this operator.")
     ] = None,
     operation: Annotated[
         str | None,
-        typer.Option("--operation", metavar="NAME", help="Only this: app.bind, or app for all of it."),
+        typer.Option(
+            "--operation",
+            metavar="NAME",
+            help="Only this operation, such as app.bind; app is all of its noun.",
+        ),
     ] = None,
     org: AnyOrg = None,
     from_: Annotated[
@@ -45,20 +77,24 @@ def search_log(
     ] = None,
     search: Annotated[
         str | None,
-        typer.Option("--search", metavar="TEXT", help="Part of the operator, the operation or the request."),
+        typer.Option(
+            "--search", metavar="TEXT", help="Part of the operator, the operation, the request or the result."
+        ),
     ] = None,
     sort: Annotated[
         Literal["-time", "time"], typer.Option("--sort", metavar="COLUMN", help="-time: newest first; time.")
     ] = "-time",
     limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=1, max=1000, help="Lines of one page.")
+        int, typer.Option("--limit", metavar="N", min=1, max=1000, help="Lines per page (1 to 1000).")
     ] = 100,
     cursor: Annotated[
-        str | None, typer.Option("--cursor", metavar="C", help="`next` of the page before.")
+        str | None, typer.Option("--cursor", metavar="C", help="Cursor that the page before ended with.")
     ] = None,
+    wide: Wide = False,
+    no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """Print what operators did."""
+    """List the actions of operators, newest first."""
     from controlplane.operations.operator_log import SearchOperatorLog
     from controlplane.operations.operator_log import search as operation_of_it
 
@@ -70,7 +106,8 @@ def search_log(
         print_facts(page, as_json=True)
         return
     names = org_names(cli) if any(line.orgs for line in page.lines) else {}
-    print_list("lines", [_row(line, names) for line in page.lines], as_json=False)
+    rows = [_row(line, names) for line in page.lines]
+    print_list(LINES, rows, as_json=False, fit=fit_of(wide, no_trunc))
     if page.next is not None:
         sys.stdout.write(f"more: --cursor {page.next}\n")
 
@@ -81,4 +118,13 @@ def _row(line: RecordFacts, names: Mapping[str, str]) -> dict[str, Any]:
     request, is_under_way = facts.pop("request"), facts.pop("underWay")
     if is_under_way:
         facts["outcome"] = "under way"
-    return facts | {"orgs": [names.get(each, each) for each in line.orgs], "request": request}
+    given = {name: _short(value) for name, value in request.items() if value not in (None, "", [], {})}
+    return facts | {"orgs": [names.get(each, each) for each in line.orgs], "request": given}
+
+
+def _short(value: Any) -> Any:
+    """Return a text of several lines as its first line and the number of the others."""
+    if not isinstance(value, str) or "\n" not in value.strip():
+        return value
+    first, *others = value.strip().splitlines()
+    return f"{first} … and {counted(len(others), 'line')} more"

@@ -1,34 +1,49 @@
-"""`org`: add, list, show, and change how long events are kept."""
+"""`org`: add, list, show, delete, and change how long events are kept and who must approve rules."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from typing import Annotated, Final, Literal
 
 import typer
 
-from controlplane.cli.context import Cli, Json, print_facts
+from controlplane.cli.context import Cli, Json, NoTrunc, Wide, confirm_loss, facts_of, print_facts, print_next
+from controlplane.cli.deletions import YesDelete
+from controlplane.cli.deletions import delete as delete_thing
 from controlplane.cli.failure import named_as_options
+from controlplane.cli.layouts import Column, Layout, fit_of
 from controlplane.cli.lists import NAMED_OPTIONS, Cursor, Limit, Search, page_members, print_page
-from controlplane.store.interface import Retention
+from controlplane.cli.next_steps import RETENTION_HELP, after_org
+from controlplane.store.interface import RETENTION_MS, RETENTION_WORDS, Retention
 
 app = typer.Typer(no_args_is_help=False)
+
+ORGS: Final = Layout(
+    "orgs",
+    (Column("name"), Column("retention"), Column("createdAt", "time", "Created"), Column("orgId", "id")),
+    leads=("name",),
+    drops=("createdAt", "retention"),
+)
 
 _Name = Annotated[str, typer.Argument(metavar="NAME")]
 _Sort = Annotated[
     str | None,
     typer.Option("--sort", metavar="COLUMN", help="name, createdAt or retention; - before it: descending."),
 ]
-_Org = Annotated[str, typer.Argument(metavar="ORG", help="Id or name.")]
-_Retention = Annotated[Retention, typer.Option("--retention", help="base is 30 days.")]
+_Org = Annotated[str, typer.Argument(metavar="ORG", help="ID or name.")]
+_Retention = Annotated[Retention, typer.Option("--retention", help=RETENTION_HELP)]
 
 
 @app.command()
 def add(ctx: typer.Context, name: _Name, retention: _Retention = "base", json: Json = False) -> None:
-    """Add an organisation."""
+    """Add an organisation, with the time that its audit events are kept."""
     from controlplane.operations import orgs
 
     cli: Cli = ctx.obj
-    print_facts(cli.call(orgs.add, orgs.AddOrg(name, retention)), as_json=json)
+    added = cli.call(orgs.add, orgs.AddOrg(name, retention))
+    print_facts(added, as_json=json)
+    if not json:
+        print_next(after_org(cli.typed, added.name, added.retention))
 
 
 @app.command("list")
@@ -38,25 +53,33 @@ def list_orgs(
     sort: _Sort = None,
     limit: Limit = None,
     cursor: Cursor = None,
+    wide: Wide = False,
+    no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """Organisations, by name."""
+    """List organisations by name."""
     from controlplane.operations import orgs
 
     cli: Cli = ctx.obj
     asked = orgs.ListOrgs(**page_members(search, sort, limit, cursor, as_json=json))
     with named_as_options(NAMED_OPTIONS):
         found = cli.call(orgs.list_all, asked)
-    print_page("orgs", found, found.orgs, as_json=json)
+    rows = () if json else [facts_of(each) | {"retention": _kept(each.retention)} for each in found.orgs]
+    print_page(ORGS, found, rows, as_json=json, fit=fit_of(wide, no_trunc))
 
 
 @app.command()
 def show(ctx: typer.Context, org: _Org, json: Json = False) -> None:
-    """One organisation."""
+    """Show one organisation and its retention."""
     from controlplane.operations import orgs
 
     cli: Cli = ctx.obj
     print_facts(cli.call(orgs.show, orgs.OrgReference(org)), as_json=json)
+
+
+def _kept(retention: Retention) -> str:
+    """Return the tier, with its days if the name lacks them."""
+    return f"{retention} ({RETENTION_WORDS[retention]})" if retention == "base" else retention
 
 
 @app.command("set-retention")
@@ -64,10 +87,58 @@ def set_retention(
     ctx: typer.Context,
     org: _Org,
     retention: Annotated[Retention, typer.Argument(metavar="base|90d|1y|7y")],
+    yes: Annotated[
+        bool,
+        typer.Option(
+            "--yes", help="Shorten the time without a question. Without a terminal it is needed for that."
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Keep the organisation's audit events for longer, or shorter; what is past a shorter tier is purged."""
+    """Change how long audit events of the organisation are kept. A shorter time removes older events."""
     from controlplane.operations import orgs
 
     cli: Cli = ctx.obj
+    if not yes:
+        org = _asked_if_shorter(cli, org, retention)
     print_facts(cli.call(orgs.set_retention, orgs.SetRetention(org, retention)), as_json=json)
+
+
+def _asked_if_shorter(cli: Cli, org: str, retention: Retention) -> str:
+    """Ask before events are deleted. Return the organisation as it was given, or the id that the question
+    was about."""
+    from controlplane.operations import orgs
+
+    found = cli.call(orgs.show, orgs.OrgReference(org))
+    if RETENTION_MS[retention] >= RETENTION_MS[found.retention]:
+        return org
+    kept, wanted = RETENTION_WORDS[found.retention], RETENTION_WORDS[retention]
+    sys.stderr.write(f"{found.name} keeps audit events for {kept}. ")
+    sys.stderr.write(f"Events older than {wanted} are deleted permanently.\n")
+    confirm_loss(f"Keep events of {found.name} for {wanted} only?", to="shorten the time")
+    return found.org_id
+
+
+@app.command("second-person")
+def set_second_person(
+    ctx: typer.Context,
+    org: _Org,
+    needed: Annotated[Literal["on", "off"], typer.Argument(metavar="on|off")],
+    json: Json = False,
+) -> None:
+    """Require that another operator approves each change of the rules that hold, or stop requiring it."""
+    from controlplane.operations import orgs
+
+    cli: Cli = ctx.obj
+    asked = orgs.SetSecondPerson(org, needed == "on")
+    print_facts(cli.call(orgs.set_second_person, asked), as_json=json)
+
+
+@app.command()
+def delete(ctx: typer.Context, org: _Org, yes: YesDelete = False, json: Json = False) -> None:
+    """Delete an organisation without apps, with its rulesets and roles. Its audit events stay as long as it
+    kept them."""
+    from controlplane.operations import deletions, orgs
+
+    effect_of = deletions.EffectOfDeletion("org", org)
+    delete_thing(ctx.obj, effect_of, deletions.delete_org, orgs.OrgReference(org), yes=yes, json=json)

@@ -1,32 +1,74 @@
-"""`proxy`, or `proxies`: add, list, counts, show, wait, acknowledge, grant, revoke, rotate-secret, disable
-and enable proxy instances."""
+"""`proxy`, or `proxies`: add, list, counts, show, wait, acknowledge, grant, revoke, rotate-secret, disable,
+enable and delete proxy instances; `proxy enrol-token`: tokens with which they add themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from controlplane.cli import enrolment
 from controlplane.cli.context import (
     AnyOrg,
     Cli,
     Json,
+    NoTrunc,
     OneOrg,
-    facts_of,
+    Wide,
+    Yes,
+    clock,
+    confirm,
+    org_names,
     print_facts,
     print_json,
     print_list,
+    print_next,
 )
+from controlplane.cli.deletions import YesDelete
+from controlplane.cli.deletions import delete as delete_thing
 from controlplane.cli.failure import named_as_options
+from controlplane.cli.grace import Grace, grace_seconds
+from controlplane.cli.layouts import Column, Layout, fit_of
 from controlplane.cli.lists import NAMED_OPTIONS, Cursor, Limit, Search, page_members, print_page
+from controlplane.cli.next_steps import after_grant, after_keys_of_enrolled, after_new_keys, after_proxy
 from controlplane.cli.rollout import Timeout, conclude, rollout_row, wait_for
 from controlplane.store.pages import HEALTH_ORDER, Health
+from proxy.wire.figures import counted, number
 
 if TYPE_CHECKING:
-    from controlplane.operations.fleet import ProxyDetails, ProxyHealth, SequenceFacts
+    from controlplane.cli.moments import Clock
+    from controlplane.operations.fleet import EnforcedFacts, ProxyDetails, ProxyHealth, SequenceFacts
 
 app = typer.Typer()
+app.add_typer(enrolment.app, name="enrol-token", help="Tokens with which proxies add themselves.")
+
+PROXIES: Final = Layout(
+    "proxies",
+    (
+        Column("name"),
+        Column("health"),
+        Column("lastSeen", "time"),
+        Column("why", "prose"),
+        Column("rules"),
+        Column("pending", "number", "Backlog"),
+        Column("missing", "number"),
+        Column("requests"),
+        Column("orgs", "prose", "Organisations"),
+        Column("version"),
+        Column("enabled"),
+        Column("proxyId", "id"),
+    ),
+    leads=("name",),
+    # The health of a proxy that is not enabled says so.
+    drops=("enabled", "version", "orgs", "requests", "pending", "rules", "missing", "why"),
+)
+ROLLOUT: Final = Layout(
+    "proxies",
+    (Column("name"), Column("state"), Column("version", "number"), Column("behind")),
+    leads=("name",),
+    drops=("behind", "version"),
+)
 
 _Sort = Annotated[
     str | None,
@@ -38,7 +80,7 @@ _Sort = Annotated[
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _MOST_BARS: Final = 40
 
-_Proxy = Annotated[str, typer.Argument(metavar="PROXY", help="Id or name.")]
+_Proxy = Annotated[str, typer.Argument(metavar="PROXY", help="ID or name.")]
 
 
 @app.command()
@@ -55,16 +97,33 @@ def add(
     from controlplane.operations import proxies
 
     cli: Cli = ctx.obj
-    print_facts(cli.call(proxies.add, proxies.AddProxy(name, tuple(org))), as_json=json)
+    added = cli.call(proxies.add, proxies.AddProxy(name, tuple(org)))
+    print_facts(added, as_json=json)
+    if not json:
+        print_next(after_proxy(cli.typed, added.api_key, added.hmac_secret, name))
 
 
 @app.command("rotate-secret")
-def rotate_secret(ctx: typer.Context, proxy: _Proxy, json: Json = False) -> None:
-    """A new API key and HMAC secret, printed this once; the old ones end at once."""
-    from controlplane.operations import proxies
+def rotate_secret(
+    ctx: typer.Context, proxy: _Proxy, grace: Grace = "0s", yes: Yes = False, json: Json = False
+) -> None:
+    """Make a new API key and HMAC secret, which are printed this once. Without --grace, the old ones end at
+    once: until the proxy has the new ones, it goes on with its last rules and keeps its audit events."""
+    from controlplane.operations import fleet, proxies
 
     cli: Cli = ctx.obj
-    print_facts(cli.call(proxies.rotate_secret, proxies.RotateProxySecret(proxy)), as_json=json)
+    seconds = grace_seconds(grace, proxies.MAX_GRACE_SECONDS)
+    end = f"in {grace}" if seconds else "now"
+    confirm(f"End the API key and the HMAC secret of {proxy} {end}, and make new ones?", yes=yes)
+    made = cli.call(proxies.rotate_secret, proxies.RotateProxySecret(proxy, grace_seconds=seconds))
+    print_facts(made, as_json=json)
+    if json:
+        return
+    shown = cli.call(fleet.show, fleet.ProxyReference(proxy))
+    old_until = None if shown.old_keys_until is None else clock().whole(shown.old_keys_until)
+    print_next(after_new_keys(cli.typed, made.api_key, made.hmac_secret, proxy, old_until))
+    if shown.enrolment_token is not None:
+        print_next(after_keys_of_enrolled(cli.typed, shown.name))
 
 
 @app.command("list")
@@ -75,23 +134,29 @@ def list_proxies(
         Health | None, typer.Option("--health", metavar="HEALTH", help="Only proxies of this health.")
     ] = None,
     needs_look: Annotated[
-        bool, typer.Option("--needs-look", help="Only proxies that are not well, or have losses.")
+        bool, typer.Option("--needs-look", help="Only proxies whose health is not ok, or that lost events.")
+    ] = False,
+    retired: Annotated[
+        bool, typer.Option("--retired", help="Only retired proxies, which the list leaves out otherwise.")
     ] = False,
     search: Search = None,
     sort: _Sort = None,
     limit: Limit = None,
     cursor: Cursor = None,
+    wide: Wide = False,
+    no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """Proxy instances and how they are, by name."""
+    """List proxies with their health, by name."""
     from controlplane.operations import fleet
 
     cli: Cli = ctx.obj
     members = page_members(search, sort, limit, cursor, as_json=json)
-    asked = fleet.ListFleet(org=org, health=health, needs_look=needs_look, **members)
+    asked = fleet.ListFleet(org=org, health=health, needs_look=needs_look, retired=retired, **members)
     with named_as_options(NAMED_OPTIONS):
         found = cli.call(fleet.list_all, asked)
-    print_page("proxies", found, list(map(_row, found.proxies)), as_json=json)
+    rows = list(map(_row, found.proxies))
+    print_page(PROXIES, found, rows, as_json=json, fit=fit_of(wide, no_trunc))
 
 
 @app.command()
@@ -105,31 +170,32 @@ def counts(ctx: typer.Context, org: AnyOrg = None, json: Json = False) -> None:
         print_json(found)
         return
     # By the names that `proxy list --health` takes.
-    names = ("total", *HEALTH_ORDER)
+    names = ("total", *HEALTH_ORDER, "retired")
     print_facts({name: getattr(found, name.replace(" ", "_")) for name in names}, as_json=False)
 
 
 @app.command()
 def show(ctx: typer.Context, proxy: _Proxy, json: Json = False) -> None:
-    """One proxy instance: what it last said of itself, and which of its audit events are missing."""
+    """Show one proxy: its last heartbeat, its rulesets, and which of its audit events are missing."""
     from controlplane.operations import fleet
 
     cli: Cli = ctx.obj
     found = cli.call(fleet.show, fleet.ProxyReference(proxy))
-    print_facts(found if json else _describe(found), as_json=json)
+    print_facts(found if json else _describe(found, org_names(cli)), as_json=json)
 
 
 @app.command()
 def wait(
     ctx: typer.Context,
-    ruleset: Annotated[str, typer.Option("--ruleset", metavar="NAME", help="Id or name.")],
+    ruleset: Annotated[str, typer.Option("--ruleset", metavar="NAME", help="ID or name.")],
     version: Annotated[
-        int | None, typer.Option("--version", metavar="V", help="By default the one in force.")
+        int | None,
+        typer.Option("--version", metavar="V", help="The version to wait for; by default the active one."),
     ] = None,
     org: AnyOrg = None,
     timeout: Timeout = 120,
     every: Annotated[
-        bool, typer.Option("--all", help="Wait also for proxies that have not been heard of for long.")
+        bool, typer.Option("--all", help="Wait also for proxies without a heartbeat for a long time.")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -139,22 +205,24 @@ def wait(
     if json:
         print_json(waited.facts)
     else:
-        print_list("proxies", list(map(rollout_row, waited.rollout.proxies)), as_json=False)
+        print_list(ROLLOUT, list(map(rollout_row, waited.rollout.proxies)), as_json=False)
     conclude(waited)
 
 
 @app.command()
 def grant(ctx: typer.Context, proxy: _Proxy, org: OneOrg, json: Json = False) -> None:
-    """Let the proxy serve one organisation more."""
+    """Add an organisation to those that the proxy serves."""
     from controlplane.operations import proxies
 
     cli: Cli = ctx.obj
     print_facts(cli.call(proxies.grant, proxies.OrgOfProxy(proxy, org)), as_json=json)
+    if not json:
+        print_next(after_grant(cli.typed, proxy, org))
 
 
 @app.command()
 def revoke(ctx: typer.Context, proxy: _Proxy, org: OneOrg, json: Json = False) -> None:
-    """Take an organisation from the proxy: its rules at the next sync, its events at once."""
+    """Remove an organisation from the proxy: its events are refused at once, its rules go with the sync."""
     from controlplane.operations import proxies
 
     cli: Cli = ctx.obj
@@ -191,11 +259,21 @@ def disable(ctx: typer.Context, proxy: _Proxy, json: Json = False) -> None:
 
 @app.command()
 def enable(ctx: typer.Context, proxy: _Proxy, json: Json = False) -> None:
-    """Take the proxy's API key again."""
+    """Accept the proxy's API key again."""
     from controlplane.operations import proxies
 
     cli: Cli = ctx.obj
     print_facts(cli.call(proxies.enable, proxies.ProxyReference(proxy)), as_json=json)
+
+
+@app.command()
+def delete(ctx: typer.Context, proxy: _Proxy, yes: YesDelete = False, json: Json = False) -> None:
+    """Delete a proxy: its keys end at once. Its audit events stay, and those that it still has are lost."""
+    from controlplane.operations import deletions, proxies
+
+    asked = proxies.ProxyReference(proxy)
+    effect_of = deletions.EffectOfDeletion("proxy", proxy)
+    delete_thing(ctx.obj, effect_of, deletions.delete_proxy, asked, yes=yes, json=json)
 
 
 def _row(proxy: ProxyHealth) -> dict[str, Any]:
@@ -217,31 +295,111 @@ def _row(proxy: ProxyHealth) -> dict[str, Any]:
     }
 
 
-def _describe(proxy: ProxyDetails) -> dict[str, Any]:
-    """All of it, with the long lists drawn or counted: `--json` has them whole."""
-    facts = facts_of(proxy)
+def _describe(proxy: ProxyDetails, orgs: Mapping[str, str]) -> dict[str, Any]:
+    """Return the facts for a person. Long lists are drawn or counted; `--json` has them whole."""
     rates = [each.requests_per_second for each in proxy.windows]
     slow = [each.p95_ms or 0.0 for each in proxy.windows]
-    facts["requestsPerSecond"] = f"{_bars(rates)} up to {max(rates):g}" if rates else None
-    facts["windows"] = f"{_bars(slow)} 95 % within up to {max(slow):g} ms" if slow else None
-    facts["heartbeats"] = f"{len(proxy.heartbeats)} of them, with --json"
-    facts["sequences"] = [_sequence(each) for each in proxy.sequences]
-    facts["rulesets"] = [
-        f"{each.name} {each.version or '-'} of {each.in_force} ({each.state})" for each in proxy.rulesets
-    ]
-    return facts
+    return {
+        "name": proxy.name,
+        "health": "; ".join((proxy.health, *proxy.reasons)),
+        "enabled": proxy.enabled,
+        "organisations": proxy.orgs if proxy.whole else (*proxy.orgs, "others that you have no access to"),
+        "lastSeen": proxy.last_seen,
+        "lastHeartbeat": _aged(proxy.last_heartbeat, proxy.heartbeat_age_seconds),
+        "lastSync": None if proxy.sync_age_seconds is None else f"{_for(proxy.sync_age_seconds)} ago",
+        "upFor": None if proxy.uptime_seconds is None else _for(proxy.uptime_seconds),
+        "clockOffBy": None if proxy.clock_skew_seconds is None else f"{proxy.clock_skew_seconds:.1f} s",
+        "backlog": _backlog(proxy),
+        "requests": f"{_bars(rates)} up to {max(rates):,.1f} a second" if rates else None,
+        "latency": f"{_bars(slow)} 95% of the requests within {max(slow):,.1f} ms" if slow else None,
+        "restarts": len(proxy.restarts),
+        "heartbeats": f"{number(len(proxy.heartbeats))} (`--json` lists them)",
+        "version": proxy.version,
+        "address": proxy.public_base_url,
+        "secretVersion": proxy.secret_version,
+        "keys": _keys(proxy),
+        "createdAt": proxy.created_at,
+        "cameBy": "an operator" if proxy.enrolment_token is None else f"token {proxy.enrolment_token}",
+        "endedAt": proxy.ended_at,
+        "retiredAt": proxy.retired_at,
+        "proxyId": proxy.proxy_id,
+        "rulesets": [f"{each.name}: {_enforced(each)}" for each in proxy.rulesets],
+        "events": [
+            f"{orgs.get(each.org_id, each.org_id)}: {_sequence(each, clock())}" for each in proxy.sequences
+        ],
+        "heartbeat": None if proxy.heartbeat is None else _heartbeat(proxy.heartbeat),
+        "metrics": proxy.metrics,
+    }
 
 
-def _sequence(sequence: SequenceFacts) -> str:
-    """Return in a line what came of one organisation."""
-    counts = (
-        ("missing", sequence.missing_count),
-        ("repeated", sequence.repeated_count),
-        ("implausible", sequence.implausible_count),
-        ("not delivered", sequence.undelivered),
+def _keys(proxy: ProxyDetails) -> str:
+    """Return when the keys were made, until when older ones work, and when the proxy renews them."""
+    made = "at an unknown time" if proxy.keys_made_at is None else clock().whole(proxy.keys_made_at)
+    said = [f"made {made}"]
+    if proxy.renewed_keys_are_unused:
+        said.append("the proxy has not used them yet; the old ones work until 1 h after it does")
+    if proxy.old_keys_until is not None:
+        said.append(f"the old ones work until {clock().whole(proxy.old_keys_until)}")
+    if proxy.rotate_at is not None:
+        due = "renewal by the proxy is due since" if proxy.rotation_is_due else "the proxy renews them"
+        said.append(f"{due} {clock().whole(proxy.rotate_at)}")
+    return "; ".join(said)
+
+
+def _heartbeat(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the heartbeat with a line for each check of the proxy."""
+    checks = said.get("checks")
+    if not isinstance(checks, Mapping):
+        return dict(said)
+    return {**said, "checks": [f"{name}: {_check(each)}" for name, each in checks.items()]}
+
+
+def _check(check: Any) -> str:
+    if not isinstance(check, Mapping):
+        return str(check)
+    return ", ".join(str(each) for each in (check.get("status"), check.get("detail")) if each)
+
+
+def _aged(time: str | None, age_seconds: float | None) -> str | None:
+    if time is None or age_seconds is None:
+        return None
+    return f"{clock().whole(time)}, {_for(age_seconds)} ago"
+
+
+def _for(seconds: float) -> str:
+    from controlplane.fleet_health import duration
+
+    return duration(round(seconds * 1000))
+
+
+def _backlog(proxy: ProxyDetails) -> str | None:
+    if proxy.audit_pending is None:
+        return None
+    oldest = f", the oldest {_for(proxy.oldest_pending_seconds)} old" if proxy.oldest_pending_seconds else ""
+    return counted(proxy.audit_pending, "event") + oldest
+
+
+def _enforced(ruleset: EnforcedFacts) -> str:
+    if ruleset.version is None:
+        return f"version {ruleset.in_force} is active; {ruleset.state}"
+    return f"version {ruleset.version}, of {ruleset.in_force} that is active; {ruleset.state}"
+
+
+def _sequence(sequence: SequenceFacts, clock: Clock) -> str:
+    """Return in a line which events of one organisation arrived."""
+    losses = (
+        ("missing", sequence.missing_count, None),
+        ("with a reused number", sequence.repeated_count, sequence.repeated_at),
+        ("with an implausible time", sequence.implausible_count, sequence.implausible_at),
+        ("not delivered yet", sequence.undelivered, None),
     )
-    said = "".join(f", {count} {what}" for what, count in counts if count)
-    return f"{sequence.org_id}: up to {sequence.highest_seq}{said or ', all of them'}"
+    said = [
+        f"{number(count)} {what}" + (f" (last at {clock.whole(at)})" if at else "")
+        for what, count, at in losses
+        if count
+    ]
+    known = f"; acknowledged by {sequence.acknowledged_by}" if sequence.acknowledged_by else ""
+    return f"up to number {number(sequence.highest_seq)}: {', '.join(said) or 'complete'}{known}"
 
 
 def _bars(values: Sequence[float]) -> str:

@@ -15,6 +15,8 @@ import msgspec
 from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed
 from proxy.config.given_text import NotUtf8, decoded
 from proxy.config.tls import client_tls
+from proxy.outbound.egress import Egress
+from proxy.outbound.opener import cure_of_certificate, egress_handlers, named_reason
 from proxy.policy.json_text import readable
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 _ROOT: Final = "/admin/v1"
 _NO_SUCH_ENDPOINT: Final = "there is no such endpoint"  # of any listener of a control plane
-_DOUBT: Final = "; look whether it was done all the same"
+_DOUBT: Final = "; check whether the change was made"
 _OF_WHO_PASSES_ON: Final = 500  # and the likes of 502: what lies behind may have had the request
 _SECONDS: Final = 120.0
 _PIECE_BYTES: Final = 65_536
@@ -53,9 +55,10 @@ class _NoRedirects(HTTPRedirectHandler):
 
 
 class Remote:
-    def __init__(self, url: str, token_file: Path) -> None:
+    def __init__(self, url: str, token_file: Path, egress: Egress) -> None:
         self._url = _checked(url)
         self._token = _token(token_file)
+        self._egress = egress
 
     def call(self, operation: Operation[Q, A], asked: Q) -> A:
         doubt = _DOUBT if operation.changes else ""
@@ -67,9 +70,9 @@ class Remote:
             except ValueError:
                 raise _no_response(self._url, response.status, doubt) from None
 
-    def pieces(self, stream: Stream[Q], asked: Q) -> Iterator[bytes]:
-        """The response as it comes."""
-        with self._open("GET", stream.path, asked) as response:
+    def pieces(self, stream: Stream[Q], asked: Q, seconds: float | None = None) -> Iterator[bytes]:
+        """Yield the response as it comes. `seconds` is the longest wait, if it is not the usual one."""
+        with self._open("GET", stream.path, asked, seconds=seconds) as response:
             plain = {each.partition(";")[0] for each in stream.media_types}
             if response.headers.get_content_type() not in plain:
                 raise _no_response(self._url, response.status)
@@ -86,7 +89,13 @@ class Remote:
         except (HTTPException, OSError) as error:
             raise CommandFailed(FAILED, f"{self._url}: the response broke off: {error}") from None
 
-    def _open(self, method: str, path: str, asked: Asked, doubt: str = "") -> HTTPResponse:
+    def _opener(self) -> OpenerDirector:
+        tls = HTTPSHandler(context=client_tls(None))
+        return build_opener(_NoRedirects, tls, *egress_handlers(self._egress))
+
+    def _open(
+        self, method: str, path: str, asked: Asked, doubt: str = "", *, seconds: float | None = None
+    ) -> HTTPResponse:
         """`doubt` is said of whatever may have gone wrong after it was done."""
         members: dict[str, Any] = msgspec.to_builtins(asked)
         place = "/".join(
@@ -102,22 +111,19 @@ class Remote:
             headers["Content-Type"] = "application/json"
         request = Request(url, body, headers, method=method)  # noqa: S310 - http and https, as checked
         try:
-            response: HTTPResponse = _opener().open(request, timeout=_SECONDS)
+            response: HTTPResponse = self._opener().open(request, timeout=seconds or _SECONDS)
         except HTTPError as error:
             raise _failure(self._url, error, doubt) from None
         except URLError as error:  # before it was sent
-            raise CommandFailed(FAILED, f"{self._url}: {error.reason}") from None
+            reason = named_reason(self._egress, url, error.reason)
+            raise CommandFailed(FAILED, f"{self._url}: {reason}{cure_of_certificate(error.reason)}") from None
         except OSError as error:
             raise CommandFailed(FAILED, f"{self._url}: {error}{doubt}") from None
         except HTTPException as error:
             raise CommandFailed(
-                FAILED, f"{self._url}: responded no HTTP that can be read: {error}{doubt}"
+                FAILED, f"{self._url}: the response is not valid HTTP: {error}{doubt}"
             ) from None
         return response
-
-
-def _opener() -> OpenerDirector:
-    return build_opener(_NoRedirects, HTTPSHandler(context=client_tls(None)))
 
 
 def _query(members: Mapping[str, Any]) -> str:
@@ -131,7 +137,7 @@ def _text(value: Any) -> Any:
 
 def _no_response(url: str, status: int, doubt: str = "") -> CommandFailed:
     return CommandFailed(
-        FAILED, f"{url}: responded with {status}, which is no response of an admin API{doubt}"
+        FAILED, f"{url}: responded with {status}, which is not a response of an admin API{doubt}"
     )
 
 
@@ -143,9 +149,11 @@ def _failure(url: str, error: HTTPError, doubt: str) -> CommandFailed:
     except (HTTPException, OSError, ValueError):
         return _no_response(url, error.code, doubt if error.code >= _OF_WHO_PASSES_ON else "")
     if problem.code == "unauthenticated":
-        return CommandFailed(FAILED, f"{url}: does not know this token, or no longer")
+        return CommandFailed(FAILED, f"{url}: this token is unknown or no longer valid")
     if problem.message == _NO_SUCH_ENDPOINT:
-        return CommandFailed(FAILED, f"{url}: is not the admin API, or of another release: {problem.message}")
+        return CommandFailed(
+            FAILED, f"{url}: this is not the admin API, or it is of another release: {problem.message}"
+        )
     status = INVALID_INPUT if problem.code in ("invalidRequest", "payloadTooLarge") else FAILED
     return CommandFailed(status, *(problem.problems or (problem.message,)))
 
@@ -153,13 +161,13 @@ def _failure(url: str, error: HTTPError, doubt: str) -> CommandFailed:
 def _checked(url: str) -> str:
     if "@" in url:  # It is not printed, because it may hold a password with any characters.
         raise CommandFailed(
-            INVALID_INPUT, "--url: takes no name and no password; the token is in --token-file"
+            INVALID_INPUT, "--url: must not contain a user name or a password; the token is in --token-file"
         )
     try:
         parts = urlsplit(url)
         is_address = bool(parts.hostname) and parts.port != 0  # raises if it is not a number
     except ValueError:
-        raise CommandFailed(INVALID_INPUT, f"--url: is no address: {url!r}") from None
+        raise CommandFailed(INVALID_INPUT, f"--url: is not an address: {url!r}") from None
     if parts.scheme not in ("http", "https") or not is_address or parts.query or parts.fragment:
         raise CommandFailed(INVALID_INPUT, f"--url: must be an http:// or https:// address, not {url!r}")
     assert parts.hostname is not None

@@ -21,7 +21,7 @@ _POLL_SECONDS: Final = 0.5
 _MOST_NAMED: Final = 4  # in the progress line
 
 Timeout = Annotated[
-    float, typer.Option("--timeout", metavar="S", min=0, help="Give up after so many seconds.")
+    float, typer.Option("--timeout", metavar="S", min=0, help="Seconds to wait before the command gives up.")
 ]
 
 
@@ -63,7 +63,7 @@ def wait_for(
             try:
                 found = cli.call(fleet.rollout, asked)
             except CommandFailed as failed:
-                show(f"asking again: {failed.lines[0]}")
+                show(f"trying again: {failed.lines[0]}")
 
 
 def conclude(waited: Waited) -> None:
@@ -71,9 +71,11 @@ def conclude(waited: Waited) -> None:
     rollout = waited.rollout
     what = f"{rollout.name} version {rollout.version}"
     if not rollout.proxies:
-        typer.echo(f"no proxy serves the organisation of {rollout.name}: nobody was waited for", err=True)
+        typer.echo(
+            f"no proxy serves the organisation of {rollout.name}: there is nothing to wait for", err=True
+        )
     for each in rollout.proxies:
-        if each.state == "disabled" or (each.state == "lost" and not waited.with_lost):
+        if each.state in ("disabled", "ended") or (each.state == "lost" and not waited.with_lost):
             typer.echo(f"{each.name} was not waited for: {_why_not(each)}", err=True)
     if waited.outdated:
         lines = (f"{each.name} does not enforce {what}: {_behind(each)}" for each in waited.outdated)
@@ -94,20 +96,24 @@ def rollout_row(each: ProxyRollout) -> dict[str, Any]:
 def _why_not(each: ProxyRollout) -> str:
     if each.state == "disabled":
         return "it is disabled"
+    if each.state == "ended":
+        return "it stopped in order"
     if each.heartbeat_age_seconds is None:
-        return "it has never sent a heartbeat"
-    return f"it was last heard of {_for(each.heartbeat_age_seconds)} ago"
+        return "it was never seen"
+    return f"its last heartbeat was {_for(each.heartbeat_age_seconds)} ago"
 
 
 def _behind(each: ProxyRollout) -> str:
     if each.state == "unknown":
-        at = "it doesn't say what it enforces"
+        at = "it does not report what it enforces"
     elif each.state == "lost":
         at = _why_not(each)
     else:
-        at = f"it enforces version {each.version}" if each.version else "it has none of it"
+        at = f"it enforces version {each.version}" if each.version else "it has no version of it"
     return (
-        at if each.behind_seconds is None else f"{at}, {_for(each.behind_seconds)} after it came into force"
+        at
+        if each.behind_seconds is None
+        else f"{at}, {_for(each.behind_seconds)} after that version became active"
     )
 
 
@@ -123,7 +129,7 @@ def _describe(waited: Waited) -> str:
 
 
 def _short(each: ProxyRollout) -> str:
-    return {"unknown": "doesn't say", "lost": "silent"}.get(
+    return {"unknown": "no report", "lost": "silent"}.get(
         each.state, f"at version {each.version}" if each.version else "has none"
     )
 

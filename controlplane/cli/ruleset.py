@@ -1,12 +1,14 @@
-"""`ruleset`: apply, list, show, history, rollback."""
+"""`ruleset`: apply, list, show, history, rollback, and proposals for a second person."""
 
 from __future__ import annotations
 
+import re
 import time as clock
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from difflib import unified_diff
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -14,16 +16,23 @@ from controlplane.cli.context import (
     AnyOrg,
     Cli,
     Json,
+    NoTrunc,
     OneOrg,
+    Wide,
     facts_of,
     print_facts,
     print_json,
     print_list,
+    print_next,
     print_text,
     with_org_names,
 )
-from controlplane.cli.failure import INVALID_INPUT, CommandFailed, given, named_as_options
+from controlplane.cli.deletions import YesDelete
+from controlplane.cli.deletions import delete as delete_thing
+from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed, given, named_as_options
+from controlplane.cli.layouts import Column, Layout, fit_of
 from controlplane.cli.lists import NAMED_OPTIONS, Cursor, Limit, Search, page_members, print_page
+from controlplane.cli.next_steps import after_ruleset, not_active_yet
 from controlplane.cli.rollout import Timeout, conclude, wait_for
 from proxy.config.given_text import text_of
 
@@ -36,6 +45,35 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
+RULESETS: Final = Layout(
+    "rulesets",
+    (
+        Column("name"),
+        Column("org", title="Organisation"),
+        Column("version", "number"),
+        Column("changedAt", "time", "Changed"),
+        Column("rules", "number"),
+        Column("apps", "number"),
+        Column("note", "prose"),
+        Column("rulesetId", "id"),
+    ),
+    leads=("name",),
+    drops=("note", "rules", "apps", "org", "changedAt"),
+)
+VERSIONS: Final = Layout(
+    "versions",
+    (
+        Column("version", "number"),
+        Column("inForce", title="Active"),
+        Column("createdAt", "time", "Published"),
+        Column("rules", "number"),
+        Column("rolledBackTo", "number", "Text of"),
+        Column("note", "prose"),
+    ),
+    leads=("version",),
+    drops=("rules", "rolledBackTo", "note"),
+)
+
 _Sort = Annotated[
     str | None,
     typer.Option(
@@ -43,32 +81,62 @@ _Sort = Annotated[
     ),
 ]
 
-_Ruleset = Annotated[str, typer.Argument(metavar="RULESET", help="Id or name.")]
+PROPOSALS: Final = Layout(
+    "proposals",
+    (
+        Column("proposalId", title="Proposal"),
+        Column("kind"),
+        Column("ruleset"),
+        Column("app"),
+        Column("state"),
+        Column("outdated"),
+        Column("proposedBy", title="By"),
+        Column("proposedAt", "time", "Proposed"),
+        Column("note", "prose"),
+        Column("decidedBy", title="Decided by"),
+        Column("orgId", "id"),
+    ),
+    leads=("proposalId",),
+    drops=("decidedBy", "note", "app", "outdated", "proposedBy", "proposedAt"),
+)
+
+_Proposal = Annotated[str, typer.Argument(metavar="PROPOSAL", help="ID that `ruleset proposals` shows.")]
+_Ruleset = Annotated[str, typer.Argument(metavar="RULESET", help="ID or name.")]
 _Note = Annotated[
-    str | None, typer.Option("--note", metavar="TEXT", help="Why, in your words; kept with the version.")
+    str | None, typer.Option("--note", metavar="TEXT", help="Reason for the change; kept with the version.")
 ]
 
 
 @app.command()
 def check(
+    ctx: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="FILE")],
     schema: Annotated[
         Path | None,
         typer.Option("--schema", metavar="FILE", help="The upstream's $metadata, to find open routes."),
     ] = None,
+    org: Annotated[
+        str | None, typer.Option("--org", metavar="ORG", help="By the stored schemas of this organisation.")
+    ] = None,
+    root: Annotated[
+        str, typer.Option("--root", metavar="PATH", help="Root path of the service that --schema describes.")
+    ] = "/v1.0",
     json: Json = False,
 ) -> None:
-    """Validate a ruleset and change nothing; needs no settings. What it may have overlooked is a warning."""
-    from proxy.policy.schemas import needs_schemas
-
-    read = _read(file, schema_in(schema))
-    facts: dict[str, object] = {"name": read.ruleset.name, "rules": len(read.ruleset.rules)}
+    """Validate a ruleset and change nothing; needs no settings without --org. Warnings name possible
+    mistakes."""
+    text = read_text(file)
+    if org is not None and schema is None:
+        read = _read_there(ctx.obj, file, text, org)
+    else:
+        read = _read(file, text, schema_in(schema), root)
+    facts: dict[str, object] = {"name": read.name, "rules": read.rules}
     if json:
         print_json({**facts, "warnings": read.advice})
     else:
         _warn(file, read.advice)
-        if schema is None and needs_schemas(read.ruleset):
-            facts["things"] = "not looked up without --schema FILE"
+        if read.things is not None:
+            facts["things"] = read.things
         print_facts(facts, as_json=False)
 
 
@@ -80,27 +148,42 @@ def apply(
     note: _Note = None,
     expect: Annotated[
         int | None,
-        typer.Option("--expect", min=0, help="Only if this version is in force; 0: if there is none."),
+        typer.Option(
+            "--expect", min=0, help="Apply only if this version is active; 0: only if there is no version."
+        ),
     ] = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Until every live proxy enforces it, as `proxy wait` does.")
+        bool, typer.Option("--wait", help="Wait until every live proxy enforces it, as `proxy wait` does.")
     ] = False,
     timeout: Timeout = 120,
     json: Json = False,
 ) -> None:
-    """Validate a ruleset and activate it as a new version; the ruleset's name is the file's `name`. What
-    it may have overlooked is a warning."""
+    """Validate a ruleset and activate it as a new version; the ruleset's name is the file's `name`. Warnings
+    name possible mistakes."""
     from controlplane.operations import rulesets
 
     cli: Cli = ctx.obj
     asked = rulesets.ApplyRuleset(org, read_text(file), note, str(file), expect)
-    applied = cli.call(rulesets.apply, asked)
+    try:
+        applied = cli.call(rulesets.apply, asked)
+    except CommandFailed as failed:
+        raise _with_way_out(failed, file, org) from None
     _warn(file, applied.warnings)
     facts = {name: value for name, value in facts_of(applied).items() if name != "warnings"}
+    if applied.proposal is not None:
+        typer.echo(not_active_yet(applied.proposal), err=True)
+        if not json:
+            facts = {"proposal": applied.proposal, "name": applied.name}
+        print_facts(facts, as_json=json)
+        if wait:
+            raise CommandFailed(FAILED, "no proxy will enforce this text before the proposal is approved")
+        return
     if applied.new_schemas_alone:
-        typer.echo(f"{file}: the text is in force already; this version is for a new schema", err=True)
+        typer.echo(f"{file}: the text is active already; this version is for a new schema", err=True)
     if not wait:
         print_facts(facts, as_json=json)
+        if applied.changed and not json:
+            print_next(after_ruleset(cli.typed, applied.name, org))
         return
     if not json:
         print_facts(facts, as_json=False)
@@ -110,12 +193,24 @@ def apply(
     conclude(waited)
 
 
+def _with_way_out(failed: CommandFailed, file: Path, org: str) -> CommandFailed:
+    """Say what to do if another version is active than the one that was expected."""
+    conflict = re.fullmatch(r"ruleset (.+): version ([0-9]+) is active, .+ was expected", failed.lines[0])
+    if conflict is None:
+        return failed
+    name, version = conflict.groups()
+    fix = f"see `ruleset diff {name} {file} --org {org}`, then apply with --expect {version}"
+    return CommandFailed(failed.status, *failed.lines, fix)
+
+
 @dataclass(frozen=True, slots=True)
 class _Read:
     """A sound ruleset, and what it may have overlooked."""
 
-    ruleset: PolicyRuleset
-    advice: tuple[RulesetProblem, ...]
+    name: str
+    rules: int
+    advice: Sequence[RulesetProblem | ProblemFacts]
+    things: str | None = None  # says that the names of things were not looked up
 
 
 def _warn(file: Path, advice: Iterable[RulesetProblem | ProblemFacts]) -> None:
@@ -135,21 +230,41 @@ def schema_in(file: Path | None) -> ResourceModel | None:
         raise CommandFailed(INVALID_INPUT, f"{file}: {error}") from None
 
 
-def _read(file: Path, model: ResourceModel | None) -> _Read:
-    """Raises CommandFailed with every error in the file."""
+def _read(file: Path, text: str, model: ResourceModel | None, root: str) -> _Read:
+    """Check a ruleset by the schema in a file, if there is one. Raise CommandFailed with every error."""
     from controlplane.operations.dry_runs import name_problems
     from controlplane.workshop.routes_text import advice_with_routes
     from controlplane.workshop.thing_problems import thing_problems
-    from proxy.policy.schemas import Schemas
+    from proxy.policy.schemas import InvalidRoot, Schemas, folded_root, needs_schemas, root_segments
 
-    text = read_text(file)
     ruleset = parsed(str(file), text)
     problems = name_problems(text, ruleset.name)
     if model is not None:
-        problems += thing_problems(text, ruleset, Schemas({(): model}))
+        try:
+            schemas = Schemas({root_segments(folded_root(root)): model})
+        except InvalidRoot as error:
+            raise CommandFailed(INVALID_INPUT, f"--root: {error}") from None
+        problems += thing_problems(text, ruleset, schemas)
     if problems:
         raise CommandFailed(INVALID_INPUT, *problem_lines(str(file), problems))
-    return _Read(ruleset, advice_with_routes(text, ruleset, clock.time(), model))
+    unknown = "not looked up without --schema FILE or --org ORG"
+    return _Read(
+        ruleset.name,
+        len(ruleset.rules),
+        advice_with_routes(text, ruleset, clock.time(), model, root),
+        unknown if model is None and needs_schemas(ruleset) else None,
+    )
+
+
+def _read_there(cli: Cli, file: Path, text: str, org: str) -> _Read:
+    """Check a ruleset by the stored schemas of an organisation. Raise CommandFailed with every error."""
+    from controlplane.operations.dry_runs import CheckRuleset
+    from controlplane.operations.dry_runs import check as operation
+
+    found = cli.call(operation, CheckRuleset(text, org))
+    if found.name is None or found.rules is None:
+        raise CommandFailed(INVALID_INPUT, *problem_lines(str(file), found.problems))
+    return _Read(found.name, found.rules, found.warnings)
 
 
 def read_text(file: Path) -> str:
@@ -182,16 +297,19 @@ def list_rulesets(
     sort: _Sort = None,
     limit: Limit = None,
     cursor: Cursor = None,
+    wide: Wide = False,
+    no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """Rulesets with their active version, by name."""
+    """List rulesets by name, with their active version."""
     from controlplane.operations import rulesets
 
     cli: Cli = ctx.obj
     asked = rulesets.ListRulesets(org=org, **page_members(search, sort, limit, cursor, as_json=json))
     with named_as_options(NAMED_OPTIONS):
         found = cli.call(rulesets.list_all, asked)
-    print_page("rulesets", found, () if json else with_org_names(cli, found.rulesets), as_json=json)
+    rows = () if json else with_org_names(cli, found.rulesets)
+    print_page(RULESETS, found, rows, as_json=json, fit=fit_of(wide, no_trunc))
 
 
 @app.command()
@@ -200,11 +318,11 @@ def show(
     ruleset: _Ruleset,
     org: AnyOrg = None,
     version: Annotated[
-        int | None, typer.Option("--version", help="Not the version in force but this one.")
+        int | None, typer.Option("--version", help="Version to use instead of the active one.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """The text of a ruleset."""
+    """Print the text of a ruleset."""
     found = stored_ruleset(ctx.obj, ruleset, org, version)
     if json:
         print_json(found)
@@ -220,13 +338,20 @@ def stored_ruleset(cli: Cli, ruleset: str, org: str | None, version: int | None)
 
 
 @app.command()
-def history(ctx: typer.Context, ruleset: _Ruleset, org: AnyOrg = None, json: Json = False) -> None:
-    """Every version of a ruleset, newest first."""
+def history(
+    ctx: typer.Context,
+    ruleset: _Ruleset,
+    org: AnyOrg = None,
+    wide: Wide = False,
+    no_trunc: NoTrunc = False,
+    json: Json = False,
+) -> None:
+    """List every version of a ruleset, newest first."""
     from controlplane.operations import rulesets
 
     cli: Cli = ctx.obj
     found = cli.call(rulesets.history, rulesets.RulesetReference(ruleset, org))
-    print_list("versions", found.versions, as_json=json)
+    print_list(VERSIONS, found.versions, as_json=json, fit=fit_of(wide, no_trunc))
 
 
 @app.command()
@@ -235,13 +360,115 @@ def rollback(
     ruleset: _Ruleset,
     org: AnyOrg = None,
     to: Annotated[
-        int | None, typer.Option("--to", metavar="VERSION", help="By default the one before.")
+        int | None,
+        typer.Option(
+            "--to",
+            metavar="VERSION",
+            help="The version whose text to use; by default the one before the active version.",
+        ),
     ] = None,
     note: _Note = None,
     json: Json = False,
 ) -> None:
-    """Put an older text in force again, as a new version."""
+    """Activate the text of an older version again, as a new version."""
     from controlplane.operations import rulesets
 
     cli: Cli = ctx.obj
-    print_facts(cli.call(rulesets.rollback, rulesets.RollBack(ruleset, org, to, note)), as_json=json)
+    done = cli.call(rulesets.rollback, rulesets.RollBack(ruleset, org, to, note))
+    print_facts(done, as_json=json)
+    if done.proposal is not None:
+        typer.echo(not_active_yet(done.proposal), err=True)
+        return
+    if not json:
+        versions = cli.call(rulesets.history, rulesets.RulesetReference(done.ruleset_id)).versions
+        text_of_version = next(each.rolled_back_to for each in versions if each.version == done.version)
+        print_next([f"Version {done.version} is active now. It has the text of version {text_of_version}."])
+
+
+@app.command("proposals")
+def list_proposals(
+    ctx: typer.Context,
+    org: AnyOrg = None,
+    ruleset: Annotated[
+        str | None, typer.Option("--ruleset", metavar="NAME", help="Only proposals for this ruleset.")
+    ] = None,
+    decided: Annotated[bool, typer.Option("--all", help="Decided ones too.")] = False,
+    wide: Wide = False,
+    no_trunc: NoTrunc = False,
+    json: Json = False,
+) -> None:
+    """Changes of rules that wait for a second person, newest first."""
+    from controlplane.operations import proposals
+
+    cli: Cli = ctx.obj
+    found = cli.call(proposals.list_all, proposals.ListProposals(org, ruleset, decided))
+    print_list(PROPOSALS, found.proposals, as_json=json, fit=fit_of(wide, no_trunc))
+
+
+@app.command("proposal")
+def show_proposal(ctx: typer.Context, proposal: _Proposal, json: Json = False) -> None:
+    """One proposal, with the lines that it changes."""
+    from controlplane.operations import proposals, rulesets
+
+    cli: Cli = ctx.obj
+    found = cli.call(proposals.show, proposals.ProposalReference(proposal))
+    if json:
+        print_json(found)
+        return
+    print_facts({name: value for name, value in facts_of(found).items() if name != "yaml"}, as_json=False)
+    if found.yaml is None:
+        return
+    before = ""
+    if found.base_version:
+        shown = rulesets.ShowRuleset(found.ruleset, found.org_id, found.base_version)
+        before = cli.call(rulesets.show, shown).yaml
+    names = f"version {found.base_version}", "proposal"
+    print_text("".join(unified_diff(before.splitlines(True), found.yaml.splitlines(True), *names)))
+
+
+@app.command("approve")
+def approve_proposal(
+    ctx: typer.Context,
+    proposal: _Proposal,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Reason, kept with it.")] = "",
+    json: Json = False,
+) -> None:
+    """Activate a change that another operator proposed. `ruleset proposal ID` shows it."""
+    from controlplane.operations import proposals
+
+    cli: Cli = ctx.obj
+    asked = proposals.ApproveProposal(proposal, reason)
+    print_facts(cli.call(proposals.approve, asked), as_json=json)
+
+
+@app.command("reject")
+def reject_proposal(
+    ctx: typer.Context,
+    proposal: _Proposal,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Reason, kept with it.")],
+    json: Json = False,
+) -> None:
+    """Reject a proposal, or withdraw your own. Nothing changes."""
+    from controlplane.operations import proposals
+
+    cli: Cli = ctx.obj
+    print_facts(cli.call(proposals.reject, proposals.RejectProposal(proposal, reason)), as_json=json)
+
+
+@app.command()
+def delete(
+    ctx: typer.Context,
+    ruleset: _Ruleset,
+    org: AnyOrg = None,
+    expect: Annotated[
+        int | None, typer.Option("--expect", metavar="N", help="Refuse if another version is active.")
+    ] = None,
+    yes: YesDelete = False,
+    json: Json = False,
+) -> None:
+    """Delete a ruleset that no app uses and no open proposal names."""
+    from controlplane.operations import deletions
+
+    effect_of = deletions.EffectOfDeletion("ruleset", ruleset, org)
+    asked = deletions.DeleteRuleset(ruleset, org, expect)
+    delete_thing(ctx.obj, effect_of, deletions.delete_ruleset, asked, yes=yes, json=json)

@@ -45,7 +45,7 @@ def new(ctx: typer.Context, json: Json = False) -> None:
     if cli.settings.store.url:
         raise CommandFailed(FAILED, "the first start makes the tables in the database of Store.Url")
     if is_store(path):
-        raise CommandFailed(FAILED, f"{path}: a store is there already; move it away to begin again")
+        raise CommandFailed(FAILED, f"{path}: a store already exists; move it away to make a new one")
 
     user = this_user()
 
@@ -161,11 +161,12 @@ async def _verified(settings: Settings, source: Path) -> int:
     from controlplane.store.postgres import PostgresStore
     from controlplane.store.postgres_database import PostgresDatabase
     from controlplane.store.sqlite import SqliteStore
+    from proxy.outbound.settings import egress_of
 
     clock = SystemClock()
     store = PostgresStore(PostgresDatabase(settings.store.url), clock)
     try:
-        vault = await open_vault(settings.secrets, store, reads=True)
+        vault = await open_vault(settings.secrets, store, egress_of(settings.egress), reads=True)
         links = 0
         for org_id in await store.chained_orgs():
             found = await _walked(vault, store, org_id)

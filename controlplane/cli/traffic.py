@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time as clock
 from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,7 @@ from controlplane.cli.dry_runs import RulesetSource, complaining, ruleset_text, 
 from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed, given
 from controlplane.cli.given_schemas import Root, Schema, given_schemas
 from controlplane.cli.ruleset import parsed
+from proxy.wire.figures import counted
 
 if TYPE_CHECKING:
     from controlplane.operations.replays import (
@@ -38,7 +40,8 @@ _AT_ONCE = 50_000  # events, after which progress is told
 _MAX_BODY = 400  # characters of one that are shown
 
 _Org = Annotated[
-    str | None, typer.Option("--org", metavar="ORG", help="Whose events: an organisation's id or name.")
+    str | None,
+    typer.Option("--org", metavar="ORG", help="The organisation whose events are used, by ID or name."),
 ]
 _Hours = Annotated[
     float | None, typer.Option("--hours", metavar="N", help="Events of the last N hours; 24 if left out.")
@@ -49,16 +52,25 @@ _From = Annotated[
 _To = Annotated[str | None, typer.Option("--to", metavar="T", help=f"Events before this time: {_TIME_HELP}")]
 _Har = Annotated[
     Path | None,
-    typer.Option("--har", metavar="FILE", help="Not events but the requests of a HAR file; it stays here."),
+    typer.Option(
+        "--har",
+        metavar="FILE",
+        help="Use the requests of a HAR file instead of events. The file is not sent anywhere.",
+    ),
 ]
 _Base = Annotated[
     list[str] | None,
     typer.Option(
         "--base",
         metavar="URL",
-        help="The graph API's address in the HAR file (https://graph.microsoft.com); several, one by one.",
+        help="The graph API's address in the HAR file (https://graph.microsoft.com); repeat it for several.",
     ),
 ]
+
+
+class Against(StrEnum):
+    RECORDED = "recorded"
+    ACTIVE = "active"
 
 
 @app.command()
@@ -71,25 +83,31 @@ def replay(
         typer.Option(
             "--app",
             metavar="APP",
-            help="Only this app identity's; without it, of those bound to the ruleset of the draft's name.",
+            help="Only events of this app; by default, of all apps with the ruleset of the draft's name.",
         ),
     ] = None,
     every_app: Annotated[
-        bool, typer.Option("--every-app", help="Of every app identity, whatever it is bound to.")
+        bool, typer.Option("--every-app", help="Events of every app, with any ruleset.")
     ] = False,
     hours: _Hours = None,
     from_: _From = None,
     to: _To = None,
     filter_: Annotated[
-        str, typer.Option("--filter", metavar="FILTER", help="Only these, as for `audit search`.")
+        str, typer.Option("--filter", metavar="FILTER", help="Only events that match, as in `audit search`.")
     ] = "",
+    against: Annotated[
+        Against,
+        typer.Option(
+            "--against", help="Compare with the recorded verdicts, or with those of the active version."
+        ),
+    ] = Against.RECORDED,
     har: _Har = None,
     base: _Base = None,
     schema: Schema = None,
     root: Root = "/v1.0",
     json: Json = False,
 ) -> None:
-    """What a draft would change: stored events whose verdict would be another, by rule and application."""
+    """Replay stored events: list those whose verdict a draft would change, by rule and application."""
     cli: Cli = ctx.obj
     if har is not None:
         if application or every_app or hours or from_ or to or filter_:
@@ -110,19 +128,20 @@ def replay(
         from_=from_,
         to=to,
         filter=filter_,
+        against=against.value,
         limit=_AT_ONCE,
     )
     begun = clock.monotonic()
-    report, interrupted = _replayed(cli, asked)
+    report, interrupted = replayed(cli, asked)
     if json:
         print_json(report)
     else:
         _print(_describe_replay(report, clock.monotonic() - begun))
     if interrupted:
-        raise CommandFailed(FAILED, f"interrupted: {report.looked_at:,} events were looked at")
+        raise CommandFailed(FAILED, f"interrupted: {report.looked_at:,} events were examined")
 
 
-def _replayed(cli: Cli, asked: ReplayRuleset) -> tuple[Replayed, bool]:
+def replayed(cli: Cli, asked: ReplayRuleset) -> tuple[Replayed, bool]:
     """Everything, in requests of some seconds; what was counted so far where it is interrupted."""
     from controlplane.operations.replays import replay as operation
     from controlplane.operations.replays import together
@@ -168,23 +187,26 @@ class _Progress:
 def suggest(
     ctx: typer.Context,
     application: Annotated[
-        str | None, typer.Option("--app", metavar="APP", help="The app identity whose events they are.")
+        str | None, typer.Option("--app", metavar="APP", help="The app whose events are used.")
     ] = None,
     org: _Org = None,
     hours: _Hours = None,
     from_: _From = None,
     to: _To = None,
     name: Annotated[
-        str | None, typer.Option("--name", metavar="NEW", help="The ruleset's; the app's if left out.")
+        str | None,
+        typer.Option(
+            "--name", metavar="NEW", help="Name of the new ruleset; by default the name of the app."
+        ),
     ] = None,
     include_blocked: Annotated[
-        bool, typer.Option("--include-blocked", help="Allow what was blocked too.")
+        bool, typer.Option("--include-blocked", help="Also allow requests that were blocked.")
     ] = False,
     har: _Har = None,
     base: _Base = None,
     json: Json = False,
 ) -> None:
-    """The smallest ruleset that would have allowed what an application asked for, with its evidence."""
+    """Suggest the smallest ruleset that would have allowed the requests of an app, with its evidence."""
     from controlplane.operations.suggestions import SuggestRuleset, suggest_ruleset
 
     cli: Cli = ctx.obj
@@ -217,7 +239,7 @@ def _print_suggestion(found: Suggested, *, as_json: bool) -> None:
     for note in found.notes:
         typer.echo(_shown(note), err=True)
     if not found.complete:
-        typer.echo("only the newest events of that time were looked at: name a shorter one", err=True)
+        typer.echo("only the newest events of that period were examined: give a shorter period", err=True)
 
 
 # -- HAR files, which are read here and never sent anywhere: they hold credentials
@@ -230,14 +252,11 @@ def _rules(cli: Cli, source: str, org: str | None, schema: Path | None, root: st
 
 
 def _replay_file(rules: tuple[Ruleset, Schemas], file: Path, bases: Sequence[str], *, as_json: bool) -> None:
-    from controlplane.workshop.har_traffic import foresee
+    from controlplane.workshop.har_traffic import by_outcome, foresee
 
     ruleset, schemas = rules
     har = _read_har(file, bases)
-    groups: dict[tuple[object, ...], list[Foreseen]] = {}
-    for one in foresee(ruleset, har.exchanges, schemas):
-        groups.setdefault((one.outcome,), []).append(one)
-    ranked = sorted(groups.values(), key=_rank)
+    ranked = by_outcome(foresee(ruleset, har.exchanges, schemas))
     if as_json:
         print_json(
             {
@@ -250,15 +269,6 @@ def _replay_file(rules: tuple[Ruleset, Schemas], file: Path, bases: Sequence[str
         )
     else:
         _print(_describe_foreseen(har, ranked))
-
-
-def _rank(group: list[Foreseen]) -> tuple[int, int, int]:
-    """What would be blocked first, then what is unclear."""
-    from controlplane.workshop.replay import Outcome
-
-    outcome = group[0].outcome
-    lets_through = outcome.lets_through if isinstance(outcome, Outcome) else None
-    return (False, None, True).index(lets_through), -len(group), group[0].exchange.number
 
 
 def _read_har(file: Path, bases: Sequence[str]) -> Har:
@@ -279,39 +289,21 @@ def _remark_facts(har: Har) -> dict[str, object]:
     }
 
 
-def _describe_remarks(har: Har) -> Iterator[str]:
-    from controlplane.workshop.har import with_entries
-
-    for remark in har.left_out:
-        yield f"left out {_counted(remark.count, 'entry', 'entries')}: {with_entries(remark)}"
-    for remark in har.unknown:
-        yield f"unknown for {_counted(remark.count, 'entry', 'entries')}: {with_entries(remark)}"
-
-
 def _suggest_by(file: Path, bases: Sequence[str], name: str | None, *, as_json: bool) -> None:
-    from controlplane.operations.suggestions import about_suggestion, suggested_facts, suggested_name
-    from controlplane.workshop.har_traffic import suggest_for
-    from proxy.policy.ruleset_yaml import InvalidRuleset
-    from proxy.wire.audit_event import rfc3339
+    from controlplane.operations.har_files import suggestion_from
+    from controlplane.operations.suggestions import suggested_facts
+    from controlplane.workshop.har import remark_lines
 
     har = _read_har(file, bases)
-    times = [round(one.time.timestamp() * 1000) for one in har.exchanges if one.time is not None]
-    from_, to = (rfc3339(min(times)), rfc3339(max(times))) if times else (None, None)
-    when = f"{from_} to {to}" if times else "at an unknown time"
-    about = about_suggestion(f"the application in {file.name}", len(har.exchanges), 0, when)
-    remarks = [*_describe_remarks(har)]
     with complaining():
-        name = suggested_name(file.stem if name is None else name)
-    try:
-        found = suggest_for(har.exchanges, name, about=about + [f"Of the file, {one}." for one in remarks])
-    except InvalidRuleset as error:
-        raise CommandFailed(INVALID_INPUT, f"name: {error.problems[0].message}") from None
+        made = suggestion_from(har, file.stem if name is None else name, f"the application in {file.name}")
+    found = made.suggestion
     if as_json:
         print_json(
             {
                 "yaml": found.yaml,
-                "from": from_,
-                "to": to,
+                "from": made.first,
+                "to": made.last,
                 "rules": [facts_of(rule) for rule in suggested_facts(found)],
                 "requests": found.requests - found.left_out,
                 "blocked": 0,
@@ -322,26 +314,23 @@ def _suggest_by(file: Path, bases: Sequence[str], name: str | None, *, as_json: 
         )
         return
     _print(found.yaml.splitlines())
-    for line in remarks:
+    for line in remark_lines(har):
         typer.echo(_shown(line), err=True)
 
 
 def _foreseen_facts(group: list[Foreseen]) -> dict[str, object]:
     from controlplane.operations.replays import outcome_facts
-    from controlplane.workshop.replay import Outcome
 
-    outcome = group[0].outcome
-    possible = (outcome,) if isinstance(outcome, Outcome) else outcome.possible
     return {
-        "after": [outcome_facts(one) for one in possible],
-        "missing": () if isinstance(outcome, Outcome) else outcome.missing,
+        "after": [outcome_facts(one) for one in group[0].possible],
+        "missing": group[0].missing,
         "count": len(group),
         "requests": [
             {
                 "entry": one.exchange.number,
                 "part": one.exchange.part or None,
                 "method": one.exchange.method,
-                "target": _masked(one.exchange.target),
+                "target": one.target,
                 "status": None if one.exchange.response is None else one.exchange.response.status,
                 "unknown": sorted(one.exchange.unknown - {"ip"}),
                 "removed": one.removed,
@@ -357,32 +346,24 @@ _FEW = 5  # requests of a group that are shown
 
 def _describe_foreseen(har: Har, groups: list[list[Foreseen]]) -> Iterator[str]:
     from controlplane.operations.replays import outcome_facts
-    from controlplane.workshop.replay import Outcome
+    from controlplane.workshop.har import remark_lines
 
-    passed_over = f", {har.elsewhere:,} to other addresses passed over" if har.elsewhere else ""
-    yield f"{_counted(len(har.exchanges), 'request')}{passed_over}"
-    yield from _describe_remarks(har)
+    passed_over = f", {har.elsewhere:,} to other addresses left out" if har.elsewhere else ""
+    yield f"{counted(len(har.exchanges), 'request')}{passed_over}"
+    yield from remark_lines(har)
     for group in groups:
-        outcome = group[0].outcome
-        possible = (outcome,) if isinstance(outcome, Outcome) else outcome.possible
+        first = group[0]
         yield ""
-        yield f"{len(group):,} {' or '.join(_describe_outcome(outcome_facts(one)) for one in possible)}"
-        if not isinstance(outcome, Outcome):
-            yield f"  hangs on {', '.join(outcome.missing)}"
+        yield f"{len(group):,} {' or '.join(_describe_outcome(outcome_facts(one)) for one in first.possible)}"
+        if first.missing:
+            yield f"  depends on {', '.join(first.missing)}"
         for one in group[:_FEW]:
-            yield f"  {one.exchange.method} {_masked(one.exchange.target)}"
+            yield f"  {one.exchange.method} {one.target}"
             if one.removed:
                 yield f"    without {', '.join(one.removed)}"
                 yield f"    {_cut((one.body or b'').decode('utf-8', 'replace'))}"
         if len(group) > _FEW:
             yield f"  and {len(group) - _FEW:,} more"
-
-
-def _masked(target: str) -> str:
-    from proxy.policy.redaction import without_secrets
-
-    path, mark, query = target.partition("?")
-    return path + mark + without_secrets(query)
 
 
 def _cut(text: str) -> str:
@@ -393,26 +374,27 @@ def _cut(text: str) -> str:
 
 _TITLES = {
     "newlyBlocked": "would be blocked",
-    "unclear": "unclear: the verdict hangs on what isn't stored",
+    "unclear": "unclear: the verdict depends on facts that are not stored",
     "newlyAllowed": "would be allowed",
-    "transforms": "would be filtered otherwise",
-    "recordedAs": "would be recorded otherwise",
+    "transforms": "would be filtered in another way",
+    "recordedAs": "would be recorded in another way",
 }
 
 
 def _describe_replay(report: Replayed, seconds: float) -> Iterator[str]:
     of = ", ".join(report.apps) or "every application"
-    yield f"{report.from_} to {report.to}, {of}: {_counted(report.events, 'event')}, {seconds:.1f} s"
+    yield f"{report.from_} to {report.to}, {of}: {counted(report.events, 'event')}, {seconds:.1f} s"
     width = max(
         len(f"{count:,}") for count in (report.unchanged, report.changed, report.unclear, report.unasked)
     )
     by_another = f", {report.by_another_rule:,} of them by another rule" if report.by_another_rule else ""
     yield f"  {report.unchanged:{width},} unchanged{by_another}"
-    yield f"  {report.changed:{width},} would change"
+    compared = " against the active version" if report.against == "active" else ""
+    yield f"  {report.changed:{width},} would change{compared}"
     if report.unclear:
         yield f"  {report.unclear:{width},} unclear"
     if report.unasked:
-        yield f"  {report.unasked:{width},} asked no rule: for tokens, or refused before"
+        yield f"  {report.unasked:{width},} reached no rule: requests for tokens, or refused before"
     for ended in report.ended:
         yield f"  rule `{ended.rule_id}` ended at {ended.until}: it matches no event from then on"
     yield from report.notes
@@ -425,7 +407,7 @@ def _describe_replay(report: Replayed, seconds: float) -> Iterator[str]:
             yield from _describe_change(group)
     if report.ungrouped:
         yield ""
-        yield f"and {report.ungrouped:,} more, in too many ways to tell"
+        yield f"and {report.ungrouped:,} more, in too many groups to list"
 
 
 def _describe_change(group: ChangeFacts) -> Iterator[str]:
@@ -439,7 +421,7 @@ def _describe_change(group: ChangeFacts) -> Iterator[str]:
     if group.add:
         yield f"    to allow it, add  {group.add}"
     if group.missing:
-        yield f"    hangs on {', '.join(group.missing)}"
+        yield f"    depends on {', '.join(group.missing)}"
     yield from map(_describe_sample, group.samples)
 
 
@@ -485,10 +467,6 @@ _DONE = {
 def _describe_outcome(outcome: OutcomeFacts) -> str:
     reason = "as" if outcome.verdict == "refused" else "by"
     return f"{_DONE.get(outcome.verdict, outcome.verdict)} {reason} {outcome.by}"
-
-
-def _counted(count: int, noun: str, plural: str | None = None) -> str:
-    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def _print(lines: Iterable[str]) -> None:

@@ -7,7 +7,10 @@ from typing import Final
 
 from controlplane.console import (
     apps,
+    credentials,
+    deletions,
     drafts,
+    enrolment,
     events,
     integrity,
     live,
@@ -15,26 +18,35 @@ from controlplane.console import (
     operators,
     orgs,
     overview,
+    proposals,
     proxies,
+    report,
     rulesets,
     search,
+    sinks,
     stops,
 )
 from controlplane.console.pages import PageRoute
 
 _MODULES: Final = (
     apps,
+    credentials,
+    deletions,
     drafts,
+    enrolment,
     events,
     integrity,
     live,
     operators,
     orgs,
     overview,
+    proposals,
     proxies,
     operator_log,
+    report,
     rulesets,
     search,
+    sinks,
     stops,
 )
 
@@ -47,6 +59,12 @@ class Entry:
     text: str
     icon: str
     key: str  # after g
+    also: str | None = None  # another path of the same area
+
+    def has(self, path: str) -> bool:
+        """Return whether the path lies below this one, or in the rest of its area."""
+        areas = [each for each in (self.path, self.also) if each not in (None, "/")]
+        return path == self.also or any(path.startswith(f"{each}/") for each in areas)
 
 
 GROUPS: Final = (
@@ -63,7 +81,7 @@ GROUPS: Final = (
         (
             Entry("/rulesets", "Rulesets", "ruleset", "r"),
             Entry("/apps", "Apps", "app", "a"),
-            Entry("/proxies", "Proxies", "proxy", "p"),
+            Entry("/proxies", "Proxies", "proxy", "p", also="/enrolment"),
             Entry("/stops", "Emergency stop", "stop", "x"),
         ),
     ),
@@ -72,7 +90,9 @@ GROUPS: Final = (
         (
             Entry("/orgs", "Organisations", "org", "z"),
             Entry("/operators", "Operators", "operator", "u"),
+            Entry("/sinks", "Sinks", "live", "k"),
             Entry("/record", "Operator log", "record", "e"),
+            Entry("/audit/report", "Audit report", "info", "t"),
             Entry("/audit/integrity", "Integrity", "check", "i"),
         ),
     ),

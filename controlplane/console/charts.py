@@ -1,17 +1,36 @@
-"""Pure: charts as SVG text without a style of their own; colours come from the stylesheet by class."""
+"""Pure: charts as SVG text without a style of their own; colours come from the stylesheet by class.
+
+A chart has a plot between a scale of numbers and a scale of times. Places in it are percentages: the chart
+takes any width, and its texts keep their size. Over the drawing lie links with titles, for pointers alone.
+static/charts.js makes the tooltip of the titles, and a slider that moves it by keyboard. Without a script, a
+keyboard has the table below.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from datetime import UTC, tzinfo
+from math import ceil, floor, log10
 from typing import Final
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-_HEIGHT: Final = 100.0
-_GAP: Final = 0.22  # of a column's width
-_LONE: Final = 2.0  # hundredths of a curve's width that a point without neighbours takes
+from controlplane.console.text import clock_mark, compact
+from controlplane.console.zones import local
+from controlplane.operations.time_axis import DAY_MS, HOUR_MS, LAST_OF_ZONES_MS, MINUTE_MS, SECOND_MS, edges
+
+_GAP: Final = 0.22  # share of a column's width
+_LEAST: Final = 1.0  # percent of the height that a single event takes
+_LONE: Final = 2.0  # percent of a curve's width that a point without neighbours takes
+_TICKS: Final = 4  # gridlines above zero, about
+_MARKS: Final = 6  # named times, at most
+_STEPS: Final = (
+    1, 10, 100, SECOND_MS, 5 * SECOND_MS, 15 * SECOND_MS, MINUTE_MS, 5 * MINUTE_MS, 10 * MINUTE_MS,
+    15 * MINUTE_MS, 30 * MINUTE_MS, HOUR_MS, 2 * HOUR_MS, 3 * HOUR_MS, 4 * HOUR_MS, 6 * HOUR_MS,
+    12 * HOUR_MS, DAY_MS, 2 * DAY_MS, 7 * DAY_MS, 14 * DAY_MS, 21 * DAY_MS, 28 * DAY_MS, 91 * DAY_MS,
+    364 * DAY_MS, 3640 * DAY_MS, 36400 * DAY_MS,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +43,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Column:
+    """Counts between two times."""
+
+    start_ms: int
+    end_ms: int
     parts: tuple[Part, ...]  # from the bottom up
     label: str
     href: str
@@ -33,41 +56,195 @@ class Column:
         return sum(part.count for part in self.parts)
 
 
-def columns(chart: Sequence[Column], label: str) -> Markup:
-    """Stacked columns of equal width. Each is a link for a pointer; keyboards have the table beside it."""
-    most = max((column.total for column in chart), default=0) or 1
-    body = Markup("").join(_column(index, column, most) for index, column in enumerate(chart))
+@dataclass(frozen=True, slots=True)
+class Shade:
+    """A time without all of its events."""
+
+    kind: str  # a class of the stylesheet: "absent", "purged", "partly"
+    start_ms: int
+    end_ms: int
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A moment at which an operator changed something."""
+
+    at_ms: int
+    kind: str  # a class of the stylesheet: "publish", "stop", "lift"
+    words: str
+    href: str
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The time that a chart covers, in a zone."""
+
+    start_ms: int
+    end_ms: int
+    zone: tzinfo = UTC
+
+    def x(self, ms: int) -> float:
+        """Return the place of a time, in percent of the width."""
+        return min(max((ms - self.start_ms) / max(self.end_ms - self.start_ms, 1) * 100, 0.0), 100.0)
+
+
+def ticks(most: float, *, whole: bool = True) -> list[float]:
+    """Return the numbers of a scale that starts at 0 and ends at or above `most`."""
+    if most <= 0:
+        return [0, 1]
+    rough = most / _TICKS
+    power = 10.0 ** floor(log10(rough))
+    step = next(each * power for each in (1, 2, 5, 10) if each * power >= rough)
+    step = max(step, 1) if whole else step
+    return [round(number * step, 12) for number in range(ceil(round(most / step, 9)) + 1)]
+
+
+def time_marks(span: Span) -> list[tuple[int, str]]:
+    """Return few round times of the span's zone, with their names."""
+    length = span.end_ms - span.start_ms
+    zone = span.zone if span.end_ms <= LAST_OF_ZONES_MS else UTC
+    step = next((each for each in _STEPS if length <= each * _MARKS), _STEPS[-1])
+    found = edges(span.start_ms, span.end_ms, step, zone)
+    shown = [each for each in found if span.start_ms <= each <= span.end_ms]
+    return [(each, clock_mark(each, step, length, zone)) for each in shown[: _MARKS + 1]]
+
+
+def columns(
+    chart: Sequence[Column],
+    label: str,
+    span: Span,
+    shades: Sequence[Shade] = (),
+    marks: Sequence[Mark] = (),
+) -> Markup:
+    """Stacked columns between two scales. Each column is a link for a pointer."""
+    scale = ticks(max((column.total for column in chart), default=0))
+    drawn = Markup("").join(_column(column, span, scale[-1]) for column in chart)
+    reaches = Markup("").join(
+        _reach(column.start_ms, column.end_ms, span, column.label, column.href) for column in chart
+    )
+    return _plot("columns", label, span, scale, drawn, reaches, shades, marks)
+
+
+def _plot(
+    kind: str,
+    label: str,
+    span: Span,
+    scale: Sequence[float],
+    drawn: Markup,
+    reaches: Markup,
+    shades: Sequence[Shade] = (),
+    marks: Sequence[Mark] = (),
+) -> Markup:
+    """A drawing with its scales, gridlines, shades and marks, and the links over it."""
+    top = scale[-1]
+    lines, numbers = [], []
+    for tick in scale:
+        y = _number(100 - tick / top * 100)
+        lines.append(Markup('<line class="grid-line" x1="0" x2="100%" y1="{0}%" y2="{0}%"/>').format(y))
+        numbers.append(
+            Markup('<text x="100%" y="{}%" dy="0.32em" text-anchor="end">{}</text>').format(y, compact(tick))
+        )
     return Markup(
-        '<svg class="columns" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">'
-        "{}</svg>"
-    ).format(max(len(chart), 1), _number(_HEIGHT), label, body)
+        '<div class="plot {}"><svg class="scale" aria-hidden="true">{}</svg>'
+        '<div class="drawing"><svg role="img" aria-label="{}">{}{}{}{}</svg>'
+        '<svg class="over" aria-hidden="true" data-chart data-start="{}" data-end="{}">{}{}</svg></div>'
+        '<span class="zone">{}</span><svg class="times" aria-hidden="true">{}</svg></div>'
+    ).format(
+        kind,
+        Markup("").join(numbers),
+        label,
+        Markup("").join(_shade(shade, span) for shade in shades),
+        Markup("").join(lines),
+        drawn,
+        Markup("").join(_mark_line(mark, span) for mark in marks),
+        span.start_ms,
+        span.end_ms,
+        reaches,
+        Markup("").join(_mark(mark, span) for mark in marks),
+        clock_mark(span.end_ms, 0, 0, span.zone),
+        Markup("").join(
+            _time(at, name, span, is_minor) for at, name, is_minor in _placed_marks(span) if span.x(at) < 97
+        ),
+    )
 
 
-def _column(index: int, column: Column, most: int) -> Markup:
-    x, width = _number(index + _GAP / 2), _number(1 - _GAP)
-    top = _HEIGHT
+def _placed_marks(span: Span) -> list[tuple[int, str, bool]]:
+    """Named times, each with whether a narrow chart leaves it out. It keeps the roundest."""
+    marks = time_marks(span)
+    if not marks:
+        return []
+    roundest = max(range(len(marks)), key=lambda index: _roundness(marks[index][0], span.zone))
+    return [(at, name, (index - roundest) % 2 == 1) for index, (at, name) in enumerate(marks)]
+
+
+def _roundness(ms: int, zone: tzinfo) -> int:
+    """The number of steps that a local time is a multiple of: midnight is rounder than noon."""
+    moment = local(ms, zone)
+    of_day_ms = ((moment.hour * 60 + moment.minute) * 60 + moment.second) * SECOND_MS
+    return sum(of_day_ms % step == 0 for step in _STEPS)
+
+
+def _time(at: int, name: str, span: Span, is_minor: bool) -> Markup:
+    x = span.x(at)
+    anchor = "start" if x < 4 else "middle"
+    return Markup('<text x="{}%" y="1em" text-anchor="{}"{}>{}</text>').format(
+        _number(x), anchor, Markup(' class="minor"') if is_minor else "", name
+    )
+
+
+def _column(column: Column, span: Span, top: float) -> Markup:
+    left, right = span.x(column.start_ms), span.x(column.end_ms)
+    x, width = left + (right - left) * _GAP / 2, (right - left) * (1 - _GAP)
+    bottom = 100.0
     rectangles = []
     for part in column.parts:
         if part.count:
             # A single event among thousands is still seen.
-            height = max(part.count / most * (_HEIGHT - 2), 1.2)
-            top -= height
+            height = max(part.count / top * 100, _LEAST)
+            bottom -= height
             rectangles.append(
-                Markup('<rect class="fill-{}" x="{}" y="{}" width="{}" height="{}"/>').format(
-                    part.kind, x, _number(max(top, 0)), width, _number(height)
-                )
+                f'<rect class="fill-{escape(part.kind)}" x="{_number(x)}%" y="{_number(max(bottom, 0))}%"'
+                f' width="{_number(width)}%" height="{_number(height)}%"/>'
             )
+    return Markup("".join(rectangles))  # noqa: S704 - escaped piece by piece: formatting takes ten times as long
+
+
+def _reach(start_ms: int, end_ms: int, span: Span, label: str, href: str = "") -> Markup:
+    left, right = span.x(start_ms), span.x(end_ms)
+    drawn = (
+        f'<g data-from="{start_ms}" data-until="{end_ms}"><title>{escape(label)}</title>'
+        f'<rect class="reach" x="{_number(left)}%" y="0" width="{_number(right - left)}%" height="100%"/></g>'
+    )
+    linked = f'<a href="{escape(href)}" tabindex="-1">{drawn}</a>' if href else drawn
+    return Markup(linked)  # noqa: S704 - escaped piece by piece, as a column
+
+
+def _shade(shade: Shade, span: Span) -> Markup:
+    left, right = span.x(shade.start_ms), span.x(shade.end_ms)
+    return Markup('<rect class="shade-{}" x="{}%" y="0" width="{}%" height="100%"/>').format(
+        shade.kind, _number(left), _number(right - left)
+    )
+
+
+def _mark_line(mark: Mark, span: Span) -> Markup:
+    return Markup('<line class="mark-{0}" x1="{1}%" x2="{1}%" y1="0" y2="100%"/>').format(
+        mark.kind, _number(span.x(mark.at_ms))
+    )
+
+
+def _mark(mark: Mark, span: Span) -> Markup:
     return Markup(
-        '<a href="{}" tabindex="-1"><title>{}</title>'
-        '<rect class="reach" x="{}" y="0" width="1" height="{}"/>{}</a>'
-    ).format(column.href, column.label, index, _number(_HEIGHT), Markup("").join(rectangles))
+        '<a href="{}" tabindex="-1" data-at="{}"><title>{}</title>'
+        '<circle class="mark-{}" cx="{}%" cy="0" r="5"/></a>'
+    ).format(mark.href, mark.at_ms, mark.words, mark.kind, _number(span.x(mark.at_ms)))
 
 
 def sparkline(counts: Sequence[int], kind: str) -> Markup:
     """One line over its own filled area; says nothing that the number beside it doesn't, so it is hidden from
     screen readers."""
     most = max(counts, default=0) or 1
-    step = _HEIGHT / max(len(counts) - 1, 1)
+    step = 100 / max(len(counts) - 1, 1)
     points = [
         f"{_number(index * step)},{_number(28 - count / most * 26)}" for index, count in enumerate(counts)
     ]
@@ -89,37 +266,26 @@ class Curve:
     points: Sequence[tuple[int, float | None]]  # (time in ms, value), oldest first
 
 
-def curves(drawn: Sequence[Curve], label: str, titles: Sequence[str] = ()) -> Markup:
-    """Lines over one time axis and one scale from 0. `titles`: what is there at each point of the first."""
-    times = [at for curve in drawn for at, _ in curve.points]
-    first, span = min(times, default=0), max(max(times, default=0) - min(times, default=0), 1)
-    most = max((value for curve in drawn for _, value in curve.points if value is not None), default=0) or 1
-
-    def x(at: int) -> float:
-        return (at - first) / span * 100
+def curves(drawn: Sequence[Curve], label: str, span: Span, reaches: Sequence[tuple[int, int, str]]) -> Markup:
+    """Lines over one time axis and one scale from 0. `reaches`: what is there from a time to another."""
+    values = [value for curve in drawn for _, value in curve.points if value is not None]
+    scale = ticks(max(values, default=0), whole=False)
 
     def y(value: float) -> float:
-        return _HEIGHT - value / most * (_HEIGHT - 4) - 1
+        return 100 - value / scale[-1] * 100
 
     lines = [
         Markup('<polyline class="line-{}" points="{}" vector-effect="non-scaling-stroke"/>').format(
             curve.kind, " ".join(f"{_number(x)},{_number(y)}" for x, y in run)
         )
         for curve in drawn
-        for run in _runs([(x(at), None if value is None else y(value)) for at, value in curve.points])
+        for run in _runs([(span.x(at), None if value is None else y(value)) for at, value in curve.points])
     ]
-    moments = [x(at) for at, _ in drawn[0].points] if drawn and titles else []
-    edges = [0.0, *((one + other) / 2 for one, other in pairwise(moments)), 100.0]
-    reaches = [
-        Markup('<rect class="reach" x="{}" y="0" width="{}" height="100"><title>{}</title></rect>').format(
-            _number(start), _number(end - start), title
-        )
-        for start, end, title in zip(edges, edges[1:], titles, strict=False)
-    ]
-    return Markup(
-        '<svg class="curves" viewBox="0 0 100 100" preserveAspectRatio="none" role="img" aria-label="{}">'
-        "{}{}</svg>"
-    ).format(label, Markup("").join(reaches), Markup("").join(lines))
+    stretched = Markup('<svg viewBox="0 0 100 100" preserveAspectRatio="none">{}</svg>').format(
+        Markup("").join(lines)
+    )
+    over = Markup("").join(_reach(start, end, span, words) for start, end, words in reaches)
+    return _plot("curves", label, span, scale, stretched, over)
 
 
 def _runs(points: Sequence[tuple[float, float | None]]) -> list[list[tuple[float, float]]]:

@@ -6,9 +6,7 @@ script, where one runs, keeps the form in the browser too, and asks for the one 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Final
@@ -18,10 +16,20 @@ from msgspec import json
 from controlplane.console import replaying, ruleset_text
 from controlplane.console.choices import choice_of_apps
 from controlplane.console.pages import Page, PageRequest, Redirect, Refusal, page, reasons
-from controlplane.console.rulesets import CRUMB, Difference, bound_to, difference, place_of
+from controlplane.console.rulesets import (
+    CRUMB,
+    ENFORCED_LATER,
+    PROPOSED,
+    Difference,
+    bound_to,
+    difference,
+    place_of,
+)
 from controlplane.operations import dry_runs, rulesets
 from controlplane.operations.actor import Actor, Forbidden
+from controlplane.operations.allowing_rule import with_allowing_rule
 from controlplane.operations.apps import AppFacts
+from controlplane.operations.completing import CompleteRuleset, complete
 from controlplane.operations.context import OperationContext
 from controlplane.operations.dry_runs import (
     AnswerSample,
@@ -30,6 +38,13 @@ from controlplane.operations.dry_runs import (
     ProblemFacts,
     RunCases,
     Source,
+)
+from controlplane.operations.har_files import (
+    MOST_CHARACTERS,
+    ReplayHar,
+    SuggestFromHar,
+    replay_har,
+    suggest_har,
 )
 from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.perform import perform
@@ -41,7 +56,7 @@ from controlplane.store.interface import NotFound, Org, StoreBusy, StoreError
 
 METHODS: Final = tuple((each, each) for each in ("GET", "POST", "PATCH", "PUT", "DELETE", "HEAD", "OPTIONS"))
 HOURS: Final = (("1", "hour"), ("6", "6 hours"), ("24", "24 hours"), ("72", "3 days"), ("168", "week"))
-_REPLAYED_WITHIN_SECONDS: Final = 10.0  # or a review goes without
+_GZIP: Final = "\x1f\N{REPLACEMENT CHARACTER}"  # how such a file begins, read as text
 _EVENTS_OF_A_SUGGESTION: Final = 200_000  # of the newest ones; some seconds
 _NEW_TEXT: Final = """\
 version: 1
@@ -64,10 +79,10 @@ cases:
 
 @dataclass(frozen=True, slots=True)
 class Publishing:
-    """What would be published, against what is active."""
+    """A draft that may be published, and the active version."""
 
     name: str
-    path: str  # of its page, which there is once it is active
+    path: str  # path of the page that it has once it is active
     may: bool  # whether who asks may publish it
     version: int  # that it would be
     base: int  # that the draft began as; 0: none
@@ -75,6 +90,7 @@ class Publishing:
     in_force_at: str | None
     in_force_note: str | None
     in_force_text: str | None
+    second_person: bool  # whether another operator must approve it
     content: str  # a digest of the text, its name and the organisation
     warnings: tuple[ProblemFacts, ...]
     apps: tuple[AppFacts, ...]
@@ -134,13 +150,24 @@ async def edit(context: OperationContext, actor: Actor, request: PageRequest) ->
     stored = await perform(rulesets.show, context, actor, ShowRuleset(ruleset=name, org=org))
     # A link may bring a request to explain.
     form = {**dict(request.query), "yaml": stored.yaml, "base": str(stored.version)}
-    return await _editor(context, actor, request, _Draft(org, stored.name, form), _Tried())
+    draft = _Draft(org, stored.name, form)
+    return await _editor(context, actor, request, draft, await _explained(context, actor, draft))
 
 
 @page("POST", "/rulesets/{org}/{name}/edit")
 async def try_out(context: OperationContext, actor: Actor, request: PageRequest) -> Page | Redirect:
     draft = _Draft(request.place["org"], request.place["name"], request.form)
     return await _try(context, actor, request, draft)
+
+
+async def _explained(context: OperationContext, actor: Actor, draft: _Draft) -> _Tried:
+    """The explanation of the request that a link brought, if it brought one."""
+    if not draft.form.get("target", "").strip():
+        return _Tried()
+    try:
+        return _Tried("explain", await _explain(context, actor, draft))
+    except (*Refusal, StoreError) as error:
+        return _Tried("explain", {}, reasons(error))
 
 
 # What can be tried
@@ -173,10 +200,20 @@ async def _check(context: OperationContext, actor: Actor, draft: _Draft) -> dict
     }
 
 
+async def _complete(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
+    """Words for the place of the cursor, which the script counts in units of UTF-16."""
+    given = draft.form.get("caret", "")
+    units = int(given) if given.isascii() and given.isdecimal() and len(given) < 8 else 0
+    before = draft.yaml.encode("utf-16-le", "surrogatepass")[: 2 * units].decode("utf-16-le", "replace")
+    asked = CompleteRuleset(yaml=draft.yaml, at=len(before), org=draft.org or None)
+    found = await perform(complete, context, actor, asked)
+    return {"completed": found, "typed": before[found.start :]}
+
+
 async def _explain(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
     given = {name: draft.form.get(name, "").strip() for name in ("target", "method", "ip", "at")}
     if not given["target"]:
-        raise InvalidRequest("a request has a path at least: /v1.0/users")
+        raise InvalidRequest("path and query: enter at least a path, such as /v1.0/users")
     body, response = _lines(draft.form.get("body", "")), _lines(draft.form.get("answer", ""))
     headers = [line.strip() for line in _lines(draft.form.get("headers", "")).split("\n")]
     asked = ExplainRequest(
@@ -193,12 +230,43 @@ async def _explain(context: OperationContext, actor: Actor, draft: _Draft) -> di
     return {"explained": await perform(dry_runs.explain, context, actor, asked)}
 
 
+async def _allow(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
+    """Put a rule that allows the request before the draft's other rules."""
+    method, target = draft.form.get("method", "GET"), draft.form.get("target", "").strip()
+    yaml = await run_trial(actor, with_allowing_rule, draft.yaml, method, target)
+    allowed = replace(draft, form={**draft.form, "yaml": yaml})
+    return {**await _explain(context, actor, allowed), "instead": {"yaml": yaml, "into": draft.org}}
+
+
 async def _test(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
     cases = _lines(draft.form.get("cases", ""))
     if not cases.strip():
-        raise InvalidRequest("there is no case yet: the sample in the field shows one")
+        raise InvalidRequest("cases: enter at least one; the sample in the field shows the form")
     asked = RunCases(source=Source(yaml=draft.yaml, label="rules"), cases=cases, org=draft.org or None)
     return {"tested": await perform(dry_runs.test, context, actor, asked)}
+
+
+async def _replay_har(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
+    source = Source(yaml=draft.yaml, label="rules")
+    asked = ReplayHar(source=source, har=_file(draft), org=draft.org or None)
+    return {"har": await perform(replay_har, context, actor, asked)}
+
+
+async def _suggest_har(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
+    asked = SuggestFromHar(har=_file(draft), name=draft.name or "new-ruleset")
+    found = await perform(suggest_har, context, actor, asked)
+    return {"har_rules": found, "instead": {"yaml": found.yaml, "into": draft.org}}
+
+
+def _file(draft: _Draft) -> str:
+    text = draft.form.get("har", "")
+    if not text.strip():
+        raise InvalidRequest("HAR file: choose a file, such as one that a browser's network panel exports")
+    if text.startswith(_GZIP):
+        raise InvalidRequest("HAR file: it is compressed with gzip; decompress it, and choose the .har file")
+    if len(text) > MOST_CHARACTERS:
+        raise InvalidRequest(f"HAR file: at most {MOST_CHARACTERS:,} characters; export fewer requests")
+    return text
 
 
 async def _routes(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
@@ -210,13 +278,13 @@ async def _diff(context: OperationContext, actor: Actor, draft: _Draft) -> dict[
     stored = await _in_force(context, actor, draft, draft.name)
     old = stored.yaml if stored else ""
     if (compared := await difference(actor, old, draft.yaml)) is None:
-        raise StoreBusy("what differs can't be told just now: try again in a moment")
+        raise StoreBusy("other comparisons are running: try again in a moment")
     return {"compared": compared}
 
 
 async def _replay(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
     if not draft.org:
-        raise InvalidRequest("choose the organisation whose traffic is to be replayed")
+        raise InvalidRequest("choose the organisation whose traffic to replay")
     evaluated = await bound_to(context, actor, draft.org, draft.name) if draft.name else ()
     step = await replaying.step(context, actor, draft.org, draft.yaml, evaluated, draft.form)
     return {"progress": step}
@@ -228,7 +296,7 @@ async def _suggest(context: OperationContext, actor: Actor, draft: _Draft) -> di
     found = await choice_of_apps(context, actor, draft.org if draft.name else None, chosen)
     app = next((each for each in found.apps if each.app_id == chosen), None)
     if app is None:
-        raise InvalidRequest("choose the app whose traffic is to be allowed")
+        raise InvalidRequest("choose the app whose traffic to allow")
     asked = SuggestRuleset(
         org=app.org_id,
         app=app.app_id,
@@ -244,20 +312,15 @@ async def _suggest(context: OperationContext, actor: Actor, draft: _Draft) -> di
 
 async def _review(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
     found = await _compared(actor, await _publishing(context, actor, draft), draft)
-    progress = None
-    if found.apps:
-        with suppress(StoreBusy, TimeoutError):  # who reviews can still replay by hand
-            day = {"replay_hours": "24"}
-            async with asyncio.timeout(_REPLAYED_WITHIN_SECONDS):
-                progress = await replaying.step(context, actor, draft.org, draft.yaml, found.apps, day)
-    return {"publishing": found, "progress": progress}
+    progress = await replaying.of_last_day(context, actor, draft.org, draft.yaml, found.apps)
+    return {"publishing": found, "progress": progress, "effect": replaying.effect(progress)}
 
 
 async def _publish(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object] | Redirect:
     found = await _publishing(context, actor, draft)
     # Who may not publish is told so by the operation, which keeps that on record.
     if found.may and (why_not := _why_not(found, draft.form)) is not None:
-        return {"publishing": await _compared(actor, found, draft), "why_not": why_not}
+        return {**await _review(context, actor, draft), "why_not": why_not}
     asked = ApplyRuleset(
         org=draft.org,
         yaml=draft.yaml,
@@ -266,10 +329,12 @@ async def _publish(context: OperationContext, actor: Actor, draft: _Draft) -> di
         expected=found.in_force or 0,
     )
     applied = await perform(rulesets.apply, context, actor, asked)
+    if applied.proposal is not None:
+        return Redirect(f"/proposals/{applied.proposal}", PROPOSED)
     said = (
-        f"Version {applied.version} of {applied.name} is in force."
+        f"Version {applied.version} of {applied.name} is published. {ENFORCED_LATER}"
         if applied.changed
-        else f"Nothing changed: version {applied.version} of {applied.name} has this very text."
+        else f"Nothing changed: version {applied.version} of {applied.name} already has this text."
     )
     return Redirect(place_of(draft.org, applied.name), said)
 
@@ -277,12 +342,14 @@ async def _publish(context: OperationContext, actor: Actor, draft: _Draft) -> di
 def _why_not(found: Publishing, form: Mapping[str, str]) -> str | None:
     in_force, _, content = form.get("reviewed", "").partition("-")
     if content != found.content:
-        return "Not published: this is not what you reviewed. What it would change now is told below."
+        return "Not published: the text was changed after the review. Review it again."
     if in_force != str(found.in_force or 0):
-        return f"Not published: version {found.in_force} came into force since you reviewed this."
+        return f"Not published: version {found.in_force} became active after your review."
+    if not form.get("note", "").strip():
+        return "Not published: enter a reason, which is kept in the history."
     if found.stale and form.get("overwrite") != "yes":
         what = f"a draft of version {found.base}" if found.base else "the draft of a new ruleset"
-        return f"Not published: version {found.in_force} is in force, and this is {what}."
+        return f"Not published: version {found.in_force} is active, and this is {what}."
     return None
 
 
@@ -299,8 +366,8 @@ async def _publishing(context: OperationContext, actor: Actor, draft: _Draft) ->
         raise InvalidRequest(*(_describe(problem) for problem in checked.problems))
     if draft.name not in (None, checked.name):
         raise InvalidRequest(
-            f"the text names itself {checked.name}, and this is a draft of {draft.name}: "
-            "name it so, or begin a new ruleset with it"
+            f"the name in the text is {checked.name}, but this is a draft of {draft.name}: "
+            "change the name to {draft.name}, or start a new ruleset"
         )
     name = checked.name or ""
     stored = await _in_force(context, actor, draft, name)
@@ -314,6 +381,7 @@ async def _publishing(context: OperationContext, actor: Actor, draft: _Draft) ->
         in_force_at=None if stored is None else stored.created_at,
         in_force_note=None if stored is None else stored.note,
         in_force_text=None if stored is None else stored.yaml,
+        second_person=org.approvals > 0,
         content=sha256(json.encode((org.org_id, name, draft.yaml))).hexdigest(),
         warnings=checked.warnings,
         apps=await bound_to(context, actor, draft.org, name),
@@ -340,36 +408,47 @@ async def _in_force(
 # Which part of the page an action's response, or the reason why there is none, is shown in.
 _PANELS: Final = {
     "explain": "explain",
+    "allow": "explain",
     "test": "test",
     "routes": "routes",
     "diff": "diff",
     "replay": "replay",
     "replay-on": "replay",
     "suggest": "suggest",
+    "replay-har": "har",
+    "suggest-har": "har",
 }
 _Action = Callable[[OperationContext, Actor, _Draft], Awaitable[dict[str, object] | Redirect]]
 _ACTIONS: Final[Mapping[str, _Action]] = {
     "check": _check,
+    "complete": _complete,
     "explain": _explain,
+    "allow": _allow,
     "test": _test,
     "routes": _routes,
     "diff": _diff,
     "replay": _replay,
     "replay-on": _replay,
     "suggest": _suggest,
+    "replay-har": _replay_har,
+    "suggest-har": _suggest_har,
     "review": _review,
     "publish": _publish,
 }
 _NOTHING: Final[Mapping[str, Any]] = {
     "checked": None,
+    "completed": None,
     "explained": None,
     "tested": None,
     "routes": None,
     "compared": None,
     "progress": None,
+    "effect": None,
     "publishing": None,
     "why_not": None,
     "suggested": None,
+    "har": None,
+    "har_rules": None,
 }
 
 
@@ -395,7 +474,7 @@ async def _editor(
         "methods": METHODS,
         "hours": HOURS,
         "apps": [
-            *([(replaying.EVALUATED_APPS, "those that it evaluates")] if name else []),
+            *([(replaying.EVALUATED_APPS, "its own apps")] if name else []),
             (replaying.EVERY_APP, "every app"),
             *((each.app_id, each.name) for each in found.apps if org is None or each.org_id == org.org_id),
         ],
@@ -403,11 +482,13 @@ async def _editor(
             (each.app_id, each.name if name else f"{each.name}, {names[each.org_id]}") for each in found.apps
         ],
         "cases_sample": _CASES_SAMPLE,
+        "rule": draft.form.get("rule", ""),
         "opened": _PANELS.get(tried.what, _first_panel(draft) if tried.what in ("", "check") else ""),
         "back": own,
     }
     crumbs = (CRUMB, (name, own)) if name else (CRUMB,)
-    status = 422 if tried.refused or values["why_not"] else 200
+    is_refused = tried.refused or values["why_not"]
+    status = 422 if is_refused and request.form else 200
     return Page("draft.html", f"Edit {name}" if name else "New ruleset", values, crumbs, status)
 
 

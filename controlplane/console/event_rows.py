@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import orjson
 
-from proxy.wire.audit_event import REASONS, VERDICTS
+from proxy.wire.audit_event import CREDENTIAL_PROBLEMS, REASONS, VERDICTS
 from proxy.wire.log_line import one_line
 
 _LONGEST: Final = 400  # characters of a path and query in a list
@@ -50,11 +50,16 @@ def event_row(body: bytes, names: Mapping[str, str]) -> EventRow:
         path=shown(path if len(path) <= _LONGEST else path[: _LONGEST - 1] + "…"),
         app=shown(names.get(app_id, app_id)),
         rule=shown(text_of(event, "ruleId")),
-        reason=REASONS.get(text_of(event, "reason"), shown(text_of(event, "reason"))),
+        reason=_reason(event),
         org=shown(org),
         ip=shown(text_of(event, "clientIp")),
         duration=milliseconds(event.get("durationMs")),
     )
+
+
+def _reason(event: Mapping[str, Any]) -> str:
+    reason, problem = text_of(event, "reason"), text_of(event, "credentialProblem")
+    return CREDENTIAL_PROBLEMS.get(problem) or REASONS.get(reason) or shown(reason)
 
 
 def event_path(org: str, event_id: str) -> str:

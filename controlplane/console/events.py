@@ -14,17 +14,24 @@ from controlplane.console import charts, terms
 from controlplane.console.curl import curl_of
 from controlplane.console.event_rows import EventRow, event_row, full_path, milliseconds, shown, text_of
 from controlplane.console.pages import Page, PageRequest, page
+from controlplane.console.rulesets import place_of
 from controlplane.console.search import names_in
 from controlplane.operations.actor import Actor
-from controlplane.operations.audit import EventReference, RulesetOfEvent, SearchEvents, event, search
+from controlplane.operations.apps import AppReference, show
+from controlplane.operations.audit import SearchEvents, search
 from controlplane.operations.context import OperationContext
+from controlplane.operations.event_details import EventReference, RulesetOfEvent, event
 from controlplane.operations.event_explanations import ExplainedEvent, ExplainEvent, explain_event
 from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.perform import perform
 from controlplane.operations.recorded import within_time
 from controlplane.search.query import rfc3339_ms
-from controlplane.store.interface import NotFound, StoreError
-from proxy.wire.audit_event import VERDICTS, rfc3339
+from controlplane.store.interface import Conflict, NotFound, StoreError
+from proxy.policy.batch import is_batch
+from proxy.policy.canonical import MalformedTarget, canonicalise
+from proxy.policy.redaction import is_cut
+from proxy.policy.ruleset import DEFAULT_RULE_ID
+from proxy.wire.audit_event import TOKEN_REASONS, VERDICTS, rfc3339
 from proxy.wire.log_line import escaped
 
 _EXPLAINED_WITHIN_SECONDS: Final = 10.0  # or the page goes without
@@ -49,11 +56,14 @@ class Related:
 
 @page("GET", "/events/{org}/{id}")
 async def one_event(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
-    org = await context.resolve.org(actor, "viewer", request.place["org"])
+    org = await context.resolve.org_of_events(actor, request.place["org"])
     details = await perform(event, context, actor, EventReference(org.org_id, request.place["id"]))
     body = bytes(details.event)
     values: dict[str, Any] = orjson.loads(body)
-    explained, unexplained = await _explained(context, actor, org.org_id, request.place["id"])
+    asks_rules = text_of(values, "reason") not in TOKEN_REASONS
+    explained, unexplained = (
+        await _explained(context, actor, org.org_id, request.place["id"]) if asks_rules else (None, "")
+    )
     verdict = text_of(values, "verdict")
     return Page(
         "event.html",
@@ -64,6 +74,7 @@ async def one_event(context: OperationContext, actor: Actor, request: PageReques
             "target": shown(full_path(values)),
             "verdict": verdict if verdict in VERDICTS else "",
             "details": details,
+            "is_envelope": is_envelope(values),
             "transforms": _list(values, "transforms"),
             # Without ruleIds the event is of an earlier release, whose transforms are the active filter.
             "names_what_was_removed": values.get("ruleIds") is not None,
@@ -78,10 +89,22 @@ async def one_event(context: OperationContext, actor: Actor, request: PageReques
             "unexplained": unexplained,
             "curl": curl_of(values),
             "raw": escaped(_indented(body)),
+            "asks_rules": asks_rules,
+            **await _rules(context, actor, request, org.org_id, values, can_ask=asks_rules),
             "related": await _related(context, actor, request, org.org_id, values),
         },
         crumbs=(("Search", "/search"),),
     )
+
+
+def is_envelope(values: Mapping[str, Any]) -> bool:
+    """Return whether the event is of an outer $batch request that no rule of its own decided."""
+    if (text_of(values, "verdict"), text_of(values, "ruleId")) != ("allow", DEFAULT_RULE_ID):
+        return False
+    try:
+        return is_batch(text_of(values, "method"), canonicalise(full_path(values)))
+    except MalformedTarget:
+        return False
 
 
 def _indented(body: bytes) -> str:
@@ -114,7 +137,38 @@ def _timing(values: Mapping[str, Any]) -> dict[str, object] | None:
     }
 
 
-# The rule
+# The rules
+
+
+async def _rules(
+    context: OperationContext,
+    actor: Actor,
+    request: PageRequest,
+    org_id: str,
+    values: Mapping[str, Any],
+    *,
+    can_ask: bool,
+) -> dict[str, str]:
+    """Links to the ruleset that the app has now, and to its editor with this request filled in."""
+    try:
+        app = await perform(show, context, actor, AppReference(app=text_of(values, "appId"), org=org_id))
+    except (NotFound, Conflict):
+        return {"rules": "", "ruleset_name": "", "editor": ""}
+    place = place_of((await context.resolve.org(actor, "viewer", org_id)).name, app.ruleset)
+    target = full_path(values)
+    asked = {
+        "method": text_of(values, "method"),
+        "target": target,
+        "ip": text_of(values, "clientIp"),
+        "at": text_of(values, "time"),
+        "rule": text_of(values, "ruleId"),
+    }
+    can_ask = can_ask and asked["method"] != "" and target.startswith("/") and not is_cut(target)
+    return {
+        "rules": request.link(place),
+        "ruleset_name": app.ruleset,
+        "editor": request.link(f"{place}/edit", **asked) if can_ask else "",
+    }
 
 
 def _lines(ruleset: RulesetOfEvent) -> list[CodeLine]:
@@ -137,7 +191,7 @@ async def _explained(
         async with asyncio.timeout(_EXPLAINED_WITHIN_SECONDS):
             return await perform(explain_event, context, actor, ExplainEvent(org_id, event_id)), ""
     except TimeoutError:
-        return None, "too much else is being tried; look again in a moment"
+        return None, "other evaluations are running; reload the page in a moment"
     except (InvalidRequest, NotFound, StoreError) as error:
         return None, str(error)
 
@@ -153,10 +207,10 @@ async def _related(
     parent, at_ms = text_of(values, "parentRequestId"), rfc3339_ms(text_of(values, "time"))
     asked: list[tuple[str, str | None, int, dict[str, str]]] = []
     if parent:
-        asked.append(("The $batch request that it came in", terms.term("request", parent), 1, {}))
-        asked.append(("The other parts of the batch", terms.term("parent", parent), _PARTS, {}))
+        asked.append(("The outer $batch request", terms.term("request", parent), 1, {}))
+        asked.append(("Other requests of this $batch", terms.term("parent", parent), _PARTS, {}))
     elif own_id:
-        asked.append(("Parts of this $batch", terms.term("parent", own_id), _PARTS, {}))
+        asked.append(("Requests of this $batch", terms.term("parent", own_id), _PARTS, {}))
     if client and at_ms is not None:
         span = {"from": rfc3339(within_time(at_ms - _AROUND_MS)), "to": rfc3339(within_time(at_ms + 1))}
         title = "The same client in the two minutes before"

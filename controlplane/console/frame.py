@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import tzinfo
 from functools import partial
 from typing import Final
 from urllib.parse import quote, unquote, urlencode, urlsplit
@@ -14,7 +17,7 @@ from aiohttp.typedefs import Middleware
 
 from controlplane.admin.gate import GATE, csrf_token
 from controlplane.admin.single_sign_on import BEGIN_PATH, is_offered, link_to_begin
-from controlplane.console import text
+from controlplane.console import text, zones
 from controlplane.console.areas import GROUPS, ROUTES, Entry
 from controlplane.console.event_rows import shown
 from controlplane.console.pages import NO_FORM, Page, PageRequest, PageRoute, Redirect, understood
@@ -24,9 +27,15 @@ from controlplane.operations.actor import Actor
 from controlplane.operations.context import OperationContext
 from controlplane.operations.emergency import Everything
 from controlplane.operations.emergency import list_all as list_stops
+from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.perform import perform, refusal_code
+from controlplane.operations.proposals import CountWaiting
+from controlplane.operations.proposals import waiting as count_waiting
+from controlplane.operations.stop_effects import StopFilesRequest, stop_files
 from controlplane.requests import of_any_name
-from controlplane.store.interface import Role, StoreError
+from controlplane.search.interface import SearchIndex
+from controlplane.store.interface import Role, StoreError, WasDeleted
+from proxy.policy.time_zones import checked_time_zone
 
 _log = logging.getLogger(__name__)
 
@@ -42,21 +51,26 @@ HEADERS: Final[Mapping[str, str]] = {
 }
 _FLASH_COOKIE: Final = "graphward-flash"
 _THEME_COOKIE: Final = "graphward-theme"
+_ZONE_COOKIE: Final = "graphward-zone"
+_YEAR_SECONDS: Final = 31_536_000
 _OF_PROGRAMS: Final = ("/admin/", "/api/")
 _LOCAL: Final = re.compile(r"/(?![/\\])[^\x00-\x20\x7f\\]*")
 _TITLES: Final = {
-    400: "Not possible",
+    400: "Invalid request",
     403: "Not allowed",
     404: "Not found",
     405: "Not possible",
-    409: "Not possible",
+    409: "Conflict",
     413: "Too large",
-    429: "Not now",
-    503: "Not now",
+    429: "Too many requests",
+    503: "Unavailable",
 }
 _STORE_AWAY: Final = (
-    "the control plane can't use its store now. Proxies serve on with the rules that they have, and keep"
+    "the control plane can't use its store now. Proxies continue with their last rules, and keep"
     " their events until the store is back"
+)
+_INDEX_IS_BEHIND: Final = (
+    "The search index is being filled: it has {}% of the stored events. Counts and lists may lack the others."
 )
 _RETRY_SECONDS: Final = "5"
 
@@ -66,11 +80,23 @@ def local_path(target: str) -> str:
     return target if _LOCAL.fullmatch(target) else "/"
 
 
+class _IndexUse:
+    """The index as one page asks for it, and whether the page did."""
+
+    def __init__(self, index: Callable[[], Awaitable[SearchIndex]]) -> None:
+        self._index = index
+        self.is_used = False
+
+    async def __call__(self) -> SearchIndex:
+        self.is_used = True
+        return await self._index()
+
+
 class Console:
     def __init__(self, context: OperationContext) -> None:
         self._context = context
         self._static = read_static()
-        self._templates = environment(self._static)
+        self._templates = environment()
 
     def routes(self) -> list[web.RouteDef]:
         pages = [_route(route, partial(self._page, route)) for route in ROUTES]
@@ -80,6 +106,7 @@ class Console:
             web.post("/login", self._sign_in),
             web.post("/logout", self._sign_out),
             web.post("/theme", self._theme),
+            web.post("/zone", self._choose_zone),
             *pages,
         ]
 
@@ -92,12 +119,15 @@ class Console:
         if actor is None:
             return _redirect(f"/login?{urlencode({'next': _wanted(request)})}")
         reference = request.query.get("org")
-        org = await self._context.resolve.org(actor, "viewer", reference) if reference else None
+        org = await self._context.resolve.org_of_events(actor, reference) if reference else None
         query, remarks = understood(route, request.query)
-        asked = PageRequest(request.path, request.match_info, query, form, org, self._now_ms)
-        result = await route.handler(self._context, actor, asked)
+        asked = PageRequest(request.path, request.match_info, query, form, org, self._now_ms, _zone(request))
+        index = _IndexUse(self._context.index)
+        result = await route.handler(replace(self._context, index=index), actor, asked)
         if isinstance(result, Redirect):
             return _with_flash(_redirect(result.to), result.flash, secure=gate.secure)
+        if index.is_used and self._context.is_behind():
+            remarks = (*remarks, _INDEX_IS_BEHIND.format(self._context.percent_indexed()))
         return await self._framed(request, actor, asked, result, remarks)
 
     async def _framed(
@@ -110,6 +140,7 @@ class Console:
     ) -> web.StreamResponse:
         flash = unquote(request.cookies.get(_FLASH_COOKIE, ""))
         orgs = await self._context.resolve.orgs(actor)
+        by_file = (await perform(stop_files, self._context, actor, StopFilesRequest())).proxies
         values = {
             **_common(request, asked),
             "actor": actor,
@@ -120,21 +151,30 @@ class Console:
             "org_names": {org.org_id: org.name for org in orgs},
             "groups": _navigation(),
             "stops": (await perform(list_stops, self._context, actor, Everything())).stops,
+            "stop_files": by_file,
+            "stopped_by_file": Counter(org for each in by_file if each.everything for org in each.org_ids),
+            "waiting": await perform(count_waiting, self._context, actor, CountWaiting()),
             "flash": flash,
-            "remarks": [shown(each) for each in (*remarks, *page.remarks)],
+            "remarks": [shown(text.times_in(each, asked.zone)) for each in (*remarks, *page.remarks)],
             "refused": page.refused,
             "form": asked.form,
             "page": page,
             **page.values,
         }
-        response = self._html(page.template, values, page.status)
+        response = self._html(request, page.template, values, page.status)
         if flash:
             response.del_cookie(_FLASH_COOKIE, path="/")
         return response
 
-    def _html(self, template: str, values: Mapping[str, object], status: int = 200) -> web.Response:
+    def _html(
+        self, request: web.Request, template: str, values: Mapping[str, object], status: int = 200
+    ) -> web.Response:
         body = self._templates.get_template(template).render(values)
-        return web.Response(status=status, text=body, content_type="text/html", headers=HEADERS)
+        response = web.Response(status=status, text=body, content_type="text/html", headers=HEADERS)
+        # A secret is shown once, in the response to a form: what is compressed holds none but masked ones.
+        if request.method == "GET" and _takes_gzip(request):
+            response.enable_compression(web.ContentCoding.gzip)
+        return response
 
     @property
     def _now_ms(self) -> int:
@@ -142,7 +182,7 @@ class Console:
 
     def _plain(self, request: web.Request) -> PageRequest:
         """The request as far as it can be understood where something about it is wrong."""
-        return PageRequest(request.path, {}, request.query, NO_FORM, None, self._now_ms)
+        return PageRequest(request.path, {}, request.query, NO_FORM, None, self._now_ms, _zone(request))
 
     # Errors
 
@@ -182,8 +222,10 @@ class Console:
         if actor is None and status == 404:
             return _redirect(f"/login?{urlencode({'next': _wanted(request)})}")
         if actor is None:
-            return self._bare(request, status, message, ("Go to the sign-in", "/login"))
-        page = Page("error.html", _title(status), {"message": message}, status=status)
+            return self._bare(request, status, message, ("Sign in", "/login"))
+        dead = error.dead if isinstance(error, WasDeleted) else None
+        title = _title(status) if dead is None else "Deleted"
+        page = Page("error.html", title, {"message": message, "dead": dead}, status=status)
         return await self._framed(request, actor, self._plain(request), page)
 
     def _bare(
@@ -191,7 +233,9 @@ class Console:
     ) -> web.Response:
         """Return the page of an error without the frame, which leads on as (text, path)."""
         values = {"title": _title(status), "message": message, "goes_on": goes_on}
-        return self._html("stranger.html", {**_common(request, self._plain(request)), **values}, status)
+        return self._html(
+            request, "stranger.html", {**_common(request, self._plain(request)), **values}, status
+        )
 
     # Sign-in and sign-out
 
@@ -219,12 +263,11 @@ class Console:
         values = {
             "next": wanted,
             "name": name,
-            "refused": [f"{said[:1].upper()}{said[1:]}."] if said else [],
+            "refused": [said] if said else [],
             "single_sign_on": link_to_begin(wanted) if is_offered(request) else None,
         }
-        response = self._html(
-            "login.html", {**_common(request, self._plain(request)), **values}, error.status if error else 200
-        )
+        common = _common(request, self._plain(request))
+        response = self._html(request, "login.html", {**common, **values}, error.status if error else 200)
         if error:
             response.headers.update(error.headers)
         return response
@@ -240,11 +283,13 @@ class Console:
         found = self._static.files.get(request.match_info["name"])
         if found is None:
             raise web.HTTPNotFound
-        body, content_type = found
         current = request.match_info["version"] == self._static.version
         caching = "public, max-age=31536000, immutable" if current else "no-cache"
-        headers = {**HEADERS, "Cache-Control": caching}
-        return web.Response(body=body, content_type=content_type, charset="utf-8", headers=headers)
+        headers = {**HEADERS, "Cache-Control": caching, "Vary": "Accept-Encoding"}
+        body = found.body
+        if _takes_gzip(request):
+            headers["Content-Encoding"], body = "gzip", found.gzipped
+        return web.Response(body=body, content_type=found.content_type, charset="utf-8", headers=headers)
 
     async def _theme(self, request: web.Request) -> web.StreamResponse:
         """The toggle where no script runs."""
@@ -252,7 +297,24 @@ class Console:
         back = _redirect(local_path(form.get("next", "/")))
         wanted = "light" if _theme_of(request) == "dark" else "dark"
         secure = request.app[GATE].secure
-        back.set_cookie(_THEME_COOKIE, wanted, max_age=31_536_000, path="/", secure=secure, samesite="Strict")
+        back.set_cookie(
+            _THEME_COOKIE, wanted, max_age=_YEAR_SECONDS, path="/", secure=secure, samesite="Strict"
+        )
+        return back
+
+    async def _choose_zone(self, request: web.Request) -> web.StreamResponse:
+        """Show times in the zone of the form from now on. Refuse a name that this host does not know."""
+        gate = request.app[GATE]
+        form = await gate.form(request)
+        try:
+            name = checked_time_zone(form.get("zone", "").strip())
+        except ValueError as error:
+            raise InvalidRequest(f"zone: {error}") from None
+        back = _redirect(local_path(form.get("next", "/")))
+        back.set_cookie(
+            _ZONE_COOKIE, name, max_age=_YEAR_SECONDS, path="/", httponly=True, secure=gate.secure,
+            samesite="Strict",
+        )  # fmt: skip
         return back
 
 
@@ -268,8 +330,11 @@ def _common(request: web.Request, asked: PageRequest) -> dict[str, object]:
         "link": asked.link,
         "changed": asked.changed,
         "theme": _theme_of(request),
-        "time": partial(text.time_tag, now_ms=asked.now_ms),
-        "age": partial(text.age_tag, now_ms=asked.now_ms),
+        "time": partial(text.time_tag, now_ms=asked.now_ms, zone=asked.zone),
+        "age": partial(text.age_tag, now_ms=asked.now_ms, zone=asked.zone),
+        "short_age": partial(text.short_age_tag, now_ms=asked.now_ms, zone=asked.zone),
+        "clock": partial(text.clock_tag, now_ms=asked.now_ms, zone=asked.zone),
+        "zone": zones.name_of(asked.zone),
         "age_text": partial(text.age_text, now_ms=asked.now_ms),
     }
 
@@ -293,14 +358,14 @@ def _describe(request: web.Request, error: Exception) -> tuple[int, str]:
     if isinstance(error, Refused):
         return error.status, error.message
     if isinstance(error, web.HTTPNotFound | web.HTTPMethodNotAllowed):
-        return error.status, "there is no such page"
+        return error.status, "this page does not exist"
     if (code := refusal_code(error)) is not None:
         return Refused(code, str(error)).status, str(error)
     if isinstance(error, StoreError):
         _log.error("%s %s: %s", request.method, request.path, error)
         return 503, _STORE_AWAY
     _log.error("%s %s failed", request.method, request.path, exc_info=error)
-    return 500, "a fault of the control plane itself, of which its log says more"
+    return 500, "the control plane failed to make this page; its log gives the reason"
 
 
 def _wanted(request: web.Request) -> str:
@@ -324,6 +389,16 @@ def _with_flash(response: web.Response, flash: str, *, secure: bool) -> web.Resp
             _FLASH_COOKIE, quote(flash), max_age=60, path="/", httponly=True, secure=secure, samesite="Strict"
         )
     return response
+
+
+def _zone(request: web.Request) -> tzinfo:
+    return zones.zone_of(request.cookies.get(_ZONE_COOKIE, ""))
+
+
+def _takes_gzip(request: web.Request) -> bool:
+    """Return whether the client takes gzip. A browser that does names it without a weight."""
+    codings = request.headers.get("Accept-Encoding", "").split(",")
+    return "gzip" in (each.strip().lower() for each in codings)
 
 
 def _theme_of(request: web.Request) -> str:

@@ -6,6 +6,7 @@ mostly short; to compare that with care takes, in the worst case, the cube of it
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,63 @@ from difflib import Match, SequenceMatcher
 from typing import Final
 
 _MOST_WORK: Final = 20_000_000  # about a second
+_MOST_PIECES: Final = 200  # words of the part of a line that differs; of a longer part, all is marked
+_WORD: Final = re.compile(r"\w+|\W")
 Pair = tuple[int, int]  # places of one and the same line in either text
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a changed line."""
+
+    text: str
+    changed: bool
+
+
+def alike(old: str, new: str) -> bool:
+    """Return True if one line is likely to have become the other: the shorter has a third of its text in
+    common with the ends of the other."""
+    shorter = min(len(old.strip()), len(new.strip()))
+    before, behind = _same_ends(old.strip(), new.strip())
+    return shorter > 0 and 3 * (before + behind) >= shorter
+
+
+def pieces(old: str, new: str) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
+    """Return both lines in pieces, with what differs between them marked, word by word."""
+    words, new_words = _WORD.findall(old), _WORD.findall(new)
+    before, behind = _same_ends(words, new_words)
+    middle, new_middle = [each[before : len(each) - behind] for each in (words, new_words)]
+    same = [Match(0, 0, 0)]
+    if max(len(middle), len(new_middle)) <= _MOST_PIECES:
+        same = SequenceMatcher(None, middle, new_middle, autojunk=False).get_matching_blocks()
+    starts = Piece("".join(words[:before]), False)
+    ends = Piece("".join(words[len(words) - behind :]), False)
+    found = _marked(middle, [(each.a, each.size) for each in same])
+    new_found = _marked(new_middle, [(each.b, each.size) for each in same])
+    return _joined(starts, found, ends), _joined(starts, new_found, ends)
+
+
+def _same_ends(old: Sequence[str], new: Sequence[str]) -> Pair:
+    """Return how many characters or words two lines have in common at the start, and then at the end."""
+    most = min(len(old), len(new))
+    before = next((at for at in range(most) if old[at] != new[at]), most)
+    most -= before
+    behind = next((at for at in range(most) if old[-1 - at] != new[-1 - at]), most)
+    return before, behind
+
+
+def _marked(words: Sequence[str], same: Sequence[Pair]) -> list[Piece]:
+    """Return the words in pieces. `same` has places and numbers of words that the other line has too."""
+    found, at = [], 0
+    for place, size in (*same, (len(words), 0)):
+        found.append(Piece("".join(words[at:place]), True))
+        found.append(Piece("".join(words[place : place + size]), False))
+        at = place + size
+    return found
+
+
+def _joined(starts: Piece, middle: Sequence[Piece], ends: Piece) -> tuple[Piece, ...]:
+    return tuple(each for each in (starts, *middle, ends) if each.text)
 
 
 def same_lines(before: Sequence[str], after: Sequence[str]) -> list[Match] | None:

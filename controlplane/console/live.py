@@ -8,12 +8,15 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from controlplane.console import text
 from controlplane.console.event_rows import EventRow, event_row
 from controlplane.console.pages import Page, PageRequest, page
 from controlplane.console.search import mistake_in, names_in, sentences
+from controlplane.console.zones import short_name
 from controlplane.operations.actor import Actor
-from controlplane.operations.audit import InvalidFilter, SearchEvents, search
+from controlplane.operations.audit import SearchEvents, search
 from controlplane.operations.context import OperationContext
+from controlplane.operations.event_queries import InvalidFilter
 from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.perform import perform
 from controlplane.store.pages import ListQuery, all_rows
@@ -31,9 +34,11 @@ async def live(context: OperationContext, actor: Actor, request: PageRequest) ->
         "problems": (),
         "mistake": None,
         "rows": (),
+        "notes": (),
         "tail": "",
         "no_row": _NO_ROW,
         "verdicts": VERDICTS,
+        "zone_name": short_name(request.now_ms, request.zone),
         "names": "{}",
         "reasons": msgspec.json.encode(dict(REASONS)).decode(),
     }
@@ -54,8 +59,9 @@ async def live(context: OperationContext, actor: Actor, request: PageRequest) ->
         "rows": [event_row(bytes(event), names) for event in found.events],
         "tail": f"/admin/v1/audit/tail?{query}",
         "names": msgspec.json.encode(names).decode(),
+        "notes": [text.times_in(note, request.zone) for note in sentences(found.notes)],
     }
-    return Page("live.html", "Live", values, remarks=sentences(found.notes))
+    return Page("live.html", "Live", values)
 
 
 async def _names(

@@ -12,6 +12,7 @@ from controlplane.operations.operators import (
     AddOperator,
     AddToken,
     GrantRole,
+    LinkOperator,
     ListOperators,
     OperatorFacts,
     OperatorReference,
@@ -23,19 +24,21 @@ from controlplane.operations.operators import (
     disable,
     enable,
     grant,
+    link,
     list_all,
     list_tokens,
     revoke,
     revoke_token,
     set_password,
     show,
+    unlink,
 )
 from controlplane.operations.perform import perform
 
 _ROLES: Final = (
     ("viewer", "viewer: reads"),
     ("editor", "editor: changes rules"),
-    ("admin", "admin: hands out secrets and roles"),
+    ("admin", "admin: manages secrets and roles"),
 )
 _DAYS: Final = (("7", "7 days"), ("30", "30 days"), ("90", "90 days"), ("366", "a year"))
 
@@ -44,6 +47,7 @@ _COLUMNS: Final = (
     Column("Name", "name"),
     Column("Roles"),
     Column("Sign-in"),
+    Column("Last sign-in", "signedInAt"),
     Column("Added", "createdAt"),
     Column("State"),
 )
@@ -81,6 +85,7 @@ async def operator(context: OperationContext, actor: Actor, request: PageRequest
         "manages": manages,
         "roles": _ROLES,
         "days": _DAYS,
+        "offers_sign_on": bool(context.settings.console.oidc_issuer),
     }
     return Page("operator.html", found.name, values, (("Operators", "/operators"),))
 
@@ -89,21 +94,34 @@ async def operator(context: OperationContext, actor: Actor, request: PageRequest
 async def give_role(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
     asked = filled(GrantRole, request.form, operator=request.place["operator"])
     done = await perform(grant, context, actor, asked)
-    return _back(request, done.operator_id, f"{done.name} is {asked.role} there from now on.")
+    return _back(request, done.operator_id, f"{done.name} now has the role {asked.role} there.")
 
 
 @form("/operators/{operator}/roles/revoke", again=operator)
 async def take_role(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
     asked = filled(RevokeRole, request.form, operator=request.place["operator"])
     done = await perform(revoke, context, actor, asked)
-    return _back(request, done.operator_id, f"{done.name} has no role there any more.")
+    return _back(request, done.operator_id, f"{done.name} no longer has a role there.")
 
 
 @form("/operators/{operator}/password", again=operator, also=(Forbidden,))
 async def new_password(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
     asked = filled(SetPassword, request.form, operator=request.place["operator"])
     done = await perform(set_password, context, actor, asked)
-    return _back(request, done.operator_id, f"{done.name} has a new password, and no session.")
+    return _back(request, done.operator_id, f"{done.name} has a new password. All sessions have ended.")
+
+
+@form("/operators/{operator}/link", again=operator)
+async def link_person(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
+    asked = filled(LinkOperator, request.form, operator=request.place["operator"])
+    done = await perform(link, context, actor, asked)
+    return _back(request, done.operator_id, f"{done.name} is linked to this person. All sessions have ended.")
+
+
+@page("POST", "/operators/{operator}/unlink")
+async def unlink_person(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
+    done = await perform(unlink, context, actor, OperatorReference(operator=request.place["operator"]))
+    return _back(request, done.operator_id, f"{done.name} is linked to nobody. All sessions have ended.")
 
 
 @form("/operators/{operator}/tokens", again=operator)
@@ -114,27 +132,33 @@ async def new_token(context: OperationContext, actor: Actor, request: PageReques
     made = await perform(add_token, context, actor, asked)
     found = await perform(show, context, actor, OperatorReference(operator=asked.operator))
     crumbs = (("Operators", "/operators"), (found.name, f"/operators/{found.operator_id}"))
-    return Page("operator_token.html", "API token", {"operator": found, "made": made}, crumbs)
+    address = context.settings.console.public_base_url or "https://console.example"
+    values = {"operator": found, "made": made, "address": address}
+    return Page("operator_token.html", "API token", values, crumbs)
 
 
 @page("POST", "/operators/{operator}/tokens/revoke")
 async def end_token(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
     asked = filled(RevokeToken, request.form, operator=request.place["operator"])
     done = await perform(revoke_token, context, actor, asked)
-    return _back(request, request.place["operator"], f"The token {done.name} has ended.")
+    return _back(request, request.place["operator"], f"The token {done.name} is revoked.")
 
 
 @form("/operators/{operator}/disable", again=operator)
 async def keep_out(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
     reference = OperatorReference(operator=request.place["operator"])
     done = await perform(disable, context, actor, reference)
-    return _back(request, done.operator_id, f"{done.name} is refused from now on, tokens too.")
+    return _back(
+        request,
+        done.operator_id,
+        f"{done.name} is disabled and can no longer sign in. The tokens are refused too.",
+    )
 
 
 @page("POST", "/operators/{operator}/enable")
 async def let_in(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
     done = await perform(enable, context, actor, OperatorReference(operator=request.place["operator"]))
-    return _back(request, done.operator_id, f"{done.name} may sign in again.")
+    return _back(request, done.operator_id, f"{done.name} can sign in again.")
 
 
 def _back(request: PageRequest, operator_id: str, said: str) -> Redirect:

@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import Final
 
 from controlplane.console.lists import LIST_MEMBERS, Column, list_members, list_view
 from controlplane.console.pages import Page, PageRequest, Redirect, filled, form, page
 from controlplane.operations.actor import Actor
 from controlplane.operations.context import OperationContext
+from controlplane.operations.event_counts import CountValues, facets
 from controlplane.operations.orgs import (
     AddOrg,
     ListOrgs,
     OrgReference,
     SetRetention,
+    SetSecondPerson,
     add,
     list_all,
     set_retention,
+    set_second_person,
     show,
 )
 from controlplane.operations.perform import perform
-from controlplane.store.interface import RETENTION_MS
+from controlplane.search.interface import MAX_TOP
+from controlplane.store.interface import RETENTION_MS, RETENTION_WORDS, StoreError
+from proxy.wire.figures import number
 
-_TIERS: Final = (("base", "30 days"), ("90d", "90 days"), ("1y", "1 year"), ("7y", "7 years"))
+_TIERS: Final = tuple(RETENTION_WORDS.items())
 
 
 _COLUMNS: Final = (
     Column("Name", "name"),
-    Column("Id"),
-    Column("Added", "createdAt"),
+    Column("Events", kind="number"),
+    Column("Oldest event"),
     Column("Events are kept for", "retention"),
-    Column("", kind="end"),
+    Column("Second person for rules"),
+    Column("Added", "createdAt"),
 )
 
 
@@ -40,8 +48,21 @@ async def orgs(context: OperationContext, actor: Actor, request: PageRequest) ->
         "found": found.orgs,
         "list": list_view(request, _COLUMNS, found, len(found.orgs)),
         "tiers": _TIERS,
+        "events": await _events(context, actor),
     }
     return Page("orgs.html", "Organisations", values)
+
+
+async def _events(context: OperationContext, actor: Actor) -> Mapping[str, str] | None:
+    """Return the number of events of each organisation that has any; None if the index can't be read."""
+    try:
+        found = await perform(facets, context, actor, CountValues(fields=("org",), top=MAX_TOP))
+    except StoreError:
+        return None
+    at_least = "" if found.complete else "at least "
+    values = found.facets[0].values
+    counts = {each.value: f"{at_least}{number(each.count)}" for each in values}
+    return counts if len(values) < MAX_TOP else defaultdict(lambda: "–", counts)
 
 
 @form("/orgs", again=orgs)
@@ -63,3 +84,12 @@ async def keep(context: OperationContext, actor: Actor, request: PageRequest) ->
     return Redirect(
         request.link("/orgs"), f"Events of {kept.name} are kept for {dict(_TIERS)[kept.retention]}."
     )
+
+
+@form("/orgs/{org_id}/second-person", again=orgs)
+async def need_second_person(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
+    needed = request.form.get("needed") == "yes"
+    asked = SetSecondPerson(org=request.place["org_id"], needed=needed)
+    org = await perform(set_second_person, context, actor, asked)
+    said = "Another editor must approve" if needed else "No second person is needed for"
+    return Redirect(request.link("/orgs"), f"{said} changes to the rules of {org.name}.")

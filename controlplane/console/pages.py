@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, tzinfo
 from typing import Final, Literal, TypeVar
 from urllib.parse import urlencode
 
@@ -57,6 +58,7 @@ class PageRequest:
     form: Mapping[str, str]  # of a POST that is known to be ours
     org: Org | None  # the one that is chosen in the frame, None for all that the actor may look at
     now_ms: int
+    zone: tzinfo = UTC  # time zone of the times that the page shows and its forms send
 
     def link(self, path: str, /, **query: object) -> str:
         """A path of ours with a query; the chosen organisation goes along unless `org` says otherwise."""
@@ -121,11 +123,11 @@ def understood(route: PageRoute, query: MultiMapping[str]) -> tuple[MultiDict[st
         member = alias if alias in known and (alias == name or alias not in query) else name
         if member not in known:
             named = ", ".join(sorted(known))
-            remarks.append(f"This page does not know {name} and shows the same without it. It knows {named}.")
+            remarks.append(f"This page ignores the unknown parameter {name}. It takes {named}.")
             continue
         taken.add(member, values[0])
         if len(set(values)) > 1:
-            remarks.append(f"{name} is given {len(values)} times. This page takes the first: {values[0]}")
+            remarks.append(f"{name} is given {len(values)} times. This page uses the first: {values[0]}")
     return taken, tuple(remarks)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import tzinfo
 from typing import Final
 
 import msgspec
@@ -24,6 +25,7 @@ from controlplane.operations.perform import perform
 from controlplane.search.query import rfc3339_ms
 from controlplane.store.interface import Org
 from controlplane.store.pages import HEALTH_ORDER
+from proxy.wire.figures import number
 
 _CRUMB: Final = ("Proxies", "/proxies")
 _KINDS: Final = {
@@ -32,13 +34,14 @@ _KINDS: Final = {
     "degraded": "warn",
     "failed": "bad",
     "no heartbeat": "plain",
+    "ended": "plain",
     "disabled": "plain",
 }
 _SORT: Final = "health"
 _COLUMNS: Final = (
     Column("Proxy", "name"),
     Column("Health", "health"),
-    Column("Heard of", "lastSeen"),
+    Column("Last seen", "lastSeen"),
     Column("Rules"),
     Column("Backlog", kind="number"),
     Column("Requests"),
@@ -62,7 +65,7 @@ class _Row:
 class _Chart:
     title: str
     legend: tuple[tuple[str, str], ...]  # (kind, text)
-    most: str
+    unit: str
     drawn: Markup
 
 
@@ -76,25 +79,30 @@ class _Lane:
     can_acknowledge: bool
 
 
-@page("GET", "/proxies", "health", *LIST_MEMBERS)
+@page("GET", "/proxies", "health", "retired", *LIST_MEMBERS)
 async def overview(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
     org = request.org.org_id if request.org else None
     wanted = request.query.get("health", "")
     health = next((each for each in HEALTH_ORDER if each == wanted), None)
     remarks = []
     if wanted and health is None:
-        remarks.append(f"Health is never {wanted}. It is one of {', '.join(HEALTH_ORDER)}.")
+        remarks.append(f"Unknown health {wanted}. It must be one of {', '.join(HEALTH_ORDER)}.")
     counts = await perform(
         fleet.count, context, actor, fleet.CountFleet(org=org, search=request.query.get("search") or None)
     )
-    asked = fleet.ListFleet(org=org, health=health, **list_members(request, _SORT))
+    retired = request.query.get("retired") == "yes"
+    asked = fleet.ListFleet(org=org, health=health, retired=retired, **list_members(request, _SORT))
     found = await perform(fleet.list_all, context, actor, asked)
-    view = list_view(request, _COLUMNS, found, len(found.proxies), default_sort=_SORT, keep=("health",))
+    view = list_view(
+        request, _COLUMNS, found, len(found.proxies), default_sort=_SORT, keep=("health", "retired")
+    )
     of_health = [(each, getattr(counts, each.replace(" ", "_"))) for each in HEALTH_ORDER]
     values = {
         "rows": list(map(_row, found.proxies)),
         "list": view,
         "total": counts.total,
+        "retired": counts.retired,
+        "shows_retired": retired,
         "counts": [(each, count) for each, count in of_health if count or each == health],
         "wanted": health,
         "manageable": await _manageable(context, actor),
@@ -126,7 +134,8 @@ async def one(context: OperationContext, actor: Actor, request: PageRequest) -> 
             for name, each in checks.items()
         ],
         "facts": _facts(found),
-        "charts": _charts(found.windows),
+        "is_overdue": found.rotation_is_due,
+        "charts": _charts(found.windows, request.zone),
         "lanes": [_lane(names[each.org_id], each, manageable) for each in found.sequences],
         "manages": found.whole and all(org in manageable for org in found.orgs) and bool(manageable),
         "grantable": [org for org in manageable if org not in found.orgs],
@@ -141,14 +150,14 @@ async def one(context: OperationContext, actor: Actor, request: PageRequest) -> 
 @page("POST", "/proxies/{proxy}/disable")
 async def cut_off(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
     done = await perform(proxies.disable, context, actor, _reference(request))
-    said = f"{done.name} is refused from now on: it keeps its rules, and its events wait at the proxy."
+    said = f"{done.name} is disabled: its calls are refused. It keeps its rules and its events."
     return Redirect(request.link(f"/proxies/{done.proxy_id}"), said)
 
 
 @page("POST", "/proxies/{proxy}/enable")
 async def let_in(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
     done = await perform(proxies.enable, context, actor, _reference(request))
-    return Redirect(request.link(f"/proxies/{done.proxy_id}"), f"{done.name} is taken again.")
+    return Redirect(request.link(f"/proxies/{done.proxy_id}"), f"{done.name} is accepted again.")
 
 
 @form("/proxies/{proxy}/secrets", again=one)
@@ -158,12 +167,14 @@ async def rotate(context: OperationContext, actor: Actor, request: PageRequest) 
     found = await perform(fleet.show, context, actor, fleet.ProxyReference(proxy=request.place["proxy"]))
     if request.form.get("name", "") != found.name:
         raise InvalidRequest(
-            f"To replace its secrets, write the proxy's name, {found.name}. Nothing was done."
+            f"To replace the secrets, enter the name of the proxy, {found.name}. Nothing was changed."
         )
     seen = request.form.get("expected") or 0
     asked = filled(proxies.RotateProxySecret, request.form, proxy=found.proxy_id, expected=seen)
     made = await perform(proxies.rotate_secret, context, actor, asked)
-    return _secrets_page(found.name, made, "has new secrets; the old ones are refused from now on")
+    old = "work until their time ends" if asked.grace_seconds else "are refused from now on"
+    done = f"has new secrets; the old ones {old}"
+    return _secrets_page(found.name, made, done, has_enrolled=found.enrolment_token is not None)
 
 
 @form("/proxies/{proxy}/acknowledge", again=one)
@@ -189,7 +200,7 @@ async def grant(context: OperationContext, actor: Actor, request: PageRequest) -
     asked = proxies.OrgOfProxy(proxy=request.place["proxy"], org=org)
     done = await perform(proxies.grant, context, actor, asked)
     return Redirect(
-        request.link(f"/proxies/{done.proxy_id}"), f"{done.name} serves {org} from its next sync on."
+        request.link(f"/proxies/{done.proxy_id}"), f"{done.name} serves {org} from its next sync."
     )
 
 
@@ -209,8 +220,8 @@ def _reference(request: PageRequest) -> proxies.ProxyReference:
     return proxies.ProxyReference(proxy=request.place["proxy"])
 
 
-def _secrets_page(name: str, made: proxies.NewProxySecrets, done: str) -> Page:
-    values = {"name": name, "made": made, "done": done}
+def _secrets_page(name: str, made: proxies.NewProxySecrets, done: str, *, has_enrolled: bool = False) -> Page:
+    values = {"name": name, "made": made, "done": done, "has_enrolled": has_enrolled}
     return Page("proxy_secrets.html", "Secrets", values, (_CRUMB, (name, f"/proxies/{made.proxy_id}")))
 
 
@@ -236,6 +247,8 @@ def _rules_in_short(proxy: ProxyHealth) -> tuple[str, str]:
     states = Counter(each.state for each in proxy.rulesets)
     if not proxy.rulesets:
         return "plain", "none"
+    if proxy.ended_at is not None:
+        return "plain", "stopped"
     if states["behind"] + states["missing"]:
         late = [each for each in proxy.rulesets if each.state in ("behind", "missing")]
         first = late[0]
@@ -243,7 +256,7 @@ def _rules_in_short(proxy: ProxyHealth) -> tuple[str, str]:
         more = f" and {len(late) - 1} more" if len(late) > 1 else ""
         return "warn", f"{first.name} {at}{more}"
     if states["unknown"]:
-        return "plain", "doesn't say"
+        return "plain", "unknown"
     return "good", "all current" if len(proxy.rulesets) > 1 else "current"
 
 
@@ -257,15 +270,16 @@ async def _manageable(context: OperationContext, actor: Actor) -> list[Org]:
 def _facts(proxy: ProxyDetails) -> list[tuple[str, str]]:
     said: list[tuple[str, str]] = [
         ("Version", shown(proxy.version or "–")),
+        ("Address", proxy.public_base_url or "–"),
         ("Up for", _for(proxy.uptime_seconds)),
         ("Rules confirmed", _before(proxy.sync_age_seconds)),
-        ("Its clock", _skew(proxy.clock_skew_seconds)),
+        ("Clock", _skew(proxy.clock_skew_seconds)),
     ]
     if proxy.whole:
-        pending = "–" if proxy.audit_pending is None else text.number(proxy.audit_pending)
+        pending = "–" if proxy.audit_pending is None else number(proxy.audit_pending)
         said += [
             ("Events not delivered", pending),
-            ("The oldest of them", _for(proxy.oldest_pending_seconds)),
+            ("Oldest of these events", _for(proxy.oldest_pending_seconds)),
         ]
     return said
 
@@ -275,75 +289,58 @@ def _for(seconds: float | None) -> str:
 
 
 def _before(seconds: float | None) -> str:
-    return "it doesn't say" if seconds is None else f"{duration(round(seconds * 1000))} before that"
+    return "unknown" if seconds is None else f"{duration(round(seconds * 1000))} before the heartbeat"
 
 
 def _skew(seconds: float | None) -> str:
     if seconds is None:
         return "not measured"
     if abs(seconds) < 1:
-        return "agrees with ours"
+        return "in sync with the control plane"
     return f"{duration(round(abs(seconds) * 1000))} {direction(round(seconds * 1000))}"
 
 
-def _charts(windows: Sequence[WindowFacts]) -> list[_Chart]:
+def _charts(windows: Sequence[WindowFacts], zone: tzinfo) -> list[_Chart]:
     if not windows:
         return []
-    starts = [rfc3339_ms(each.start) or 0 for each in windows]
-    when = [text.moment(start) for start in starts]
+    times = [(rfc3339_ms(each.start) or 0, rfc3339_ms(each.end) or 0) for each in windows]
+    span = charts.Span(times[0][0], max(end for _, end in times), zone)
+    middles = [(start + end) // 2 for start, end in times]
     rates = [each.requests_per_second for each in windows]
-    errors = [each.upstream_errors / max(each.requests, 1) * 100 for each in windows]
-    blocked = [each.blocked / max(each.requests, 1) * 100 for each in windows]
-    p50, p95 = [each.p50_ms for each in windows], [each.p95_ms for each in windows]
+    blocked = [each.requests_per_second * each.blocked / max(each.requests, 1) for each in windows]
+    failed = [each.upstream_errors / max(each.requests, 1) * 100 for each in windows]
 
-    def drawn(title: str, *series: tuple[str, Sequence[float | None]], titles: Sequence[str]) -> Markup:
-        made = [charts.Curve(kind, list(zip(starts, values, strict=True))) for kind, values in series]
-        return charts.curves(made, title, titles)
-
-    def report(form: str, *series: Sequence[float | None]) -> list[str]:
-        """What is there at each point."""
-        lines = zip(when, *series, strict=True)
-        return [
-            f"{at} UTC: " + form.format(*("–" if v is None else _rate(v) for v in vs)) for at, *vs in lines
-        ]
-
-    def most(*series: Sequence[float | None]) -> float:
-        return max((value for values in series for value in values if value is not None), default=0)
+    def chart(title: str, label: str, unit: str, *series: tuple[str, str, Sequence[float | None]]) -> _Chart:
+        """Series are (kind, name, value in each window)."""
+        curves = [charts.Curve(kind, list(zip(middles, values, strict=True))) for kind, _, values in series]
+        reaches = []
+        for at, (start, end) in enumerate(times):
+            said = [f"{name} {_with_unit(values[at], unit)}".strip() for _, name, values in series]
+            reaches.append((start, end, "\n".join((text.interval(start, end, zone), *said))))
+        legend = tuple((kind, name) for kind, name, _ in series if name)
+        return _Chart(title, legend, unit, charts.curves(curves, label, span, reaches))
 
     return [
-        _Chart(
-            "Requests",
-            (),
-            f"up to {_rate(most(rates))} a second",
-            drawn("Requests a second", ("all", rates), titles=report("{} a second", rates)),
+        chart(
+            "Requests", "Requests a second, and those that were blocked", "a second",
+            ("all", "all", rates), ("block", "blocked", blocked),
         ),
-        _Chart(
-            "Errors",
-            (("block", "blocked"), ("log_only", "upstream failed")),
-            f"up to {_rate(most(errors, blocked))} %",
-            drawn(
-                "Share of requests that were blocked, and that the upstream failed",
-                ("block", blocked),
-                ("log_only", errors),
-                titles=report("{} % blocked, {} % failed upstream", blocked, errors),
-            ),
+        chart("Failed upstream", "Percent of requests", "%", ("log_only", "", failed)),
+        chart(
+            "Latency", "Latency in milliseconds: p50, p95 and p99", "ms",
+            ("all", "p50", [each.p50_ms for each in windows]),
+            ("filter", "p95", [each.p95_ms for each in windows]),
+            ("log_only", "p99", [each.p99_ms for each in windows]),
         ),
-        _Chart(
-            "Latency",
-            (("all", "half within"), ("filter", "95 % within")),
-            f"up to {_rate(most(p50, p95))} ms",
-            drawn(
-                "Latency in milliseconds: half of the requests, and 95 % of them",
-                ("all", p50),
-                ("filter", p95),
-                titles=report("half within {} ms, 95 % within {} ms", p50, p95),
-            ),
-        ),
-    ]
+    ]  # fmt: skip
+
+
+def _with_unit(value: float | None, unit: str) -> str:
+    return "no value" if value is None else f"{_rate(value)}{'' if unit == '%' else ' '}{unit}"
 
 
 def _rate(value: float) -> str:
-    return text.number(value) if value >= 10 else f"{value:.2f}".rstrip("0").rstrip(".")
+    return number(value) if value >= 10 else f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 def _reach(window: WindowFacts) -> Mapping[str, str]:
@@ -354,8 +351,7 @@ def _lane(org: str, sequence: SequenceFacts, manageable: Sequence[str]) -> _Lane
     whole = sequence.highest_seq + sequence.undelivered
     blocks = [charts.Range("allow", 1, sequence.highest_seq, f"1 to {sequence.highest_seq}: arrived")]
     blocks += [
-        charts.Range("block", first, last, f"{first} to {last}: never came")
-        for first, last in sequence.missing
+        charts.Range("block", first, last, f"{first} to {last}: missing") for first, last in sequence.missing
     ]
     if sequence.undelivered:
         first = sequence.highest_seq + 1

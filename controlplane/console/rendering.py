@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import mimetypes
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 import jinja2
 
-from controlplane.console import charts, text
+from controlplane import __version__
+from controlplane.console import charts
+from controlplane.console.action_words import words_of
+from controlplane.console.text import as_sentence, segments
+from controlplane.programs import program_of, proxy_beside
 from proxy.policy.transforms import parse_names
+from proxy.wire.figures import counted, number, percent
 from proxy.wire.log_line import one_line
 
 _HERE: Final = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
+class StaticFile:
+    body: bytes
+    gzipped: bytes
+    content_type: str
+
+
+@dataclass(frozen=True, slots=True)
 class StaticFiles:
     version: str
-    files: Mapping[str, tuple[bytes, str]]  # by name: what it holds, and its type
+    files: Mapping[str, StaticFile]  # by name
 
     def address(self, name: str) -> str:
         """It has the digest of them all, so that what is got there may be kept for ever."""
@@ -29,17 +44,23 @@ class StaticFiles:
         return f"/static/{self.version}/{name}"
 
 
+@cache
 def read_static() -> StaticFiles:
+    """Read the static files, once in a process."""
     files = {}
     digest = hashlib.sha256()
     for path in sorted((_HERE / "static").iterdir()):
         content_type = "text/javascript" if path.suffix == ".js" else mimetypes.guess_type(path.name)[0]
-        files[path.name] = (path.read_bytes(), content_type or "application/octet-stream")
-        digest.update(f"{path.name}\0{len(files[path.name][0])}\0".encode() + files[path.name][0])
+        body = path.read_bytes()
+        gzipped = gzip.compress(body, mtime=0)
+        files[path.name] = StaticFile(body, gzipped, content_type or "application/octet-stream")
+        digest.update(f"{path.name}\0{len(body)}\0".encode() + body)
     return StaticFiles(digest.hexdigest()[:16], files)
 
 
-def environment(static: StaticFiles) -> jinja2.Environment:
+@cache
+def environment() -> jinja2.Environment:
+    """Make the environment, once in a process: it compiles a template at the first use of it."""
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE / "templates"),
         autoescape=True,
@@ -48,15 +69,26 @@ def environment(static: StaticFiles) -> jinja2.Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
+    program = program_of(sys.argv[0])
     made.globals.update(
-        static=static.address,
+        program_version=__version__,
+        command=f"{program} --config controlplane.toml",
+        program=program,
+        proxy_doctor=f"{proxy_beside(program)} --config proxy.toml --doctor",
+        static=read_static().address,
         columns=charts.columns,
         sparkline=charts.sparkline,
         share=charts.share,
-        percent=text.percent,
+        percent=percent,
+        counted=counted,
     )
-    made.filters["number"] = text.number
+    made.filters["number"] = number
+    made.filters["counted"] = counted  # a number with its noun
     made.filters["parse_names"] = parse_names  # transforms
+    made.filters["action_words"] = words_of
+    made.filters["sentence"] = as_sentence
+    made.filters["capitalised"] = lambda text: text[:1].upper() + text[1:]
     made.filters["shown"] = one_line  # what somebody else says: nothing of it turns a line round
+    made.filters["segments"] = segments  # a path, which breaks at its slashes
     made.filters["pairs"] = lambda texts: [(each, each) for each in texts]  # options that say what they are
     return made

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
 
 import msgspec
 
-from controlplane.console import terms
+from controlplane.console import review_words, terms
 from controlplane.operations import replays
 from controlplane.operations.actor import Actor
 from controlplane.operations.apps import AppFacts
@@ -20,23 +22,26 @@ from controlplane.operations.perform import perform
 from controlplane.operations.recorded import within_time
 from controlplane.operations.replays import ChangeFacts, OutcomeFacts, Replayed, ReplayRuleset, together
 from controlplane.search.query import rfc3339_ms
+from controlplane.store.interface import StoreBusy
 from controlplane.workshop.replay import CHANGES, MAX_GROUPS
 from proxy.wire.audit_event import rfc3339
 
 EVALUATED_APPS: Final = "judged"
 EVERY_APP: Final = "every"
 _EVENTS_OF_A_STEP: Final = 50_000  # about a second, so that one sees it move
+_REVIEWED_WITHIN_SECONDS: Final = 10.0  # afterwards a review shows what was replayed until then
+_LAST_DAY: Final = "24"
 _WORDS: Final = {
     "newlyBlocked": ("bad", "newly blocked"),
     "unclear": ("warn", "unclear"),
-    "newlyAllowed": ("warn", "newly allowed"),
-    "transforms": ("plain", "filtered otherwise"),
+    "newlyAllowed": ("bad", "newly allowed"),
+    "transforms": ("warn", "filtered differently"),
     "recordedAs": ("plain", "by another rule"),
 }
 
 
 class _SoFar(msgspec.Struct, forbid_unknown_fields=True):
-    """As the form carries it from step to step. Whoever changes it shows himself other figures."""
+    """The state that the form carries from step to step. An operator who edits it sees other figures."""
 
     draft: str
     replayed: Replayed
@@ -71,6 +76,44 @@ class Progress:
         return min(99, 100 * self.replayed.looked_at // max(1, self.replayed.expected or 1))
 
 
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """The effect of publishing, as a review states it."""
+
+    summary: tuple[str, str, str] | None  # kind, badge and words, if there is no statement
+    statements: tuple[tuple[review_words.Statement, tuple[Change, ...]], ...]
+    basis: tuple[str, ...]
+
+
+def effect(progress: Progress | None) -> Effect | None:
+    """Return the effect; None if nothing was replayed."""
+    if progress is None:
+        return None
+    said = review_words.statements(progress.replayed)
+    return Effect(
+        review_words.summary(progress.replayed),
+        tuple((each, tuple(map(_change, each.changes))) for each in said),
+        review_words.basis(progress.replayed),
+    )
+
+
+async def of_last_day(
+    context: OperationContext, actor: Actor, org: str, yaml: str, evaluated: Sequence[AppFacts]
+) -> Progress | None:
+    """Replay the last day of the applications, as far as that goes in a few seconds. None if there are none,
+    or if the control plane has no room for a replay."""
+    if not evaluated:
+        return None
+    form = {"replay_hours": _LAST_DAY}
+    progress = None
+    with suppress(StoreBusy, TimeoutError):
+        async with asyncio.timeout(_REVIEWED_WITHIN_SECONDS):
+            while progress is None or not progress.is_done:
+                progress = await step(context, actor, org, yaml, evaluated, form)
+                form |= {"do": "replay-on", "replay_so_far": progress.so_far}
+    return progress
+
+
 async def step(
     context: OperationContext,
     actor: Actor,
@@ -89,6 +132,7 @@ async def step(
         filter=_filter(evaluated, form.get("replay_app", EVALUATED_APPS)),
         hours=hours(form.get("replay_hours", "24")),
         limit=_EVENTS_OF_A_STEP,
+        against="active",
         cursor=None if before is None else before.next,
     )
     found = await perform(replays.replay, context, actor, asked)
@@ -102,11 +146,11 @@ def _so_far(form: Mapping[str, str], digest: str) -> Replayed:
         carried = msgspec.json.decode(form.get("replay_so_far", ""), type=_SoFar)
         groups = carried.replayed.groups
         if len(groups) > MAX_GROUPS or any(group.change not in CHANGES for group in groups):
-            raise ValueError("no replay came to this")
+            raise ValueError("no replay has such a state")
     except (msgspec.DecodeError, ValueError):
-        raise InvalidRequest("the replay can't go on from here: begin it again") from None
+        raise InvalidRequest("the replay can't continue from this state: start it again") from None
     if carried.draft != digest:
-        raise InvalidRequest("the draft has changed since this replay began: begin it again")
+        raise InvalidRequest("the draft was changed after this replay began: start the replay again")
     return carried.replayed
 
 
@@ -120,14 +164,16 @@ def _filter(evaluated: Sequence[AppFacts], chosen: str) -> str:
 def hours(given: str) -> float:
     """As a form says it. Raises InvalidRequest."""
     if not (given.isascii() and given.isdecimal() and len(given) < 6 and 0 < int(given) <= 24 * 366):
-        raise InvalidRequest(f"{given} is no number of hours")
+        raise InvalidRequest(f"{given} is not a number of hours")
     return float(given)
 
 
 def _change(facts: ChangeFacts) -> Change:
     kind, words = _WORDS.get(facts.change, ("plain", facts.change))
     until = rfc3339(within_time((rfc3339_ms(facts.last) or 0) + 1))
-    return Change(kind, words, facts, _query(facts.app_id, facts.before), facts.first, until)
+    return Change(
+        kind, words, facts, _query(facts.app_id, facts.recorded or facts.before), facts.first, until
+    )
 
 
 def _query(app_id: str | None, before: OutcomeFacts) -> str | None:

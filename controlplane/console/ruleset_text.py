@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from markupsafe import Markup, escape
 
-from controlplane.console.line_diff import same_lines
+from controlplane.console.line_diff import Piece, alike, pieces, same_lines
 from proxy.policy import yaml_document
 from proxy.policy.scalars import as_text
 from proxy.policy.visible import escaped
@@ -18,6 +18,7 @@ from proxy.policy.visible import escaped
 MAX_LISTED_LINES: Final = 10_000
 MAX_COMPARED_LINES: Final = 4000  # of either text; beyond, the comparison by rules has to do
 _AROUND: Final = 3  # lines that are shown before and after a change
+_LOOKED_AHEAD: Final = 5  # lines among which a changed line looks for the one that it became
 _MOST_COLOURED: Final = 2000  # characters of a line; nobody reads a longer one by its colours
 # In linear time, whatever the line holds: a token is looked for only where one can begin, and what was read
 # of one is never read again in another way. Groups are repeated in atomic groups, not possessively: Python
@@ -50,6 +51,7 @@ class DiffLine:
     old: int | None  # its number in either text
     new: int | None
     text: str
+    pieces: tuple[Piece, ...] = ()  # parts of a line that another one replaces; else empty
 
 
 def rule_places(text: str) -> tuple[RulePlace, ...]:
@@ -131,7 +133,32 @@ def _group(
             for at, text in enumerate(before[first:last]):
                 yield DiffLine(" ", first + at + 1, new_first + at + 1, as_it_is(text))
             continue
-        for at, text in enumerate(before[first:last]):
-            yield DiffLine("-", first + at + 1, None, as_it_is(text))
-        for at, text in enumerate(after[new_first:new_last]):
-            yield DiffLine("+", None, new_first + at + 1, as_it_is(text))
+        yield from _replaced(
+            [as_it_is(text) for text in before[first:last]],
+            [as_it_is(text) for text in after[new_first:new_last]],
+            first,
+            new_first,
+        )
+
+
+def _replaced(before: Sequence[str], after: Sequence[str], first: int, new_first: int) -> Iterator[DiffLine]:
+    """Lines that others take the place of. Of two that are alike, what differs within them is marked."""
+    partner = dict(_partners(before, after))
+    partner_of_new = {new: old for old, new in partner.items()}
+    for at, text in enumerate(before):
+        marked = pieces(text, after[partner[at]])[0] if at in partner else ()
+        yield DiffLine("-", first + at + 1, None, text, marked)
+    for at, text in enumerate(after):
+        marked = pieces(before[partner_of_new[at]], text)[1] if at in partner_of_new else ()
+        yield DiffLine("+", None, new_first + at + 1, text, marked)
+
+
+def _partners(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Places of lines that are alike, in the order of both."""
+    at = 0
+    for place, text in enumerate(before):
+        for new in range(at, min(at + _LOOKED_AHEAD, len(after))):
+            if alike(text, after[new]):
+                yield place, new
+                at = new + 1
+                break

@@ -3,43 +3,52 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import quote
 
-from controlplane.console import ruleset_text
+from controlplane.console import replaying, ruleset_text
 from controlplane.console.lists import LIST_MEMBERS, Column, list_members, list_view
 from controlplane.console.pages import Page, PageRequest, Redirect, form, page
 from controlplane.console.ruleset_text import Line, RulePlace
 from controlplane.errors import Refused
-from controlplane.operations import apps, dry_runs, fleet, rulesets
+from controlplane.operations import apps, dry_runs, fleet, proposals, rulesets
 from controlplane.operations.actor import Actor
 from controlplane.operations.apps import AppFacts, ListApps
 from controlplane.operations.context import OperationContext
 from controlplane.operations.dry_runs import RulesetDifference
-from controlplane.operations.fleet import RolloutRequest
+from controlplane.operations.fleet import EnforcedFacts, ListFleet, ProxyHealth, RolloutRequest
+from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.perform import perform
+from controlplane.operations.proposals import ListProposals
 from controlplane.operations.rulesets import (
     ListRulesets,
     RollBack,
     RulesetReference,
+    RulesetUsage,
     ShowRuleset,
 )
 from controlplane.operations.worker_process import run_for_page
+from controlplane.search.query import rfc3339_ms
 from controlplane.store.interface import NotFound
+from controlplane.usage import DAY_MS
 from controlplane.workshop.ruleset_diff import diff_rulesets
+from proxy.policy.ruleset import DEFAULT_RULE_ID
 from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
 
 _MOST_OUTLINED: Final = 500  # rules; the text has them all
+PROPOSED: Final = "Not active yet: another editor must approve this."
+ENFORCED_LATER: Final = "Each proxy enforces it from its next sync."
 CRUMB: Final = ("Rulesets", "/rulesets")
 _SORT: Final = "org"
+_MOST_SHOWN: Final = 8  # apps and proxies; a link leads to the others
 _COLUMNS: Final = (
     Column("Ruleset", "name"),
     Column("Organisation", "org"),
-    Column("In force", "version"),
-    Column("Rules", "rules"),
-    Column("Apps"),
+    Column("Active", "version"),
+    Column("Rules", "rules", kind="number"),
+    Column("Apps", kind="number"),
     Column("Last change", "changedAt"),
 )
 
@@ -71,14 +80,107 @@ def _difference(old: str, new: str) -> Difference:
 
 
 async def bound_to(context: OperationContext, actor: Actor, org: str, name: str) -> tuple[AppFacts, ...]:
-    found = await perform(apps.list_all, context, actor, ListApps(org=org))
-    return tuple(app for app in found.apps if app.ruleset == name)
+    """Return every app with the ruleset; none if there is no such ruleset yet."""
+    try:
+        found = await perform(apps.list_all, context, actor, ListApps(org=org, ruleset=name))
+    except NotFound:
+        return ()
+    return found.apps
 
 
-async def in_shadow(context: OperationContext, actor: Actor, org: str, name: str) -> tuple[AppFacts, ...]:
-    """The applications beside whose own ruleset it is tried."""
-    found = await perform(apps.list_all, context, actor, ListApps(org=org))
-    return tuple(app for app in found.apps if app.shadow_ruleset == name)
+@dataclass(frozen=True, slots=True)
+class FirstApps:
+    """The first apps of many, by name."""
+
+    apps: tuple[AppFacts, ...]
+    further: int
+
+
+async def _first_apps(
+    context: OperationContext,
+    actor: Actor,
+    org: str,
+    *,
+    ruleset: str | None = None,
+    shadow: str | None = None,
+) -> FirstApps:
+    asked = ListApps(org=org, ruleset=ruleset, shadow=shadow, limit=_MOST_SHOWN)
+    found = await perform(apps.list_all, context, actor, asked)
+    return FirstApps(found.apps, (found.total or 0) - len(found.apps))
+
+
+@dataclass(frozen=True, slots=True)
+class FirstProxies:
+    """Proxies of an organisation to look at first, each with its version of a ruleset."""
+
+    proxies: tuple[tuple[ProxyHealth, EnforcedFacts | None], ...]
+    further: int
+
+
+async def _first_proxies(context: OperationContext, actor: Actor, org: str, ruleset_id: str) -> FirstProxies:
+    asked = ListFleet(org=org, sort="health", limit=_MOST_SHOWN)
+    found = await perform(fleet.list_all, context, actor, asked)
+    enforced = (
+        next((each for each in proxy.rulesets if each.ruleset_id == ruleset_id), None)
+        for proxy in found.proxies
+    )
+    return FirstProxies(
+        tuple(zip(found.proxies, enforced, strict=True)), (found.total or 0) - len(found.proxies)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """Number of enabled proxies of an organisation that enforce the active version of a ruleset."""
+
+    proxies: int
+    of: int
+
+
+async def _confirmed(context: OperationContext, actor: Actor, ruleset_id: str) -> Confirmed:
+    found = await perform(fleet.rollout, context, actor, RolloutRequest(ruleset_id))
+    states = [each.state for each in found.proxies if each.state != "disabled"]
+    return Confirmed(states.count("enforced"), len(states))
+
+
+@dataclass(frozen=True, slots=True)
+class RuleUse:
+    """A rule of the text, and how often it was used."""
+
+    rule: RulePlace | None  # None: the default, if no rule decides
+    hits: int
+    last_hit: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Use of the rules of a version in the last days."""
+
+    days: int
+    counted_since: str
+    is_whole: bool  # whether all of these days were counted
+    rules: tuple[RuleUse, ...]
+    hits: int  # total of all rules, with those of other versions
+
+    @property
+    def unused(self) -> int:
+        return sum(each.rule is not None and not each.hits for each in self.rules)
+
+
+def _usage(found: RulesetUsage, places: Sequence[RulePlace], now_ms: int) -> Usage:
+    counted = {each.rule: each for each in found.rules}
+
+    def use(rule: RulePlace | None) -> RuleUse:
+        of_rule = counted.get(DEFAULT_RULE_ID if rule is None else rule.id)
+        return RuleUse(rule, 0, None) if of_rule is None else RuleUse(rule, of_rule.hits, of_rule.last_hit)
+
+    return Usage(
+        found.days,
+        found.counted_since,
+        (rfc3339_ms(found.counted_since) or 0) <= now_ms - found.days * DAY_MS,
+        (*map(use, places), use(None)),
+        sum(each.hits for each in found.rules),
+    )
 
 
 @page("GET", "/rulesets", *LIST_MEMBERS)
@@ -104,18 +206,24 @@ async def one(context: OperationContext, actor: Actor, request: PageRequest) -> 
         ShowRuleset(ruleset=name, org=org, version=_version(request.query, "version")),
     )
     history = await perform(rulesets.history, context, actor, RulesetReference(ruleset=name, org=org))
+    used = await perform(rulesets.usage, context, actor, RulesetReference(ruleset=name, org=org))
     places, lines = await run_for_page(actor, _listed, shown.yaml) or (None, None)
+    listed = ListProposals(org=org, ruleset=shown.name, decided=True)
+    proposed = (await perform(proposals.list_all, context, actor, listed)).proposals
     values = {
+        "proposals": [each for each in proposed if each.state == "open"],
+        "approved": {each.version: each for each in proposed if each.version is not None},
         "shown": shown,
         "in_force": history.versions[0].version,
         "versions": history.versions,
         "lines": lines,
         "text": "" if lines else await asyncio.to_thread(ruleset_text.as_it_is, shown.yaml),
-        "rules": None if places is None else places[:_MOST_OUTLINED],
+        "usage": None if places is None else _usage(used, places[:_MOST_OUTLINED], request.now_ms),
         "further_rules": max(0, len(places or ()) - _MOST_OUTLINED),
-        "apps": await bound_to(context, actor, org, shown.name),
-        "shadowed": await in_shadow(context, actor, org, shown.name),
-        "rollout": await perform(fleet.rollout, context, actor, RolloutRequest(ruleset=name, org=org)),
+        "bound": await _first_apps(context, actor, org, ruleset=shown.ruleset_id),
+        "shadowed": await _first_apps(context, actor, org, shadow=shown.ruleset_id),
+        "served": await _first_proxies(context, actor, org, shown.ruleset_id),
+        "confirmed": await _confirmed(context, actor, shown.ruleset_id),
         "path": place_of(org, name),
     }
     return Page("ruleset.html", shown.name, values, crumbs=(CRUMB,))
@@ -144,10 +252,21 @@ async def consider(context: OperationContext, actor: Actor, request: PageRequest
     history = await perform(rulesets.history, context, actor, RulesetReference(ruleset=name, org=org))
     newest = history.versions[0].version
     if newest == 1:
-        raise NotFound(f"ruleset {name} has one version: there is none to go back to")
+        raise NotFound(f"ruleset {name} has only one version, so it cannot be rolled back")
     to = wanted or newest - 1
-    shown = await _compared(context, actor, request, newest, to, "rollback.html", f"Back to version {to}")
-    return replace(shown, values={**shown.values, "note": request.form.get("note", "")})
+    title = f"Roll back to version {to}"
+    shown = await _compared(context, actor, request, newest, to, "rollback.html", title)
+    text = await perform(rulesets.show, context, actor, ShowRuleset(ruleset=name, org=org, version=to))
+    evaluated = await bound_to(context, actor, org, name)
+    progress = await replaying.of_last_day(context, actor, org, text.yaml, evaluated)
+    owner = await context.resolve.org(actor, "viewer", text.org_id)
+    values = {
+        **shown.values,
+        "note": request.form.get("note", ""),
+        "effect": replaying.effect(progress),
+        "org_name": owner.name,
+    }
+    return replace(shown, values=values)
 
 
 @form("/rulesets/{org}/{name}/rollback", again=consider)
@@ -155,9 +274,15 @@ async def go_back(context: OperationContext, actor: Actor, request: PageRequest)
     org, name = request.place["org"], request.place["name"]
     to = _version(request.form, "to") or 0
     seen = _version(request.form, "expected")  # what the page compared with
+    if not request.form.get("note", "").strip():
+        raise InvalidRequest("Enter a reason, which is kept in the history.")
     asked = RollBack(ruleset=name, org=org, to=to, note=request.form.get("note") or None, expected=seen or 0)
     new = await perform(rulesets.rollback, context, actor, asked)
-    said = f"Version {new.version} of {new.name} is in force, with the text of version {to}."
+    if new.proposal is not None:
+        return Redirect(request.link(f"/proposals/{new.proposal}"), PROPOSED)
+    said = (
+        f"Version {new.version} of {new.name} is published, with the text of version {to}. {ENFORCED_LATER}"
+    )
     return Redirect(request.link(place_of(org, name)), said)
 
 
@@ -196,5 +321,5 @@ def _version(fields: Mapping[str, str], name: str) -> int | None:
     """
     given = fields.get(name, "")
     if given and not (given.isascii() and given.isdecimal() and len(given) < 10):
-        raise Refused("invalidRequest", f"{given} is no version")
+        raise Refused("invalidRequest", f"{given} is not a version number")
     return int(given) if given else None

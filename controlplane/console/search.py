@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC
+from itertools import pairwise
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -13,45 +15,69 @@ import orjson
 from markupsafe import Markup
 
 from controlplane.clock import LATEST_MS
-from controlplane.console import charts, terms, text
+from controlplane.console import charts, terms, text, zones
 from controlplane.console.event_rows import event_row, shown, text_of
-from controlplane.console.pages import Page, PageRequest, page
+from controlplane.console.id_search import found_by_id
+from controlplane.console.pages import Page, PageRequest, Redirect, page
+from controlplane.console.traffic import (
+    FROM_BELOW,
+    Figures,
+    label_of,
+    marks_of,
+    parts_of,
+    shades_in,
+    with_marks,
+)
 from controlplane.operations.actor import Actor
-from controlplane.operations.audit import (
+from controlplane.operations.apps import stopped_among
+from controlplane.operations.audit import HeldEvents, SearchEvents, WhatIsHeld, search, what_is_held
+from controlplane.operations.context import INDEX_HAS, OperationContext
+from controlplane.operations.event_counts import (
+    CountTimes,
     CountValues,
     Facet,
     FacetList,
     HistogramOfEvents,
-    InvalidFilter,
-    SearchEvents,
-    Selection,
     facets,
     histogram,
-    search,
 )
-from controlplane.operations.context import OperationContext
+from controlplane.operations.event_queries import InvalidFilter
 from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.perform import perform
-from controlplane.search.query import FIELDS, rfc3339_ms
+from controlplane.operations.time_axis import LAST_OF_ZONES_MS, edges
+from controlplane.search.query import FIELDS, QueryError, parse_time, rfc3339_ms
 from controlplane.store.interface import StoreError
 from proxy.wire.audit_event import rfc3339
 
 _PRESETS: Final = (
     ("", "All"), ("-15m", "15 min"), ("-1h", "1 h"), ("-24h", "24 h"), ("-7d", "7 d"), ("-30d", "30 d"),
+    ("-90d", "90 d"),
 )  # fmt: skip
 _PAGE: Final = 50
-_FACETS: Final = ("verdict", "status", "reason", "rule", "app", "org", "method", "path", "ip")
+_FACETS: Final = ("verdict", "status", "reason", "problem", "rule", "app", "org", "method", "path", "ip")
 _TOP: Final = 6
-_FROM_BELOW: Final = ("allow", "filter", "log_only", "block")  # in a column of the chart
-_COUNTS_WITHIN_SECONDS: Final = 0.25  # or the page goes without them, and they follow
+_COUNTS_WITHIN_SECONDS: Final = 0.15  # since the search began; or the page goes without them, and they follow
+_FACET_WORDS: Final = {
+    "verdict": "Verdict",
+    "status": "Status",
+    "reason": "Reason",
+    "problem": "Credential problem",
+    "rule": "Rule",
+    "app": "App",
+    "org": "Organisation",
+    "method": "Method",
+    "path": "Path",
+    "ip": "Client address",
+}
+_FORMS: Final = ("csv", "ndjson")
 _EXAMPLES: Final = (
-    ("verdict:block", "what was blocked"),
-    ("status:>=500", "what went wrong"),
-    ("path:/v1.0/users/*", "whatever begins so"),
-    ("-ruleId:default", "what a rule decided"),
-    ("has:parent", "parts of a $batch"),
-    ("duration:>1000", "what took longer than a second"),
-    ('ada "mail folders"', "words of path, query, rule, reason"),
+    ("verdict:block", "blocked requests"),
+    ("status:>=500", "failed requests"),
+    ("path:/v1.0/users/*", "paths that begin with this"),
+    ("-ruleId:default", "requests that a rule matched"),
+    ("has:parent", "requests within a $batch"),
+    ("duration:>1000", "requests that took more than a second"),
+    ('ada "mail folders"', "words in the path, query, rule or reason"),
 )
 
 
@@ -64,18 +90,27 @@ class Choice:
     is_chosen: bool
     href: str | None  # None: no filter can say it
     without: str | None  # events that don't have it
+    is_stopped: bool = False  # an app that an emergency stop covers
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The chart of the matches, its figures, its shades and its marks."""
+
+    chart: Markup
+    table: Sequence[Figures]
+    shades: Sequence[charts.Shade]
+    marks: Sequence[charts.Mark]
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What is told of all matches, or of the newest of them."""
+    """Counts of all matches, or of the newest of them."""
 
     facets: Sequence[tuple[str, Sequence[Choice], int]]  # field, values, the most frequent one's count
     counted: int
     complete: bool
-    chart: Markup
-    axis: Sequence[str]
-    table: Sequence[tuple[str, str, Sequence[int]]]  # start, what leads to the events, count by verdict
+    drawn: Drawn
     total: int
     total_complete: bool
 
@@ -92,53 +127,67 @@ class Mistake:
 
 
 @page("GET", "/search", "q", "from", "to", "cursor", "counts")
-async def found(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
+async def found(context: OperationContext, actor: Actor, request: PageRequest) -> Page | Redirect:
     given = request.query.get
     asked = SearchEvents(**_members(request), limit=_PAGE, cursor=given("cursor") or None)
     values: dict[str, object] = {
         "q": given("q", ""),
-        "from": given("from", ""),
-        "to": given("to", ""),
+        "from": _time(request, "from"),
+        "to": _time(request, "to"),
+        "dates": [("from", "From", _date(request, "from")), ("to", "To", _date(request, "to"))],
+        "notes": (),
         "presets": _PRESETS,
         "examples": _EXAMPLES,
         "fields": tuple(FIELDS),
-        "verdicts": _FROM_BELOW,
+        "facet_words": _FACET_WORDS,
         "problems": (),
         "mistake": None,
         "rows": (),
         "next": None,
-        "behind": False,
         "counts": None,
         "counts_at": None,
-        "exports": [(form, _export(request, form)) for form in ("csv", "ndjson")],
+        "exports": [(form, _export(request, form)) for form in _FORMS],
+        "signed_exports": [(form, _export(request, form, is_signed=True)) for form in _FORMS],
     }
+    by_id = await found_by_id(context, actor, request)
+    if isinstance(by_id, Redirect):
+        return by_id
+    if by_id.events:
+        names = await names_in(context, actor, by_id.events)
+        values["rows"] = [event_row(bytes(event), names) for event in by_id.events]
+        return Page("search.html", "Search", values, remarks=sentences(by_id.notes))
+    deadline = asyncio.get_running_loop().time() + _COUNTS_WITHIN_SECONDS
     try:
         events = await perform(search, context, actor, asked)
     except InvalidRequest as error:
+        if by_id.notes:  # the text is an error body or a line of a log, and not a filter
+            return Page("search.html", "Search", values, remarks=sentences(by_id.notes))
         values |= _refused(error, given("q", ""))
         return Page("search.html", "Search", values, status=422)
-    names = await names_in(context, actor, events.events)
-    values["rows"] = [event_row(bytes(event), names) for event in events.events]
-    values["next"] = None if events.next is None else request.changed(cursor=events.next)
-    values["behind"] = events.behind
     if events.events:
         try:
-            async with asyncio.timeout(None if given("counts") else _COUNTS_WITHIN_SECONDS):
+            async with asyncio.timeout_at(None if given("counts") else deadline):
                 values["counts"] = await _counts(context, actor, request)
         except TimeoutError:
             values["counts_at"] = request.link("/search/counts", **_state(request))
-    return Page("search.html", "Search", values, remarks=sentences(events.notes))
+    names = await names_in(context, actor, events.events)
+    values["rows"] = [event_row(bytes(event), names) for event in events.events]
+    values["next"] = None if events.next is None else request.changed(cursor=events.next)
+    notes = events.notes if events.events else (*by_id.notes, *events.notes)
+    values["notes"] = [text.times_in(note, request.zone) for note in sentences(notes)]
+    return Page("search.html", "Search", values)
 
 
 def sentences(notes: Sequence[str]) -> tuple[str, ...]:
-    """Write notes on an empty search as sentences."""
-    return tuple(f"{note[:1].upper()}{note[1:]}{'' if note.endswith('?') else '.'}" for note in notes)
+    """Write notes on an empty search as sentences, without the one on the index: each page has it already."""
+    said = [note for note in notes if not note.startswith(INDEX_HAS)]
+    return tuple(map(text.as_sentence, said))
 
 
 @page("GET", "/search/counts", "q", "from", "to")
 async def counts_alone(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
     """What the page leaves out if it takes too long, for a script to put in."""
-    values = {"counts": await _counts(context, actor, request), "verdicts": _FROM_BELOW}
+    values = {"counts": await _counts(context, actor, request), "facet_words": _FACET_WORDS}
     return Page("search_counts.html", "Counts", values)
 
 
@@ -147,22 +196,36 @@ def _members(request: PageRequest) -> dict[str, Any]:
     return {
         "filter": given("q", "").strip(),
         "org": None if request.org is None else request.org.org_id,
-        "from_": given("from", "").strip() or None,
-        "to": given("to", "").strip() or None,
+        "from_": _time(request, "from") or None,
+        "to": _time(request, "to") or None,
     }
 
 
+def _time(request: PageRequest, name: str) -> str:
+    """A date of the form is one of the zone that the page shows; links name the offset."""
+    return zones.absolute(request.query.get(name, "").strip(), request.zone)
+
+
+def _date(request: PageRequest, name: str) -> str:
+    """The time as the value of a date field; empty if there is none, or if it is wrong."""
+    try:
+        return zones.for_field(parse_time(_time(request, name), request.now_ms), request.zone)
+    except QueryError:
+        return ""
+
+
 def _state(request: PageRequest) -> dict[str, str | None]:
-    return {name: request.query.get(name) for name in ("q", "from", "to")}
+    return {"q": request.query.get("q"), "from": _time(request, "from"), "to": _time(request, "to")}
 
 
-def _export(request: PageRequest, form: str) -> str:
+def _export(request: PageRequest, form: str, *, is_signed: bool = False) -> str:
     members = _members(request)
     asked = {
         "filter": members["filter"],
         "from": members["from_"],
         "to": members["to"],
         "org": members["org"],
+        "manifest": "true" if is_signed else None,
     }
     given = {name: value for name, value in asked.items() if value}
     return f"/admin/v1/audit/export?{urlencode({'format': form, **given})}"
@@ -200,20 +263,29 @@ def mistake_in(filter_: str, error: InvalidFilter) -> Mistake:
 async def _counts(context: OperationContext, actor: Actor, request: PageRequest) -> Counted | None:
     members = _members(request)
     verdicts = [
-        Selection(**{**members, "filter": f"{members['filter']} verdict:{verdict}".strip()})
-        for verdict in _FROM_BELOW
+        CountTimes(
+            **{**members, "filter": f"{members['filter']} verdict:{verdict}".strip()}, zone=str(request.zone)
+        )
+        for verdict in FROM_BELOW
     ]
     wanted = [name for name in _FACETS if name != "org" or request.org is None]
     try:
-        by_verdict = await asyncio.gather(*(perform(histogram, context, actor, each) for each in verdicts))
-        found = await perform(facets, context, actor, CountValues(**members, fields=tuple(wanted), top=_TOP))
+        by_verdict, found, held = await asyncio.gather(
+            asyncio.gather(*(perform(histogram, context, actor, each) for each in verdicts)),
+            perform(facets, context, actor, CountValues(**members, fields=tuple(wanted), top=_TOP)),
+            perform(what_is_held, context, actor, WhatIsHeld(org=members["org"])),
+        )
+        stopped, drawn = await asyncio.gather(
+            stopped_among(context, actor, _apps_in(found)),
+            _drawn(context, actor, request, by_verdict, held),
+        )
     except (InvalidRequest, StoreError):
         return None  # what the search itself says of it is on the page
     return Counted(
-        [_facet(request, each) for each in found.facets if each.values],
+        [_facet(request, each, stopped) for each in found.facets if each.values],
         found.counted,
         found.complete,
-        *_chart(request, by_verdict),
+        drawn,
         total=_total(found, by_verdict),
         total_complete=all(each.complete for each in by_verdict),
     )
@@ -224,13 +296,18 @@ def _total(found: FacetList, by_verdict: Sequence[HistogramOfEvents]) -> int:
     return found.counted if found.complete else max(over_time, found.counted)
 
 
-def _facet(request: PageRequest, facet: Facet) -> tuple[str, Sequence[Choice], int]:
+def _apps_in(found: FacetList) -> list[str]:
+    return [each.value for facet in found.facets if facet.field == "app" for each in facet.values]
+
+
+def _facet(request: PageRequest, facet: Facet, stopped: Collection[str]) -> tuple[str, Sequence[Choice], int]:
     """Called by its name where no other value of the facet has the same."""
     called = [each.name or each.value for each in facet.values]
     choices = []
     for each, name in zip(facet.values, called, strict=True):
         said = name if called.count(name) == 1 else each.value
-        choices.append(_choice(request, facet.field, said, name, each.count))
+        choice = _choice(request, facet.field, said, name, each.count)
+        choices.append(replace(choice, is_stopped=facet.field == "app" and each.value in stopped))
     return facet.field, choices, max(choice.count for choice in choices)
 
 
@@ -257,37 +334,37 @@ def _narrowed(request: PageRequest, **changes: str | None) -> str:
 # How it is drawn
 
 
-def _chart(
-    request: PageRequest, by_verdict: Sequence[HistogramOfEvents]
-) -> tuple[Markup, Sequence[str], Sequence[tuple[str, str, Sequence[int]]]]:
-    interval = by_verdict[0].interval_ms
-    from_ms, to_ms = rfc3339_ms(by_verdict[0].from_ or ""), rfc3339_ms(by_verdict[0].to or "")
+async def _drawn(
+    context: OperationContext,
+    actor: Actor,
+    request: PageRequest,
+    by_verdict: Sequence[HistogramOfEvents],
+    held: HeldEvents,
+) -> Drawn:
+    first = by_verdict[0]
+    from_ms, to_ms = rfc3339_ms(first.from_ or ""), rfc3339_ms(first.to or "")
     if from_ms is None or to_ms is None:
-        return Markup(), (), ()
-    starts = range(from_ms // interval * interval, to_ms, interval)
+        return Drawn(Markup(), (), (), ())
+    zone = request.zone if to_ms <= LAST_OF_ZONES_MS else UTC
+    axis = edges(from_ms, to_ms, first.interval_ms, zone)
     counts = [{rfc3339_ms(each.start): each.count for each in one.buckets} for one in by_verdict]
     columns, table = [], []
-    for start in starts:
+    for start, end in pairwise(axis):
         numbers = [count.get(start, 0) for count in counts]
-        parts = tuple(map(charts.Part, _FROM_BELOW, numbers))
-        end = min(start + interval, LATEST_MS)
-        href = _narrowed(request, **{"from": rfc3339(start), "to": rfc3339(end)})
-        said = ", ".join(f"{part.count} {part.kind}" for part in parts if part.count) or "none"
-        columns.append(charts.Column(parts, f"{text.moment(start)} UTC: {said}", href))
+        last = min(end, LATEST_MS)
+        href = _narrowed(request, **{"from": rfc3339(start), "to": rfc3339(last)})
+        label = label_of(start, last, numbers, request)
+        columns.append(charts.Column(start, last, parts_of(numbers), label, href))
         if any(numbers):
-            table.append((rfc3339(start), href, numbers))
-    return (
-        charts.columns(columns, "Events over time. The table below has the figures."),
-        _axis(starts, interval),
-        table[::-1],
+            table.append(Figures(start, href, numbers))
+    span = axis[0], min(axis[-1], LATEST_MS)
+    shades = shades_in(held, request, span)
+    marks = await marks_of(context, actor, request, request.org.name if request.org else None, span)
+    chart = charts.columns(
+        columns,
+        "Events over time. The table below has the figures.",
+        charts.Span(*span, request.zone),
+        shades,
+        marks,
     )
-
-
-def _axis(starts: range, interval: int) -> Sequence[str]:
-    """Five times below the chart: days where it is longer than two of them, seconds where it is short."""
-    marks = [text.moment(starts[(len(starts) - 1) * quarter // 4]) for quarter in range(5)]
-    span = interval * len(starts)
-    if span > 2 * 86_400_000:
-        return [mark[:10] if span > 300 * 86_400_000 else mark[5:10] for mark in marks]
-    return [mark[5:16] if span > 86_400_000 else mark[11:19] if interval < 60_000 else mark[11:16]
-            for mark in marks]  # fmt: skip
+    return Drawn(chart, with_marks(table, marks), shades, marks)

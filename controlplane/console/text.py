@@ -1,54 +1,165 @@
-"""Pure: times, ages and figures as people read them."""
+"""Pure: times, ages and rates as people read them."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import re
+from collections.abc import Callable
+from datetime import UTC, tzinfo
 from typing import Final
 
 from markupsafe import Markup, escape
 
+from controlplane.console.zones import local, short_name
 from controlplane.search.query import rfc3339_ms
 from proxy.wire.audit_event import rfc3339
+from proxy.wire.figures import counted, number
 
-_STEPS: Final = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, "second"))
+_STEPS: Final = (
+    (86_400_000, "day", "d"),
+    (3_600_000, "hour", "h"),
+    (60_000, "minute", "min"),
+    (1_000, "second", "s"),
+)
+_UNBROKEN: Final = "\N{NO-BREAK SPACE}"
+_DAY_MS: Final = 86_400_000
+_YEAR_MS: Final = 366 * _DAY_MS
+_TIME_IN_TEXT: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]+)?Z")
+_PLACE: Final = re.compile(r"\S+:[0-9]")  # the place of a mistake in a file
 _NEVER: Final = Markup('<span class="none">never</span>')
-_NARROW_SPACE: Final = "\u202f"  # groups digits in every country, and can't be taken for a decimal sign
+
+_SEGMENT: Final = re.compile("/?[^/?]+[/?]?|[/?]")
+
+
+def segments(path: str) -> Markup:
+    """Mark the segments of a path, so that it breaks at a slash before it breaks within an id."""
+    return Markup("").join(
+        Markup('<span class="segment">{}</span>').format(each) for each in _SEGMENT.findall(path)
+    )
 
 
 def age(ms: int, now_ms: int) -> str:
     """`3 minutes ago`, `in 2 days`."""
+    return _age(ms, now_ms, is_short=False)
+
+
+def short_age(ms: int, now_ms: int) -> str:
+    """An age for a column of a table: `3 min ago`, `in 2 d`."""
+    return _age(ms, now_ms, is_short=True)
+
+
+def _age(ms: int, now_ms: int, *, is_short: bool) -> str:
     distance = abs(now_ms - ms)
-    for step, name in _STEPS:
+    for step, name, unit in _STEPS:
         if distance >= step:
             count = distance // step
-            words = f"{count} {name}" + ("s" if count > 1 else "")
-            return f"{words} ago" if ms <= now_ms else f"in {words}"
+            words = f"{number(count)} {unit}" if is_short else counted(count, name)
+            said = f"{words} ago" if ms <= now_ms else f"in {words}"
+            return said.replace(" ", _UNBROKEN) if is_short else said
     return "just now"
 
 
-def moment(ms: int) -> str:
-    """To the second, in UTC: `2026-11-21 12:00:05`."""
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+def moment(ms: int, zone: tzinfo = UTC) -> str:
+    """A time to the second: `2026-11-21 12:00:05`."""
+    return local(ms, zone).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def time_tag(value: int | str | None, now_ms: int) -> Markup:
-    """A time in UTC whose title is its age; given in milliseconds or as RFC 3339 text."""
+def named_moment(ms: int, zone: tzinfo = UTC) -> str:
+    """A time with its zone: `2026-11-21 12:00:05 UTC`."""
+    return f"{moment(ms, zone)} {short_name(ms, zone)}"
+
+
+def time_tag(value: int | str | None, now_ms: int, zone: tzinfo = UTC) -> Markup:
+    """A time whose title is its age; given in milliseconds or as RFC 3339 text."""
     ms = rfc3339_ms(value) if isinstance(value, str) else value
     if ms is None:
         return _no_time(value)
-    return Markup('<time datetime="{}" title="{}">{}<span class="zone"> UTC</span></time>').format(
-        rfc3339(ms), age(ms, now_ms), moment(ms)
+    return Markup('<time datetime="{}" title="{}">{}<span class="zone"> {}</span></time>').format(
+        rfc3339(ms), age(ms, now_ms), moment(ms, zone), short_name(ms, zone)
     )
 
 
-def age_tag(value: int | str | None, now_ms: int) -> Markup:
-    """An age whose title is the time, for lists where how long ago matters more than when."""
+def clock_tag(value: str, now_ms: int, zone: tzinfo = UTC) -> Markup:
+    """A time in a list whose heading names the zone: `14:30:05`, with its date if that is not today's."""
+    ms = rfc3339_ms(value)
+    if ms is None:
+        return _no_time(value)
+    at, now = local(ms, zone), local(now_ms, zone)
+    form = "" if at.date() == now.date() else "%b %-d " if at.year == now.year else "%Y-%m-%d "
+    return Markup('<time datetime="{}" title="{}, {}">{}</time>').format(
+        rfc3339(ms), named_moment(ms, zone), age(ms, now_ms), at.strftime(f"{form}%H:%M:%S")
+    )
+
+
+def age_tag(value: int | str | None, now_ms: int, zone: tzinfo = UTC) -> Markup:
+    """An age whose title is the time, for sentences about how long ago something was."""
+    return _age_tag(value, now_ms, zone, age)
+
+
+def short_age_tag(value: int | str | None, now_ms: int, zone: tzinfo = UTC) -> Markup:
+    """A short age whose title is the time, for a column of a table."""
+    return _age_tag(value, now_ms, zone, short_age)
+
+
+def _age_tag(
+    value: int | str | None, now_ms: int, zone: tzinfo, written: Callable[[int, int], str]
+) -> Markup:
     ms = rfc3339_ms(value) if isinstance(value, str) else value
     if ms is None:
         return _no_time(value)
-    return Markup('<time datetime="{}" title="{} UTC">{}</time>').format(
-        rfc3339(ms), moment(ms), age(ms, now_ms)
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(
+        rfc3339(ms), named_moment(ms, zone), written(ms, now_ms)
     )
+
+
+def interval(start_ms: int, end_ms: int, zone: tzinfo = UTC) -> str:
+    """A time from one moment to another, with its zone: `2026-11-21 14:00 to 14:30 CET`."""
+    start, end = local(start_ms, zone), local(end_ms, zone)
+    day, name = start.strftime("%Y-%m-%d"), short_name(start_ms, zone)
+    if start.strftime("%H%M%S%f") == end.strftime("%H%M%S%f") == "000000000000":
+        last = local(end_ms - 1, zone).strftime("%Y-%m-%d")
+        return f"{day} {name}" if last == day else f"{day} to {last} {name}"
+    form = "%H:%M" if start.second == end.second == 0 and end_ms - start_ms >= 60_000 else "%H:%M:%S"
+    end_text = end.strftime(form) if end.date() == start.date() else end.strftime(f"%Y-%m-%d {form}")
+    return f"{day} {start.strftime(form)} to {end_text} {name}"
+
+
+def clock_mark(ms: int, step_ms: int, span_ms: int, zone: tzinfo = UTC) -> str:
+    """A time on an axis whose marks are that far apart: `14:30`, `Nov 21` or `2026-11`. Without a step, the
+    name of the zone."""
+    moment = local(ms, zone)
+    if not step_ms:
+        return short_name(ms, zone)
+    if step_ms >= _DAY_MS or (moment.hour, moment.minute, moment.second) == (0, 0, 0):
+        return moment.strftime("%Y-%m" if span_ms > _YEAR_MS else "%b %-d")
+    return moment.strftime("%H:%M" if step_ms >= 60_000 else "%H:%M:%S")
+
+
+def compact(value: float) -> str:
+    """A number of a scale: `750`, `12k`, `1.5M`."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if value >= size:
+            return f"{value / (1e3 if unit == 'k' else size):g}{unit}"
+    return f"{value:g}" if value < 1000 else number(value)
+
+
+def as_sentence(message: str) -> str:
+    """Begin a message with a capital and end it with a full stop; for boxes that stand alone on a page.
+
+    A message that begins with a place, such as `rules:2:1`, keeps its first letter.
+    """
+    ending = "" if message.endswith((".", "?", "!", "…")) else "."
+    first = message[:1] if _PLACE.match(message) else message[:1].upper()
+    return f"{first}{message[1:]}{ending}"
+
+
+def times_in(sentence: str, zone: tzinfo) -> str:
+    """A sentence whose RFC 3339 times in UTC are written in the zone."""
+
+    def written(found: re.Match[str]) -> str:
+        ms = rfc3339_ms(found[0])
+        return found[0] if ms is None else named_moment(ms, zone)
+
+    return _TIME_IN_TEXT.sub(written, sentence)
 
 
 def _no_time(value: object) -> Markup:
@@ -65,20 +176,3 @@ def rate(a_minute: float) -> str:
     if 0 < a_minute < 0.1:
         return "under 0.1 a minute"
     return f"{number(a_minute) if a_minute >= 10 else f'{a_minute:.1f}'} a minute"
-
-
-def number(value: float) -> str:
-    """`12 345`, with narrow spaces."""
-    return f"{value:,.0f}".replace(",", _NARROW_SPACE)
-
-
-def percent(part: float, whole: float) -> str:
-    """`12.3 %`; a part that is there is never 0 %, and one that isn't all never 100 %."""
-    if whole <= 0 or part <= 0:
-        return "0 %"
-    share = part / whole * 100
-    if share < 0.1:
-        return "< 0.1 %"
-    if share > 99.9 and part < whole:
-        return "> 99.9 %"
-    return f"{share:.1f}".removesuffix(".0") + " %"

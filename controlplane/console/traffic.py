@@ -10,16 +10,37 @@ from typing import Final
 from markupsafe import Markup
 
 from controlplane.console import charts, text
+from controlplane.console.action_words import words_of
+from controlplane.console.event_rows import shown
 from controlplane.console.pages import PageRequest
 from controlplane.operations.actor import Actor
-from controlplane.operations.audit import Selection, histogram
+from controlplane.operations.audit import HeldEvents, WhatIsHeld, what_is_held
 from controlplane.operations.context import OperationContext
+from controlplane.operations.event_counts import CountTimes, histogram
+from controlplane.operations.operator_log import RecordFacts, SearchOperatorLog
+from controlplane.operations.operator_log import search as search_operator_log
 from controlplane.operations.perform import perform
+from controlplane.operations.time_axis import DAY_MS, HOUR_MS, MINUTE_MS, edges
 from controlplane.search.query import rfc3339_ms
 from proxy.wire.audit_event import rfc3339
+from proxy.wire.figures import number, percent
 
-_MINUTE_MS: Final = 60_000
-_FROM_BELOW: Final = ("allow", "filter", "log_only", "block")  # in a column of the chart
+FROM_BELOW: Final = ("allow", "filter", "log_only", "block")  # in a column of the chart
+VERDICT_WORDS: Final = {
+    "allow": "allowed",
+    "filter": "filtered",
+    "log_only": "logged only",
+    "block": "blocked",
+}
+_MARKED: Final = {  # operations, or nouns of several
+    "ruleset": "publish",
+    "proposal.approve": "publish",
+    "kill": "stop",
+    "unkill": "lift",
+}
+_PUBLISHES: Final = ("published", "switched")  # how a result begins if rules changed, and were not proposed
+_MOST_MARKS: Final = 50
+_SHADES: Final = {"absent": "absent", "purged": "purged", "partly purged": "partly"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,29 +51,51 @@ class Period:
     intervals: int
 
 
-# Their intervals are the ones that a histogram of so long a time has.
 PERIODS: Final = (
-    Period("1h", "hour", _MINUTE_MS, 60),
-    Period("24h", "24 hours", 30 * _MINUTE_MS, 48),
-    Period("7d", "7 days", 180 * _MINUTE_MS, 56),
+    Period("1h", "hour", MINUTE_MS, 60),
+    Period("24h", "24 hours", 30 * MINUTE_MS, 48),
+    Period("7d", "7 days", 3 * HOUR_MS, 56),
+    Period("30d", "30 days", 12 * HOUR_MS, 60),
+    Period("90d", "90 days", DAY_MS, 90),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
-    """Counts in each interval of a period, oldest first, and the searches behind them."""
+class Window:
+    """The events that a page counts, and the searches behind its figures."""
 
     request: PageRequest
     org: str | None
-    filter: str  # of the events that are counted, whatever their verdict
-    starts: Sequence[int]
+    filter: str  # selects the events that are counted, without their verdict
     interval_ms: int
-    by_verdict: Mapping[str, Sequence[int]]
-    complete: bool  # False: there are so many that only the newest were counted
+    axis: Sequence[int]  # starts of the intervals, and the end of the last
 
     @property
     def since(self) -> str:
-        return rfc3339(self.starts[0])
+        return rfc3339(self.axis[0])
+
+    def search(self, more: str = "", since: str | None = None, until: str | None = None) -> str:
+        """The address that shows the events behind a figure."""
+        query = " ".join(term for term in (self.filter, more) if term)
+        times = {"from": since or self.since, "to": until}
+        org = {"org": self.org} if self.org else {}
+        return self.request.link("/search", q=query, **times, **org)
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Counts in each interval of a window, oldest first."""
+
+    window: Window
+    by_verdict: Mapping[str, Sequence[int]]
+    before: Mapping[str, int] | None  # counts of the period before, if all of them are known
+    complete: bool  # False: there are so many that only the newest were counted
+    shades: Sequence[charts.Shade] = ()
+    marks: Sequence[charts.Mark] = ()
+
+    @property
+    def axis(self) -> Sequence[int]:
+        return self.window.axis
 
     @property
     def totals(self) -> dict[str, int]:
@@ -69,46 +112,56 @@ class Traffic:
     @property
     def rate(self) -> str:
         """Requests a minute, on average."""
-        return text.rate(self.total / (len(self.starts) * self.interval_ms / _MINUTE_MS))
+        return text.rate(self.total / ((self.axis[-1] - self.axis[0]) / MINUTE_MS))
+
+    def change(self, words: str, verdict: str | None = None) -> str:
+        """Return the figure of the period before, or an empty text if it is unknown or of no request."""
+        whole = sum(self.before.values()) if self.before else 0
+        if self.before is None or not whole:
+            return ""
+        if verdict is None:
+            return f"{number(whole)} in the {words} before"
+        return f"{percent(self.before[verdict], whole)} before"
 
     def line(self, verdict: str | None = None) -> Sequence[int]:
         """For a sparkline: without the interval that isn't over, which would look like a fall."""
         return (self.all if verdict is None else self.by_verdict[verdict])[:-1]
 
-    def search(self, more: str = "", since: str | None = None, until: str | None = None) -> str:
-        """The address that shows the events behind a figure."""
-        query = " ".join(term for term in (self.filter, more) if term)
-        times = {"from": since or self.since, "to": until}
-        org = {"org": self.org} if self.org else {}
-        return self.request.link("/search", q=query, **times, **org)
-
     def chart(self) -> Markup:
         columns = []
-        for index, start in enumerate(self.starts):
-            parts = tuple(charts.Part(verdict, self.by_verdict[verdict][index]) for verdict in _FROM_BELOW)
-            said = ", ".join(f"{part.count} {part.kind}" for part in parts if part.count) or "no request"
-            label = f"{text.moment(start)[5:16]} UTC: {said}"
-            columns.append(charts.Column(parts, label, self._interval(start)))
-        said = f"Requests over time, {self.total} in all: the table below has the figures."
-        return charts.columns(columns, said)
+        for index, (start, end) in enumerate(zip(self.axis, self.axis[1:], strict=False)):
+            counts = [self.by_verdict[verdict][index] for verdict in FROM_BELOW]
+            label = label_of(start, end, counts, self.window.request)
+            columns.append(charts.Column(start, end, parts_of(counts), label, self._interval(index)))
+        said = f"Requests over time, {number(self.total)} in all. The table below has the figures."
+        span = charts.Span(self.axis[0], self.axis[-1], self.window.request.zone)
+        return charts.columns(columns, said, span, self.shades, self.marks)
 
-    def table(self) -> list[tuple[int, str, list[int]]]:
-        """The chart's figures, newest first: start, what leads to the events, the count of each verdict."""
-        return [
-            (start, self._interval(start), [self.by_verdict[verdict][index] for verdict in _FROM_BELOW])
-            for index, start in reversed(list(enumerate(self.starts)))
-            if self.all[index]
+    def table(self) -> list[Figures]:
+        """The chart's figures and marks, newest first."""
+        rows = [
+            Figures(start, self._interval(index), counts)
+            for index, start in enumerate(self.axis[:-1])
+            if any(counts := [self.by_verdict[verdict][index] for verdict in FROM_BELOW])
         ]
+        return with_marks(rows, self.marks)
 
-    def axis(self) -> list[str]:
-        """Five times below the chart; days where it is longer than one."""
-        last = len(self.starts) - 1
-        marks = [text.moment(self.starts[last * quarter // 4]) for quarter in range(5)]
-        long = self.interval_ms * len(self.starts) > 86_400_000
-        return [mark[5:10] if long else mark[11:16] for mark in marks]
+    def _interval(self, index: int) -> str:
+        return self.window.search("", rfc3339(self.axis[index]), rfc3339(self.axis[index + 1]))
 
-    def _interval(self, start: int) -> str:
-        return self.search("", rfc3339(start), rfc3339(start + self.interval_ms))
+
+def parts_of(counts: Sequence[int]) -> tuple[charts.Part, ...]:
+    return tuple(map(charts.Part, FROM_BELOW, counts))
+
+
+def label_of(start_ms: int, end_ms: int, counts: Sequence[int], request: PageRequest) -> str:
+    """Return the lines of a column's tooltip: its time, then each verdict that occurs."""
+    found = [
+        f"{number(count)} {VERDICT_WORDS[verdict]}"
+        for verdict, count in zip(FROM_BELOW, counts, strict=True)
+        if count
+    ]
+    return "\n".join((text.interval(start_ms, end_ms, request.zone), *(found or ["no request"])))
 
 
 _USUAL: Final = "24h"
@@ -118,7 +171,7 @@ def unknown_period(request: PageRequest) -> tuple[str, ...]:
     """A sentence for a period that the page has not, so that it does not look as if it were shown."""
     wanted = request.query.get("last", _USUAL)
     names = [each.name for each in PERIODS]
-    return () if wanted in names else (f"There is no period {wanted}: last is one of {', '.join(names)}.",)
+    return () if wanted in names else (f"Unknown period {wanted}: last must be one of {', '.join(names)}.",)
 
 
 def period_of(request: PageRequest) -> Period:
@@ -126,30 +179,116 @@ def period_of(request: PageRequest) -> Period:
     return next((each for each in PERIODS if each.name == wanted), PERIODS[1])
 
 
-async def traffic(
-    context: OperationContext,
-    actor: Actor,
-    request: PageRequest,
-    period: Period,
-    org: str | None,
-    query: str = "",
-) -> Traffic:
-    """What was asked in an organisation, or in all that the actor may look at."""
-    last = request.now_ms // period.interval_ms * period.interval_ms
-    starts = range(last - (period.intervals - 1) * period.interval_ms, last + 1, period.interval_ms)
+def window(request: PageRequest, period: Period, org: str | None, query: str = "") -> Window:
+    """Return the period of an organisation, or of all that the actor may look at."""
+    since = request.now_ms - (period.intervals - 1) * period.interval_ms
+    axis = edges(since, request.now_ms + 1, period.interval_ms, request.zone)
+    return Window(request, org, query, period.interval_ms, axis)
+
+
+async def traffic(context: OperationContext, actor: Actor, window: Window) -> Traffic:
+    """Count the events of a window."""
+    request, org, axis = window.request, window.org, window.axis
+    before_ms = 2 * axis[0] - axis[-1]
     asked = [
-        Selection(
-            filter=f"verdict:{verdict} {query}",
+        CountTimes(
+            filter=f"verdict:{verdict} {window.filter}",
             org=org,
-            from_=rfc3339(starts[0]),
-            to=rfc3339(last + period.interval_ms),
+            from_=rfc3339(before_ms),
+            to=rfc3339(axis[-1]),
+            zone=str(request.zone),
+            interval_ms=window.interval_ms,
         )
-        for verdict in _FROM_BELOW
+        for verdict in FROM_BELOW
     ]
-    found = await asyncio.gather(*(perform(histogram, context, actor, each) for each in asked))
-    by_verdict = {}
-    for verdict, each in zip(_FROM_BELOW, found, strict=True):
-        counted = {rfc3339_ms(bucket.start): bucket.count for bucket in each.buckets}
-        by_verdict[verdict] = [counted.get(start, 0) for start in starts]
+    found, held, marks = await asyncio.gather(
+        asyncio.gather(*(perform(histogram, context, actor, each) for each in asked)),
+        perform(what_is_held, context, actor, WhatIsHeld(org=org)),
+        marks_of(context, actor, request, org, (axis[0], axis[-1])),
+    )
+    by_verdict, before = {}, {}
+    for verdict, each in zip(FROM_BELOW, found, strict=True):
+        counted = {rfc3339_ms(bucket.start) or 0: bucket.count for bucket in each.buckets}
+        by_verdict[verdict] = [counted.get(start, 0) for start in axis[:-1]]
+        before[verdict] = sum(count for start, count in counted.items() if start < axis[0])
     complete = all(each.complete for each in found)
-    return Traffic(request, org, query, starts, period.interval_ms, by_verdict, complete)
+    has_before = complete and all((rfc3339_ms(gap.until) or 0) <= before_ms for gap in held.gaps)
+    return Traffic(
+        window,
+        by_verdict,
+        before if has_before else None,
+        complete,
+        shades_in(held, request, (axis[0], axis[-1])),
+        marks,
+    )
+
+
+def shades_in(held: HeldEvents, request: PageRequest, span: tuple[int, int]) -> list[charts.Shade]:
+    found, begin = [], 0
+    for gap in held.gaps:
+        end = rfc3339_ms(gap.until) or 0
+        start, shown_end = max(begin, span[0]), min(end, span[1])
+        begin = end
+        if start >= shown_end:
+            continue
+        until = text.named_moment(end, request.zone)
+        words = {
+            "absent": f"Before {until}: there was no organisation or no event yet",
+            "purged": f"Before {until}: purged by retention",
+            "partly purged": f"Before {until}: purged in some organisations",
+        }[gap.state]
+        found.append(charts.Shade(_SHADES[gap.state], start, shown_end, words))
+    return found
+
+
+async def marks_of(
+    context: OperationContext, actor: Actor, request: PageRequest, org: str | None, span: tuple[int, int]
+) -> list[charts.Mark]:
+    """Publications of rulesets and emergency stops in the time of a chart, newest first."""
+    asked = [
+        SearchOperatorLog(
+            operation=each, org=org, from_=rfc3339(span[0]), to=rfc3339(span[1]), limit=_MOST_MARKS
+        )
+        for each in _MARKED
+    ]
+    found = await asyncio.gather(*(perform(search_operator_log, context, actor, each) for each in asked))
+    marks = [
+        _mark(line, kind, request, org)
+        for kind, page in zip(_MARKED.values(), found, strict=True)
+        for line in page.lines
+        if _changes_something(line, kind)
+    ]
+    return sorted(marks, key=lambda mark: mark.at_ms, reverse=True)[:_MOST_MARKS]
+
+
+def _changes_something(line: RecordFacts, kind: str) -> bool:
+    """Return whether what was asked for was done. A proposal, or a text that is active already, changes
+    nothing; lines of earlier releases have no result."""
+    done = line.outcome == "done"
+    return done and (kind != "publish" or line.result is None or line.result.startswith(_PUBLISHES))
+
+
+def _mark(line: RecordFacts, kind: str, request: PageRequest, org: str | None) -> charts.Mark:
+    at = rfc3339_ms(line.time) or 0
+    reason = f" ({line.request['reason']})" if line.request.get("reason") else ""
+    what = line.result or words_of(line.operation)
+    words = shown(f"{text.named_moment(at, request.zone)}: {line.operator} {what}{reason}")
+    href = request.link("/record", operation=line.operation, **{"from": line.time}, org=org)
+    return charts.Mark(at, kind, words, href)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """A line of a chart's table: the counts of an interval by verdict, or what a mark says."""
+
+    start_ms: int
+    href: str
+    counts: Sequence[int]
+    words: str = ""
+
+
+def with_marks(rows: Sequence[Figures], marks: Sequence[charts.Mark]) -> list[Figures]:
+    """Add the marks of a chart to the lines of its table, newest first. A mark comes above the interval in
+    which it lies."""
+    marked = [Figures(mark.at_ms, mark.href, (), mark.words) for mark in marks]
+    return sorted([*marked, *rows], key=lambda each: each.start_ms, reverse=True)

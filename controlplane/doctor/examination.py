@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from controlplane.doctor import files, fleet, index, listeners, store
+from controlplane.doctor import credentials, files, fleet, index, listeners, sinks, store
 from controlplane.doctor.control_planes import control_planes
-from controlplane.doctor.single_sign_on import single_sign_on
+from controlplane.doctor.egress import egress
+from controlplane.doctor.single_sign_on import roles_from_groups, single_sign_on
 from controlplane.settings import Settings, secrets_of
 from proxy.wire.finding import Finding, masked
 
@@ -25,9 +26,13 @@ def examine(settings: Settings, config: Path) -> list[Finding]:
         ("store", lambda: store.store(settings)),
         ("master key", lambda: store.master_key(settings)),
         ("search index", lambda: index.index(settings)),
+        ("sinks", lambda: sinks.sinks(settings)),
         ("single sign-on", lambda: single_sign_on(settings)),
+        ("roles from groups", lambda: roles_from_groups(settings)),
+        ("egress", lambda: egress(settings)),
         ("control planes", lambda: control_planes(settings)),
         ("fleet", lambda: fleet.fleet(settings)),
+        ("credentials", lambda: credentials.credentials(settings)),
     ]
     with ThreadPoolExecutor(len(checks)) as threads:
         found = list(threads.map(_looked, checks))

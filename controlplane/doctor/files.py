@@ -15,6 +15,7 @@ from controlplane.exposures import exposures
 from controlplane.settings import Settings, StoreSettings
 from proxy.config.secret_places import given_secrets
 from proxy.config.tls import server_tls
+from proxy.process.own_process import mode_if_open
 from proxy.wire.finding import Finding
 
 _EXPIRES_SOON_DAYS: Final = 14
@@ -35,7 +36,7 @@ def _exposed(settings: Settings) -> Iterator[Finding]:
 def _readable(settings: Settings, config: Path) -> Iterator[Finding]:
     files = [
         *_store_files(settings.store),
-        settings.secrets.master_key_file,
+        settings.secrets.key_file,
         settings.control_plane.key_file,
         settings.console.key_file,
     ]
@@ -44,13 +45,15 @@ def _readable(settings: Settings, config: Path) -> Iterator[Finding]:
     if any(_is_secret(settings, name) for name in secrets.inline):
         files.append(config)
     for file in dict.fromkeys(files):
-        if file is not None and file.exists() and (mode := file.stat().st_mode & 0o777) & 0o077:
-            what = f"{file} can be read by others ({mode:04o})"
+        if file is not None and (mode := mode_if_open(file)):
+            what = f"{file} can be read by others ({mode})"
             yield Finding("file modes", "warn", what, f"chmod 600 {file}")
 
 
 def _is_secret(settings: Settings, name: str) -> bool:
     """Return whether the value of the key must stay unseen. A URL must if it has a password."""
+    if name == "Egress.ProxyUrl":
+        return "@" in settings.egress.proxy_url
     urls = {"Store.Url": settings.store.url, "SearchIndex.Url": settings.search_index.url}
     url = urls.get(name)
     return url is None or (url.startswith(SCHEMES) and has_password(url))

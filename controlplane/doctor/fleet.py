@@ -16,13 +16,15 @@ from controlplane.reports import Heartbeat
 from controlplane.settings import Settings
 from controlplane.store.fleet_tables import losses_of_proxies
 from controlplane.store.interface import Losses, StoreError
+from proxy.wire.figures import counted
 from proxy.wire.finding import Finding
 
 _NOTICEABLE_MS: Final = 10_000
 _RECENT_INTERVALS: Final = 10
 _MOST_NAMED: Final = 5
 _NEWEST: Final = (
-    "SELECT proxy_id, name, received_ms, body, skew_ms FROM proxies LEFT JOIN heartbeats USING (proxy_id)"
+    "SELECT proxy_id, name, received_ms, body, skew_ms, last_seen_ms"
+    " FROM proxies LEFT JOIN heartbeats USING (proxy_id)"
     " WHERE enabled = 1 AND (received_ms IS NULL OR received_ms = (SELECT max(received_ms)"
     " FROM heartbeats AS newer WHERE newer.proxy_id = proxies.proxy_id)) ORDER BY name"
 )
@@ -37,6 +39,7 @@ class _Newest:
     received_ms: int | None
     body: str | None
     skew_ms: int | None
+    last_seen_ms: int | None
 
 
 def fleet(settings: Settings) -> list[Finding]:
@@ -72,12 +75,12 @@ def _clock(newest: Sequence[_Newest], now_ms: int, interval_ms: int) -> Iterator
         fix = "set this machine's clock: `timedatectl set-ntp true`; if it is right, the proxies'"
         yield Finding("clock", "warn", what, fix)
     else:
-        yield Finding("clock", "ok", f"agrees with those of {len(skews)} proxies")
+        yield Finding("clock", "ok", f"agrees with the clock of {counted(len(skews), 'proxy')}")
 
 
 def _proxies(newest: Sequence[_Newest], now_ms: int, interval_ms: int) -> Iterator[Finding]:
     assessed = [(each.name, _assessed(each, now_ms, interval_ms)) for each in newest]
-    ill = [(name, assessment) for name, assessment in assessed if assessment.health != "ok"]
+    ill = [(name, assessment) for name, assessment in assessed if assessment.health not in ("ok", "ended")]
     if ill:
         report = "; ".join(f"{name}: {assessment.health}" for name, assessment in ill[:_MOST_NAMED])
         more = f"; and {len(ill) - _MOST_NAMED} more" if len(ill) > _MOST_NAMED else ""
@@ -99,6 +102,8 @@ def _assessed(newest: _Newest, now_ms: int, interval_ms: int) -> Assessment:
         Facts(
             interval_ms,
             heard_ms=newest.received_ms,
+            is_last=said.is_last,
+            last_seen_ms=newest.last_seen_ms,
             checks=said.checks or {},
             skew_ms=newest.skew_ms,
             oldest_unsent_ms=round((said.oldest_pending_seconds or 0) * 1000),

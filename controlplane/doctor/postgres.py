@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from controlplane.database_url import NAME_AUTHORITY, is_authority_unknown
 from controlplane.doctor.store_rows import Unreadable, store_rows
 from controlplane.settings import StoreSettings
 from controlplane.store.database import Connection
@@ -51,6 +52,8 @@ def postgres(settings: StoreSettings) -> list[Finding]:
 def remedy(reason: str, key: str) -> str:
     """Return what to do about an error of a connection to the database whose URL the key holds."""
     given = f"{key} (or {key.rpartition('.')[2]}File)"
+    if is_authority_unknown(reason):
+        return NAME_AUTHORITY.format(given)
     known = next((remedy for symptom, remedy in _REMEDIES.items() if symptom in reason), None)
     return (known or "correct {}, or let this machine reach the database").format(given)
 

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from controlplane.admin.oidc import Provider
 from controlplane.admin.sign_in_failure import Cause, SignInFailed
 from controlplane.admin.single_sign_on import redirect_uri
 from controlplane.clock import SystemClock
+from controlplane.doctor.store_rows import Unreadable, store_rows
 from controlplane.settings import ConsoleSettings, Settings
+from controlplane.store.interface import EVERY_ORG, StoreError
+from proxy.outbound.egress import Egress
+from proxy.outbound.settings import egress_of
 from proxy.wire.finding import Finding
 
 _NAME: Final = "single sign-on"
+_ROLES: Final = "roles from groups"
+_ADMINS_BESIDE: Final = (
+    "SELECT count(*) FROM operators JOIN operator_roles USING (operator_id) WHERE enabled = 1"
+    " AND issuer IS NULL AND password_hash IS NOT NULL AND org_id = ? AND role = 'admin'"
+)
+_NO_ADMIN: Final = Finding(
+    _ROLES,
+    "warn",
+    "no operator with a password is admin of every organisation: nobody gets in while the provider is away",
+    "add one for that day: operator add NAME --admin",
+)
 
 
 def single_sign_on(settings: Settings) -> list[Finding]:
@@ -21,15 +37,35 @@ def single_sign_on(settings: Settings) -> list[Finding]:
     if not console.oidc_issuer:
         return []
     try:
-        asyncio.run(_asked(console))
+        asyncio.run(_asked(console, egress_of(settings.egress)))
     except SignInFailed as failed:
         return [Finding(_NAME, "fail", str(failed), _fix(failed))]
     back = redirect_uri(console)
     return [Finding(_NAME, "ok", f"{console.oidc_issuer} knows this console; it must lead back to {back}")]
 
 
-async def _asked(console: ConsoleSettings) -> None:
-    provider = Provider(console, SystemClock())
+def roles_from_groups(settings: Settings) -> list[Finding]:
+    """Look for organisations that no mapping can give a role in, and for an admin who needs no provider."""
+    if not settings.console.oidc_roles:
+        return []
+    try:
+        with store_rows(settings.store) as connection:
+            known = {text for row in connection.rows("SELECT org_id, name FROM orgs") for text in row}
+            (admins,) = connection.row(_ADMINS_BESIDE, (EVERY_ORG,))
+    except (Unreadable, StoreError):
+        return []  # the check of the store has it
+    return [*_unknown(settings, known | {EVERY_ORG}), *([] if admins else [_NO_ADMIN])]
+
+
+def _unknown(settings: Settings, known: Collection[str]) -> Iterator[Finding]:
+    for each in settings.console.oidc_roles:
+        if missing := [org for org in each.organisations if org not in known]:
+            what = f"Console.OidcRoles.{each.name}: there is no organisation {', '.join(missing)}"
+            yield Finding(_ROLES, "warn", what, "correct Organisations, or add the organisation")
+
+
+async def _asked(console: ConsoleSettings, egress: Egress) -> None:
+    provider = Provider(console, SystemClock(), egress)
     try:
         await provider.check(redirect_uri(console))
     finally:
@@ -37,6 +73,11 @@ async def _asked(console: ConsoleSettings) -> None:
 
 
 def _fix(failed: SignInFailed) -> str:
+    if "CERTIFICATE_VERIFY_FAILED" in str(failed):
+        return (
+            "set SSL_CERT_FILE to the file of the provider's authority if that is a private one, for the "
+            "server and for this command"
+        )
     if failed.cause is Cause.UNREACHABLE:
         return "let this machine reach the provider, or correct Console.OidcIssuer"
     return "correct what the message names, here or at the provider; restart the server after a change here"

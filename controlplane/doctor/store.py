@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -11,14 +13,17 @@ from typing import Final
 from controlplane.doctor.opened import has_log, opened
 from controlplane.doctor.store_rows import Unreadable, store_rows
 from controlplane.master_key import MASTER_KEY_CHECK
-from controlplane.secrets import MasterKeyError, Vault, read_master_key
+from controlplane.secrets import MasterKeyError, Vault, VaultKeyError, read_master_key
 from controlplane.settings import Settings, StoreSettings
 from controlplane.store.beginning import StoreLost, require_store_or_first_start
 from controlplane.store.interface import StoreError
 from controlplane.store.migrate import newest_known, refusal
+from controlplane.vault_key import VaultKey, read_vault_key
+from proxy.outbound.settings import egress_of
 from proxy.wire.finding import Finding
 
 _MIB: Final = 1024 * 1024
+_EXPIRES_SOON_SECONDS: Final = 14 * 86400
 _CHECK_SECONDS: Final = 30.0
 _LARGE_LOG: Final = 256 * _MIB  # some thousand batches: checkpoints keep it far below
 _LEAST_FREE: Final = 64 * _MIB
@@ -134,27 +139,43 @@ def _backup(path: Path) -> Finding:
 
 def master_key(settings: Settings) -> list[Finding]:
     """Proved on the text that was sealed at the first start; none is made."""
-    file = settings.secrets.master_key_file
-    source = "Secrets.MasterKey" if settings.secrets.master_key else str(file)
+    secrets = settings.secrets
+    source, file = secrets.key_source, secrets.key_file
     try:
         sealed = _sealed(settings.store)
     except (Unreadable, StoreError):
         what = f"{source} can't be tried, because the store can't be read"
         return [Finding("master key", "warn", what, "the findings on the store say why")]
-    if not settings.secrets.master_key and not file.exists():
+    if file is not None and not file.exists():
         if sealed is None:
             return [Finding("master key", "ok", f"{file}: not there yet; the first start makes it")]
         fix = f"put the master key's copy there: without it no proxy can sign in ({file})"
         return [Finding("master key", "fail", f"{file} is missing, and the store has secrets", fix)]
+    ending: list[Finding] = []
     try:
-        vault = Vault(read_master_key(settings.secrets.master_key, file))
+        if secrets.master_key_vault_url:
+            found = asyncio.run(read_vault_key(secrets, egress_of(settings.egress)))
+            vault, ending = Vault(found.key), _ending(source, found)
+        else:
+            vault = Vault(read_master_key(secrets.master_key, secrets.master_key_file))
         if sealed is not None:
             vault.open(MASTER_KEY_CHECK, sealed)
+    except VaultKeyError as error:
+        return [Finding("master key", "fail", f"{source}: {error.what}", error.cure)]
     except MasterKeyError as error:
         fix = "put the key in place that belongs to this store, or the store that belongs to this key"
         return [Finding("master key", "fail", f"{source}: {error}", fix)]
     what = "is well-formed; the store has no secret yet" if sealed is None else "opens the store's secrets"
-    return [Finding("master key", "ok", f"{source} {what}")]
+    return ending or [Finding("master key", "ok", f"{source} {what}")]
+
+
+def _ending(source: str, key: VaultKey) -> list[Finding]:
+    """Warn of a date of expiry, at which the vault may stop to give the key out."""
+    if key.ends_at - time.time() > _EXPIRES_SOON_SECONDS:
+        return []
+    when = time.strftime("%Y-%m-%d", time.gmtime(key.ends_at))
+    what = f"{source} opens the store's secrets, and its version {key.version} ends on {when}"
+    return [Finding("master key", "warn", what, "remove the date, or store the same key as a newer version")]
 
 
 def _sealed(store: StoreSettings) -> bytes | None:

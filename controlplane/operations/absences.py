@@ -1,4 +1,4 @@
-"""Notes on a search for audit events that found nothing: names, values and times that cannot be met.
+"""Notes on a search for audit events that found nothing: names, values and times that no event can have.
 
 A removed application, or a rule of an earlier version, may still have events. So these are notes beside an
 empty result, and not errors. They name nothing that the actor may not look at.
@@ -18,7 +18,7 @@ from controlplane.search.interface import SearchQuery
 from controlplane.search.query import Between, Exactly, Field, FieldTerm, Filter, Like
 from proxy.policy.ruleset import DEFAULT_RULE_ID
 from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
-from proxy.wire.audit_event import REASONS, SHADOW_VERDICTS, VERDICTS, rfc3339
+from proxy.wire.audit_event import CREDENTIAL_PROBLEMS, REASONS, SHADOW_VERDICTS, VERDICTS, rfc3339
 
 _MOST_NOTES: Final = 10
 _MOST_RULESETS: Final = 200  # whose rules are read for their ids
@@ -29,6 +29,7 @@ BY_ID: Final = {"app": "app", "proxy": "proxy", "org": "organisation"}
 _RULES: Final = frozenset(("rule", "logged", "shadowrule"))
 _VALUES: Final[Mapping[str, tuple[str, ...]]] = {
     "reason": tuple(REASONS),
+    "problem": tuple(CREDENTIAL_PROBLEMS),
     "verdict": VERDICTS,
     "shadow": SHADOW_VERDICTS,
     "method": _METHODS,
@@ -117,7 +118,7 @@ def _value_notes(field: Field, text: str, known: Known) -> Iterator[str]:
             yield _absent(BY_ID[name], text, known.ids[name].values())
     elif name in _RULES:
         if known.rules is not None and not _has(known.rules, text):
-            yield f"{_absent('rule', text, known.rules)} (in the rulesets as they are now)"
+            yield f"{_absent('rule', text, known.rules)} (in the current rulesets)"
     elif name in _VALUES and not _has(_VALUES[name], text):
         yield _absent(name if name != "shadow" else "verdict", text, _VALUES[name])
 
@@ -130,7 +131,7 @@ def _pattern_notes(field: Field, match: Like, known: Known) -> Iterator[str]:
     if not any(_matches(match, known_id) for known_id in names):
         near = sorted({name for name in names.values() if _matches(match, name)})
         hint = f"; write {', '.join(near[:3])}" if near else ""
-        yield f"{field.name}:{_shown(text)} compares ids, and not names{hint}"
+        yield f"{field.name}:{_shown(text)} compares IDs, not names{hint}"
 
 
 def _range_notes(field: Field, match: Between) -> Iterator[str]:

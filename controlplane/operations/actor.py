@@ -12,7 +12,7 @@ from controlplane.store.interface import Role as Role
 
 # Each may what the one before may: a viewer reads; an editor changes rules and stops what does harm; an admin
 # hands out secrets and roles.
-_RANK: Final[Mapping[Role, int]] = {"viewer": 0, "editor": 1, "admin": 2}
+RANK: Final[Mapping[Role, int]] = {"viewer": 0, "editor": 1, "admin": 2}
 
 
 class Forbidden(Exception):
@@ -37,7 +37,7 @@ class Actor:
     def may(self, role: Role, org_id: str | None) -> bool:
         """In that organisation; None asks for all of them, which only a role in EVERY_ORG gives."""
         held = [self.roles[key] for key in (EVERY_ORG, org_id) if key is not None and key in self.roles]
-        return any(_RANK[each] >= _RANK[role] for each in held)
+        return any(RANK[each] >= RANK[role] for each in held)
 
     @property
     def sees(self) -> frozenset[str] | None:
@@ -48,7 +48,8 @@ class Actor:
         """Raises Forbidden."""
         if not self.may(role, org_id):
             raise Forbidden(
-                f"this takes the role {role} in " + ("every organisation" if org_id is None else "it")
+                f"this needs the role {role} in "
+                + ("every organisation" if org_id is None else "this organisation")
             )
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from controlplane.operations.actor import Actor, Forbidden
 from controlplane.operations.resolve import Resolver
+from controlplane.store.interface import MOST_OPEN
 
 if TYPE_CHECKING:  # a command that needs no search starts without what searches
     from controlplane.clock import Clock
@@ -16,6 +17,9 @@ if TYPE_CHECKING:  # a command that needs no search starts without what searches
     from controlplane.secrets import Vault
     from controlplane.settings import Settings
     from controlplane.store.interface import Store
+
+
+INDEX_HAS: Final = "the index has"  # how the note on an index begins that is being filled
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +35,15 @@ class OperationContext:
     """Return whether the index misses so many events that operations do not wait for it."""
     percent_indexed: Callable[[], int] = lambda: 100
     """Return how many of the stored events the index has, in percent."""
+    most_proposals: int = MOST_OPEN
+    """How many open proposals an operator may have in an organisation."""
     about: set[str] = field(default_factory=set)
     """Ids of the organisations that the operation turned out to be about, for the operator log."""
+    results: list[str] = field(default_factory=list)
+    """What the operation changed, in words, for the operator log."""
+
+    def index_note(self) -> str:
+        return f"{INDEX_HAS} {self.percent_indexed()}% of the stored events"
 
     @property
     def resolve(self) -> Resolver:
@@ -45,5 +56,7 @@ class OperationContext:
             return actor
         operator = await self.store.operator(actor.name)
         if operator is None or not operator.enabled:
-            raise Forbidden("this operator was disabled meanwhile")
+            raise Forbidden("this operator has been disabled")
+        if not operator.may_act(self.clock.wall_ms()):
+            raise Forbidden("the roles from the identity provider have ended: sign in again")
         return replace(actor, roles=operator.roles)

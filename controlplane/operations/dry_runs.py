@@ -54,7 +54,7 @@ class CheckedRuleset(Response):
 
 @operation("ruleset.check", "POST", "/rulesets/check", changes=False)
 async def check(context: OperationContext, actor: Actor, request: CheckRuleset) -> CheckedRuleset:
-    """Validate a ruleset and change nothing: every error by line and column, and what was overlooked."""
+    """Validate a ruleset and change nothing: list errors by line and column, and possible mistakes."""
     given = await given_rules(context, actor, Source(yaml=request.yaml), request.org)
     return await run_trial(actor, _checked, given, context.clock.wall_ms() / 1000)
 
@@ -124,7 +124,7 @@ class ExplainRequest(Request):
 
 @operation("ruleset.explain", "POST", "/rulesets/explain", changes=False)
 async def explain(context: OperationContext, actor: Actor, request: ExplainRequest) -> Explained:
-    """What the rules make of one request, and why: each rule tried, and what in it failed."""
+    """Explain the verdict on one request: each rule that was tried, and which of its conditions failed."""
     sample = _sample(request, context.clock.wall_ms() / 1000)
     response = None if request.response is None else _response(request.response)
     given = await given_rules(context, actor, request.source, request.org)
@@ -191,7 +191,7 @@ class CasesOutcome(Response):
 
 @operation("ruleset.test", "POST", "/rulesets/test", changes=False)
 async def test(context: OperationContext, actor: Actor, request: RunCases) -> CasesOutcome:
-    """Try a ruleset on cases: requests with the verdict expected."""
+    """Test a ruleset with cases: requests with their expected verdicts."""
     given = await given_rules(context, actor, request.source, request.org)
     return await run_trial(actor, _tested, given, request.cases_label, request.cases)
 
@@ -245,7 +245,7 @@ class RulesetDifference(Response):
 
 @operation("ruleset.diff", "POST", "/rulesets/diff", changes=False)
 async def diff(context: OperationContext, actor: Actor, request: DiffRulesets) -> RulesetDifference:
-    """Which rules of the new ruleset are added, gone, changed or moved against the old one."""
+    """List the rules that the new ruleset adds, removes, changes or moves."""
     old = await text_of(context, actor, request.old, request.org)
     new = await text_of(context, actor, request.new, request.org)
     return await run_trial(actor, _compared, old, new)

@@ -64,7 +64,7 @@ class Everything(Request):
 
 @operation("kill.list", "GET", "/stops")
 async def list_all(context: OperationContext, actor: Actor, request: Everything) -> StopList:
-    """What is stopped now."""
+    """List the emergency stops that are set now."""
     stops = await context.store.stops()
     if not stops:  # nearly always, and every page of the console asks
         return StopList(stops=())
@@ -78,48 +78,53 @@ async def list_all(context: OperationContext, actor: Actor, request: Everything)
 
 @operation("kill.app", "POST", "/stops/apps/{app}")
 async def stop_app(context: OperationContext, actor: Actor, request: AppToStop) -> StopFacts:
-    """Refuse an app identity's requests, running ones too, from the proxies' next sync on."""
+    """Refuse an app's requests, running ones too, from each proxy's next sync on."""
     app = await context.resolve.app(actor, "editor", request.app, request.org)
     stop = await _stop(context, actor, app.org_id, app.app_id, request.reason)
     org = await context.resolve.org(actor, "viewer", app.org_id)
+    context.results.append(f"stopped app {app.name}")
     return _facts(stop, org.name, app.name)
 
 
 @operation("kill.org", "POST", "/stops/orgs/{org}")
 async def stop_org(context: OperationContext, actor: Actor, request: OrgToStop) -> StopFacts:
-    """Refuse the requests of an organisation's app identities, of ones to come too."""
+    """Refuse the requests of an organisation's apps, and of apps that are added later."""
     org = await context.resolve.org(actor, "editor", request.org)
-    return _facts(await _stop(context, actor, org.org_id, None, request.reason), org.name, None)
+    stop = await _stop(context, actor, org.org_id, None, request.reason)
+    context.results.append(f"stopped organisation {org.name}")
+    return _facts(stop, org.name, None)
 
 
 @operation("kill.all", "POST", "/stops/all")
 async def stop_all(context: OperationContext, actor: Actor, request: AllToStop) -> StopFacts:
-    """Refuse the requests of every app identity of every organisation."""
+    """Refuse the requests of every app of every organisation, and of apps that are added later."""
     actor.require("admin", None)
     return _facts(await _stop(context, actor, None, None, request.reason), None, None)
 
 
 @operation("unkill.app", "DELETE", "/stops/apps/{app}")
 async def lift_app(context: OperationContext, actor: Actor, request: StoppedApp) -> StopList:
-    """Lift an app identity's own stop; other stops stay. What is left is told."""
+    """Lift the stop of an app. Other stops remain, and are returned."""
     app = await context.resolve.app(actor, "admin", request.app, request.org)
     if not await context.store.lift_stop(app.org_id, app.app_id):
         raise NotFound(f"app {app.name} has no stop of its own")
+    context.results.append(f"lifted the stop of app {app.name}")
     return await list_all.perform(context, actor, Everything())
 
 
 @operation("unkill.org", "DELETE", "/stops/orgs/{org}")
 async def lift_org(context: OperationContext, actor: Actor, request: StoppedOrg) -> StopList:
-    """Lift an organisation's own stop; other stops stay. What is left is told."""
+    """Lift the stop of an organisation. Other stops remain, and are returned."""
     org = await context.resolve.org(actor, "admin", request.org)
     if not await context.store.lift_stop(org.org_id, None):
         raise NotFound(f"organisation {org.name} is not stopped")
+    context.results.append(f"lifted the stop of organisation {org.name}")
     return await list_all.perform(context, actor, Everything())
 
 
 @operation("unkill.all", "DELETE", "/stops/all")
 async def lift_all(context: OperationContext, actor: Actor, request: Everything) -> StopList:
-    """Lift the stop of everything; other stops stay. What is left is told."""
+    """Lift the stop of everything. Other stops remain, and are returned."""
     actor.require("admin", None)
     if not await context.store.lift_stop(None, None):
         raise NotFound("not everything is stopped")

@@ -1,4 +1,4 @@
-"""Why a stored event's request was evaluated as it was, or how a draft would evaluate it."""
+"""Explain the verdict on the request of a stored event, or the verdict that a draft would give."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ExplainedEvent(Explained, kw_only=True):
 @operation("audit.explain", "POST", "/audit/events/{org}/{id}/explanation", changes=False)
 async def explain_event(context: OperationContext, actor: Actor, request: ExplainEvent) -> ExplainedEvent:
     """Why a stored event's request was evaluated as it was, or how a draft would evaluate it."""
-    org = await context.resolve.org(actor, "viewer", request.org)
+    org = await context.resolve.org_of_events(actor, request.org)
     event = await _event(context, org, request.id)
     former = FormerRules(context, actor, org)
     given = await _rules(context, actor, org, former, event, request.source)
@@ -71,7 +71,7 @@ async def _event(context: OperationContext, org: Org, event_id: str) -> Event:
         raise NotFound(f"there is no event {event_id} in {org.name}; it may have been purged")
     event = decoded(found.body)
     if event is None:
-        raise InvalidRequest(f"event {event_id} is not one of a proxy: it can't be evaluated")
+        raise InvalidRequest(f"event {event_id} did not come from a proxy and can't be evaluated")
     if is_cut(event.target):
         raise InvalidRequest(f"the target of event {event_id} was too long to be stored whole")
     return event
@@ -91,11 +91,11 @@ async def _rules(
     text = None if version is None else await former.text(*version)
     if version is None or text is None:
         raise NotFound(
-            f"the rules that evaluated event {event.id} are not known any more: name a ruleset for it"
+            f"the rules that evaluated event {event.id} are no longer stored: name a ruleset for it"
         )
-    ruleset = await context.resolve.ruleset(actor, "viewer", version[0], org.org_id)
+    names = await context.resolve.names(actor, version[:1])
     schemas = await context.store.version_schemas(*version)
-    return GivenRules(f"{ruleset.name}@{version[1]}", text, schemas)
+    return GivenRules(f"{names.get(version[0], version[0])}@{version[1]}", text, schemas)
 
 
 def _fits(recorded: Outcome, report: Explanation) -> bool:

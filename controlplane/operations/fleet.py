@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
@@ -14,13 +15,16 @@ from controlplane.operations.actor import Actor
 from controlplane.operations.context import OperationContext
 from controlplane.operations.lists import PART, ListRequest, ListResponse, by_column, read_list, searchable
 from controlplane.operations.operation import Request, Response, operation
+from controlplane.operations.times import as_rfc3339
 from controlplane.reports import Heartbeat
 from controlplane.store.interface import NotFound, Proxy, RateLimits, Ruleset, SequenceState
-from controlplane.store.pages import HEALTH_ORDER, FleetQuery, Health, ListPage, ListQuery, all_rows
+from controlplane.store.key_pairs import OPEN_END_MS
+from controlplane.store.pages import HEALTH_ORDER, FleetQuery, Health, ListPage, ListQuery, Standing, all_rows
 from controlplane.store.sequences import size
 from proxy.wire.audit_event import rfc3339
 
 _HISTORY_SHOWN = 50
+_ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
 
 
 class EnforcedFacts(Response):
@@ -48,6 +52,7 @@ class ProxyHealth(Response):
     health: AssessedHealth
     reasons: tuple[str, ...]
     version: str | None
+    public_base_url: str | None  # address that applications use; null if the proxy's settings do not name it
     last_heartbeat: str | None
     heartbeat_age_seconds: float | None
     sync_age_seconds: float | None
@@ -59,6 +64,10 @@ class ProxyHealth(Response):
     missing_events: int | None  # that never came, repeated numbers, implausible times: not acknowledged
     repeated_numbers: int | None
     implausible_times: int | None
+    enrolment_token: str | None  # name of the token by which the proxy came; null: an operator added it
+    keys_made_at: str | None  # null: an earlier release made the keys
+    ended_at: str | None  # time at which it stopped in order, owing nothing; null once it is back
+    retired_at: str | None
 
 
 class FleetList(ListResponse):
@@ -66,15 +75,18 @@ class FleetList(ListResponse):
 
 
 class FleetCounts(Response):
-    """Numbers of proxies by health. A disabled proxy counts as disabled and as nothing else."""
+    """Numbers of proxies by health. A disabled proxy counts as disabled and as nothing else. A retired one is
+    left out of every number but its own."""
 
     total: int
     ok: int
+    ended: int
     degraded: int
     stale: int
     failed: int
     no_heartbeat: int
     disabled: int
+    retired: int
 
 
 class Unacknowledged(Response):
@@ -115,6 +127,7 @@ class WindowFacts(Response):
     upstream_errors: int
     p50_ms: float | None
     p95_ms: float | None
+    p99_ms: float | None
 
 
 class HeartbeatFacts(Response):
@@ -128,6 +141,10 @@ class HeartbeatFacts(Response):
 
 class ProxyDetails(ProxyHealth):
     secret_version: int
+    old_keys_until: str | None  # time until which the keys before the current ones work
+    renewed_keys_are_unused: bool  # the old keys work until 1 h after the first use of the new ones
+    rotate_at: str | None  # time from which the proxy renews its keys by itself
+    rotation_is_due: bool
     uptime_seconds: float | None
     heartbeat: dict[str, Any] | None
     metrics: dict[str, Any] | None
@@ -142,6 +159,7 @@ class ListFleet(ListRequest):
     sort: Annotated[str, by_column("proxies")] | None = None
     health: Health | None = None  # only proxies of this health
     needs_look: bool = False  # only proxies that are neither well nor disabled, or disabled with losses
+    retired: bool = False  # the retired proxies, in place of the others
 
 
 class CountFleet(Request):
@@ -159,11 +177,12 @@ class RolloutRequest(Request):
     org: str | None = None
 
 
-RolloutState = Literal["enforced", "behind", "unknown", "lost", "disabled"]
+RolloutState = Literal["enforced", "behind", "unknown", "ended", "lost", "disabled"]
 
 
 class ProxyRollout(Response):
-    """Where one proxy stands. `lost` ones have not been heard of for so long that nobody should wait."""
+    """Where one proxy stands. `ended` ones stopped in order. `lost` ones have not been heard of for so long
+    that nobody should wait."""
 
     proxy_id: str
     name: str
@@ -184,12 +203,13 @@ class Rollout(Response):
 
 @operation("fleet.list", "GET", "/fleet")
 async def list_all(context: OperationContext, actor: Actor, request: ListFleet) -> FleetList:
-    """Proxies and how each is, all of them or a page."""
-    now_ms, fleet = context.clock.wall_ms(), _fleet(context)
+    """List proxies with their health, all of them or a page."""
+    now_ms, fleet = context.clock.wall_ms(), fleet_of(context)
     chosen = FleetQuery(fleet.bounds(now_ms), request.health, request.needs_look, actor.sees)
+    standing: Standing = "retired" if request.retired else "active"
 
     async def read(query: ListQuery) -> ListPage[ProxyHealth]:
-        page = await context.store.list_proxies(query, chosen)
+        page = await context.store.list_proxies(query, chosen, standing)
         states = await fleet.states(now_ms, page.rows)
         view = await _View.of(context, actor, page.rows)
         rows = tuple(ProxyHealth(**view.health(now_ms, state)) for state in states)
@@ -202,21 +222,23 @@ async def list_all(context: OperationContext, actor: Actor, request: ListFleet) 
 @operation("fleet.counts", "GET", "/fleet-counts")
 async def count(context: OperationContext, actor: Actor, request: CountFleet) -> FleetCounts:
     """Count the proxies of each health, all of them or those of a search."""
-    bounds = _fleet(context).bounds(context.clock.wall_ms())
+    bounds = fleet_of(context).bounds(context.clock.wall_ms())
     sight = await context.resolve.sight(actor, request.org)
     search = None if request.search is None else searchable(request.search)
     counts = await context.store.count_proxies(bounds, sight, search)
     of_health = {health.replace(" ", "_"): counts.get(health, 0) for health in HEALTH_ORDER}
-    return FleetCounts(total=sum(counts.values()), **of_health)
+    query = ListQuery(org_ids=sight, search=search, limit=1)
+    retired = await context.store.list_proxies(query, standing="retired")
+    return FleetCounts(total=sum(counts.values()), **of_health, retired=retired.total)
 
 
 @operation("fleet.show", "GET", "/fleet/{proxy}")
 async def show(context: OperationContext, actor: Actor, request: ProxyReference) -> ProxyDetails:
-    """One proxy: how it is, what it last said of itself, its curves, and which of its events are missing."""
+    """Show one proxy: health, last heartbeat, curves, and which of its audit events are missing."""
     found = await context.resolve.proxy(actor, "viewer", request.proxy)
     view = await _View.of(context, actor, [found])
     now_ms = context.clock.wall_ms()
-    fleet = _fleet(context)
+    fleet = fleet_of(context)
     (state,) = await fleet.states(now_ms, [found])
     history = await fleet.history(found.proxy_id)
     newest_metrics = await context.store.metrics(found.proxy_id, 1)
@@ -225,6 +247,10 @@ async def show(context: OperationContext, actor: Actor, request: ProxyReference)
     return ProxyDetails(
         **view.health(now_ms, state),
         secret_version=found.secret_version,
+        old_keys_until=_end_of_old_keys(found, now_ms),
+        renewed_keys_are_unused=found.old_keys_end_ms == OPEN_END_MS,
+        rotate_at=as_rfc3339(found.rotate_at_ms),
+        rotation_is_due=found.rotate_at_ms is not None and found.rotate_at_ms <= now_ms,
         uptime_seconds=said.uptime_seconds,
         heartbeat=view.heartbeat(found, state.heard),
         metrics=msgspec.json.decode(newest_metrics[0].body) if newest_metrics and is_whole else None,
@@ -237,7 +263,7 @@ async def show(context: OperationContext, actor: Actor, request: ProxyReference)
 
 @operation("fleet.rollout", "GET", "/rulesets/{ruleset}/rollout")
 async def rollout(context: OperationContext, actor: Actor, request: RolloutRequest) -> Rollout:
-    """Which proxies enforce a version of a ruleset, or a later one, and which don't yet."""
+    """List the proxies that enforce a version of a ruleset, or a later one, and those that do not yet."""
     ruleset = await context.resolve.ruleset(actor, "viewer", request.ruleset, request.org)
     org = await context.resolve.org(actor, "viewer", ruleset.org_id)
     versions = await context.store.ruleset_versions(ruleset.ruleset_id)
@@ -246,7 +272,7 @@ async def rollout(context: OperationContext, actor: Actor, request: RolloutReque
     if since_ms is None:
         raise NotFound(f"ruleset {ruleset.name} has no version {wanted}")
     now_ms = context.clock.wall_ms()
-    fleet = _fleet(context)
+    fleet = fleet_of(context)
 
     async def read(query: ListQuery) -> ListPage[ProxyState]:
         page = await context.store.list_proxies(query)
@@ -263,13 +289,19 @@ async def rollout(context: OperationContext, actor: Actor, request: RolloutReque
     )
 
 
-def _fleet(context: OperationContext) -> Fleet:
-    settings = context.settings
-    return Fleet(
-        context.store,
-        interval_seconds=settings.control_plane.sync_interval_seconds,
-        limits=RateLimits(org=settings.audit.rate_limit_org, proxy=settings.audit.rate_limit_proxy),
-    )
+def _end_of_old_keys(proxy: Proxy, now_ms: int) -> str | None:
+    ends_ms = proxy.old_keys_end_ms
+    return rfc3339(ends_ms) if ends_ms is not None and now_ms < ends_ms < OPEN_END_MS else None
+
+
+def fleet_of(context: OperationContext) -> Fleet:
+    interval = context.settings.control_plane.sync_interval_seconds
+    return Fleet(context.store, interval_seconds=interval, limits=limits_of(context))
+
+
+def limits_of(context: OperationContext) -> RateLimits:
+    audit = context.settings.audit
+    return RateLimits(org=audit.rate_limit_org, proxy=audit.rate_limit_proxy)
 
 
 class _View:
@@ -304,6 +336,7 @@ class _View:
             "health": state.assessment.health,
             "reasons": state.assessment.reasons if is_whole else (),
             "version": said.version,
+            "public_base_url": _origin(said.public_base_url),
             "last_heartbeat": rfc3339(heard.received_ms) if heard is not None else None,
             "heartbeat_age_seconds": _age(now_ms, heard),
             "sync_age_seconds": said.sync_age_seconds,
@@ -316,6 +349,10 @@ class _View:
             "missing_events": state.losses.missing if is_whole else None,
             "repeated_numbers": state.losses.repeated if is_whole else None,
             "implausible_times": state.losses.implausible if is_whole else None,
+            "enrolment_token": proxy.token if is_whole else None,
+            "keys_made_at": as_rfc3339(proxy.keys_made_ms),
+            "ended_at": _ended_at(state),
+            "retired_at": as_rfc3339(proxy.retired_ms),
             "requests_per_second": (tuple(round(each, 3) for each in state.rates) if is_whole else ()),
         }
 
@@ -357,15 +394,15 @@ class _View:
                 unlisted_count=state.unlisted,
                 undelivered=max(0, last_seq.get(org_id, 0) - state.highest),
                 repeated_count=state.repeated,
-                repeated_at=_time(state.repeated_ms),
+                repeated_at=as_rfc3339(state.repeated_ms),
                 implausible_count=state.implausible,
-                implausible_at=_time(state.implausible_ms),
+                implausible_at=as_rfc3339(state.implausible_ms),
                 unacknowledged=Unacknowledged(*state.losses),
                 acknowledged_at=None if known is None else rfc3339(known.acknowledged_ms),
                 acknowledged_by=None if known is None else known.acknowledged_by,
                 acknowledged_note=None if known is None else known.note,
                 reused_count=state.reused,
-                reused_at=_time(state.reused_ms),
+                reused_at=as_rfc3339(state.reused_ms),
             )
 
 
@@ -375,8 +412,8 @@ def _stand(now_ms: int, state: ProxyState, ruleset: Ruleset, wanted: int, since_
     stands: RolloutState
     if not state.proxy.enabled:
         stands = "disabled"
-    elif state.assessment.lost:
-        stands = "lost"
+    elif state.assessment.presence != "here":
+        stands = state.assessment.presence
     elif arrived:
         stands = "enforced"
     else:
@@ -401,6 +438,7 @@ def _window(window: Window) -> WindowFacts:
         upstream_errors=window.upstream_errors,
         p50_ms=None if window.p50_ms is None else round(window.p50_ms, 3),
         p95_ms=None if window.p95_ms is None else round(window.p95_ms, 3),
+        p99_ms=None if window.p99_ms is None else round(window.p99_ms, 3),
     )
 
 
@@ -416,8 +454,15 @@ def _beat(heard: Heard) -> HeartbeatFacts:
     )
 
 
-def _time(ms: int | None) -> str | None:
-    return None if ms is None else rfc3339(ms)
+def _origin(text: str | None) -> str | None:
+    """Return the address if it is scheme, host and port alone: people paste it into a shell."""
+    return text if text is not None and _ORIGIN.fullmatch(text) else None
+
+
+def _ended_at(state: ProxyState) -> str | None:
+    if state.heard is None or state.assessment.presence != "ended":
+        return None
+    return rfc3339(state.heard.received_ms)
 
 
 def _age(now_ms: int, heard: Heard | None) -> float | None:

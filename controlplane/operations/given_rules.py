@@ -47,7 +47,7 @@ async def text_of(
         return source.label, source.yaml
     if source.ruleset is not None and source.yaml is None:
         return source.ruleset, await stored_yaml(context, actor, source.ruleset, org)
-    raise InvalidRequest("a ruleset is given as its text or by its name: one of the two")
+    raise InvalidRequest("give a ruleset either as its text or by its name")
 
 
 def name_problems(text: str, name: str) -> tuple[RulesetProblem, ...]:

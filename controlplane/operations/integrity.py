@@ -17,6 +17,7 @@ from controlplane.search.fair_queue import FairQueue
 from controlplane.store.chain import DIGEST_BYTES
 from controlplane.store.interface import ChainCheck, Misfit, StoreBusy
 from proxy.wire.audit_event import rfc3339
+from proxy.wire.figures import counted
 
 
 class Head(Response):
@@ -93,18 +94,20 @@ class Checks(Response):
 
 @operation("audit.head", "GET", "/audit/heads")
 async def head(context: OperationContext, actor: Actor, request: HeadsAsked) -> Heads:
-    """The newest link of each organisation's chain of audit events."""
-    found = [await _head(context, org.org_id) for org in await context.resolve.orgs(actor, request.org)]
+    """Show the newest link of each organisation's chain of audit events."""
+    orgs = await context.resolve.orgs_of_events(actor, request.org)
+    found = [await _head(context, org.org_id) for org in orgs]
     return Heads(heads=tuple(each for each in found if each is not None))
 
 
 @operation("audit.checks", "GET", "/audit/integrity")
 async def checks(context: OperationContext, actor: Actor, request: HeadsAsked) -> Checks:
-    """What the last walk along the whole of each organisation's chain of audit events found."""
+    """Show the result of the last whole verification of each organisation's chain of audit events."""
     found = []
-    for org in await context.resolve.orgs(actor, request.org):
+    for org in await context.resolve.orgs_of_events(actor, request.org):
         check = await context.store.chain_check(org.org_id)
         absent = await context.store.losses_of_org(org.org_id)
+        received = await _received(context, org.org_id, 0, check.links if check else 0)
         found.append(
             Check(
                 org_id=org.org_id,
@@ -113,8 +116,8 @@ async def checks(context: OperationContext, actor: Actor, request: HeadsAsked) -
                 checked_at=None if check is None else rfc3339(check.checked_ms),
                 checked_events=None if check is None else check.events,
                 misfit=None if check is None else check.misfit,
-                received_from=await _time_of(context, org.org_id, 1 if check and check.links else None),
-                received_to=await _time_of(context, org.org_id, check.links if check else None),
+                received_from=received[0],
+                received_to=received[1],
                 missing_events=absent.missing,
                 repeated_events=absent.repeated,
             )
@@ -124,7 +127,7 @@ async def checks(context: OperationContext, actor: Actor, request: HeadsAsked) -
 
 @operation("audit.verify", "POST", "/audit/verify", changes=False)
 async def verify(context: OperationContext, actor: Actor, request: Verify) -> Verified:
-    """Whether every audit event is as it was stored, and none is gone but those that retention took."""
+    """Verify that no stored audit event was changed, inserted, reordered or removed, except by retention."""
     async with aclosing(verification(context, actor, request)) as steps:
         verdicts = [each async for each in steps if isinstance(each, Verdict)]
     return verified(verdicts)
@@ -139,20 +142,30 @@ def verified(verdicts: Sequence[Verdict]) -> Verified:
 
 
 def in_words(verdict: Verdict | Check) -> tuple[str, str | None]:
-    """Return the finding with its period, and the losses; None if there are none."""
+    """Return the finding with its period, and why the trail is incomplete; None if no event is missing."""
     if verdict.misfit is not None:
-        found = "not everything is as it was stored"
+        found = "stored events were changed after they had been stored"
     elif verdict.received_from is None:
-        found = "no event was looked at"
+        found = "there was no event to verify"
     else:
-        period = f"from {verdict.received_from} to {verdict.received_to}"
-        found = f"every stored event is as it was stored, of those received {period}"
+        period = f"between {verdict.received_from} and {verdict.received_to}"
+        found = f"the events that were received {period} are stored unchanged{_besides(verdict)}"
     absent = []
     if verdict.missing_events:
-        absent.append(f"{verdict.missing_events} events never came: their sequence numbers are missing")
+        absent.append(
+            f"{counted(verdict.missing_events, 'event')} never arrived: their sequence numbers are missing"
+        )
     if verdict.repeated_events:
-        absent.append(f"{verdict.repeated_events} came under sequence numbers that others had before")
+        absent.append(
+            f"{counted(verdict.repeated_events, 'event')} reused sequence numbers of earlier events"
+        )
     return found, "; ".join(absent) or None
+
+
+def _besides(verdict: Verdict | Check) -> str:
+    """Return what retention took of the events of a walk; empty if it took none."""
+    purged = verdict.purged if isinstance(verdict, Verdict) else verdict.head.purged if verdict.head else 0
+    return f", but for {counted(purged, 'event')} that retention removed" if purged else ""
 
 
 # -- on the way to a verdict -----------------------------------------------------------------------
@@ -175,25 +188,35 @@ class Progress:
 async def verification(
     context: OperationContext, actor: Actor, request: Verify
 ) -> AsyncGenerator[Progress | Verdict]:
-    """How far it has come, and each organisation's verdict when there is one."""
-    if request.head is not None and request.org is None:
-        raise InvalidRequest("head: a link is of one organisation's chain: say which with org")
-    known = {each.org_id: Known(_digest("checkpoint", each.link), each.number) for each in request.checkpoint}
-    org_ids = [org.org_id for org in await context.resolve.orgs(actor, request.org)]
-    if request.head is not None:
-        known[org_ids[0]] = Known(_digest("head", request.head))
-    if request.org is None and actor.may("viewer", None):
-        org_ids += [org_id for org_id in await context.store.chained_orgs() if org_id not in org_ids]
+    """Yield the progress and the verdict of each organisation. Raise StoreBusy if the actor verifies
+    already."""
     if actor.name in _asking:
         raise StoreBusy("a verification of yours is under way: try again when it is done")
     _asking.add(actor.name)
     try:
-        async with _walking.of(actor.name):
-            for org_id in org_ids:
-                async for each in _verdict(context, org_id, known.get(org_id)):
-                    yield each
+        async with aclosing(verification_in_turn(context, actor, request)) as steps:
+            async for each in steps:
+                yield each
     finally:
         _asking.discard(actor.name)
+
+
+async def verification_in_turn(
+    context: OperationContext, actor: Actor, request: Verify
+) -> AsyncGenerator[Progress | Verdict]:
+    """Yield as `verification` does, and wait until other verifications of the actor are over."""
+    if request.head is not None and request.org is None:
+        raise InvalidRequest("head: a link belongs to the chain of one organisation: name it with org")
+    known = {each.org_id: Known(_digest("checkpoint", each.link), each.number) for each in request.checkpoint}
+    org_ids = [org.org_id for org in await context.resolve.orgs_of_events(actor, request.org)]
+    if request.head is not None:
+        known[org_ids[0]] = Known(_digest("head", request.head))
+    if request.org is None and actor.may("viewer", None):
+        org_ids += [org_id for org_id in await context.store.chained_orgs() if org_id not in org_ids]
+    async with _walking.of(actor.name):
+        for org_id in org_ids:
+            async for each in _verdict(context, org_id, known.get(org_id)):
+                yield each
     if request.org is None:
         for org_id in known.keys() - set(org_ids):
             yield _of_nothing_left(org_id, known[org_id])
@@ -201,7 +224,7 @@ async def verification(
 
 def _of_nothing_left(org_id: str, known: Known) -> Verdict:
     """A link was kept, and there is neither the organisation nor a chain of it, or none that one may see."""
-    text = "a link of this organisation's chain was kept, and nothing of it is here"
+    text = "the checkpoint names a link of this organisation's chain, and the store has no chain for it"
     return Verdict(
         org_id=org_id,
         links=0,
@@ -229,11 +252,11 @@ async def _verdict(
             if known is None:  # else who asks decides what is found, or is passed over
                 check = ChainCheck(context.clock.wall_ms(), reached.number, reached.events, at.misfit)
                 await context.store.note_chain_check(org_id, check)
-            any_walked = reached.number > begun
+            received = await _received(context, org_id, begun, reached.number)
             absent = await context.store.losses_of_org(org_id)
             yield Verdict(
-                received_from=await _time_of(context, org_id, begun + 1 if any_walked else None),
-                received_to=await _time_of(context, org_id, reached.number if any_walked else None),
+                received_from=received[0],
+                received_to=received[1],
                 missing_events=absent.missing,
                 repeated_events=absent.repeated,
                 org_id=org_id,
@@ -244,10 +267,12 @@ async def _verdict(
             )
 
 
-async def _time_of(context: OperationContext, org_id: str, number: int | None) -> str | None:
-    """When the link of that number was made."""
-    link = None if number is None else await context.store.chain_link(org_id, number)
-    return None if link is None else rfc3339(link.record.chained_ms)
+async def _received(
+    context: OperationContext, org_id: str, after: int, last: int
+) -> tuple[str | None, str | None]:
+    """Return the times of the first and the last receipt that the links after a number record."""
+    found = await context.store.chain_receipts(org_id, after, last)
+    return (None, None) if found is None else (rfc3339(found[0]), rfc3339(found[1]))
 
 
 def _digest(member: str, text: str) -> bytes:

@@ -101,7 +101,7 @@ def _sorted_by(name: ListName, given: str | None) -> tuple[str, bool]:
 def searchable(part: str) -> str:
     """Return a part of a name as it came. Raise InvalidRequest if no row can hold it."""
     if not _is_storable(part):
-        raise InvalidRequest("search: has a character that no name and no id has")
+        raise InvalidRequest("search: contains a character that no name or ID contains")
     return part
 
 

@@ -109,14 +109,31 @@ class DiffModel(Request):
     source: str = "document"
 
 
+@dataclass(frozen=True, slots=True)
+class ReadSchema:
+    """A schema that proxies can load, as its document has it."""
+
+    digest: str
+    packed: bytes
+    bytes: int  # size of the flat form
+    counts: Counts
+
+
 @operation("model.fetch", "POST", "/models")
 async def fetch(context: OperationContext, actor: Actor, request: FetchModel) -> FetchedModel:
-    """Store a schema and make it the current one of its root path. Rulesets in force keep theirs."""
-    root = _root(request.root)
+    """Store a schema and make it the current one of its root path. Active rulesets keep theirs."""
+    root_of(request.root)
     await _orgs(context, actor, request.org)
-    made = await run_change(actor, _made, _label(request.source), request.document)
+    made = await run_change(actor, read_schema, request.source, request.document)
     # Parsing may take long, and the actor's roles may have changed since it began.
-    orgs = await _orgs(context, await context.refresh_roles(actor), request.org)
+    return await store_schema(context, await context.refresh_roles(actor), request, made)
+
+
+async def store_schema(
+    context: OperationContext, actor: Actor, request: FetchModel, made: ReadSchema
+) -> FetchedModel:
+    """Make a schema that was read from the request's document the current one."""
+    root, orgs = root_of(request.root), await _orgs(context, actor, request.org)
     schema = NewSchema(root, made.digest, made.packed, made.bytes, request.source[:_LONGEST_SOURCE])
     before = await context.store.add_schema([org.org_id for org in orgs], schema)
     return FetchedModel(
@@ -136,7 +153,7 @@ async def fetch(context: OperationContext, actor: Actor, request: FetchModel) ->
 
 @operation("model.list", "GET", "/models")
 async def list_all(context: OperationContext, actor: Actor, request: ListModels) -> ModelList:
-    """All stored schemas, and the ruleset versions that name them."""
+    """List the stored schemas, and the ruleset versions that use them."""
     listed = []
     for org in await context.resolve.orgs(actor, request.org):
         found = await context.store.org_schemas(org.org_id)
@@ -149,7 +166,7 @@ async def list_all(context: OperationContext, actor: Actor, request: ListModels)
 
 @operation("model.diff", "POST", "/models/diff", changes=False)
 async def diff(context: OperationContext, actor: Actor, request: DiffModel) -> ModelDifference:
-    """Compare a schema with another, and name the rulesets in force that have the old one."""
+    """Compare two schemas, and list the active rulesets that use the old one."""
     org = await context.resolve.org(actor, "viewer", request.org)
     held = await context.store.org_schemas(org.org_id)
     root = _chosen_root(org, held, request.root)
@@ -159,7 +176,7 @@ async def diff(context: OperationContext, actor: Actor, request: DiffModel) -> M
     if request.document is None:
         old, new = _before(org, held, current, uses), await _given(context, current.digest)
     else:
-        old, new = current.digest, _Document(_label(request.source), request.document)
+        old, new = current.digest, _Document(request.source, request.document)
     found = await run_trial(actor, _compared, await _given(context, old), new)
     naming = [f"{each.ruleset}@{each.version}" for each in uses if each.in_force and each.digest == old]
     return ModelDifference(
@@ -196,16 +213,8 @@ class _Given:
 
 @dataclass(frozen=True, slots=True)
 class _Document:
-    label: str
+    source: str
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Made:
-    digest: str
-    packed: bytes
-    bytes: int  # size of the flat form
-    counts: Counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +226,9 @@ class _Compared:
     operations: NamesFacts
 
 
-def _made(label: str, document: str) -> _Made:
+def read_schema(source: str, document: str) -> ReadSchema:
     """Raise InvalidRequest if the document is not a schema that proxies can load."""
+    label = _label(source)
     try:
         flat = encode(parse(document.encode("utf-8", "surrogatepass")))
         packed, digest = pack(flat), digest_of(flat)
@@ -233,12 +243,12 @@ def _made(label: str, document: str) -> _Made:
         )
     if len(packed) > MAX_PACKED_BYTES:
         raise InvalidRequest(f"{label}: the schema has more than {MAX_PACKED_BYTES} deflated bytes")
-    return _Made(digest, packed, len(flat), counts_of(model))
+    return ReadSchema(digest, packed, len(flat), counts_of(model))
 
 
 def _compared(old: _Given, new: _Given | _Document) -> _Compared:
     if isinstance(new, _Document):
-        made = _made(new.label, new.text)
+        made = read_schema(new.source, new.text)
         new = _Given(made.digest, made.packed)
     found = diff_schemas(load(old.packed, old.digest), load(new.packed, new.digest))
     return _Compared(
@@ -256,7 +266,7 @@ def _names(found: Difference) -> NamesFacts:
 # Which schemas
 
 
-def _root(text: str) -> str:
+def root_of(text: str) -> str:
     try:
         return folded_root(text)
     except InvalidRoot as error:
@@ -282,7 +292,7 @@ async def _orgs(context: OperationContext, actor: Actor, reference: str | None) 
 def _chosen_root(org: Org, held: list[OrgSchema], wanted: str | None) -> str:
     roots = [each.root for each in held if each.is_current]
     if wanted is not None:
-        root = _root(wanted)
+        root = root_of(wanted)
         if root not in roots:
             raise NotFound(f"organisation {org.name} has no schema of {root}")
         return root

@@ -11,8 +11,8 @@ gives the response in pieces, once whatever can be wrong with the request has be
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar, get_type_hints
 
 import msgspec
@@ -42,6 +42,8 @@ _Function = Callable[[OperationContext, Actor, Q], Awaitable[A]]
 
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 
+_MISSING: Final = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
+
 _NO_CHOICE: Final = re.compile(r"Invalid enum value (.*)", re.DOTALL)
 _EXPECTED: Final = re.compile(
     r"Expected `(?P<kinds>[\w |]+)`(?: (?P<sign>[<>]=?) (?P<bound>\d+)|, got `\w+`)?"
@@ -65,6 +67,8 @@ def validation_problem(error: msgspec.ValidationError, cls: type[Any]) -> str:
         return f"{unknown[1]}: unknown member, {f'known are {known}' if known else 'none is known'}"
     said, _, place = str(error).partition(" - at `")
     member = re.sub(r"^\$\.?", "", place.rstrip("`"))
+    if (missing := _MISSING.fullmatch(said)) is not None:
+        return f"{f'{member}.' if member else ''}{missing[1]}: is missing"
     said = _in_plain_words(said, _choice(member, cls))
     return f"{member}: {said}" if member else said
 
@@ -145,6 +149,7 @@ class Streamed:
     media_type: str
     pieces: AsyncGenerator[bytes, None]
     file_name: str | None = None  # under which a browser keeps it
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

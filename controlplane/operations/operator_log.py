@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from controlplane.operations import times
 from controlplane.operations.actor import Actor
-from controlplane.operations.audit import Places
 from controlplane.operations.context import OperationContext
+from controlplane.operations.event_places import Places
 from controlplane.operations.lists import searchable
 from controlplane.operations.operation import InvalidRequest, Request, Response, operation
 from controlplane.store.interface import LogLine, LogQuery
 from proxy.wire.audit_event import rfc3339
 
-_PART: Final = "Part of the operator's name, of the operation or of the request, whatever the case of A to Z."
+_PART: Final = "Part of the operator, the operation, the request or the result, whatever the case of A to Z."
+
+# Labels of members of requests. Other members are called by their own name in words.
+_MEMBERS: Final = {
+    "yaml": "text",
+    "label": "file",
+    "expected": "expected version",
+    "to": "to version",
+    "graceSeconds": "grace in seconds",
+    "hours": "for hours",
+    "document": "schema",
+}
+_HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 class RecordFacts(msgspec.Struct, rename="camel"):
@@ -27,6 +41,7 @@ class RecordFacts(msgspec.Struct, rename="camel"):
     orgs: tuple[str, ...]  # ids of the organisations that it was about
     outcome: str | None  # "done", or why not; None where the control plane ended before it knew
     under_way: bool  # in a control plane that runs, so that there is no outcome yet
+    result: str | None  # what came of a change of rules, in words
 
 
 class RecordPage(Response):
@@ -48,7 +63,7 @@ class SearchOperatorLog(Request):
 
 @operation("record.search", "GET", "/record")
 async def search(context: OperationContext, actor: Actor, request: SearchOperatorLog) -> RecordPage:
-    """What operators did: every line that is about nothing but one's own organisations."""
+    """Search the actions of operators, as far as they concern only organisations that you may see."""
     places = await Places.of(context, actor, "record.search")
     from_ms, to_ms = times.span(request.from_, request.to, context.clock.wall_ms())
     query = LogQuery(
@@ -89,4 +104,41 @@ def _facts(line: LogLine) -> RecordFacts:
         orgs=line.org_ids,
         outcome=line.outcome,
         under_way=line.under_way,
+        result=line.result,
     )
+
+
+# A line in words
+
+
+def readable_request(line: RecordFacts, names: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return what was asked for as names and values. Members that were left out, and the organisation, are
+    not listed. An id is listed as the name that it has now."""
+    return [
+        (_member(name), _value(value, names))
+        for name, value in line.request.items()
+        if value not in (None, "", [], {}) and name != "org"
+    ]
+
+
+def texts_of(value: Any) -> list[str]:
+    """Return the texts in a value of a request, each of which may be an id."""
+    return [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)]
+
+
+def _member(name: str) -> str:
+    return _MEMBERS.get(name) or _HUMP.sub(" ", name).lower()
+
+
+def _value(value: Any, names: Mapping[str, str]) -> str:
+    if isinstance(value, str):
+        return names.get(value, value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return f"{value:,}"
+    if isinstance(value, list):
+        return ", ".join(_value(each, names) for each in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{_member(name)} {_value(each, names)}" for name, each in value.items())
+    return str(value)

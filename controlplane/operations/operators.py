@@ -16,13 +16,23 @@ from controlplane.names import new_id, valid_name
 from controlplane.operations.actor import EVERY_ORG, Actor, Forbidden, Role
 from controlplane.operations.context import OperationContext
 from controlplane.operations.lists import ListRequest, ListResponse, by_column, read_list
+from controlplane.operations.naming import add_named
 from controlplane.operations.operation import InvalidRequest, Request, Response, Secret, operation
 from controlplane.secrets import digest, hash_password, is_password, mint
-from controlplane.store.interface import LogQuery, NotFound, Operator, OperatorToken
+from controlplane.store.database import is_text
+from controlplane.store.interface import (
+    Conflict,
+    LinkedPerson,
+    LogQuery,
+    NotFound,
+    Operator,
+    OperatorToken,
+    Store,
+)
 from controlplane.store.pages import ListPage, ListQuery
 from proxy.wire.audit_event import rfc3339
 
-_SHORTEST_PASSWORD: Final = 12
+SHORTEST_PASSWORD: Final = 12
 LONGEST_PASSWORD: Final = 1024
 _DAY_MS: Final = 86_400_000
 _MOST_GUESSES: Final = 5  # of one's own current password, in
@@ -33,6 +43,25 @@ class RoleFacts(msgspec.Struct, rename="camel"):
     org_id: str  # "*" is every organisation
     org: str  # its name, or "*"
     role: Role
+    mapping: str | None = None  # table of Console.OidcRoles that gives it; null: an admin did
+
+
+class IdentityFacts(msgspec.Struct, rename="camel"):
+    """Identity of an operator as the provider vouched for it at the last sign-in."""
+
+    issuer: str
+    subject: str  # what the issuer calls the person, for ever
+    display_name: str
+    roles_until: str  # time of the next sign-in at the latest, for the API tokens too
+    roles_ended: bool = False  # whether that time has come
+
+
+class LinkFacts(msgspec.Struct, rename="camel"):
+    """The one person of an identity provider that may sign in as a local operator."""
+
+    issuer: str
+    subject: str
+    linked_at: str
 
 
 class OperatorFacts(Response):
@@ -42,6 +71,9 @@ class OperatorFacts(Response):
     password: bool  # whether one is set; without, only single sign-on and tokens let the operator in
     roles: tuple[RoleFacts, ...]
     created_at: str
+    signed_in_at: str | None = None
+    identity: IdentityFacts | None = None  # null: a local operator
+    link: LinkFacts | None = None  # null: nobody is linked, as for operators from a provider
 
 
 class OperatorList(ListResponse):
@@ -53,6 +85,8 @@ class TokenFacts(Response):
     name: str
     created_at: str
     expires_at: str
+    good_until: str | None = None  # the end, or that of the roles if the identity provider gives them
+    awaits_sign_in: bool = False  # refused until the operator signs in again: the roles have ended
 
 
 class NewToken(Response):
@@ -60,6 +94,8 @@ class NewToken(Response):
     name: str
     expires_at: str
     token: str  # shown this once
+    good_until: str | None = None  # the end, or that of the roles if the identity provider gives them
+    awaits_sign_in: bool = False  # refused until the operator signs in again: the roles have ended
 
 
 class TokenList(Response):
@@ -87,6 +123,10 @@ class SetPassword(OperatorReference):
     current_password: Secret | None = None  # asked for by who changes their own
 
 
+class LinkOperator(OperatorReference):
+    subject: str  # what the identity provider calls the person, for ever
+
+
 class GrantRole(OperatorReference):
     org: str
     role: Role
@@ -107,26 +147,32 @@ class RevokeToken(OperatorReference):
 
 @operation("operator.add", "POST", "/operators")
 async def add(context: OperationContext, actor: Actor, request: AddOperator) -> OperatorFacts:
-    """Add an operator, with a first role. Without a password, only single sign-on and tokens let them in."""
+    """Add an operator, with a first role. Without a password, single sign-on or a token is needed."""
     if (request.role is None) is not (request.org is None):
-        raise InvalidRequest("role and org are given together or not at all")
+        raise InvalidRequest("role and org: give both or neither")
     org_id = None if request.org is None else await _org_id(context, actor, request.org)
     actor.require("admin", None if org_id == EVERY_ORG else org_id)
+    name = _operator_name(request.name)
     operator = Operator(
         new_id(context.clock),
-        _operator_name(request.name),
+        name,
         None if request.password is None else await _hashed(request.password),
         True,
         context.clock.wall_ms(),
         {} if org_id is None or request.role is None else {org_id: request.role},
     )
-    await context.store.add_operator(operator)
+
+    async def others(store: Store) -> list[Operator]:
+        """The store refuses a name that is taken in letters of another case."""
+        return [each for each in await store.operators() if each.name.casefold() != name.casefold()]
+
+    await add_named(context.store, name, others, lambda store: store.add_operator(operator))
     return await _facts(context, actor, operator)
 
 
 @operation("operator.list", "GET", "/operators")
 async def list_all(context: OperationContext, actor: Actor, request: ListOperators) -> OperatorList:
-    """The operators of the organisations that one is an admin of, and oneself: all of them or a page."""
+    """List yourself and the operators of organisations whose admin you are: all of them or a page."""
     org_id = await context.resolve.org_id(actor, request.org)
 
     async def read(query: ListQuery) -> ListPage[Operator]:
@@ -134,65 +180,93 @@ async def list_all(context: OperationContext, actor: Actor, request: ListOperato
 
     found = await read_list("operators", request, None, read)
     names = await _names(context, actor, found.rows)
-    rows = tuple(_named(each, names) for each in found.rows)
+    now = context.clock.wall_ms()
+    rows = tuple(_named(each, names, now) for each in found.rows)
     return OperatorList(operators=rows, **found.place)
 
 
 @operation("operator.show", "GET", "/operators/{operator}")
 async def show(context: OperationContext, actor: Actor, request: OperatorReference) -> OperatorFacts:
-    """One operator."""
+    """Show one operator with the roles."""
     operator = await context.resolve.operator(actor, request.operator)
     return await _facts(context, actor, operator)
 
 
 @operation("operator.set-password", "PUT", "/operators/{operator}/password")
 async def set_password(context: OperationContext, actor: Actor, request: SetPassword) -> OperatorFacts:
-    """Set a password; the operator's sessions end. Who sets their own gives the current one too."""
+    """Set a password; the operator's sessions end. To change your own, give the current one too."""
     operator = await context.resolve.operator(actor, request.operator)
+    _require_local(operator, "signs in at the identity provider alone, and can't have a password")
     if actor.is_named(operator.name):
         await _require_few_guesses(context, actor)
         await _check_current(operator, request.current_password)
     else:
-        _require_all_of(actor, operator)
+        require_all_of(actor, operator)
     await context.store.set_password(operator.operator_id, await _hashed(request.password))
+    return await _shown(context, actor, operator)
+
+
+@operation("operator.link", "PUT", "/operators/{operator}/link")
+async def link(context: OperationContext, actor: Actor, request: LinkOperator) -> OperatorFacts:
+    """Let one person of the identity provider sign in as a local operator. Earlier sessions end."""
+    operator = await context.resolve.operator(actor, request.operator)
+    require_all_of(actor, operator)
+    _require_local(operator, "is known by issuer and subject, and needs no link")
+    issuer = context.settings.console.oidc_issuer
+    if not issuer:
+        raise Conflict("there is no identity provider: set Console.OidcIssuer first")
+    if not request.subject or not is_text(request.subject):
+        raise InvalidRequest("subject: write what the operator log has as `subject` of the person's sign-in")
+    await context.store.link_operator(operator.operator_id, issuer, request.subject)
+    return await _shown(context, actor, operator)
+
+
+@operation("operator.unlink", "DELETE", "/operators/{operator}/link")
+async def unlink(context: OperationContext, actor: Actor, request: OperatorReference) -> OperatorFacts:
+    """Remove the link of a local operator to a person of the identity provider. Sessions end."""
+    operator = await context.resolve.operator(actor, request.operator)
+    require_all_of(actor, operator)
+    await context.store.unlink_operator(operator.operator_id)
     return await _shown(context, actor, operator)
 
 
 @operation("operator.disable", "POST", "/operators/{operator}/disable")
 async def disable(context: OperationContext, actor: Actor, request: OperatorReference) -> OperatorFacts:
-    """Refuse the operator from now on: sessions end, tokens are refused."""
+    """Disable the operator: sessions end, and API tokens are refused."""
     return await _set_enabled(context, actor, request.operator, False)
 
 
 @operation("operator.enable", "POST", "/operators/{operator}/enable")
 async def enable(context: OperationContext, actor: Actor, request: OperatorReference) -> OperatorFacts:
-    """Let the operator in again, tokens too."""
+    """Enable the operator again, API tokens too."""
     return await _set_enabled(context, actor, request.operator, True)
 
 
 @operation("operator.grant", "PUT", "/operators/{operator}/roles/{org}")
 async def grant(context: OperationContext, actor: Actor, request: GrantRole) -> OperatorFacts:
-    """Give the operator a role in an organisation, in place of the one that they have there."""
+    """Add a role in an organisation. It replaces the one that the operator has there."""
     org_id = await _org_id(context, actor, request.org)
     actor.require("admin", None if org_id == EVERY_ORG else org_id)
     operator = await context.resolve.operator(actor, request.operator, role_in=org_id)
+    _require_local(operator, _BY_GROUP)
     await context.store.set_role(operator.operator_id, org_id, request.role)
     return await _shown(context, actor, operator)
 
 
 @operation("operator.revoke", "DELETE", "/operators/{operator}/roles/{org}")
 async def revoke(context: OperationContext, actor: Actor, request: RevokeRole) -> OperatorFacts:
-    """Take the operator's role in an organisation."""
+    """Remove the operator's role in an organisation."""
     org_id = await _org_id(context, actor, request.org)
     actor.require("admin", None if org_id == EVERY_ORG else org_id)
     operator = await context.resolve.operator(actor, request.operator, role_in=org_id)
+    _require_local(operator, _BY_GROUP)
     await context.store.remove_role(operator.operator_id, org_id)
     return await _shown(context, actor, operator)
 
 
 @operation("operator.token.add", "POST", "/operators/{operator}/tokens")
 async def add_token(context: OperationContext, actor: Actor, request: AddToken) -> NewToken:
-    """Make an API token, which may what the operator may. It is shown this once."""
+    """Make an API token with the permissions of the operator. It is shown this once."""
     operator = await _own_or_managed(context, actor, request.operator)
     now, secret = context.clock.wall_ms(), mint("gwt")
     token = OperatorToken(
@@ -204,15 +278,21 @@ async def add_token(context: OperationContext, actor: Actor, request: AddToken) 
     )
     await context.store.add_token(token, digest(secret))
     return NewToken(
-        token_id=token.token_id, name=token.name, expires_at=rfc3339(token.expires_ms), token=secret
+        token_id=token.token_id,
+        name=token.name,
+        expires_at=rfc3339(token.expires_ms),
+        token=secret,
+        good_until=rfc3339(_good_until_ms(token, operator)),
+        awaits_sign_in=operator.roles_ended(now),
     )
 
 
 @operation("operator.token.list", "GET", "/operators/{operator}/tokens")
 async def list_tokens(context: OperationContext, actor: Actor, request: OperatorReference) -> TokenList:
-    """The operator's API tokens, without what is secret of them."""
+    """List the API tokens of an operator, without the tokens themselves."""
     operator = await _own_or_managed(context, actor, request.operator)
-    return TokenList(tokens=tuple(map(_token_facts, await context.store.tokens(operator.operator_id))))
+    found, now = await context.store.tokens(operator.operator_id), context.clock.wall_ms()
+    return TokenList(tokens=tuple(_token_facts(each, operator, now) for each in found))
 
 
 @operation("operator.token.revoke", "DELETE", "/operators/{operator}/tokens/{token}")
@@ -222,7 +302,7 @@ async def revoke_token(context: OperationContext, actor: Actor, request: RevokeT
     for token in await context.store.tokens(operator.operator_id):
         if request.token in (token.token_id, token.name):
             await context.store.remove_token(token.token_id)
-            return _token_facts(token)
+            return _token_facts(token, operator, context.clock.wall_ms())
     raise NotFound(f"there is no token {request.token}")
 
 
@@ -230,27 +310,36 @@ async def _set_enabled(
     context: OperationContext, actor: Actor, reference: str, enabled: bool
 ) -> OperatorFacts:
     operator = await context.resolve.operator(actor, reference)
-    _require_all_of(actor, operator)
+    require_all_of(actor, operator)
     await context.store.set_operator_enabled(operator.operator_id, enabled)
     return await _shown(context, actor, operator)
 
 
 # Who may manage whom
 
+_BY_GROUP: Final = (
+    "has roles by groups of the identity provider alone: change the groups there, or Console.OidcRoles"
+)
+
+
+def _require_local(operator: Operator, said: str) -> None:
+    if operator.provided is not None:
+        raise Conflict(f"{operator.name} {said}")
+
 
 async def _own_or_managed(context: OperationContext, actor: Actor, reference: str) -> Operator:
     operator = await context.resolve.operator(actor, reference)
     if not actor.is_named(operator.name):
-        _require_all_of(actor, operator)
+        require_all_of(actor, operator)
     return operator
 
 
-def _require_all_of(actor: Actor, operator: Operator) -> None:
+def require_all_of(actor: Actor, operator: Operator) -> None:
     """Who acts for an operator could act as them, and must be admin wherever that leads."""
     everywhere = not operator.roles or EVERY_ORG in operator.roles
     for org_id in (None,) if everywhere else operator.roles:
         if not actor.may("admin", org_id):
-            raise Forbidden("this takes the role admin in every organisation of the operator")
+            raise Forbidden("this needs the role admin in every organisation of the operator")
 
 
 async def _org_id(context: OperationContext, actor: Actor, reference: str) -> str:
@@ -270,8 +359,8 @@ def _operator_name(name: str) -> str:
 
 
 async def _hashed(password: str) -> str:
-    if not _SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
-        raise InvalidRequest(f"a password has {_SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters")
+    if not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
+        raise InvalidRequest(f"a password has {SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters")
     return await asyncio.to_thread(hash_password, password)
 
 
@@ -285,7 +374,7 @@ async def _require_few_guesses(context: OperationContext, actor: Actor) -> None:
         outcome="forbidden",
     )
     if len(await context.store.operator_log(guesses)) > _MOST_GUESSES:
-        raise Forbidden("the current password was wrong too often: try again in a quarter of an hour")
+        raise Forbidden("the current password was wrong too often: try again in 15 minutes")
 
 
 async def _check_current(operator: Operator, current: str | None) -> None:
@@ -294,7 +383,7 @@ async def _check_current(operator: Operator, current: str | None) -> None:
         return
     given = (current or "")[: LONGEST_PASSWORD + 1]
     if not await asyncio.to_thread(is_password, operator.password_hash, given):
-        raise Forbidden("the current password is another one")
+        raise Forbidden("the current password is wrong")
 
 
 # Facts
@@ -306,7 +395,7 @@ async def _shown(context: OperationContext, actor: Actor, operator: Operator) ->
 
 
 async def _facts(context: OperationContext, actor: Actor, operator: Operator) -> OperatorFacts:
-    return _named(operator, await _names(context, actor, (operator,)))
+    return _named(operator, await _names(context, actor, (operator,)), context.clock.wall_ms())
 
 
 async def _names(context: OperationContext, actor: Actor, operators: Sequence[Operator]) -> dict[str, str]:
@@ -315,23 +404,51 @@ async def _names(context: OperationContext, actor: Actor, operators: Sequence[Op
     return await context.resolve.org_names(actor, held) | {EVERY_ORG: EVERY_ORG}
 
 
-def _named(operator: Operator, names: Mapping[str, str]) -> OperatorFacts:
+def _named(operator: Operator, names: Mapping[str, str], now_ms: int) -> OperatorFacts:
     """With the roles in organisations that the actor may look at."""
-    roles = [(names[org_id], org_id, role) for org_id, role in operator.roles.items() if org_id in names]
+    mappings = {} if operator.provided is None else operator.provided.mappings
+    roles = [
+        RoleFacts(org_id, names[org_id], role, mappings.get(org_id))
+        for org_id, role in operator.roles.items()
+        if org_id in names
+    ]
     return OperatorFacts(
         operator_id=operator.operator_id,
         name=operator.name,
         enabled=operator.enabled,
         password=operator.password_hash is not None,
-        roles=tuple(RoleFacts(org_id, name, role) for name, org_id, role in sorted(roles)),
+        roles=tuple(sorted(roles, key=lambda each: (each.org, each.org_id))),
         created_at=rfc3339(operator.created_ms),
+        signed_in_at=None if operator.signed_in_ms is None else rfc3339(operator.signed_in_ms),
+        identity=_identity(operator, now_ms),
+        link=_link(operator.link),
     )
 
 
-def _token_facts(token: OperatorToken) -> TokenFacts:
+def _identity(operator: Operator, now_ms: int) -> IdentityFacts | None:
+    provided = operator.provided
+    if provided is None:
+        return None
+    until, ended = rfc3339(provided.roles_until_ms), operator.roles_ended(now_ms)
+    return IdentityFacts(provided.issuer, provided.subject, provided.display_name, until, ended)
+
+
+def _link(linked: LinkedPerson | None) -> LinkFacts | None:
+    return None if linked is None else LinkFacts(linked.issuer, linked.subject, rfc3339(linked.linked_ms))
+
+
+def _good_until_ms(token: OperatorToken, operator: Operator) -> int:
+    if operator.provided is None:
+        return token.expires_ms
+    return min(token.expires_ms, operator.provided.roles_until_ms)
+
+
+def _token_facts(token: OperatorToken, operator: Operator, now_ms: int) -> TokenFacts:
     return TokenFacts(
         token_id=token.token_id,
         name=token.name,
         created_at=rfc3339(token.created_ms),
+        awaits_sign_in=operator.roles_ended(now_ms),
         expires_at=rfc3339(token.expires_ms),
+        good_until=rfc3339(_good_until_ms(token, operator)),
     )

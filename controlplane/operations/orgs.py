@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from controlplane.names import InvalidName, new_id, valid_name
+from controlplane.names import InvalidName, new_id
 from controlplane.operations.actor import EVERY_ORG, Actor
 from controlplane.operations.context import OperationContext
 from controlplane.operations.lists import ListRequest, ListResponse, by_column, read_list
+from controlplane.operations.naming import add_named
 from controlplane.operations.operation import Request, Response, operation
 from controlplane.store.interface import Org, Retention
 from proxy.wire.audit_event import rfc3339
@@ -18,6 +19,8 @@ class OrgFacts(Response):
     name: str
     retention: Retention
     created_at: str
+    oldest_event: str | None  # time of the oldest stored event
+    second_person: bool  # whether another operator must approve a change of the rules that hold
 
 
 class NewOrg(Response):
@@ -45,43 +48,67 @@ class SetRetention(OrgReference):
     retention: Retention
 
 
+class SetSecondPerson(OrgReference):
+    needed: bool
+
+
 class ListOrgs(ListRequest):
     sort: Annotated[str, by_column("orgs")] | None = None
 
 
 @operation("org.add", "POST", "/orgs")
 async def add(context: OperationContext, actor: Actor, request: AddOrg) -> NewOrg:
-    """Add an organisation."""
+    """Add an organisation, with the time that its audit events are kept."""
     actor.require("admin", None)
     if request.name == EVERY_ORG:
         raise InvalidName(f"{EVERY_ORG} stands for every organisation")
-    name = valid_name(request.name)
-    org = Org(new_id(context.clock), name, request.retention, context.clock.wall_ms())
-    await context.store.add_org(org)
-    return NewOrg(org_id=org.org_id, name=name, retention=org.retention)
+    org = Org(new_id(context.clock), request.name, request.retention, context.clock.wall_ms())
+    await add_named(context.store, org.name, lambda store: store.orgs(), lambda store: store.add_org(org))
+    return NewOrg(org_id=org.org_id, name=org.name, retention=org.retention)
 
 
 @operation("org.list", "GET", "/orgs")
 async def list_all(context: OperationContext, actor: Actor, request: ListOrgs) -> OrgList:
-    """Organisations, all of them or a page."""
+    """List organisations, all of them or a page."""
     found = await read_list("orgs", request, actor.sees, context.store.list_orgs)
-    return OrgList(orgs=tuple(map(_facts, found.rows)), **found.place)
+    return OrgList(orgs=await _facts(context, *found.rows), **found.place)
 
 
 @operation("org.show", "GET", "/orgs/{org}")
 async def show(context: OperationContext, actor: Actor, request: OrgReference) -> OrgFacts:
-    """One organisation."""
-    return _facts(await context.resolve.org(actor, "viewer", request.org))
+    """Show one organisation and its retention."""
+    return await _one(context, await context.resolve.org(actor, "viewer", request.org))
 
 
 @operation("org.set-retention", "PUT", "/orgs/{org}/retention")
 async def set_retention(context: OperationContext, actor: Actor, request: SetRetention) -> OrgFacts:
-    """Keep the organisation's audit events for longer, or shorter; what is past a shorter tier is purged."""
+    """Change how long audit events of the organisation are kept. A shorter time purges older events."""
     org = await context.resolve.org(actor, "admin", request.org)
-    return _facts(await context.store.set_retention(org.org_id, request.retention))
+    return await _one(context, await context.store.set_retention(org.org_id, request.retention))
 
 
-def _facts(org: Org) -> OrgFacts:
-    return OrgFacts(
-        org_id=org.org_id, name=org.name, retention=org.retention, created_at=rfc3339(org.created_ms)
+@operation("org.set-second-person", "PUT", "/orgs/{org}/second-person")
+async def set_second_person(context: OperationContext, actor: Actor, request: SetSecondPerson) -> OrgFacts:
+    """Require that another operator approves each change of the rules that hold, or stop requiring it."""
+    org = await context.resolve.org(actor, "admin", request.org)
+    return await _one(context, await context.store.set_approvals(org.org_id, 1 if request.needed else 0))
+
+
+async def _one(context: OperationContext, org: Org) -> OrgFacts:
+    (facts,) = await _facts(context, org)
+    return facts
+
+
+async def _facts(context: OperationContext, *orgs: Org) -> tuple[OrgFacts, ...]:
+    oldest = await context.store.oldest_events([org.org_id for org in orgs])
+    return tuple(
+        OrgFacts(
+            org_id=org.org_id,
+            name=org.name,
+            retention=org.retention,
+            created_at=rfc3339(org.created_ms),
+            oldest_event=rfc3339(oldest[org.org_id]) if org.org_id in oldest else None,
+            second_person=org.approvals > 0,
+        )
+        for org in orgs
     )

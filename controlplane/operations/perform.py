@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from hashlib import sha256
 from typing import Any, Final, TypeVar, get_args, get_type_hints
 
@@ -15,6 +16,7 @@ from controlplane.operations.actor import Actor, Forbidden
 from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import InvalidRequest, Operation, Request, Response
 from controlplane.operations.slots import Slots
+from controlplane.secrets import without_secrets
 from controlplane.store.interface import AlreadyExists, Conflict, NewLogLine, NotFound, StoreError
 
 _REFUSALS: Final[Mapping[type[Exception], str]] = {
@@ -47,7 +49,7 @@ async def perform(operation: Operation[Q, A], context: OperationContext, actor: 
     if not operation.changes:
         return await operation.perform(context, actor, request)
     async with _changing.of(actor):
-        return await _recorded(operation, replace(context, about=set()), actor, request)
+        return await _recorded(operation, replace(context, about=set(), results=[]), actor, request)
 
 
 async def _recorded(operation: Operation[Q, A], context: OperationContext, actor: Actor, request: Q) -> A:
@@ -68,25 +70,30 @@ async def _recorded(operation: Operation[Q, A], context: OperationContext, actor
 
 async def _end(context: OperationContext, position: int, outcome: str) -> None:
     try:
-        await context.store.end_log_line(position, outcome, sorted(context.about))
+        result = ", ".join(context.results) or None
+        await context.store.end_log_line(position, outcome, sorted(context.about), result)
     except StoreError as error:
         # What was done is done: its response, maybe a secret that is shown once, must not be lost for this.
-        _log.error("line %d of the record has no outcome, which was %s: %s", position, outcome, error)
+        _log.error("line %d of the operator log has no outcome, which was %s: %s", position, outcome, error)
 
 
 def masked(request: Request) -> str:
-    """The request as JSON for the operator log."""
-    secrets = {
-        field.encode_name
-        for field in msgspec.structs.fields(request)
-        if _is_secret(get_type_hints(type(request), include_extras=True)[field.name])
-    }
+    """The request as JSON for the operator log. A secret that was given as another member is masked, too."""
+    secrets = _secret_members(type(request))
     members: dict[str, Any] = msgspec.to_builtins(request)
     kept = {
         name: _MASK if name in secrets and value is not None else _shortened(value)
         for name, value in members.items()
     }
-    return msgspec.json.encode(kept).decode()
+    return without_secrets(msgspec.json.encode(kept).decode())
+
+
+@cache
+def _secret_members(kind: type[Request]) -> frozenset[str]:
+    """Return the names that JSON has for the secrets of a request."""
+    hints = get_type_hints(kind, include_extras=True)
+    fields = msgspec.structs.fields(kind)
+    return frozenset(field.encode_name for field in fields if _is_secret(hints[field.name]))
 
 
 def _is_secret(hint: Any) -> bool:

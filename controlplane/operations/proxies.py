@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Final
+
 import msgspec
 
-from controlplane.names import new_id, valid_name
+from controlplane.names import new_id
 from controlplane.operations.actor import Actor
 from controlplane.operations.context import OperationContext
+from controlplane.operations.naming import add_named
 from controlplane.operations.operation import InvalidRequest, Request, Response, operation
 from controlplane.secrets import digest, mint
-from controlplane.store.interface import Acknowledgement, Losses, Proxy
+from controlplane.store.interface import Acknowledgement, Losses, NewKeys, Proxy
 from proxy.wire.audit_event import rfc3339
+
+MAX_GRACE_SECONDS: Final = 366 * 86_400
 
 
 class ProxyFacts(Response):
@@ -40,6 +45,9 @@ class ProxyReference(Request):
 
 class RotateProxySecret(ProxyReference):
     expected: int | None = None  # refused if the secrets have another version than this
+    grace_seconds: Annotated[int, msgspec.Meta(ge=0, le=MAX_GRACE_SECONDS)] = (
+        0  # time during which both pairs work
+    )
 
 
 class OrgOfProxy(ProxyReference):
@@ -72,12 +80,12 @@ class Acknowledged(Response):
 async def add(context: OperationContext, actor: Actor, request: AddProxy) -> NewProxySecrets:
     """Add a proxy instance. Its API key and HMAC secret are shown this once."""
     if not request.orgs:
-        raise InvalidRequest("orgs: a proxy serves one organisation at least")
+        raise InvalidRequest("orgs: a proxy serves at least one organisation")
     org_ids = [(await context.resolve.org(actor, "admin", org)).org_id for org in request.orgs]
     vault = await context.vault()
     proxy = Proxy(
         proxy_id=new_id(context.clock),
-        name=valid_name(request.name),
+        name=request.name,
         enabled=True,
         created_ms=context.clock.wall_ms(),
         last_seen_ms=None,
@@ -86,13 +94,18 @@ async def add(context: OperationContext, actor: Actor, request: AddProxy) -> New
     )
     secrets = _mint(proxy.proxy_id)
     sealed = vault.seal(proxy.proxy_id, secrets.hmac_secret)
-    await context.store.add_proxy(proxy, digest(secrets.api_key), sealed)
+    await add_named(
+        context.store,
+        proxy.name,
+        lambda store: store.proxies(None),
+        lambda store: store.add_proxy(proxy, digest(secrets.api_key), sealed),
+    )
     return secrets
 
 
 @operation("proxy.grant", "PUT", "/proxies/{proxy}/orgs/{org}")
 async def grant(context: OperationContext, actor: Actor, request: OrgOfProxy) -> ProxyFacts:
-    """Let the proxy serve one organisation more."""
+    """Add an organisation to those that the proxy serves."""
     org = await context.resolve.org(actor, "admin", request.org)
     proxy = await context.resolve.proxy(actor, "admin", request.proxy)
     return await _facts(context, actor, await context.store.grant(proxy.proxy_id, org.org_id))
@@ -100,7 +113,7 @@ async def grant(context: OperationContext, actor: Actor, request: OrgOfProxy) ->
 
 @operation("proxy.revoke", "DELETE", "/proxies/{proxy}/orgs/{org}")
 async def revoke(context: OperationContext, actor: Actor, request: OrgOfProxy) -> ProxyFacts:
-    """Take an organisation from the proxy: its rules at the next sync, its events at once."""
+    """Remove an organisation from the proxy: its events are refused at once, its rules go with the sync."""
     org = await context.resolve.org(actor, "admin", request.org)
     proxy = await context.resolve.proxy(actor, "viewer", request.proxy)
     return await _facts(context, actor, await context.store.revoke(proxy.proxy_id, org.org_id))
@@ -108,10 +121,10 @@ async def revoke(context: OperationContext, actor: Actor, request: OrgOfProxy) -
 
 @operation("proxy.acknowledge", "POST", "/proxies/{proxy}/acknowledge")
 async def acknowledge(context: OperationContext, actor: Actor, request: AcknowledgeLosses) -> Acknowledged:
-    """Take the proxy's missing events, repeated numbers and implausible times as known and explained: up to
+    """Acknowledge the proxy's missing events, repeated numbers and implausible times: up to
     now they no longer count against its health."""
     if not request.note.strip():
-        raise InvalidRequest("note: say what explains the losses")
+        raise InvalidRequest("note: enter an explanation of the losses")
     proxy = await context.resolve.proxy(actor, "viewer", request.proxy)
     orgs = [
         await context.resolve.org(actor, "admin", org)
@@ -120,7 +133,7 @@ async def acknowledge(context: OperationContext, actor: Actor, request: Acknowle
     given = Acknowledgement(context.clock.wall_ms(), actor.name, request.note)
     expected = None if request.expected is None else Losses(*msgspec.structs.astuple(request.expected))
     if expected is not None and len(orgs) != 1:
-        raise InvalidRequest("expected: losses are those of one organisation: say which with org")
+        raise InvalidRequest("expected: losses belong to one organisation: name it with org")
     found = [
         await context.store.acknowledge_losses(proxy.proxy_id, org.org_id, given, expected) for org in orgs
     ]
@@ -138,13 +151,12 @@ async def acknowledge(context: OperationContext, actor: Actor, request: Acknowle
 async def rotate_secret(
     context: OperationContext, actor: Actor, request: RotateProxySecret
 ) -> NewProxySecrets:
-    """A new API key and HMAC secret, shown this once; the old ones end at once."""
+    """Make a new API key and HMAC secret, shown this once. Without a grace, the old ones end at once."""
     proxy = await context.resolve.proxy(actor, "admin", request.proxy)
     vault, secrets = await context.vault(), _mint(proxy.proxy_id)
-    sealed = vault.seal(proxy.proxy_id, secrets.hmac_secret)
-    await context.store.set_proxy_credentials(
-        proxy.proxy_id, digest(secrets.api_key), sealed, request.expected
-    )
+    keys = NewKeys(digest(secrets.api_key), vault.seal(proxy.proxy_id, secrets.hmac_secret))
+    grace_ms = request.grace_seconds * 1000
+    await context.store.set_proxy_credentials(proxy.proxy_id, keys, request.expected, grace_ms)
     return secrets
 
 
@@ -156,7 +168,7 @@ async def disable(context: OperationContext, actor: Actor, request: ProxyReferen
 
 @operation("proxy.enable", "POST", "/proxies/{proxy}/enable")
 async def enable(context: OperationContext, actor: Actor, request: ProxyReference) -> ProxyFacts:
-    """Take the proxy's API key again."""
+    """Accept the proxy's API key again."""
     return await _set_enabled(context, actor, request.proxy, True)
 
 

@@ -13,19 +13,20 @@ import msgspec
 
 from controlplane.operations import times
 from controlplane.operations.actor import Actor
-from controlplane.operations.audit import InvalidFilter, resolver
 from controlplane.operations.context import OperationContext
+from controlplane.operations.event_queries import InvalidFilter, resolver
 from controlplane.operations.models import schemas_of
 from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.worker_process import run_trial
 from controlplane.search.document import UnsearchableError, read_document
 from controlplane.search.predicates import all_hold
 from controlplane.search.query import EVERYTHING, Filter, QueryError, parse_filter
-from controlplane.store.interface import App, BlockPlace, Org, PackedSchemas, StoredEvent
-from controlplane.workshop.replay import Event, Outcome, Rules
+from controlplane.store.interface import App, BlockPlace, Org, StoredEvent
+from controlplane.workshop.replay import Event, Outcome, Replay, Rules
 from proxy.policy.bounded_memo import BoundedMemo, WhenFull
 from proxy.policy.ruleset import Ruleset
 from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
+from proxy.policy.schemas import Schemas
 
 _HOUR_MS: Final = 3_600_000
 _DEFAULT_HOURS: Final = 24
@@ -70,7 +71,7 @@ async def select(
     filter_: str = "",
 ) -> Selection:
     """Raises InvalidRequest."""
-    found = await context.resolve.org(actor, "viewer", org)
+    found = await context.resolve.org_of_events(actor, org)
     from_ms, to_ms = _window(context.clock.wall_ms(), hours, from_, to)
     try:
         terms = parse_filter(filter_, await resolver(context, actor, filter_), now_ms=context.clock.wall_ms())
@@ -82,7 +83,7 @@ async def select(
 
 def _window(now_ms: int, hours: float | None, from_: str | None, to: str | None) -> tuple[int, int]:
     if hours is not None and (from_ is not None or to is not None):
-        raise InvalidRequest("the time is given in hours up to now, or as from and to")
+        raise InvalidRequest("give the period either in hours up to now, or as from and to")
     from_ms, to_ms = times.span(from_, to, now_ms)
     to_ms = within_time(now_ms if to_ms is None else to_ms)
     if from_ms is None:
@@ -136,6 +137,7 @@ def decoded(body: bytes) -> Event | None:
 
 
 K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 V = TypeVar("V")
 
 
@@ -167,6 +169,7 @@ class FormerRules:
         self._actor = actor
         self._org = org
         self._rulesets: dict[str, str] | None = None  # by application
+        self._active: dict[str, int] | None = None  # versions by ruleset id
 
     async def of(self, event: Event) -> Rules | None:
         found = await self.version_of(event)
@@ -178,28 +181,48 @@ class FormerRules:
 
     async def version_of(self, event: Event) -> tuple[str, int] | None:
         """Ruleset id and version."""
-        if self._rulesets is None:
-            apps = await self._context.store.apps(self._org.org_id)
-            self._rulesets = {app.app_id: app.ruleset_id for app in apps}
-        ruleset_id = self._rulesets.get(event.app_id or "")
+        ruleset_id = (await self._bound()).get(event.app_id or "")
         if ruleset_id is None or not isinstance(event.ruleset_version, int):
             return None
         return ruleset_id, event.ruleset_version
 
+    async def _bound(self) -> dict[str, str]:
+        """Return the ruleset ids by application."""
+        if self._rulesets is None:
+            apps = await self._context.resolve.apps_of_events(self._org.org_id)
+            self._rulesets = {app.app_id: app.ruleset_id for app in apps}
+        return self._rulesets
+
+    async def active_of(self, event: Event) -> tuple[str, int] | None:
+        """Return id and version of the ruleset that is active for the event's application."""
+        if self._active is None:
+            versions = {
+                each.ruleset_id: each.version for each in await self._context.store.rulesets(self._org.org_id)
+            }
+            self._active = versions
+        ruleset_id = (await self._bound()).get(event.app_id or "")
+        version = self._active.get(ruleset_id or "")
+        return None if ruleset_id is None or version is None else (ruleset_id, version)
+
     async def text(self, ruleset_id: str, version: int) -> str | None:
         return await self._context.store.ruleset_text(ruleset_id, version)
 
+    async def replay_by(self, ruleset_id: str, version: int) -> Replay | None:
+        """Return a replay by a stored version; None if its text is gone or of an older language."""
+        return await self._made(Replay, ruleset_id, version)
+
     async def _rules(self, ruleset_id: str, version: int) -> Rules | None:
+        return await self._made(Rules, ruleset_id, version)
+
+    async def _made(self, make: Callable[[Ruleset, Schemas], T], ruleset_id: str, version: int) -> T | None:
         text = await self.text(ruleset_id, version)
         if text is None:
             return None
         ruleset = await run_trial(self._actor, _of_this_language, text)
         schemas = await self._context.store.version_schemas(ruleset_id, version)
-        return None if ruleset is None else await asyncio.to_thread(_made, ruleset, schemas)
-
-
-def _made(ruleset: Ruleset, schemas: PackedSchemas) -> Rules:
-    return Rules(ruleset, schemas_of(schemas))
+        if ruleset is None:
+            return None
+        return await asyncio.to_thread(lambda: make(ruleset, schemas_of(schemas)))
 
 
 def _of_this_language(text: str) -> Ruleset | None:

@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 
 from controlplane.operations.actor import Actor
-from controlplane.operations.audit import Places, why_nothing
 from controlplane.operations.context import OperationContext
+from controlplane.operations.event_notes import doubts
+from controlplane.operations.event_places import Places
 from controlplane.operations.given_rules import Source, given_rules, ruleset_of
 from controlplane.operations.models import schemas_of
 from controlplane.operations.operation import InvalidRequest, Request, Response, operation
@@ -28,6 +29,7 @@ from controlplane.workshop.replay import (
     CHANGES,
     MAX_GROUPS,
     MAX_SAMPLES,
+    Event,
     Group,
     Outcome,
     Replay,
@@ -59,6 +61,7 @@ class ReplayRuleset(Request):
     from_: str | None = msgspec.field(default=None, name="from")  # RFC 3339, a date, -2h
     to: str | None = None
     filter: str = ""
+    against: Literal["recorded", "active"] = "recorded"  # the verdicts of then, or the active version's
     limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_AT_ONCE)] = _USUAL  # events to look at, about
     cursor: str | None = None  # `next` of the response before
 
@@ -84,7 +87,7 @@ class ChangeFacts(msgspec.Struct, rename="camel"):
     change: str  # newlyBlocked, unclear, newlyAllowed, transforms, recordedAs
     app_id: str | None
     app: str | None
-    before: OutcomeFacts
+    before: OutcomeFacts  # what it is compared with
     after: tuple[OutcomeFacts, ...]  # several where it is unclear
     missing: tuple[str, ...]  # what it hangs on then
     gap: str  # what is evaluated now and was not when the events were recorded; or empty
@@ -93,6 +96,7 @@ class ChangeFacts(msgspec.Struct, rename="camel"):
     first: str
     last: str
     samples: tuple[SampleFacts, ...]
+    recorded: OutcomeFacts | None = None  # the event says this verdict, if it is not `before`
 
 
 class EndedFacts(msgspec.Struct, rename="camel"):
@@ -120,6 +124,7 @@ class Replayed(Response):
     expected: int | None  # about how many there are to look at; with the first request alone
     next: str | None
     notes: tuple[str, ...] = ()  # reasons for an empty result
+    against: str = "recorded"
     ended: tuple[EndedFacts, ...] = ()  # rules of the draft that matched no more when the time was over
 
 
@@ -129,7 +134,7 @@ _drafts: Final[Lately[bytes, Replay]] = Lately(2)
 
 @operation("ruleset.replay", "POST", "/rulesets/replay", changes=False)
 async def replay(context: OperationContext, actor: Actor, request: ReplayRuleset) -> Replayed:
-    """What a draft would change for stored events: each verdict that would be another, by rule and app."""
+    """Replay stored events: list the verdicts that a draft would change, by rule and app."""
     selection, after = await _selected(context, actor, request)
     draft = await _draft(context, actor, request)
     if request.app is None and not request.every_app:
@@ -137,11 +142,16 @@ async def replay(context: OperationContext, actor: Actor, request: ReplayRuleset
         bound = tuple(app for app in apps if app.ruleset_name == draft.name)
         selection = replace(selection, apps=bound)
     with slot(actor):
-        tally, reading = await _evaluated(context, actor, selection, draft, after, request.limit)
+        reading = Reading(context, selection, after)
+        comparison = _Comparison(draft, FormerRules(context, actor, selection.org), request.against)
+        async for event in reading.events(request.limit):
+            await comparison.add(event)
+    tally = comparison.tally
     expected = None
     if after is None:
         expected = await context.store.count_between(selection.org.org_id, selection.from_ms, selection.to_ms)
-    names = {app.app_id: app.name for app in await context.store.apps(selection.org.org_id)}
+    org_id = selection.org.org_id
+    names = {app.app_id: app.name for app in await context.resolve.apps_of_events(org_id)}
     return Replayed(
         from_=rfc3339(selection.from_ms),
         to=rfc3339(selection.to_ms),
@@ -160,6 +170,7 @@ async def replay(context: OperationContext, actor: Actor, request: ReplayRuleset
         notes=await without_events(context, actor, selection)
         if not tally.events and not reading.next
         else (),
+        against=request.against,
         ended=tuple(
             EndedFacts(rule_id, moment_text(end))
             for rule_id, end in draft.ended_before(selection.to_ms / 1000)
@@ -173,14 +184,14 @@ async def without_events(context: OperationContext, actor: Actor, selection: Sel
     span = f"{rfc3339(selection.from_ms)} and {rfc3339(selection.to_ms)}"
     org = selection.org.org_id
     query = SearchQuery((org,), selection.filter, selection.from_ms, selection.to_ms)
-    return f"no event of {of} between {span}", *await why_nothing(context, actor, org, query)
+    return f"no event of {of} between {span}", *await doubts(context, actor, org, query)
 
 
 @contextmanager
 def slot(actor: Actor) -> Iterator[None]:
     """Of who goes through stored events. Raises StoreBusy while too many do."""
     if _running[actor.name] >= _MOST_OF_ONE or _running.total() >= _MOST_RUNNING:
-        raise StoreBusy("others are going through the events: try again in a moment")
+        raise StoreBusy("other replays are running: try again in a moment")
     _running[actor.name] += 1
     try:
         yield
@@ -190,26 +201,52 @@ def slot(actor: Actor) -> Iterator[None]:
             del _running[actor.name]
 
 
-async def _evaluated(
-    context: OperationContext,
-    actor: Actor,
-    selection: Selection,
-    draft: Replay,
-    after: BlockPlace | None,
-    limit: int,
-) -> tuple[Tally, Reading]:
-    tally, former = Tally(), FormerRules(context, actor, selection.org)
-    reading = Reading(context, selection, after)
-    async for event in reading.events(limit):
+# The replays by active versions, which know what they have evaluated.
+_by_version: Final[Lately[tuple[str, int], Replay | None]] = Lately(4)
+
+
+class _Comparison:
+    """Compares a draft with the recorded verdicts, or with the active version of each app's ruleset."""
+
+    def __init__(self, draft: Replay, former: FormerRules, against: str) -> None:
+        self.tally = Tally()
+        self._draft = draft
+        self._former = former
+        self._with_active = against == "active"
+
+    async def add(self, event: Event) -> None:
         if not event.reached_rules:
-            tally.pass_over()
-            continue
-        outcome = draft.evaluate(event)
-        if isinstance(outcome, Unclear):
-            rules = await former.of(event)
-            outcome = outcome if rules is None else draft.evaluate(event, rules)
-        tally.add(event, await former.outcome_of(event), outcome, draft.gap(event, outcome))
-    return tally, reading
+            self.tally.pass_over()
+            return
+        recorded = await self._former.outcome_of(event)
+        active = await self._active(event) if self._with_active else None
+        after = await self._evaluated(self._draft, event)
+        if active is None:
+            self.tally.add(event, recorded, after, self._draft.gap(event, after))
+            return
+        before = await self._evaluated(active, event)
+        if isinstance(before, Outcome) and isinstance(after, Outcome):
+            self.tally.add(event, before, after, self._draft.gap(event, after), recorded)
+        elif self._draft.same_effect(active, event, await self._former.of(event)):
+            self.tally.add_same()
+        elif isinstance(before, Outcome):
+            self.tally.add(event, before, after, recorded=recorded)
+        else:
+            possible = after.possible if isinstance(after, Unclear) else (after,)
+            self.tally.add(event, recorded, Unclear(possible, before.missing))
+
+    async def _active(self, event: Event) -> Replay | None:
+        """Return the active version for an event; None if its application or its text is not known."""
+        version = await self._former.active_of(event)
+        if version is None:
+            return None
+        return await _by_version.get(version, lambda: self._former.replay_by(*version))
+
+    async def _evaluated(self, rules: Replay, event: Event) -> Outcome | Unclear:
+        outcome = rules.evaluate(event)
+        if isinstance(outcome, Unclear) and (former := await self._former.of(event)) is not None:
+            return rules.evaluate(event, former)
+        return outcome
 
 
 async def _draft(context: OperationContext, actor: Actor, request: ReplayRuleset) -> Replay:
@@ -289,6 +326,7 @@ def _change_facts(group: Group, names: Mapping[str, str]) -> ChangeFacts:
         samples=tuple(
             SampleFacts(one.id, _spelled(one.time), one.method, one.target) for one in group.samples
         ),
+        recorded=None if key.recorded is None else outcome_facts(key.recorded),
     )
 
 
@@ -336,4 +374,5 @@ def together(first: Replayed, then: Replayed) -> Replayed:
 
 
 def _group_key(group: ChangeFacts) -> tuple[object, ...]:
-    return group.change, group.app_id, group.before, group.after, group.missing, group.gap, group.add
+    outcomes = group.before, group.after, group.recorded
+    return group.change, group.app_id, *outcomes, group.missing, group.gap, group.add

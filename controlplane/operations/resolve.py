@@ -7,15 +7,43 @@ noted for the operator log before the role is required: the line of a refusal na
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import difflib
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from itertools import islice
+from typing import Final, TypeVar
 
 from controlplane.operations.actor import EVERY_ORG, Actor, Role
 from controlplane.store.database import is_text
-from controlplane.store.interface import App, Conflict, NotFound, Operator, Org, Proxy, Ruleset, Store
+from controlplane.store.interface import (
+    App,
+    Conflict,
+    NotFound,
+    Operator,
+    Org,
+    Proxy,
+    Ruleset,
+    Store,
+    Tombstone,
+    TombstoneKind,
+    WasDeleted,
+)
 from controlplane.store.pages import ListPage, ListQuery, all_rows
+from proxy.wire.audit_event import rfc3339
+
+_MOST_LETTERS_OFF: Final = 3  # letters by which the name that was meant may be longer or shorter
+_MOST_COMPARED: Final = 1000  # names; comparing more would delay other requests
+_NOUNS: Final[Mapping[TombstoneKind, str]] = {
+    "org": "organisation",
+    "app": "app",
+    "ruleset": "ruleset",
+    "proxy": "proxy",
+    "operator": "operator",
+}
+_LABEL: Final = re.compile(r"(.+) \(deleted [0-9-]{10}\)")
+_LIKENESS: Final = 0.75  # share of letters in common, so that a suggestion is rarely wrong
 
 T = TypeVar("T", Org, Proxy, Ruleset, App)
 OfOrg = TypeVar("OfOrg", Ruleset, App)
@@ -36,13 +64,35 @@ class Resolver:
     async def org(self, actor: Actor, role: Role, reference: str) -> Org:
         """Return the organisation with that id or name."""
         found = [each for each in await self._store.find_orgs(reference) if actor.may("viewer", each.org_id)]
+        if not found:
+            known = [org.name for org in await self.orgs(actor)]
+            raise await self._missing(actor, "org", reference, known)
         org = _only(found, "organisation", reference)
         self._require(actor, role, org.org_id)
         return org
 
     async def org_id(self, actor: Actor, reference: str | None) -> str | None:
         """Return the id of an organisation that the actor may look at; None, without a reference."""
-        return None if reference is None else (await self.org(actor, "viewer", reference)).org_id
+        return None if reference is None else (await self.org_of_events(actor, reference)).org_id
+
+    async def org_of_events(self, actor: Actor, reference: str) -> Org:
+        """Return the organisation with that id or name, also if it was deleted and has events left."""
+        try:
+            return await self.org(actor, "viewer", reference)
+        except NotFound:
+            dead = await self.deleted(actor, "org", reference)
+            if len(dead) != 1:  # several had the name: each of them has an id
+                raise
+        self._about.add(dead[0].id)
+        return dead[0].as_org()
+
+    async def orgs_of_events(self, actor: Actor, reference: str | None = None) -> list[Org]:
+        """Return the organisations that the actor may look at, or the one with that id or name; also those
+        that were deleted and have events left."""
+        if reference is not None:
+            return [await self.org_of_events(actor, reference)]
+        dead = await self._store.tombstones_of("org") if actor.may("viewer", None) else []
+        return [*await self.orgs(actor), *(each.as_org() for each in dead)]
 
     async def orgs(self, actor: Actor, reference: str | None = None) -> list[Org]:
         """Return the organisations that the actor may look at, or the one with that id or name."""
@@ -62,7 +112,8 @@ class Resolver:
     async def org_names(self, actor: Actor, org_ids: Collection[str]) -> dict[str, str]:
         """Return the names of those organisations that the actor may look at, by id."""
         query = ListQuery(ids=frozenset(filter(is_text, org_ids)), org_ids=actor.sees)
-        return {org.org_id: org.name for org in await all_rows(self._store.list_orgs, query)}
+        found = {org.org_id: org.name for org in await all_rows(self._store.list_orgs, query)}
+        return found | await self._deleted_names(actor, org_ids, found, "org")
 
     async def names(self, actor: Actor, ids: Collection[str]) -> dict[str, str]:
         """Return the names of the apps, rulesets, proxies and operators with these ids, by id, as far as the
@@ -70,27 +121,39 @@ class Resolver:
         query = ListQuery(ids=frozenset(filter(is_text, ids)), org_ids=actor.sees)
         rulesets = await all_rows(self._store.list_rulesets, query)
         operators = await all_rows(partial(self.list_operators, actor), replace(query, org_ids=None))
-        return (
+        found = (
             await self.app_names(actor, ids)
             | await self.proxy_names(actor, ids)
             | {each.ruleset.ruleset_id: each.ruleset.name for each in rulesets}
             | {operator.operator_id: operator.name for operator in operators}
         )
+        return found | await self._deleted_names(actor, ids, found, "ruleset", "operator")
 
     async def app_names(self, actor: Actor, app_ids: Collection[str]) -> dict[str, str]:
         """Return the names of those apps that the actor may look at, by id."""
+        found = {app.app_id: app.name for app in await self.apps_with(actor, app_ids)}
+        return found | await self._deleted_names(actor, app_ids, found, "app")
+
+    async def apps_with(self, actor: Actor, app_ids: Collection[str]) -> Sequence[App]:
+        """Return those of the apps with these ids that the actor may look at."""
         query = ListQuery(ids=frozenset(filter(is_text, app_ids)), org_ids=actor.sees)
-        return {app.app_id: app.name for app in await all_rows(self._store.list_apps, query)}
+        return await all_rows(self._store.list_apps, query)
 
     async def proxy_names(self, actor: Actor, proxy_ids: Collection[str]) -> dict[str, str]:
         """Return the names of those proxies that the actor may look at, by id."""
         query = ListQuery(ids=frozenset(filter(is_text, proxy_ids)), org_ids=actor.sees)
-        return {proxy.proxy_id: proxy.name for proxy in await all_rows(self._store.list_proxies, query)}
+        read = partial(self._store.list_proxies, standing="any")
+        found = {proxy.proxy_id: proxy.name for proxy in await all_rows(read, query)}
+        return found | await self._deleted_names(actor, proxy_ids, found, "proxy")
 
     async def ruleset(self, actor: Actor, role: Role, reference: str, org: str | None) -> Ruleset:
         """Return the ruleset with that id or name, in one organisation or in all."""
         listed = await self._store.find_rulesets(reference, await self.org_id(actor, org))
-        ruleset = _only(_visible(actor, listed), "ruleset", reference)
+        found = _visible(actor, listed)
+        if not found:
+            known = await self.rulesets(actor, org)
+            raise await self._missing(actor, "ruleset", reference, [each.name for each in known])
+        ruleset = _only(found, "ruleset", reference)
         self._require(actor, role, ruleset.org_id)
         return ruleset
 
@@ -101,7 +164,11 @@ class Resolver:
     async def app(self, actor: Actor, role: Role, reference: str, org: str | None) -> App:
         """Return the application with that id, client id or name, in one organisation or in all."""
         listed = await self._store.find_apps(reference, await self.org_id(actor, org))
-        app = _only(_visible(actor, listed), "app", reference)
+        found = _visible(actor, listed)
+        if not found:
+            known = [each.name for each in await self.apps(actor, org)]
+            raise await self._missing(actor, "app", reference, known)
+        app = _only(found, "app", reference)
         self._require(actor, role, app.org_id)
         return app
 
@@ -115,6 +182,9 @@ class Resolver:
         A viewer in one of its organisations may look at it. The other roles are required in all of them.
         """
         found = _visible_proxies(actor, await self._store.find_proxies(reference))
+        if not found:
+            known = [each.name for each in await self.proxies(actor, None)]
+            raise await self._missing(actor, "proxy", reference, known)
         proxy = _only(found, "proxy", reference)
         self._about.update(proxy.org_ids)
         if role != "viewer":
@@ -135,7 +205,9 @@ class Resolver:
         """
         operator = await self._store.operator(reference)
         if operator is None or not _may_see(actor, operator):
-            raise NotFound(f"there is no operator {reference}")
+            query = ListQuery()
+            known = await all_rows(partial(self.list_operators, actor), query)
+            raise await self._missing(actor, "operator", reference, [each.name for each in known])
         if role_in == EVERY_ORG:
             self._about.update(org_id for org_id in operator.roles if org_id != EVERY_ORG)
         return operator
@@ -154,6 +226,63 @@ class Resolver:
             administered.add(EVERY_ORG)
         seen = replace(query, org_ids=frozenset(administered))
         return await self._store.list_operators(seen, actor.name, org_id)
+
+    # Tombstones
+
+    async def deleted(self, actor: Actor, kind: TombstoneKind, reference: str) -> list[Tombstone]:
+        """Return what was deleted with that id or name and the actor may look at, the latest first."""
+        found = [each for each in await self._store.tombstones((reference,)) if _may_see_deleted(actor, each)]
+        found = found or await self.deleted_named(actor, reference)
+        return [each for each in found if each.kind == kind]
+
+    async def app_of_events(self, org_id: str, app_id: str) -> App | None:
+        """Return the app with that id, also if it was deleted, with the ruleset that evaluated it last."""
+        for app in await self._store.find_apps(app_id, org_id):
+            if app.app_id == app_id:
+                return app
+        dead = [each for each in await self._store.tombstones((app_id,)) if each.kind == "app"]
+        return (await self._as_apps(dead))[0] if dead and org_id in dead[0].org_ids else None
+
+    async def apps_of_events(self, org_id: str) -> list[App]:
+        """Return all apps of an organisation, also those that were deleted."""
+        dead = [each for each in await self._store.tombstones_of("app") if org_id in each.org_ids]
+        return [*await self._store.apps(org_id), *await self._as_apps(dead)]
+
+    async def _as_apps(self, dead: Sequence[Tombstone]) -> list[App]:
+        ids = {each.ruleset_id for each in dead if each.ruleset_id is not None}
+        rulesets = await all_rows(self._store.list_rulesets, ListQuery(ids=frozenset(ids)))
+        names = {each.id: each.label for each in await self._store.tombstones(ids)}
+        names |= {each.ruleset.ruleset_id: each.ruleset.name for each in rulesets}
+        return [each.as_app(names.get(each.ruleset_id or "", "")) for each in dead]
+
+    async def deleted_named(self, actor: Actor, name: str) -> list[Tombstone]:
+        """Return what was deleted under that very name, or has that label, and the actor may look at."""
+        found = await self._store.tombstones_named(name)
+        if (label := _LABEL.fullmatch(name)) is not None:
+            found += [each for each in await self._store.tombstones_named(label[1]) if each.label == name]
+        return [each for each in found if _may_see_deleted(actor, each)]
+
+    async def all_deleted(self, actor: Actor, kinds: Collection[str]) -> list[Tombstone]:
+        """Return everything of these kinds that was deleted and the actor may look at."""
+        found = [each for kind in _NOUNS if kind in kinds for each in await self._store.tombstones_of(kind)]
+        return [each for each in found if _may_see_deleted(actor, each)]
+
+    async def _deleted_names(
+        self, actor: Actor, ids: Collection[str], known: Collection[str], *kinds: TombstoneKind
+    ) -> dict[str, str]:
+        """Return the names of those of the ids that are not known because the thing was deleted."""
+        dead = await self._store.tombstones([each for each in ids if each not in known])
+        return {each.id: each.label for each in dead if each.kind in kinds and _may_see_deleted(actor, each)}
+
+    async def _missing(
+        self, actor: Actor, kind: TombstoneKind, reference: str, names: Iterable[str]
+    ) -> NotFound:
+        """Return the error for a reference that no visible row has."""
+        noun = _NOUNS[kind]
+        for each in await self.deleted(actor, kind, reference):
+            when = rfc3339(each.deleted_ms)
+            return WasDeleted(f"{noun} {each.name} was deleted on {when} by {each.deleted_by}", each)
+        return _unknown(noun, reference, names)
 
     def _require(self, actor: Actor, role: Role, org_id: str) -> None:
         self._about.add(org_id)
@@ -179,9 +308,28 @@ def _may_see(actor: Actor, operator: Operator) -> bool:
     )
 
 
+def _may_see_deleted(actor: Actor, dead: Tombstone) -> bool:
+    role: Role = "admin" if dead.kind == "operator" else "viewer"
+    return actor.may(role, None) or any(actor.may(role, org_id) for org_id in dead.org_ids)
+
+
 def _only(found: Sequence[T], kind: str, reference: str) -> T:
-    if not found:
-        raise NotFound(f"there is no {kind} {reference}")
     if len(found) > 1:
         raise Conflict(f"{len(found)} organisations have {kind} {reference}: name one with --org")
     return found[0]
+
+
+def _unknown(kind: str, reference: str, names: Iterable[str]) -> NotFound:
+    """Return the error for a reference that no visible row has, with the visible name that may be meant."""
+    meant = _nearest(reference, names)
+    return NotFound(f"there is no {kind} {reference}" + (f": did you mean {meant}?" if meant else ""))
+
+
+def _nearest(reference: str, names: Iterable[str]) -> str | None:
+    folded = reference.casefold()
+    similar = {
+        name.casefold(): name for name in names if abs(len(name) - len(reference)) <= _MOST_LETTERS_OFF
+    }
+    candidates = list(islice(similar, _MOST_COMPARED))
+    near = difflib.get_close_matches(folded, candidates, n=1, cutoff=_LIKENESS)
+    return similar[near[0]] if near else None

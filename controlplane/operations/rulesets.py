@@ -3,35 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 import msgspec
 
-from controlplane.names import new_id, valid_name
+from controlplane.names import new_id
 from controlplane.operations.actor import Actor
 from controlplane.operations.context import OperationContext
 from controlplane.operations.dry_runs import ProblemFacts, name_problems, parsed, problem_line
 from controlplane.operations.lists import ListRequest, ListResponse, by_column, read_list
 from controlplane.operations.models import schemas_of
+from controlplane.operations.naming import add_named
 from controlplane.operations.operation import InvalidRequest, Request, Response, operation
+from controlplane.operations.second_person import propose
 from controlplane.operations.worker_process import run_change
 from controlplane.store.interface import (
     NO_NAMES,
+    Applied,
+    Approval,
     Conflict,
     NotFound,
     Org,
     PackedSchemas,
+    Proposal,
+    ProposalKind,
     Ruleset,
     RulesetSummary,
     RulesetVersion,
+    SecondPersonNeeded,
 )
+from controlplane.usage import day_of
 from controlplane.workshop.advice import ruleset_advice
 from controlplane.workshop.thing_problems import thing_problems
 from proxy.policy.schemas import needs_schemas
 from proxy.wire.audit_event import rfc3339
 
 _LONGEST_NOTE: Final = 1000
+USAGE_DAYS: Final = 30
 
 
 class RulesetFacts(Response):
@@ -54,6 +63,11 @@ class AppliedRuleset(RulesetFacts, omit_defaults=True):
     warnings: tuple[ProblemFacts, ...]  # what it may have overlooked
     schemas: tuple[NamedSchema, ...] = ()  # left out if the rules name nothing of a schema
     new_schemas_alone: bool = False  # the text is the active one, and a schema is another
+    proposal: str | None = None  # id, if a second person must approve it: nothing is active yet
+
+
+class RolledBack(RulesetFacts, omit_defaults=True):
+    proposal: str | None = None  # id, if a second person must approve it: nothing is active yet
 
 
 class ListedRuleset(RulesetFacts):
@@ -91,6 +105,22 @@ class RulesetHistory(Response):
     versions: tuple[VersionFacts, ...]  # newest first
 
 
+class RuleUseFacts(msgspec.Struct, rename="camel"):
+    """Requests that a rule decided or logged."""
+
+    rule: str
+    hits: int  # requests of the period
+    last_hit: str
+
+
+class RulesetUsage(Response):
+    """Use of rules by id, also of earlier versions. A rule that is not here was not used in 90 days."""
+
+    days: int  # length of the period, until now
+    counted_since: str  # requests before this time were not counted
+    rules: tuple[RuleUseFacts, ...]
+
+
 class ApplyRuleset(Request):
     org: str
     yaml: str
@@ -119,18 +149,51 @@ class RollBack(RulesetReference):
     expected: int | None = None  # refused if another version than this is active
 
 
+@dataclass(frozen=True, slots=True)
+class ReadRuleset:
+    """A sound ruleset as its text has it."""
+
+    name: str
+    rules: int
+    warnings: tuple[ProblemFacts, ...]
+    needs_schemas: bool
+
+
 @operation("ruleset.apply", "POST", "/rulesets")
 async def apply(context: OperationContext, actor: Actor, request: ApplyRuleset) -> AppliedRuleset:
     """Validate a ruleset and activate it as a new version; the ruleset's name is the text's `name`."""
     org = await context.resolve.org(actor, "editor", request.org)
     current, now = await context.store.current_schemas(org.org_id), context.clock.wall_ms()
-    read = await run_change(actor, _read, request.label, request.yaml, now / 1000, current)
+    read = await run_change(actor, read_ruleset, request.label, request.yaml, now / 1000, current)
     # Reading a large text may take long, and the actor's roles may have changed since it began.
-    await context.resolve.org(await context.refresh_roles(actor), "editor", org.org_id)
+    return await publish(context, await context.refresh_roles(actor), request, read, current)
+
+
+async def publish(
+    context: OperationContext,
+    actor: Actor,
+    request: ApplyRuleset,
+    read: ReadRuleset,
+    current: PackedSchemas,
+) -> AppliedRuleset:
+    """Activate a ruleset that was read from the request's text against the current schemas."""
+    org = await context.resolve.org(actor, "editor", request.org)
     schemas = _schemas_for(read, org, current)
     note, now = _note(request.note), context.clock.wall_ms()
-    new = Ruleset(new_id(context.clock), org.org_id, valid_name(read.name), 1, read.rules, now)
-    applied, what = await context.store.apply_ruleset(new, request.yaml, note, request.expected, schemas)
+    new = Ruleset(new_id(context.clock), org.org_id, read.name, 1, read.rules, now)
+    proposal = None
+    try:
+        applied, what = await add_named(
+            context.store,
+            new.name,
+            lambda store: store.rulesets(org.org_id),
+            lambda store: store.apply_ruleset(new, request.yaml, note, request.expected, schemas),
+        )
+        context.results.append(_in_words(applied, what))
+    except SecondPersonNeeded as needed:
+        applied, what = _base_of(needed), "nothing"
+        proposal = await _propose(context, actor, "publish", applied, note, yaml=request.yaml)
+        context.results.append(f"proposed {applied.name} version {applied.version + 1}")
     return AppliedRuleset(
         ruleset_id=applied.ruleset_id,
         name=applied.name,
@@ -139,10 +202,80 @@ async def apply(context: OperationContext, actor: Actor, request: ApplyRuleset) 
         warnings=read.warnings,
         schemas=await _named(context, org.org_id, schemas),
         new_schemas_alone=what == "schemas",
+        proposal=proposal,
     )
 
 
-def _schemas_for(read: _Read, org: Org, current: PackedSchemas) -> Mapping[str, str]:
+def _base_of(needed: SecondPersonNeeded) -> Ruleset:
+    """Return the ruleset as it is; version 0 of one that is new."""
+    assert needed.change is not None
+    return replace(needed.change, version=needed.change.version - 1)
+
+
+async def _propose(
+    context: OperationContext,
+    actor: Actor,
+    kind: ProposalKind,
+    base: Ruleset,
+    note: str | None,
+    *,
+    yaml: str | None = None,
+    to_version: int | None = None,
+) -> str:
+    """Keep a change of a ruleset for a second person, and return the proposal's id."""
+    return await propose(
+        context,
+        actor,
+        kind,
+        base.org_id,
+        base.ruleset_id,
+        base.name,
+        note,
+        base_version=base.version,
+        yaml=yaml,
+        to_version=to_version,
+    )
+
+
+def _in_words(applied: Ruleset, changed: Applied) -> str:
+    """Return what applying a text changed, for the operator log."""
+    if changed == "nothing":
+        return f"{applied.name} unchanged, version {applied.version} stays active"
+    alone = ": the text is unchanged, a schema is new" if changed == "schemas" else ""
+    return f"published {applied.name} version {applied.version}{alone}"
+
+
+async def active_of(context: OperationContext, org_id: str, name: str) -> Ruleset | None:
+    """Return the ruleset of that very name, with its active version."""
+    found = await context.store.find_rulesets(name, org_id)
+    return next((each for each in found if each.name == name), None)
+
+
+async def activate_proposed(
+    context: OperationContext, actor: Actor, proposal: Proposal, approval: Approval
+) -> None:
+    """Activate the text of a proposal. Raise Conflict if its base is not the active version any more."""
+    by = f", proposed by {proposal.proposed_by}"
+    if proposal.kind == "rollback":
+        rolled = await context.store.roll_back(
+            proposal.ruleset_id, proposal.to_version, proposal.note, proposal.base_version, approval
+        )
+        context.results.append(_rolled_back(rolled, proposal.to_version) + by)
+        return
+    yaml, now = proposal.yaml or "", context.clock.wall_ms()
+    current = await context.store.current_schemas(proposal.org_id)
+    read = await run_change(actor, read_ruleset, "proposal", yaml, now / 1000, current)
+    # Reading a large text may take long, and the actor's roles may have changed since it began.
+    org = await context.resolve.org(await context.refresh_roles(actor), "editor", proposal.org_id)
+    schemas = _schemas_for(read, org, current)
+    new = Ruleset(proposal.ruleset_id, org.org_id, proposal.ruleset, 1, read.rules, now)
+    applied, what = await context.store.apply_ruleset(
+        new, yaml, proposal.note, proposal.base_version, schemas, approval
+    )
+    context.results.append(_in_words(applied, what) + by)
+
+
+def _schemas_for(read: ReadRuleset, org: Org, current: PackedSchemas) -> Mapping[str, str]:
     """Return the schemas that a new version names. Raise Conflict if it needs some and there are none."""
     if not read.needs_schemas:
         return NO_NAMES
@@ -168,7 +301,7 @@ async def _named(
 
 @operation("ruleset.list", "GET", "/rulesets")
 async def list_all(context: OperationContext, actor: Actor, request: ListRulesets) -> RulesetList:
-    """Rulesets with their active version, all of them or a page."""
+    """List rulesets with their active version, all of them or a page."""
     org_ids = await context.resolve.sight(actor, request.org)
     found = await read_list("rulesets", request, org_ids, context.store.list_rulesets)
     return RulesetList(rulesets=tuple(map(_listed, found.rows)), **found.place)
@@ -176,7 +309,7 @@ async def list_all(context: OperationContext, actor: Actor, request: ListRuleset
 
 @operation("ruleset.show", "GET", "/rulesets/{ruleset}")
 async def show(context: OperationContext, actor: Actor, request: ShowRuleset) -> RulesetText:
-    """The text of a ruleset: of the active version unless another is named."""
+    """Show the text of a ruleset: the active version, or the version that is named."""
     found = await context.resolve.ruleset(actor, "viewer", request.ruleset, request.org)
     wanted = found.version if request.version is None else request.version
     versions = await context.store.ruleset_versions(found.ruleset_id)
@@ -198,33 +331,54 @@ async def show(context: OperationContext, actor: Actor, request: ShowRuleset) ->
     )
 
 
+@operation("ruleset.usage", "GET", "/rulesets/{ruleset}/usage")
+async def usage(context: OperationContext, actor: Actor, request: RulesetReference) -> RulesetUsage:
+    """Count the hits of each rule in the last 30 days, with the time of its last hit in the last 90."""
+    ruleset = await context.resolve.ruleset(actor, "viewer", request.ruleset, request.org)
+    from_day = day_of(context.clock.wall_ms()) - USAGE_DAYS
+    found = await context.store.rule_usage(ruleset.ruleset_id, from_day)
+    return RulesetUsage(
+        days=USAGE_DAYS,
+        counted_since=rfc3339(found.since_ms),
+        rules=tuple(
+            RuleUseFacts(rule, hits, rfc3339(last_ms))
+            for rule, (hits, last_ms) in sorted(found.rules.items())
+        ),
+    )
+
+
 @operation("ruleset.history", "GET", "/rulesets/{ruleset}/history")
 async def history(context: OperationContext, actor: Actor, request: RulesetReference) -> RulesetHistory:
-    """Every version of a ruleset, newest first."""
+    """List every version of a ruleset, newest first."""
     found = await context.resolve.ruleset(actor, "viewer", request.ruleset, request.org)
     versions = await context.store.ruleset_versions(found.ruleset_id)
     return RulesetHistory(versions=tuple(_version(each, each.version == found.version) for each in versions))
 
 
 @operation("ruleset.rollback", "POST", "/rulesets/{ruleset}/rollback")
-async def rollback(context: OperationContext, actor: Actor, request: RollBack) -> RulesetFacts:
-    """Put an older text in force again, as a new version."""
+async def rollback(context: OperationContext, actor: Actor, request: RollBack) -> RolledBack:
+    """Activate the text of an older version again, as a new version."""
     found = await context.resolve.ruleset(actor, "editor", request.ruleset, request.org)
-    new = await context.store.roll_back(found.ruleset_id, request.to, _note(request.note), request.expected)
-    return RulesetFacts(ruleset_id=new.ruleset_id, name=new.name, version=new.version)
+    note = _note(request.note)
+    try:
+        new = await context.store.roll_back(found.ruleset_id, request.to, note, request.expected)
+    except SecondPersonNeeded as needed:
+        base = _base_of(needed)
+        to = base.version - 1 if request.to is None else request.to
+        proposal = await _propose(context, actor, "rollback", base, note, to_version=to)
+        said = f"proposed {base.name} version {base.version + 1} with the text of version {to}"
+        context.results.append(said)
+        return RolledBack(ruleset_id=base.ruleset_id, name=base.name, version=base.version, proposal=proposal)
+    context.results.append(_rolled_back(new, request.to))
+    return RolledBack(ruleset_id=new.ruleset_id, name=new.name, version=new.version)
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """A sound ruleset as its text has it."""
-
-    name: str
-    rules: int
-    warnings: tuple[ProblemFacts, ...]
-    needs_schemas: bool
+def _rolled_back(new: Ruleset, to: int | None) -> str:
+    text_of = new.version - 2 if to is None else to
+    return f"published {new.name} version {new.version} with the text of version {text_of}"
 
 
-def _read(label: str, yaml: str, now: float, current: PackedSchemas) -> _Read:
+def read_ruleset(label: str, yaml: str, now: float, current: PackedSchemas) -> ReadRuleset:
     """Raise InvalidRequest if the ruleset is not sound, or names things that the current schemas lack."""
     ruleset = parsed(label, yaml)
     if problems := name_problems(yaml, ruleset.name):
@@ -238,7 +392,7 @@ def _read(label: str, yaml: str, now: float, current: PackedSchemas) -> _Read:
         ProblemFacts(each.line, each.column, each.where, each.message)
         for each in ruleset_advice(yaml, ruleset, now)
     )
-    return _Read(ruleset.name, len(ruleset.rules), warnings, needs)
+    return ReadRuleset(ruleset.name, len(ruleset.rules), warnings, needs)
 
 
 def _note(note: str | None) -> str | None:

@@ -18,6 +18,7 @@ from controlplane.workshop.replay import Outcome, Replay
 from controlplane.workshop.suggest import Blocked, Observations, Suggestion, suggest
 from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
 from proxy.wire.audit_event import rfc3339
+from proxy.wire.figures import counted
 
 MOST_AT_ONCE: Final = 10_000_000  # events
 _USUAL: Final = 1_000_000  # half a minute
@@ -59,7 +60,7 @@ class Suggested(Response):
 
 @operation("ruleset.suggest", "POST", "/rulesets/suggest", changes=False)
 async def suggest_ruleset(context: OperationContext, actor: Actor, request: SuggestRuleset) -> Suggested:
-    """The smallest ruleset that would have allowed an application's traffic, with its evidence."""
+    """Suggest the smallest ruleset that would have allowed an application's requests, with its evidence."""
     selection = await select(
         context,
         actor,
@@ -168,14 +169,16 @@ def suggested_name(name: str) -> str:
 
 
 def about_suggestion(of: str, requests: int, blocked: int, when: str) -> list[str]:
-    """Lines for its head."""
+    """Lines for its head. `when` is empty if no time is known."""
     times = "once" if requests == 1 else f"{requests:,} times"
     lines = [
-        f"Suggested from what {of} asked for, {times}, {when}.",
+        f"Suggested from what {of} asked for, {', '.join(filter(None, (times, when)))}.",
         "This allows what was seen, from anywhere at any time, and no more: read it before it goes live.",
     ]
     if blocked:
-        lines.append(f"Not in it: {blocked:,} that were blocked.")
+        lines.append(
+            f"Left out: {counted(blocked, 'request')} that {'was' if blocked == 1 else 'were'} blocked."
+        )
     return lines
 
 

@@ -1,9 +1,16 @@
-"""The times between which a request asks for events or for lines of the operator log."""
+"""Times of requests and responses: spans that a request asks about, ends that it gives, and text."""
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from controlplane.operations.operation import InvalidRequest
 from controlplane.search.query import QueryError, parse_time
+from controlplane.usage import DAY_MS
+from proxy.wire.audit_event import rfc3339
+
+_UNIT_MS: Final = {"m": 60_000, "h": 3_600_000, "d": DAY_MS}
 
 
 def span(from_: str | None, to: str | None, now_ms: int) -> tuple[int | None, int | None]:
@@ -22,3 +29,24 @@ def _moment(member: str, text: str | None, now_ms: int) -> int | None:
         return parse_time(text, now_ms)
     except QueryError as error:
         raise InvalidRequest(f"{member}: {error.message}") from None
+
+
+def end_of(name: str, text: str, now_ms: int, longest_days: int) -> int:
+    """Return an end in Unix ms: RFC 3339, a date, or a span from now such as 90d. Raise InvalidRequest if it
+    is anything else, is over, or is too far away."""
+    if (span := re.fullmatch(r"([0-9]{1,9})([mhd])", text)) is not None:
+        end_ms = now_ms + int(span[1]) * _UNIT_MS[span[2]]
+    else:
+        try:
+            end_ms = parse_time(text, now_ms)
+        except QueryError:
+            what = "must be a time of RFC 3339, a date, or a number with m, h or d, such as 90d"
+            raise InvalidRequest(f"{name}: {what}, not {text!r}") from None
+    if not now_ms < end_ms <= now_ms + longest_days * DAY_MS:
+        raise InvalidRequest(f"{name}: must be after now and within {longest_days} days, not {text!r}")
+    return end_ms
+
+
+def as_rfc3339(ms: int | None) -> str | None:
+    """Return a time in Unix ms as RFC 3339; None if there is none."""
+    return None if ms is None else rfc3339(ms)

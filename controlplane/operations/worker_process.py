@@ -21,6 +21,9 @@ T = TypeVar("T")
 
 LONGEST_SECONDS: Final = 60.0  # many times what the largest ruleset needs for anything that is meant well
 _LONGEST_OF_A_PAGE: Final = 10.0  # for waiting and for working
+_LONGEST_OF_A_FILE: Final = 20.0
+_ASK_LESS: Final = "ask with fewer rules, cases or values"
+_SEND_LESS: Final = "record or export fewer requests, and send a file of those"
 _IDLE_SECONDS: Final = 300.0  # that a process is kept without work: a start costs a second of the processor
 _MOST_WAITING: Final = 16  # a ruleset may have 8 MiB and take seconds to read
 _MOST_OF_ONE: Final = 4
@@ -31,7 +34,8 @@ class _Queue:
 
     Each operator has one slot at a time: an operator who asks for much delays only their own runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, advice: str = _ASK_LESS) -> None:
+        self._advice = advice  # what to do if a run takes too long
         self._process: RunProcess | None = None  # while no run has it
         self._ends_idle: asyncio.TimerHandle | None = None
         self._waiting: Counter[str] = Counter()  # runs of each operator
@@ -70,7 +74,7 @@ class _Queue:
                 raise
             process.kill()
             if isinstance(error, TimeoutError):
-                said = f"this takes longer than {seconds:g} s: ask with fewer rules, cases or values"
+                said = f"this takes longer than {seconds:g} s: {self._advice}"
                 raise InvalidRequest(said) from None
             if isinstance(error, ProcessDied):
                 said = f"the process that worked on this was ended {error}: try again in a moment"
@@ -106,11 +110,17 @@ class _Queue:
 _trials: Final = _Queue()
 _changes: Final = _Queue()
 _pages: Final = _Queue()
+_files: Final = _Queue(_SEND_LESS)
 
 
 async def run_trial(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Raises StoreBusy where too much waits already, and InvalidRequest where it takes too long."""
     return await _trials.do(actor.name, LONGEST_SECONDS, function, *args, **kwargs)
+
+
+async def run_on_file(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Do the same for a file that an operator sent. It does not delay work on rules."""
+    return await _files.do(actor.name, _LONGEST_OF_A_FILE, function, *args, **kwargs)
 
 
 async def run_change(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -130,5 +140,5 @@ async def run_for_page(actor: Actor, function: Callable[P, T], *args: P.args, **
 @atexit.register
 def end_processes() -> None:
     """Kill the idle processes. A busy one is killed when its request is cancelled."""
-    for queue in (_trials, _changes, _pages):
+    for queue in (_trials, _changes, _pages, _files):
         queue.end_idle()

@@ -28,7 +28,7 @@ FOLDER: Final = "folder"  # a coded column in addition to those of fields: what 
 CODED: Final = (
     "proxy", "app", "client", "ip", "method", "status", "verdict", "rule", "logged", "transform", "ruleid",
     "upstream", "reason", "ruleset", "redirect", "shadow", "shadowrule", "shadowruleset", "implausible",
-    FOLDER,
+    "credential", "problem", FOLDER,
 )  # fmt: skip
 # Codes without a token: the deciding rule is one of the rules, a folder's words are those of the path, and
 # few values of the other two are rare.

@@ -24,6 +24,11 @@ class Event(Struct, rename="camel"):
     status: Annotated[int, Meta(ge=0, le=999)]
     verdict: Literal["allow", "filter", "block", "log_only"]
     proxy_id: Any = None
+    app_id: Any = None
+    rule_id: Any = None
+    logged_rule_ids: Any = None
+    reason: Any = None
+    credential_id: Any = None
     seq: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
 
 
@@ -62,6 +67,8 @@ class KnownEvent(Event, rename="camel", forbid_unknown_fields=True, gc=False):
     trace_id: Text = None
     implied_request: Text = None
     redirect: Text = None
+    credential_id: Text = None
+    credential_problem: Text = None
     implausible_time: None = None  # only the control plane writes it: marked events are read from the store
 
 

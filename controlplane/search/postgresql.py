@@ -36,6 +36,7 @@ from controlplane.search.postgresql_table import (
     STATE,
     TABLE,
     PostgresDialect,
+    add_columns,
     bound,
     row_of,
 )
@@ -169,12 +170,21 @@ def _prepare(raw: Connection) -> str:
     if is_there:
         state = rows(raw, f"SELECT format, incarnation FROM {STATE}")
         if state and state[0][0] == FORMAT:
+            _add_columns(raw)
             return str(state[0][1])
     for statement in (f"DROP TABLE IF EXISTS {STATE}", f"DROP TABLE IF EXISTS {TABLE}", *SCHEMA):
         raw.execute(statement.encode())
     incarnation = str(uuid.uuid4())
     psycopg.RawCursor(raw).execute(f"INSERT INTO {STATE} VALUES ($1, $2, 0)".encode(), (FORMAT, incarnation))
     return incarnation
+
+
+def _add_columns(raw: Connection) -> None:
+    columns = rows(
+        raw, f"SELECT attname FROM pg_attribute WHERE attrelid = to_regclass('{TABLE}') AND attnum > 0"
+    )
+    for statement in add_columns({str(name) for (name,) in columns}):
+        raw.execute(statement.encode())
 
 
 def _write(known: str | None, events: Sequence[Event], after: int, raw: Connection) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 from urllib.parse import unquote
 
@@ -11,7 +11,9 @@ from controlplane.search.predicates import phrase, said_by
 from controlplane.search.query import FIELDS, WORD, Between, Field, fold, words
 from controlplane.search.sql import Condition, all_of, any_of, bounded, like_pattern
 
-FORMAT: Final = 1  # another format's tables are dropped, and filled again from the store
+# Meaning of the columns: tables of another format are dropped, and filled again from the store. A column that
+# is added does not change it.
+FORMAT: Final = 1
 TABLE: Final = "search_events"
 STATE: Final = "search_index"
 
@@ -36,13 +38,23 @@ _FIXED: Final = (
     'said text COLLATE "C" NOT NULL',
     "terms tsvector NOT NULL",
 )
-_COLUMNS: Final = ", ".join((*_FIXED, *(f"{field.name} {_TYPES[field.kind]}" for field in _OF_FIELDS)))
+_OWN_COLUMNS: Final = {field.name: f"{field.name} {_TYPES[field.kind]}" for field in _OF_FIELDS}
+_COLUMNS: Final = ", ".join((*_FIXED, *_OWN_COLUMNS.values()))
 SCHEMA: Final = (
     f"CREATE TABLE {STATE} (format integer NOT NULL, incarnation text NOT NULL, reached bigint NOT NULL)",
     f"CREATE TABLE {TABLE} ({_COLUMNS}, PRIMARY KEY (org, time, position))",
     f"CREATE INDEX {TABLE}_newest ON {TABLE} (time, position)",
     f"CREATE INDEX {TABLE}_terms ON {TABLE} USING gin (terms)",
 )
+
+
+def add_columns(present: Collection[str]) -> list[str]:
+    """Return the statements that add the fields of this release to a table of an earlier one."""
+    return [
+        f"ALTER TABLE {TABLE} ADD COLUMN IF NOT EXISTS {column}"
+        for name, column in _OWN_COLUMNS.items()
+        if name not in present
+    ]
 
 
 def row_of(document: Document) -> list[object]:

@@ -83,6 +83,8 @@ FIELDS: Final = MappingProxyType(
             Field("trace", "traceId"),
             Field("implied", "impliedRequest"),
             Field("redirect", "redirect"),
+            Field("credential", "credentialId"),
+            Field("problem", "credentialProblem"),
             Field("shadow", "shadowVerdict"),
             Field("shadowrule", "shadowRuleId"),
             Field("shadowruleset", "shadowRulesetVersion"),
@@ -277,8 +279,8 @@ class _Parser:
         if not quoted and "*" in value:
             return (self._like(value, at),)
         if field.values and not quoted and value.lower() not in field.values:
-            hint = f"one of {', '.join(field.values)}, or in quotes to look for it all the same"
-            raise self._error(f"{_shown(value)} is no {field.name}: {hint}", at)
+            hint = f"write one of {', '.join(field.values)}, or put it in quotes to search for it anyway"
+            raise self._error(f"{_shown(value)} is not a {field.name}: {hint}", at)
         if self._resolve and field.name in _RESOLVED:
             return [Exactly(known) for known in self._resolve(field.name, value)] or [Exactly(value)]
         return (Exactly(value),)
@@ -346,8 +348,8 @@ class _Parser:
             raise self._error('"-" must stand before what it excludes')
         self._at = bare.end()
         if bare[0] in _OPERATORS:
-            hint = f'all terms must hold, -term excludes, field:a,b is either, "{bare[0]}" is the word'
-            raise self._error(f"{bare[0]} is no operator: {hint}", at)
+            hint = f'all terms must match, -term excludes, field:a,b matches either, "{bare[0]}" is the word'
+            raise self._error(f"{bare[0]} is not an operator: {hint}", at)
         text = bare[0].rstrip("*")
         if "*" in text:
             raise self._error("a wildcard in free text stands at the end of a word", at + text.index("*"))

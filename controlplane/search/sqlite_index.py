@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-FORMAT: Final = 11  # of tables and columns; a file of another format is emptied and built again
+FORMAT: Final = 12  # of tables and columns; a file of another format is emptied and built again
 _BUSY_MILLISECONDS: Final = 30_000
 _CACHE_KIBIBYTES: Final = 65_536
 _WAL_BYTES: Final = 64 * 1024 * 1024

@@ -23,6 +23,7 @@ from controlplane.store.blocks import (
 )
 from controlplane.store.chain_table import BEFORE_ALL, Chain, Head
 from controlplane.store.chain_tables import ChainTables
+from controlplane.store.credential_uses import note_uses
 from controlplane.store.database import NO_LOCKS, Connection, Database, of_org, of_proxy
 from controlplane.store.fleet_tables import latest_reports, losses_of_proxies, note_heartbeat
 from controlplane.store.interface import (
@@ -41,6 +42,7 @@ from controlplane.store.interface import (
     NewBatch,
     Outcome,
     RateLimits,
+    ReceivedNumbers,
     Report,
     Said,
     SequenceState,
@@ -54,8 +56,10 @@ from controlplane.store.losses import (
     losses_of,
     losses_of_org,
 )
-from controlplane.store.outbox import finish, give_out, go_back
+from controlplane.store.outbox import finish, fix_range, give_out, go_back
+from controlplane.store.received_numbers import received_numbers
 from controlplane.store.sequences import fold, ranges, size
+from controlplane.store.usage_tables import count_uses
 
 _OF_HEARTBEATS: Final = "received_ms, body, skew_ms"
 _OF_METRICS: Final = "received_ms, body"
@@ -97,6 +101,9 @@ class AuditTables(ChainTables):
                 _note_reuse(connection, batch, wall_ms)
             _fold_sequence(connection, batch, found, accepted, wall_ms)
             _count_implausible(connection, batch, accepted, wall_ms)
+            if accepted:
+                count_uses(connection, batch)
+                note_uses(connection, batch)
             if now - self._tidied_ms.get(batch.proxy_id, 0) >= _TIDY_MS:
                 _tidy(connection, batch.proxy_id, now, wall_ms)
                 self._tidied_ms[batch.proxy_id] = now
@@ -158,6 +165,11 @@ class AuditTables(ChainTables):
 
     async def go_back(self, index: str, position: int) -> None:
         await self._database.write(lambda connection: go_back(connection, index, position), NO_LOCKS)
+
+    async def fix_range(self, archive: str, after: int, upto: int) -> int:
+        return await self._database.write(
+            lambda connection: fix_range(connection, archive, after, upto), NO_LOCKS
+        )
 
     async def purge_events(self, org_id: str, before_ms: int, limit: int) -> int:
         return await self._database.write(
@@ -264,6 +276,9 @@ class AuditTables(ChainTables):
             return states
 
         return await self._database.read(job)
+
+    async def received_numbers(self, org_id: str, gap_limit: int) -> Mapping[str, ReceivedNumbers]:
+        return await self._database.read(lambda connection: received_numbers(connection, org_id, gap_limit))
 
     async def losses(self, proxy_ids: Sequence[str]) -> Mapping[str, Losses]:
         return await self._database.read(lambda connection: losses_of_proxies(connection, proxy_ids))

@@ -7,12 +7,14 @@ killed while it made the store finds nothing but the store, and goes on.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
-from controlplane.store.interface import StoreError
+from controlplane.store.interface import NoStoreYet, StoreError
+from proxy.process.own_process import foreign_above
 
 _BESIDE = (".reserve", ".search.sqlite")
 _LOG = "-wal"
@@ -25,8 +27,12 @@ class StoreLost(StoreError):
 def require_store_or_first_start(store: Path, master_key: Path | None) -> None:
     """Raise StoreLost if a new store would take the place of one that was there.
 
-    `master_key` is the file of the master key; None if the settings hold the key itself.
+    `master_key` is the file of the master key; None if the settings hold the key itself. Raises StoreError if
+    a directory can't be entered, because what is in it can't be found out.
     """
+    for each in (store, master_key):
+        if each is not None and (problem := foreign_above(each, os.X_OK)):
+            raise StoreError(problem)
     # In this order: a first start beside us makes the tables first, and then what we look for here.
     left = _left_behind(store, master_key)
     lack = _lack(store)
@@ -40,13 +46,10 @@ def require_store_or_first_start(store: Path, master_key: Path | None) -> None:
 
 
 def require_store(store: Path, master_key: Path | None) -> None:
-    """Raise StoreError if the store is missing."""
+    """Raise NoStoreYet if no store was made, and StoreLost if one was."""
     require_store_or_first_start(store, master_key)
     if not store.exists():
-        raise StoreError(
-            f"{store}: there is no store yet: the first start makes it, and so does the first command that"
-            " changes something"
-        )
+        raise NoStoreYet(str(store))
 
 
 def _left_behind(store: Path, master_key: Path | None) -> list[Path]:

@@ -114,14 +114,15 @@ def events_after(connection: Connection, position: int, limit: int, settled: int
     )
     found: list[StoredEvent] = []
     size = 0
-    for first, count, org_id, body in blocks:
-        for at, text in enumerate(_texts(body) or [UNREADABLE] * count, first):
-            if at <= position or text == PURGED:
-                continue
-            found.append(StoredEvent(at, org_id, text))
-            size += len(text)
-            if len(found) == limit or size >= MAX_READ_BYTES:
-                return found
+    with blocks as rows:
+        for first, count, org_id, body in rows:
+            for at, text in enumerate(_texts(body) or [UNREADABLE] * count, first):
+                if at <= position or text == PURGED:
+                    continue
+                found.append(StoredEvent(at, org_id, text))
+                size += len(text)
+                if len(found) == limit or size >= MAX_READ_BYTES:
+                    return found
     return found
 
 
@@ -217,16 +218,17 @@ def blocks_between(
     )
     found: list[bytes] = []
     size = 0
-    for least_ms, position, body in blocks:
-        events = _texts(body)
-        if events is None:
-            _log.error("organisation %s: left out the damaged block at position %d", org_id, position)
-            continue
-        texts = [text for text in events if text != PURGED]
-        found += texts
-        size += sum(map(len, texts))
-        if size >= MAX_SLICE_BYTES:
-            return BlockSlice(found, BlockPlace(least_ms, position))
+    with blocks as rows:
+        for least_ms, position, body in rows:
+            events = _texts(body)
+            if events is None:
+                _log.error("organisation %s: left out the damaged block at position %d", org_id, position)
+                continue
+            texts = [text for text in events if text != PURGED]
+            found += texts
+            size += sum(map(len, texts))
+            if size >= MAX_SLICE_BYTES:
+                return BlockSlice(found, BlockPlace(least_ms, position))
     return BlockSlice(found, None)
 
 

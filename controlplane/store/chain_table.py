@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -22,10 +22,11 @@ from controlplane.store.chain import (
     make_link,
     make_mac,
 )
-from controlplane.store.database import ALL, Connection
+from controlplane.store.database import Connection
 
 PURGED: Final = b"null"  # stands where an event was
 _COLUMNS: Final = "org_id, number, kind, chained_ms, position, count, proxy_id, batch, content, link, mac"
+_LINKS_AFTER: Final = f"SELECT {_COLUMNS} FROM chain WHERE org_id = ? AND number > ? ORDER BY number"  # noqa: S608
 ADOPTED_AT_ONCE: Final = 32  # blocks, in one transaction
 
 _decode_purged: Final = msgspec.json.Decoder(Purged).decode
@@ -41,13 +42,16 @@ def head(connection: Connection, org_id: str) -> Link | None:
     return None if row is None else _link(row)
 
 
-def links_after(connection: Connection, org_id: str, number: int, limit: int = ALL) -> Iterator[Link]:
-    read = connection.each if limit == ALL else connection.rows
-    rows = read(
-        f"SELECT {_COLUMNS} FROM chain WHERE org_id = ? AND number > ? ORDER BY number LIMIT ?",  # noqa: S608
-        (org_id, number, limit),
-    )
-    return map(_link, rows)
+def links_after(connection: Connection, org_id: str, number: int, limit: int) -> list[Link]:
+    rows = connection.rows(f"{_LINKS_AFTER} LIMIT ?", (org_id, number, limit))
+    return [*map(_link, rows)]
+
+
+@contextmanager
+def each_link(connection: Connection, org_id: str) -> Iterator[Iterable[Link]]:
+    """Give the links one by one: there may be more than fit into memory."""
+    with connection.each(_LINKS_AFTER, (org_id, 0)) as rows:
+        yield map(_link, rows)
 
 
 def _link(row: Sequence[object]) -> Link:

@@ -5,11 +5,21 @@ from __future__ import annotations
 import msgspec
 
 from controlplane.clock import Clock
+from controlplane.store.archive_slices import archive_range, chained_blocks, links_between, orgs_between
 from controlplane.store.chain import Link
 from controlplane.store.chain_table import Chain, head, links_after
 from controlplane.store.chain_walk import mismatch_at_end, walk
 from controlplane.store.database import NO_LOCKS, Connection, Database, of_org
-from controlplane.store.interface import ChainCheck, ChainHead, Misfit, Reached
+from controlplane.store.interface import (
+    ArchiveRange,
+    ChainCheck,
+    ChainedLink,
+    ChainHead,
+    LinkSpan,
+    Misfit,
+    Purges,
+    Reached,
+)
 
 
 class ChainTables:
@@ -44,16 +54,55 @@ class ChainTables:
 
     async def chain_link(self, org_id: str, number: int) -> Link | None:
         def job(connection: Connection) -> Link | None:
-            return next(links_after(connection, org_id, number - 1, 1), None)
+            return next(iter(links_after(connection, org_id, number - 1, 1)), None)
 
         found = await self._database.read(job)
         return found if found is not None and found.record.number == number else None
+
+    async def chain_receipts(self, org_id: str, after: int, last: int) -> tuple[int, int] | None:
+        """Return the times of the first and the last receipt that these links record; None if they record
+        no receipt."""
+        said = (
+            "SELECT chained_ms FROM chain"
+            " WHERE org_id = ? AND number > ? AND number <= ? AND kind <> 'purge' ORDER BY number"
+        )
+
+        def job(connection: Connection) -> tuple[int, int] | None:
+            first = connection.row(f"{said} LIMIT 1", (org_id, after, last))
+            newest = connection.row(f"{said} DESC LIMIT 1", (org_id, after, last))
+            return None if first is None or newest is None else (int(first[0]), int(newest[0]))
+
+        return await self._database.read(job)
+
+    async def chain_purges(self, org_id: str) -> Purges | None:
+        """Return the times of purges that the chain records; None if nothing was purged."""
+        ((last_ms, received_ms),) = await self._database.fetch(
+            "SELECT max(purges.chained_ms), max(blocks.chained_ms) FROM chain AS purges"
+            " LEFT JOIN chain AS blocks ON blocks.org_id = purges.org_id"
+            " AND blocks.position = purges.position AND blocks.kind <> 'purge'"
+            " WHERE purges.org_id = ? AND purges.kind = 'purge'",
+            (org_id,),
+        )
+        return None if last_ms is None else Purges(last_ms, last_ms if received_ms is None else received_ms)
 
     async def chain_has(self, org_id: str, link: bytes) -> bool:
         rows = await self._database.fetch(
             "SELECT 1 FROM chain WHERE org_id = ? AND link = ? LIMIT 1", (org_id, link)
         )
         return bool(rows)
+
+    async def archive_range(self, after: int) -> ArchiveRange | None:
+        settled = await self._database.settled()
+        return await self._database.read(lambda connection: archive_range(connection, after, settled))
+
+    async def orgs_between(self, after: int, upto: int) -> list[str]:
+        return await self._database.read(lambda connection: orgs_between(connection, after, upto))
+
+    async def links_between(self, org_id: str, after: int, upto: int) -> LinkSpan:
+        return await self._database.read(lambda connection: links_between(connection, org_id, after, upto))
+
+    async def chained_blocks(self, org_id: str, span: LinkSpan) -> list[ChainedLink]:
+        return await self._database.read(lambda connection: chained_blocks(connection, org_id, span))
 
     async def walk_chain(
         self, org_id: str, reached: Reached, last: int, key: bytes

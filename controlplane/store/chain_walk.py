@@ -28,6 +28,7 @@ from controlplane.store.chain import (
 )
 from controlplane.store.chain_table import (
     PURGED,
+    each_link,
     links_after,
     purged_places,
     read_digests,
@@ -52,7 +53,7 @@ def walk(
 def _walk(
     connection: Connection, org_id: str, reached: Reached, last: int, key: bytes
 ) -> tuple[Reached, Misfit | None]:
-    links = list(links_after(connection, org_id, reached.number, LINKS_AT_ONCE))
+    links = links_after(connection, org_id, reached.number, LINKS_AT_ONCE)
     if not links:
         text = "the newest links went while they were walked along"
         return reached, Misfit("removed", text, reached.number + 1)
@@ -131,9 +132,10 @@ def _why_not(connection: Connection, reached: Reached, link: Link, key: bytes) -
 
 def _find_next(connection: Connection, org_id: str, reached: Reached) -> Record | None:
     """The link that follows, wherever it stands now."""
-    for link in links_after(connection, org_id, 0):
-        if make_link(reached.link, replace(link.record, number=reached.number + 1)) == link.link:
-            return link.record
+    with each_link(connection, org_id) as links:
+        for link in links:
+            if make_link(reached.link, replace(link.record, number=reached.number + 1)) == link.link:
+                return link.record
     return None
 
 

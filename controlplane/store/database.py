@@ -13,7 +13,7 @@ only in case.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
@@ -49,8 +49,8 @@ class Connection(Protocol):
     def row(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
         """Return the first row, or None if there is no row."""
 
-    def each(self, sql: str, parameters: Sequence[Any] = ()) -> Iterator[Row]:
-        """Return rows one by one; a caller that stops early leaves the others unread."""
+    def each(self, sql: str, parameters: Sequence[Any] = ()) -> AbstractContextManager[Iterable[Row]]:
+        """Give rows one by one, within a `with`; a caller that stops early leaves the others unread."""
 
     def run(self, sql: str, parameters: Sequence[Any] = ()) -> None: ...
     def add(self, sql: str, parameters: Sequence[Any] = ()) -> None:
@@ -70,6 +70,9 @@ class Connection(Protocol):
 
     def steady_ms(self) -> int:
         """Return the time that windows and limits are measured with, in Unix milliseconds."""
+
+    def shared_ms(self) -> int:
+        """Return the time of the one clock that all programs of this database have, in Unix milliseconds."""
 
     def damaged_text(self) -> AbstractContextManager[None]:
         """Read text that is not UTF-8 as another text, which fits no link of a chain, instead of failing."""

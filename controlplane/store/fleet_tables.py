@@ -10,7 +10,7 @@ from typing import Final
 from controlplane.store.database import Connection, Dialect
 from controlplane.store.interface import LatestReports, Losses, ProxyTally, Report, Said
 from controlplane.store.lists import Condition, Found, Source, among, given, page_of, where
-from controlplane.store.pages import HEALTH_ORDER, FleetQuery, Health, HealthBounds, ListQuery
+from controlplane.store.pages import HEALTH_ORDER, FleetQuery, Health, HealthBounds, ListQuery, Standing
 
 _PLAIN: Final = Source(
     "proxies",
@@ -72,8 +72,11 @@ _SERVES: Final = "EXISTS (SELECT 1 FROM proxy_orgs WHERE proxy_orgs.proxy_id = p
 
 # `fleet_health.assess` in SQL, as a place in HEALTH_ORDER; a test compares the two.
 _HEALTH: Final = """
-    CASE WHEN proxies.enabled = 0 THEN 5
+    CASE WHEN proxies.enabled = 0 THEN 6
         WHEN proxies.heard_ms IS NULL THEN 3
+        WHEN proxies.ended_ms = proxies.last_seen_ms THEN
+            CASE WHEN lost.proxy_id IS NOT NULL
+                OR reused.latest_ms > ? AND reused.latest_ms < ? THEN 2 ELSE 5 END
         WHEN abs(? - proxies.heard_ms) > ? OR proxies.said = 'failed' THEN 0
         WHEN abs(? - proxies.heard_ms) > ? THEN 1
         WHEN proxies.said = 'degraded' OR lost.proxy_id IS NOT NULL OR behind.since_ms < ?
@@ -81,7 +84,8 @@ _HEALTH: Final = """
         ELSE 4 END
 """
 _ASSESSED: Final = f"""
-    (SELECT proxies.proxy_id, proxies.name, proxies.created_ms, proxies.last_seen_ms, {_HEALTH} AS health,
+    (SELECT proxies.proxy_id, proxies.name, proxies.created_ms, proxies.last_seen_ms, proxies.retired_ms,
+            {_HEALTH} AS health,
             CASE WHEN lost.proxy_id IS NULL THEN 0 ELSE 1 END AS has_losses
         FROM proxies LEFT JOIN ({_LOSSES} GROUP BY proxy_id) AS lost ON lost.proxy_id = proxies.proxy_id
             LEFT JOIN ({_BEHIND}) AS behind ON behind.proxy_id = proxies.proxy_id
@@ -90,9 +94,19 @@ _ASSESSED: Final = f"""
 """  # noqa: S608 - our own statements
 
 
-def page_of_proxies(connection: Connection, query: ListQuery, fleet: FleetQuery | None) -> Found:
+_STANDING: Final[Mapping[Standing, str]] = {
+    "active": "proxies.retired_ms IS NULL",
+    "retired": "proxies.retired_ms IS NOT NULL",
+    "any": "1 = 1",
+}
+
+
+def page_of_proxies(
+    connection: Connection, query: ListQuery, fleet: FleetQuery | None, standing: Standing
+) -> Found:
     """Return a page of proxies. `fleet` is needed to sort and choose by health."""
-    wanted = [] if query.org_ids is None else [_serving(connection.dialect, query.org_ids)]
+    wanted = [Condition(_STANDING[standing], ())]
+    wanted += [] if query.org_ids is None else [_serving(connection.dialect, query.org_ids)]
     if fleet is None or (query.sort != "health" and fleet.health is None and not fleet.needs_look):
         return page_of(connection, _PLAIN, query, wanted)
     columns = {**_PLAIN.columns, "health": "proxies.health"}
@@ -118,9 +132,10 @@ def count_by_health(
     org_ids: Collection[str] | None,
     search: str | None = None,
 ) -> dict[Health, int]:
-    """Return how many proxies there are of each health, of those that serve one of the organisations and
-    fulfil the search."""
-    wanted = [] if org_ids is None else [_serving(connection.dialect, org_ids)]
+    """Return how many proxies there are of each health, of those that are not retired, serve one of the
+    organisations and fulfil the search."""
+    wanted = [Condition(_STANDING["active"], ())]
+    wanted += [] if org_ids is None else [_serving(connection.dialect, org_ids)]
     wanted += [] if search is None else [_PLAIN.holds(search)]
     rows = connection.rows(
         f"SELECT health, count(*) FROM {_ASSESSED}{where(wanted)} GROUP BY health",  # noqa: S608
@@ -137,7 +152,7 @@ def _serving(dialect: Dialect, org_ids: Collection[str]) -> Condition:
 def _bounds(bounds: HealthBounds) -> tuple[int, ...]:
     now = bounds.now_ms
     recent = (now - bounds.reused_ms, now + bounds.reused_ms)
-    return (now, bounds.lost_ms, now, bounds.stale_ms, now - bounds.behind_ms, *recent)
+    return (*recent, now, bounds.lost_ms, now, bounds.stale_ms, now - bounds.behind_ms, *recent)
 
 
 # Losses and reports of some proxies
@@ -174,6 +189,10 @@ def latest_reports(
     }
 
 
+# A report names deleted proxies too.
+_EVER: Final = "SELECT proxy_id FROM proxies UNION ALL SELECT id FROM tombstones WHERE kind = 'proxy'"
+
+
 def _newest(
     connection: Connection, table: str, columns: str, proxy_ids: Collection[str], count: int
 ) -> Mapping[str, Sequence[Report]]:
@@ -183,7 +202,7 @@ def _newest(
         f"SELECT reports.proxy_id, {columns} FROM (SELECT proxy_id, coalesce((SELECT received_ms"  # noqa: S608
         f" FROM {table} AS kept WHERE kept.proxy_id = proxies.proxy_id"
         " ORDER BY received_ms DESC LIMIT 1 OFFSET ?), 0) AS since_ms"
-        f" FROM proxies WHERE {chosen.sql}) AS newest JOIN {table} AS reports"
+        f" FROM ({_EVER}) AS proxies WHERE {chosen.sql}) AS newest JOIN {table} AS reports"
         " ON reports.proxy_id = newest.proxy_id AND reports.received_ms >= newest.since_ms"
         " ORDER BY received_ms DESC",
         (count - 1, *chosen.parameters),
@@ -196,9 +215,12 @@ def _newest(
 
 
 def tally_of_proxies(connection: Connection, most: int) -> tuple[ProxyTally, ...]:
-    """Return the proxies that are the first to look at: with losses, then enabled, then long silent."""
+    """Return the proxies that are the first to look at: with losses, then enabled, then long silent. Retired
+    ones count if they have losses, and then as if they were disabled, as those do that have ended."""
     rows = connection.rows(
-        "SELECT name, enabled, coalesce(last_seen_ms, created_ms) AS seen_ms, coalesce(gaps.missing, 0)"  # noqa: S608
+        "SELECT name, CASE WHEN retired_ms IS NOT NULL OR ended_ms = last_seen_ms THEN 0"  # noqa: S608
+        " ELSE enabled END AS live,"
+        " coalesce(last_seen_ms, created_ms) AS seen_ms, coalesce(gaps.missing, 0)"
         " + coalesce(numbers.unlisted, 0), coalesce(numbers.repeated, 0), coalesce(lost.missing, 0),"
         " coalesce(lost.repeated, 0), coalesce(lost.implausible, 0), coalesce(reused.count, 0)"
         f" FROM proxies LEFT JOIN ({_LOSSES} GROUP BY proxy_id) AS lost ON lost.proxy_id = proxies.proxy_id"
@@ -208,7 +230,8 @@ def tally_of_proxies(connection: Connection, most: int) -> tuple[ProxyTally, ...
         " GROUP BY proxy_id) AS numbers ON numbers.proxy_id = proxies.proxy_id"
         " LEFT JOIN (SELECT proxy_id, sum(count) AS count FROM reused_batch_ids GROUP BY proxy_id) AS reused"
         " ON reused.proxy_id = proxies.proxy_id"
-        " ORDER BY CASE WHEN lost.proxy_id IS NULL THEN 1 ELSE 0 END, enabled DESC, seen_ms LIMIT ?",
+        " WHERE retired_ms IS NULL OR lost.proxy_id IS NOT NULL"
+        " ORDER BY CASE WHEN lost.proxy_id IS NULL THEN 1 ELSE 0 END, live DESC, seen_ms LIMIT ?",
         (most,),
     )
     return tuple(
@@ -223,10 +246,12 @@ def tally_of_proxies(connection: Connection, most: int) -> tuple[ProxyTally, ...
 
 
 def note_heartbeat(connection: Connection, proxy_id: str, received_ms: int, said: Said) -> None:
-    """Keep what lists and counts need of the newest heartbeat."""
+    """Keep what lists and counts need of the newest heartbeat. A proxy has ended until another message of it
+    comes, which changes `last_seen_ms`."""
+    ended_ms, health = (received_ms, "ok") if said.health == "ended" else (None, said.health)
     connection.run(
-        "UPDATE proxies SET last_seen_ms = ?, heard_ms = ?, said = ? WHERE proxy_id = ?",
-        (received_ms, received_ms, said.health, proxy_id),
+        "UPDATE proxies SET last_seen_ms = ?, heard_ms = ?, said = ?, ended_ms = ? WHERE proxy_id = ?",
+        (received_ms, received_ms, health, ended_ms, proxy_id),
     )
     served = connection.rows(
         "SELECT rulesets.ruleset_id, held.version FROM proxy_orgs"

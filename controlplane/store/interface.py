@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from controlplane.store.chain import BEFORE_THE_FIRST, Link
-from controlplane.store.pages import FleetQuery, Health, HealthBounds, ListPage, ListQuery
+from controlplane.store.pages import (
+    EVERY_APP,
+    AppQuery,
+    FleetQuery,
+    Health,
+    HealthBounds,
+    ListPage,
+    ListQuery,
+    Standing,
+)
+from controlplane.store.sink_interface import NoticeStore, SinkStore
+from controlplane.usage import NOTHING_USED, Uses
+from proxy.wire.audit_event import rfc3339
 
+T = TypeVar("T")
 Retention = Literal["base", "90d", "1y", "7y"]
 
 _DAY_MS: Final = 86_400_000
@@ -20,6 +33,12 @@ RETENTION_MS: Final[Mapping[Retention, int]] = {
     "90d": 90 * _DAY_MS,
     "1y": 366 * _DAY_MS,  # a year is a whole one, leap day included
     "7y": (7 * 365 + 2) * _DAY_MS,  # seven years hold two leap days at most
+}
+RETENTION_WORDS: Final[Mapping[Retention, str]] = {
+    "base": "30 days",
+    "90d": "90 days",
+    "1y": "1 year",
+    "7y": "7 years",
 }
 # An event's own time is implausible outside these bounds around its receipt. Signed requests allow clocks to
 # differ by 300 s. A backlog as old as the shortest tier has events that no tier of that length would keep.
@@ -40,6 +59,15 @@ class StoreError(Exception):
     """The operation failed; the text is one line for a person."""
 
 
+class NoStoreYet(StoreError):
+    """There is no store at the place that the settings name."""
+
+    def __init__(self, store: str) -> None:
+        what = "the first start makes it, and so does the first command that changes something"
+        super().__init__(f"{store}: there is no store yet: {what}")
+        self.store = store
+
+
 class NotFound(StoreError):
     """There is no such thing, or none in that organisation."""
 
@@ -50,6 +78,15 @@ class AlreadyExists(StoreError):
 
 class Conflict(StoreError):
     """What is there doesn't allow it."""
+
+
+class SecondPersonNeeded(Conflict):
+    """The organisation needs a second person to approve this change. Nothing has changed."""
+
+    def __init__(self, change: Ruleset | None) -> None:
+        """`change` is the version of a ruleset that would be made, or None if an app would be bound."""
+        super().__init__("the organisation needs a second person for this now: do it again to propose it")
+        self.change = change
 
 
 class StoreBusy(StoreError):
@@ -72,6 +109,7 @@ class NewBatch:
     events: Sequence[bytes]  # each as JSON
     implausible: int = 0  # events that are marked because their time can't be true
     content: bytes | None = None  # SHA-256 of the events as they came; None: replays are not compared
+    uses: Uses = NOTHING_USED
 
 
 UNREADABLE: Final = b""  # body of an event whose block is damaged
@@ -150,6 +188,94 @@ class Org:
     name: str
     retention: Retention
     created_ms: int
+    approvals: int = 0  # further operators that must approve a change of rules: 0 or 1
+
+
+TombstoneKind = Literal["org", "app", "ruleset", "proxy", "operator"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """The record of a thing that was deleted."""
+
+    id: str
+    kind: TombstoneKind
+    name: str
+    org_ids: tuple[str, ...]  # that it belonged to
+    deleted_ms: int
+    deleted_by: str
+    client_id: str | None = None  # None unless it was an app
+    ruleset_id: str | None = None  # ruleset that evaluated the app last
+    retention: Retention | None = None  # None unless it was an organisation
+    created_ms: int | None = None  # None unless it was an organisation
+
+    @property
+    def label(self) -> str:
+        """Name and date of the deletion, so that nobody takes it for a living thing of that name."""
+        return f"{self.name} (deleted {rfc3339(self.deleted_ms)[:10]})"
+
+    def as_org(self) -> Org:
+        """Return the deleted organisation, whose events are still kept."""
+        return Org(self.id, self.label, self.retention or "base", self.created_ms or self.deleted_ms)
+
+    def as_app(self, ruleset_name: str) -> App:
+        """Return the deleted app, whose events are still kept."""
+        identity = self.id, self.org_ids[0], self.label, self.client_id or ""
+        return App(*identity, self.ruleset_id or "", ruleset_name, False, self.deleted_ms, ())
+
+    def as_proxy(self) -> Proxy:
+        """Return the deleted proxy, whose events are still kept."""
+        return Proxy(self.id, self.label, False, self.deleted_ms, self.deleted_ms, 1, self.org_ids)
+
+
+class WasDeleted(NotFound):
+    """The reference is to something that was deleted."""
+
+    def __init__(self, text: str, dead: Tombstone) -> None:
+        super().__init__(text)
+        self.dead = dead
+
+
+ProposalKind = Literal["publish", "rollback", "bind", "promote"]
+ProposalState = Literal["open", "approved", "rejected"]
+
+
+MOST_OPEN: Final = 20  # proposals of one operator in one organisation, so that nobody uses up another's
+MOST_OF_APPLY: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A change of rules that waits for a second person, or waited for one."""
+
+    proposal_id: str
+    org_id: str
+    kind: ProposalKind
+    ruleset_id: str  # ruleset that changes, or that an app would get
+    ruleset: str
+    base_version: int | None  # active when a text was proposed; 0: none was
+    yaml: str | None  # text to publish
+    to_version: int | None  # version to go back to
+    app_id: str | None  # app that would get the ruleset
+    base_ruleset_id: str | None  # ruleset that the app had
+    note: str | None
+    proposed_by: str
+    proposed_ms: int
+    state: ProposalState = "open"
+    decided_by: str | None = None
+    decided_ms: int | None = None
+    reason: str | None = None
+    version: int | None = None  # version that it became
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """The decision of a second person on a proposal."""
+
+    proposal_id: str
+    by: str
+    at_ms: int
+    reason: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +287,19 @@ class Proxy:
     last_seen_ms: int | None
     secret_version: int
     org_ids: tuple[str, ...]
+    token_id: str | None = None  # enrolment token by which the proxy came; None: an operator added it
+    token: str | None = None  # name of that token
+    keys_made_ms: int | None = None  # None: by an earlier release, which did not note it
+    rotate_days: int | None = None  # age at which the proxy renews its keys; None: it does not
+    retired_ms: int | None = None
+    old_keys_end_ms: int | None = None  # end of the keys before the current ones, which may be over
+
+    @property
+    def rotate_at_ms(self) -> int | None:
+        """Time from which the proxy renews its keys; None if it does not."""
+        if self.rotate_days is None or self.keys_made_ms is None:
+            return None
+        return self.keys_made_ms + self.rotate_days * _DAY_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +310,95 @@ class ProxyCredentials:
     sealed_hmac_secret: bytes
     org_ids: frozenset[str]
     generation: int  # state of the registry
+    ends_ms: int | None = None  # end of this key, if newer ones exist
+    is_news: bool = False  # the call has to be noted: it is the first with this key, or the proxy was retired
+
+    def holds_at(self, now_ms: int) -> bool:
+        return self.ends_ms is None or now_ms < self.ends_ms
+
+
+@dataclass(frozen=True, slots=True)
+class NewKeys:
+    """Keys of a proxy as the store keeps them."""
+
+    api_key_digest: bytes
+    sealed_secret: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KeyUse:
+    """A call that was noted."""
+
+    proxy: str
+    was_retired: bool
+
+
+# Enrolment of proxies
+
+TokenState = Literal["valid", "used up", "expired", "revoked"]
+
+
+@dataclass(frozen=True, slots=True)
+class EnrolmentToken:
+    """A token with which proxies enrol themselves into its organisations."""
+
+    token_id: str
+    name: str
+    org_ids: tuple[str, ...]
+    uses: int  # enrolments that it allows
+    used: int
+    created_ms: int
+    created_by: str
+    expires_ms: int
+    rotate_days: int | None  # after which its proxies renew their keys; None: they don't
+    retire_days: int | None  # silence after which its proxies are retired; None: they never are
+    revoked_ms: int | None = None
+
+    def state_at(self, now_ms: int) -> TokenState:
+        if self.revoked_ms is not None:
+            return "revoked"
+        if now_ms >= self.expires_ms:
+            return "expired"
+        return "valid" if self.used < self.uses else "used up"
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolment:
+    """A proxy that asks for an identity."""
+
+    token_digest: bytes
+    enrolment_id: str
+    proxy_id: str  # that it gets, unless it has one already
+    name: str
+    address: str
+    request: str  # JSON that the operator log keeps
+
+
+EnrolmentRefusal = Literal["unknown", "revoked", "expired", "used up", "in use"]
+RenewalRefusal = Literal["not enrolled", "replaced", "replaced by operator"]
+
+
+@dataclass(frozen=True, slots=True)
+class TooSoon:
+    """Keys were made a moment ago: the proxy may ask again in so many seconds."""
+
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """A proxy that asks for new keys."""
+
+    proxy_id: str
+    api_key_digest: bytes  # the key that it signed with
+    signed_s: int  # Unix time that it signed
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolled:
+    proxy: Proxy
+    orgs: tuple[Org, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +483,54 @@ class SchemaUse:
 class AppSecret:
     version: int
     hash: str
-    expires_ms: int | None
+    expires_ms: int | None  # it is valid until then; None: without end
+    created_ms: int = 0
+
+    def is_valid_at(self, now_ms: int) -> bool:
+        return self.expires_ms is None or now_ms < self.expires_ms
+
+
+CredentialKind = Literal["federated", "publicKey", "certificate"]
+
+
+@dataclass(frozen=True, slots=True)
+class AppCredential:
+    """A credential of an app that is not a client secret."""
+
+    credential_id: str
+    kind: CredentialKind
+    pins: str  # the members that proxies receive, as JSON
+    created_ms: int
+    ends_ms: int | None  # it is valid until then; None: without end
+
+    def is_valid_at(self, now_ms: int) -> bool:
+        return self.ends_ms is None or now_ms < self.ends_ms
+
+
+IN_USE_MS: Final = 7 * _DAY_MS  # a credential counts as in use for so long after its last use
+
+
+class EndingCredential(NamedTuple):
+    """A credential of an enabled app that ends, or has ended."""
+
+    app_id: str
+    org_id: str
+    app: str
+    credential_id: str
+    ends_ms: int
+    last_used_ms: int | None = None  # None: no use is recorded
+
+    def ended_in_use(self, now_ms: int) -> bool:
+        """Return True if the credential has ended, and was used in the week before its end."""
+        last_ms = self.last_used_ms
+        return self.ends_ms <= now_ms and last_ms is not None and last_ms >= self.ends_ms - IN_USE_MS
+
+
+class CredentialUses(NamedTuple):
+    """Last use of the credentials of an app. An empty id: a proxy did not report which one it was."""
+
+    since_ms: int  # uses before this time were not recorded
+    last_ms: Mapping[str, int]  # time of the newest token by credential id
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,11 +546,34 @@ class App:
     secrets: tuple[AppSecret, ...]  # the valid ones, newest first
     shadow_ruleset_id: str | None = None
     shadow_ruleset_name: str | None = None
+    owner: str | None = None
+    note: str | None = None
+    newest_secret: AppSecret | None = None  # even if it has ended; None: it has none, or is not stored yet
+    credentials: tuple[AppCredential, ...] = ()  # the oldest first, ended ones included
+    secret_floor: int = 0  # versions below this one are revoked
+    ended_secret: AppSecret | None = None  # the newest of those that have ended
 
     @property
     def secret_version(self) -> int:
-        """The lowest version that is still valid: a token of a lower one is revoked."""
-        return min((secret.version for secret in self.secrets), default=0)
+        """The lowest version that is still valid: a token of a lower one is revoked. 0 if there is none."""
+        if not self.secrets:
+            return 0
+        return max(self.secret_floor, min(secret.version for secret in self.secrets))
+
+
+class AppUsage(NamedTuple):
+    """Use of an app, as far as it was counted."""
+
+    last_ms: int | None  # time of its newest request; None: it had none since `since_ms`
+    requests: int  # number in the days asked for
+    since_ms: int  # when the app was added, or when counting began
+
+
+class RuleUsage(NamedTuple):
+    """Use of the rules of a ruleset, as far as it was counted."""
+
+    since_ms: int  # when the ruleset was added, or when counting began
+    rules: Mapping[str, tuple[int, int]]  # hits in the days asked for, time of the newest hit
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +589,21 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class EndedCredentials:
+    """Credentials of one app that have ended lately, so that a proxy can say so of a refused one."""
+
+    secret: AppSecret | None
+    others: tuple[AppCredential, ...]
+
+    def ends_ms(self) -> list[int]:
+        ends = [
+            None if self.secret is None else self.secret.expires_ms,
+            *(each.ends_ms for each in self.others),
+        ]
+        return [end for end in ends if end is not None]
+
+
+@dataclass(frozen=True, slots=True)
 class SyncContent:
     """What one proxy receives of organisations, applications, rulesets and stops, and its version."""
 
@@ -303,6 +616,8 @@ class SyncContent:
     schemas: Mapping[str, Mapping[str, str]]  # digest by root path, for each ruleset that names any
     packed: Mapping[str, bytes]  # the deflated bytes of those schemas, by digest
     linger: Linger
+    rotate_at_ms: int | None = None  # time from which the proxy renews its keys
+    ended: Mapping[str, EndedCredentials] = field(default_factory=dict)  # keys: ids of apps
 
 
 # What a proxy said about itself
@@ -352,6 +667,18 @@ class SequenceState:
 
 
 @dataclass(frozen=True, slots=True)
+class ReceivedNumbers:
+    """Sequence numbers of an organisation's events that one proxy delivered, acknowledged losses included."""
+
+    highest: int
+    gaps: tuple[Gap, ...]
+    unlisted: int  # missing numbers beyond the ranges that are kept
+    repeated: int  # events under numbers that others had before
+    implausible: int  # events with a time that can't be true
+    reused: int  # batches with an id, their own or an event's, used before for other content
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     received_ms: int
     body: str
@@ -362,7 +689,7 @@ class Report:
 class Said:
     """The part of a heartbeat that lists and counts need."""
 
-    health: Literal["ok", "degraded", "failed"] = "ok"  # as the proxy itself says
+    health: Literal["ok", "degraded", "failed", "ended"] = "ok"  # as the proxy itself says
     rulesets: Mapping[str, int] = field(default_factory=dict)  # versions that it enforces
 
 
@@ -380,7 +707,7 @@ class ProxyTally(NamedTuple):
     """What of a proxy is worth a look from outside."""
 
     name: str
-    enabled: bool
+    enabled: bool  # and neither retired nor ended
     last_seen_ms: int  # where it never was, when it was made
     missing: int  # sequence numbers below the highest that never came
     repeated: int  # events under numbers that others had before
@@ -399,6 +726,26 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
+class Provided:
+    """Identity and roles that an identity provider vouched for at the last sign-in of an operator."""
+
+    issuer: str
+    subject: str  # what the issuer calls the person, for ever
+    display_name: str  # a name that people read, never compared
+    roles_until_ms: int  # time of the next sign-in at the latest
+    mappings: Mapping[str, str]  # name of the mapping that gives the role, by organisation id
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedPerson:
+    """The one person of an identity provider that may sign in as a local operator."""
+
+    issuer: str
+    subject: str  # what the issuer calls the person, for ever
+    linked_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Operator:
     operator_id: str
     name: str
@@ -406,6 +753,26 @@ class Operator:
     enabled: bool
     created_ms: int
     roles: Mapping[str, Role]  # by organisation id, or EVERY_ORG
+    signed_in_ms: int | None = None
+    provided: Provided | None = None  # None: a local operator
+    link: LinkedPerson | None = None  # None: nobody is linked, as for operators from a provider
+
+    def may_act(self, now_ms: int) -> bool:
+        """Return whether the operator is enabled, and its roles are still good."""
+        return self.enabled and not self.roles_ended(now_ms)
+
+    def roles_ended(self, now_ms: int) -> bool:
+        """Return whether roles of the identity provider have ended, until the operator signs in again."""
+        return self.provided is not None and now_ms >= self.provided.roles_until_ms
+
+
+@dataclass(frozen=True, slots=True)
+class ProvidedRole:
+    """A role that a mapping gives in an organisation, or in EVERY_ORG."""
+
+    org_id: str
+    role: Role
+    mapping: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,6 +820,7 @@ class LogLine:
     org_ids: tuple[str, ...]
     outcome: str | None  # None: cut short before there was one, unless it is under way
     under_way: bool  # in a control plane that runs: of a command beside the store nothing is known
+    result: str | None = None  # what came of it, in words
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,7 +830,7 @@ class LogQuery:
     limit: int
     order: Literal["newest first", "oldest first"] = "newest first"
     past: int | None = None  # position of a line: those that come after it in that order
-    search: str | None = None  # part of the operator's name, of the operation or of the request
+    search: str | None = None  # part of the operator's name, the operation, the request or the result
     from_ms: int | None = None
     to_ms: int | None = None
     operator: str | None = None
@@ -538,6 +906,20 @@ class Reached:
 
 
 @dataclass(frozen=True, slots=True)
+class Purges:
+    """The times of an organisation's purges: of the last one, and of the last receipt of a purged event."""
+
+    last_ms: int
+    received_ms: int
+
+    @property
+    def until_ms(self) -> int:
+        """Return the time after which no purged event happened. Each was older than the shortest retention,
+        and happened before its receipt, unless a clock was ahead."""
+        return min(self.received_ms + MOST_AHEAD_MS, self.last_ms - RETENTION_MS["base"])
+
+
+@dataclass(frozen=True, slots=True)
 class ChainHead:
     newest: Link
     events: int  # that the chain speaks of
@@ -550,6 +932,38 @@ class ChainCheck:
     links: int
     events: int
     misfit: Misfit | None
+
+
+class ArchiveRange(NamedTuple):
+    """Whole blocks one after the other, of all organisations."""
+
+    upto: int  # position of the last event
+    is_full: bool  # it has as much as may be written at once
+    received_ms: int  # when the first block came
+
+
+@dataclass(frozen=True, slots=True)
+class ChainedBlock:
+    """The events that are left of a chained block."""
+
+    events: tuple[bytes | None, ...]  # None: the event has gone, or the block is damaged
+    digests: tuple[bytes, ...]  # SHA-256 of each event as it came
+
+    @property
+    def size(self) -> int:
+        return sum(len(event) for event in self.events if event is not None)
+
+
+class ChainedLink(NamedTuple):
+    link: Link
+    block: ChainedBlock | None  # None: the link is that of a purge, or all of its block has gone
+
+
+class LinkSpan(NamedTuple):
+    """Links of an organisation's chain by number."""
+
+    after: int  # number of the link before the first; 0 if there is none
+    upto: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -602,6 +1016,9 @@ class AuditStore(OutboxStore, Protocol):
         """Of each proxy its newest heartbeat and its newest windows of metrics, of one moment."""
 
     async def sequences(self, proxy_id: str, gap_limit: int) -> list[SequenceState]: ...
+    async def received_numbers(self, org_id: str, gap_limit: int) -> Mapping[str, ReceivedNumbers]:
+        """Sequence numbers of the organisation's events that arrived, by proxy."""
+
     async def losses(self, proxy_ids: Sequence[str]) -> Mapping[str, Losses]:
         """Unacknowledged losses of each proxy, of all its organisations together."""
 
@@ -631,7 +1048,30 @@ class AuditStore(OutboxStore, Protocol):
         """Remove up to `limit` batch ids that need not be kept any longer; return their number."""
 
 
-class ChainStore(Protocol):
+class ArchiveSource(Protocol):
+    """The part of the store that an archive is made from."""
+
+    async def archive_range(self, after: int) -> ArchiveRange | None:
+        """Return the blocks after the position that may be written at once; None if there are none."""
+
+    async def orgs_between(self, after: int, upto: int) -> list[str]:
+        """Return the ids of the organisations whose chains speak of blocks after the one position and up to
+        the other, also of blocks that have gone."""
+
+    async def links_between(self, org_id: str, after: int, upto: int) -> LinkSpan:
+        """Return the links from behind the last that speaks of a block before, up to the next that speaks of
+        a block after. The links of purges after the last block may become more."""
+
+    async def chained_blocks(self, org_id: str, span: LinkSpan) -> list[ChainedLink]:
+        """Return the first of these links with their blocks, some MB of them."""
+
+    async def chain_link(self, org_id: str, number: int) -> Link | None: ...
+    async def fix_range(self, archive: str, after: int, upto: int) -> int:
+        """Remember the end of the range that the archive writes after the position, and return it. Return
+        the end that was remembered before, if one was, until the archive asks for another range."""
+
+
+class ChainStore(ArchiveSource, Protocol):
     """What vouches for the audit events: a chain for each organisation."""
 
     def sign_links(self, key: bytes) -> None:
@@ -643,6 +1083,13 @@ class ChainStore(Protocol):
     async def chained_orgs(self) -> list[str]: ...
     async def chain_head(self, org_id: str) -> ChainHead | None: ...
     async def chain_link(self, org_id: str, number: int) -> Link | None: ...
+    async def chain_receipts(self, org_id: str, after: int, last: int) -> tuple[int, int] | None:
+        """Return the times of the first and the last receipt that these links record; None if they record
+        no receipt."""
+
+    async def chain_purges(self, org_id: str) -> Purges | None:
+        """Return the times of purges that the chain records; None if nothing was purged."""
+
     async def chain_has(self, org_id: str, link: bytes) -> bool: ...
     async def walk_chain(
         self, org_id: str, reached: Reached, last: int, key: bytes
@@ -667,19 +1114,34 @@ class RegistryStore(Protocol):
 
     async def add_org(self, org: Org) -> None: ...
     async def set_retention(self, org_id: str, retention: Retention) -> Org: ...
+    async def set_approvals(self, org_id: str, approvals: int) -> Org: ...
+    async def add_proposal(self, proposal: Proposal, most: int = MOST_OPEN) -> None: ...
+    async def proposal(self, proposal_id: str) -> Proposal | None: ...
+    async def proposals(self, org_ids: Collection[str], *, is_open: bool, limit: int) -> list[Proposal]: ...
+    async def open_proposals(self) -> list[tuple[str, str]]: ...
+    async def reject_proposal(self, decision: Approval) -> None: ...
     async def orgs(self) -> list[Org]: ...
     async def find_orgs(self, reference: str) -> list[Org]: ...
     async def add_proxy(self, proxy: Proxy, api_key_digest: bytes, sealed_hmac_secret: bytes) -> None: ...
     async def set_proxy_credentials(
-        self, proxy_id: str, api_key_digest: bytes, sealed_secret: bytes, expected: int | None
+        self, proxy_id: str, keys: NewKeys, expected: int | None, overlap_ms: int = 0
     ) -> None:
-        """Conflict where those that they replace are not of the version expected."""
+        """Replace the keys of a proxy. The old ones are accepted for the overlap. Raise Conflict if they are
+        not of the version expected."""
+
+    async def note_key_use(self, api_key_digest: bytes, address: str) -> KeyUse | None:
+        """Note a call with this key: the first one shortens the time of older keys, and any call brings a
+        retired proxy back. None if the key is gone."""
 
     async def set_proxy_enabled(self, proxy_id: str, enabled: bool) -> Proxy: ...
     async def grant(self, proxy_id: str, org_id: str) -> Proxy: ...
     async def revoke(self, proxy_id: str, org_id: str) -> Proxy: ...
     async def proxies(self, org_id: str | None) -> list[Proxy]:
         """All proxies, or those that serve the organisation, by name."""
+
+    async def hands_of_proxies(self) -> Mapping[str, str]:
+        """Return by its id whose hand holds the keys of each proxy that is in use. It is that of an enrolment
+        token for all that came by it, and one of its own for each proxy that an operator added."""
 
     async def find_proxies(self, reference: str) -> list[Proxy]: ...
     async def credentials(self, api_key_digest: bytes) -> ProxyCredentials | None: ...
@@ -690,16 +1152,23 @@ class RegistryStore(Protocol):
         note: str | None,
         expected: int | None,
         schemas: Mapping[str, str] = NO_NAMES,
+        approval: Approval | None = None,
     ) -> tuple[Ruleset, Applied]:
         """Store a new version of the ruleset, unless text and schemas are the active ones. Return what is
         new.
 
         `schemas` gives the digest of each root path that the rules name things of. Raise Conflict unless
-        those are the current ones of the organisation.
+        those are the current ones of the organisation. Raise SecondPersonNeeded if the organisation needs
+        one and there is no approval, as `roll_back`, `bind_app` and `promote_shadow` do.
         """
 
     async def roll_back(
-        self, ruleset_id: str, version: int | None, note: str | None, expected: int | None
+        self,
+        ruleset_id: str,
+        version: int | None,
+        note: str | None,
+        expected: int | None,
+        approval: Approval | None = None,
     ) -> Ruleset:
         """Store a new version with the text and the schemas of an older one."""
 
@@ -711,9 +1180,24 @@ class RegistryStore(Protocol):
     async def ruleset_text(self, ruleset_id: str, version: int) -> str | None: ...
     async def add_app(self, app: App) -> None: ...
     async def set_app_enabled(self, app_id: str, enabled: bool) -> App: ...
-    async def bind_app(self, app_id: str, ruleset_id: str) -> App: ...
+    async def bind_app(
+        self,
+        app_id: str,
+        ruleset_id: str,
+        approval: Approval | None = None,
+        *,
+        expected_ruleset_id: str | None = None,
+    ) -> App: ...
+    async def set_app_about(self, app_id: str, owner: str | None, note: str | None) -> App: ...
     async def set_shadow(self, app_id: str, ruleset_id: str | None) -> App: ...
-    async def promote_shadow(self, app_id: str, expected: str | None) -> App:
+    async def promote_shadow(
+        self,
+        app_id: str,
+        expected: str | None,
+        approval: Approval | None = None,
+        *,
+        expected_ruleset_id: str | None = None,
+    ) -> App:
         """The shadow ruleset becomes the app's own. NotFound where there is none, and Conflict where it has
         not the name expected."""
 
@@ -724,8 +1208,16 @@ class RegistryStore(Protocol):
         """Whether there was one."""
 
     async def stops(self) -> list[Stop]: ...
-    async def rotate_secret(self, app_id: str, secret_hash: str, grace_ms: int, expected: int | None) -> App:
-        """Conflict where the newest secret is not the one expected."""
+    async def rotate_secret(
+        self,
+        app_id: str,
+        secret_hash: str,
+        grace_ms: int,
+        expected: int | None,
+        expires_ms: int | None = None,
+    ) -> App:
+        """Add a secret that is valid until `expires_ms`, without end if that is None. Raise Conflict if the
+        newest secret is not the one expected."""
 
     async def apps(self, org_id: str | None) -> list[App]: ...
     async def find_apps(self, reference: str, org_id: str | None) -> list[App]: ...
@@ -747,6 +1239,54 @@ class RegistryStore(Protocol):
         """Whether anything was ever sealed for it."""
 
     async def replace_master_key_check(self, sealed: bytes) -> None: ...
+
+
+class CredentialStore(Protocol):
+    """Credentials of all apps. Client secrets have ids too (`controlplane.names.secret_id`).
+
+    Each change raises NotFound if the app or its credential is gone.
+    """
+
+    async def add_credential(self, app_id: str, credential: AppCredential, identity: str) -> App:
+        """Raise AlreadyExists if the app has a credential of this kind with the same identity, Conflict if it
+        has too many."""
+
+    async def end_credential(self, app_id: str, credential_id: str, ends_ms: int) -> App:
+        """Set the end of a credential. Secrets that are older than a secret end no later than it."""
+
+    async def remove_credential(self, app_id: str, credential_id: str) -> App: ...
+    async def credential_uses(self, app_ids: Sequence[str]) -> Mapping[str, CredentialUses]: ...
+    async def ending_credentials(
+        self, org_ids: Collection[str] | None, until_ms: int
+    ) -> list[EndingCredential]:
+        """Return the credentials of enabled apps that end before that time, the soonest first."""
+
+
+class EnrolmentStore(Protocol):
+    """Tokens with which proxies enrol themselves, and these proxies."""
+
+    async def add_enrolment_token(self, token: EnrolmentToken, digest: bytes) -> None: ...
+    async def enrolment_tokens(self) -> list[EnrolmentToken]:
+        """Return all tokens, the newest first."""
+
+    async def find_enrolment_tokens(self, reference: str) -> list[EnrolmentToken]: ...
+    async def enrolment_token(self, digest: bytes) -> EnrolmentToken | None: ...
+    async def revoke_enrolment_token(self, token_id: str, *, with_proxies: bool) -> EnrolmentToken:
+        """Revoke the token, and disable the proxies that came by it if asked to, in one transaction."""
+
+    async def proxies_by_token(self, token_id: str) -> list[Proxy]: ...
+    async def enrol(
+        self, enrolment: Enrolment, keys_for: Callable[[str], NewKeys]
+    ) -> Enrolled | EnrolmentRefusal | TooSoon:
+        """Add the proxy, or give the one that has this enrolment id and was never seen new keys. `keys_for`
+        makes the keys of the proxy with an id."""
+
+    async def renew_keys(self, renewal: Renewal, keys: NewKeys) -> Enrolled | RenewalRefusal | TooSoon:
+        """Replace the keys of a proxy that came by a token, if those that it signed with may be renewed."""
+
+    async def retire_silent(self, now_ms: int) -> int:
+        """Retire some of the proxies that were silent for as long as their token says, and return their
+        number."""
 
 
 class SchemaStore(Protocol):
@@ -791,6 +1331,22 @@ class OperatorStore(Protocol):
     async def remove_role(self, operator_id: str, org_id: str) -> None:
         """Conflict where it leaves no admin over all organisations."""
 
+    async def operator_of_subject(self, issuer: str, subject: str) -> Operator | None: ...
+    async def operator_linked_to(self, issuer: str, subject: str) -> Operator | None: ...
+    async def link_operator(self, operator_id: str, issuer: str, subject: str) -> None:
+        """Replace the link of a local operator. AlreadyExists if the person is linked to another one."""
+
+    async def link_first_sign_in(self, operator_id: str, issuer: str, subject: str) -> bool:
+        """Link a local operator that has neither a link nor a password. Return False if it has one."""
+
+    async def unlink_operator(self, operator_id: str) -> None:
+        """Remove the link of a local operator, whose sessions end."""
+
+    async def set_provided(
+        self, operator_id: str, display_name: str, roles: Sequence[ProvidedRole], until_ms: int
+    ) -> None:
+        """Replace all roles of an operator from the provider. Without a role, its sessions end."""
+
     async def add_session(self, digest: bytes, operator_id: str, password_hash: str | None = None) -> bool:
         """Not where the operator has another password by now: a new one ended the sessions of the old."""
 
@@ -805,8 +1361,12 @@ class OperatorStore(Protocol):
     async def begin_log_line(self, record: NewLogLine) -> int:
         """The position of a new line, which has no outcome yet."""
 
-    async def end_log_line(self, position: int, outcome: str, org_ids: Sequence[str]) -> None: ...
-    async def add_sign_in_line(self, record: NewLogLine, outcome: str, bound: LogBound | None) -> None:
+    async def end_log_line(
+        self, position: int, outcome: str, org_ids: Sequence[str], result: str | None = None
+    ) -> None: ...
+    async def add_sign_in_line(
+        self, record: NewLogLine, outcome: str, bound: LogBound | None, org_ids: Sequence[str] = ()
+    ) -> None:
         """Add a whole line, unless there are as many as the bound says."""
 
     async def operator_log(self, query: LogQuery) -> list[LogLine]: ...
@@ -819,16 +1379,30 @@ class OperatorStore(Protocol):
         """Forget the newest attempt, which succeeded, and the failures of the name at the address."""
 
 
+class UsageStore(Protocol):
+    """Counts of the use of apps and rules."""
+
+    async def app_usage(self, app_ids: Sequence[str], from_day: int) -> Mapping[str, AppUsage]: ...
+    async def rule_usage(self, ruleset_id: str, from_day: int) -> RuleUsage: ...
+    async def oldest_events(self, org_ids: Sequence[str]) -> Mapping[str, int]:
+        """Return the time of the oldest event of each organisation that has events, in ms."""
+
+    async def purge_usage(self, before_day: int) -> int:
+        """Delete counts of earlier days, and return their number."""
+
+
 class ListStore(Protocol):
     """Pages of lists."""
 
     async def list_orgs(self, query: ListQuery) -> ListPage[Org]: ...
-    async def list_proxies(self, query: ListQuery, fleet: FleetQuery | None = None) -> ListPage[Proxy]:
+    async def list_proxies(
+        self, query: ListQuery, fleet: FleetQuery | None = None, standing: Standing = "active"
+    ) -> ListPage[Proxy]:
         """Return a page of the proxies that serve one of the query's organisations. `fleet` is needed to sort
         and choose by health."""
 
     async def list_rulesets(self, query: ListQuery) -> ListPage[RulesetSummary]: ...
-    async def list_apps(self, query: ListQuery) -> ListPage[App]: ...
+    async def list_apps(self, query: ListQuery, chosen_apps: AppQuery = EVERY_APP) -> ListPage[App]: ...
     async def list_operators(
         self, query: ListQuery, name: str | None, org_id: str | None = None
     ) -> ListPage[Operator]:
@@ -838,8 +1412,8 @@ class ListStore(Protocol):
     async def count_proxies(
         self, bounds: HealthBounds, org_ids: frozenset[str] | None, search: str | None = None
     ) -> Mapping[Health, int]:
-        """Return how many proxies are of each health: those that serve one of the organisations, and fulfil
-        the search."""
+        """Return how many proxies are of each health: those that are not retired, serve one of the
+        organisations, and fulfil the search."""
 
 
 class Peers(Protocol):
@@ -883,14 +1457,54 @@ class InstanceStore(Protocol):
         """Return the instances that were seen lately, the oldest first."""
 
 
+class TombstoneStore(Protocol):
+    """Deletions, and the tombstones that they leave. `by` is the operator who deletes.
+
+    A deletion raises NotFound if the thing is gone already.
+    """
+
+    async def delete_app(self, app_id: str, by: str) -> Tombstone:
+        """Reject the open proposals for the app too."""
+
+    async def delete_ruleset(self, ruleset_id: str, by: str, expected: int | None) -> Tombstone:
+        """Raise Conflict if it is in use, or if another version than `expected` is active."""
+
+    async def ruleset_users(self, ruleset_id: str) -> list[str]:
+        """Return what keeps the ruleset from being deleted, for a person."""
+
+    async def delete_org(self, org_id: str, by: str) -> Tombstone:
+        """Raise Conflict if the organisation has apps."""
+
+    async def delete_proxy(self, proxy_id: str, by: str) -> Tombstone: ...
+    async def delete_operator(self, operator_id: str, by: str) -> Tombstone:
+        """Raise Conflict if it is the last admin over all organisations."""
+
+    async def delete_schema(self, org_id: str, root: str) -> str:
+        """Return the digest of the schema that was current. Raise Conflict if an active ruleset names it."""
+
+    async def tombstones(self, ids: Collection[str]) -> list[Tombstone]: ...
+    async def tombstones_named(self, name: str) -> list[Tombstone]:
+        """Return what was deleted under that very name, the latest first."""
+
+    async def tombstones_of(self, kind: TombstoneKind) -> list[Tombstone]: ...
+    async def purge_tombstones(self, now_ms: int, log_kept_ms: int) -> int:
+        """Remove the tombstones that nothing names any more, and return how many there were."""
+
+
 class Store(
+    TombstoneStore,
     AuditStore,
     ChainStore,
     RegistryStore,
+    CredentialStore,
+    EnrolmentStore,
     SchemaStore,
     OperatorStore,
     ListStore,
+    UsageStore,
     InstanceStore,
+    SinkStore,
+    NoticeStore,
     Protocol,
 ):
     """The system of record."""
@@ -898,5 +1512,12 @@ class Store(
     async def ping(self) -> None: ...
     async def tally(self, most: int) -> Tally:
         """Return what is worth a look from outside, of the `most` proxies that are the first to look at."""
+
+    async def together(self, work: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
+        """Make all changes of the work in one transaction: if one of them fails, none is made.
+
+        The work uses the store that it gets and waits for nothing else. It runs again if the connection to
+        the database was lost before anything was committed.
+        """
 
     async def close(self) -> None: ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final, TypeVar
 
 from controlplane.clock import Clock
@@ -10,8 +10,17 @@ from controlplane.store.database import Connection, Database, Dialect
 from controlplane.store.fleet_tables import count_by_health, page_of_proxies
 from controlplane.store.interface import EVERY_ORG, App, Operator, Org, Proxy, Ruleset, RulesetSummary
 from controlplane.store.lists import APPS, OPERATORS, ORGS, RULESETS, Condition, Found, among, page_of
-from controlplane.store.operators import OPERATOR, operators_of
-from controlplane.store.pages import FleetQuery, Health, HealthBounds, ListPage, ListQuery
+from controlplane.store.operators import HELD_ROLES, OPERATOR, operators_of
+from controlplane.store.pages import (
+    EVERY_APP,
+    AppQuery,
+    FleetQuery,
+    Health,
+    HealthBounds,
+    ListPage,
+    ListQuery,
+    Standing,
+)
 from controlplane.store.registry import ORG, PROXY, RULESET, apps_where, proxies_of
 
 R = TypeVar("R")
@@ -37,9 +46,11 @@ class ListTables:
 
         return await self._database.read(job)
 
-    async def list_proxies(self, query: ListQuery, fleet: FleetQuery | None = None) -> ListPage[Proxy]:
+    async def list_proxies(
+        self, query: ListQuery, fleet: FleetQuery | None = None, standing: Standing = "active"
+    ) -> ListPage[Proxy]:
         def job(connection: Connection) -> ListPage[Proxy]:
-            found = page_of_proxies(connection, query, fleet)
+            found = page_of_proxies(connection, query, fleet, standing)
             chosen = among(connection.dialect, "proxies.proxy_id", found.ids)
             rows = connection.rows(f"{PROXY} WHERE {chosen.sql}", chosen.parameters)
             return _page(found, {each.proxy_id: each for each in proxies_of(rows)})
@@ -62,11 +73,11 @@ class ListTables:
 
         return await self._database.read(job)
 
-    async def list_apps(self, query: ListQuery) -> ListPage[App]:
+    async def list_apps(self, query: ListQuery, chosen_apps: AppQuery = EVERY_APP) -> ListPage[App]:
         now = self._clock.wall_ms()
 
         def job(connection: Connection) -> ListPage[App]:
-            found = page_of(connection, APPS, query)
+            found = page_of(connection, APPS, query, list(_of_apps(chosen_apps)))
             chosen = among(connection.dialect, "app_id", found.ids)
             apps = apps_where(connection, chosen.sql, chosen.parameters, now)
             return _page(found, {app.app_id: app for app in apps})
@@ -98,11 +109,30 @@ class ListTables:
         )
 
 
+def _of_apps(chosen: AppQuery) -> Iterator[Condition]:
+    if chosen.ruleset_id is not None:
+        yield Condition("apps.ruleset_id = ?", (chosen.ruleset_id,))
+    if chosen.shadow_ruleset_id is not None:
+        yield Condition("apps.shadow_ruleset_id = ?", (chosen.shadow_ruleset_id,))
+    if chosen.unused is None:
+        return
+    counted = "SELECT 1 FROM orgs WHERE orgs.org_id = apps.org_id AND counted_since_ms"
+    used = "SELECT 1 FROM app_uses WHERE app_uses.app_id = apps.app_id"
+    if chosen.unused == "never":
+        yield Condition(f"NOT EXISTS ({used}) AND EXISTS ({counted} <= apps.created_ms)", ())
+        return
+    since = chosen.idle_since_ms
+    yield Condition(
+        f"apps.created_ms < ? AND NOT EXISTS ({used} AND last_ms >= ?) AND EXISTS ({counted} < ?)",
+        (since, since, since),
+    )
+
+
 def _has_role(dialect: Dialect, org_ids: Collection[str]) -> Condition:
-    held = among(dialect, "operator_roles.org_id", org_ids)
+    held = among(dialect, "held.org_id", org_ids)
     return Condition(
-        "EXISTS (SELECT 1 FROM operator_roles WHERE operator_roles.operator_id = operators.operator_id"  # noqa: S608
-        f" AND {held.sql})",
+        f"EXISTS (SELECT 1 FROM ({HELD_ROLES}) AS held WHERE held.operator_id = operators.operator_id"  # noqa: S608
+        f" AND (held.mapping IS NULL) = (operators.issuer IS NULL) AND {held.sql})",
         held.parameters,
     )
 

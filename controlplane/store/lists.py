@@ -66,11 +66,19 @@ RULESETS: Final = Source(
     ("rulesets.ruleset_id",),
 )
 APPS: Final = Source(
-    "apps JOIN orgs ON orgs.org_id = apps.org_id JOIN rulesets ON rulesets.ruleset_id = apps.ruleset_id",
+    "apps JOIN orgs ON orgs.org_id = apps.org_id JOIN rulesets ON rulesets.ruleset_id = apps.ruleset_id"
+    " LEFT JOIN app_uses ON app_uses.app_id = apps.app_id",
     "apps",
     "apps.app_id",
     "apps.name",
-    {"name": "apps.name", "org": "orgs.name", "ruleset": "rulesets.name", "createdAt": "apps.created_ms"},
+    {
+        "name": "apps.name",
+        "org": "orgs.name",
+        "ruleset": "rulesets.name",
+        "owner": "coalesce(apps.owner, '')",
+        "lastSeen": "coalesce(app_uses.last_ms, 0)",
+        "createdAt": "apps.created_ms",
+    },
     "apps.org_id",
     ("apps.app_id", "apps.client_id"),
 )
@@ -79,7 +87,7 @@ OPERATORS: Final = Source(
     "operators",
     "operator_id",
     "name",
-    {"name": "lower(name)", "createdAt": "created_ms"},
+    {"name": "lower(name)", "createdAt": "created_ms", "signedInAt": "coalesce(signed_in_ms, 0)"},
     None,
     ("operator_id",),
 )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
@@ -31,11 +32,12 @@ def migrate(path: Path) -> None:
         raise StoreError(f"{path} is a directory: Store.Path must name a file")
     connection = sqlite3.connect(path, timeout=30, isolation_level=None)
     try:
-        _refuse_newer(connection, path)  # before the first byte of it is changed
+        applied = _applied(connection, path)  # before the first byte of it is changed
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         for number, name, script in _migrations():
-            _apply(connection, number, name, script)
+            if number not in applied:
+                _apply(connection, number, name, script)
     except sqlite3.DatabaseError as error:
         raise StoreError(f"{path}: {error}{what_to_do(error)}") from error
     finally:
@@ -46,6 +48,7 @@ def _migrations() -> list[tuple[int, str, str]]:
     return read_migrations("migrations")
 
 
+@cache
 def read_migrations(folder: str) -> list[tuple[int, str, str]]:
     """Return number, name and script of each migration in a folder of this package."""
     found = [each for each in files("controlplane.store").joinpath(folder).iterdir() if each.is_file()]
@@ -112,8 +115,10 @@ def newest_known() -> int:
     return _migrations()[-1][0]
 
 
-def _refuse_newer(connection: sqlite3.Connection, path: Path) -> None:
+def _applied(connection: sqlite3.Connection, path: Path) -> dict[int, str]:
+    """Return number and name of each migration that the file has. Refuse a file of a newer release."""
     if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'schema_version'").fetchone() is None:
-        return
-    rows = connection.execute("SELECT version, name FROM schema_version").fetchall()
-    require_usable(str(path), dict(rows), newest_known())
+        return {}
+    applied = dict(connection.execute("SELECT version, name FROM schema_version").fetchall())
+    require_usable(str(path), applied, newest_known())
+    return applied

@@ -1,4 +1,4 @@
-"""The range of the outbox that was given out to an index, until the index has it."""
+"""The range of the outbox that was given out to an index or an archive, until it is written."""
 
 from __future__ import annotations
 
@@ -39,6 +39,19 @@ def go_back(connection: Connection, index: str, position: int) -> None:
     """The index lacks what came after the position: it is given out again under new tokens."""
     connection.run("UPDATE outbox_cursor SET position = ? WHERE index_name = ?", (position, index))
     connection.run("DELETE FROM outbox_ranges WHERE index_name = ?", (index,))
+
+
+def fix_range(connection: Connection, archive: str, after: int, upto: int) -> int:
+    """Remember the end of the archive's range after the position, unless it is remembered; return it."""
+    connection.run(
+        "INSERT INTO outbox_ranges (index_name, after_position, upto_position, token) VALUES (?, ?, ?, '')"
+        " ON CONFLICT (index_name) DO UPDATE SET after_position = excluded.after_position,"
+        " upto_position = excluded.upto_position"
+        " WHERE outbox_ranges.after_position <> excluded.after_position",
+        (archive, after, upto),
+    )
+    (fixed,) = connection.row("SELECT upto_position FROM outbox_ranges WHERE index_name = ?", (archive,))
+    return int(fixed)
 
 
 def _holds_cursor(connection: Connection, index: str, position: int) -> bool:

@@ -21,14 +21,20 @@ SORT_COLUMNS: Final[Mapping[ListName, Mapping[str, type[str] | type[int]]]] = {
     "orgs": {"name": str, "createdAt": int, "retention": str},
     "proxies": {"name": str, "health": int, "lastSeen": int, "createdAt": int},
     "rulesets": {"name": str, "org": str, "version": int, "rules": int, "changedAt": int},
-    "apps": {"name": str, "org": str, "ruleset": str, "createdAt": int},
-    "operators": {"name": str, "createdAt": int},
+    "apps": {"name": str, "org": str, "ruleset": str, "owner": str, "lastSeen": int, "createdAt": int},
+    "operators": {"name": str, "createdAt": int, "signedInAt": int},
 }
 """The columns that each list can be sorted by, each with the type of its values."""
 
-Health = Literal["failed", "stale", "degraded", "no heartbeat", "ok", "disabled"]
-HEALTH_ORDER: Final[tuple[Health, ...]] = ("failed", "stale", "degraded", "no heartbeat", "ok", "disabled")
+Health = Literal["failed", "stale", "degraded", "no heartbeat", "ok", "ended", "disabled"]
+HEALTH_ORDER: Final[tuple[Health, ...]] = (
+    *("failed", "stale", "degraded", "no heartbeat", "ok", "ended", "disabled"),
+)
 """Proxies sorted by health: those that need a look first."""
+
+
+Standing = Literal["active", "retired", "any"]
+"""Proxies that count in the fleet, those that have gone for good, or both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +81,23 @@ class FleetQuery:
     health: Health | None = None
     needs_look: bool = False  # neither well nor disabled, or disabled with losses
     seen: frozenset[str] | None = None  # losses count if all organisations of the proxy are among these
+
+
+Unused = Literal["never", "idle"]
+"""Apps without a request: none was ever counted, or none in the last 30 days."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppQuery:
+    """A choice of apps by their ruleset and by their use."""
+
+    ruleset_id: str | None = None
+    shadow_ruleset_id: str | None = None
+    unused: Unused | None = None
+    idle_since_ms: int = 0  # an app without a request since then is idle
+
+
+EVERY_APP: Final = AppQuery()
 
 
 async def all_rows(read: Callable[[ListQuery], Awaitable[ListPage[R]]], query: ListQuery) -> tuple[R, ...]:

@@ -108,12 +108,13 @@ class PostgresConnection:
     def row(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
         return self._execute(sql, parameters).fetchone()
 
-    def each(self, sql: str, parameters: Sequence[Any] = ()) -> Iterator[Row]:
+    @contextmanager
+    def each(self, sql: str, parameters: Sequence[Any] = ()) -> Iterator[Iterable[Row]]:
         self._cursors += 1
         with psycopg.RawServerCursor(self.raw, f"each{self._cursors}") as cursor:
             cursor.itersize = _ROWS_AT_ONCE
             cursor.execute(numbered(sql).encode(), parameters, binary=True)
-            yield from cursor
+            yield cursor
 
     def run(self, sql: str, parameters: Sequence[Any] = ()) -> None:
         self._execute(sql, parameters)
@@ -148,6 +149,9 @@ class PostgresConnection:
     def steady_ms(self) -> int:
         now, self._now = self._now or self._execute(f"SELECT {_NOW}", ()), None
         return int((now.fetchone() or (0,))[-1])
+
+    def shared_ms(self) -> int:
+        return self.steady_ms()
 
     @contextmanager
     def damaged_text(self) -> Iterator[None]:

@@ -34,9 +34,9 @@ from psycopg import errors
 from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow
 
-from controlplane.database_url import address_of
+from controlplane.database_url import NAME_AUTHORITY, address_of, is_authority_unknown
 from controlplane.store.database import Job, Lock, Locks, Row
-from controlplane.store.interface import StoreError
+from controlplane.store.interface import NoStoreYet, StoreError
 from controlplane.store.postgres_connection import (
     POSITIONS_LOCKS,
     POSTGRES,
@@ -101,8 +101,7 @@ def bring_up_at(url: str, *, must_exist: bool = False) -> None:
     try:
         with connect(url) as raw:
             if must_exist and not has_tables(raw):
-                what = "the first start makes it, and so does the first command that changes something"
-                raise StoreError(f"{address_of(url)}: there is no store yet: {what}")
+                raise NoStoreYet(address_of(url))
             bring_up(raw, address_of(url))
     except psycopg.Error as error:
         raise _as_store_error(address_of(url), error) from error
@@ -272,7 +271,9 @@ class PostgresDatabase:
 
 
 def _as_store_error(address: str, error: psycopg.Error) -> StoreError:
-    return StoreError(f"{address}: {reason(error)}")
+    why = reason(error)
+    cure = NAME_AUTHORITY.format("the URL") if is_authority_unknown(why) else ""
+    return StoreError(f"{address}: {why}; {cure}" if cure else f"{address}: {why}")
 
 
 def reason(error: psycopg.Error) -> str:

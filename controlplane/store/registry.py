@@ -11,6 +11,7 @@ import msgspec
 
 from controlplane.clock import Clock
 from controlplane.rate_limits import linger_seconds
+from controlplane.store.credential_uses import forget_uses
 from controlplane.store.database import (
     READ_REGISTRY,
     REGISTRY,
@@ -26,14 +27,16 @@ from controlplane.store.interface import (
     NO_NAMES,
     AlreadyExists,
     App,
+    AppCredential,
     Applied,
+    Approval,
     AppSecret,
     Conflict,
+    EndedCredentials,
     Linger,
     NotFound,
     Org,
     Proxy,
-    ProxyCredentials,
     RateLimits,
     Retention,
     Ruleset,
@@ -41,6 +44,9 @@ from controlplane.store.interface import (
     Stop,
     SyncContent,
 )
+from controlplane.store.proposals import pass_gate
+from controlplane.store.proxy_keys import GENERATION
+from controlplane.store.rows import require_row
 from controlplane.store.schemas import (
     name_schemas,
     named_schemas,
@@ -55,10 +61,14 @@ MOST_TEXT_OF_ORG: Final = 16 * 1024 * 1024
 # `generatedAt` never goes back, but by more than any proxy takes as a time to come, a day by its own clock:
 # that was a wrong clock, and proxies don't count what they applied by it either.
 _CLOCK_WAS_WRONG_MS: Final = (24 * 3600 + 600) * 1000
-ORG: Final = "SELECT org_id, name, retention, created_ms FROM orgs"
+_ENDED_KNOWN_MS: Final = 14 * 24 * 3600 * 1000  # after its end, a credential is sent as one that has ended
+ORG: Final = "SELECT org_id, name, retention, created_ms, approvals FROM orgs"
 PROXY: Final = (
-    "SELECT proxies.proxy_id, name, enabled, created_ms, last_seen_ms, secret_version, org_id"
+    "SELECT proxies.proxy_id, proxies.name, enabled, proxies.created_ms, last_seen_ms, secret_version,"
+    " proxies.token_id, enrolment_tokens.name, keys_made_ms, rotate_days, retired_ms, ends_ms, org_id"
     " FROM proxies LEFT JOIN proxy_orgs ON proxy_orgs.proxy_id = proxies.proxy_id"
+    " LEFT JOIN enrolment_tokens ON enrolment_tokens.token_id = proxies.token_id"
+    " LEFT JOIN ending_keys ON ending_keys.proxy_id = proxies.proxy_id AND beside_version = secret_version"
 )
 _RULESET: Final = "SELECT ruleset_id, org_id, name, version, rule_count, rulesets.created_ms"
 _NEWEST: Final = (
@@ -66,16 +76,21 @@ _NEWEST: Final = (
     " (SELECT max(version) FROM ruleset_versions AS newest WHERE newest.ruleset_id = rulesets.ruleset_id)"
 )
 RULESET: Final = f"{_RULESET} {_NEWEST}"
-_VALID: Final = "SELECT app_id, version, hash, expires_ms FROM app_secrets JOIN apps USING (app_id)"
+_OF_APPS: Final = (
+    "SELECT app_id, version, hash, expires_ms, app_secrets.created_ms"
+    " FROM app_secrets JOIN apps USING (app_id)"
+)
+_CREDENTIALS_OF_APPS: Final = (
+    "SELECT app_id, credential_id, kind, pins, app_credentials.created_ms, ends_ms"
+    " FROM app_credentials JOIN apps USING (app_id)"
+)
 _APP: Final = (
     "SELECT app_id, apps.org_id, apps.name, client_id, own.ruleset_id, own.name, enabled, apps.created_ms,"
-    " shadow.ruleset_id, shadow.name FROM apps JOIN rulesets AS own USING (ruleset_id)"
+    " shadow.ruleset_id, shadow.name, owner, note, secret_floor FROM apps"
+    " JOIN rulesets AS own USING (ruleset_id)"
     " LEFT JOIN rulesets AS shadow ON shadow.ruleset_id = shadow_ruleset_id"
 )
 _STOP: Final = "SELECT nullif(org_id, ''), nullif(app_id, ''), reason, stopped_by, stopped_ms FROM stops"
-
-
-_GENERATION: Final = "SELECT generation FROM registry_generation"  # another random number with each change
 
 
 class RegistryTables:
@@ -83,8 +98,6 @@ class RegistryTables:
         self._database = database
         self._clock = clock
         self._known: dict[str, _Known] = {}  # an entry for each proxy that asks
-        self._generation = 0  # these credentials belong to it
-        self._credentials: dict[bytes, ProxyCredentials] = {}
 
     # Organisations
 
@@ -97,6 +110,7 @@ class RegistryTables:
 
     async def set_retention(self, org_id: str, retention: Retention) -> Org:
         def job(connection: Connection) -> Org:
+            require_row(connection, "org", org_id)
             connection.run("UPDATE orgs SET retention = ? WHERE org_id = ?", (retention, org_id))
             return Org(*connection.row(f"{ORG} WHERE org_id = ?", (org_id,)))
 
@@ -113,10 +127,16 @@ class RegistryTables:
 
     async def add_proxy(self, proxy: Proxy, api_key_digest: bytes, sealed_hmac_secret: bytes) -> None:
         def job(connection: Connection) -> None:
+            for org_id in proxy.org_ids:
+                require_row(connection, "org", org_id)
             connection.add(
-                "INSERT INTO proxies (proxy_id, name, api_key_digest, hmac_secret, enabled, created_ms)"
-                " VALUES (?, ?, ?, ?, 1, ?)",
-                (proxy.proxy_id, proxy.name, api_key_digest, sealed_hmac_secret, proxy.created_ms),
+                "INSERT INTO proxies"
+                " (proxy_id, name, api_key_digest, hmac_secret, enabled, created_ms, keys_made_ms)"
+                " VALUES (?, ?, ?, ?, 1, ?, ?)",
+                (
+                    *(proxy.proxy_id, proxy.name, api_key_digest, sealed_hmac_secret),
+                    *(proxy.created_ms, proxy.created_ms),
+                ),
             )
             connection.many(
                 "INSERT INTO proxy_orgs (proxy_id, org_id) VALUES (?, ?)",
@@ -125,32 +145,21 @@ class RegistryTables:
 
         await self._unique(job, f"a proxy named {proxy.name} exists already")
 
-    async def set_proxy_credentials(
-        self, proxy_id: str, api_key_digest: bytes, sealed_secret: bytes, expected: int | None
-    ) -> None:
-        def job(connection: Connection) -> None:
-            name, version = connection.row(
-                "SELECT name, secret_version FROM proxies WHERE proxy_id = ?", (proxy_id,)
-            )
-            _require_newest(f"proxy {name}", version, expected)
-            connection.run(
-                "UPDATE proxies SET api_key_digest = ?, hmac_secret = ?, secret_version = secret_version + 1"
-                " WHERE proxy_id = ?",
-                (api_key_digest, sealed_secret, proxy_id),
-            )
-
-        await self._database.write_even_if_full(job, REGISTRY)
-
     async def set_proxy_enabled(self, proxy_id: str, enabled: bool) -> Proxy:
         change = "UPDATE proxies SET enabled = ? WHERE proxy_id = ?"
         return await self._change_proxy(proxy_id, change, (enabled, proxy_id))
 
     async def grant(self, proxy_id: str, org_id: str) -> Proxy:
-        change = (
-            "INSERT INTO proxy_orgs (proxy_id, org_id) VALUES (?, ?)"
-            " ON CONFLICT (proxy_id, org_id) DO NOTHING"
-        )
-        return await self._change_proxy(proxy_id, change, (proxy_id, org_id))
+        def job(connection: Connection) -> Proxy:
+            require_row(connection, "org", org_id)
+            connection.run(
+                "INSERT INTO proxy_orgs (proxy_id, org_id) VALUES (?, ?)"
+                " ON CONFLICT (proxy_id, org_id) DO NOTHING",
+                (proxy_id, org_id),
+            )
+            return _proxy(connection, proxy_id)
+
+        return await self._database.write_even_if_full(job, REGISTRY)
 
     async def revoke(self, proxy_id: str, org_id: str) -> Proxy:
         change = "DELETE FROM proxy_orgs WHERE proxy_id = ? AND org_id = ?"
@@ -159,46 +168,29 @@ class RegistryTables:
     async def _change_proxy(self, proxy_id: str, sql: str, parameters: Sequence[Any]) -> Proxy:
         def job(connection: Connection) -> Proxy:
             connection.run(sql, parameters)
-            (proxy,) = proxies_of(connection.rows(f"{PROXY} WHERE proxies.proxy_id = ?", (proxy_id,)))
-            return proxy
+            return _proxy(connection, proxy_id)
 
         return await self._database.write_even_if_full(job, REGISTRY)
 
     async def proxies(self, org_id: str | None) -> list[Proxy]:
         if org_id is None:
-            rows = await self._database.fetch(f"{PROXY} ORDER BY name")
+            rows = await self._database.fetch(f"{PROXY} ORDER BY proxies.name")
         else:
             serving = "proxies.proxy_id IN (SELECT proxy_id FROM proxy_orgs WHERE org_id = ?)"
-            rows = await self._database.fetch(f"{PROXY} WHERE {serving} ORDER BY name", (org_id,))
+            rows = await self._database.fetch(f"{PROXY} WHERE {serving} ORDER BY proxies.name", (org_id,))
         return proxies_of(rows)
 
+    async def hands_of_proxies(self) -> Mapping[str, str]:
+        rows = await self._database.fetch(
+            "SELECT proxy_id, coalesce(token_id, proxy_id) FROM proxies"
+            " WHERE enabled = 1 AND retired_ms IS NULL AND last_seen_ms IS NOT NULL"
+            " AND (ended_ms IS NULL OR ended_ms < last_seen_ms)"
+        )
+        return dict(rows)
+
     async def find_proxies(self, reference: str) -> list[Proxy]:
-        found = f"{PROXY} WHERE proxies.proxy_id = ?1 UNION {PROXY} WHERE name = ?1"
+        found = f"{PROXY} WHERE proxies.proxy_id = ?1 UNION {PROXY} WHERE proxies.name = ?1"
         return proxies_of(await self._find(found, reference))
-
-    async def credentials(self, api_key_digest: bytes) -> ProxyCredentials | None:
-        ((generation,),) = await self._database.glance(_GENERATION)
-        if generation != self._generation:
-            self._generation, self._credentials = generation, {}
-        found = self._credentials.get(api_key_digest)
-        if found is None:
-            found = await self._look_up(api_key_digest)
-            if found is not None and found.generation == self._generation:
-                self._credentials[api_key_digest] = found
-        return found
-
-    async def _look_up(self, api_key_digest: bytes) -> ProxyCredentials | None:
-        rows = await self._database.glance(
-            "SELECT proxy_id, hmac_secret, generation, org_id FROM proxies CROSS JOIN registry_generation"
-            " LEFT JOIN proxy_orgs USING (proxy_id) WHERE api_key_digest = ? AND enabled = 1",
-            (api_key_digest,),
-        )
-        if not rows:
-            return None
-        proxy_id, secret, generation, _ = rows[0]
-        return ProxyCredentials(
-            proxy_id, secret, frozenset(row[3] for row in rows if row[3] is not None), generation
-        )
 
     # Rulesets
 
@@ -209,6 +201,7 @@ class RegistryTables:
         note: str | None,
         expected: int | None,
         schemas: Mapping[str, str] = NO_NAMES,
+        approval: Approval | None = None,
     ) -> tuple[Ruleset, Applied]:
         def job(connection: Connection) -> tuple[Ruleset, Applied]:
             now = self._clock.wall_ms()
@@ -217,11 +210,12 @@ class RegistryTables:
             )
             found = 0 if in_force is None else Ruleset(*in_force).version
             if expected is not None and expected != found:
-                what = f"version {found} is in force" if found else "there is no such ruleset"
+                what = f"version {found} is active" if found else "there is no such ruleset"
                 raise Conflict(f"ruleset {ruleset.name}: {what}, and {expected} was expected")
             if schemas:
                 require_current(connection, ruleset.org_id, ruleset.name, schemas)
             if in_force is None:
+                pass_gate(connection, ruleset.org_id, approval, ruleset)
                 connection.run(
                     "INSERT INTO rulesets (ruleset_id, org_id, name, created_ms) VALUES (?, ?, ?, ?)",
                     (ruleset.ruleset_id, ruleset.org_id, ruleset.name, now),
@@ -234,18 +228,27 @@ class RegistryTables:
             if applied == "schemas" and named == dict(schemas):
                 return current, "nothing"
             new = replace(current, version=current.version + 1, rule_count=ruleset.rule_count)
+            pass_gate(connection, ruleset.org_id, approval, new)
             _add_version(connection, new, _Text(yaml, note, schemas), now)
             return new, applied
 
         return await self._database.write_even_if_full(job, REGISTRY)
 
     async def roll_back(
-        self, ruleset_id: str, version: int | None, note: str | None, expected: int | None
+        self,
+        ruleset_id: str,
+        version: int | None,
+        note: str | None,
+        expected: int | None,
+        approval: Approval | None = None,
     ) -> Ruleset:
         def job(connection: Connection) -> Ruleset:
-            current = Ruleset(*connection.row(f"{RULESET} AND ruleset_id = ?", (ruleset_id,)))
+            found = connection.row(f"{RULESET} AND ruleset_id = ?", (ruleset_id,))
+            if found is None:
+                raise NotFound("this ruleset was deleted")
+            current = Ruleset(*found)
             if expected is not None and expected != current.version:
-                what = f"version {current.version} is in force, and {expected} was expected"
+                what = f"version {current.version} is active, and {expected} was expected"
                 raise Conflict(f"ruleset {current.name}: {what}")
             if version is None and current.version == 1:
                 raise NotFound(f"ruleset {current.name} has no version before the first, which is in force")
@@ -262,6 +265,7 @@ class RegistryTables:
                 raise Conflict(f"ruleset {current.name}: version {wanted} is in force already")
             yaml, rule_count = old
             new = replace(current, version=current.version + 1, rule_count=rule_count)
+            pass_gate(connection, current.org_id, approval, new)
             text = _Text(yaml, note, named_schemas(connection, ruleset_id, wanted), wanted)
             _add_version(connection, new, text, self._clock.wall_ms())
             return new
@@ -283,7 +287,8 @@ class RegistryTables:
     async def ruleset_versions(self, ruleset_id: str) -> list[RulesetVersion]:
         rows = await self._database.fetch(
             "SELECT version, rule_count, rolled_back_to, created_ms, note FROM ruleset_versions"
-            " WHERE ruleset_id = ? ORDER BY version DESC",
+            " WHERE ruleset_id = ?1 UNION ALL SELECT version, rule_count, rolled_back_to, created_ms, note"
+            " FROM deleted_versions WHERE ruleset_id = ?1 ORDER BY version DESC",
             (ruleset_id,),
         )
         return [RulesetVersion(*row) for row in rows]
@@ -292,7 +297,9 @@ class RegistryTables:
         if not 1 <= version < 2**63:  # SQLite has no room for every number
             return None
         rows = await self._database.fetch(
-            "SELECT yaml FROM ruleset_versions WHERE ruleset_id = ? AND version = ?", (ruleset_id, version)
+            "SELECT yaml FROM ruleset_versions WHERE ruleset_id = ?1 AND version = ?2"
+            " UNION ALL SELECT yaml FROM deleted_versions WHERE ruleset_id = ?1 AND version = ?2",
+            (ruleset_id, version),
         )
         return str(rows[0][0]) if rows else None
 
@@ -300,10 +307,15 @@ class RegistryTables:
 
     async def add_app(self, app: App) -> None:
         def job(connection: Connection) -> None:
+            require_row(connection, "org", app.org_id)
+            require_row(connection, "ruleset", app.ruleset_id)
             connection.add(
-                "INSERT INTO apps (app_id, org_id, name, client_id, ruleset_id, enabled, created_ms)"
-                " VALUES (?, ?, ?, ?, ?, 1, ?)",
-                (app.app_id, app.org_id, app.name, app.client_id, app.ruleset_id, app.created_ms),
+                "INSERT INTO apps (app_id, org_id, name, client_id, ruleset_id, enabled, created_ms,"
+                " owner, note) VALUES (?, ?, ?, ?, ?, 1, ?, ?, ?)",
+                (
+                    *(app.app_id, app.org_id, app.name, app.client_id, app.ruleset_id, app.created_ms),
+                    *(app.owner, app.note),
+                ),
             )
             for secret in app.secrets:
                 connection.run(
@@ -317,12 +329,39 @@ class RegistryTables:
     async def set_app_enabled(self, app_id: str, enabled: bool) -> App:
         return await self._change_app(app_id, "UPDATE apps SET enabled = ? WHERE app_id = ?", enabled)
 
-    async def bind_app(self, app_id: str, ruleset_id: str) -> App:
-        return await self._change_app(app_id, "UPDATE apps SET ruleset_id = ? WHERE app_id = ?", ruleset_id)
+    async def bind_app(
+        self,
+        app_id: str,
+        ruleset_id: str,
+        approval: Approval | None = None,
+        *,
+        expected_ruleset_id: str | None = None,
+    ) -> App:
+        def job(connection: Connection) -> App:
+            app = self._app(connection, app_id)
+            _require_bound(app, expected_ruleset_id)
+            require_row(connection, "ruleset", ruleset_id)
+            pass_gate(connection, app.org_id, approval)
+            connection.run("UPDATE apps SET ruleset_id = ? WHERE app_id = ?", (ruleset_id, app_id))
+            return self._app(connection, app_id)
+
+        return await self._database.write_even_if_full(job, REGISTRY)
+
+    async def set_app_about(self, app_id: str, owner: str | None, note: str | None) -> App:
+        def job(connection: Connection) -> App:
+            connection.run("UPDATE apps SET owner = ?, note = ? WHERE app_id = ?", (owner, note, app_id))
+            return self._app(connection, app_id)
+
+        return await self._database.write_even_if_full(job, REGISTRY)
 
     async def set_shadow(self, app_id: str, ruleset_id: str | None) -> App:
-        change = "UPDATE apps SET shadow_ruleset_id = ? WHERE app_id = ?"
-        return await self._change_app(app_id, change, ruleset_id)
+        def job(connection: Connection) -> App:
+            if ruleset_id is not None:
+                require_row(connection, "ruleset", ruleset_id)
+            connection.run("UPDATE apps SET shadow_ruleset_id = ? WHERE app_id = ?", (ruleset_id, app_id))
+            return self._app(connection, app_id)
+
+        return await self._database.write_even_if_full(job, REGISTRY)
 
     async def _change_app(self, app_id: str, sql: str, value: object) -> App:
         def job(connection: Connection) -> App:
@@ -332,17 +371,28 @@ class RegistryTables:
         return await self._database.write_even_if_full(job, REGISTRY)
 
     def _app(self, connection: Connection, app_id: str) -> App:
-        (app,) = apps_where(connection, "app_id = ?", (app_id,), self._clock.wall_ms())
-        return app
+        apps = apps_where(connection, "app_id = ?", (app_id,), self._clock.wall_ms())
+        if not apps:
+            raise NotFound("this app was deleted")
+        return apps[0]
 
-    async def promote_shadow(self, app_id: str, expected: str | None) -> App:
+    async def promote_shadow(
+        self,
+        app_id: str,
+        expected: str | None,
+        approval: Approval | None = None,
+        *,
+        expected_ruleset_id: str | None = None,
+    ) -> App:
         def job(connection: Connection) -> App:
             app = self._app(connection, app_id)
             shadow = app.shadow_ruleset_name
             if shadow is None:
                 raise NotFound(f"app {app.name} has no shadow ruleset")
             if expected not in (None, shadow):
-                raise Conflict(f"app {app.name}: {shadow} is tried on it, and {expected} was expected")
+                raise Conflict(f"app {app.name}: {shadow} is its shadow ruleset, and {expected} was expected")
+            _require_bound(app, expected_ruleset_id)
+            pass_gate(connection, app.org_id, approval)
             connection.run(
                 "UPDATE apps SET ruleset_id = shadow_ruleset_id, shadow_ruleset_id = NULL WHERE app_id = ?",
                 (app_id,),
@@ -351,11 +401,19 @@ class RegistryTables:
 
         return await self._database.write_even_if_full(job, REGISTRY)
 
-    async def rotate_secret(self, app_id: str, secret_hash: str, grace_ms: int, expected: int | None) -> App:
+    async def rotate_secret(
+        self,
+        app_id: str,
+        secret_hash: str,
+        grace_ms: int,
+        expected: int | None,
+        expires_ms: int | None = None,
+    ) -> App:
         def job(connection: Connection) -> App:
             now = self._clock.wall_ms()
-            (before,) = apps_where(connection, "app_id = ?", (app_id,), now)
-            _require_newest(f"app {before.name}", before.secrets[0].version, expected)
+            before = self._app(connection, app_id)
+            newest = 0 if before.newest_secret is None else before.newest_secret.version
+            _require_newest(f"app {before.name}", newest, expected)
             # Never lengthened: a secret that ends sooner by an earlier rotation still does.
             connection.run(
                 "UPDATE app_secrets SET expires_ms = ?2 WHERE app_id = ?1"
@@ -363,13 +421,14 @@ class RegistryTables:
                 (app_id, now + grace_ms),
             )
             connection.run(
-                "INSERT INTO app_secrets (app_id, version, hash, created_ms) SELECT ?1, max(version) + 1, ?2,"
-                " CAST(?3 AS bigint) FROM app_secrets WHERE app_id = ?1",
-                (app_id, secret_hash, now),
+                "INSERT INTO app_secrets (app_id, version, hash, created_ms, expires_ms)"
+                " VALUES (?, ?, ?, ?, ?)",
+                (app_id, max(newest, before.secret_floor) + 1, secret_hash, now, expires_ms),
             )
             # Deleted rather than left expired: no clock that is set back can make it valid again.
             connection.run("DELETE FROM app_secrets WHERE app_id = ? AND expires_ms <= ?", (app_id, now))
             (app,) = apps_where(connection, "app_id = ?", (app_id,), now)
+            forget_uses(connection, app)
             return app
 
         return await self._database.write_even_if_full(job, REGISTRY)
@@ -397,6 +456,10 @@ class RegistryTables:
         key = (stop.org_id or "", stop.app_id or "")
 
         def job(connection: Connection) -> Stop:
+            if stop.org_id is not None:
+                require_row(connection, "org", stop.org_id)
+            if stop.app_id is not None:
+                self._app(connection, stop.app_id)
             connection.run(
                 "INSERT INTO stops (org_id, app_id, reason, stopped_by, stopped_ms) VALUES (?, ?, ?, ?, ?)"
                 " ON CONFLICT (org_id, app_id) DO NOTHING",
@@ -452,6 +515,8 @@ class RegistryTables:
                 schemas,
                 packed_schemas(connection, digests),
                 visible.linger,
+                visible.rotate_at_ms,
+                visible.ended,
             )
 
         current = await self.sync_version(proxy_id, limits, generation)
@@ -467,7 +532,7 @@ class RegistryTables:
         known = self._known.get(proxy_id)
         if known is not None and known.limits == limits and known.holds_at(self._clock.wall_ms()):
             if generation is None:
-                ((generation,),) = await self._database.glance(_GENERATION)
+                ((generation,),) = await self._database.glance(GENERATION)
             if generation == known.generation:
                 return known.version
         known = await self._database.read(lambda connection: self._look(connection, proxy_id, limits))
@@ -477,7 +542,7 @@ class RegistryTables:
         return known.version
 
     def _look(self, connection: Connection, proxy_id: str, limits: RateLimits) -> _Known | None:
-        (generation,) = connection.row(_GENERATION)
+        (generation,) = connection.row(GENERATION)
         now_ms = self._clock.wall_ms()
         visible = self._visible(connection, proxy_id, limits)
         digest = visible.digest()
@@ -489,7 +554,13 @@ class RegistryTables:
     def _visible(self, connection: Connection, proxy_id: str, limits: RateLimits) -> _Visible:
         of_proxy = "org_id IN (SELECT org_id FROM proxy_orgs WHERE proxy_id = ?)"
         orgs = connection.rows(f"{ORG} WHERE {of_proxy} ORDER BY org_id", (proxy_id,))
-        apps = apps_where(connection, f"apps.{of_proxy}", (proxy_id,), self._clock.wall_ms())
+        now = self._clock.wall_ms()
+        found = apps_where(connection, f"apps.{of_proxy}", (proxy_id,), now)
+        apps = [
+            replace(app, credentials=tuple(each for each in app.credentials if each.is_valid_at(now)))
+            for app in found
+        ]
+        ended = {app.app_id: ended for app in found if (ended := _lately_ended(app, now))}
         rulesets = connection.rows(
             f"{_RULESET}, digest {_NEWEST} AND {of_proxy} ORDER BY ruleset_id", (proxy_id,)
         )
@@ -502,7 +573,9 @@ class RegistryTables:
             rulesets=tuple(Ruleset(*row) for *row, _ in rulesets),
             texts=tuple(digest for *_, digest in rulesets),
             stops=tuple(Stop(*row) for row in stops),
+            ended=ended,
             linger=_linger(connection, proxy_id, limits),
+            rotate_at_ms=_rotate_at_ms(connection, proxy_id),
         )
 
     async def master_key_check(self, sealed: bytes) -> bytes:
@@ -569,15 +642,28 @@ def _keys(reference: str, org_id: str | None) -> tuple[str, ...]:
     return (reference,) if org_id is None else (reference, org_id)
 
 
+def _proxy(connection: Connection, proxy_id: str) -> Proxy:
+    found = proxies_of(connection.rows(f"{PROXY} WHERE proxies.proxy_id = ?", (proxy_id,)))
+    if not found:
+        raise NotFound("this proxy was deleted")
+    return found[0]
+
+
 def proxies_of(rows: Iterable[Row]) -> list[Proxy]:
     """Return the proxies of rows that have one organisation each, in the order of the first of their rows."""
     org_ids: dict[Row, list[str]] = {}
     for *proxy, org_id in rows:
         org_ids.setdefault(tuple(proxy), []).extend([] if org_id is None else [org_id])
     return [
-        Proxy(proxy_id, name, bool(enabled), created_ms, seen_ms, version, tuple(sorted(found)))
-        for (proxy_id, name, enabled, created_ms, seen_ms, version), found in org_ids.items()
+        Proxy(proxy_id, name, bool(enabled), created_ms, seen_ms, version, tuple(sorted(found)), *origin)
+        for (proxy_id, name, enabled, created_ms, seen_ms, version, *origin), found in org_ids.items()
     ]
+
+
+def _require_bound(app: App, expected_ruleset_id: str | None) -> None:
+    if expected_ruleset_id not in (None, app.ruleset_id):
+        what = f"{app.ruleset_name} evaluates it now, and another was expected"
+        raise Conflict(f"app {app.name}: {what}")
 
 
 def _require_newest(whose: str, newest: int, expected: int | None) -> None:
@@ -641,12 +727,15 @@ def _yaml(connection: Connection, ruleset: Ruleset) -> str:
 
 
 def apps_where(connection: Connection, condition: str, parameters: Sequence[Any], now: int) -> list[App]:
-    valid: dict[str, list[AppSecret]] = {}
-    for app_id, *secret in connection.rows(
-        f"{_VALID} WHERE ({condition}) AND coalesce(expires_ms > ?, TRUE) ORDER BY version DESC",
-        (*parameters, now),
+    secrets: dict[str, list[AppSecret]] = {}
+    for app_id, *secret in connection.rows(f"{_OF_APPS} WHERE {condition} ORDER BY version DESC", parameters):
+        secrets.setdefault(app_id, []).append(AppSecret(*secret))
+    credentials: dict[str, list[AppCredential]] = {}
+    for app_id, *credential in connection.rows(
+        f"{_CREDENTIALS_OF_APPS} WHERE {condition} ORDER BY app_credentials.created_ms, credential_id",
+        parameters,
     ):
-        valid.setdefault(app_id, []).append(AppSecret(*secret))
+        credentials.setdefault(app_id, []).append(AppCredential(*credential))
     rows = connection.rows(f"{_APP} WHERE {condition} ORDER BY apps.name, apps.org_id", parameters)
     return [
         App(
@@ -658,10 +747,18 @@ def apps_where(connection: Connection, condition: str, parameters: Sequence[Any]
             ruleset,
             bool(on),
             created,
-            tuple(valid.get(app_id, ())),
-            *shadow,
+            tuple(each for each in secrets.get(app_id, ()) if each.is_valid_at(now)),
+            shadow_id,
+            shadow,
+            owner,
+            note,
+            next(iter(secrets.get(app_id, ())), None),
+            tuple(credentials.get(app_id, ())),
+            floor,
+            next((each for each in secrets.get(app_id, ()) if not each.is_valid_at(now)), None),
         )
-        for app_id, org_id, name, client_id, ruleset_id, ruleset, on, created, *shadow in rows
+        for app_id, org_id, name, client_id, ruleset_id, ruleset, on, created, *further in rows
+        for shadow_id, shadow, owner, note, floor in (further,)
     ]
 
 
@@ -691,12 +788,16 @@ class _Visible:
     rulesets: tuple[Ruleset, ...]
     texts: tuple[bytes | None, ...]  # digest of each ruleset's text; None if an earlier release applied it
     stops: tuple[Stop, ...]
+    ended: Mapping[str, EndedCredentials]
     linger: Linger
+    rotate_at_ms: int | None  # time from which the proxy renews its keys
 
     def until_ms(self) -> int | None:
-        """Return when the next secret ends, in Unix ms; None if all secrets are without end."""
-        ends = [each.expires_ms for app in self.apps for each in app.secrets if each.expires_ms is not None]
-        return min(ends, default=None)
+        """Return when a credential ends next, or its end is past news, in Unix ms; None if none does."""
+        ends = [each.expires_ms for app in self.apps for each in app.secrets]
+        ends += (each.ends_ms for app in self.apps for each in app.credentials)
+        ends += (end + _ENDED_KNOWN_MS for ended in self.ended.values() for end in ended.ends_ms())
+        return min((end for end in ends if end is not None), default=None)
 
     def digest(self) -> bytes:
         seen = (
@@ -704,8 +805,9 @@ class _Visible:
             [
                 (
                     (app.app_id, app.org_id, app.name, app.client_id, app.ruleset_id, app.enabled),
-                    (app.secret_version, [secret.hash for secret in app.secrets]),
+                    (app.secret_version, [(secret.hash, secret.expires_ms) for secret in app.secrets]),
                     app.shadow_ruleset_id,
+                    *([app.credentials] if app.credentials else ()),
                 )
                 for app in self.apps
             ],
@@ -715,21 +817,39 @@ class _Visible:
             ],
             [(stop.org_id, stop.app_id) for stop in self.stops],
             (self.linger.seconds, self.linger.orgs),
+            *(() if self.rotate_at_ms is None else (self.rotate_at_ms,)),
+            *((self.ended,) if self.ended else ()),
         )
         return sha256(msgspec.json.encode(seen)).digest()
+
+
+def _lately_ended(app: App, now_ms: int) -> EndedCredentials | None:
+    """Return the credentials that proxies still know as ended; None if there are none."""
+    secret, since_ms = app.ended_secret, now_ms - _ENDED_KNOWN_MS
+    ended = EndedCredentials(
+        secret if secret is not None and (secret.expires_ms or 0) > since_ms else None,
+        tuple(each for each in app.credentials if since_ms < (each.ends_ms or 0) <= now_ms),
+    )
+    return ended if ended.secret is not None or ended.others else None
 
 
 def _linger(connection: Connection, proxy_id: str, limits: RateLimits) -> Linger:
     senders = connection.rows(
         "SELECT others.org_id, count(*) FROM proxy_orgs AS own JOIN proxy_orgs AS others"
         " ON others.org_id = own.org_id JOIN proxies ON proxies.proxy_id = others.proxy_id"
-        " WHERE own.proxy_id = ? AND enabled = 1 GROUP BY others.org_id ORDER BY others.org_id",
+        " WHERE own.proxy_id = ? AND enabled = 1 AND retired_ms IS NULL"
+        " GROUP BY others.org_id ORDER BY others.org_id",
         (proxy_id,),
     )
     return Linger(
         linger_seconds(limits.proxy, 1),
         {org_id: linger_seconds(limits.org, count) for org_id, count in senders},
     )
+
+
+def _rotate_at_ms(connection: Connection, proxy_id: str) -> int | None:
+    proxies = proxies_of(connection.rows(f"{PROXY} WHERE proxies.proxy_id = ?", (proxy_id,)))
+    return proxies[0].rotate_at_ms if proxies else None
 
 
 def _version(number: int, digest: bytes) -> str:

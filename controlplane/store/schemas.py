@@ -7,7 +7,8 @@ from typing import Final
 
 from controlplane.clock import Clock
 from controlplane.store.database import REGISTRY, Connection, Database
-from controlplane.store.interface import Conflict, NewSchema, OrgSchema, PackedSchemas, SchemaUse
+from controlplane.store.interface import Conflict, NewSchema, NotFound, OrgSchema, PackedSchemas, SchemaUse
+from controlplane.store.rows import require_row
 
 MOST_ROOTS_OF_ORG: Final = 16
 # Schemas that are current or that a version in force names, each counted once. Each worker of a proxy loads
@@ -38,6 +39,8 @@ class SchemaTables:
     async def add_schema(self, org_ids: Sequence[str], schema: NewSchema) -> Mapping[str, str | None]:
         def job(connection: Connection) -> Mapping[str, str | None]:
             now = self._clock.wall_ms()
+            for org_id in org_ids:
+                require_row(connection, "org", org_id)
             connection.run(
                 "INSERT INTO schemas (digest, packed, bytes) VALUES (?, ?, ?)"
                 " ON CONFLICT (digest) DO NOTHING",
@@ -47,6 +50,24 @@ class SchemaTables:
 
         # A schema may have megabytes and can wait: the room that a full disk keeps is for rules and stops.
         return await self._database.write(job, REGISTRY)
+
+    async def delete_schema(self, org_id: str, root: str) -> str:
+        def job(connection: Connection) -> str:
+            key = (org_id, root)
+            current = connection.row(
+                "SELECT digest FROM org_schemas WHERE org_id = ? AND root = ? AND is_current = 1", key
+            )
+            if current is None:
+                raise NotFound(f"there is no schema of {root}")
+            users = [f"{each.ruleset}@{each.version}" for each in _uses(connection, *key) if each.in_force]
+            if users:
+                raise Conflict(f"the schema of {root} is in use: {', '.join(users)} names it")
+            connection.run("UPDATE org_schemas SET is_current = 0 WHERE org_id = ? AND root = ?", key)
+            connection.run(_FORGET, (*key, None))
+            forget_unused_schemas(connection)
+            return str(current[0])
+
+        return await self._database.write_even_if_full(job, REGISTRY)
 
     async def org_schemas(self, org_id: str | None) -> list[OrgSchema]:
         order = "ORDER BY org_id, root, is_current DESC, fetched_ms DESC, digest"
@@ -66,8 +87,10 @@ class SchemaTables:
 
     async def version_schemas(self, ruleset_id: str, version: int) -> PackedSchemas:
         rows = await self._database.fetch(
-            "SELECT root, digest, packed FROM ruleset_schemas JOIN schemas USING (digest)"
-            " WHERE ruleset_id = ? AND version = ? ORDER BY root",
+            "SELECT root, digest, packed FROM (SELECT root, digest FROM ruleset_schemas"
+            " WHERE ruleset_id = ?1 AND version = ?2 UNION ALL SELECT root, digest"
+            " FROM deleted_version_schemas WHERE ruleset_id = ?1 AND version = ?2) AS named"
+            " JOIN schemas USING (digest) ORDER BY root",
             (ruleset_id, version),
         )
         return PackedSchemas({row[0]: row[1] for row in rows}, {row[1]: row[2] for row in rows})
@@ -77,14 +100,18 @@ class SchemaTables:
         return bytes(rows[0][0]) if rows else None
 
     async def schema_uses(self, org_id: str, root: str) -> list[SchemaUse]:
-        rows = await self._database.fetch(
-            "SELECT ruleset_schemas.digest, rulesets.name, version, version = (SELECT max(version) FROM"
-            " ruleset_versions AS newest WHERE newest.ruleset_id = rulesets.ruleset_id)"
-            " FROM ruleset_schemas JOIN rulesets USING (ruleset_id)"
-            " WHERE org_id = ? AND root = ? ORDER BY rulesets.name, version DESC",
-            (org_id, root),
-        )
-        return [SchemaUse(digest, name, version, bool(newest)) for digest, name, version, newest in rows]
+        return await self._database.read(lambda connection: _uses(connection, org_id, root))
+
+
+def _uses(connection: Connection, org_id: str, root: str) -> list[SchemaUse]:
+    rows = connection.rows(
+        "SELECT ruleset_schemas.digest, rulesets.name, version, version = (SELECT max(version) FROM"
+        " ruleset_versions AS newest WHERE newest.ruleset_id = rulesets.ruleset_id)"
+        " FROM ruleset_schemas JOIN rulesets USING (ruleset_id)"
+        " WHERE org_id = ? AND root = ? ORDER BY rulesets.name, version DESC",
+        (org_id, root),
+    )
+    return [SchemaUse(digest, name, version, bool(newest)) for digest, name, version, newest in rows]
 
 
 def _org_schema(org_id: str, root: str, digest: str, source: str, fetched: int, current: int) -> OrgSchema:
@@ -147,11 +174,17 @@ def _make_current(connection: Connection, org_id: str, schema: NewSchema, now: i
     require_room(connection, org_id)
     # The newest of the others stays too, so that it can be compared with the current one.
     connection.run(_FORGET, (*key, None if before is None else before[0]))
+    forget_unused_schemas(connection)
+    return None if before is None else str(before[0])
+
+
+def forget_unused_schemas(connection: Connection) -> None:
+    """Delete the schemas that no organisation has and no version of a ruleset names."""
     connection.run(
         "DELETE FROM schemas WHERE digest NOT IN (SELECT digest FROM org_schemas)"
         " AND digest NOT IN (SELECT digest FROM ruleset_schemas)"
+        " AND digest NOT IN (SELECT digest FROM deleted_version_schemas)"
     )
-    return None if before is None else str(before[0])
 
 
 def require_room(connection: Connection, org_id: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Any, Final
 
 import msgspec
@@ -32,6 +32,7 @@ class SqliteConnection:
     def __init__(self, raw: sqlite3.Connection, clock: Clock) -> None:
         self.raw = raw
         self.steady_ms = clock.steady_ms
+        self.shared_ms = clock.wall_ms  # only programs of this host open the file
         self.position: int | None = None  # the newest that this transaction gave; None: it gave none
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
@@ -40,8 +41,8 @@ class SqliteConnection:
     def row(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
         return self.raw.execute(sql, parameters).fetchone()
 
-    def each(self, sql: str, parameters: Sequence[Any] = ()) -> Iterator[Row]:
-        return self.raw.execute(sql, parameters)
+    def each(self, sql: str, parameters: Sequence[Any] = ()) -> AbstractContextManager[Iterable[Row]]:
+        return closing(self.raw.execute(sql, parameters))
 
     def run(self, sql: str, parameters: Sequence[Any] = ()) -> None:
         self.raw.execute(sql, parameters)

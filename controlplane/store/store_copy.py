@@ -40,6 +40,12 @@ _LARGE: Final = {
     "metrics": ("proxy_id", "window_start"),
     "operator_log": ("position",),
 }
+# Tables whose rows a sequence of PostgreSQL counts.
+_COUNTED: Final = (
+    ("operator_log", "position"),
+    ("sign_in_attempts", "attempt_id"),
+    ("notices", "position"),
+)
 _OWN: Final = {"schema_version", "registry_generation", "last_position"}  # each engine keeps these by itself
 _ROWS_AT_ONCE: Final = {"blocks": 1_000}
 _USUAL_ROWS_AT_ONCE: Final = 50_000
@@ -198,7 +204,7 @@ def _set_sequences(source: sqlite3.Connection, target: _Target) -> None:
     """New rows and events go on after those that were copied."""
     ((last,),) = source.execute("SELECT position FROM last_position").fetchall()
     _fetch(target, "SELECT setval('positions', ?, ? > 0)", (max(last, 1), last))
-    for table, column in (("operator_log", "position"), ("sign_in_attempts", "attempt_id")):
+    for table, column in _COUNTED:
         sequence = f"pg_get_serial_sequence('{table}', '{column}')"
         _fetch(target, f"SELECT setval({sequence}, coalesce(max({column}), 0) + 1, false) FROM {table}")
 

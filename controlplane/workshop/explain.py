@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Final, Literal
 from zoneinfo import ZoneInfo
 
+from controlplane.workshop.probed_properties import probed_properties
 from proxy.policy.batch import envelope_decision, is_batch
 from proxy.policy.body_members import listed_members, other_members
 from proxy.policy.candidates import counts_for
@@ -466,13 +467,15 @@ def _attempt(
             break
     outcome = _outcome([finding.held for finding in findings], decision)
     if decision.reason == "hiddenProperty" and not (candidate.probed and outcome == "unmatched"):
-        note = _hidden_note(candidate)
+        note = _hidden_note(candidate, request.target)
     return Attempt(decision.rule_id, outcome, decision, tuple(findings), note)
 
 
-def _hidden_note(candidate: Candidate) -> str:
+def _hidden_note(candidate: Candidate, target: Target) -> str:
     if not candidate.hides:
-        return _QUERY_PROBES
+        transforms = candidate.entry.compiled.rule.transforms
+        named = () if transforms is None else probed_properties(transforms, target)
+        return f"the query names {', '.join(named)}, which the rule hides" if named else _QUERY_PROBES
     hidden = candidate.entry.compiled.hidden
     return _REVEALS_ITEMS if hidden is not None and hidden.keeps_items else _PATH_IS_HIDDEN
 

@@ -44,6 +44,7 @@ from proxy.policy.canonical import MalformedTarget, canonicalise
 from proxy.policy.facts import ResponseFacts
 from proxy.policy.redaction import MASK
 from proxy.policy.unknown import PartlyKnownResponse, RequestPart, ResponsePart
+from proxy.wire.figures import counted
 
 DEFAULT_BASE: Final = "https://graph.microsoft.com"
 MOST_ENTRIES_NAMED: Final = 5  # numbers of entries that one remark names
@@ -250,6 +251,14 @@ def _remarks(found: dict[str, list[int]]) -> tuple[Remark, ...]:
     return tuple(
         Remark(what, len(numbers), tuple(numbers[:MOST_ENTRIES_NAMED])) for what, numbers in found.items()
     )
+
+
+def remark_lines(har: Har) -> Iterator[str]:
+    """Return a line for each remark: what was left out of the file, then what is unknown of the rest."""
+    for remark in har.left_out:
+        yield f"left out {counted(remark.count, 'entry')}: {with_entries(remark)}"
+    for remark in har.unknown:
+        yield f"unknown for {counted(remark.count, 'entry')}: {with_entries(remark)}"
 
 
 def with_entries(remark: Remark) -> str:

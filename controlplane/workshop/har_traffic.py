@@ -26,6 +26,7 @@ from proxy.policy.filters import FilterFailed, compile_filter
 from proxy.policy.json_text import readable
 from proxy.policy.path_shapes import shapes_of
 from proxy.policy.queries import QueryGuard
+from proxy.policy.redaction import without_secrets
 from proxy.policy.ruleset import Ruleset
 from proxy.policy.ruleset_yaml import parse_ruleset
 from proxy.policy.schemas import NO_SCHEMAS, Schemas
@@ -45,6 +46,36 @@ class Foreseen:
     outcome: Outcome | Unclear
     body: bytes | None = None  # the response's, as the application gets it
     removed: tuple[str, ...] = ()  # properties that it had, by their paths
+
+    @property
+    def possible(self) -> tuple[Outcome, ...]:
+        """The outcome, or several if the file lacks what decides."""
+        return (self.outcome,) if isinstance(self.outcome, Outcome) else self.outcome.possible
+
+    @property
+    def missing(self) -> Sequence[str]:
+        """What the file lacks to decide."""
+        return () if isinstance(self.outcome, Outcome) else self.outcome.missing
+
+    @property
+    def target(self) -> str:
+        """The target of the request, with secrets masked."""
+        path, mark, query = self.exchange.target.partition("?")
+        return path + mark + without_secrets(query)
+
+
+def by_outcome(foreseen: Iterable[Foreseen]) -> list[list[Foreseen]]:
+    """Group exchanges by their outcome: blocked ones first, then unclear ones, large groups first."""
+    groups: dict[Outcome | Unclear, list[Foreseen]] = {}
+    for one in foreseen:
+        groups.setdefault(one.outcome, []).append(one)
+    return sorted(groups.values(), key=_rank)
+
+
+def _rank(group: Sequence[Foreseen]) -> tuple[int, int, int]:
+    outcome = group[0].outcome
+    lets_through = outcome.lets_through if isinstance(outcome, Outcome) else None
+    return (False, None, True).index(lets_through), -len(group), group[0].exchange.number
 
 
 def foresee(

@@ -172,6 +172,8 @@ class Rules:
 
     def __init__(self, ruleset: Ruleset, schemas: Schemas = NO_SCHEMAS) -> None:
         self.name = ruleset.name
+        self._ruleset = ruleset
+        self._schemas = {model.digest for model in schemas.models}
         self._compiled = partly_known_rules(ruleset, schemas)
         self._transforms = {rule.id: rule.transforms for rule in ruleset.rules if rule.verdict == "filter"}
         self._ids = frozenset((DEFAULT_RULE_ID, *(rule.id for rule in ruleset.rules)))
@@ -182,6 +184,10 @@ class Rules:
         self._asks_ip = any(rule.ip is not None for rule in ruleset.rules)
         self._asks_time = any(rule.time is not None for rule in ruleset.rules)
         self._ends = sorted(rule.until.end for rule in ruleset.rules if rule.until is not None)
+
+    def are(self, other: Rules) -> bool:
+        """Return True if these are the same rules: their texts differ in comments and layout at most."""
+        return self._ruleset == other._ruleset and self._schemas == other._schemas
 
     def plan(self, method: str, target: Target) -> Plan:
         return self._compiled.plan(method, target)
@@ -220,14 +226,14 @@ class Replay:
     """One draft and what it makes of events."""
 
     def __init__(self, draft: Ruleset, schemas: Schemas = NO_SCHEMAS) -> None:
-        self._rules = Rules(draft, schemas)
+        self.rules = Rules(draft, schemas)
         self._endings = tuple((rule.id, rule.until.end) for rule in draft.rules if rule.until is not None)
         self._possible_facts = PossibleFacts()
         self._known: BoundedMemo[Hashable, Outcome | Unclear] = BoundedMemo(_MOST_KNOWN, None, WhenFull.CLEAR)
 
     @property
     def name(self) -> str:
-        return self._rules.name
+        return self.rules.name
 
     def ended_before(self, moment: float) -> tuple[tuple[str, float], ...]:
         """The rules that have ended by `moment`, each with the moment at which it ended."""
@@ -245,7 +251,7 @@ class Replay:
             target = canonicalise(text)
         except MalformedTarget:
             return Outcome(REFUSED, "malformedTarget")
-        plan = self._rules.plan(event.method, target)
+        plan = self.rules.plan(event.method, target)
         if event.reason == _TOO_LARGE and (plan.needs_body or is_batch(event.method, target)):
             return event.outcome(former)
         after = self._evaluate_remembered(event, target, plan, former)
@@ -258,6 +264,36 @@ class Replay:
             return Unclear((event.outcome(former), after), (_DEPENDENCY,))
         return after
 
+    def same_effect(self, other: Replay, event: Event, former: Rules | None) -> bool:
+        """Return True if both rulesets give an event the same effect, however what isn't stored may have
+        been. `former` as for `evaluate`."""
+        if self.rules.are(other.rules):
+            return True
+        text = event.target
+        if is_cut(text) or any(map(is_cut, event.transforms or ())) or event.implied_by_body is not None:
+            return False
+        try:
+            target = canonicalise(text)
+        except MalformedTarget:
+            return True
+        ways = every_way(self._same_effect(other, event, target, former), self._possible_facts)
+        possible = [each for each in ways.outcomes if each is not None]
+        if not possible:  # other rules have evaluated it
+            return self.same_effect(other, event, None)
+        return ways.complete and all(possible)
+
+    def _same_effect(
+        self, other: Replay, event: Event, target: Target, former: Rules | None
+    ) -> Callable[[], bool | None]:
+        """Return a comparison in one way; it returns None if the event can't have been so."""
+        ours = self._evaluation(event, target, self.rules.plan(event.method, target))
+        others = self._evaluation(event, target, other.rules.plan(event.method, target))
+        if former is None:
+            return lambda: ours().effect == others().effect
+        then = self._evaluation(event, target, former.plan(event.method, target))
+        recorded = event.outcome(former)
+        return lambda: ours().effect == others().effect if then() == recorded else None
+
     def gap(self, event: Event, after: Outcome | Unclear) -> ClosedGap | None:
         """Return the gap that an allowed event used, if the rules refuse the event because it is closed."""
         if not isinstance(after, Outcome) or after.lets_through or not event.lets_through:
@@ -266,17 +302,17 @@ class Replay:
             target = canonicalise(event.target)
         except MalformedTarget:
             return None
-        plan = self._rules.plan(event.method, target)
+        plan = self.rules.plan(event.method, target)
         ways = every_way(self._decision(event, target, plan), self._possible_facts)
         for decision in ways.outcomes:
             if isinstance(decision, Decision) and (found := gap_of_implied(decision, target)) is not None:
                 return found
-        return self._rules.gap_of_key(event.method, target)
+        return self.rules.gap_of_key(event.method, target)
 
     def _evaluate_remembered(
         self, event: Event, target: Target, plan: Plan, former: Rules | None
     ) -> Outcome | Unclear:
-        key = self._rules.looked_at(event, target, plan)
+        key = self.rules.looked_at(event, target, plan)
         then = None
         if former is not None:
             then = former.plan(event.method, target)
@@ -405,6 +441,7 @@ class GroupKey:
     after: tuple[Outcome, ...]  # several where it is unclear
     missing: tuple[str, ...] = ()
     gap: ClosedGap | None = None  # the reason why it is newly blocked
+    recorded: Outcome | None = None  # the event says this outcome, if it is not `before`
 
 
 @dataclass(slots=True)
@@ -439,9 +476,15 @@ class Tally:
     ungrouped: int = 0  # changed or unclear, in more ways than are kept
 
     def add(
-        self, event: Event, before: Outcome, after: Outcome | Unclear, gap: ClosedGap | None = None
+        self,
+        event: Event,
+        before: Outcome,
+        after: Outcome | Unclear,
+        gap: ClosedGap | None = None,
+        recorded: Outcome | None = None,
     ) -> None:
         """Count an event, which was evaluated `before` and is evaluated `after`."""
+        recorded = None if recorded == before else recorded
         self.events += 1
         if before.transforms is None and isinstance(after, Outcome) and after.verdict == before.verdict:
             after = Unclear((after,), (_FILTER_THEN,))
@@ -451,10 +494,10 @@ class Tally:
             return
         if isinstance(after, Unclear):
             self.unclear += 1
-            key = GroupKey("unclear", event.app_id, before, after.possible, after.missing)
+            key = GroupKey("unclear", event.app_id, before, after.possible, after.missing, recorded=recorded)
         else:
             self.changed += 1
-            key = GroupKey(_change(before, after), event.app_id, before, (after,), gap=gap)
+            key = GroupKey(_change(before, after), event.app_id, before, (after,), (), gap, recorded)
         group = self.groups.get(key)
         if group is None:
             if len(self.groups) >= MAX_GROUPS:
@@ -462,6 +505,11 @@ class Tally:
                 return
             group = self.groups[key] = Group(key, event.time, event.time)
         group.add(event)
+
+    def add_same(self) -> None:
+        """Count an event that gets the same effect from both rulesets, though the effect is not known."""
+        self.events += 1
+        self.unchanged += 1
 
     def pass_over(self) -> None:
         """An event that reached no rule."""
@@ -479,7 +527,7 @@ def _rank(group: Group) -> tuple[object, ...]:
         CHANGES.index(key.change),
         -group.count,
         key.app or "",
-        repr((key.before, key.after, key.missing, key.gap)),
+        repr((key.before, key.after, key.missing, key.gap, key.recorded)),
     )
 
 

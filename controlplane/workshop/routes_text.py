@@ -7,7 +7,14 @@ from typing import Final
 
 from controlplane.workshop.advice import ruleset_advice
 from controlplane.workshop.refused_expansions import refused_expansions
-from controlplane.workshop.routes import MAX_ROUTES, Passing, RuleRoutes, first_of_each_kind, routes_of
+from controlplane.workshop.routes import (
+    GRAPH_ROOT,
+    MAX_ROUTES,
+    Passing,
+    RuleRoutes,
+    first_of_each_kind,
+    routes_of,
+)
 from proxy.policy import yaml_document
 from proxy.policy.resource_model import ResourceModel
 from proxy.policy.ruleset import Rule, Ruleset
@@ -30,23 +37,29 @@ def _lines_of(document: yaml_document.Document, ruleset: Ruleset) -> tuple[int, 
 
 
 def advice_with_routes(
-    text: str, ruleset: Ruleset, now: float | None, model: ResourceModel | None = None
+    text: str,
+    ruleset: Ruleset,
+    now: float | None,
+    model: ResourceModel | None = None,
+    root: str = GRAPH_ROOT,
 ) -> tuple[RulesetProblem, ...]:
-    """Return the advice on a ruleset, and on the routes that it leaves open."""
+    """Return the advice on a ruleset, and on the routes that it leaves open.
+
+    `root` is the root path of the service that the model describes."""
     document = yaml_document.parse(text)
     refused = [
         document_problem(document, ("rules", index, "conditions"), message)
         for index, message in refused_expansions(ruleset)
     ]
-    found = (*ruleset_advice(text, ruleset, now), *route_warnings(document, ruleset, model), *refused)
+    found = (*ruleset_advice(text, ruleset, now), *route_warnings(document, ruleset, model, root), *refused)
     return tuple(sorted(found, key=lambda one: (one.line, one.column)))
 
 
 def route_warnings(
-    document: yaml_document.Document, ruleset: Ruleset, model: ResourceModel | None
+    document: yaml_document.Document, ruleset: Ruleset, model: ResourceModel | None, root: str
 ) -> tuple[RulesetProblem, ...]:
     """Return a warning for each rule that leaves a route open, and for each path that leads nowhere."""
-    report = routes_of(ruleset, model, limit=_CHECKED)
+    report = routes_of(ruleset, model, limit=_CHECKED, root=root)
     lines = _lines_of(document, ruleset)
     problems: list[RulesetProblem] = []
     for found in report.rules:

@@ -15,12 +15,13 @@ from typing import Final, NamedTuple, Protocol
 from controlplane.workshop.advice import hangs_on_order
 from controlplane.workshop.implied_traffic import implied_by_traffic
 from proxy.policy.batch import is_batch
-from proxy.policy.canonical import ANY_KEY, MalformedTarget, Target, canonicalise
+from proxy.policy.canonical import ANY_KEY, MalformedTarget, Target, canonicalise, fully_decoded
 from proxy.policy.path_shapes import Shape, Shaped, looks_like_id, parameter, shapes_of
 from proxy.policy.queries import QueryGuard
 from proxy.policy.redaction import is_cut, without_secrets
 from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
 from proxy.policy.transforms import Kept, Transforms, covers, parse_names
+from proxy.wire.figures import counted
 
 MAX_SHAPES: Final = 5_000  # of paths; what is beyond is counted, and named in the text
 MAX_SPELLINGS: Final = 20_000  # of words
@@ -34,6 +35,9 @@ _SYSTEM_OPTIONS: Final = frozenset(
     select filter orderby search expand apply compute top skip count format skiptoken deltatoken levels
     """.split()  # noqa: SIM905
 )
+# Options whose values are in no comment, also within $expand.
+_UNTOLD: Final = re.compile(r"(?i)(?:^|[(;&])\s*\$?(?:filter|search|skiptoken|deltatoken)\s*=")
+_SHARE: Final = re.compile(r"(?i)(/shares/)[^/]+")
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _DOTTED: Final = re.compile(r"[^\s./\\]+(?:\.[^\s./\\]+)*")  # of a property
 _FEW: Final = 16
@@ -549,13 +553,13 @@ def _yaml(
 ) -> str:
     lines = [f"# {_plain(line)}" for line in about]
     if unsaid := observed.left_out - observed.unknown_filters:
-        lines.append(f"# Left out, and so blocked: {_counted(unsaid, 'request')} that no rule says.")
+        lines.append(f"# Left out, and so blocked: {counted(unsaid, 'request')} that no rule says.")
     if observed.unknown_filters:
-        filtered = _counted(observed.unknown_filters, "request")
+        filtered = counted(observed.unknown_filters, "request")
         lines.append(f"# Left out, and so blocked: {filtered} filtered by rules that are not known now.")
     if blocked:
         lines.append(
-            f"# Left out, and so blocked: {_counted(blocked, 'request')} that a filter below blocks. "
+            f"# Left out, and so blocked: {counted(blocked, 'request')} that a filter below blocks. "
             "Without the filter, the rule would show more than was seen."
         )
     lines += ["version: 1", f"name: {_scalar(name)}", "default: block"]
@@ -568,7 +572,7 @@ def _yaml(
 def _rule_lines(rule: SuggestedRule) -> Iterator[str]:
     evidence = [path.evidence for path in rule.paths]
     count = sum(one.count for one in evidence)
-    yield f"  # {_counted(count, 'request')}, {_when(evidence)}"
+    yield "  # " + ", ".join(filter(None, (counted(count, "request"), _when(evidence))))
     yield f"  - id: {rule.id}"
     yield "    match:"
     yield f"      methods: [{', '.join(map(_scalar, rule.methods))}]"
@@ -595,10 +599,11 @@ def _rule_lines(rule: SuggestedRule) -> Iterator[str]:
 
 
 def _when(evidence: Sequence[Evidence]) -> str:
+    """Return the time of the requests, or an empty text if no time is known."""
     first = min((one.first for one in evidence if one.first is not None), default=None)
     last = max((one.last for one in evidence if one.last is not None), default=None)
     if first is None or last is None:
-        return "at an unknown time"
+        return ""
     return _time(first) if _time(first) == _time(last) else f"{_time(first)} to {_time(last)}"
 
 
@@ -628,13 +633,18 @@ def _describe_options(evidence: Evidence) -> Iterator[str]:
 
 
 def _sample(target: Target) -> str:
-    query = "" if target.query is None else "?" + without_secrets(target.query)
-    text = f"{target.path}{query}"
+    """Return path and query without values of filters, tokens of pages and ids of shares."""
+    path = _SHARE.sub(r"\1…", target.path)
+    query = "" if target.query is None else "?" + _without_values(without_secrets(target.query))
+    text = f"{path}{query}"
     return text if len(text) <= _MAX_SAMPLE else text[:_MAX_SAMPLE] + "…"
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" + ("s" if count != 1 else "")
+def _without_values(query: str) -> str:
+    return "&".join(
+        f"{option.partition('=')[0]}=…" if _UNTOLD.search(fully_decoded(option)) else option
+        for option in query.split("&")
+    )
 
 
 def _times(count: int) -> str:

@@ -11,6 +11,7 @@ import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from proxy import __version__
 from proxy.agent.exposition import end_of, exposition
 from proxy.agent.health import AuditStatus, Health
 from proxy.agent.sync import Sync
@@ -71,7 +72,7 @@ class Admin:
             await runner.cleanup()
 
     async def _alive(self, request: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
+        return web.Response(text=f"ok {__version__}\n")
 
     async def _ready(self, request: web.Request) -> web.Response:
         await self._audit()

@@ -8,7 +8,7 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
@@ -20,6 +20,7 @@ from proxy.agent.journal import Journal, JournalStatus
 from proxy.agent.resend import Resender
 from proxy.agent.shipper import Shipper
 from proxy.agent.statefile import NewerState
+from proxy.audit.record import Record
 from proxy.audit.spool import WhenFull
 from proxy.process.own_process import give_to_owner_of, make_directory
 from proxy.wire.models import SyncLinger
@@ -48,6 +49,8 @@ class AuditOptions:
     replay_interval: float
     catch_up: bool
     has_served: bool = False  # with this identity, before this agent: its numbers have begun
+    served_as: str | None = None  # id of the proxy that had rules here before this agent
+    waits_for_id: bool = False  # the proxy enrols itself: no event is sent before its id is known
 
 
 @dataclasses.dataclass(slots=True)
@@ -65,12 +68,15 @@ class Audit:
         control_plane: ControlPlane,
         proxy_id: Callable[[], str | None],
         linger: Callable[[], SyncLinger | None],
+        collected: Callable[[Sequence[Record], int], None] | None = None,
     ) -> None:
-        """`linger` returns how long the control plane asks to collect events before a batch is sent."""
+        """`linger` returns how long the control plane asks to collect events before a batch is sent.
+        `collected` receives the records that were read, on the thread of the disk."""
         self._options = options
         self._control_plane = control_plane
         self._proxy_id = proxy_id
         self._linger = linger
+        self._collected = collected
         self._disk = ThreadPoolExecutor(max_workers=1, thread_name_prefix="audit-disk")
         self._parts: _Parts | None = None
         self._lock_fd: int | None = None
@@ -92,7 +98,7 @@ class Audit:
             resending.cancel()
 
     async def _collect_and_ship(self, parts: _Parts, resending: asyncio.Task[None]) -> None:
-        parts.shipper.notify(await self._on_disk(parts.journal.pending))
+        await self._send_pending(parts)
         verified_at = time.monotonic()
         while not resending.done():  # it never is, but for a fault of ours, which is raised below
             busy = await self._collect(parts)
@@ -104,15 +110,24 @@ class Audit:
                 await asyncio.sleep(_DISK_RETRY_SECONDS if self._disk_problem else _POLL_SECONDS)
         resending.result()
 
-    async def stop(self, deadline: float) -> None:
-        """The last records of workers that have ended, and what can be sent of them in time."""
+    async def stop(self, deadline: float, *, retry: bool = False) -> AuditStatus | None:
+        """Collect the last records of workers that have ended, and send what can be sent in time. Repeat
+        attempts that fail only if `retry` is set. Return what is left; None if the directory is not ours."""
         parts = self._parts
-        if parts is not None:
-            ends = time.monotonic() + deadline
-            while await self._collect(parts) and time.monotonic() < ends:
-                pass
-            await parts.shipper.stop(max(0.0, ends - time.monotonic()))
-            await self._on_disk(parts.collector.close)
+        if parts is None:
+            return None
+        ends = time.monotonic() + deadline
+        while (busy := await self._collect(parts)) and time.monotonic() < ends:
+            pass
+        await parts.shipper.stop(max(0.0, ends - time.monotonic()), retry=retry)
+        status = await self._read_status(parts)
+        await self._on_disk(parts.collector.close)
+        if busy:
+            status = dataclasses.replace(status, stalled="the stop left no time to collect the rest")
+        return status
+
+    def close(self) -> None:
+        """Let another agent have the directory."""
         self._disk.shutdown(wait=True)
         if self._lock_fd is not None:
             os.close(self._lock_fd)
@@ -141,18 +156,20 @@ class Audit:
         await self._is_known.wait()
         parts = self._parts
         if parts is not None and time.monotonic() - self._status_at > _STATUS_KEPT_SECONDS:
-            journal, backlog, problem = await self._on_disk(self._look, parts)
-            rejected = await self._on_disk(parts.journal.rejected_files)
+            self._status = await self._read_status(parts)
             self._status_at = time.monotonic()
-            self._status = AuditStatus(
-                journal=journal,
-                backlog=backlog,
-                stalled=self._disk_problem or problem or parts.collector.stalled,
-                not_going_out=parts.shipper.problems(),
-                quarantined=parts.shipper.quarantined(),
-                rejected_files=rejected,
-                reused_ids=parts.shipper.reused_ids + parts.resender.reused_ids,
-            )
+
+    async def _read_status(self, parts: _Parts) -> AuditStatus:
+        journal, backlog, problem = await self._on_disk(self._look, parts)
+        return AuditStatus(
+            journal=journal,
+            backlog=backlog,
+            rejected_files=await self._on_disk(parts.journal.rejected_files),
+            stalled=self._disk_problem or problem or parts.collector.stalled,
+            not_going_out=parts.shipper.problems(),
+            quarantined=parts.shipper.quarantined(),
+            reused_ids=parts.shipper.reused_ids + parts.resender.reused_ids,
+        )
 
     def _look(self, parts: _Parts) -> tuple[JournalStatus, int, str | None]:
         """And why the backlog is the one last known, if it is. Never an OSError: who asks is there to tell of
@@ -172,12 +189,22 @@ class Audit:
             if self._disk_problem is None:
                 log.error("audit events stay in the spool: %s", error)
             self._disk_problem = str(error)
+            await self._send_pending(parts)
             return False
         if self._disk_problem is not None:
             log.info("audit events are collected again")
             self._disk_problem = None
-        parts.shipper.notify(await self._on_disk(parts.journal.pending))
+        await self._send_pending(parts)
         return busy
+
+    async def _send_pending(self, parts: _Parts) -> None:
+        proxy_id = self._proxy_id()
+        if proxy_id is None and self._options.waits_for_id:
+            return
+        with contextlib.suppress(OSError):  # the state can't be written: nothing goes out with other numbers
+            if proxy_id is not None and parts.journal.state.proxy_id != proxy_id:
+                await self._on_disk(parts.journal.number_for, proxy_id, self._options.served_as)
+            parts.shipper.notify(await self._on_disk(parts.journal.pending))
 
     async def _opened(self) -> _Parts:
         """Tries until it works: rules, upstream tokens and health go on meanwhile, and so does the spool."""
@@ -219,6 +246,7 @@ class Audit:
             when_full=options.when_full,
             workers_room=options.workers_room,
             proxy_id=self._proxy_id,
+            collected=self._collected,
         )
         shipper = Shipper(
             journal,

@@ -12,7 +12,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -55,8 +55,11 @@ class Collector:
         when_full: WhenFull,
         workers_room: int,
         proxy_id: Callable[[], str | None],
+        collected: Callable[[Sequence[Record], int], None] | None = None,
         settle_seconds: float = 1.0,
     ) -> None:
+        """`collected` receives the records that were read, with the prefix of their request ids. After a pass
+        that failed it receives the same ones again."""
         self._spool = spool_directory(retention)
         self._use = DiskUse(retention)
         self._journal = journal
@@ -67,6 +70,7 @@ class Collector:
             self._limit = max(max_bytes // 4, worker_budget(max_bytes) - workers_room)
         self._when_full = when_full
         self._proxy_id = proxy_id
+        self._collected = collected
         # How long a stream may stand still before its end is asked after: its writer may be between stores.
         self._settle_seconds = settle_seconds
         self._open: dict[str, SegmentReader] = {}
@@ -243,6 +247,8 @@ class Collector:
                 events = [event_of(each, id_prefix, seq, proxy_id) for seq, each in enumerate(found, first)]
                 self._journal.add(org_id, lines_of(events), len(events))
                 counts[org_id] = counts.get(org_id, 0) + len(events)
+                if self._collected is not None:
+                    self._collected(found, id_prefix)
             os.sched_yield()
         cursor.offset, cursor.ordinal = reader.offset, max(cursor.ordinal, reader.ordinal)
         return bool(records)

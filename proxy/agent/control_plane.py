@@ -1,16 +1,14 @@
 """Signed calls to the control plane: one session, exact bytes, no redirects, bounded responses."""
 
-import io
-import ssl
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 import aiohttp
 import msgspec
 
+from proxy.outbound.call import CONNECT_SECONDS, SMALL_RESPONSE, TIMEOUT_SECONDS, call
 from proxy.policy.json_text import readable
 from proxy.policy.redaction import shortened
 from proxy.wire.models import ErrorBody, ErrorDetail
@@ -24,21 +22,7 @@ from proxy.wire.signing import (
     verify_unchanged,
 )
 
-_TIMEOUT_SECONDS: Final = 30.0
-_CONNECT_SECONDS: Final = 10.0
-
-# What an operator of this host can do about a refusal.
-_HINTS: Final = {
-    "timestampOutOfRange": "check this host's clock",
-    "unknownApiKey": "check Agent.ApiKey",
-    "invalidSignature": "check Agent.HmacSecret",
-}
-
 _error_decoder = msgspec.json.Decoder(ErrorBody)
-
-
-class CallFailed(Exception):
-    """No whole response: unreachable, timed out, broke off, or larger than is believable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +33,7 @@ class Response:
     is_signed: bool  # by the holder of our secret, in response to this very request
     request_signature: str
     needs_signature: bool = True  # whether the settings ask for one
+    identity: "Identity | None" = None  # which signed the request; None: no identity did
 
     @property
     def is_believed(self) -> bool:
@@ -58,6 +43,12 @@ class Response:
     def is_explained(self) -> bool:
         """Whether it has the error that a control plane refuses with, not the page of something between."""
         return self._error() is not None
+
+    @property
+    def error_code(self) -> str:
+        """The code of the error that the body has; empty if it has none."""
+        error = self._error()
+        return "" if error is None else error.code
 
     def _error(self) -> ErrorDetail | None:
         try:
@@ -70,8 +61,7 @@ class Response:
         error = self._error()
         if error is None:
             return str(self.status)
-        hint = f"; {_HINTS[error.code]}" if error.code in _HINTS else ""
-        return f"{self.status} {error.code}: {shortened(error.message, 200)}{hint}"
+        return f"{self.status} {error.code}: {shortened(error.message, 200)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,93 +70,65 @@ class Identity:
 
     api_key: str = field(repr=False)
     hmac_secret: bytes = field(repr=False)
+    file: str = ""  # Agent.IdentityPath, if the proxy enrolled itself
 
 
 class ControlPlane:
     def __init__(
         self,
         session: aiohttp.ClientSession,
-        identity: Identity,
+        present: Callable[[], Identity],
         *,
         require_signed: bool = True,
-        timeout_seconds: float = _TIMEOUT_SECONDS,
+        timeout_seconds: float = TIMEOUT_SECONDS,
         clock: Callable[[], float] = time.time,
+        refused: Callable[[Identity], None] | None = None,
     ) -> None:
-        """`require_signed`: whether a response without a signature for its request proves nothing."""
+        """`present` returns the identity of each call, or raises CallFailed if there is none.
+        `refused` receives an identity that the control plane does not accept.
+        `require_signed`: whether a response without a signature for its request proves nothing."""
         self.unsigned: Counter[str] = Counter()  # responses without one, by the last part of the path
         self._require_signed = require_signed
         self._session = session
-        self._identity = identity
-        self._timeout = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=_CONNECT_SECONDS)
+        self._present = present
+        self._timeout = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=CONNECT_SECONDS)
         self._clock = clock
+        self._refused = refused
 
     async def get(self, url: str, headers: Mapping[str, str], *, max_bytes: int) -> Response:
         return await self._call("GET", url, b"", headers, max_bytes)
 
-    async def post(self, url: str, body: bytes, *, max_bytes: int = 64 * 1024) -> Response:
+    async def post(self, url: str, body: bytes, *, max_bytes: int = SMALL_RESPONSE) -> Response:
         return await self._call("POST", url, body, {"Content-Type": "application/json"}, max_bytes)
 
     def proves_unchanged(self, response: Response, version: str) -> bool:
         """Whether the response, a 304, is about this very version."""
         signature = response.headers.get(UNCHANGED_HEADER, "")
-        return verify_unchanged(self._identity.hmac_secret, response.request_signature, version, signature)
+        if response.identity is None:
+            return False
+        secret = response.identity.hmac_secret
+        return verify_unchanged(secret, response.request_signature, version, signature)
 
     async def _call(
         self, method: str, url: str, body: bytes, headers: Mapping[str, str], max_bytes: int
     ) -> Response:
+        identity = self._present()
         timestamp = str(int(self._clock()))
-        signature = sign(self._identity.hmac_secret, timestamp, body)
+        signature = sign(identity.hmac_secret, timestamp, body)
         signed = {
             **headers,
-            API_KEY_HEADER: self._identity.api_key,
+            API_KEY_HEADER: identity.api_key,
             TIMESTAMP_HEADER: timestamp,
             SIGNATURE_HEADER: signature,
         }
-        try:
-            async with self._session.request(
-                method,
-                url,
-                data=io.BytesIO(body) if method == "POST" else None,  # sent in pieces
-                headers=signed,
-                allow_redirects=False,  # a signature is for one address only
-                timeout=self._timeout,
-            ) as response:
-                content = await _bounded(response, max_bytes)
-                response_signature = response.headers.get(SIGNATURE_HEADER, "")
-                is_signed = verify_response(
-                    self._identity.hmac_secret, signature, content, response_signature
-                )
-                if not is_signed:
-                    self.unsigned[url.rpartition("/")[2]] += 1
-                return Response(
-                    response.status,
-                    response.headers,
-                    content,
-                    is_signed,
-                    signature,
-                    self._require_signed,
-                )
-        except TimeoutError:
-            raise CallFailed("timed out") from None
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise CallFailed(f"{type(error).__name__}: {error}") from None
-
-
-async def _bounded(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
-    content = bytearray()
-    async for chunk in response.content.iter_any():
-        content += chunk
-        if len(content) > max_bytes:
-            raise CallFailed(f"response is larger than {max_bytes} bytes")
-    return bytes(content)
-
-
-def open_session(tls: ssl.SSLContext) -> aiohttp.ClientSession:
-    """A session that keeps no cookies and takes no proxy or password from the environment."""
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(ssl=tls, limit=32),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=True,
-        trust_env=False,
-        headers={"User-Agent": "graphward-proxy"},
-    )
+        status, given, content = await call(
+            self._session, method, url, body, signed, max_bytes=max_bytes, limits=self._timeout
+        )
+        response_signature = given.get(SIGNATURE_HEADER, "")
+        is_signed = verify_response(identity.hmac_secret, signature, content, response_signature)
+        if not is_signed:
+            self.unsigned[url.rpartition("/")[2]] += 1
+        response = Response(status, given, content, is_signed, signature, self._require_signed, identity)
+        if self._refused is not None and status == 401 and response.error_code == "unknownApiKey":
+            self._refused(identity)
+        return response

@@ -17,6 +17,7 @@ from proxy.agent.health import AuditStatus, Health
 from proxy.agent.sync import Sync
 from proxy.ipc import counters as c
 from proxy.process.given_file import read_given_file
+from proxy.wire.audit_event import CREDENTIAL_PROBLEMS
 from proxy.wire.models import AUDIT_PATH, HEARTBEAT_PATH, METRICS_PATH, SYNC_PATH
 
 _GAUGES: Final = (
@@ -80,11 +81,13 @@ class _Families(Collector):
             )
         for name, index, words in _GAUGES:
             yield GaugeMetricFamily(f"graphward_{name}", words, value=self._counters.total(index))
+        yield self._refused_credentials()
         yield self._latency()
         yield from self._rules()
         yield from self._checks()
         yield self._unsigned_responses()
         yield from self._vault()
+        yield from self._traces()
         if self._certificate_ends_at is not None:
             yield GaugeMetricFamily(
                 "graphward_certificate_expires_in_seconds",
@@ -93,6 +96,16 @@ class _Families(Collector):
             )
         if self._audit is not None:
             yield from self._audit_families(self._audit)
+
+    def _refused_credentials(self) -> Metric:
+        family = CounterMetricFamily(
+            "graphward_refused_credentials",
+            "Refused assertions, certificates and ended secrets, and tokens without their certificate",
+            labels=["problem"],
+        )
+        for index, problem in enumerate(CREDENTIAL_PROBLEMS, c.CREDENTIAL_PROBLEMS_FIRST):
+            family.add_metric([problem], self._counters.total(index))
+        return family
 
     def _latency(self) -> Metric:
         counts = map(self._counters.total, range(c.LATENCY_FIRST, c.LATENCY_LAST + 1))
@@ -160,9 +173,22 @@ class _Families(Collector):
         if not math.isinf(ends_at):
             yield GaugeMetricFamily(
                 "graphward_vault_expires_in_seconds",
-                "Until the first secret in use ends, by the vault's date",
+                "Until the first secret or certificate of the key vault that is in use ends",
                 value=ends_at - time.time(),
             )
+
+    def _traces(self) -> Iterator[Metric]:
+        traces = self._health.traces
+        if traces is None:
+            return
+        yield CounterMetricFamily(
+            "graphward_spans_exported", "Spans that the collector of traces took", value=traces.exported
+        )
+        yield CounterMetricFamily(
+            "graphward_spans_lost",
+            "Spans that found no room in the queue, were refused or were left at a stop",
+            value=traces.lost,
+        )
 
     def _audit_families(self, audit: AuditStatus) -> Iterator[Metric]:
         gauges = (

@@ -12,7 +12,8 @@ from proxy.agent.journal import JournalStatus
 from proxy.agent.report import Report
 from proxy.agent.statefile import Gap
 from proxy.agent.sync import Sync
-from proxy.agent.vault import Held
+from proxy.agent.traces import TraceExporter
+from proxy.agent.vault import Held, ending_check
 from proxy.ipc.counters import (
     ALIVE_AT,
     CREDENTIAL_READY,
@@ -49,6 +50,11 @@ class AuditStatus:
     def pending(self) -> int:
         return self.journal.pending + self.backlog
 
+    @property
+    def is_all_delivered(self) -> bool:
+        """Return True if the control plane provably took every event."""
+        return not self.pending and self.stalled is None and not self.rejected_files
+
     def oldest_seconds(self, now: float) -> float:
         oldest = self.journal.oldest_ms
         return 0.0 if oldest is None else max(0.0, now - oldest / 1000)
@@ -68,6 +74,9 @@ class Health:
         workers: int,
         max_staleness: float,
         kill_file: Path,
+        identity: Callable[[], Check] | None,
+        issuers: Callable[[], Check | None],
+        traces: TraceExporter | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._counters = counters
@@ -80,6 +89,9 @@ class Health:
         self._workers = workers
         self._max_staleness = max_staleness
         self._kill_file = kill_file
+        self._issuers = issuers
+        self._identity = identity  # None: the settings hold the keys
+        self.traces = traces  # None: no spans are sent
         self._clock = clock
         self._upstream_seen: list[tuple[float, int, int]] = []
 
@@ -94,6 +106,10 @@ class Health:
             "upstream": self._upstream_check(),
             "stops": self._stops_check(),
             **({"vault": self._vault_check()} if self.held else {}),
+            **({"secrets": ending_check(self.held, self._clock())} if self.held else {}),
+            **({"issuers": issuers} if (issuers := self._issuers()) is not None else {}),
+            **({"identity": self._identity()} if self._identity is not None else {}),
+            **({"traces": self.traces.check()} if self.traces is not None else {}),
         }
 
     def not_ready(self) -> list[str]:
@@ -106,7 +122,7 @@ class Health:
         age = self._sync.age_seconds
         # What they have they need not from this agent: it may be new, or of settings that fail in vain.
         if age is None and not _all_have(taking, SNAPSHOT_GENERATION):
-            reasons.append("there are no rules")
+            reasons.append("there are no rules" + self._why_not_enrolled())
         elif not all(page.values[SNAPSHOT_GENERATION] for page in evaluated):
             reasons.append("not every worker has rules yet")
         elif age is not None and self._max_staleness and age > self._max_staleness:
@@ -124,6 +140,15 @@ class Health:
         elif not any(page.values[SPOOL_READY] for page in alive):
             reasons.append("there is no room for audit events")
         return reasons
+
+    def _why_not_enrolled(self) -> str:
+        check = None if self._identity is None else self._identity()
+        return f": {check.detail}" if check is not None and check.status == "failed" else ""
+
+    async def first_attempts(self) -> None:
+        """Wait until an attempt at the token of each identity has ended."""
+        for each in self._credentials:
+            await each.first_attempt()
 
     def rules_are_enforced(self) -> bool:
         """Whether every worker that lives evaluates by the newest rules."""

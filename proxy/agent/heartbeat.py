@@ -1,6 +1,7 @@
 """Tells the control plane that this proxy lives, and the state of each concern, in one message."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -10,14 +11,16 @@ import msgspec
 from proxy import __version__
 from proxy.agent.health import AuditStatus, Health
 from proxy.agent.report import Report
-from proxy.agent.retry import jittered
 from proxy.agent.sync import Sync
+from proxy.outbound.retry import jittered
 from proxy.policy.redaction import shortened
 from proxy.rules.snapshot import Snapshot
 from proxy.wire.models import Heartbeat
 
 _MAX_DETAIL: Final = 2000
 _LOOK_SECONDS: Final = 0.2
+_TOKEN_SECONDS: Final = 2.0  # the first heartbeat waits this long for the first attempt at each token
+_LAST_SECONDS: Final = 2.0  # time limit of the last heartbeat, within the supervisor's margin
 
 
 class HeartbeatSender:
@@ -28,17 +31,23 @@ class HeartbeatSender:
         sync: Sync,
         health: Health,
         audit: Callable[[], Awaitable[AuditStatus | None]],
+        public_base_url: str = "",
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._report = report
         self._sync = sync
         self._health = health
         self._audit = audit
+        self._public_base_url = public_base_url or None
         self._clock = clock
         self._started = time.monotonic()
         self._enforced: Snapshot | None = None  # the last one that all workers were seen to enforce
 
     async def run(self) -> None:
+        # A start must not look like a failure.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_TOKEN_SECONDS):
+                await self._health.first_attempts()
         while True:
             await self.once()
             await self._until_due()
@@ -61,8 +70,19 @@ class HeartbeatSender:
     async def once(self) -> bool:
         return await self._report.post(msgspec.json.encode(await self.message()))
 
+    async def last(self, status: AuditStatus) -> None:
+        """Say at a stop what is not delivered, or that the proxy ended and owes nothing."""
+        message = self._message(status)
+        if status.is_all_delivered:
+            message = msgspec.structs.replace(message, ended=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_SECONDS):
+                await self._report.post(msgspec.json.encode(message))
+
     async def message(self) -> Heartbeat:
-        status = await self._audit()
+        return self._message(await self._audit())
+
+    def _message(self, status: AuditStatus | None) -> Heartbeat:
         snapshot, enforced, age = self._sync.snapshot, self._looked(), self._sync.age_seconds
         checks = {
             name: msgspec.structs.replace(check, detail=shortened(check.detail, _MAX_DETAIL))
@@ -79,4 +99,5 @@ class HeartbeatSender:
             oldest_pending_seconds=round(status.oldest_seconds(self._clock()), 3) if status else 0.0,
             sync_age_seconds=round(age, 3) if age is not None else None,
             rulesets={each.ruleset_id: each.version for each in enforced.rulesets} if enforced else None,
+            public_base_url=self._public_base_url,
         )

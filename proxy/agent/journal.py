@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 
 _PLAIN_NAME: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
 _FILE_NAME: Final = re.compile(r"([0-9]{1,20})\.ndjson")
+_SEQ: Final = re.compile(rb'"seq":([0-9]+)')
 _JOURNAL: Final = "journal"
 _MAX_FILE: Final = 8 * 1024 * 1024
 _MIN_FILE: Final = 64 * 1024
@@ -147,6 +148,27 @@ class Journal:
             self._write_lines(org_id)
         self._save()
 
+    def number_for(self, proxy_id: str, before: str | None) -> None:
+        """Number the pending events from 1 for this proxy, if an earlier identity has numbered them.
+
+        The control plane counts the events of each proxy, so it would report the earlier numbers as missing.
+        `before` is the earlier identity, if the state of an earlier release does not name it.
+        """
+        before = self.state.proxy_id or before or proxy_id
+        if before != proxy_id:
+            for org_id, organisation in self.state.organisations.items():
+                organisation.earlier = self._last_of_earlier(org_id, organisation)
+                organisation.batches = []  # their ids stand for bytes with other numbers
+            log.warning("events that proxy %s has not delivered go out as proxy %s", before, proxy_id)
+        self.state.proxy_id = proxy_id
+        self._save()
+
+    def _last_of_earlier(self, org_id: str, organisation: OrganisationState) -> int:
+        if not organisation.pending:
+            return organisation.next_seq - 1
+        head = _first_line(self._root, org_id, organisation)
+        return organisation.sent_seq if head is None else head.seq - 1
+
     def rollback(self) -> None:
         """Back to the last saved state; files may have bytes beyond it: `cut_to_committed`."""
         self._lines.clear()
@@ -197,6 +219,8 @@ class Journal:
         if file is None or batch not in organisation.batches:
             return None
         lines = self._read(org_id, file, batch.start, batch.end - batch.start)
+        if organisation.earlier:
+            lines = _renumbered(lines, organisation.earlier)
         return b'{"batchId":"%s","events":[%s]}' % (batch.batch_id.encode(), lines[:-1].replace(b"\n", b","))
 
     def done(self, org_id: str, batch: Batch) -> None:
@@ -244,13 +268,18 @@ class Journal:
     def quarantine(self, org_id: str, batch: Batch, body: bytes, status: int, response: str) -> Path:
         """Keeps a batch that was refused for good where an operator finds it, with the response."""
         refused_at = rfc3339(int(time.time() * 1000))
-        span = batch.first_seq, batch.last_seq, batch.count
+        span = *self.numbers_sent(org_id, batch), batch.count
         held = QuarantinedBatch(org_id, status, response, refused_at, *span, msgspec.Raw(body))
         path = self._rejected / f"{batch.batch_id}.json"
         write_by_rename(path, quarantine.encode(held))
         self.state.rejected_batches += 1
         self.done(org_id, batch)
         return path
+
+    def numbers_sent(self, org_id: str, batch: Batch) -> tuple[int, int]:
+        """Return the first and the last number of a batch, as the control plane receives them."""
+        earlier = self._organisation(org_id).earlier
+        return batch.first_seq - earlier, batch.last_seq - earlier
 
     def rejected_files(self) -> int:
         """Number of batches that were refused for good and that nobody has removed or sent again."""
@@ -264,10 +293,12 @@ class Journal:
     def status(self) -> JournalStatus:
         oldest = [ms for org_id in self.state.organisations if (ms := self.oldest_ms(org_id)) is not None]
         return JournalStatus(
-            last_seq={org_id: held.next_seq - 1 for org_id, held in self.state.organisations.items()},
+            last_seq={
+                org_id: held.next_seq - 1 - held.earlier for org_id, held in self.state.organisations.items()
+            },
             pending=sum(self.pending().values()),
             oldest_ms=min(oldest, default=None),
-            gaps=tuple(self.state.gaps),
+            gaps=tuple(self._gaps()),
             missing=self.state.missing,
             unplaced=self.state.unplaced,
             rejected_batches=self.state.rejected_batches,
@@ -275,6 +306,14 @@ class Journal:
             lost_ends=self.state.lost_ends,
             restarted_at=self.state.restarted_at,
         )
+
+    def _gaps(self) -> Iterator[Gap]:
+        """Yield the gaps of this identity, with the numbers that the control plane receives."""
+        for gap in self.state.gaps:
+            earlier = self._organisation(gap.org_id).earlier
+            if gap.last > earlier:
+                first = max(1, gap.first - earlier)
+                yield msgspec.structs.replace(gap, first=first, last=gap.last - earlier)
 
     def verify_files(self) -> None:
         """Notices files that somebody deleted or cut, without waiting for their turn to be sent."""
@@ -579,6 +618,11 @@ def _good_lines(data: bytes, limit: int | None) -> tuple[int, list[int]]:
         for line in lines:
             heads.append(_line_decoder.decode(line).seq)  # noqa: PERF401 - those before a damaged one count
     return sum(map(len, lines[: len(heads)])) + len(heads), heads
+
+
+def _renumbered(lines: bytes, earlier: int) -> bytes:
+    """Subtract from each `seq`. A JSON text escapes its quotes, so the pattern matches members only."""
+    return _SEQ.sub(lambda found: b'"seq":%d' % (int(found[1]) - earlier), lines)
 
 
 def _damaged_part(data: bytes) -> tuple[int, int | None, int]:

@@ -11,34 +11,45 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 import uvloop
+from aiohttp import ClientSession
 
 from proxy.agent.audit import Audit, AuditOptions
-from proxy.agent.control_plane import ControlPlane, Identity, open_session
+from proxy.agent.control_plane import ControlPlane, Identity
 from proxy.agent.credentials.manager import ENDLESS_SECONDS, CredentialManager
 from proxy.agent.credentials.provider import CredentialProvider
 from proxy.agent.credentials.sources import open_providers, open_vault, upstream_secrets
+from proxy.agent.enrolment import Enrolment, EnrolmentOptions
 from proxy.agent.health import Health
 from proxy.agent.heartbeat import HeartbeatSender
+from proxy.agent.issuers import Issuers, issuer_keys_file
 from proxy.agent.metrics import MetricsReporter
 from proxy.agent.report import Report
 from proxy.agent.signing_keys import SigningKeyKeeper
+from proxy.agent.span import Source
 from proxy.agent.sync import Sync
-from proxy.agent.vault import Held, HeldSecret, Vault
+from proxy.agent.traces import TraceExporter
+from proxy.agent.vault import Held, HeldSecret
 from proxy.config import Address
 from proxy.ipc.channel import (
+    LAST_STOP,
+    ActiveUpstreamToken,
     Channel,
-    Credential,
-    CredentialRejected,
     Hello,
     Message,
     Rules,
     SigningKeys,
     SnapshotUnusable,
+    UnknownIssuerKey,
+    UpstreamTokenRejected,
 )
 from proxy.ipc.counters import ALIVE_AT, CounterPages
+from proxy.outbound.session import open_session
+from proxy.outbound.settings import egress_of
+from proxy.outbound.vault import Vault
 from proxy.rules.snapshot import Snapshot
 from proxy.rules.stops import EVERYTHING_STOPPED, Stops
 from proxy.startup.certificates import Certificates
@@ -47,7 +58,8 @@ from proxy.wire.models import HEARTBEAT_PATH, METRICS_PATH, SYNC_PATH
 
 log = logging.getLogger(__name__)
 
-_STOP_SECONDS: Final = 5.0
+_HANDOVER_SECONDS: Final = 5.0  # the time to deliver events at SIGTERM: the next agent goes on with them
+_LAST_SPANS_SECONDS: Final = 1.0  # time to send the last spans at a stop
 _LISTEN_RETRY_SECONDS: Final = 1.0
 _MOST_NAMED_CHARACTERS: Final = 20_000  # of stops in one message; beyond, everything is stopped
 NICENESS: Final = 5  # where processors are scarce, requests come first and their events wait in the spool
@@ -61,7 +73,8 @@ def run_agent(
     *,
     to_old_workers: Sequence[socket.socket] = (),
 ) -> int:
-    """The whole life of the agent, in a process of its own; the exit status. SIGTERM ends it in good order.
+    """The whole life of the agent, in a process of its own; the exit status. SIGTERM ends it in good order,
+    and so does LAST_STOP, which gives it the time of the settings to deliver events.
 
     `channels` are the agent's ends, one per worker slot; the supervisor keeps both ends open. Workers of
     other settings, or of another version, have no other agent while a reload is under way: `to_old_workers`.
@@ -79,9 +92,10 @@ async def _run(
     counters: CounterPages,
     to_old_workers: Sequence[socket.socket],
 ) -> int:
-    stopping = asyncio.Event()
+    stopping: asyncio.Queue[signal.Signals] = asyncio.Queue()
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, stopping.set)
+    for each in (signal.SIGTERM, LAST_STOP):
+        loop.add_signal_handler(each, stopping.put_nowait, each)
     # A terminal's Ctrl-C reaches every process; only the supervisor acts on it, workers first.
     loop.add_signal_handler(signal.SIGINT, lambda: None)
     async with contextlib.AsyncExitStack() as stack:
@@ -104,11 +118,15 @@ class _Agent:
         providers: Mapping[str, CredentialProvider],
         vault: Vault | None,
         secrets: Mapping[str, HeldSecret],
+        enrolment: Enrolment | None,
+        spans: ClientSession | None,
+        issuers: ClientSession,
     ) -> None:
         base = settings.rule_sync.saas_base_url.rstrip("/")
         heartbeats = Report(calls, base + HEARTBEAT_PATH, "heartbeat")
         metrics = Report(calls, base + METRICS_PATH, "metrics report")
         self._calls = calls, deliveries
+        self._enrolment = enrolment  # None: the settings hold the keys
         self._channels: list[Channel] = []
         self._old_channels: list[Channel] = []
         self._counters = counters
@@ -131,21 +149,20 @@ class _Agent:
         self._held: list[Held] = list(secrets.values())
         if self._signing_keys is not None:
             self._held.append(self._signing_keys)
+        self._traces = None if spans is None else self._exporter(settings, spans)
+        self._issuers = Issuers(
+            issuers,
+            issuer_keys_file(settings.audit.local_retention_path),
+            refresh=settings.callers.keys_refresh_seconds,
+            max_age=settings.callers.keys_max_age_seconds,
+            announce=self._tell_all,
+        )
         self._audit = Audit(
-            AuditOptions(
-                retention=settings.audit.local_retention_path,
-                url=settings.audit_url,
-                max_disk_bytes=settings.audit.max_disk_bytes,
-                workers_room=2 * settings.segment_bytes * workers,
-                when_full=settings.audit.when_full,
-                max_batch_size=settings.audit.max_batch_size,
-                replay_interval=settings.audit.replay_interval_seconds,
-                catch_up=settings.audit.catch_up,
-                has_served=os.path.exists(settings.rule_sync.cache_path),
-            ),
+            _audit_options(settings, workers, self._sync.proxy_id),
             deliveries,
-            lambda: self._sync.proxy_id,
+            self._proxy_id,
             lambda: self._sync.linger,
+            None if self._traces is None else self._traces.offer,
         )
         self._health = Health(
             counters,
@@ -158,16 +175,21 @@ class _Agent:
             workers=workers,
             max_staleness=settings.rule_sync.max_staleness_seconds,
             kill_file=settings.proxy.kill_file,
+            identity=None if enrolment is None else enrolment.check,
+            traces=self._traces,
+            issuers=self._issuers.check,
         )
         self._heartbeat = HeartbeatSender(
             heartbeats,
             sync=self._sync,
             health=self._health,
             audit=self._audit.status,
+            public_base_url=settings.proxy.public_base_url,
         )
         self._metrics = MetricsReporter(metrics, counters, sync=self._sync, audit=self._audit.status)
         self._admin_address = settings.admin.listen
         self._certificate = settings.proxy.cert_file
+        self._last_seconds = settings.audit.deliver_at_stop_seconds
 
     @classmethod
     async def open(
@@ -178,49 +200,92 @@ class _Agent:
         counters: CounterPages,
         stack: contextlib.AsyncExitStack,
     ) -> "_Agent":
-        identity = Identity(settings.agent.api_key, settings.agent.hmac_secret.encode())
         # Two sessions, so that deliveries that hang take no connection from sync and heartbeat.
-        calls = await stack.enter_async_context(open_session(certificates.control_plane))
-        deliveries = await stack.enter_async_context(open_session(certificates.control_plane))
+        egress = egress_of(settings.egress)
+        calls = await stack.enter_async_context(open_session(certificates.control_plane, egress))
+        deliveries = await stack.enter_async_context(open_session(certificates.control_plane, egress))
+        enrolment = _enrolment(settings, calls) if settings.agent.enrols_itself else None
+        present, refused = _given_identity(settings), None
+        if enrolment is not None:
+            stack.callback(enrolment.close)
+            present, refused = enrolment.present, enrolment.report_refusal
         identity_tls = certificates.identity_provider
         vault = await open_vault(settings, identity_tls, stack) if settings.uses_vault else None
         secrets = upstream_secrets(settings, vault) if vault is not None else {}
         providers = await open_providers(settings, identity_tls, secrets, stack)
+        spans = None
+        if certificates.traces is not None:
+            spans = await stack.enter_async_context(open_session(certificates.traces, egress))
         agent = cls(
             settings,
             counters,
             len(channels),  # there are pages for twice as many, for the time of a reload
-            ControlPlane(calls, identity, require_signed=settings.rule_sync.require_signed_response),
-            ControlPlane(deliveries, identity, require_signed=settings.audit.require_signed_response),
+            ControlPlane(
+                calls, present, require_signed=settings.rule_sync.require_signed_response, refused=refused
+            ),
+            ControlPlane(deliveries, present, require_signed=settings.audit.require_signed_response),
             providers,
             vault,
             secrets,
+            enrolment,
+            spans,
+            await stack.enter_async_context(open_session(certificates.issuers, egress, connections=0)),
         )
+        stack.push_async_callback(agent._issuers.close)
         for end in channels:
             agent._listen_to(end, stack)
         return agent
 
-    async def run(self, stopping: asyncio.Event) -> int:
-        """Until SIGTERM, or until a part fails in a way nobody foresaw: then a new process is the cure."""
+    async def run(self, stopping: asyncio.Queue[signal.Signals]) -> int:
+        """Run until a signal to stop, or until a part fails unforeseen: then a new process is the cure."""
+        if self._sync.snapshot is not None:
+            self._issuers.use(self._sync.snapshot)  # the control plane may be unreachable for long
         admin = self._start("admin", self._serve_admin())  # which listens, then lets the others begin
         tasks = [  # first what workers wait for before they take a request
             *(self._start(f"credentials {name}", each.run()) for name, each in self._credentials.items()),
             *(self._start("vault", each.run()) for each in self._held),
-            self._start("sync", self._sync.run()),
+            *([] if self._enrolment is None else [self._start("enrolment", self._enrolment.run())]),
+            self._start("sync", self._once_enrolled(self._sync.run)),
             self._start("audit", self._audit.run()),
-            self._start("heartbeat", self._heartbeat.run()),
-            self._start("metrics", self._metrics.run()),
-            self._start("alive", self._say_alive()),
+            self._start("heartbeat", self._once_enrolled(self._heartbeat.run)),
+            self._start("metrics", self._once_enrolled(self._metrics.run)),
+            *([] if self._traces is None else [self._start("traces", self._traces.run())]),
         ]
-        stop = self._start("stop", stopping.wait())
-        done, _ = await asyncio.wait([stop, admin, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        alive = self._start(
+            "alive", self._say_alive()
+        )  # during the stop too, or the supervisor would kill it
+        stop = asyncio.create_task(stopping.get(), name="stop")
+        done, _ = await asyncio.wait([stop, admin, alive, *tasks], return_when=asyncio.FIRST_COMPLETED)
         failed = [task for task in done if task is not stop]
         for task in failed:
             log.critical("%s failed", task.get_name(), exc_info=task.exception())
+        is_last = stop in done and stop.result() is LAST_STOP
         await _cancelled(stop, *tasks)
-        await self._audit.stop(_STOP_SECONDS)
-        await _cancelled(admin)  # it tells of the stop, too
+        left = await self._audit.stop(self._last_seconds if is_last else _HANDOVER_SECONDS, retry=is_last)
+        if self._traces is not None:
+            await self._traces.flush(_LAST_SPANS_SECONDS)
+        if is_last and left is not None and self._proxy_id() is not None:
+            await self._heartbeat.last(left)
+        await _cancelled(admin, alive)  # it tells of the stop, too
+        self._audit.close()
         return 1 if failed else 0
+
+    async def _once_enrolled(self, run: Callable[[], Coroutine[object, object, None]]) -> None:
+        if self._enrolment is not None:
+            await self._enrolment.is_enrolled.wait()
+        await run()
+
+    def _exporter(self, settings: Settings, session: ClientSession) -> TraceExporter:
+        proxy = settings.proxy
+        scheme = urlsplit(proxy.public_base_url).scheme or ("http" if proxy.cert_file is None else "https")
+        traces = settings.traces
+        return TraceExporter(
+            session, traces.otlp_url, traces.header_fields, lambda: Source(self._proxy_id(), scheme)
+        )
+
+    def _proxy_id(self) -> str | None:
+        """Return the id of the proxy whose events are collected here; None if it is not known yet."""
+        return self._sync.proxy_id if self._enrolment is None else self._enrolment.proxy_id
 
     async def _serve_admin(self) -> None:
         """As soon as its address is free; the rest of the agent doesn't wait for that."""
@@ -263,8 +328,10 @@ class _Agent:
         match message:
             case Hello():
                 self._bring_up_to_date(channel)
-            case CredentialRejected(identity, generation) if identity in self._credentials:
+            case UpstreamTokenRejected(identity, generation) if identity in self._credentials:
                 self._credentials[identity].rejected(generation)
+            case UnknownIssuerKey(issuer):
+                self._issuers.asked_for(issuer)
             case SnapshotUnusable():
                 self._write_snapshot_again()
             case _:
@@ -280,6 +347,8 @@ class _Agent:
         keys = self._signing_keys.current() if self._signing_keys is not None else None
         if keys is not None:
             channel.send(keys)
+        for issuer_keys in self._issuers.current():
+            channel.send(issuer_keys)
 
     def _write_snapshot_again(self) -> None:
         """Once for all workers that ask meanwhile."""
@@ -294,6 +363,9 @@ class _Agent:
             channel.send(self._rules(snapshot, self._sync.stops))
         if snapshot is not None:
             self._warn_of_unknown(snapshot)
+            self._issuers.use(snapshot)
+            if self._enrolment is not None:
+                self._enrolment.report_sync(snapshot.etag, snapshot.rotate_at)
 
     def _rules(self, snapshot: Snapshot | None, stopped: Stops) -> Rules:
         age = self._sync.age_seconds
@@ -311,7 +383,7 @@ class _Agent:
                 log.warning("the rules know no %s", each)
 
     def _tell_all(self, message: Message) -> None:
-        if isinstance(message, Credential):
+        if isinstance(message, ActiveUpstreamToken):
             left = round(message.expires_at - time.time())
             log.info(
                 "upstream token of identity %s, generation %d, good for %s",
@@ -321,6 +393,33 @@ class _Agent:
             )
         for channel in self._channels:
             channel.send(message)
+
+
+def _audit_options(settings: Settings, workers: int, served_as: str | None) -> AuditOptions:
+    return AuditOptions(
+        retention=settings.audit.local_retention_path,
+        url=settings.audit_url,
+        max_disk_bytes=settings.audit.max_disk_bytes,
+        workers_room=2 * settings.segment_bytes * workers,
+        when_full=settings.audit.when_full,
+        max_batch_size=settings.audit.max_batch_size,
+        replay_interval=settings.audit.replay_interval_seconds,
+        catch_up=settings.audit.catch_up,
+        has_served=os.path.exists(settings.rule_sync.cache_path),
+        served_as=served_as,
+        waits_for_id=settings.agent.enrols_itself,
+    )
+
+
+def _given_identity(settings: Settings) -> Callable[[], Identity]:
+    identity = Identity(settings.agent.api_key, settings.agent.hmac_secret.encode())
+    return lambda: identity
+
+
+def _enrolment(settings: Settings, session: ClientSession) -> Enrolment:
+    base = settings.rule_sync.saas_base_url.rstrip("/")
+    agent = settings.agent
+    return Enrolment(EnrolmentOptions(base, agent.identity_path, agent.enrolment_token), session)
 
 
 async def _listener(address: Address) -> socket.socket:
@@ -343,7 +442,7 @@ async def _listener(address: Address) -> socket.socket:
             return listener
 
 
-async def _cancelled(*tasks: asyncio.Task[object]) -> None:
+async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -10,9 +10,9 @@ import msgspec
 
 from proxy.agent.health import AuditStatus
 from proxy.agent.report import Report
-from proxy.agent.retry import jittered
 from proxy.agent.sync import Sync
 from proxy.ipc import counters as c
+from proxy.outbound.retry import jittered
 from proxy.wire.audit_event import rfc3339
 from proxy.wire.models import Latency, Metrics
 

@@ -2,9 +2,10 @@
 
 import logging
 
-from proxy.agent.control_plane import CallFailed, ControlPlane
+from proxy.agent.control_plane import ControlPlane
 from proxy.agent.lasting import LastingProblem
 from proxy.agent.proof import report_problem
+from proxy.outbound.call import CallFailed
 
 log = logging.getLogger(__name__)
 

@@ -14,12 +14,13 @@ from typing import Final
 import msgspec
 
 from proxy.agent import quarantine
-from proxy.agent.control_plane import CallFailed, ControlPlane, Response
+from proxy.agent.control_plane import ControlPlane, Response
 from proxy.agent.journal import new_batch_id
 from proxy.agent.lasting import LastingProblem
 from proxy.agent.proof import Accepted, Refused, audit_outcome, description
 from proxy.agent.quarantine import QuarantinedBatch
 from proxy.agent.shipper import asked_wait
+from proxy.outbound.call import CallFailed
 from proxy.policy.json_text import readable
 from proxy.policy.redaction import shortened
 from proxy.process.own_process import make_directory

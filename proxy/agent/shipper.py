@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import math
 import random
 import time
 from collections.abc import Callable
@@ -14,12 +15,13 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from proxy.agent.control_plane import CallFailed, ControlPlane, Response
+from proxy.agent.control_plane import ControlPlane, Response
 from proxy.agent.journal import Journal
 from proxy.agent.lasting import LastingProblem
 from proxy.agent.proof import Accepted, AuditOutcome, Refused, audit_outcome, description
-from proxy.agent.retry import FIRST_BACKOFF, backoff, retry_after, sleep_until_set
 from proxy.agent.statefile import Batch
+from proxy.outbound.call import CallFailed
+from proxy.outbound.retry import FIRST_BACKOFF, backoff, retry_after, sleep_until_set
 from proxy.policy.redaction import shortened
 from proxy.wire.models import SyncLinger
 
@@ -35,6 +37,7 @@ _ENVELOPE: Final = 128  # bytes of a body that are not events
 # Least seconds to collect events of each organisation: 40 batches a minute in all, and a proxy may send 60.
 _LEAST_LINGER: Final = 1.5
 _MOST_LINGER: Final = 300.0  # seconds that a control plane can delay events at most
+_PAUSE_AT_STOP: Final = 1.0  # seconds between two attempts during a stop
 _LARGE_AT_ONCE: Final = 4  # batches that are larger than ordinary ones, in memory at the same time
 
 
@@ -46,6 +49,7 @@ class _Delivery:
     pending: int = 0
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     failures: int = 0  # attempts in a row that brought nothing
+    not_before: float = 0.0  # monotonic seconds; the control plane asked for no attempt until then
     largest_body: int = LARGEST_BODY
     trouble: LastingProblem = field(default_factory=lambda: LastingProblem(log))
     quarantined: str | None = None  # the latest batch that was refused for good
@@ -79,6 +83,7 @@ class Shipper:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
         self._stopping = asyncio.Event()
+        self._retries_end = -math.inf  # monotonic seconds; no attempt is repeated after it during a stop
         self.delivered = 0  # events since the start
         self.reused_ids = 0  # batches whose id the control plane had for other events, since the start
 
@@ -108,8 +113,10 @@ class Shipper:
         for held in self._deliveries.values():
             held.quarantined = None
 
-    async def stop(self, deadline: float) -> None:
-        """Sends what can be sent within the deadline, without waiting for anything to be retried."""
+    async def stop(self, deadline: float, *, retry: bool = False) -> None:
+        """Send what can be sent within the deadline. Repeat attempts that fail only if `retry` is set."""
+        if retry:
+            self._retries_end = time.monotonic() + deadline
         self._stopping.set()
         for delivery in self._deliveries.values():
             delivery.wake.set()
@@ -134,8 +141,22 @@ class Shipper:
                 wait = await self._send_one(delivery)
             except OSError as error:
                 wait = self._put_off(delivery, f"local disk: {error}")
-            if wait and await sleep_until_set(self._stopping, wait):
-                return  # a stop is no reason to come back sooner than was asked
+            if (
+                wait
+                and await sleep_until_set(self._stopping, wait)
+                and not await self._retry_in_time(delivery)
+            ):
+                return
+
+    async def _retry_in_time(self, delivery: _Delivery) -> bool:
+        """Wait for the next attempt of a stop, never less than the control plane asked for. Return False if
+        that attempt comes too late."""
+        now = time.monotonic()
+        at = max(now + _PAUSE_AT_STOP, delivery.not_before)
+        if at >= self._retries_end:
+            return False
+        await asyncio.sleep(at - now)
+        return True
 
     async def _gather_events(self, delivery: _Delivery) -> None:
         """Let a small batch grow, so that a steady trickle stays below the control plane's limits."""
@@ -246,7 +267,8 @@ class Shipper:
         )
         delivery.failures = 0
         delivery.trouble.over()
-        delivery.quarantined = f"{batch.count} events, seq {batch.first_seq}-{batch.last_seq}: {refused.text}"
+        first, last = self._journal.numbers_sent(delivery.org_id, batch)
+        delivery.quarantined = f"{batch.count} events, seq {first}-{last}: {refused.text}"
         log.error(
             "audit batch %s of organisation %s was refused for good and set aside in %s: %s",
             batch.batch_id, delivery.org_id, path, refused.text,
@@ -283,6 +305,7 @@ class Shipper:
             "audit events of organisation %s wait %.0f s: %s", delivery.org_id, wait, description(response),
             level=logging.INFO if isinstance(outcome, Refused) else logging.ERROR,
         )  # fmt: skip
+        delivery.not_before = time.monotonic() + wait
         # Never sooner; a little later, so that a fleet does not come back at one instant.
         return wait + random.uniform(0, min(0.25, wait / 10))  # noqa: S311 - not a secret
 

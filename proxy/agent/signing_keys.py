@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from proxy.agent.failures import unforeseen
-from proxy.agent.vault import Maintenance, SecretVersion, Vault, VaultError
+from proxy.agent.vault import Maintenance
 from proxy.ipc.channel import SigningKeys
+from proxy.outbound.failures import unforeseen
+from proxy.outbound.vault import SecretVersion, Vault, VaultError
 from proxy.startup.signing_key import MIN_BYTES
 from proxy.wire.models import Check
 
@@ -50,6 +51,7 @@ class SigningKeyKeeper:
         self._announced: SigningKeys | None = None
         self._retry_after = 0.0
         self.maintenance = Maintenance("token signing key")
+        self.what = f"secret {name} (token signing key)"
 
     @property
     def ends_at(self) -> float:

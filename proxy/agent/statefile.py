@@ -53,6 +53,7 @@ class OrganisationState(msgspec.Struct):
     sent_count: int = 0
     sent_seq: int = 0  # the last sequence number that is done with
     batches: list[Batch] = []  # within files[0], from `sent` on without a gap
+    earlier: int = 0  # numbers of an earlier identity: subtracted from each number that is sent
 
     @property
     def pending(self) -> int:
@@ -89,6 +90,7 @@ class State(msgspec.Struct):
     rejected_batches: int = 0
     dropped: int = 0  # events deleted unsent, under drop-oldest
     restarted_at: float = 0.0  # when numbers began again at 1 because the state was lost; 0: never
+    proxy_id: str | None = None  # whose numbers these are; None: not known yet
     lost_ends: int = 0  # streams whose last segment was deleted, so that nobody knows what it held
 
 

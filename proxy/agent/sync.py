@@ -16,13 +16,16 @@ from typing import Final
 
 import msgspec
 
-from proxy.agent.control_plane import CallFailed, ControlPlane, Response
+from proxy.agent import cures
+from proxy.agent.control_plane import ControlPlane, Response
 from proxy.agent.lasting import LastingProblem
 from proxy.agent.proof import description
-from proxy.agent.retry import backoff, jittered
+from proxy.outbound.call import CallFailed
+from proxy.outbound.retry import backoff, jittered
 from proxy.policy import json_text
 from proxy.policy.ruleset import Ruleset
 from proxy.policy.schemas import needs_schemas
+from proxy.rules.credentials import readable_credentials, readable_ended
 from proxy.rules.schemas import load_models
 from proxy.rules.snapshot import (
     READ,
@@ -189,7 +192,10 @@ class Sync:
     def _note_failure(self, error: Exception) -> None:
         self._failures += 1
         rules = "there are no rules yet" if self.snapshot is None else "the rules in force stay"
-        self._trouble.met(str(error), "sync failed, %s: %s", rules, error)
+        cure = cures.of_control_plane(self._url, error) if isinstance(error, CallFailed) else ""
+        text = cures.joined(str(error), cure)
+        pointer = "" if isinstance(error, _NotInForce) else f" ({cures.DOCTOR})"
+        self._trouble.met(text, "sync failed, %s: %s%s", rules, text, pointer)
 
     async def write_again(self) -> None:
         """A worker found no snapshot on disk, a damaged one or another than the one that is held here."""
@@ -260,7 +266,9 @@ class Sync:
         if response.status == 304 and held is not None and held.etag is not None:
             return await self._unchanged(held, response)
         if response.status != 200:
-            raise SyncRefused(description(response))
+            file = "" if response.identity is None else response.identity.file
+            cure = cures.of_refusal(response.error_code, file)
+            raise SyncRefused(cures.joined(description(response), cure))
         self._check_signature(response)
         return await asyncio.to_thread(self._apply, response)
 
@@ -370,6 +378,8 @@ class Sync:
                 ruleset_id=app.ruleset_id,
                 enabled=app.enabled and not stops.concern(app.org_id, app.app_id),
                 shadow_ruleset_id=app.shadow_ruleset_id or None,
+                credentials=readable_credentials(app),
+                ended_credentials=readable_ended(app),
             )
             for app in synced.apps
         )
@@ -391,6 +401,7 @@ class Sync:
             rulesets=rulesets,
             proves_unchanged=synced.metadata.proves_unchanged,
             linger=synced.metadata.linger,
+            rotate_at=synced.metadata.rotate_at,
             stops=stops,
             read=READ,
             schemas=self._schemas(synced, rulesets),

@@ -4,53 +4,20 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
-from proxy.agent.failures import AttemptFailed, unforeseen
-from proxy.agent.retry import FIRST_BACKOFF, backoff, jittered
+from proxy.outbound.failures import unforeseen
+from proxy.outbound.retry import FIRST_BACKOFF, backoff, jittered
+from proxy.outbound.vault import Vault, VaultError, VaultSecret
 from proxy.wire.models import Check
 
 log = logging.getLogger(__name__)
 
 _LONGEST_BACKOFF: Final = 30.0
 _SHORTEST_PAUSE: Final = 1.0
-
-
-class VaultError(AttemptFailed):
-    """A secret couldn't be read. The text names vault, secret and identity."""
-
-
-@dataclass(frozen=True, slots=True)
-class VaultSecret:
-    """One version of a secret."""
-
-    value: str = field(repr=False)
-    content_type: str
-    version: str
-    expires_at: float  # Unix seconds; infinity for one without an end
-
-
-@dataclass(frozen=True, slots=True)
-class SecretVersion:
-    """What the vault tells of a version beside its value."""
-
-    version: str
-    enabled: bool
-    begins_at: float  # Unix seconds: made then, or not to be used before
-    expires_at: float
-
-
-class Vault(Protocol):
-    """Both raise VaultError."""
-
-    async def secret(self, name: str, version: str = "") -> VaultSecret:
-        """That version of a secret, or its newest."""
-
-    async def versions(self, name: str) -> list[SecretVersion]:
-        """Every version of a secret, in no order."""
+ENDS_SOON_SECONDS: Final = 14 * 86400.0  # the alert on the metric begins then, too
 
 
 class Maintenance:
@@ -100,6 +67,10 @@ class Held(Protocol):
     maintenance: Maintenance
 
     @property
+    def what(self) -> str:
+        """Secret and purpose, as messages name them."""
+
+    @property
     def ends_at(self) -> float:
         """When what is in use can't be used any more, Unix seconds; infinity for no known end."""
 
@@ -110,12 +81,23 @@ class Held(Protocol):
 
 class HeldSecret:
     def __init__(
-        self, vault: Vault, name: str, *, what: str, interval: float, clock: Callable[[], float] = time.time
+        self,
+        vault: Vault,
+        name: str,
+        *,
+        what: str,
+        interval: float,
+        own_end: Callable[[VaultSecret], float] = lambda secret: math.inf,
+        clock: Callable[[], float] = time.time,
     ) -> None:
+        """`own_end` gives the end of the content, such as the last moment of a certificate."""
         self._vault = vault
         self._name = name
         self._interval = interval
+        self._own_end = own_end
+        self._ends_at = math.inf
         self._clock = clock
+        self.what = f"secret {name} ({what})"
         self._secret: VaultSecret | None = None
         self._reading = asyncio.Lock()
         self._outcomes = 0
@@ -124,7 +106,7 @@ class HeldSecret:
 
     @property
     def ends_at(self) -> float:
-        return self._secret.expires_at if self._secret is not None else math.inf
+        return self._ends_at
 
     async def run(self) -> None:
         """Looks for a newer version well ahead of the held one's end."""
@@ -171,6 +153,7 @@ class HeldSecret:
         if self._secret is not None and secret.version != self._secret.version:
             log.info("secret %s has a new version in the key vault: %s", self._name, secret.version)
         self._secret, self._retry_after = secret, 0.0
+        self._ends_at = min(secret.expires_at, self._own_end(secret))
         self._outcomes += 1
         self.maintenance.succeeded()
 
@@ -189,6 +172,16 @@ class HeldSecret:
 
     def _usable(self) -> bool:
         return self._secret is not None and self._clock() < self._secret.expires_at
+
+
+def ending_check(held: Iterable[Held], now: float) -> Check:
+    """Name each secret in use that ends soon, or has ended, with the moment of its end."""
+    ending = [
+        f"{each.what} {'ends' if now < each.ends_at else 'ended'} at {_utc(each.ends_at)}"
+        for each in held
+        if each.ends_at - now < ENDS_SOON_SECONDS
+    ]
+    return Check("degraded", f"{'; '.join(ending)}: store a newer version") if ending else Check("ok")
 
 
 def _utc(seconds: float) -> str:

@@ -26,7 +26,7 @@ _FOREIGN: Final = (
 )
 _FOREIGN_ROOM: Final = 1024  # bytes that these have together, however much the proxy decided
 _MARK_BYTES: Final = 24  # `…[N more]` as JSON, with quotes and a comma
-_NOT_LISTS: Final = ("parent", "shadow")
+_NOT_LISTS: Final = ("parent", "shadow", "credential")
 
 _encode: Final = msgspec.json.Encoder().encode
 

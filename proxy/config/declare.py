@@ -3,13 +3,16 @@
 A root dataclass has one field for each section, a section dataclass one field for each key. Names follow
 from the fields': `rule_sync.saas_base_url` is `[RuleSync] SaasBaseUrl`. Types: str, int, float, bool, Literal
 of strings, what `parse` returns, and tuples of these; `X | None` for what may be left out. A field that is
-declared by `tables()` is an array of tables, `[[Section.Field]]`, each a dataclass with a key `Name`.
+declared by `tables()` is an array of tables, each a dataclass with a key `Name`: `[[Section.Field]]`, or
+`[[Field]]` if the root declares it. If its type names several dataclasses, the key `Kind` chooses one.
+A field that is declared by `derived()` has no key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
@@ -39,15 +42,33 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """An array of tables within one section."""
+    """An array of tables, within one section or beside the sections."""
 
-    section: str
+    section: str  # empty if it stands beside the sections
     name: str
     attribute: str
-    cls: type
+    classes: tuple[type, ...]  # several: the key `Kind` chooses one
 
     def __str__(self) -> str:
-        return f"{self.section}.{self.name}"
+        return f"{self.section}.{self.name}".removeprefix(".")
+
+    @property
+    def top(self) -> str:
+        """Return the first name of its keys' paths."""
+        return self.section or self.name
+
+    @property
+    def by_kind(self) -> dict[str, type]:
+        """Return the class of each kind, if there are several."""
+        if len(self.classes) == 1:
+            return {}
+        return {keys(str(self), cls)["Kind"].choices[0]: cls for cls in self.classes}
+
+    def class_of(self, kind: object) -> type | None:
+        """Return the class of a table of this kind; None if there is none."""
+        if len(self.classes) == 1:
+            return self.classes[0]
+        return self.by_kind.get(kind) if isinstance(kind, str) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +142,11 @@ def tables() -> Any:
     return field(default=(), metadata={"tables": True})
 
 
+def derived(default: Any) -> Any:
+    """Declare a field that no key gives: the program derives its value once the settings are read."""
+    return field(default=default, metadata={"derived": True})
+
+
 def _value_of_default(declared: Declared) -> Any:
     default, convert = declared.default, Path if declared.path else declared.parse
     if convert is None:
@@ -134,29 +160,41 @@ def camel(attribute: str) -> str:
     return "".join(word.capitalize() for word in attribute.split("_"))
 
 
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
 def sections(root: type) -> dict[str, tuple[str, type]]:
     """Section name -> (attribute of the root, class of the section)."""
-    hints = get_type_hints(root)
-    return {camel(each.name): (each.name, hints[each.name]) for each in fields(root)}
+    hints = _hints(root)
+    found = (each.name for each in fields(root) if not each.metadata.keys() & {"tables", "derived"})
+    return {camel(name): (name, hints[name]) for name in found}
 
 
 def arrays(section: str, cls: type) -> dict[str, Tables]:
-    """Name -> array of tables, in the order of declaration."""
-    hints = get_type_hints(cls)
+    """Name -> array of tables, in the order of declaration. Without a section, `cls` is the root."""
+    hints = _hints(cls)
     found = (each.name for each in fields(cls) if "tables" in each.metadata)
-    return {camel(name): Tables(section, camel(name), name, get_args(hints[name])[0]) for name in found}
+    return {camel(name): Tables(section, camel(name), name, _classes(hints[name])) for name in found}
+
+
+def _classes(hint: Any) -> tuple[type, ...]:
+    """Classes of the tables in an array of the type `tuple[A | B, ...]`."""
+    item = get_args(hint)[0]
+    return get_args(item) if get_origin(item) in (Union, UnionType) else (item,)
 
 
 def keys(section: str, cls: type) -> dict[str, Key]:
     """Key name -> key, in the order of declaration."""
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     attributes = {each.name for each in fields(cls)}
     return {key.name: key for key in _keys(section, cls, hints, attributes)}
 
 
 def _keys(section: str, cls: type, hints: dict[str, Any], attributes: set[str]) -> Iterator[Key]:
     for each in fields(cls):
-        if "tables" in each.metadata:
+        if "declared" not in each.metadata:
             continue
         declared: Declared = each.metadata["declared"]
         kind, many, choices = _shape(hints[each.name])

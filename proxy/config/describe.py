@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any, Final
 
-from proxy.config.declare import REQUIRED, Key, arrays, keys, sections
+from proxy.config.declare import REQUIRED, Key, Tables, arrays, keys, sections
 from proxy.config.values import number_text
 
 MASK: Final = "********"
@@ -30,6 +30,10 @@ def _described(settings: object) -> Iterator[str]:
             for table in getattr(values, array.attribute):
                 yield f"\n[[{array}]]"
                 yield from _lines(str(array), table)
+    for array in arrays("", type(settings)).values():
+        for table in getattr(settings, array.attribute):
+            yield f"\n[[{array}]]"
+            yield from _lines(str(array), table)
 
 
 def _lines(section: str, values: object) -> Iterator[str]:
@@ -64,18 +68,39 @@ def reference(root: type) -> str:
 def _reference(root: type) -> Iterator[str]:
     for section, (_, cls) in sections(root).items():
         yield f"### [{section}]\n"
-        yield from _table(section, cls)
+        yield from _table(section, cls, keys(section, cls))
         for array in arrays(section, cls).values():
             yield f"#### [[{array}]]\n"
-            yield from _table(str(array), array.cls)
+            yield from _table(str(array), array.classes[0], keys(str(array), array.classes[0]))
+    for array in arrays("", root).values():
+        yield from _reference_of_kinds(array)
 
 
-def _table(section: str, cls: type) -> Iterator[str]:
+def _reference_of_kinds(array: Tables) -> Iterator[str]:
+    """An array beside the sections: the keys that all kinds have, then those of each kind."""
+    of_kinds = {kind: keys(str(array), cls) for kind, cls in array.by_kind.items()}
+    base = array.classes[0].__base__
+    assert base is not None
+    common = keys(str(array), base)
+    yield f"### [[{array}]]\n"
+    yield from _table(str(array), base, common)
+    for kind, cls in array.by_kind.items():
+        yield f'#### [[{array}]] with Kind = "{kind}"\n'
+        own = {name: key for name, key in of_kinds[kind].items() if _is_own(key, common)}
+        yield from _table(str(array), cls, own)
+
+
+def _is_own(key: Key, common: Mapping[str, Key]) -> bool:
+    """Return whether a kind declares the key itself, with other values or another meaning."""
+    return key.name != "Kind" and (key.name not in common or key.choices != common[key.name].choices)
+
+
+def _table(section: str, cls: type, known: Mapping[str, Key]) -> Iterator[str]:
     # A dataclass without a docstring gets its signature for one.
     if cls.__doc__ and not cls.__doc__.startswith(f"{cls.__name__}("):
         yield f"{' '.join(cls.__doc__.split())}\n"
     yield "| Key | Type | Default | Meaning |\n|---|---|---|---|"
-    for key in keys(section, cls).values():
+    for key in known.values():
         name = f"`{key.name}`" + (f", `{key.name}File`" if key.has_secret_file else "")
         yield f"| {name} | {_type(key)} | {_default(key)} | {key.declared.doc} |"
     yield ""

@@ -19,7 +19,11 @@ def not_listening(setting: str, address: Address, error: OSError, proc: Path) ->
 
 def _why(setting: str, address: Address, error: OSError, proc: Path) -> str:
     if error.errno == errno.EADDRINUSE:
-        found = holder(address, proc) or f"another program (`ss -ltnp sport = :{address.port}` names it)"
+        found = holder(address, proc)
+        if found is None:
+            found = (
+                f"another program (`ss -ltnp sport = :{address.port}` names it), or Graphward runs already"
+            )
         return f" is in use by {found}: end it, or change {setting}"
     if error.errno in _NO_FAMILY or (error.errno == errno.EADDRNOTAVAIL and address.host in ("::", "::1")):
         return f": this machine has no IPv6: enable it, or write an IPv4 address into {setting}"

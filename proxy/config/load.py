@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path, PurePath
 from typing import Any, Final, TypeVar
@@ -25,6 +25,7 @@ from proxy.config.values import number_text, parse_name
 
 T = TypeVar("T")
 _WHERE_TOML_FAILED: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+_NAME_OF_LINE: Final = re.compile(r"\s*([A-Za-z0-9_.-]+)\s*=")
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{1,18})?", re.ASCII)
 _KIND_NAMES: Final[dict[type, str]] = {
@@ -57,6 +58,8 @@ def load_settings(
 
     A section that has a method `problems()` is asked for what is wrong between its keys, as pairs of a name
     (`Section.Key`) and a message, and so is `cls` for what is wrong between sections that are right.
+    The method `unused()` yields such pairs for values without effect. Those that somebody gave become the
+    lines of `without_effect`, a derived field of `cls`. A fallback variable may be there for other programs.
     """
     settings: T = _Loader(cls, source, base, environ, read_file).load(text)
     return settings
@@ -74,6 +77,7 @@ class _Given:
     value: Any
     place: str
     typed: bool  # TOML values have types, the environment's are text
+    is_fallback: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,7 @@ class _Table:
     array: Tables
     label: str  # Section.Array.Name, or its number where its name is missing or wrong
     values: dict[str, Any]
+    cls: type
     keys: dict[str, Key]
 
 
@@ -108,9 +113,11 @@ class _Loader:
         self.lines: dict[tuple[str, ...], int] = {}
         self.problems: list[tuple[int, str]] = []  # line for the order, 0 where there is none
         self.places: dict[str, str] = {}  # "Section.Key" -> where its value came from
+        self.own_places: dict[str, str] = {}  # the same without fallback variables
         self.sections = sections(root)
         self.keys = {name: keys(name, section) for name, (_, section) in self.sections.items()}
         self.arrays = {name: arrays(name, section) for name, (_, section) in self.sections.items()}
+        self.root_arrays = arrays("", root)
         self.tables: list[_Table] = []
 
     def load(self, text: str) -> Any:
@@ -127,11 +134,19 @@ class _Loader:
             if len(self.problems) == before:
                 built[attribute] = section(**values)
                 self._ask(built[attribute])
+        built.update(self._array(array, {}) for array in self.root_arrays.values())
         self._raise_problems()
         settings = self.root(**built)
         self._ask(settings)
         self._raise_problems()
-        return settings
+        without_effect = tuple(self._without_effect((*built.values(), settings)))
+        return replace(settings, without_effect=without_effect) if without_effect else settings
+
+    def _without_effect(self, parts: Iterable[Any]) -> Iterator[str]:
+        for part in parts:
+            for name, message in getattr(part, "unused", tuple)():
+                if place := self.own_places.get(name):
+                    yield f"{place}: {name}: {message}"
 
     def _ask(self, settings: Any) -> None:
         for name, message in getattr(settings, "problems", tuple)():
@@ -176,21 +191,37 @@ class _Loader:
         problem = message[: where.start()]
         if problem == "Invalid value" and text.splitlines()[int(line) - 1][int(column) - 1 :][:1].isalpha():
             problem += ": text is written in quotes"
+        if problem == "Cannot overwrite a value":
+            named = _NAME_OF_LINE.match(text.split("\n")[int(line) - 1])
+            twice = named[1] if named is not None else "this key"
+            problem = f"{twice} is given twice in its section: remove one of the two lines"
         return f"{self.source}:{line}:{column}: {problem}"
 
     def _find_tables(self, document: dict[str, Any]) -> None:
-        for array in (each for known in self.arrays.values() for each in known.values()):
-            section = document.get(array.section)
+        of_sections = (each for known in self.arrays.values() for each in known.values())
+        for array in (*of_sections, *self.root_arrays.values()):
+            section = document.get(array.section) if array.section else document
             if isinstance(section, dict):
                 found = section.get(array.name, [])
                 if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-                    place = self._place(array.section, array.name)
+                    place = self._place(*str(array).split("."))
                     self._problem(place, str(array), f"is an array of tables: write [[{array}]]")
                     continue
                 for number, values in enumerate(found):
-                    self.tables.append(self._table(array, number, values))
+                    cls = array.class_of(values.get("Kind"))
+                    if cls is None:
+                        self._refuse_kind(array, number, values)
+                    else:
+                        self.tables.append(self._table(array, number, values, cls))
 
-    def _table(self, array: Tables, number: int, values: dict[str, Any]) -> _Table:
+    def _refuse_kind(self, array: Tables, number: int, values: Mapping[str, Any]) -> None:
+        kinds = ", ".join(array.by_kind)
+        given = f"is {_shown(values['Kind'])}" if "Kind" in values else "missing, and required"
+        label = f"{array}.{_name_of(values, str(number))}"
+        place = self._place(*str(array).split("."), str(number), "Kind")
+        self._problem(place, f"{label}.Kind", f"{given}: write one of {kinds}")
+
+    def _table(self, array: Tables, number: int, values: dict[str, Any], cls: type) -> _Table:
         numbered = f"{array}.{number}"
         label = f"{array}.{_name_of(values, str(number))}"
         if any(each.label == label for each in self.tables):
@@ -200,19 +231,32 @@ class _Loader:
         old, new = tuple(numbered.split(".")), tuple(label.split("."))
         known = {path: line for path, line in self.lines.items() if path[: len(old)] == old}
         self.lines.update({(*new, *path[len(old) :]): line for path, line in known.items()})
-        return _Table(array, label, values, keys(label, array.cls))
+        return _Table(array, label, values, cls, keys(label, cls))
 
     def _refuse_unknown(self, document: dict[str, Any]) -> None:
         for name, table in document.items():
+            if name in self.root_arrays:
+                continue
             if name not in self.sections:
                 kind = "section" if isinstance(table, dict) else "key outside any section"
-                self._problem(self._place(name), name, f"unknown {kind}, {_nearest(name, self.sections)}")
+                self._problem(self._place(name), name, f"unknown {kind}, {self._nearest_section(name)}")
             elif not isinstance(table, dict):
                 self._problem(self._place(name), name, f"is a section: write [{name}]")
             else:
                 self._refuse_unknown_keys(name, table, [*_known(self.keys[name]), *self.arrays[name]])
         for each in self.tables:
             self._refuse_unknown_keys(each.label, each.values, _known(each.keys))
+
+    def _nearest_section(self, name: str) -> str:
+        """Name a section that begins so, one with a key that does (`[Vault]`: `VaultUrl`), or one like it."""
+        for section in self.keys:
+            if section.casefold().startswith(name.casefold()):
+                return f"did you mean {section}?"
+        for section, known in self.keys.items():
+            for key in known:
+                if key.casefold().startswith(name.casefold()):
+                    return f"did you mean {section}, which has the key {key}?"
+        return _nearest(name, [*self.sections, *self.root_arrays])
 
     def _refuse_unknown_keys(self, label: str, table: dict[str, Any], known: list[str]) -> None:
         for key in table:
@@ -222,7 +266,7 @@ class _Loader:
 
     def _refuse_unknown_variables(self) -> None:
         """`Audit__MaxBatchSiz` is a mistake; a variable that begins with no section's name is not ours."""
-        by_folded = {name.casefold(): name for name in self.sections}
+        by_folded = {name.casefold(): name for name in (*self.sections, *self.root_arrays)}
         for variable in sorted(self.environ):
             spelled = variable.replace(":", "__")
             section, separator, key = spelled.partition("__")
@@ -239,12 +283,12 @@ class _Loader:
         within = {
             each.label.partition(".")[2].replace(".", "__"): each
             for each in self.tables
-            if each.array.section == section
+            if each.array.top == section
         }
         of_tables = [
             f"{label}__{key}" for label, each in within.items() for key in _known(each.keys) if key != "Name"
         ]
-        return [*_known(self.keys[section]), *of_tables]
+        return [*_known(self.keys.get(section, {})), *of_tables]
 
     # Values
 
@@ -260,7 +304,7 @@ class _Loader:
                 if key.declared.inherited and key.attribute in section:
                     values.setdefault(key.attribute, section[key.attribute])
             if len(self.problems) == before:
-                built.append(array.cls(**values))
+                built.append(each.cls(**values))
         return array.attribute, tuple(built)
 
     def _section(self, known: Mapping[str, Key], table: dict[str, Any]) -> dict[str, Any]:
@@ -269,6 +313,8 @@ class _Loader:
             given = self._given(key, table)
             if given is not None:
                 self.places[str(key)] = given.place
+                if not given.is_fallback:
+                    self.own_places[str(key)] = given.place
                 if given.value is _UNREAD:
                     continue
                 try:
@@ -297,7 +343,8 @@ class _Loader:
             if given is not None:
                 return given
         if declared.fallback_variable and self.environ.get(declared.fallback_variable):
-            return _Given(self.environ[declared.fallback_variable], "environment", typed=False)
+            value = self.environ[declared.fallback_variable]
+            return _Given(value, "environment", typed=False, is_fallback=True)
         return None
 
     def _in_one_place(self, key: Key, values: Mapping[str, Any], *, typed: bool) -> _Given | None:
@@ -360,7 +407,11 @@ class _Loader:
         return value
 
     def _path(self, text: str) -> Path:
-        return Path(self.base, text)
+        """Start a relative path from the base. It has no symbolic links, so `..` removes its last name."""
+        base, path = self.base, PurePath(text)
+        while path.parts[:1] == ("..",):
+            base, path = base.parent, path.relative_to("..")
+        return Path(base, path)
 
     def _readable_path(self, key: Key, text: str) -> Path:
         if "\0" in text:

@@ -39,9 +39,14 @@ def placeholder_problems(
         yield name, f"{host} is a host of examples, which nobody has: write {instead}"
 
 
+def is_entra(url: str) -> bool:
+    """Return whether the address is one of Microsoft Entra's."""
+    return _ENTRA.fullmatch(_host(url)) is not None
+
+
 def shared_authority(url: str) -> str | None:
     """The path of Entra that stands for many tenants (`common`), if the address is there."""
-    if not _ENTRA.fullmatch(_host(url)):
+    if not is_entra(url):
         return None
     first = urlsplit(url).path.strip("/").partition("/")[0].lower()
     return first if first in _OF_MANY else None
@@ -49,8 +54,7 @@ def shared_authority(url: str) -> str | None:
 
 def is_shared_tenant(authority_url: str, tenant_id: str) -> bool:
     """Return whether `tenant_id` stands for many tenants of Entra, the default of an empty address."""
-    is_entra = not authority_url or _ENTRA.fullmatch(_host(authority_url)) is not None
-    return is_entra and tenant_id.lower() in _OF_MANY
+    return (not authority_url or is_entra(authority_url)) and tenant_id.lower() in _OF_MANY
 
 
 def _host(url: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from proxy.config.declare import Key, arrays, keys, sections
+from proxy.config.declare import Key, Tables, arrays, keys, sections
 from proxy.config.given_text import text_of
 
 
@@ -39,6 +39,16 @@ def _secret_keys(root: type, document: Mapping[str, Any]) -> Iterator[tuple[Key,
         table = document.get(section, {})
         yield from ((key, table) for key in keys(section, cls).values() if key.has_secret_file)
         for array in arrays(section, cls).values():
-            for each in table.get(array.name, []):
-                label = f"{array}.{each['Name']}"
-                yield from ((key, each) for key in keys(label, array.cls).values() if key.has_secret_file)
+            yield from _secret_keys_of_tables(array, table)
+    for array in arrays("", root).values():
+        yield from _secret_keys_of_tables(array, document)
+
+
+def _secret_keys_of_tables(
+    array: Tables, table: Mapping[str, Any]
+) -> Iterator[tuple[Key, Mapping[str, Any]]]:
+    for each in table.get(array.name, []):
+        cls = array.class_of(each.get("Kind"))
+        assert cls is not None, "the settings can be used"
+        of_table = keys(f"{array}.{each['Name']}", cls)
+        yield from ((key, each) for key in of_table.values() if key.has_secret_file)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from urllib.parse import urlsplit
 
-_PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
+_SECRET_NAME = re.compile(r"[0-9A-Za-z-]{1,127}", re.ASCII)
+_PORT = re.compile(r"[0-9]{1,9}", re.ASCII)
 _NAME = re.compile(r"[A-Za-z][0-9A-Za-z-]{0,31}", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9_.:%-]+", re.ASCII)
 _DEFAULT_PORT = {"https": re.compile(r":(?:0*443)?\Z"), "http": re.compile(r":(?:0*80)?\Z")}
@@ -43,7 +44,9 @@ def parse_address(text: str) -> Address:
     bracketed = host.startswith("[") and host.endswith("]")
     host = host[1:-1] if bracketed else host
     well_formed = colon and _HOST.fullmatch(host) and _PORT.fullmatch(port) and bracketed == (":" in host)
-    if not well_formed or int(port) > 65535:
+    if well_formed and int(port) > 65535:
+        raise ValueError(f"must be host:port with a port up to 65535, not {text!r}")
+    if not well_formed:
         raise ValueError(f"must be host:port such as 127.0.0.1:8080 or [::1]:8080, not {text!r}")
     return Address(host, int(port))
 
@@ -78,6 +81,21 @@ def parse_origin(text: str) -> str:
     if urlsplit(url).path:
         raise ValueError(f"must be scheme, host and port without a path, not {text!r}")
     return url
+
+
+def parse_vault_url(text: str) -> str:
+    """Return the address of a key vault."""
+    url = parse_origin(text)
+    if not url.startswith("https://"):
+        raise ValueError(f"must be an https:// address: secrets travel over it, not {text!r}")
+    return url
+
+
+def parse_secret_name(text: str) -> str:
+    """Return the name of a secret in a key vault."""
+    if _SECRET_NAME.fullmatch(text) is None:
+        raise ValueError(f"must be 1 to 127 letters, digits and hyphens, not {text!r}")
+    return text
 
 
 def parse_name(text: str) -> str:

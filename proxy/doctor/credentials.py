@@ -10,11 +10,12 @@ from typing import Final
 
 import aiohttp
 
-from proxy.agent.control_plane import open_session
 from proxy.agent.credentials.provider import CredentialError
-from proxy.agent.credentials.sources import open_providers, open_vault, upstream_secrets
-from proxy.agent.vault import Vault, VaultError
+from proxy.agent.credentials.sources import certificate_end, open_providers, open_vault, upstream_secrets
 from proxy.doctor.hosts import EXPIRES_SOON_DAYS, tls_context
+from proxy.outbound.session import open_session
+from proxy.outbound.settings import egress_of
+from proxy.outbound.vault import Vault, VaultError
 from proxy.startup.settings import IdentitySettings, Settings
 from proxy.wire.finding import Finding
 
@@ -48,7 +49,7 @@ async def credentials(
             try:
                 token = await providers[identity.name].fetch()
             except CredentialError as error:
-                findings.append(Finding(name, "fail", str(error), _fix(settings, identity)))
+                findings.append(Finding(name, "fail", str(error), _fix(settings, identity, str(error))))
                 continue
             findings.append(Finding(name, "ok", _life(token.expires_at)))
             if upstream_reached:
@@ -70,24 +71,42 @@ async def _secret(vault: Vault, name: str) -> Finding:
         secret = await vault.secret(name)
     except VaultError as error:
         return Finding(title, "fail", str(error), _VAULT_FIX)
-    if math.isinf(secret.expires_at):
+    ends_at = min(secret.expires_at, certificate_end(secret))
+    if math.isinf(ends_at):
         return Finding(title, "ok", f"version {secret.version} is readable, and has no end")
-    when = time.strftime("%Y-%m-%d", time.gmtime(secret.expires_at))
-    days = math.floor((secret.expires_at - time.time()) / 86400)
+    when = time.strftime("%Y-%m-%d", time.gmtime(ends_at))
+    days = math.floor((ends_at - time.time()) / 86400)
     fix = f"store a newer version of {name}, after registering it with the application"
-    if secret.expires_at <= time.time():
+    if ends_at <= time.time():
         return Finding(title, "fail", f"version {secret.version} ended on {when}", fix)
     if days < EXPIRES_SOON_DAYS:
         return Finding(title, "warn", f"version {secret.version} ends in {days} days, on {when}", fix)
     return Finding(title, "ok", f"version {secret.version} is readable, until {when}")
 
 
-def _fix(settings: Settings, identity: IdentitySettings) -> str:
-    where = f"in vault secret {identity.secret_name}" if identity.secret_name else "in ClientSecret"
-    return (
-        f"check that ClientId {identity.client_id} is registered in tenant {identity.tenant_id}, and that "
-        f"what is {where} belongs to it; AuthorityUrl is {settings.credentials.authority_url}"
-    )
+def _fix(settings: Settings, identity: IdentitySettings, problem: str) -> str:
+    registered = f"check that ClientId {identity.client_id} is registered in tenant {identity.tenant_id}"
+    authority = f"AuthorityUrl is {settings.credentials.authority_url}"
+    match settings.credentials.provider:
+        case "managed-identity" if not identity.client_id:
+            return "assign the managed identity to this machine, and check ManagedIdentityClientId"
+        case "managed-identity" if "the managed identity gives no token" in problem:
+            return (
+                "give this machine the managed identity (in Azure: its page Identity), "
+                "and check ManagedIdentityClientId"
+            )
+        case "managed-identity":
+            audience = settings.exchange_scope.removesuffix("/.default")
+            trust = f"that it trusts the managed identity as federated credential, with audience {audience}"
+            return f"{registered}, and {trust}; {authority}"
+        case "workload-identity":
+            trust = "that it has a federated credential with issuer and subject of the token in TokenFile"
+            return f"{registered}, and {trust}; {authority}"
+        case "managed-identity-key-vault":
+            where = f"in vault secret {identity.secret_name}"
+        case _:
+            where = "in ClientSecret"
+    return f"{registered}, and that what is {where} belongs to it; {authority}"
 
 
 def _life(expires_at: float) -> str:
@@ -101,7 +120,7 @@ async def _taken(settings: Settings, identity: IdentitySettings, token: str) -> 
     url = settings.upstream.base_url + _ASKED
     try:
         async with (
-            open_session(tls_context(settings.upstream.ca_file)) as session,
+            open_session(tls_context(settings.upstream.ca_file), egress_of(settings.egress)) as session,
             session.get(
                 url,
                 headers={"Authorization": f"Bearer {token}", "Accept": "application/json"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,8 +15,11 @@ from proxy.doctor.clock import clock
 from proxy.doctor.control_plane import signed_sync
 from proxy.doctor.credentials import credentials
 from proxy.doctor.hosts import Host, Visit, visit
+from proxy.doctor.issuers import issuers
 from proxy.doctor.live import live
 from proxy.doctor.spool import spool
+from proxy.outbound.settings import egress_of
+from proxy.startup.identity_file import secrets_in
 from proxy.startup.settings import Settings
 from proxy.wire.finding import Finding, masked
 
@@ -27,7 +30,9 @@ _NETWORK_SECONDS: Final = 60.0
 def examine(settings: Settings, config: Path) -> list[Finding]:
     """Never a secret of the settings in what is told."""
     logging.disable(logging.CRITICAL)  # what matters is in the findings
-    secrets = frozenset(_secrets(settings))
+    proxy = egress_of(settings.egress).proxy
+    of_egress = () if proxy is None else proxy.secrets
+    secrets = frozenset([*_secrets(settings), *of_egress, *secrets_in(settings.agent.identity_path)])
     return masked(asyncio.run(run(_checks(settings, config, secrets))), secrets)
 
 
@@ -37,6 +42,7 @@ def _checks(settings: Settings, config: Path, secrets: frozenset[str]) -> list[C
     checks = [
         Check("settings", in_thread(lambda: files.settings_problems(settings)), _DISK_SECONDS),
         Check("certificate", in_thread(lambda: files.certificate(settings)), _DISK_SECONDS),
+        Check("identity", in_thread(lambda: files.identity(settings)), _DISK_SECONDS),
         Check("file modes", in_thread(lambda: files.modes(settings, config)), _DISK_SECONDS),
         Check("ports", in_thread(lambda: machine.ports(settings, supervisor=supervisor)), _DISK_SECONDS),
         Check("open files", in_thread(lambda: machine.open_files(settings)), _DISK_SECONDS),
@@ -51,7 +57,9 @@ def _checks(settings: Settings, config: Path, secrets: frozenset[str]) -> list[C
 
 
 async def _network(settings: Settings) -> Sequence[Finding]:
-    visited = await asyncio.gather(*map(visit, _hosts(settings)))
+    egress = egress_of(settings.egress)
+    hosts = [replace(each, way=egress.way_to(each.url)) for each in _hosts(settings)]
+    visited = await asyncio.gather(*map(visit, hosts))
     visits = {each.host.name: each for each in visited}
     control, upstream = visits["control plane"], visits["upstream"]
 
@@ -70,9 +78,10 @@ async def _network(settings: Settings) -> Sequence[Finding]:
             provider_reached=reached("identity provider"),
             upstream_reached=upstream.reached,
         ),
+        issuers(settings, await asyncio.to_thread(files.snapshot_of, settings)),
     )
     seen = [finding for each in visits.values() for finding in each.findings]
-    return [*seen, clock(control, _others(visits)), *deeper[0], *deeper[1]]
+    return [*seen, clock(control, _others(visits)), *deeper[0], *deeper[1], *deeper[2]]
 
 
 def _others(visits: dict[str, Visit]) -> list[Visit]:
@@ -96,7 +105,7 @@ def _hosts(settings: Settings) -> list[Host]:
     if ingestion and not ingestion.startswith(base):
         hosts.append(Host("audit ingestion", "Audit.IngestionUrl", ingestion, "Agent.CaFile", agent_ca))
     credentials = settings.credentials
-    if credentials.provider != "static":
+    if settings.uses_identity_provider:
         url = credentials.authority_url
         hosts.append(
             Host("identity provider", "Credentials.AuthorityUrl", url, "Credentials.CaFile", identity_ca)
@@ -106,6 +115,11 @@ def _hosts(settings: Settings) -> list[Host]:
             Host(
                 "key vault", "Credentials.VaultUrl", credentials.vault_url, "Credentials.CaFile", identity_ca
             )
+        )
+    traces = settings.traces
+    if traces.otlp_url:
+        hosts.append(
+            Host("collector of traces", "Traces.OtlpUrl", traces.otlp_url, "Traces.CaFile", traces.ca_file)
         )
     return hosts
 

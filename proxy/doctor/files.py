@@ -12,6 +12,7 @@ from typing import Final
 
 from proxy.config.secret_places import given_secrets
 from proxy.doctor.hosts import EXPIRES_SOON_DAYS
+from proxy.process.own_process import mode_if_open
 from proxy.rules.kill_file import NO_ORDER, read_kill_file
 from proxy.rules.schemas import load_models
 from proxy.rules.snapshot import Snapshot, SnapshotDamaged, read_snapshot
@@ -20,8 +21,13 @@ from proxy.startup.check import (
     directory_problems,
     exposures,
     files_below,
+    identity_problems,
+    identity_state,
     signing_key_problems,
+    unusable_credentials,
+    unused_settings,
 )
+from proxy.startup.identity_file import keys_in
 from proxy.startup.settings import Settings
 from proxy.wire.finding import Finding
 
@@ -35,11 +41,12 @@ def settings_problems(settings: Settings) -> list[Finding]:
         *certificate_problems(settings),
         *directory_problems(settings),
         *signing_key_problems(settings),
+        *identity_problems(settings),
     ]
     failed = [Finding("settings", "fail", each, f"correct {each.partition(':')[0]}") for each in problems]
     exposed = [
         Finding("settings", "warn", each, f"correct {each.partition(':')[0]}, unless that is meant")
-        for each in exposures(settings)
+        for each in (*exposures(settings), *unused_settings(settings), *unusable_credentials(settings))
     ]
     return [*failed, *exposed] or [Finding("settings", "ok", "every key is well-formed, every file readable")]
 
@@ -48,7 +55,11 @@ def kill_file(settings: Settings) -> list[Finding]:
     path = settings.proxy.kill_file
     order = read_kill_file(path)
     if order == NO_ORDER:
-        return [Finding("Proxy.KillFile", "ok", f"{path} is not there, so it stops nothing")]
+        return [
+            Finding(
+                "Proxy.KillFile", "ok", f"{path} does not exist, so nothing is stopped on this host by file"
+            )
+        ]
     fix = "remove the file, or its line, once that is over"
     return [Finding("Proxy.KillFile", "warn", f"{path} stops {order}", fix)]
 
@@ -83,26 +94,19 @@ def modes(settings: Settings, config: Path) -> list[Finding]:
 
 def _secret_files(settings: Settings, config: Path) -> Iterator[Finding]:
     files = [settings.rule_sync.cache_path, settings.proxy.key_file]
+    if settings.agent.enrols_itself:
+        files.append(settings.agent.identity_path)
     if not settings.token.signing_key and not settings.token.signing_key_secret_name:
         files.append(settings.token.signing_key_file)
     secrets = given_secrets(Settings, config, os.environ)
     files += [*secrets.files, *([config] if secrets.inline else [])]
     for file in files:
-        if file is not None and (mode := _others(file)):
+        if file is not None and (mode := mode_if_open(file)):
             yield Finding("file modes", "warn", f"{file} can be read by others ({mode})", f"chmod 600 {file}")
     retention = settings.audit.local_retention_path
-    if mode := _others(retention):
+    if mode := mode_if_open(retention):
         fix = f"chmod 700 {retention}"
         yield Finding("file modes", "warn", f"{retention} can be entered by others ({mode})", fix)
-
-
-def _others(path: Path) -> str:
-    """The mode, where it gives anything to group or others; nothing where there is no such file."""
-    try:
-        mode = path.stat().st_mode & 0o777
-    except OSError:
-        return ""
-    return f"{mode:04o}" if mode & 0o077 else ""
 
 
 def _owned(settings: Settings) -> Iterator[Finding]:
@@ -118,6 +122,24 @@ def _owned(settings: Settings) -> Iterator[Finding]:
         what = f"{len(foreign)} files can't be written by {user}: {names}"
         fix = f"chown -R {user} {retention} {settings.rule_sync.cache_path}"
         yield Finding("file owners", "fail", what, fix)
+
+
+def identity(settings: Settings) -> list[Finding]:
+    """Report the enrolment of a proxy that enrols itself, as far as its own files show it."""
+    agent = settings.agent
+    if not agent.enrols_itself or any(identity_problems(settings)):
+        return []  # reported as a problem of the settings
+    what = identity_state(settings)
+    if keys_in(agent.identity_path) is not None:
+        return [Finding("identity", "ok", what)]
+    if not agent.enrolment_token:
+        fix = "`proxy enrol-token add` on the control plane; put what it prints into Agent.EnrolmentToken"
+        return [Finding("identity", "fail", f"{what}, and there is no token for it", fix)]
+    fix = (
+        "start the proxy. Only an enrolment shows whether the token is accepted, and it uses the token up: "
+        "`proxy enrol-token list` on the control plane shows what is left of it"
+    )
+    return [Finding("identity", "warn", what, fix)]
 
 
 def snapshot_of(settings: Settings) -> Snapshot | None:

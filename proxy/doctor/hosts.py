@@ -18,7 +18,10 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from proxy.agent import cures
 from proxy.config.tls import client_tls
+from proxy.outbound.egress import EgressProxy, Way
+from proxy.outbound.tunnel import EgressFailed, EgressProblem, dial, remedy
 from proxy.wire.finding import Finding
 
 _CONNECT_SECONDS: Final = 5.0
@@ -27,7 +30,6 @@ _MOST_ADDRESSES: Final = 8
 _MAX_HEAD: Final = 65536
 EXPIRES_SOON_DAYS: Final = 14
 tls_context: Final = lru_cache(maxsize=4)(client_tls)  # the system's authorities take 25 ms to read
-_EXPIRED, _NOT_YET, _OTHER_NAME = 10, 9, (62, 64)  # X509_V_ERR_… of OpenSSL
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +40,19 @@ class Host:
     ca_key: str
     ca_file: Path | None
     path: str = "/"  # whose response's Date shows the host's clock; no credential goes there
+    way: Way = field(default=Way(None, ""))
+
+    @property
+    def place(self) -> cures.Place:
+        return cures.place_of(self.url, self.key, self.ca_key)
 
     @property
     def hostname(self) -> str:
-        return urlsplit(self.url).hostname or ""
+        return self.place.hostname
 
     @property
     def port(self) -> int:
-        parts = urlsplit(self.url)
-        return parts.port or (443 if parts.scheme == "https" else 80)
+        return self.place.port
 
     @property
     def is_tls(self) -> bool:
@@ -65,11 +71,12 @@ class Visit:
 
 async def visit(host: Host, clock: Callable[[], float] = time.time) -> Visit:
     found = Visit(host)
-    addresses = await _resolve(found)
-    responding = await _connect(found, addresses)
-    if responding is None:
-        return found
-    connection = await _handshake(found, responding)
+    if host.way.proxy is not None:
+        connection = await _tunnelled(found, host.way.proxy)
+    else:
+        addresses = await _resolve(found)
+        responding = await _connect(found, addresses)
+        connection = None if responding is None else await _handshake(found, responding)
     if connection is None:
         return found
     found.reached = True
@@ -84,6 +91,29 @@ async def visit(host: Host, clock: Callable[[], float] = time.time) -> Visit:
     return found
 
 
+async def _tunnelled(
+    found: Visit, proxy: EgressProxy
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+    """Connect through the egress proxy, which resolves the host's name."""
+    host = found.host
+    name = f"{host.name}: egress"
+    try:
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            connected = await dial(host.hostname, host.port, proxy)
+    except EgressFailed as failed:
+        fix = remedy(failed.problem, proxy, host.hostname, host.port)
+        found.findings.append(Finding(name, "fail", str(failed), fix))
+        return None
+    except TimeoutError:
+        what = f"egress proxy {proxy}: no connection within {_CONNECT_SECONDS:g} s"
+        fix = remedy(EgressProblem.TIMEOUT, proxy, host.hostname, host.port)
+        found.findings.append(Finding(name, "fail", what, fix))
+        return None
+    what = f"{host.hostname}:{host.port} is reached {host.way}"
+    found.findings.append(Finding(name, "ok", what))
+    return await _handshake(found, connected)
+
+
 async def _resolve(found: Visit) -> list[str]:
     host = found.host
     with contextlib.suppress(ValueError):
@@ -94,8 +124,7 @@ async def _resolve(found: Visit) -> list[str]:
         )
     except OSError as error:
         what = f"{host.hostname} does not resolve: {error.strerror or error}"
-        fix = f"correct {host.key}, or let this machine's resolver (/etc/resolv.conf) know the name"
-        found.findings.append(Finding(f"{host.name}: name", "fail", what, fix))
+        found.findings.append(Finding(f"{host.name}: name", "fail", what, cures.of_name(host.place)))
         return []
     addresses = list(dict.fromkeys(str(response[4][0]) for response in responses))
     found.findings.append(
@@ -114,11 +143,7 @@ async def _connect(found: Visit, addresses: list[str]) -> str | None:
     name, port = f"{host.name}: connection", host.port
     if len(silent) == len(tried):
         refused = any("refused" in each for each in silent)
-        fix = (
-            f"start what should listen there, or correct the port in {host.key}"
-            if refused
-            else f"let this machine reach port {port} there (firewall, route, outbound proxy)"
-        )
+        fix = cures.of_refused_connection(host.place) if refused else cures.of_silence(host.place)
         found.findings.append(
             Finding(name, "fail", f"port {port} does not respond: {', '.join(silent)}", fix)
         )
@@ -128,7 +153,7 @@ async def _connect(found: Visit, addresses: list[str]) -> str | None:
         fix = "take that address out of DNS, or let this machine reach it"
         found.findings.append(Finding(name, "warn", what, fix))
     else:
-        found.findings.append(Finding(name, "ok", f"port {port} responses"))
+        found.findings.append(Finding(name, "ok", f"port {port} accepts connections"))
     return next(address for address, problem in zip(tried, problems, strict=True) if not problem)
 
 
@@ -145,27 +170,37 @@ async def _no_connection(address: str, port: int) -> str:
     return ""
 
 
-async def _handshake(found: Visit, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+async def _handshake(
+    found: Visit, end: str | socket.socket
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+    """Open the host's TLS at an address, or on a tunnel to it."""
     host = found.host
     name = f"{host.name}: TLS"
     context = None
     try:
         context = tls_context(host.ca_file) if host.is_tls else None
         async with asyncio.timeout(_CONNECT_SECONDS):
-            connection = await asyncio.open_connection(
-                address, host.port, ssl=context, server_hostname=host.hostname if context else None
-            )
+            connection = await _opened(host, end, context)
     except ssl.SSLCertVerificationError as error:
-        found.findings.append(await asyncio.to_thread(_refused, host, address, error))
+        found.findings.append(await asyncio.to_thread(_refused, host, end, error))
         return None
     except (OSError, TimeoutError) as error:  # SSLError is an OSError
         reason = getattr(error, "reason", None) or str(error) or "timed out"
-        fix = f"speak TLS there, or write http:// in {host.key} if that is meant"
+        fix = cures.of_handshake(host.place)
         found.findings.append(Finding(name, "fail", f"no TLS handshake: {reason}", fix))
         return None
     if context is not None:
         found.findings.append(_certificate(host, connection[1]))
     return connection
+
+
+async def _opened(
+    host: Host, end: str | socket.socket, context: ssl.SSLContext | None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    name = host.hostname if context else None
+    if isinstance(end, str):
+        return await asyncio.open_connection(end, host.port, ssl=context, server_hostname=name)
+    return await asyncio.open_connection(sock=end, ssl=context, server_hostname=name)
 
 
 def _certificate(host: Host, writer: asyncio.StreamWriter) -> Finding:
@@ -179,15 +214,11 @@ def _certificate(host: Host, writer: asyncio.StreamWriter) -> Finding:
     return Finding(name, "ok", f"the certificate holds, until {when}")
 
 
-def _refused(host: Host, address: str, error: ssl.SSLCertVerificationError) -> Finding:
+def _refused(host: Host, end: str | socket.socket, error: ssl.SSLCertVerificationError) -> Finding:
     """Why the certificate was refused, and whose turn it is."""
-    if error.verify_code in (_EXPIRED, _NOT_YET):
-        fix = f"renew the certificate of {host.hostname}; if it is good, correct this machine's clock"
-    elif error.verify_code in _OTHER_NAME:
-        names = _names(host, address)
-        fix = f"write into {host.key} a name that the certificate has" + (f": {names}" if names else "")
-    else:
-        fix = f"name the authority that issued it in {host.ca_key} (PEM), or repair the chain it sends"
+    is_known = isinstance(end, str) and cures.is_another_name(error)
+    names = _names(host, str(end)) if is_known else ""
+    fix = cures.of_certificate(host.place, error, names)
     return Finding(f"{host.name}: TLS", "fail", f"the certificate is refused: {error.verify_message}", fix)
 
 

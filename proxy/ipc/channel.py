@@ -1,11 +1,12 @@
 """Messages between a worker and the agent over a pair of sockets that outlives both.
 
 Every message tells a state of its kind, of which only the latest matters. So a peer that is slow, dead or
-not yet born costs nothing: what does not fit into the socket waits as one message per kind and upstream
-identity, and a later one replaces it.
+not yet born costs nothing: what does not fit into the socket waits as one message per kind and identity
+(upstream identity or issuer), and a later one replaces it.
 """
 
 import asyncio
+import signal
 import socket
 from collections.abc import Callable
 from typing import Final
@@ -14,6 +15,7 @@ import msgspec
 
 from proxy.rules.stops import Stops
 
+LAST_STOP: Final = signal.SIGUSR1  # supervisor -> agent: end, and no other agent goes on with your directory
 _MAX_MESSAGE: Final = 128 * 1024
 
 
@@ -21,7 +23,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="type"):
     """worker -> agent: I am new here, tell me the state."""
 
 
-class CredentialRejected(msgspec.Struct, frozen=True, tag="credentialRejected", tag_field="type"):
+class UpstreamTokenRejected(msgspec.Struct, frozen=True, tag="credentialRejected", tag_field="type"):
     """worker -> agent: the upstream responded with 401 to this identity's token of this generation."""
 
     identity: str
@@ -41,7 +43,7 @@ class Rules(msgspec.Struct, frozen=True, tag="rules", tag_field="type"):
     stopped: Stops  # beside what the snapshot stops, where that could not be written
 
 
-class Credential(msgspec.Struct, frozen=True, tag="credential", tag_field="type", rename="camel"):
+class ActiveUpstreamToken(msgspec.Struct, frozen=True, tag="credential", tag_field="type", rename="camel"):
     """agent -> worker: an identity's token in force; its generations only grow, a lower one is stale."""
 
     identity: str
@@ -50,10 +52,11 @@ class Credential(msgspec.Struct, frozen=True, tag="credential", tag_field="type"
     expires_at: float
 
     def __repr__(self) -> str:
-        return f"Credential({self.identity}, generation={self.generation}, expires_at={self.expires_at})"
+        token = f"{self.identity}, generation={self.generation}, expires_at={self.expires_at}"
+        return f"ActiveUpstreamToken({token})"
 
 
-class CredentialUnavailable(
+class UpstreamTokenUnavailable(
     msgspec.Struct, frozen=True, tag="credentialUnavailable", tag_field="type", rename="camel"
 ):
     """agent -> worker: there is no valid token of this identity; one you hold is good until its own end."""
@@ -73,8 +76,30 @@ class SigningKeys(msgspec.Struct, frozen=True, tag="signingKeys", tag_field="typ
         return f"SigningKeys({len(self.keys)} keys)"
 
 
+class UnknownIssuerKey(msgspec.Struct, frozen=True, tag="unknownIssuerKey", tag_field="type"):
+    """worker -> agent: an assertion names a key that this issuer was not known to have."""
+
+    identity: str  # the issuer
+
+
+class IssuerKeys(msgspec.Struct, frozen=True, tag="issuerKeys", tag_field="type", rename="camel"):
+    """agent -> worker: the keys that an issuer publishes. They replace its earlier ones."""
+
+    identity: str  # the issuer
+    keys: str  # a JWKS
+    good_until: float  # Unix seconds
+
+
 Message = (
-    Hello | CredentialRejected | SnapshotUnusable | Rules | Credential | CredentialUnavailable | SigningKeys
+    Hello
+    | UpstreamTokenRejected
+    | SnapshotUnusable
+    | Rules
+    | ActiveUpstreamToken
+    | UpstreamTokenUnavailable
+    | SigningKeys
+    | UnknownIssuerKey
+    | IssuerKeys
 )
 
 _decoder = msgspec.json.Decoder(Message)

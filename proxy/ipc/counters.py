@@ -48,6 +48,8 @@ LIMIT_HELD_BYTES: Final = 36
 LIMIT_SLOW_READERS: Final = 37
 LIMIT_RESPONSE_HEAD_BYTES: Final = 38
 FOREIGN_LINKS: Final = 39  # links that SDKs follow from a response to a host other than the upstream's
+LIMIT_ASSERTIONS: Final = 40  # no room to remember an assertion, so that it was not accepted
+CREDENTIAL_PROBLEMS_FIRST: Final = 64  # refused credentials, one counter for each of CREDENTIAL_PROBLEMS
 
 VERDICTS: Final = (ALLOWED, BLOCKED, FILTERED, LOGGED_ONLY)
 
@@ -60,7 +62,7 @@ COUNTER_NAMES: Final = (
     "limit_idle_timeout", "limit_body_rate", "limit_upstream_connections", "limit_filter_bytes",
     "limit_response_timeout", "limit_token_checks", "limit_address_connections", "limit_token_failures",
     "limit_upstream_waiting", "limit_held_bytes", "limit_slow_readers", "limit_answer_head_bytes",
-    "foreign_links",
+    "foreign_links", "limit_assertions",
 )  # fmt: skip
 
 # Gauges: what is the case now.

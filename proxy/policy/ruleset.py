@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Final, Literal
 
 import msgspec
 
@@ -16,6 +17,7 @@ REQUEST_SOURCES = ("param", "query", "header", "body")
 RESPONSE_SOURCES = ("status", "response_header", "property")
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 DEFAULT_RULE_ID = "default"
+RULE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
 
 class Match(msgspec.Struct, frozen=True):

@@ -39,6 +39,7 @@ from proxy.policy.ruleset import (
     DEFAULT_RULE_ID,
     REQUEST_SOURCES,
     RESPONSE_SOURCES,
+    RULE_ID,
     Comparison,
     Condition,
     IpGate,
@@ -63,7 +64,6 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 §5.6.2
 _PROPERTY = re.compile(r"[^\s./\\]+(?:\.[^\s./\\]+)*")
 _THING = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z_][A-Za-z0-9_-]*)*")
-_RULE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _SOURCES = (*REQUEST_SOURCES, *RESPONSE_SOURCES)
 _LIST_OPERATORS = ("in", "not_in")
 _NUMBER_OPERATORS = ("at_least", "at_most")
@@ -158,8 +158,13 @@ def _unseen_message(found: yaml_document.Unseen, is_value: bool) -> str:
 
 def ruleset_json_schema() -> dict[str, object]:
     """For editors: what can be said of a ruleset without reading its paths, expressions and time zones."""
-    schema = cast("dict[str, object]", _for_editors(_Ruleset.model_json_schema(by_alias=True)))
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Graphward ruleset", **schema}
+    return editor_schema("Graphward ruleset", _Ruleset)
+
+
+def editor_schema(title: str, shape: type[BaseModel]) -> dict[str, object]:
+    """Return the JSON Schema of a document, for editors."""
+    schema = cast("dict[str, object]", _for_editors(shape.model_json_schema(by_alias=True)))
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **schema}
 
 
 def _for_editors(schema: object) -> object:
@@ -271,7 +276,7 @@ def _checked_method(text: str) -> str:
 
 
 def _checked_rule_id(text: str) -> str:
-    if not _RULE_ID.fullmatch(text):
+    if not RULE_ID.fullmatch(text):
         raise ValueError("a rule id is up to 128 letters, digits and ._:- and begins with a letter or digit")
     if text.lower() == DEFAULT_RULE_ID:
         raise ValueError(f"the id `{DEFAULT_RULE_ID}` is reserved for requests that no rule decides")
@@ -336,7 +341,7 @@ _FieldName = Annotated[_WrittenText, AfterValidator(_checked_field_name), _scala
 _Thing = Annotated[_WrittenText, AfterValidator(_checked_thing), FEW, _text_like(_THING.pattern)]
 _Operation = Annotated[_WrittenText, AfterValidator(_checked_name), FEW, _text_like(_NAME.pattern)]
 _Method = Annotated[_WrittenText, AfterValidator(_checked_method), FEW, _text_like(_TOKEN.pattern)]
-_RuleId = Annotated[_WrittenText, AfterValidator(_checked_rule_id), _scalar_like(_RULE_ID.pattern)]
+_RuleId = Annotated[_WrittenText, AfterValidator(_checked_rule_id), _scalar_like(RULE_ID.pattern)]
 _CLOCK = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]"
 _Start = Annotated[_WrittenText, AfterValidator(_checked_start), _text_like(_CLOCK)]
 _End = Annotated[_WrittenText, AfterValidator(_checked_minutes), _text_like(f"{_CLOCK}|24:00")]

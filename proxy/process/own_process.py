@@ -32,6 +32,22 @@ def raise_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def mode_if_open(path: Path) -> str:
+    """Return the mode of a file that other users can reach, and "" if it is missing or for this user alone.
+
+    A file of root that this process reads as a member of its group is for this user alone: Kubernetes gives
+    Secrets to a pod so.
+    """
+    try:
+        about = path.stat()
+    except OSError:
+        return ""
+    others = about.st_mode & 0o077
+    if about.st_uid == 0 != os.geteuid() and about.st_gid in {os.getegid(), *os.getgroups()}:
+        others &= ~0o040
+    return f"{about.st_mode & 0o777:04o}" if others else ""
+
+
 def make_directory(path: Path) -> None:
     """Make a directory and its parents, for their owner alone. Raises OSError.
 
@@ -48,6 +64,15 @@ def make_directory(path: Path) -> None:
             give_to_owner_of(path.parent, descriptor)
         finally:
             os.close(descriptor)
+
+
+def problem_of_directory(path: Path) -> str:
+    """Describe why files can't be made in a directory, or in the nearest one above it that exists; empty if
+    they can."""
+    nearest = next(each for each in (path, *path.absolute().parents) if each.exists())
+    if not nearest.is_dir():
+        return f"{nearest} is not a directory"
+    return "" if os.access(nearest, os.W_OK | os.X_OK) else f"{nearest} is not writable"
 
 
 def make_file(path: Path, flags: int) -> int:
@@ -72,6 +97,8 @@ def foreign(paths: Iterable[Path], *, below: Path | None = None) -> str | None:
     `below`: the directory to give to this user with all that it holds, instead of the path alone.
     """
     for path in paths:
+        if not os.access(path.parent, os.X_OK):
+            return foreign_above(path)
         needed = _WHOLE_DIRECTORY if path.is_dir() else os.R_OK | os.W_OK
         with suppress(FileNotFoundError):  # a spool file or SQLite's -wal may go at any time
             if problem := _denied(path, needed, below):
@@ -80,8 +107,19 @@ def foreign(paths: Iterable[Path], *, below: Path | None = None) -> str | None:
 
 
 def foreign_above(path: Path, needed: int = _WHOLE_DIRECTORY) -> str | None:
-    """Check the nearest existing directory above a path as `foreign` does. `needed`: bits of `os.access`."""
-    return _denied(next(each for each in path.absolute().parents if each.exists()), needed, None)
+    """Check the nearest existing directory above a path as `foreign` does. `needed`: bits of `os.access`.
+
+    If a directory on the way can't be entered, check that one: what is below it can't be found out.
+    """
+    parents = path.absolute().parents
+    nearest = parents[-1]
+    for each in reversed(parents):
+        if not each.exists():
+            break
+        nearest = each
+        if not os.access(each, os.X_OK):
+            break
+    return _denied(nearest, needed, None)
 
 
 def _denied(path: Path, needed: int, below: Path | None) -> str | None:

@@ -25,15 +25,15 @@ from typing import Final, TypeVar
 import msgspec
 
 from proxy.policy.ruleset import Rule, Ruleset
-from proxy.process.own_process import give_to_owner_of, make_directory
+from proxy.process.own_process import make_directory, make_file
 from proxy.rules.stops import NOTHING_STOPPED, Stops
-from proxy.wire.models import SyncLinger
+from proxy.wire.models import SyncCredential, SyncLinger
 
 _FORMAT: Final = 2
 _FORMAT_WITHOUT_SCHEMAS: Final = 1
 # Grows with each optional member of a sync response that this release reads and the last did not, and with
 # each change to how the text of a ruleset is read.
-READ: Final = 4
+READ: Final = 5
 _CLOCK_LEEWAY_SECONDS: Final = 60.0  # by which a clock may be set back without a word
 _ANY_FORMAT: Final = re.compile(rb"graphward-snapshot ([0-9]{1,9}) ")
 _FIRST_LINE: Final = re.compile(rb"graphward-snapshot [12] ([0-9a-f]{64})\n")
@@ -53,6 +53,8 @@ class App(msgspec.Struct, frozen=True):
     ruleset_id: str | None
     enabled: bool  # never where it is stopped, so that a release that doesn't know of stops obeys them
     shadow_ruleset_id: str | None = None
+    credentials: tuple[SyncCredential, ...] | None = None  # None: `secret_hashes` decides alone
+    ended_credentials: tuple[SyncCredential, ...] = ()  # ended within the last days
 
 
 class SnapshotRuleset(msgspec.Struct, frozen=True):
@@ -81,6 +83,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     read: int = 0  # READ of the release that read the sync response
     schemas: dict[str, bytes] = {}  # deflated schemas that the rulesets name, by their digest
     linger: SyncLinger | None = None  # None: an earlier control plane, which does not say
+    rotate_at: str | None = None  # when the control plane asks for new keys of this proxy
 
     @property
     def rule_count(self) -> int:
@@ -188,10 +191,10 @@ def write_by_rename(path: Path, content: bytes) -> None:
     """Replaces a file so that every reader, and a machine that crashes, finds the old content or the new."""
     make_directory(path.parent)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    unfinished.unlink(missing_ok=True)  # a killed process may have left it
+    fd = make_file(unfinished, os.O_WRONLY)
     try:
         try:
-            give_to_owner_of(path.parent, fd)
             write_at(fd, content, 0)
             os.fsync(fd)
         finally:

@@ -18,6 +18,8 @@ from proxy.policy.filters import CompiledFilter
 from proxy.policy.transforms import Transforms
 from proxy.policy.typed_filter import filter_of
 from proxy.rules.stops import Stops
+from proxy.server.assertions.assertion_judge import AssertionJudge
+from proxy.server.callers.client_certificates import ClientCertificates
 from proxy.server.callers.known_secrets import KnownSecrets
 from proxy.server.callers.rulebook import Rulebook
 from proxy.server.callers.token_keeper import TokenKeeper
@@ -128,10 +130,13 @@ class Context:
         rewrite_links: bool,
         interpretations: int,
         public_base: str,
+        contact: str,
         trusted_proxies: tuple[Network, ...],
         executor: Executor,
         loop: asyncio.AbstractEventLoop,
         other_bases: tuple[str, ...] = (),
+        assertions: AssertionJudge,
+        client_certificates: ClientCertificates,
     ) -> None:
         self.limits = limits
         self.deadlines = deadlines
@@ -148,6 +153,7 @@ class Context:
         self.statuses_as_502 = statuses_as_502
         self.rewrite_links = rewrite_links
         self.interpretations = interpretations  # bits of the ways in which the upstream reads a path
+        self.contact = contact  # whom to ask about a blocked request, or empty
         self.public_base = public_base.encode("ascii")
         self.trusted_proxies = trusted_proxies
         self.executor = executor
@@ -155,6 +161,8 @@ class Context:
         self.verifying = 0  # secrets being compared in the executor
         self.max_verifying = MAX_VERIFYING
         self.known_secrets = KnownSecrets()
+        self.assertions = assertions
+        self.client_certificates = client_certificates
         self.rulebook = Rulebook()
         self.synced_at = 0.0  # monotonic: when the control plane last confirmed the rules
         self.draining = False

@@ -11,6 +11,10 @@ from typing import Final
 UNCHANGED: Final = "it says that the object has not changed, and not whether the filter keeps it"
 NO_ROOM: Final = "The proxy has no room to record the request."
 
+NO_RULESET: Final = "Graphward blocked this request: no ruleset is assigned to this application."
+STOPPED: Final = "Graphward blocked this request: an operator has stopped this application."
+BLOCKED: Final = frozenset(("policyBlocked", "emergencyStop"))  # codes of refusals that an operator decided
+
 STATUS_OF: Final[dict[str, int]] = {
     "badRequest": 400,
     "InvalidAuthenticationToken": 401,
@@ -89,6 +93,13 @@ class MalformedHead(ValueError):
 
 class MalformedBody(ValueError):
     """A chunked body that breaks RFC 9112 §7.1."""
+
+
+def blocked_by(rule_id: str) -> str:
+    """The message of a block by the rule `rule_id`; `default` is the verdict if no rule matches."""
+    if rule_id == "default":
+        return "Graphward blocked this request: no rule allows it (default)."
+    return f"Graphward blocked this request by rule '{rule_id}'."
 
 
 def filter_failed(why: str) -> Refusal:

@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from proxy.config.tls import client_tls, server_tls
-from proxy.startup.settings import Settings
+from proxy.startup.settings import ProxySettings, Settings
 
 _NOWHERE: Final = {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
 
@@ -27,6 +27,8 @@ class Certificates:
     upstream: ssl.SSLContext | None
     control_plane: ssl.SSLContext
     identity_provider: ssl.SSLContext  # the vault's, too
+    traces: ssl.SSLContext | None  # None: no spans are sent
+    issuers: ssl.SSLContext  # issuers of federated credentials
 
 
 def certificates(settings: Settings) -> Certificates:
@@ -35,10 +37,20 @@ def certificates(settings: Settings) -> Certificates:
     secure = urlsplit(upstream.base_url).scheme == "https"
     trusting = functools.cache(client_tls)  # the system's authorities take 25 to 50 ms to read
     return Certificates(
-        listener=None if proxy.cert_file is None else server_tls(proxy.cert_file, proxy.key_file),
+        listener=_listener(proxy),
         upstream=trusting(upstream.ca_file) if secure else None,
         control_plane=trusting(settings.agent.ca_file),
         identity_provider=trusting(settings.identity_ca_file),
+        traces=trusting(settings.traces.ca_file) if settings.traces.otlp_url else None,
+        issuers=trusting(settings.callers.issuer_ca_file),
+    )
+
+
+def _listener(proxy: ProxySettings) -> ssl.SSLContext | None:
+    if proxy.cert_file is None:
+        return None
+    return server_tls(
+        proxy.cert_file, proxy.key_file, ask_for_certificate=proxy.client_certificates == "optional"
     )
 
 

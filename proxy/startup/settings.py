@@ -12,10 +12,12 @@ from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from proxy.config import Address, SettingsError, load_settings, setting, tables
-from proxy.config.declare import camel
+from proxy.config.declare import camel, derived
 from proxy.config.given_text import NotUtf8, decoded, text_of
+from proxy.config.header_fields import parse_header_fields
 from proxy.config.placeholder import is_shared_tenant, placeholder_problems
-from proxy.config.values import parse_name, parse_network, parse_origin
+from proxy.config.values import parse_name, parse_network, parse_origin, parse_secret_name, parse_vault_url
+from proxy.outbound.settings import EgressSettings, with_variables
 from proxy.policy.interpretations import GRAPH_NAMES, parse_interpretation
 from proxy.process.given_file import read_given_file
 from proxy.startup.identities import DEFAULT_IDENTITY, Assignments
@@ -26,14 +28,30 @@ _AZURE_VARIABLES: Final = {
     "tenant_id": "AZURE_TENANT_ID",
     "client_id": "AZURE_CLIENT_ID",
     "client_secret": "AZURE_CLIENT_SECRET",
+    "token_file": "AZURE_FEDERATED_TOKEN_FILE",
 }
 _REQUIRED: Final = {  # of every identity, by provider
     "static": ("access_token",),
     "environment": ("tenant_id", "client_id", "client_secret"),
     "managed-identity-key-vault": ("secret_name", "tenant_id", "client_id"),
+    "workload-identity": ("tenant_id", "client_id", "token_file"),
+    "managed-identity": (),
 }
+_USED_BY: Final = {  # what proves a client, and the one provider that uses it
+    "client_secret": "environment",
+    "secret_name": "managed-identity-key-vault",
+    "token_file": "workload-identity",
+    "access_token": "static",
+}
+_PATHS_OF_OTHER_SIGNALS: Final = ("/v1/logs", "/v1/metrics")
+_ENDPOINT_OF_A_TENANT: Final = re.compile(r"/(v2\.0|oauth2(/.*)?|\.well-known/.*)", re.IGNORECASE)
 _TENANT: Final = "your tenant's own id"
-_SECRET_NAME: Final = re.compile(r"[0-9A-Za-z-]{1,127}")
+_TENANT_ID: Final = re.compile(r"[0-9A-Za-z.-]+")
+_EXCHANGE_NEEDS_TENANT: Final = (
+    "missing: ClientId (or AZURE_CLIENT_ID) is the application that the managed identity proves, and "
+    "TenantId is its tenant; a managed identity itself is chosen by ManagedIdentityClientId"
+)
+_LONGEST_CONTACT: Final = 200  # characters: every 403 repeats them
 _MIB: Final = 1024 * 1024
 _MIN_DISK: Final = 16 * _MIB
 _MIN_SEGMENT: Final = _MIB // 4
@@ -42,21 +60,35 @@ _SEGMENTS_OF_A_WORKER: Final = 8  # two at rest are a quarter of all
 
 @dataclass(frozen=True, slots=True)
 class Cloud:
-    """One of Microsoft's clouds: hosts of its graph API, and the identity providers that issue its tokens."""
+    """One of Microsoft's clouds: hosts of its graph API, the identity providers that issue its tokens, and
+    the audience of a token that proves an application there."""
 
     hosts: tuple[str, ...]
     authority_urls: tuple[str, ...]
+    exchange_audience: str
 
 
 _CLOUDS: Final = (
-    Cloud(("graph.microsoft.com",), ("https://login.microsoftonline.com", "https://login.windows.net")),
-    Cloud(("graph.microsoft.us", "dod-graph.microsoft.us"), ("https://login.microsoftonline.us",)),
+    Cloud(
+        ("graph.microsoft.com",),
+        ("https://login.microsoftonline.com", "https://login.windows.net"),
+        "api://AzureADTokenExchange",
+    ),
+    Cloud(
+        ("graph.microsoft.us", "dod-graph.microsoft.us"),
+        ("https://login.microsoftonline.us",),
+        "api://AzureADTokenExchangeUSGov",
+    ),
     Cloud(
         ("microsoftgraph.chinacloudapi.cn",),
         ("https://login.chinacloudapi.cn", "https://login.partner.microsoftonline.cn"),
+        "api://AzureADTokenExchangeChina",
     ),
 )
 _CLOUD_BY_HOST: Final = {host: cloud for cloud in _CLOUDS for host in cloud.hosts}
+_CLOUD_BY_AUTHORITY: Final = {
+    urlsplit(url).hostname: cloud for cloud in _CLOUDS for url in cloud.authority_urls
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +111,9 @@ def parse_status_range(text: str) -> StatusRange:
     return StatusRange(first, last)
 
 
-def parse_vault_url(text: str) -> str:
-    url = parse_origin(text)
-    if not url.startswith("https://"):
-        raise ValueError(f"must be an https:// address: secrets travel over it, not {text!r}")
-    return url
-
-
-def parse_secret_name(text: str) -> str:
-    if _SECRET_NAME.fullmatch(text) is None:
-        raise ValueError(f"must be 1 to 127 letters, digits and hyphens, not {text!r}")
+def parse_contact(text: str) -> str:
+    if len(text) > _LONGEST_CONTACT or not text.isprintable():
+        raise ValueError(f"must be at most {_LONGEST_CONTACT} printable characters in one line, not {text!r}")
     return text
 
 
@@ -108,11 +133,23 @@ class ProxySettings:
         doc="PEM certificate chain; with `KeyFile` it turns on TLS for every `Listen`.",
     )
     key_file: Path | None = setting(default=None, readable=True, doc="PEM private key of `CertFile`.")
+    client_certificates: Literal["off", "optional"] = setting(
+        default="off",
+        doc="`optional` asks each client for a TLS certificate, so that applications can prove themselves by "
+        "one that they registered ([clients.md](clients.md#a-client-certificate)). A certificate that no "
+        "application registered ends the handshake; a client without one is served.",
+    )
     public_base_url: str = setting(
         default="",
         parse=parse_origin,
         doc="The address that applications use, for rewritten links and discovery; by default the scheme and "
         "Host of the request.",
+    )
+    contact: str = setting(
+        default="",
+        parse=parse_contact,
+        doc="Whom to ask about a blocked request: a mail address, a URL or other text of at most 200 "
+        "characters. The message of each 403 of the proxy ends with it.",
     )
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = setting(
         default=(),
@@ -185,15 +222,54 @@ class ProxySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
-    """Who this proxy is to the control plane: what `proxy add` printed."""
+    """Identity of this proxy at the control plane: keys that `proxy add` printed, or an enrolment token."""
 
-    api_key: str = setting(secret=True, doc="The API key of this proxy instance.")
-    hmac_secret: str = setting(secret=True, doc="The secret that signs every call to the control plane.")
+    api_key: str = setting(
+        default="",
+        secret=True,
+        doc="The API key of this proxy instance. Required without `EnrolmentToken`, and used in place of it "
+        "if both are given.",
+    )
+    hmac_secret: str = setting(
+        default="",
+        secret=True,
+        doc="The secret that signs every call to the control plane. It belongs to `ApiKey`.",
+    )
+    enrolment_token: str = setting(
+        default="",
+        secret=True,
+        doc="What `proxy enrol-token add` printed: the proxy enrols itself with it at its first start.",
+    )
+    identity_path: Path = setting(
+        default="var/identity.json",
+        path=True,
+        doc="File for the keys of a proxy that enrolled itself (mode 0600). While it exists, the proxy does "
+        "not enrol again. Not used with `ApiKey`.",
+    )
     ca_file: Path | None = setting(
         default=None,
         readable=True,
         doc="PEM certificates to trust for the control plane, instead of the system's.",
     )
+
+    @property
+    def enrols_itself(self) -> bool:
+        """Return True if the keys are those in `IdentityPath`."""
+        return not self.api_key
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Yield each missing key, for the loader."""
+        if self.api_key and not self.hmac_secret:
+            yield "Agent.HmacSecret", "missing, and required by Agent.ApiKey (or HmacSecretFile)"
+        elif self.hmac_secret and not self.api_key:
+            yield "Agent.ApiKey", "missing, and required by Agent.HmacSecret (or ApiKeyFile)"
+        elif not self.api_key and not self.enrolment_token and not self.identity_path.exists():
+            yield "Agent.ApiKey", "missing, and required (or ApiKeyFile) without Agent.EnrolmentToken"
+
+    def unused(self) -> Iterator[tuple[str, str]]:
+        """Yield what has no effect, for the loader."""
+        if self.enrolment_token and not self.enrols_itself:
+            yield "Agent.EnrolmentToken", "not used, because Agent.ApiKey is given: remove one of the two"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,6 +350,14 @@ class AuditSettings:
         doc="Size of one spool file at most; each worker has two or more, of an eighth of its share of "
         "MaxDiskBytes at most.",
     )
+    deliver_at_stop_seconds: float = setting(
+        default=5.0,
+        minimum=0,
+        maximum=3600,
+        doc="Time to deliver the events that are left when the proxy stops. Failed attempts are repeated "
+        "within it. Set it to 60 or more if `LocalRetentionPath` does not outlive the proxy, as in a pod "
+        "without a volume.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,7 +396,7 @@ class TokenSettings:
         default=100,
         minimum=1,
         maximum=1_000_000,
-        doc="The same for one client id, from wherever; a secret that was right before is still taken.",
+        doc="Wrong secrets for one client id, from wherever; a secret that was right before is still taken.",
     )
     issuer: str = setting(default="graphward", doc="Claim `iss` of a token.")
     audience: str = setting(default="graphward", doc="Claim `aud` of a token.")
@@ -413,6 +497,17 @@ class IdentitySettings:
         parse=parse_secret_name,
         doc="Secret or certificate in the vault, for provider `managed-identity-key-vault`.",
     )
+    token_file: Path | None = setting(
+        default=None,
+        path=True,
+        inherited=True,
+        doc="File with the token that proves the client, for provider `workload-identity`.",
+    )
+    managed_identity_client_id: str = setting(
+        default="",
+        inherited=True,
+        doc="Client id of the user-assigned identity, for provider `managed-identity`.",
+    )
     access_token: str = setting(
         default="", secret=True, doc="The upstream token itself, for provider `static`."
     )
@@ -422,10 +517,13 @@ class IdentitySettings:
 class CredentialsSettings:
     """How the proxy gets its tokens for the upstream."""
 
-    provider: Literal["managed-identity-key-vault", "environment", "static"] = setting(
+    provider: Literal[
+        "managed-identity-key-vault", "workload-identity", "managed-identity", "environment", "static"
+    ] = setting(
         default="environment",
-        doc="Key vault through a managed identity; client credentials from here or the environment; or "
-        "`AccessToken` as it is.",
+        doc="What proves the client: a secret or certificate in a key vault; the token in `TokenFile`; a "
+        "managed identity; a client secret from here or the environment; or `AccessToken` as it is. "
+        "[operations.md](operations.md#upstream-credentials) compares them.",
     )
     vault_url: str = setting(
         default="", parse=parse_vault_url, doc="Key vault, such as `https://contoso.vault.azure.net`."
@@ -437,8 +535,8 @@ class CredentialsSettings:
     )
     managed_identity_client_id: str = setting(
         default="",
-        doc="Client id of the user-assigned identity that reads the vault; by default the machine's own "
-        "(system-assigned).",
+        doc="Client id of the user-assigned managed identity that reads the vault, and of provider "
+        "`managed-identity`; by default the machine's own (system-assigned).",
     )
     vault_refresh_seconds: float = setting(
         default=300.0,
@@ -461,6 +559,13 @@ class CredentialsSettings:
         secret=True,
         fallback_variable=_AZURE_VARIABLES["client_secret"],
         doc="Client secret; else from `AZURE_CLIENT_SECRET`.",
+    )
+    token_file: Path | None = setting(
+        default=None,
+        path=True,
+        fallback_variable=_AZURE_VARIABLES["token_file"],
+        doc="File with the token that proves the client, for provider `workload-identity`; else from "
+        "`AZURE_FEDERATED_TOKEN_FILE`.",
     )
     authority_url: str = setting(
         default="",
@@ -493,6 +598,8 @@ class CredentialsSettings:
             client_id=self.client_id,
             client_secret=self.client_secret,
             secret_name=self.secret_name,
+            token_file=self.token_file,
+            managed_identity_client_id=self.managed_identity_client_id,
             access_token=self.access_token,
         )
         return (default, *self.identities)
@@ -511,6 +618,55 @@ class CredentialsSettings:
         yield from _identity_problems(self)
         if self.provider != "static":
             yield from _placeholders(self)
+        if found := _ENDPOINT_OF_A_TENANT.search(urlsplit(self.authority_url).path):
+            what = f"must be the identity provider's base address, without {found[0]} and without a tenant"
+            yield "Credentials.AuthorityUrl", what
+
+    def unused(self) -> Iterator[tuple[str, str]]:
+        """Yield what has no effect, for the loader."""
+        for identity in self.every_identity:
+            for attribute, provider in _USED_BY.items():
+                if getattr(identity, attribute) and provider != self.provider:
+                    message = f"has no effect, since Provider is {self.provider}: remove it"
+                    if attribute == "client_secret":
+                        message += ", and end the secret in Entra if nothing else uses it"
+                    yield f"{_table_of(identity)}.{camel(attribute)}", message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallersSettings:
+    """Client assertions: how applications without a shared secret prove who they are."""
+
+    clock_skew_seconds: float = setting(
+        default=60.0,
+        minimum=0,
+        maximum=600,
+        doc="How far the clock of an issuer or of an application may differ from the proxy's.",
+    )
+    keys_refresh_seconds: float = setting(
+        default=900.0,
+        minimum=1,
+        maximum=86400,
+        doc="Time between two readings of an issuer's keys. A key that the issuer removed counts until the "
+        "next one.",
+    )
+    keys_max_age_seconds: float = setting(
+        default=86400.0,
+        minimum=60,
+        maximum=30 * 86400,
+        doc="Age up to which the keys of an unreachable issuer count. Beyond it, its assertions are refused "
+        "(`keysUnavailable`).",
+    )
+    issuer_ca_file: Path | None = setting(
+        default=None,
+        readable=True,
+        doc="PEM certificates to trust for the issuers of federated credentials, instead of the system's.",
+    )
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Yield what is wrong between keys, for the loader."""
+        if self.keys_max_age_seconds < self.keys_refresh_seconds:
+            yield "Callers.KeysMaxAgeSeconds", "must be KeysRefreshSeconds or more"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -518,6 +674,52 @@ class AdminSettings:
     """Health, readiness and metrics, for operators."""
 
     listen: Address = setting(default="127.0.0.1:9090", address=True, doc="Address of the admin listener.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracesSettings:
+    """Spans of requests, for a collector of traces that takes OTLP over HTTP."""
+
+    otlp_url: str = setting(
+        default="",
+        url=True,
+        doc="Collector that takes spans as JSON: base address or the whole `…/v1/traces`. Without it, none "
+        "are sent.",
+    )
+    headers: str = setting(
+        default="",
+        secret=True,
+        doc="Header fields of each request to the collector: `name=value`, separated by commas, with `%2C` "
+        "for a comma in a value.",
+    )
+    ca_file: Path | None = setting(
+        default=None,
+        readable=True,
+        doc="PEM certificates to trust for the collector, instead of the system's.",
+    )
+
+    @property
+    def header_fields(self) -> dict[str, str]:
+        """Raise ValueError if a pair is malformed."""
+        return parse_header_fields(self.headers)
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Yield what is wrong with the header fields, without their values."""
+        try:
+            parse_header_fields(self.headers)
+        except ValueError as error:
+            yield "Traces.Headers", str(error)
+        if self.otlp_url.endswith(_PATHS_OF_OTHER_SIGNALS):
+            yield (
+                "Traces.OtlpUrl",
+                "takes no spans: write the base address, or the one that ends with /v1/traces",
+            )
+
+    def unused(self) -> Iterator[tuple[str, str]]:
+        """Yield what has no effect, for the loader."""
+        if not self.otlp_url:
+            yield "Traces.Headers", "not used, because Traces.OtlpUrl is not given"
+            yield "Traces.CaFile", "not used, because Traces.OtlpUrl is not given"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -541,8 +743,12 @@ class Settings:
     token: TokenSettings
     upstream: UpstreamSettings
     credentials: CredentialsSettings
+    callers: CallersSettings
+    egress: EgressSettings
     admin: AdminSettings
+    traces: TracesSettings
     log: LogSettings
+    without_effect: tuple[str, ...] = derived(())  # a line for each given key without effect
 
     @property
     def workers(self) -> int:
@@ -573,6 +779,21 @@ class Settings:
         return by_provider or bool(self.token.signing_key_secret_name)
 
     @property
+    def uses_identity_provider(self) -> bool:
+        """Return True unless every token is given, or comes from the platform itself."""
+        credentials = self.credentials
+        itself = credentials.provider == "managed-identity"
+        return credentials.provider != "static" and not (
+            itself and not any(each.client_id for each in credentials.every_identity)
+        )
+
+    @property
+    def exchange_scope(self) -> str:
+        """The scope of a managed identity's token that proves an application: fixed in each cloud."""
+        by_authority = _CLOUD_BY_AUTHORITY.get(_host_of(self.credentials.authority_url))
+        return f"{(by_authority or cloud_of(self.upstream.base_url)).exchange_audience}/.default"
+
+    @property
     def identity_ca_file(self) -> Path | None:
         return self.credentials.ca_file or self.upstream.ca_file
 
@@ -587,13 +808,29 @@ class Settings:
         )
         object.__setattr__(self, "credentials", derived)
 
+    def unused(self) -> Iterator[tuple[str, str]]:
+        """Yield what has no effect beside other sections, for the loader."""
+        if not self.uses_vault and self.credentials.provider != "workload-identity":
+            why = f"has no effect, since Provider is {self.credentials.provider}: remove it"
+            yield "Credentials.VaultUrl", f"{why}, or set Token.SigningKeySecretName"
+
     def problems(self) -> Iterator[tuple[str, str]]:
         """What is wrong between sections, for the loader."""
         yield from _cloud_problems(self.upstream, self.credentials)
         yield from _listen_problems(self.proxy, self.admin)
         yield from _signing_key_problems(self.token, self.credentials)
+        yield from _enrolment_problems(self.agent, self.rule_sync)
         if self.audit.max_disk_bytes < self.least_disk_bytes:
             yield "Audit.MaxDiskBytes", f"must be {self.least_disk_bytes} or more, for {self.workers} workers"
+
+
+def _enrolment_problems(agent: AgentSettings, rule_sync: RuleSyncSettings) -> Iterator[tuple[str, str]]:
+    """New keys come in a response of the control plane, so nobody on the way may read it."""
+    parts = urlsplit(rule_sync.saas_base_url)
+    is_readable = parts.scheme == "http" and not Address(parts.hostname or "", 80).is_loopback
+    if agent.enrols_itself and is_readable:
+        what = "must begin with https://: a proxy that enrols itself gets its keys from there"
+        yield "RuleSync.SaasBaseUrl", what
 
 
 def _listen_problems(proxy: ProxySettings, admin: AdminSettings) -> Iterator[tuple[str, str]]:
@@ -607,6 +844,9 @@ def _listen_problems(proxy: ProxySettings, admin: AdminSettings) -> Iterator[tup
         yield "Proxy.KeyFile", "missing: CertFile needs the key that belongs to it"
     if proxy.key_file and not proxy.cert_file:
         yield "Proxy.CertFile", "missing: KeyFile needs the certificate that belongs to it"
+    if proxy.client_certificates != "off" and not proxy.cert_file:
+        what = "missing: ClientCertificates needs TLS at the proxy itself, not at a load balancer"
+        yield "Proxy.CertFile", what
 
 
 def cloud_of(url: str) -> Cloud:
@@ -643,12 +883,17 @@ def _cloud_problems(
 def _credential_problems(credentials: CredentialsSettings) -> Iterator[tuple[str, str]]:
     if credentials.provider == "managed-identity-key-vault" and not credentials.vault_url:
         yield "Credentials.VaultUrl", f"missing, and required by Provider {credentials.provider}"
+    is_plain = credentials.authority_url.startswith("http://")
+    if credentials.provider == "workload-identity" and credentials.vault_url and is_plain:
+        yield "Credentials.AuthorityUrl", "must begin with https://: it issues the token that opens VaultUrl"
     for attribute in _REQUIRED[credentials.provider]:
         if not getattr(credentials, attribute):
             variable = _AZURE_VARIABLES.get(attribute)
             instead = f" (or set {variable})" if variable else ""
             key = f"Credentials.{camel(attribute)}"
             yield key, f"missing, and required by Provider {credentials.provider}{instead}"
+    if credentials.provider == "managed-identity" and credentials.client_id and not credentials.tenant_id:
+        yield "Credentials.TenantId", _EXCHANGE_NEEDS_TENANT
 
 
 def _placeholders(credentials: CredentialsSettings) -> Iterator[tuple[str, str]]:
@@ -657,9 +902,7 @@ def _placeholders(credentials: CredentialsSettings) -> Iterator[tuple[str, str]]
     yield from placeholder_problems("Credentials.AuthorityUrl", authority, "the identity provider's address")
     yield from placeholder_problems("Credentials.VaultUrl", vault, "your key vault's address")
     for identity in credentials.every_identity:
-        table = "Credentials"
-        if identity.name != DEFAULT_IDENTITY:
-            table = f"Credentials.Identities.{identity.name}"
+        table = _table_of(identity)
         if table == "Credentials" or identity.tenant_id != credentials.tenant_id:
             yield from _tenant_problems(f"{table}.TenantId", authority, identity.tenant_id)
         client = "the application (client) id of your registration"
@@ -668,11 +911,21 @@ def _placeholders(credentials: CredentialsSettings) -> Iterator[tuple[str, str]]
         yield from placeholder_problems(f"{table}.ClientSecret", identity.client_secret, secret, secret=True)
 
 
+def _table_of(identity: IdentitySettings) -> str:
+    """Return the name of the table that an identity's keys are in."""
+    if identity.name == DEFAULT_IDENTITY:
+        return "Credentials"
+    return f"Credentials.Identities.{identity.name}"
+
+
 def _tenant_problems(key: str, authority_url: str, tenant_id: str) -> Iterator[tuple[str, str]]:
     if is_shared_tenant(authority_url, tenant_id):
         what = f"{tenant_id!r} stands for many tenants, and a client's token is of one"
         yield key, f"{what}: write {_TENANT}"
-    yield from placeholder_problems(key, tenant_id, _TENANT)
+    placeholders = list(placeholder_problems(key, tenant_id, _TENANT))
+    yield from placeholders
+    if tenant_id and not placeholders and _TENANT_ID.fullmatch(tenant_id) is None:
+        yield key, f"must be letters, digits, dots and hyphens, not {tenant_id!r}: write {_TENANT}"
 
 
 def _identity_problems(credentials: CredentialsSettings) -> Iterator[tuple[str, str]]:
@@ -686,6 +939,8 @@ def _identity_problems(credentials: CredentialsSettings) -> Iterator[tuple[str, 
             if not getattr(identity, attribute):
                 key = f"{table}.{camel(attribute)}"
                 yield key, f"missing, and required by Provider {credentials.provider}"
+        if credentials.provider == "managed-identity" and identity.client_id and not identity.tenant_id:
+            yield f"{table}.TenantId", _EXCHANGE_NEEDS_TENANT
     for key, kind in (("Organisations", "organisation"), ("Applications", "application")):
         named_by: dict[str, str] = {}
         for identity in credentials.identities:
@@ -715,8 +970,11 @@ def load(path: Path, environ: Mapping[str, str]) -> Settings:
         raise SettingsError([f"{path}: can't be read: {error.strerror}"]) from None
     except NotUtf8 as error:
         raise SettingsError([f"{path}: can't be read: {error}"]) from None
-    base = path.absolute().parent
-    return load_settings(Settings, text, source=str(path), base=base, environ=environ, read_file=_read_text)
+    base = path.parent.resolve()
+    settings: Settings = load_settings(
+        Settings, text, source=str(path), base=base, environ=environ, read_file=_read_text
+    )
+    return replace(settings, egress=with_variables(settings.egress, environ))
 
 
 def _read_text(path: PurePath) -> str:

@@ -27,7 +27,7 @@ from typing import Final
 from proxy import __version__
 from proxy.config import Address, SettingsError
 from proxy.config.listening import not_listening
-from proxy.ipc.channel import channel_pair
+from proxy.ipc.channel import LAST_STOP, channel_pair
 from proxy.ipc.counters import (
     CREDENTIAL_READY,
     SIGNING_KEY_READY,
@@ -38,7 +38,7 @@ from proxy.ipc.counters import (
 )
 from proxy.process import log
 from proxy.startup.certificates import Certificates, certificates, without_system_authorities
-from proxy.startup.check import certificate_problems, exposures
+from proxy.startup.check import certificate_problems, exposures, unused_settings
 from proxy.startup.settings import Settings, load
 from proxy.startup.signing_key import SigningKeyError, signing_key
 from proxy.supervisor import handover
@@ -47,7 +47,8 @@ from proxy.supervisor.reload import Action, Reload, State, World
 
 logger = logging.getLogger(__package__)
 
-AGENT_STOP_SECONDS: Final = 10.0  # the agent ships what is left, then goes
+AGENT_STOP_SECONDS: Final = 10.0  # the agent ships what is left within 5 s, then goes
+AGENT_MARGIN_SECONDS: Final = 5.0  # beyond DeliverAtStopSeconds, after which the agent ends by itself
 DRAIN_MARGIN_SECONDS: Final = 5.0  # beyond DrainSeconds, after which a worker cuts by itself
 CHECK_SECONDS: Final = 60.0  # a check of another version that takes longer is given up
 TICK_SECONDS: Final = 0.2
@@ -148,8 +149,8 @@ class Supervisor:
 
     def run(self) -> int:
         """Serves until SIGTERM or SIGINT."""
-        for exposure in exposures(self._settings):
-            logger.warning("%s", exposure)
+        for warning in (*exposures(self._settings), *unused_settings(self._settings)):
+            logger.warning("%s", warning)
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         gc.freeze()  # so that a collection in a child doesn't copy the pages that it shares with us
         if self._reload is None:
@@ -167,8 +168,8 @@ class Supervisor:
         scheme = "https" if self._settings.proxy.cert_file else "http"
         for address in _addresses(self._listeners[0]):
             logger.info(
-                "listening on %s://%s with %d workers, data path %s",
-                *(scheme, address, self._count, form_of_data_path()),
+                "listening on %s://%s with %d workers, version %s, data path %s",
+                *(scheme, address, self._count, __version__, form_of_data_path()),
             )
         ticked = time.monotonic()
         while not (self._stopping and not self._children):
@@ -319,12 +320,18 @@ class Supervisor:
 
     def _kill_if_late(self, child: Child, now: float) -> None:
         if child in self._agents():
-            patience = AGENT_STOP_SECONDS
+            patience = self._patience_with_agents()
         else:
             patience = self._settings.proxy.drain_seconds + DRAIN_MARGIN_SECONDS
         if child.is_late(now, patience):
             logger.error("%s did not end in time", child.name)
             self._kill(child)
+
+    def _patience_with_agents(self) -> float:
+        if not self._stopping:
+            return AGENT_STOP_SECONDS
+        last_delivery = self._settings.audit.deliver_at_stop_seconds + AGENT_MARGIN_SECONDS
+        return max(AGENT_STOP_SECONDS, last_delivery)
 
     def _agents(self) -> list[Child]:
         generations = [self._generation]
@@ -361,7 +368,7 @@ class Supervisor:
         child.start_again(time.monotonic())
         logger.error("%s ended with %s, starting another", child.name, _describe(code))
 
-    def _drain(self, children: Iterable[Child]) -> None:
+    def _drain(self, children: Iterable[Child], number: int = signal.SIGTERM) -> None:
         for child in list(children):
             if child not in self._children or child.draining_since is not None:
                 continue
@@ -369,7 +376,7 @@ class Supervisor:
                 self._children.remove(child)
             else:
                 child.draining_since = time.monotonic()
-                os.kill(child.pid, signal.SIGTERM)
+                os.kill(child.pid, number)
 
     def _any_left(self, children: Iterable[Child]) -> bool:
         return any(child in self._children for child in children)
@@ -386,6 +393,7 @@ class Supervisor:
                 self._begin_reload()
             else:
                 self._reload_again = True  # the settings may have changed since they were read
+                logger.info("a reload is under way: another follows when it has ended")
 
     def _stop(self) -> None:
         """Workers drain first; the agent goes last, so that it can ship what they leave."""
@@ -400,6 +408,8 @@ class Supervisor:
     def _go_on_stopping(self) -> None:
         agents = self._agents()
         if all(child in agents for child in self._children):
+            # The agent of an earlier version may not know this signal, and would end at once.
+            self._drain((child for child in agents if child.run is not None), LAST_STOP)
             self._drain(agents)
 
     # Versions

@@ -11,6 +11,7 @@ EVENT_FIELDS: Final = (
     "upstreamStatus", "durationMs", "upstreamMs", "requestBytes", "responseBytes", "parentRequestId",
     "seq", "reason", "rulesetVersion", "upstreamRequestId", "shadowVerdict", "shadowRuleId",
     "shadowRulesetVersion", "ruleIds", "traceId", "impliedRequest", "redirect",
+    "credentialId", "credentialProblem",
 )  # fmt: skip
 REQUIRED_FIELDS: Final = ("id", "time", "orgId", "method", "path", "status", "verdict")
 VERDICTS: Final = ("allow", "filter", "block", "log_only")
@@ -35,6 +36,8 @@ REASONS: Final = MappingProxyType(
         # The token endpoint.
         "tokenIssued": "a proxy token was issued",
         "tokenRefused": "the app identity's credentials were wrong, or it is disabled",
+        "assertionRefused": "a client assertion was refused; `credentialProblem` has the reason",
+        "certificateRefused": "a client certificate was refused; `credentialProblem` has the reason",
         "tooManyFailures": "the client or its address has failed too often; no secret was compared",
         # The request was refused before a rule was asked.
         "invalidToken": "the proxy token is expired, revoked or of a disabled app identity",
@@ -63,6 +66,31 @@ REASONS: Final = MappingProxyType(
         "clientAborted": "the client left before its response was complete, or a worker that hung was ended",
         # A part of a batch that was never tried.
         "dependencyFailed": "a part of a $batch depends on a part that was blocked or failed",
+    }
+)
+
+# Reasons of requests for a token. No rule decides those.
+TOKEN_REASONS: Final = frozenset(("tokenIssued", "tokenRefused", "assertionRefused", "certificateRefused"))
+
+CREDENTIAL_PROBLEMS: Final = MappingProxyType(
+    {
+        "issuer": "the issuer is not one that a credential of the app identity names",
+        "subject": "the subject is not the one that a credential of the app identity names",
+        "audience": "the audience is not the one that a credential of the app identity names, or the proxy's",
+        "algorithm": "the algorithm is not one that the key may be used with",
+        "key": "no known key has the key id, or the thumbprint, that the assertion names",
+        "signature": "the signature is not by the key",
+        "notYetValid": "the assertion is not valid yet, or was issued in the future",
+        "expired": "the assertion, or the certificate, has expired",
+        "lifetime": "the assertion is valid for longer than the proxy accepts, or for no stated time",
+        "reuse": "the assertion was used before",
+        "malformed": "the assertion is not a signed JWT, or has members that the proxy does not accept",
+        "keysUnavailable": "the proxy has no keys of the issuer that are recent enough",
+        "audienceUnknown": "`Proxy.PublicBaseUrl` is not set, so the proxy does not know its own audience",
+        "certificate": "the certificate is not one that a credential of the app identity names",
+        "binding": "the request did not come over a connection with the certificate that the token names",
+        "ended": "the credential that this proves has ended",
+        "noCertificate": "the connection has no client certificate: a load balancer may end TLS before it",
     }
 )
 

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from proxy.wire.figures import counted
 from proxy.wire.log_line import escaped, one_line
 
 Status = Literal["ok", "warn", "fail"]
@@ -51,7 +52,7 @@ def by_weight(findings: Iterable[Finding]) -> list[Finding]:
 
 def summary(findings: Sequence[Finding]) -> str:
     counts = [sum(each.status == status for each in findings) for status in _RANK]
-    return f"{counts[0]} ok, {counts[1]} to look at, {counts[2]} failed"
+    return f"{counts[0]} ok, {counted(counts[1], 'warning')}, {counts[2]} failed"
 
 
 def as_lines(findings: Sequence[Finding]) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""Bodies of the agent API as typed values: sync, heartbeat, metrics, audit response, error."""
+"""Bodies of the agent API as typed values: sync, heartbeat, metrics, audit response, enrolment, error."""
 
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -9,20 +9,68 @@ SYNC_PATH: Final = "/api/v1/agent/sync"
 HEARTBEAT_PATH: Final = "/api/v1/agent/heartbeat"
 AUDIT_PATH: Final = "/api/v1/agent/audit"
 METRICS_PATH: Final = "/api/v1/agent/metrics"
+ENROL_PATH: Final = "/api/v1/enrol"
 
 HELD_SCHEMAS_HEADER: Final = "X-Held-Schemas"
 """Digests of the schemas that a proxy has, in a request of sync. The response leaves their bytes out. A proxy
 that finds one missing all the same asks again without the header."""
 MOST_HELD_SCHEMAS: Final = 64  # digests that the header names
 
+MOST_ISSUERS_OF_ORG: Final = 50  # issuers of one organisation whose keys a proxy reads
 MAX_BATCH_BYTES: Final = 5 * 1024 * 1024
 
 # Unknown members are ignored on purpose: a contract may be extended, and an older proxy must go on.
 
 
 class SyncOrg(msgspec.Struct, frozen=True, rename="camel"):
+    """An organisation that a proxy serves, in the responses to a sync and to an enrolment."""
+
     org_id: str
     name: str
+
+
+class SyncSecret(msgspec.Struct, frozen=True, rename="camel", tag_field="kind", tag="secret"):
+    """A client secret of an application."""
+
+    id: str
+    hash: str
+    ends_at: str | None = None
+
+
+AssertionReuse = Literal["once", "untilEnd"]
+
+
+class SyncFederated(msgspec.Struct, frozen=True, rename="camel", tag_field="kind", tag="federated"):
+    """A token of another issuer that an application presents as its client assertion."""
+
+    id: str
+    issuer: str
+    subject: str
+    audience: str
+    reuse: AssertionReuse = "once"
+    keys: dict[str, Any] | None = None  # JWKS of the issuer; None: its discovery document names them
+    ends_at: str | None = None
+
+
+class SyncPublicKey(msgspec.Struct, frozen=True, rename="camel", tag_field="kind", tag="publicKey"):
+    """A public key for the assertions that an application signs itself (`private_key_jwt`)."""
+
+    id: str
+    key: dict[str, Any]  # JWK
+    thumbprints: tuple[str, ...] = ()  # x5t and x5t#S256 of the certificate that the key came in
+    ends_at: str | None = None
+
+
+class SyncCertificate(msgspec.Struct, frozen=True, rename="camel", tag_field="kind", tag="certificate"):
+    """A client certificate of an application (RFC 8705)."""
+
+    id: str
+    certificate: bytes  # DER, as base64 in JSON
+    thumbprint: str  # SHA-256 of the DER, as base64url
+    ends_at: str | None = None
+
+
+SyncCredential = SyncSecret | SyncFederated | SyncPublicKey | SyncCertificate
 
 
 class SyncApp(msgspec.Struct, frozen=True, rename="camel"):
@@ -37,6 +85,11 @@ class SyncApp(msgspec.Struct, frozen=True, rename="camel"):
     shadow_ruleset_id: str | msgspec.UnsetType | None = (
         msgspec.UNSET
     )  # tried out beside the other, never obeyed
+    # Each is a SyncCredential, or of a kind that a later release adds: `proxy.rules.credentials` reads each
+    # alone. An earlier control plane leaves the member out: `secret_hashes` decides alone.
+    credentials: tuple[msgspec.Raw, ...] | msgspec.UnsetType = msgspec.UNSET
+    # They prove nobody, and let a proxy say that a refused one has ended.
+    ended_credentials: tuple[msgspec.Raw, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class SyncStops(msgspec.Struct, frozen=True, rename="camel"):
@@ -71,6 +124,7 @@ class SyncMetadata(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     proxy_id: str | None = None  # the instance's own id, so that it can write it into its events
     proves_unchanged: bool = False  # whether every 304 carries X-Unchanged-Signature
     linger: SyncLinger | None = None
+    rotate_at: str | None = None  # time from which the proxy renews its keys, if it does that by itself
 
 
 class SyncAnswer(msgspec.Struct, frozen=True, rename="camel"):
@@ -104,6 +158,8 @@ class Heartbeat(msgspec.Struct, frozen=True, rename="camel"):
     oldest_pending_seconds: float
     sync_age_seconds: float | None = None  # since the rules were last confirmed
     rulesets: dict[str, int] | None = None  # version of each that every worker enforces
+    public_base_url: str | None = None  # address that applications use, if the settings name it
+    ended: bool | msgspec.UnsetType = msgspec.UNSET  # true: it stops now, with nothing left to deliver
 
 
 class Latency(msgspec.Struct, frozen=True, rename="camel"):
@@ -138,6 +194,31 @@ class ReportResponse(msgspec.Struct, frozen=True, rename="camel"):
     status: Literal["ok"]
 
 
+class EnrolRequest(msgspec.Struct, frozen=True, rename="camel"):
+    """Body of a proxy that has an enrolment token and no keys yet."""
+
+    name: str
+    enrolment_id: str  # UUID; the same one again means that the response to the first was lost
+    version: str = ""
+
+
+class RenewRequest(msgspec.Struct, frozen=True, rename="camel"):
+    """Body of a proxy that replaces its keys, signed by the present ones."""
+
+    renewal_id: str  # UUID; the same one again means that the response to the first was lost
+
+
+class EnrolResponse(msgspec.Struct, frozen=True, rename="camel"):
+    """Identity of a proxy and its new keys, which no other response has."""
+
+    proxy_id: str
+    name: str
+    orgs: tuple[SyncOrg, ...]
+    api_key: str
+    hmac_secret: str
+    rotate_at: str | None = None  # time from which the proxy renews its keys; null: it never has to
+
+
 class ErrorDetail(msgspec.Struct, frozen=True, rename="camel"):
     code: str
     message: str
@@ -157,6 +238,7 @@ ERROR_STATUS: Final = MappingProxyType(
         "invalidSignature": 401,
         "timestampOutOfRange": 401,
         "unknownApiKey": 401,
+        "invalidEnrolmentToken": 401,
         "notAuthorisedForTenant": 403,
         "batchExpired": 409,
         "batchTooLarge": 413,

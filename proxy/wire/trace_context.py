@@ -1,17 +1,33 @@
 """Pure: the trace that a request belongs to, by its `traceparent` header (W3C Trace Context, level 1)."""
 
 import re
+from dataclasses import dataclass
 from typing import Final
 
 _VERSION_0: Final = b"00"
 _TRACEPARENT: Final = re.compile(
-    rb"(?!ff)(?P<version>[0-9a-f]{2})-(?!0{32})(?P<trace>[0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+    rb"(?!ff)(?P<version>[0-9a-f]{2})-(?P<trace>(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2})"
     rb"(?P<more>-.*)?"
 )
+_TRACE_ID: Final = 32  # hexadecimal digits
+_SAMPLED: Final = 0x01  # the only flag of level 1 (§3.2.2.5)
 
 
-def trace_id_of(traceparent: bytes) -> str | None:
-    """Return the trace id of a header's value, or None if the value is invalid (§3.2.2).
+@dataclass(frozen=True, slots=True)
+class TraceParent:
+    """Parts of a text that `trace_of` returned."""
+
+    trace_id: str
+    span_id: str  # span of the caller; empty if an earlier release kept the trace id alone
+    flags: int
+
+    @property
+    def sampled(self) -> bool:
+        return bool(self.flags & _SAMPLED)
+
+
+def trace_of(traceparent: bytes) -> str | None:
+    """Return `trace-span-flags` of a header's value, or None if the value is invalid (§3.2.2).
 
     A later version may append fields after its flags (§3.2.4); version 00 has none.
     """
@@ -19,3 +35,15 @@ def trace_id_of(traceparent: bytes) -> str | None:
     if found is None or (found["more"] is not None and found["version"] == _VERSION_0):
         return None
     return found["trace"].decode("ascii")
+
+
+def trace_id_in(trace: str) -> str:
+    """Return the trace id of a text that `trace_of` returned, or of a trace id alone."""
+    return trace[:_TRACE_ID]
+
+
+def parent_in(trace: str) -> TraceParent:
+    """Take such a text apart. A trace id alone counts as sampled: its flags are unknown."""
+    trace_id, _, rest = trace.partition("-")
+    span_id, _, flags = rest.partition("-")
+    return TraceParent(trace_id, span_id, int(flags, 16) if flags else _SAMPLED)

@@ -26,15 +26,17 @@ import uvloop
 
 from proxy.audit.spool import SILENT_SECONDS, SpoolWriter
 from proxy.ipc.channel import (
+    ActiveUpstreamToken,
     Channel,
-    Credential,
-    CredentialRejected,
-    CredentialUnavailable,
     Hello,
+    IssuerKeys,
     Message,
     Rules,
     SigningKeys,
     SnapshotUnusable,
+    UnknownIssuerKey,
+    UpstreamTokenRejected,
+    UpstreamTokenUnavailable,
 )
 from proxy.ipc.counters import (
     ALIVE_AT,
@@ -51,12 +53,17 @@ from proxy.ipc.counters import (
     UPSTREAM_OPEN,
     Counters,
 )
+from proxy.outbound.settings import egress_of
 from proxy.policy import interpretations
 from proxy.policy.gates import parse_network
 from proxy.rules.kill_file import NO_ORDER, KillOrder, read_kill_file
 from proxy.rules.schemas import load_models
 from proxy.rules.snapshot import Snapshot, SnapshotDamaged, read_snapshot
 from proxy.rules.stops import NOTHING_STOPPED, Stops
+from proxy.server.assertions.assertion_judge import AssertionJudge
+from proxy.server.assertions.judge import Expectations
+from proxy.server.assertions.used import UsedAssertions, used_directory
+from proxy.server.callers.client_certificates import ClientCertificates
 from proxy.server.callers.rulebook import Rulebook, build_rulebook
 from proxy.server.callers.token_keeper import TokenKeeper, TokenSettings
 from proxy.server.client.connection import ClientConnection
@@ -255,9 +262,22 @@ class Worker:
             rewrite_links=upstream.rewrite_links,
             interpretations=interpretations.bits(upstream.interpretations),
             public_base=proxy.public_base_url,
+            contact=proxy.contact,
             trusted_proxies=tuple(parse_network(str(each)) for each in proxy.trusted_proxies),
             executor=self._comparing,
             loop=loop,
+            assertions=self._assertions(),
+            client_certificates=ClientCertificates(
+                None if proxy.client_certificates == "off" else self._certificates.listener
+            ),
+        )
+
+    def _assertions(self) -> AssertionJudge:
+        settings = self._settings
+        return AssertionJudge(
+            Expectations(settings.proxy.public_base_url, settings.callers.clock_skew_seconds),
+            UsedAssertions(used_directory(settings.audit.local_retention_path)),
+            lambda issuer: self._channel.send(UnknownIssuerKey(issuer)),
         )
 
     async def _until_able(self, patience: float | None) -> None:
@@ -273,6 +293,7 @@ class Worker:
                 logger.warning("requests are refused for the time being: %s", self._why_unable(loop.time()))
                 return
             await asyncio.sleep(LOOK_SECONDS)
+        logger.warning("stopped before it could serve: %s", self._why_unable(loop.time()))
 
     def _why_unable(self, now: float) -> str:
         return self._context.why_not_ready() or f"no upstream token: {self._credentials.why_unsettled(now)}"
@@ -300,11 +321,13 @@ class Worker:
         match message:
             case Rules():
                 self._take_rules(message)
-            case Credential():
+            case ActiveUpstreamToken():
                 self._take_credential(message)
             case SigningKeys(keys):
                 self._context.tokens.use_keys(keys)
-            case CredentialUnavailable(identity, detail, retry_after):
+            case IssuerKeys(issuer, keys, good_until):
+                self._context.assertions.keys.take(issuer, keys, good_until)
+            case UpstreamTokenUnavailable(identity, detail, retry_after):
                 credential = self._credentials.named(identity)
                 if credential is not None:
                     credential.unavailable(detail, max(1, round(retry_after)))
@@ -327,14 +350,14 @@ class Worker:
     def _is_active(self, generation: int) -> bool:
         return self._snapshot is not None and self._snapshot.generation == generation
 
-    def _take_credential(self, report: Credential) -> None:
+    def _take_credential(self, report: ActiveUpstreamToken) -> None:
         credential = self._credentials.named(report.identity)
         if credential is not None and report.generation >= credential.generation:
             ends_at = asyncio.get_running_loop().time() + report.expires_at - time.time()
             credential.renew(report.token, ends_at, report.generation)
 
     def _ask_for_another_credential(self, identity: str, generation: int) -> None:
-        self._channel.send(CredentialRejected(identity, generation))
+        self._channel.send(UpstreamTokenRejected(identity, generation))
 
     def _reload(self) -> None:
         if self._reloading is not None and not self._reloading.done():
@@ -373,6 +396,7 @@ class Worker:
         if self._is_active(snapshot.generation):
             return
         rulebook = await build_rulebook(snapshot, self._context.rulebook, self._credentials, models)
+        await self._context.client_certificates.trust(rulebook)
         self._snapshot = msgspec.structs.replace(snapshot, rulesets=(), schemas={})  # those are large
         self._activate(rulebook)
         is_active = self._received_rules is not None and self._is_active(self._received_rules.generation)
@@ -402,7 +426,7 @@ class Worker:
         if remote:
             logger.error("EMERGENCY STOP by the control plane: %s", remote.described())
         else:
-            logger.warning("the control plane stops nothing any more")
+            logger.warning("the control plane has no stop any more")
 
     async def _watch_kill_file(self) -> None:
         """Each worker for itself, so that it holds with agent and control plane away; off the event loop."""
@@ -424,7 +448,7 @@ class Worker:
             return
         self._kill_order = order
         if order == NO_ORDER:
-            logger.warning("%s is gone: it stops nothing any more", self._kill_file)
+            logger.warning("%s was removed: it no longer stops anything", self._kill_file)
         else:
             logger.error("EMERGENCY STOP by %s: %s", self._kill_file, order)
         self._counters.values[KILL_FILE] = 2 if order.everything else int(order != NO_ORDER)
@@ -562,4 +586,5 @@ def _upstream_settings(settings: Settings, tls: ssl.SSLContext | None) -> Upstre
         max_connections=upstream.max_connections,
         max_waiting=upstream.max_waiting,
         max_header_bytes=upstream.max_header_bytes,
+        egress=egress_of(settings.egress).proxy_for(upstream.base_url),
     )

@@ -24,6 +24,10 @@ from proxy.ipc.counters import CounterPages
 from proxy.policy.compile import compile_ruleset
 from proxy.policy.interpretations import GRAPH
 from proxy.policy.ruleset_yaml import parse_ruleset
+from proxy.server.assertions.assertion_judge import AssertionJudge
+from proxy.server.assertions.judge import Expectations
+from proxy.server.assertions.used import UsedAssertions, used_directory
+from proxy.server.callers.client_certificates import ClientCertificates
 from proxy.server.callers.rulebook import Caller, Rulebook
 from proxy.server.callers.token_keeper import TokenKeeper, TokenSettings
 from proxy.server.client.connection import ClientConnection
@@ -270,6 +274,12 @@ class Reply:
         return None
 
 
+def without_ids(reply: Reply) -> dict[str, Any]:
+    """Return an error of the token endpoint without its time and the ids of the request."""
+    body: dict[str, Any] = reply.json()
+    return {name: body[name] for name in body if name not in ("timestamp", "trace_id", "correlation_id")}
+
+
 async def read_reply(reader: asyncio.StreamReader, *, to_head: bool = False) -> Reply:
     head = await reader.readuntil(b"\r\n\r\n")
     status = int(head.split(b" ", 2)[1])
@@ -311,6 +321,8 @@ async def data_path(
     response_timeout: float = 5,
     max_connections: int = 8,
     max_waiting: int = 1024,
+    public_base: str = "",
+    asked_for_keys: Callable[[str], None] = lambda issuer: None,
     **limits: float,
 ) -> AsyncIterator[DataPath]:
     """The proxy in front of a scripted upstream, listening on a free port of the loopback."""
@@ -360,10 +372,17 @@ async def data_path(
         statuses_as_502=frozenset({*range(500, 503), *range(505, 600)}),
         rewrite_links=rewrite_links,
         interpretations=interpretations,
-        public_base="",
+        public_base=public_base,
+        contact="",
         trusted_proxies=(),
         executor=executor,
         loop=loop,
+        assertions=AssertionJudge(
+            Expectations(public_base, clock_skew=60.0),
+            UsedAssertions(used_directory(retention)),
+            asked_for_keys,
+        ),
+        client_certificates=ClientCertificates(None),
     )
     book = rulebook(ruleset, credential)
     context.use(book)

@@ -46,14 +46,17 @@ async def test_a_token_of_the_identity_provider_is_refused_as_such(tmp_path: Pat
         raw = f"GET /v1.0/me HTTP/1.1\r\nHost: p\r\nAuthorization: Bearer {token}\r\n\r\n"
         reply = await proxy.ask(raw.encode())
         assert reply.status == 401
-        assert reply.json()["error"]["message"] == "The access token was not issued by this proxy."
+        assert reply.json()["error"]["message"] == "Graphward: The access token was not issued by this proxy."
         assert proxy.upstream.received == []
 
 
 async def test_another_scheme_is_named_as_the_fault(tmp_path: Path) -> None:
     async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         reply = await proxy.ask(b"GET /v1.0/a HTTP/1.1\r\nHost: p\r\nAuthorization: Basic eDp5\r\n\r\n")
-        assert reply.json()["error"]["message"] == "The Authorization field does not hold a Bearer token."
+        assert (
+            reply.json()["error"]["message"]
+            == "Graphward: The Authorization field does not hold a Bearer token."
+        )
 
 
 @pytest.mark.parametrize(

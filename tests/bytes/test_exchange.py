@@ -244,7 +244,9 @@ async def test_a_blocked_request_gets_403_that_names_the_rule_and_never_reaches_
         error = reply.json()["error"]
         assert error["code"] == "policyBlocked"
         assert error["ruleId"] == "no-mail"
-        assert error["innerError"]["client-request-id"] == "c-1"
+        assert error["message"] == "Graphward blocked this request by rule 'no-mail'."
+        assert error["innerError"]["client-request-id"] == reply.value("client-request-id") == "c-1"
+        assert error["innerError"]["request-id"] == reply.value("request-id")
         assert proxy.upstream.received == []
         (event,) = proxy.events()
         assert event["requestId"] == error["innerError"]["request-id"]
@@ -255,6 +257,44 @@ async def test_a_blocked_request_gets_403_that_names_the_rule_and_never_reaches_
             "rule",
         )
         assert (event["orgId"], event["clientId"], event["rulesetVersion"]) == (ORG_ID, CLIENT_ID, 7)
+
+
+async def test_a_403_says_whom_to_ask_and_other_own_errors_that_graphward_made_them(tmp_path: Path) -> None:
+    async with data_path(responding(ok(b"{")), tmp_path, RULES) as proxy:
+        proxy.context.contact = "graph-admins@contoso.com"
+        blocked = await proxy.ask(proxy.request("/v1.0/sites"))
+        assert blocked.json()["error"]["message"] == (
+            "Graphward blocked this request: no rule allows it (default). Ask: graph-admins@contoso.com"
+        )
+        failed = await proxy.ask(proxy.request("/v1.0/users/ada"))
+        assert failed.status == 502
+        assert failed.json()["error"]["message"].startswith("Graphward: ")
+        assert [each["id"] for each in proxy.events()] == [
+            blocked.value("request-id"),
+            failed.value("request-id"),
+        ]
+
+
+@pytest.mark.parametrize(
+    "own", [b"a\x1bb", b"\xff", b"x" * 257, b""], ids=["control", "other", "long", "empty"]
+)
+async def test_no_response_repeats_an_odd_client_request_id(tmp_path: Path, own: bytes) -> None:
+    async with data_path(responding(ok(b"{}")), tmp_path, RULES) as proxy:
+        reply = await proxy.ask(
+            proxy.request("/v1.0/users/ada/messages/1", fields=b"client-request-id: " + own + b"\r\n")
+        )
+        assert reply.status in (400, 403)
+        assert reply.value("request-id")
+        assert reply.value("client-request-id") is None
+        assert b"xxxx" not in reply.body
+
+
+async def test_a_response_of_the_upstream_keeps_its_own_request_id(tmp_path: Path) -> None:
+    own = ok(b"{}", b"request-id: of-graph")
+    async with data_path(responding(own), tmp_path, RULES) as proxy:
+        reply = await proxy.ask(proxy.request("/v1.0/users/ada", fields=b"client-request-id: c-1\r\n"))
+        assert reply.value("request-id") == "of-graph"
+        assert reply.value("client-request-id") is None
 
 
 async def test_where_no_rule_matches_the_default_decides(tmp_path: Path) -> None:

@@ -576,7 +576,7 @@ def test_a_record_becomes_the_event_of_the_contract() -> None:
 def test_an_event_names_every_rule_that_took_part(
     several: tuple[str, ...] | None, deciding: str | None, rule_ids: list[str] | None
 ) -> None:
-    record = a_record(several_rule_ids=several, rule_id=deciding, trace_id="4bf92f3577b34da6a3ce929d0e0e4736")
+    record = a_record(several_rule_ids=several, rule_id=deciding, trace="4bf92f3577b34da6a3ce929d0e0e4736")
     event = json.loads(a_line(encode(record), 9, 12, "proxy-1"))
     assert event.get("ruleIds") == rule_ids
     assert event["traceId"] == "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -585,6 +585,24 @@ def test_an_event_names_every_rule_that_took_part(
 def test_an_event_names_the_host_of_a_redirect_if_there_was_one() -> None:
     record = a_record(redirect="contoso.sharepoint.com")
     assert json.loads(a_line(encode(record), 9, 12, None))["redirect"] == "contoso.sharepoint.com"
+
+
+@pytest.mark.parametrize(
+    ("credential", "members"),
+    [
+        (("crd-1", None), {"credentialId": "crd-1"}),
+        ((None, "malformed"), {"credentialProblem": "malformed"}),
+        (("crd-1", "expired"), {"credentialId": "crd-1", "credentialProblem": "expired"}),
+        (None, {}),
+    ],
+)
+def test_an_event_names_the_credential_of_a_request_for_a_token(
+    credential: tuple[str | None, str | None] | None, members: dict[str, str]
+) -> None:
+    event = json.loads(a_line(encode(a_record(credential=credential)), 9, 12, None))
+    assert {name: value for name, value in event.items() if name.startswith("credential")} == members
+    large = json.loads(a_line(encode(a_record(credential=credential, path="/" * 60_000)), 9, 12, None))
+    assert {name: value for name, value in large.items() if name.startswith("credential")} == members
 
 
 @pytest.mark.parametrize(

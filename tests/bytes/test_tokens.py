@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -22,9 +23,10 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from proxy.rules.credentials import Secret
 from proxy.server.callers.known_secrets import KnownSecrets
 from proxy.server.callers.rulebook import Rulebook
-from proxy.server.callers.token_keeper import TokenKeeper, UnknownToken, kid_of
+from proxy.server.callers.token_keeper import RefusedToken, TokenKeeper, UnknownToken, kid_of
 from tests.bytes.data_path import (
     ALLOW_ALL,
     CALLER,
@@ -40,6 +42,7 @@ from tests.bytes.data_path import (
     ok,
     responding,
     rulebook,
+    without_ids,
 )
 
 KEY = TOKEN_KEY
@@ -555,11 +558,23 @@ async def test_a_wrong_secret_stays_wrong_after_the_right_one(tmp_path: Path) ->
         ]
 
 
-async def test_an_unknown_and_a_known_client_are_refused_in_the_same_words(tmp_path: Path) -> None:
+async def test_an_unknown_and_a_known_client_are_refused_in_the_same_words(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         known = await ask_for_token(proxy, RIGHT + b"x")
-        unknown = await ask_for_token(proxy, RIGHT.replace(b"client-1", b"client-9"))
-        assert (known.status, known.body) == (unknown.status, unknown.body)
+        unknown = await ask_for_token(proxy, RIGHT.replace(b"client-1", b"client-9%0A"))
+        assert (known.status, without_ids(known)) == (unknown.status, without_ids(unknown))
+    assert r"asked for by an unknown client 'client-9\n' from" in caplog.text  # a typing error can be seen
+
+
+async def test_an_error_has_the_ids_that_identity_libraries_print(tmp_path: Path) -> None:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
+        of_client = b"client-request-id: given-by-client\r\n"
+        error = (await ask_for_token(proxy, RIGHT + b"x", FORM + of_client)).json()
+        (event,) = proxy.events()
+        assert (error["trace_id"], error["correlation_id"]) == (event["requestId"], "given-by-client")
+        assert datetime.strptime(error["timestamp"], "%Y-%m-%d %H:%M:%SZ")
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "OPTIONS"])
@@ -605,6 +620,67 @@ async def test_while_a_secret_is_rotated_both_are_good_and_then_only_the_new_one
         proxy.context.use(changed_caller(secret_hashes=(new,)))
         assert (await ask_for_token(proxy, RIGHT)).status == 401
         assert (await ask_for_token(proxy, renewed)).status == 200
+
+
+async def test_the_event_names_the_secret_and_one_that_has_ended_brings_nothing(tmp_path: Path) -> None:
+    hasher = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+    old, new = hasher.hash(CLIENT_SECRET), hasher.hash("the new one")
+    renewed = form(grant_type="client_credentials", client_id=CLIENT_ID, client_secret="the new one")
+
+    def ending(ends_at: float | None) -> tuple[Secret, ...]:
+        return Secret("crd-new", None, new), Secret("crd-old", ends_at, old)
+
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
+        proxy.context.use(changed_caller(secret_hashes=(new, old), credentials=ending(None)))
+        for body, named in ((RIGHT, "crd-old"), (renewed, "crd-new"), (RIGHT, "crd-old")):
+            assert (await ask_for_token(proxy, body)).status == 200
+            assert proxy.events()[-1]["credentialId"] == named
+        proxy.context.use(changed_caller(secret_hashes=(new, old), credentials=ending(time.time() - 1)))
+        for _ in range(2):
+            assert (await ask_for_token(proxy, RIGHT)).status == 401  # though the control plane is away
+            assert (event := proxy.events()[-1])["reason"] == "tokenRefused"
+            assert (event["credentialProblem"], event["credentialId"]) == ("ended", "crd-old")
+        proxy.context.known_secrets = KnownSecrets()
+        proxy.context.use(changed_caller(secret_hashes=(new,), credentials=ending(time.time() + 60)))
+        assert (await ask_for_token(proxy, RIGHT)).status == 401  # the control plane's clock counts too
+        assert proxy.events()[-1]["credentialProblem"] == "ended"
+        assert (await ask_for_token(proxy, RIGHT + b"x")).status == 401
+        assert not proxy.events()[-1].keys() & {"credentialProblem", "credentialId"}
+        assert (await ask_for_token(proxy, renewed)).status == 200
+        proxy.context.use(changed_caller(secret_hashes=(new, old)))
+        assert (await ask_for_token(proxy, RIGHT)).status == 200
+        assert "credentialId" not in proxy.events()[-1]
+
+
+async def test_a_token_by_a_secret_ends_with_the_secret_though_the_control_plane_is_away(
+    tmp_path: Path,
+) -> None:
+    hasher = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+    old, new = hasher.hash(CLIENT_SECRET), hasher.hash("the new one")
+    renewed = form(grant_type="client_credentials", client_id=CLIENT_ID, client_secret="the new one")
+    now = int(time.time())
+
+    def use(ends_at: float | None) -> None:
+        held = Secret("crd-new", None, new), Secret("crd-old", ends_at, old)
+        proxy.context.use(changed_caller(secret_hashes=(new, old), credentials=held))
+
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
+        use(None)
+        reply = await ask_for_token(proxy, RIGHT)
+        assert reply.json()["expires_in"] == 3599
+        token = b"Bearer " + reply.json()["access_token"].encode()
+        use(now + 600.5)  # the version then counts up, which ends the tokens of both
+        for body in (RIGHT, renewed):
+            reply = await ask_for_token(proxy, body)
+            assert 590 < reply.json()["expires_in"] < 600
+            claims = jwt.decode(reply.json()["access_token"], TOKEN_KEY, ["HS256"], audience="graphward")
+            assert (claims["exp"], claims.keys() & {"cid", "cnf"}) == (now + 600, set())
+        keeper = proxy.context.tokens
+        assert keeper.caller(token, now + 599.9).client_id == CLIENT_ID
+        with pytest.raises(RefusedToken):
+            keeper.caller(token, now + 600.0)
+        later = keeper.issue(keeper.caller(token, now), now=now + 601.0, token_id="1")
+        assert keeper.caller(b"Bearer " + later.encode(), now + 4200.0)
 
 
 @pytest.mark.parametrize(

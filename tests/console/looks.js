@@ -1,5 +1,5 @@
 // Run in a page by looks.py: what makes it hard to use.
-() => {
+(withContrasts = true) => {
   const found = [];
   const shown = (element) => element.checkVisibility({ visibilityProperty: true, opacityProperty: true });
   const named = (element) =>
@@ -32,6 +32,21 @@
   for (const table of document.querySelectorAll("table")) {
     if (!table.caption && !table.closest("[aria-label]")) found.push(`a table without a caption: ${told(table)}`);
   }
+  for (const element of document.querySelectorAll("body *")) {
+    const { overflowX, fontSize } = getComputedStyle(element);
+    const hasText = [...element.childNodes].some((each) => each.nodeType === Node.TEXT_NODE && each.data.trim());
+    if (hasText && parseFloat(fontSize) < 12 && shown(element)) found.push(`smaller than 12 px: ${told(element)}`);
+    const isCut = (overflowX === "hidden" || overflowX === "clip") && (element.scrollWidth > element.clientWidth + 1 || element.scrollHeight > element.clientHeight + 4);
+    if (!isCut || !shown(element) || !element.textContent.trim()) continue;
+    if (!element.closest(".hidden, svg, select, [title], [aria-hidden=true]") && element.clientWidth > 1) {
+      found.push(`text is cut, and nothing has it whole: ${told(element)}`);
+    }
+  }
+  for (const region of document.querySelectorAll(".table:has(.cards)")) {
+    if (region.scrollWidth > region.clientWidth + 1) {
+      found.push(`a table is wider than its place by ${region.scrollWidth - region.clientWidth}: ${region.getAttribute("aria-label")}`);
+    }
+  }
   const ids = [...document.querySelectorAll("[id]")].map((element) => element.id);
   const twice = ids.filter((id, index) => ids.indexOf(id) !== index);
   if (twice.length) found.push(`ids that are not unique: ${twice}`);
@@ -39,7 +54,7 @@
     if (!document.getElementById(label.htmlFor)) found.push(`a label of nothing: ${told(label)}`);
   }
   if (!document.documentElement.lang) found.push("no language");
-  return [...found, ...contrasts()];
+  return withContrasts ? [...found, ...contrasts()] : found;
 
   // WCAG 2.2, 1.4.3: 4.5 to 1, and 3 to 1 for large text.
   function contrasts() {

@@ -10,6 +10,6 @@ from playwright.sync_api import Page
 _RULES: Final = (Path(__file__).parent / "looks.js").read_text("utf-8")
 
 
-def complaints(page: Page) -> list[str]:
-    found: list[str] = page.evaluate(_RULES)
+def complaints(page: Page, *, contrasts: bool = True) -> list[str]:
+    found: list[str] = page.evaluate(_RULES, contrasts)
     return found

@@ -22,7 +22,7 @@ PICTURES: Final = {
     "overview-dark": ("/?org=contoso", WINDOW, True, ""),
     "search": ("/search?q=verdict:block&from=-24h", WINDOW, False, ""),
     "ruleset": ("/rulesets/contoso/hr-sync", (1180, 620), False, ""),
-    "draft": ("/rulesets/contoso/hr-sync/edit?method=POST&target=/v1.0/users", (1180, 720), False, ""),
+    "draft": ("/rulesets/contoso/hr-sync/edit?method=POST&target=/v1.0/users", (1180, 660), False, ""),
     "proxies": ("/proxies", (1280, 740), True, ""),
     "app-phone": ("/apps/{payroll}", PHONE, False, ""),
     "event": ("/search?org=contoso&q=reason:hiddenProperty", WINDOW, False, _FIRST_EVENT),

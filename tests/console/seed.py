@@ -12,13 +12,11 @@ import random
 import re
 import sys
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
 import msgspec
 
@@ -28,47 +26,41 @@ from controlplane.live_tail import LiveTail
 from controlplane.master_key import open_vault
 from controlplane.model.flat_form import encode
 from controlplane.model.metadata import parse
-from controlplane.operations import apps, orgs
+from controlplane.operations import apps, credentials, enrolment, orgs
 from controlplane.operations.actor import Actor, Forbidden
 from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import Operation, Request
 from controlplane.operations.perform import perform
 from controlplane.reports import Heartbeat
 from controlplane.search.interface import SearchIndex
-from controlplane.search.query import rfc3339_ms
 from controlplane.secrets import Vault, hash_password
 from controlplane.settings import Settings, read_settings
 from controlplane.store.interface import (
     EVERY_ORG,
     App,
-    NewBatch,
     NewSchema,
     Operator,
     Org,
     Proxy,
-    RateLimits,
     Retention,
     Role,
     Ruleset,
 )
+from controlplane.store.sink_interface import DeadLetter
 from controlplane.store.sqlite import SqliteStore
-from proxy.policy.canonical import canonicalise
-from proxy.policy.compile import CompiledRuleset, compile_ruleset
-from proxy.policy.facts import RequestFacts
+from proxy.policy.compile import compile_ruleset
 from proxy.policy.resource_model import ResourceModel, digest_of
 from proxy.policy.ruleset_yaml import parse_ruleset
 from proxy.policy.schemas import Schemas
 from proxy.wire.audit_event import rfc3339, uuid7
 from proxy.wire.packed_schema import pack
-from tests.controlplane.inventory import Inventory
+from tests.controlplane.inventory import OPERATOR, Inventory
 from tests.controlplane.plane import FakeClock
-from tests.fakes.examples import examples
 from tests.fakes.graph import SCHEMA
+from tests.fakes.traffic import DAY_MS, NO_LIMIT, Traffic, TrafficMaker, batch
 
 ROOT: Final = Path(__file__).parents[2]
-DAY_MS: Final = 86_400_000
 EVENTS: Final = 6000
-_NO_LIMIT: Final = RateLimits(org=1_000_000, proxy=1_000_000)
 
 PASSWORD: Final = "correct horse battery staple"
 # By name: their roles, by the names of organisations.
@@ -135,19 +127,6 @@ RULESETS: Final[Mapping[tuple[str, str], Sequence[str]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """What an application does all day: requests with their weights."""
-
-    org: str
-    name: str
-    ruleset: str
-    share: float  # of all events
-    network: str
-    requests: Sequence[tuple[float, str, str]]
-    nightly: bool = False
-
-
 TRAFFIC: Final = (
     Traffic("contoso", "payroll", "hr-sync", 0.34, "10.20.4", (
         (30, "GET", "/v1.0/users?$select=id,displayName,mail&$top=100"), (26, "GET", "/v1.0/users/{id}"),
@@ -210,6 +189,9 @@ def write_config(folder: Path) -> Path:
         '[ControlPlane]\nListen = "127.0.0.1:0"\nSyncIntervalSeconds = 300\n'
         '[Console]\nListen = "127.0.0.1:0"\n'
         '[Store]\nPath = "controlplane.db"\n[Metrics]\nListen = []\n[Secrets]\nMasterKeyFile = "master.key"\n'
+        # Nobody listens there.
+        '[[Sinks]]\nName = "siem"\nKind = "splunk"\nUrl = "http://127.0.0.1:1"\nToken = "hec-token"\n'
+        'Filter = "verdict:block"\n'
     )
     return config
 
@@ -222,11 +204,21 @@ async def seed(folder: Path, *, now_ms: int | None = None, events: int = EVENTS)
     store = await SqliteStore.open(settings.store.path, clock)
     await begin_chain(await open_vault(settings.secrets, store), store)
     try:
-        return await _Seeding(settings, store, clock, now_ms or time.time_ns() // 1_000_000).run(
-            config, events
-        )
+        seeding = _Seeding(settings, store, clock, now_ms or time.time_ns() // 1_000_000)
+        seeded = await seeding.run(config, events)
+        await _refuse_an_event(store, seeded)
+        return seeded
     finally:
         await store.close()
+
+
+async def _refuse_an_event(store: SqliteStore, seeded: Seeded) -> None:
+    """A sink that has taken everything but one event."""
+    newest = await store.last_position()
+    reason = 'responded 400 Bad Request: {"text":"Event field cannot be blank","code":13}'
+    letter = DeadLetter(newest, seeded.orgs["contoso"].org_id, seeded.now_ms, reason)
+    await store.begin_sink("siem", at_newest=False)
+    await store.advance_sink("siem", 0, newest - 200, 4, [letter])
 
 
 class _Seeding:
@@ -240,8 +232,7 @@ class _Seeding:
         )
         self._inventory = Inventory(self._context)
         self._random = random.Random(20261121)
-        self._plans: dict[str, CompiledRuleset] = {}
-        self._versions: dict[str, int] = {}
+        self._traffic = TrafficMaker(now_ms, self._random)
 
     async def run(self, config: Path, events: int) -> Seeded:
         for name, retention in ORGS.items():
@@ -255,6 +246,8 @@ class _Seeding:
         for name, (org_names, _) in PROXIES.items():
             await self._inventory.add_proxy(name, org_names)
             self._clock.advance(hours=2)
+        asked = enrolment.AddEnrolmentToken(("contoso",), "edge-deployment", 20, "90d", 30, 7)
+        await enrolment.add.perform(self._context, OPERATOR, asked)
         await self._operate()
         seeded = Seeded(
             config,
@@ -280,12 +273,19 @@ class _Seeding:
             each.name: Actor(each.name, each.roles, "10.0.4.17") for each in await self._store.operators()
         }
         a_day = 86_400
+        workflows = credentials.AddFederated(
+            app="payroll",
+            issuer="https://token.actions.githubusercontent.com",
+            subject="repo:contoso/payroll-sync:environment:production",
+            expires="20d",
+        )
         done: Sequence[tuple[int, str, Operation[Any, Any], Request]] = (
             (50, "ada", orgs.set_retention, orgs.SetRetention(org="northwind", retention="7y")),
             (28, "edith", apps.bind, apps.BindApp(app="device-audit", ruleset="device-inventory")),
             (9, "victor", apps.disable, apps.AppReference(app="payroll")),
             (8, "ada", apps.disable, apps.AppReference(app="helpdesk")),
             (3, "ada", apps.rotate_secret, apps.RotateSecret(app="payroll", grace_seconds=a_day)),
+            (3, "ada", credentials.add_federated, workflows),
         )
         for hours, name, operation, request in done:
             self._clock.wall = self._clock.steady = self._now_ms - hours * 3_600_000
@@ -313,8 +313,8 @@ class _Seeding:
             for text in texts:
                 parsed = parse_ruleset(text)
                 applied = await self._inventory.apply_ruleset(org, name, len(parsed.rules), text)
-                self._plans[name] = compile_ruleset(parsed, schemas=schemas)
-                self._versions[name] = applied.version
+                compiled = compile_ruleset(parsed, schemas=schemas)
+                self._traffic.use_ruleset(name, applied.version, compiled)
                 self._clock.advance(hours=30)
 
     # What proxies say
@@ -394,136 +394,21 @@ class _Seeding:
     async def _commit(self, seeded: Seeded) -> None:
         """Events by proxy and organisation, in their order, in batches; a few of one proxy never came."""
         lanes: dict[tuple[str, str], list[dict[str, Any]]] = {}
-        for traffic, at_ms in self._moments(seeded.events):
+        for traffic, at_ms in self._traffic.moments(TRAFFIC, seeded.events):
             names = [name for name, (orgs, ago) in PROXIES.items() if traffic.org in orgs and (ago or 99) < 1]
             name = self._random.choice(names)
             lane = lanes.setdefault((name, traffic.org), [])
-            lane.append(self._event(seeded, traffic, seeded.proxies[name], at_ms, len(lane) + 1))
+            app, proxy = seeded.apps[traffic.name], seeded.proxies[name]
+            lane.append(self._traffic.event(traffic, app, proxy, at_ms, len(lane) + 1))
         for (name, org), lane in lanes.items():
             came = [each for each in lane if not (name == "edge-oslo-2" and 400 <= each["seq"] < 407)]
             for start in range(0, len(came), 500):
                 await self._store.commit_batch(
-                    _batch(seeded.proxies[name], seeded.orgs[org], came[start : start + 500]), _NO_LIMIT
+                    batch(seeded.proxies[name], seeded.orgs[org], came[start : start + 500]), NO_LIMIT
                 )
             if name == "edge-amsterdam":  # which has lost its audit directory since
                 again = [{**each, "id": f"again-{each['id']}"} for each in lane[:3]]
-                await self._store.commit_batch(
-                    _batch(seeded.proxies[name], seeded.orgs[org], again), _NO_LIMIT
-                )
-
-    def _moments(self, count: int) -> list[tuple[Traffic, int]]:
-        found = []
-        for traffic in self._random.choices(TRAFFIC, [each.share for each in TRAFFIC], k=count):
-            while True:
-                ago = self._random.random()
-                hour = ((self._now_ms - ago * DAY_MS) % DAY_MS) / 3_600_000
-                day = (
-                    math.exp(-(((hour - 12.5) / 4.2) ** 2))
-                    if not traffic.nightly
-                    else 0.9 * (hour < 5 or hour > 21)
-                )
-                if self._random.random() < 0.07 + day:
-                    break
-            found.append((traffic, round(self._now_ms - 1000 - ago * (DAY_MS - 60_000))))
-        return sorted(found, key=lambda each: each[1])
-
-    def _event(self, seeded: Seeded, traffic: Traffic, proxy: Proxy, at_ms: int, seq: int) -> dict[str, Any]:
-        app = seeded.apps[traffic.name]
-        method, target = self._request(traffic)
-        path, _, query = target.partition("?")
-        ip = f"{traffic.network}.{self._random.randrange(11, 19)}"
-        outcome = self._outcome(traffic.ruleset, method, target, ip, at_ms)
-        duration = self._random.lognormvariate(3.6, 0.6)
-        blocked = outcome["verdict"] == "block" or outcome["status"] == 401
-        identity = uuid7(at_ms, self._random.getrandbits(74))
-        event = {
-            "id": identity,
-            "time": rfc3339(at_ms),
-            "orgId": app.org_id,
-            "proxyId": proxy.proxy_id,
-            "appId": app.app_id,
-            "clientId": app.client_id,
-            "clientIp": ip,
-            "requestId": uuid7(at_ms, self._random.getrandbits(74)),
-            "clientRequestId": str(uuid.UUID(int=self._random.getrandbits(128), version=4)),
-            "method": method,
-            "path": path,
-            "query": query or None,
-            **outcome,
-            "upstreamStatus": None if blocked else outcome["status"],
-            "durationMs": round(1.1 + self._random.random() if blocked else duration, 2),
-            "upstreamMs": None if blocked else round(duration * 0.93, 2),
-            "requestBytes": self._random.randrange(400, 1400),
-            "responseBytes": self._random.randrange(180, 300)
-            if blocked
-            else self._random.randrange(700, 60_000),
-            "seq": seq,
-            "rulesetVersion": self._versions[traffic.ruleset],
-        }
-        return {name: value for name, value in event.items() if value not in (None, ())}
-
-    def _request(self, traffic: Traffic) -> tuple[str, str]:
-        if self._random.random() < 0.02:
-            return "POST", "/proxy/token"
-        weights = [weight or 20 for weight, _, _ in traffic.requests]
-        _, method, target = self._random.choices(traffic.requests, weights)[0]
-        if target == "examples":
-            example = self._random.choice(examples())
-            method, target = example.method, example.target
-        person = str(uuid.UUID(int=random.Random(self._random.randrange(60)).getrandbits(128), version=4))
-        mail = f"AAMkAGVmMDEzM{self._random.randrange(10**6):06d}="
-        filled = target.replace("{id}", person).replace("{mail}", mail)
-        # Published examples have placeholders of their own, which stand for an id.
-        return method, re.sub(r"(%7B|\{).*?(%7D|\})", person, filled)
-
-    def _outcome(self, ruleset: str, method: str, target: str, ip: str, at_ms: int) -> dict[str, Any]:
-        """What the policy itself says, and now and then an upstream that isn't well."""
-        if target == "/proxy/token":
-            refused = self._random.random() < 0.06
-            return {
-                "status": 401 if refused else 200,
-                "verdict": "block" if refused else "allow",
-                "reason": "tokenRefused" if refused else "tokenIssued",
-            }
-        facts = RequestFacts(
-            method, canonicalise(quote(target, safe="/?#[]@!$&'()*+,;=:%~")), (), ip, at_ms / 1000
-        )
-        decision = self._plans[ruleset].plan(method, facts.target).decide(facts)
-        status, reason = (
-            (201 if method == "POST" else 204 if method in ("PATCH", "DELETE") else 200),
-            decision.reason,
-        )
-        luck = self._random.random()
-        if decision.verdict == "block":
-            status = 403
-        elif luck < 0.006:
-            status, reason = 504, "upstreamTimeout"
-        elif luck < 0.02:
-            status = 429
-        elif luck < 0.045:
-            status = 404
-        return {
-            "status": status,
-            "verdict": decision.verdict,
-            "ruleId": decision.rule_id,
-            "loggedRuleIds": tuple(decision.logged_rule_ids),
-            "ruleIds": decision.rule_ids,
-            "transforms": decision.transforms.names if status == 200 and decision.transforms else (),
-            "reason": reason,
-        }
-
-
-def _batch(proxy: Proxy, org: Org, events: Sequence[Mapping[str, Any]]) -> NewBatch:
-    times = [rfc3339_ms(event["time"]) or 0 for event in events]
-    return NewBatch(
-        proxy.proxy_id,
-        org.org_id,
-        str(uuid.uuid4()),
-        [event["id"] for event in events],
-        [event["seq"] for event in events],
-        times,
-        [json.dumps(event, separators=(",", ":")).encode() for event in events],
-    )
+                await self._store.commit_batch(batch(seeded.proxies[name], seeded.orgs[org], again), NO_LIMIT)
 
 
 if __name__ == "__main__":

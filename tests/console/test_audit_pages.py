@@ -88,7 +88,12 @@ def test_a_bar_of_the_histogram_narrows_the_time(visit: Visit) -> None:
     page = visit.page
     visit.go("/search?org=contoso&q=verdict:filter&counts=1")
     whole = page.get_by_role("heading", name=" events").inner_text()
-    page.locator(".columns a").filter(has=page.locator(".fill-filter")).first.click()
+    column = page.locator(".columns .over a").filter(has=page.locator("[data-from]")).last
+    column.hover()
+    tip = page.locator(".columns .tip")
+    expect(tip).to_contain_text("filtered")
+    expect(tip).to_contain_text("UTC")
+    column.click()
     page.wait_for_url("**from=**to=**")
     narrowed = page.get_by_role("heading", name=" events").inner_text()
     assert 0 < _figure(narrowed) < _figure(whole)
@@ -122,7 +127,7 @@ def test_a_mistake_is_marked_where_it_is(visit: Visit) -> None:
 
 def test_where_nothing_is_found_it_says_what_to_try(visit: Visit) -> None:
     visit.go("/search?q=nosuchword&from=-1h&org=contoso")
-    visit.page.get_by_role("link", name="Drop the filter", exact=True).click()
+    visit.page.get_by_role("link", name="Clear the filter", exact=True).click()
     visit.page.wait_for_url(lambda url: "nosuchword" not in url)
     assert "from=-1h" in visit.page.url
 
@@ -135,7 +140,7 @@ def test_what_takes_long_is_counted_behind_the_page(visit: Visit) -> None:
         body=_with_counts_to_come(route.fetch().text()),
     ), times=1)  # fmt: skip
     visit.go("/search?org=contoso&counts=1")
-    expect(page.get_by_role("heading", name="In common")).to_be_visible()
+    expect(page.get_by_role("heading", name="Facets")).to_be_visible()
     page.get_by_role("link", name="Only verdict block").click()
     assert "q=verdict%3Ablock" in page.url
 
@@ -154,6 +159,11 @@ def test_an_export_has_what_the_search_has(visit: Visit) -> None:
     lines = download.value.path().read_text("utf-8").splitlines()
     assert len(lines) > 50
     assert {json.loads(line)["verdict"] for line in lines} == {"block"}
+    visit.page.get_by_text("Export with a signed manifest").click()
+    with visit.page.expect_download() as download:
+        visit.page.get_by_role("link", name="Export NDJSON and manifest").click()
+    *signed, manifest = download.value.path().read_text("utf-8").splitlines()
+    assert (signed, json.loads(manifest)["signed"]["filter"]) == (lines, "verdict:block")
 
 
 # One event
@@ -166,23 +176,30 @@ def test_an_event_says_why(visit: Visit) -> None:
     page.wait_for_url("**/events/contoso/**")
     why = page.locator("section.why")
     expect(why).to_contain_text("The path or query names a property that a rule hides.")
-    expect(why).to_contain_text("It was rule hide-contacts of hr-sync, version 3.")
+    expect(why).to_contain_text("The deciding rule is hide-contacts of hr-sync, version 3.")
     assert why.locator("pre").first.inner_text().splitlines()[0].endswith("- id: hide-contacts")
     expect(page.get_by_role("heading", name="Rules tried")).to_be_visible()
     expect(page.locator(".trace .decides").first).to_contain_text("hide-contacts decides: block")
     expect(page.locator(".copyable code").first).to_contain_text("curl --globoff --path-as-is --request GET")
+    page.get_by_role("link", name="Allow this request in the editor").click()
+    expect(page.locator("#explained")).to_contain_text("by hide-contacts")
+    text = page.get_by_label("Rules", exact=False).first
+    at = text.evaluate("area => area.value.slice(area.selectionStart).split('\\n')[0]")
+    assert at.endswith("id: hide-contacts"), "the cursor is at the deciding rule"
+    page.get_by_role("button", name="Add a rule that allows it").click()
+    expect(page.locator("#explained .verdict-line").first).to_contain_text("allow by")
 
 
 def test_parts_of_a_batch_lead_to_each_other(visit: Visit, edge: Edge) -> None:
     (whole,) = edge.send("/v1.0/$batch", method="POST")
     first, second = edge.send("/v1.0/part/1", "/v1.0/part/2", parentRequestId=whole["requestId"])
     visit.go(f"/events/tailspin/{whole['id']}")
-    parts = visit.page.get_by_role("region", name="Parts of this $batch")
+    parts = visit.page.get_by_role("region", name="Requests of this $batch")
     assert parts.locator(".request").count() == 2
     visit.go(f"/events/tailspin/{first['id']}")
     for words in ("POST /v1.0/$batch", "GET /v1.0/part/2"):
         expect(visit.page.locator("main")).to_contain_text(words)
-    assert second["id"] in (visit.page.get_by_role("link", name="part/2").first.get_attribute("href") or "")
+    expect(visit.page.locator(f'main a[href*="{second["id"]}"]').first).to_contain_text("/v1.0/part/2")
 
 
 def test_an_event_of_nobody_we_know_is_no_fault(visit: Visit, edge: Edge) -> None:
@@ -190,6 +207,20 @@ def test_an_event_of_nobody_we_know_is_no_fault(visit: Visit, edge: Edge) -> Non
     assert visit.go(f"/events/tailspin/{quote('a/b c?d', safe='')}").status == 200
     assert visit.go("/events/tailspin/no-such-event").status == 404
     visit.complaints.clear()  # the browser notes the status
+
+
+def test_an_event_of_the_token_endpoint_says_why_and_asks_no_rule(visit: Visit, edge: Edge) -> None:
+    (event,) = edge.send(
+        "/proxy/token", method="POST", verdict="block", ruleId=None, reason="assertionRefused",
+        credentialProblem="audienceUnknown",
+    )  # fmt: skip
+    visit.go(f"/events/tailspin/{event['id']}")
+    main = visit.page.locator("main")
+    expect(main.locator("section.why")).to_contain_text(
+        "A credential was refused: Proxy.PublicBaseUrl is not set"
+    )
+    assert main.get_by_text("Rules tried").count() == 0
+    assert main.get_by_role("link", name="in the editor").count() == 0
 
 
 def test_nothing_of_a_foreign_organisation_is_on_any_page(browser: Browser, served: Served) -> None:
@@ -277,7 +308,7 @@ def test_a_pause_holds_what_comes(live: Visit, edge: Edge) -> None:
     expect(page.locator("[data-live-state]")).to_have_text("Paused, 2 new")
     assert "/held" not in page.locator("main table").inner_text()
     assert "paused=1" in page.url
-    page.get_by_role("link", name="Go on", exact=True).click()
+    page.get_by_role("link", name="Resume", exact=True).click()
     expect(rows(live).first).to_contain_text("/held/2")
     assert "paused" not in page.url
 

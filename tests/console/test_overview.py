@@ -61,10 +61,10 @@ def test_where_nothing_is_yet_the_next_steps_are_told(browser: Browser, served: 
     with visiting(browser, served) as visit:
         page = visit.page
         visit.go("/?org=adventure-works")
-        steps = page.locator("section", has=page.get_by_role("heading", name="First steps"))
+        steps = page.locator("section", has=page.get_by_role("heading", name="Get started"))
         report = steps.get_by_role("listitem").all_inner_texts()
         assert ["done" in report[0], "to do" in report[1], "to do" in report[2]] == [True, True, True]
         steps.get_by_role("link", name="Write a ruleset").click()
         assert page.url.endswith("/rulesets/new?org=adventure-works")
         visit.go("/?org=contoso")
-        assert page.get_by_text("First steps").count() == 0
+        assert page.get_by_text("Get started").count() == 0

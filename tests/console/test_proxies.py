@@ -49,8 +49,8 @@ def test_one_proxy_shows_gaps_as_gaps_and_each_curve_as_a_table_too(browser: Bro
         gaps = page.locator("#gaps")
         assert gaps.get_by_role("img", name=re.compile("contoso: 7 missing")).count() == 1
         assert "400–406" in gaps.inner_text()
-        assert page.locator("figure.chart svg.curves polyline").count() >= 5
-        page.get_by_text("The same as a table").click()
+        assert page.locator("figure.chart .curves polyline").count() >= 5
+        page.get_by_text("View as table").click()
         assert (
             page.get_by_role("region", name="Windows that the proxy reported").locator("tbody tr").count()
             == 60
@@ -62,22 +62,22 @@ def test_one_proxy_shows_gaps_as_gaps_and_each_curve_as_a_table_too(browser: Bro
 def test_numbers_that_were_given_out_twice_are_told(browser: Browser, served: Served) -> None:
     with visiting(browser, served) as visit:
         visit.go("/proxies/edge-amsterdam")
-        assert "3 under numbers given out before" in visit.page.locator("#gaps").inner_text()
+        assert "3 with reused numbers" in visit.page.locator("#gaps").inner_text()
         visit.go("/proxies/edge-oslo-2")
-        assert "given out before" not in visit.page.locator("#gaps").inner_text()
+        assert "reused numbers" not in visit.page.locator("#gaps").inner_text()
 
 
 def test_a_restart_is_told(browser: Browser, served: Served) -> None:
     with visiting(browser, served) as visit:
         visit.go("/proxies/edge-amsterdam")
-        assert "began again 1 time" in visit.page.locator("summary", has_text="Heartbeats").inner_text()
+        assert "restarted 1 time" in visit.page.locator("summary", has_text="Heartbeats").inner_text()
 
 
 def test_secrets_are_shown_once(browser: Browser, served: Served) -> None:
     with visiting(browser, served) as visit:
         page = visit.page
         secrets = _added(visit, "edge-first")
-        page.get_by_role("link", name="They are kept safe: go on").click()
+        page.get_by_role("link", name="I have saved them").click()
         assert page.locator("h1").inner_text() == "edge-first"
         assert not secrets & set(_SECRETS.findall(page.content()))
         with pytest.raises(Error, match="ERR_CACHE_MISS"):  # it would have to send the form again
@@ -90,7 +90,7 @@ def test_secrets_are_replaced_by_who_writes_the_name(browser: Browser, served: S
         first = _added(visit, "edge-second")
         visit.go("/proxies/edge-second")
         _ask_for_new_secrets(page, "another")
-        assert "Nothing was done" in page.locator("main").inner_text()
+        assert "Nothing was changed" in page.locator("main").inner_text()
         _ask_for_new_secrets(page, "edge-second")
         second = set(_SECRETS.findall(page.locator("main").inner_text()))
         assert len(second) == 2
@@ -101,8 +101,8 @@ def test_secrets_are_replaced_by_who_writes_the_name(browser: Browser, served: S
 
 
 def _ask_for_new_secrets(page: Page, name: str) -> None:
-    page.locator("summary", has_text="Replace its secrets").click()
-    page.get_by_label("The proxy's name").fill(name)
+    page.locator("summary", has_text="Replace the secrets").click()
+    page.get_by_label("Name of this proxy").fill(name)
     page.get_by_role("button", name="Make new secrets").click()
 
 
@@ -127,20 +127,20 @@ def _added(visit: Visit, name: str) -> set[str]:
 
 
 def _grant_and_revoke(page: Page) -> None:
-    page.get_by_label("Let it serve").select_option("fabrikam")
-    page.get_by_role("button", name="Grant").click()
-    assert "serves fabrikam from its next sync on" in page.get_by_role("status").inner_text()
+    page.get_by_label("Organisation", exact=True).select_option("fabrikam")
+    page.get_by_role("button", name="Grant access").click()
+    assert "serves fabrikam from its next sync" in page.get_by_role("status").inner_text()
     page.get_by_role("button", name="Revoke fabrikam").click()
     assert "Events of fabrikam" in page.get_by_role("status").inner_text()
     assert page.get_by_role("button", name="Revoke fabrikam").count() == 0
 
 
 def _disable_and_enable(page: Page) -> None:
-    page.get_by_role("button", name="Disable").click()
-    assert "refused from now on" in page.get_by_role("status").inner_text()
+    page.get_by_role("button", name="Disable proxy").click()
+    assert "its calls are refused" in page.get_by_role("status").inner_text()
     assert "disabled" in page.locator(".heading").inner_text()
-    page.get_by_role("button", name="Enable").click()
-    assert "taken again" in page.get_by_role("status").inner_text()
+    page.get_by_role("button", name="Enable proxy").click()
+    assert "accepted again" in page.get_by_role("status").inner_text()
 
 
 def test_who_may_only_look_sees_no_button_and_nothing_of_other_organisations(
@@ -157,7 +157,7 @@ def test_who_may_only_look_sees_no_button_and_nothing_of_other_organisations(
         }
         page.get_by_role("link", name="edge-oslo-2").click()
         main = page.locator("main").inner_text()
-        assert "what is of all together is left out" in main
+        assert "Figures of the whole proxy are not shown" in main
         assert "fabrikam" not in main
         assert page.locator("main button:not([data-copy])").count() == 0
         assert visit.go("/proxies/edge-amsterdam").status == 404

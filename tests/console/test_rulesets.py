@@ -41,7 +41,9 @@ def publish_new(visit: Visit, name: str) -> None:
     page.get_by_role("button", name="Review and publish").click()
     page.get_by_label("Why").fill("To begin with")
     page.get_by_role("button", name="Publish version 1").click()
-    expect(page.get_by_role("status")).to_have_text(f"Version 1 of {name} is in force.")
+    expect(page.get_by_role("status")).to_have_text(
+        f"Version 1 of {name} is published. Each proxy enforces it from its next sync."
+    )
 
 
 def change(page: Page, old: str, new: str) -> None:
@@ -84,21 +86,25 @@ def test_from_a_new_ruleset_to_a_rollback(any_visit: Visit, request: pytest.Fixt
     page.get_by_role("link", name="Edit", exact=True).click()
     rules(page).fill(RULES.format(name=name).replace("verdict: allow", "verdict: block"))
     page.get_by_role("button", name="Review and publish").click()
-    assert page.get_by_role("heading", name="Against version 1, which is in force").is_visible()
+    assert page.get_by_role("heading", name="Difference from version 1, which is active").is_visible()
     assert page.locator("#publish .changes").inner_text().split() == ["changed", "people:", "verdict"]
     page.get_by_label("Why").fill("Nobody may")
     page.get_by_role("button", name="Publish version 2").click()
-    expect(page.get_by_role("status")).to_have_text(f"Version 2 of {name} is in force.")
+    expect(page.get_by_role("status")).to_have_text(
+        f"Version 2 of {name} is published. Each proxy enforces it from its next sync."
+    )
     assert "Nobody may" in page.locator(".history").inner_text()
-    page.get_by_role("link", name="roll back to it").click()
+    page.get_by_role("link", name="Roll back to version 1").click()
     assert page.locator(".diff .old").inner_text().split()[-1] == "block"
     expected = page.locator("input[name=expected]")
     expected.evaluate("field => field.value = 1")  # a page that was opened before somebody published
+    page.get_by_label("Why").fill("They may after all")
     page.get_by_role("button", name="Roll back to version 1").click()
-    assert "version 2 is in force, and 1 was expected" in page.locator("main").inner_text()
+    assert "version 2 is active, and 1 was expected" in page.locator("main").inner_text()
     visit.complaints.clear()  # the browser notes the status
     page.go_back()
     expected.evaluate("field => field.value = 2")
+    page.get_by_label("Why").fill("They may after all")
     page.get_by_role("button", name="Roll back to version 1").click()
     expect(page.get_by_role("status")).to_contain_text("with the text of version 1")
     assert "The text of version 1." in page.locator(".history").inner_text()
@@ -115,8 +121,8 @@ def test_a_draft_is_tried_in_every_way_without_losing_a_word(any_visit: Visit) -
     page.get_by_text("Try cases").click()
     page.get_by_label("Cases", exact=True).fill(CASES)
     page.get_by_role("button", name="Run the cases").click()
-    expect(page.locator("#tested")).to_contain_text("1 of 2 cases came out otherwise")
-    page.get_by_text("Compare with what is in force").click()
+    expect(page.locator("#tested")).to_contain_text("1 of 2 cases")
+    page.get_by_text("Compare with the active version").click()
     page.get_by_role("button", name="Compare", exact=True).click()
     expect(page.locator("#compared .changes")).to_contain_text("added people")
     page.get_by_role("button", name="Check", exact=True).click()
@@ -159,17 +165,60 @@ def test_mistakes_show_while_one_types_and_lead_to_their_places(visit: Visit) ->
     selected = "e => e.value.slice(e.selectionStart, e.selectionEnd)"
     assert rules(page).evaluate(selected) == "blocked"
     page.keyboard.insert_text("block")
-    expect(page.locator("#checked")).to_contain_text("sound")
+    expect(page.locator("#checked")).to_contain_text("valid")
     assert page.locator(".gutter .bad").count() == 0
+
+
+def test_words_are_completed_by_the_keyboard_and_the_text_has_colours(visit: Visit) -> None:
+    page = visit.page
+    visit.go("/rulesets/contoso/hr-sync/edit")
+    text, options = rules(page), page.get_by_role("listbox").get_by_role("option")
+    text.fill("version: 1\n# it's late\nname: a\nrules:\n  - id: b\n    verdict: \n" + "#\n" * 80)
+    text.evaluate("area => { area.setSelectionRange(61, 61); area.scrollTop = 0; }")
+    expect(page.locator(".paint .y-key").first).to_have_text("version")
+    expect(page.locator(".paint .y-comment").first).to_have_text("# it's late")
+    page.keyboard.press("Control+Space")
+    expect(options).to_have_text(["allow", "filter", "block", "log_only"], timeout=20_000)
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    chosen = page.locator("#completions [aria-selected=true]")
+    expect(chosen).to_have_text("filter")
+    assert text.get_attribute("aria-activedescendant") == chosen.get_attribute("id")
+    page.keyboard.press("Tab")
+    assert "    verdict: filter\n" in text.input_value()
+    page.keyboard.press("Enter")
+    page.keyboard.type("tra")
+    expect(options).to_have_text(["transforms"], timeout=20_000)
+    page.keyboard.press("Escape")
+    expect(page.locator("#completions")).to_be_hidden()
+    text.evaluate("area => { area.scrollTop = area.scrollHeight; }")
+    expect(page.locator(".gutter").first.get_by_text("88", exact=True)).to_be_visible()
+    places = page.evaluate(
+        "['.gutter > div', '.paint > div'].map(each =>"
+        " document.querySelector(each).lastElementChild.getBoundingClientRect().bottom)"
+    )
+    assert abs(places[0] - places[1]) < 1, "a line and its number are level when scrolled to the end"
+    assert text.evaluate("area => area.clientWidth") > 530
 
 
 def test_tab_indents_and_escape_lets_a_keyboard_leave(visit: Visit) -> None:
     page = visit.page
+    page.clock.install()
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.post_data or ""))
     visit.go("/rulesets/new")
     area = rules(page)
     area.fill("rules:\n- id: a")
     area.press("Home")
     area.press("Tab")
+    assert area.input_value() == "rules:\n  - id: a"
+    area.press("Tab")
+    page.clock.run_for(1000)
+    assert not any("do=complete" in each for each in sent), "a list of completions would take the next Tab"
+    area.press("Tab")
+    assert area.input_value() == "rules:\n      - id: a"
+    area.press("Shift+Tab")
+    area.press("Shift+Tab")
     assert area.input_value() == "rules:\n  - id: a"
     area.press("Shift+Tab")
     assert area.input_value() == "rules:\n- id: a"
@@ -196,16 +245,20 @@ def test_a_draft_of_an_older_version_is_not_published_unawares(
         other.go("/rulesets/contoso/contested/edit")
         change(other.page, "verdict: allow", "verdict: block")
         other.page.get_by_role("button", name="Review and publish").click()
+        other.page.get_by_label("Why").fill("Too open")
         other.page.get_by_role("button", name="Publish version 2").click()
         expect(other.page.get_by_role("status")).to_be_visible()
     page.get_by_role("button", name="Review and publish").click()
-    expect(page.get_by_role("alert").filter(has_text="version 2 is in force now")).to_be_visible()
+    expect(page.get_by_role("alert").filter(has_text="version 2 is active now")).to_be_visible()
+    page.get_by_label("Why").fill("Groups instead")
     page.get_by_role("button", name="Publish version 3").click()
-    expect(page.get_by_role("alert").filter(has_text="Not published: version 2 is in force")).to_be_visible()
+    expect(page.get_by_role("alert").filter(has_text="Not published: version 2 is active")).to_be_visible()
     assert "/v1.0/groups" in rules(page).input_value()
-    page.get_by_label("Publish over version 2 all the same").check()
+    page.get_by_label("Publish anyway, and replace version 2").check()
     page.get_by_role("button", name="Publish version 3").click()
-    expect(page.get_by_role("status")).to_have_text("Version 3 of contested is in force.")
+    expect(page.get_by_role("status")).to_have_text(
+        "Version 3 of contested is published. Each proxy enforces it from its next sync."
+    )
     forgive_refusals(visit)
 
 
@@ -213,7 +266,7 @@ def test_the_text_is_there_again_after_the_session_ended(visit: Visit) -> None:
     page = visit.page
     visit.go("/rulesets/contoso/mail-archive/edit")
     change(page, "verdict: allow", "verdict: log_only")
-    expect(page.locator("#checked")).to_contain_text("sound")
+    expect(page.locator("#checked")).to_contain_text("valid")
     visit.context.clear_cookies()
     page.get_by_role("button", name="Review and publish").click()
     page.wait_for_url(re.compile("/login"))
@@ -222,7 +275,7 @@ def test_the_text_is_there_again_after_the_session_ended(visit: Visit) -> None:
     page.keyboard.press("Enter")
     page.wait_for_url(re.compile("/edit"))
     assert "verdict: log_only" in rules(page).input_value()
-    page.get_by_role("button", name="Discard it").click()
+    page.get_by_role("button", name="Discard this draft").click()
     assert "verdict: log_only" not in rules(page).input_value()
     assert page.evaluate("localStorage.length") == 0
 
@@ -230,9 +283,9 @@ def test_the_text_is_there_again_after_the_session_ended(visit: Visit) -> None:
 def test_who_may_only_look_tries_changes_and_publishes_none(browser: Browser, served: Served) -> None:
     with visiting(browser, served, "victor") as visit:
         visit.go("/rulesets/contoso/hr-sync")
-        assert visit.page.get_by_role("link", name="roll back to it").count() == 0
+        assert visit.page.get_by_role("link", name="Roll back to version").count() == 0
         visit.page.get_by_role("link", name="Try changes").click()
-        expect(visit.page.locator("#checked")).to_contain_text("sound")
+        expect(visit.page.locator("#checked")).to_contain_text("valid")
         assert visit.page.get_by_role("button", name="Review and publish").count() == 0
         token = visit.page.locator(".editor input[name=csrf]").input_value()
         form = {
@@ -246,7 +299,7 @@ def test_who_may_only_look_tries_changes_and_publishes_none(browser: Browser, se
             f"{served.address}/rulesets/contoso/hr-sync/edit", form=form, headers={"Origin": served.address}
         )
         assert response.status == 422
-        assert "this takes the role editor" in response.text()
+        assert "This needs the role editor" in response.text()
         assert visit.go("/rulesets/northwind/staff-directory").status == 404
 
 
@@ -272,24 +325,35 @@ def test_a_replay_tells_what_would_change_and_leads_to_the_events(any_visit: Vis
     group = page.locator("#replayed .groups > li").first
     expect(group).to_contain_text("newly blocked")
     expect(group).to_contain_text("requests of payroll")
-    expect(page.locator("#replayed")).to_contain_text("all of it")
+    expect(page.locator("#replayed")).to_contain_text("finished")
     assert (
         page.locator("#replayed").get_by_text("mail-archiver").count() == 0
     )  # evaluated against other rules
-    link = group.get_by_role("link", name="Find them among the events").get_attribute("href")
+    link = group.get_by_role("link", name="View the events").get_attribute("href")
     assert link is not None
     visit.go(link)
     expect(page.locator("main")).to_contain_text("hide-contacts")
 
 
-def test_a_review_tells_what_would_have_become_of_the_last_day(visit: Visit) -> None:
+def test_a_review_tells_what_would_have_become_of_the_last_day_and_cuts_no_line(visit: Visit) -> None:
     page = visit.page
     visit.go("/rulesets/contoso/hr-sync/edit")
-    change(page, "default: block", "default: allow")
+    line = "# " + "a remark that is longer than any column of a page, " * 8
+    change(page, "default: block", f"default: allow {line}")
     page.get_by_role("button", name="Review and publish").click()
-    expect(page.locator("#publish")).to_contain_text("requests would be evaluated otherwise")
-    page.get_by_role("link", name="What changes").click()
-    expect(page.locator("#replayed .groups > li").first).to_contain_text("newly allowed")
+    review = page.locator("#publish")
+    expect(review).to_contain_text("would be allowed that are blocked today (last 24 h)")
+    expect(review).to_contain_text("Replayed")
+    assert review.locator("del").inner_text() == "block"
+    assert review.locator("ins").inner_text().startswith("allow # a remark")
+    link = review.get_by_role("link", name="View").first.get_attribute("href") or ""
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        wide = review.locator(".diff").evaluate_all("all => all.map(e => e.scrollWidth - e.clientWidth)")
+        assert max(wide) <= 0, f"a line is cut at {width} px"
+        assert complaints(page) == [], width
+    visit.go(link)
+    expect(page.locator("main")).to_contain_text("default")
 
 
 def test_what_an_app_asked_for_becomes_a_draft(any_visit: Visit) -> None:
@@ -312,7 +376,7 @@ def test_what_is_tried_can_be_read_and_used(
         page = visit.page
         visit.go("/rulesets/contoso/hr-sync/edit?target=/v1.0/users/ada")
         expect(page.locator("#explained .tried")).to_be_visible()
-        expect(page.locator("#checked")).to_contain_text("sound")
+        expect(page.locator("#checked")).to_contain_text("valid")
         assert complaints(page) == []
         change(page, "default: block", "default: allow")
         page.get_by_text("Try cases").click()
@@ -332,7 +396,7 @@ def test_what_is_tried_can_be_read_and_used(
 def test_a_sign_in_in_another_tab_is_enough_to_go_on(visit: Visit) -> None:
     page = visit.page
     visit.go("/rulesets/contoso/hr-sync/edit")
-    expect(page.locator("#checked")).to_contain_text("sound")
+    expect(page.locator("#checked")).to_contain_text("valid")
     visit.context.clear_cookies()
     change(page, "default: block", "default: allow")
     expect(page.get_by_role("alert").filter(has_text="You are signed out")).to_be_visible()

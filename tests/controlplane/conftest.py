@@ -21,6 +21,12 @@ def cheap_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controlplane.secrets._hasher", lambda: CHEAP)
 
 
+@pytest.fixture(autouse=True)
+def unchanged_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that runs in this process leaves its file mode mask as later tests need it."""
+    monkeypatch.setattr("controlplane.cli.keep_to_itself", lambda: None)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run the tests of a module once for each of its `ENGINES`, if they have a store."""
     engines = getattr(metafunc.module, "ENGINES", ())
@@ -99,9 +105,8 @@ async def proxy(plane: Plane) -> ProxyClient:
 
 
 @pytest.fixture
-async def commands(plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
+async def commands(plane: Plane, tmp_path: Path) -> Commands:
     """A server whose first operator was made beside it."""
-    monkeypatch.setattr("controlplane.cli.keep_to_itself", lambda: None)
     return await commands_at(plane, tmp_path)
 
 

@@ -40,7 +40,7 @@ def wait_for(path: str, begun: str | None = None) -> bool:
 def read_slowly(path: str, begun: str, *arguments: Any) -> Any:
     """Read a ruleset that is to be applied once the latch is released."""
     wait_for(path, begun)
-    return rulesets._read(*arguments)
+    return rulesets.read_ruleset(*arguments)
 
 
 def stubborn() -> None:

@@ -59,6 +59,7 @@ class Inventory:
 
     async def add_app(self, name: str, org: str, ruleset: str) -> NewApp:
         made = await apps.add.perform(self._context, OPERATOR, apps.AddApp(name, org, ruleset))
+        assert made.client_secret is not None
         return NewApp(await self.app(made.app_id), made.client_secret)
 
     async def app(self, reference: str, org: str | None = None) -> App:

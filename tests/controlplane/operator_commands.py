@@ -51,7 +51,7 @@ async def commands_at(plane: Plane, directory: Path) -> Commands:
     added = await commands.facts(
         "store", "operator", "add", "ada", "--admin", "--password-file", str(password)
     )
-    assert added["roles"] == [{"orgId": "*", "org": "*", "role": "admin"}]
+    assert added["roles"] == [{"orgId": "*", "org": "*", "role": "admin", "mapping": None}]
     made = await commands.facts("store", "operator", "token", "add", "ada", "cli")
     token.write_text(made["token"])
     return commands

@@ -21,51 +21,27 @@ from controlplane.clock import Clock
 from controlplane.live_tail import LiveTail
 from controlplane.master_key import open_vault
 from controlplane.operations.context import OperationContext
+from controlplane.retention import WitnessedTime
 from controlplane.search.interface import SearchIndex
 from controlplane.secrets import Vault
 from controlplane.settings import Settings, read_settings
-from controlplane.store.interface import Retention
+from controlplane.store.interface import Retention, Store
 from controlplane.store.open_store import open_store
 from controlplane.store.sql_store import SqlStore
 from tests.controlplane.inventory import Inventory
+from tests.fakes.clock import NOON_MS as NOON_MS
+from tests.fakes.clock import FakeClock as FakeClock
 
 SYNC = "/api/v1/agent/sync"
 HEARTBEAT = "/api/v1/agent/heartbeat"
 AUDIT = "/api/v1/agent/audit"
 METRICS = "/api/v1/agent/metrics"
 
-NOON_MS = 1_795_262_400_000  # 2026-11-21T12:00:00Z
-
 CHEAP = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 
 RULESET = (
     "version: 1\nname: {name}\nrules:\n  - id: r1\n    match: {{path: [/v1.0/users]}}\n    verdict: allow\n"
 )
-
-
-class FakeClock:
-    """Both times stand still until a test moves them."""
-
-    def __init__(self, ms: int = NOON_MS) -> None:
-        self.wall = ms
-        self.steady = ms
-
-    def wall_ms(self) -> int:
-        return self.wall
-
-    def steady_ms(self) -> int:
-        return self.steady
-
-    def not_before(self, ms: int) -> None:
-        self.steady = max(self.steady, ms)
-
-    def follow(self, ms: int) -> None:
-        self.steady = ms
-
-    def advance(self, *, seconds: float = 0, hours: float = 0) -> None:
-        ms = round(seconds * 1000 + hours * 3_600_000)
-        self.wall += ms
-        self.steady += ms
 
 
 @dataclass(frozen=True)
@@ -203,6 +179,14 @@ def write_settings(folder: Path, **sections: str) -> Path:
     path = folder / "controlplane.toml"
     path.write_text("\n".join(lines))
     return path
+
+
+async def agreed_with(store: Store, ms: int) -> WitnessedTime:
+    """Return a time with which the clock of each proxy that is in use agrees."""
+    witnessed = WitnessedTime()
+    for proxy_id in await store.hands_of_proxies():
+        witnessed.agree(proxy_id, ms)
+    return witnessed
 
 
 @asynccontextmanager

@@ -168,6 +168,8 @@ SAMPLES = (
         upstreamStatus=500,
         clientIp="10.10.0.7",
         redirect="contoso.sharepoint.com",
+        credentialId="crd-0123456789ab",
+        credentialProblem="audience",
     ),
     event(
         7, parentRequestId=event(6)["requestId"], ruleId="a rule, with 'quotes' and \"others\" 100%", query=""
@@ -222,6 +224,9 @@ CASES: tuple[tuple[str, list[int]], ...] = (
     ("has:traceId", [5]),
     ("redirect:*.SharePoint.com", [6]),
     ("has:redirect", [6]),
+    ("credential:CRD-0123456789ab", [6]),
+    ("problem:audience", [6]),
+    ("has:credentialProblem", [6]),
     ("open", [5]),
     (r'''rule:"a rule, with 'quotes' and \"others\" 100%"''', [7]),
     ("rule:" + "R" * 200, [9]),

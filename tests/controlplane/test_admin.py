@@ -124,7 +124,7 @@ async def test_whatever_a_name_is_it_is_found_by_its_path(plane: Plane, name: st
 async def test_what_can_not_be_meant_is_400_and_names_the_member(plane: Plane) -> None:
     token = await operator(plane, "ada", {"*": "admin"})
     for members, named in (
-        ({}, "`name`"),
+        ({}, "name: is missing"),
         ({"name": 7}, "name: "),
         ({"name": "acme", "retention": "5y"}, "retention: "),
         ({"name": "acme", "colour": "red"}, "colour: unknown member, known are name, retention"),

@@ -13,14 +13,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 
 import aiohttp
 import pytest
 
-from controlplane.operations import audit
+from controlplane.operations import event_tail
 from controlplane.operations.event_formats import COLUMNS
 from controlplane.search.parts import PartWriter
+from proxy.wire.audit_event import rfc3339
 from tests.controlplane.plane import Plane, ProxyClient, event
 from tests.controlplane.processes import ROOT
 from tests.controlplane.test_admin import call, operator
@@ -180,9 +181,9 @@ async def test_a_search_says_that_events_may_be_missing_while_the_index_is_fille
     await trail.keep("acme", minute(trail.orgs["acme"], 9))
     page = await trail.ask("all", "events")
     assert (page["behind"], 9 in numbers(page)) == (True, False)
-    assert re.fullmatch("the index has [0-9]{2} % of the stored events", page["notes"][0])
+    assert re.fullmatch("the index has [0-9]{2}% of the stored events", page["notes"][0])
     free.set()
-    monkeypatch.setattr("controlplane.app._MOMENT_SECONDS", 20)
+    monkeypatch.setattr("controlplane.app._WHILE_BEHIND_SECONDS", 20)
     page = await trail.ask("all", "events")
     assert (page["behind"], 9 in numbers(page)) == (False, True)
 
@@ -276,6 +277,27 @@ async def test_a_purged_event_and_one_that_never_was_are_not_found(trail: Trail)
     assert (await trail.ask("all", "events/acme/event-3"))["event"]["seq"] == 3
 
 
+async def test_an_id_is_looked_up_in_what_the_actor_may_see(trail: Trail) -> None:
+    async def found(who: str, text: str) -> tuple[list[int], list[str]]:
+        response = await call(trail.plane, trail.tokens[who], "POST", "/audit/lookup", {"text": text})
+        assert response.status == 200, response.body
+        return numbers(response.json), response.json["notes"]
+
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    await trail.keep(
+        "acme",
+        *(minute(trail.orgs["acme"], number, id=f"of-batch-{number}", traceId=trace) for number in (8, 9)),
+    )
+    assert await found("all", "event-7") == ([7], [])
+    assert await found("all", f"00-{trace}-00f067aa0ba902b7-01") == ([9, 8], [])
+    for who, text in (("acme", "event-7"), ("acme", "event-99"), ("nobody", "event-1")):
+        seen, (note,) = await found(who, text)
+        assert seen == []
+        assert f"no event of the organisations that you may look at has {text}" in note
+    refused = await call(trail.plane, trail.tokens["all"], "POST", "/audit/lookup", {"text": " \n "})
+    assert refused.status == 400
+
+
 # Each by its own organisation
 
 
@@ -314,6 +336,26 @@ async def test_an_export_has_every_page(trail: Trail) -> None:
     assert sorted(seqs) == [*range(7), *range(100, 2600)]
     response = await trail.get("acme", "export", format="csv")
     assert len(response.body.splitlines()) == len(seqs) + 1
+
+
+async def test_the_response_to_an_export_names_filter_time_and_heads(trail: Trail) -> None:
+    filter_, from_ = "path:/v1.0/users ü", "2026-11-21T00:00:00.000Z"
+    response = await trail.get("acme", "export", filter=filter_, **{"from": from_})
+    head = await trail.plane.store.chain_head(trail.orgs["acme"])
+    assert head is not None
+    given = {name: value for name, value in response.headers.items() if name.startswith("Graphward-")}
+    assert unquote(given["Graphward-Filter"]) == filter_
+    assert given["Graphward-Filter"].isascii()
+    assert given["Graphward-From"] == from_
+    assert "Graphward-To" not in given
+    assert given["Graphward-Exported-At"] == rfc3339(trail.plane.clock.wall_ms())
+    link = f"number={head.newest.record.number};link={head.newest.link.hex()}"
+    assert given["Graphward-Chain-Head"] == f"{trail.orgs['acme']};{link}"
+    several = await trail.get("all", "export", filter=f"path:/v1.0/{'ü' * 200}")
+    assert several.headers["Graphward-Chain-Head"].count(";number=") == 2
+    assert several.headers["Graphward-Filter"].startswith("sha256=")
+    split_line = await trail.get("acme", "export", filter="path:/a\r\nSet-Cookie:1")
+    assert "Set-Cookie" not in split_line.headers
 
 
 TEXTS: Final = (
@@ -446,7 +488,7 @@ async def test_a_tail_has_nothing_of_a_foreign_organisation_and_tells_nothing_of
 
 
 async def test_a_heartbeat_comes_where_nothing_happens(trail: Trail, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit, "HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(event_tail, "HEARTBEAT_SECONDS", 0.05)
     reader = Reader(trail, "acme", "verdict:filter")
     async with reader.connected() as response:
         await reader.read(response, blocks=2)
@@ -457,8 +499,8 @@ async def test_a_heartbeat_comes_where_nothing_happens(trail: Trail, monkeypatch
 async def test_a_tail_ends_after_a_while_so_that_who_may_no_longer_look_does_not(
     trail: Trail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit, "HEARTBEAT_SECONDS", 0.05)
-    monkeypatch.setattr(audit, "LONGEST_TAIL_SECONDS", 0.2)
+    monkeypatch.setattr(event_tail, "HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(event_tail, "LONGEST_TAIL_SECONDS", 0.2)
     reader = Reader(trail, "acme")
     async with reader.connected() as response, asyncio.timeout(10):
         await response.read()
@@ -475,7 +517,7 @@ async def test_who_was_away_for_too_long_is_told(trail: Trail, monkeypatch: pyte
 
 async def test_there_is_an_end_to_how_many_follow(trail: Trail, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controlplane.live_tail.MOST_OF_ONE", 1)
-    monkeypatch.setattr(audit, "HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(event_tail, "HEARTBEAT_SECONDS", 0.05)
     reader = Reader(trail, "acme")
     async with reader.connected(), Reader(trail, "all").connected():
         refused = await trail.get("acme", "tail")

@@ -22,9 +22,11 @@ from controlplane.search import open_index
 from controlplane.search.interface import SearchQuery
 from controlplane.search.query import parse_filter
 from controlplane.store.registry import RegistryTables
-from proxy.agent.control_plane import ControlPlane, Identity, open_session
+from proxy.agent.control_plane import ControlPlane, Identity
 from proxy.agent.sync import Sync
 from proxy.config.tls import client_tls
+from proxy.outbound.egress import DIRECT
+from proxy.outbound.session import open_session
 from tests.controlplane.plane import (
     AUDIT,
     HEARTBEAT,
@@ -70,10 +72,10 @@ async def test_nobody_between_can_keep_a_proxy_on_withdrawn_rules(
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     ((host, port),) = runner.addresses
-    async with open_session(client_tls(None)) as session:
+    async with open_session(client_tls(None), DIRECT) as session:
         identity = Identity(proxy.api_key, proxy.hmac_secret.encode())
         sync = Sync(
-            ControlPlane(session, identity, clock=lambda: plane.clock.wall_ms() / 1000),
+            ControlPlane(session, lambda: identity, clock=lambda: plane.clock.wall_ms() / 1000),
             url=f"http://{host}:{port}{SYNC}",
             cache_path=tmp_path / "snapshot",
             interval=30.0,

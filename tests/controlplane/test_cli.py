@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from controlplane.cli.context import confirm
+from controlplane.cli.failure import CommandFailed
+from controlplane.cli.rule_usage import rows_of
+from controlplane.operations.rulesets import RulesetUsage, RuleUseFacts
 from tests.controlplane.plane import RULESET, write_settings
 from tests.controlplane.processes import ROOT, cli, facts
 
 UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+
+AT = "2026-11-21T10:00:00.000Z"
 
 pytestmark = pytest.mark.process
 
@@ -51,8 +59,37 @@ def test_org(config: Path) -> None:
     assert [org["name"] for org in facts(config, "org", "list")["orgs"]] == ["acme", "beta"]
     assert facts(config, "org", "show", added["orgId"])["name"] == "acme"
     assert facts(config, "org", "set-retention", "acme", "7y")["retention"] == "7y"
+    shorten = ("org", "set-retention", "acme", "90d")
+    assert _fails(config, 2, *shorten) == [
+        "acme keeps audit events for 7 years. Events older than 90 days are deleted permanently.",
+        "--yes: needed to shorten the time without a terminal",
+    ]
+    assert facts(config, "org", "show", "acme")["retention"] == "7y"
+    assert facts(config, *shorten, "--yes")["retention"] == "90d"
     assert _fails(config, 1, "org", "add", "acme") == ["an organisation named acme exists already"]
     assert len(_fails(config, 2, "org", "add", "x", "--retention", "5y")) == 1
+
+
+def test_usage_of_a_ruleset_lists_each_rule_and_marks_what_was_never_hit(config: Path, hr: Path) -> None:
+    facts(config, "ruleset", "apply", str(hr), "--org", "acme")
+    shown = cli(config, "ruleset", "usage", "hr")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert [line.split("  ")[0] for line in shown.stdout.splitlines()[1:3]] == ["r1", "default"]
+    assert shown.stdout.count("never hit") == 3
+    assert "hr version 1: hits of the last 30 days, last hits of the last 90." in shown.stdout
+    assert "1 rule of the version never hit." in shown.stdout
+    used = RulesetUsage(
+        days=30, counted_since=AT, rules=(RuleUseFacts("old", 0, AT), RuleUseFacts("r1", 2, AT))
+    )
+    assert [tuple(row.values()) for row in rows_of(used, ["r1", "r2"])] == [
+        ("r1", 2, AT, None),
+        ("r2", 0, None, None),
+        ("default", 0, None, "default"),
+        ("old", 0, AT, "other version"),
+    ]
+    listed = facts(config, "ruleset", "usage", "hr", "--org", "acme")
+    assert listed["rules"][0] == {"rule": "r1", "hits": 0, "lastHit": None}
+    assert _fails(config, 1, "ruleset", "usage", "hrr")[0].startswith("there is no ruleset hrr")
 
 
 def test_proxy(config: Path) -> None:
@@ -414,7 +451,10 @@ def test_a_ruleset_is_applied_over_the_version_that_is_expected_alone(config: Pa
     assert facts(config, "ruleset", "apply", str(hr), "--org", "acme", "--expect", "0")["version"] == 1
     hr.write_text(hr.read_text() + "# changed\n")
     report = _fails(config, 1, "ruleset", "apply", str(hr), "--org", "acme", "--expect", "0")
-    assert report == ["ruleset hr: version 1 is in force, and 0 was expected"]
+    assert report == [
+        "ruleset hr: version 1 is active, and 0 was expected",
+        f"see `ruleset diff hr {hr} --org acme`, then apply with --expect 1",
+    ]
     assert facts(config, "ruleset", "apply", str(hr), "--org", "acme", "--expect", "1")["version"] == 2
 
 
@@ -468,3 +508,122 @@ def test_nothing_is_done_whose_outcome_nobody_could_be_shown(config: Path) -> No
     assert (done.returncode, done.stderr) == (1, "")
     facts(config, "org", "add", "other")
     assert [each["name"] for each in facts(config, "org", "list")["orgs"]] == ["other"]
+
+
+def test_what_was_made_comes_with_the_next_step(config: Path, hr: Path) -> None:
+    made = cli(config, "org", "add", "beta").stdout
+    typed = f"  python -m controlplane --config {config}"
+    assert "Audit events of beta are kept for 30 days" in made
+    assert f"longer (90d, 1y, 7y):\n{typed} org set-retention beta 90d\n" in made
+    for_years = cli(config, "org", "add", "gamma", "--retention", "1y").stdout
+    assert f"longer (7y):\n{typed} org set-retention gamma 7y\n" in for_years
+    assert "longer" not in cli(config, "org", "add", "delta", "--retention", "7y").stdout
+    assert f"{typed} proxy add NAME --org beta\n" in made
+    applied = cli(config, "ruleset", "apply", str(hr), "--org", "acme").stdout
+    assert f"{typed} proxy wait --ruleset hr --org acme\n" in applied
+    again = cli(config, "ruleset", "apply", str(hr), "--org", "acme").stdout
+    assert "Proxies enforce" not in again, "nothing changed"
+    app = cli(config, "app", "add", "payroll", "--org", "acme", "--ruleset", "hr").stdout
+    (secret,) = set(re.findall(r"gws_[\w-]+", app))
+    assert f"AZURE_CLIENT_SECRET={secret}\n" in app
+    assert "AZURE_TENANT_ID=adfs\n" in app
+    assert "AZURE_AUTHORITY_HOST=https://PROXY\n" in app
+    assert "shown only once" in app
+    proxy = cli(config, "proxy", "add", "edge-1", "--org", "acme").stdout
+    (key,) = set(re.findall(r"gwk_[\w-]+", proxy))
+    assert f"export Agent__ApiKey={key}\n" in proxy
+    assert "  python -m proxy --config FILE --doctor\n" in proxy
+    assert f"{typed} proxy rotate-secret edge-1 --grace 24h\n" in proxy
+    assert '  SaasBaseUrl = "https://CONTROL-PLANE:8090"' in proxy
+    assert "Agent.CaFile" in proxy
+    renewed = cli(config, "proxy", "rotate-secret", "edge-1", "--grace", "1h").stdout
+    assert renewed.count("rotate-secret") == 0, "one who has just replaced the keys is not told how to"
+    assert re.search(r"\nThe old keys work until 20[0-9-]{8} .*, or 1 h after", renewed)
+    assert "enrolled itself" not in renewed
+    facts(config, "proxy", "enrol-token", "add", "--org", "acme")
+    with closing(sqlite3.connect(config.parent / "var" / "controlplane.db")) as store, store:
+        store.execute("UPDATE proxies SET token_id = (SELECT token_id FROM enrolment_tokens)")
+    rotated = cli(config, "proxy", "rotate-secret", "edge-1").stdout
+    assert "edge-1 enrolled itself. Once Agent__ApiKey is set, it ignores the file" in rotated
+    assert f"{typed} proxy delete edge-1\n" in rotated
+    granted = cli(config, "proxy", "grant", "edge-1", "--org", "beta").stdout
+    assert f"{typed} proxy show edge-1\n" in granted
+    rotated = cli(config, "app", "rotate-secret", "payroll", "--grace", "24h").stdout
+    assert "This is version 2 of the secret" in rotated
+    assert re.search(r"The old secret is valid until 20[0-9-]{8} [0-9:]{8} UTC\.", rotated)
+    shown = cli(config, "app", "show", "payroll").stdout
+    assert re.search(r"\nsecrets\n  version 2, made .*, valid\n  version 1, made .*, valid until ", shown)
+    assert "end at the next sync of each proxy" in cli(config, "app", "rotate-secret", "payroll").stdout
+    stopped = cli(config, "kill", "app", "payroll").stdout
+    assert f"{typed} unkill app payroll --org acme\n" in stopped
+    assert cli(config, "kill", "reach", "app", "payroll", "--org", "acme").stdout.startswith("name ")
+    assert "or `all`" in _fails(config, 2, "kill", "reach", "app")[0]
+    ada = cli(config, "operator", "add", "ada", "--no-password").stdout
+    assert f"{typed} operator grant ada --role viewer --org ORG\n" in ada
+    assert f"can't sign in to the console. To set a password:\n{typed} operator set-password ada\n" in ada
+    token = cli(config, "operator", "token", "add", "ada", "ci").stdout
+    assert "GRAPHWARD_URL=https://CONSOLE " in token
+    named = {"Console__PublicBaseUrl": "https://control.contoso.internal"}
+    token = cli(config, "operator", "token", "add", "ada", "cd", **named).stdout
+    assert "GRAPHWARD_URL=https://control.contoso.internal " in token
+    assert "Replace CONSOLE" not in token
+    assert re.search(r"valid until 20[0-9-]{8} [0-9:]{8} UTC\.\n", token)
+
+
+def test_a_rollback_says_which_text_is_active(config: Path, hr: Path) -> None:
+    for text in ("# 1", "# 2"):
+        hr.write_text(f"{hr.read_text()}{text}\n")
+        facts(config, "ruleset", "apply", str(hr), "--org", "acme")
+    done = cli(config, "ruleset", "rollback", "hr").stdout
+    assert done.endswith("Version 3 is active now. It has the text of version 1.\n")
+
+
+def test_an_unknown_name_gets_the_name_that_was_meant(config: Path) -> None:
+    facts(config, "org", "add", "contoso")
+    facts(config, "proxy", "add", "edge-oslo", "--org", "contoso")
+    for command, report in (
+        (("org", "show", "contso"), "there is no organisation contso: did you mean contoso?"),
+        (("proxy", "show", "Edge-Osl"), "there is no proxy Edge-Osl: did you mean edge-oslo?"),
+        (("proxy", "show", "berlin"), "there is no proxy berlin"),
+    ):
+        assert _fails(config, 1, *command) == [report]
+
+
+def test_settings_are_checked_without_a_start(config: Path) -> None:
+    done = cli(config, "--check", Console__OidcClientSecret="never-shown-here")
+    assert done.returncode == 0
+    assert f'[Store]\nPath = "{config.parent}/' in done.stdout
+    assert 'OidcClientSecret = "********"' in done.stdout
+    assert not (config.parent / "var" / "controlplane.db").exists()
+    assert len(_fails(config, 2, "--check", "org", "list")) == 1
+    assert re.fullmatch(r"graphward [0-9.]+\n", cli(config, "--version").stdout)
+    assert len(_fails(config, 2, "--check", "--doctor")) == 1
+    good = config.read_text()
+    config.write_text("[Store]\nPaht = 5\n")
+    assert "Paht" in _fails(config, 2, "--check")[0]
+    (config.parent / "not-a-key").write_text("x\n")
+    tls = 'CertFile = "not-a-key"\nKeyFile = "not-a-key"\n'
+    lines = '[Secrets]\nMasterKeyFile = "not-a-key"\n[Store]\nPath = "not-a-key/store/here"\n'
+    config.write_text(f"[ControlPlane]\n{tls}{lines}")
+    certificate, key, store = cli(config, "--check").stderr.splitlines()
+    assert certificate.startswith("ControlPlane.CertFile: not usable: ")
+    assert key.startswith("Secrets.MasterKeyFile: ")
+    assert store == f"Store.Path: {config.parent}/not-a-key is not a directory"
+    config.write_text(good)
+    examined = cli(config, "--doctor").stdout
+    assert examined.splitlines()[-1].endswith("failed")
+    assert len(examined.splitlines()) == len(cli(config, "doctor").stdout.splitlines())
+
+
+@pytest.mark.parametrize(("answer", "is_done"), [("y\n", True), ("Yes\n", True), ("\n", False), ("", False)])
+def test_a_terminal_is_asked_before_a_step_with_consequences(
+    monkeypatch: pytest.MonkeyPatch, answer: str, is_done: bool
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    with nullcontext() if is_done else pytest.raises(CommandFailed, match="nothing was changed"):
+        confirm("Stop everything?", yes=False)
+    confirm("Stop everything?", yes=True)

@@ -18,7 +18,10 @@ pytestmark = pytest.mark.process
 
 
 def search(config: Path, *arguments: str) -> dict[str, Any]:
-    page: dict[str, Any] = facts(config, "audit", "search", *arguments)
+    done = cli(config, "audit", "search", *arguments, "--json")
+    page: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert done.stderr.splitlines() == page.get("notes", [])
     return page
 
 
@@ -99,8 +102,9 @@ def test_for_a_person_lists_have_names_first_and_ids_last(config: Path) -> None:
     for table in (verified, heads):
         assert table.split()[0] == "org"
         assert (org["name"] in table, org["orgId"] in table) == (True, False)
-    assert record.splitlines()[1].split()[-3:] == ["orgs", "outcome", "request"]
-    assert record.splitlines()[3].split()[4] == "beta"
+    assert record.splitlines()[0].split()[-3:] == ["address", "orgs", "request"]
+    assert record.splitlines()[1].endswith("  beta  org beta, retention 1y")
+    assert "beta: verified. 1 stored event, received from 2026-11-21 " in verified.splitlines()[-1]
     assert cli(config, "org", "list").stdout.split()[:4] == ["name", "retention", "createdAt", "orgId"]
     done = cli(config, "record", "search", "--from", "yesterday")
     assert (done.returncode, done.stderr[:29]) == (2, "--from: 'yesterday' is not a ")
@@ -178,7 +182,9 @@ async def test_what_was_just_accepted_is_found_while_the_server_runs(tmp_path: P
 def test_a_name_that_there_is_not_is_said_beside_an_empty_result(config: Path) -> None:
     said = 'no app "crn"; did you mean "crm"?'
     done = cli(config, "audit", "search", "app:crn")
-    assert (done.returncode, done.stderr.splitlines()) == (0, [said])
+    held = "organisations acme and beta hold events from 2026-11-21T04:00:00.000Z to 2026-11-21T04:07:00.000Z"
+    notes = done.stderr.splitlines()
+    assert (done.returncode, notes[:2]) == (0, [said, held])
     page = cli(config, "audit", "search", "app:crn", "--json")
     assert json.loads(page.stdout) == {"events": [], "next": None, "notes": [said]}
     assert json.loads(cli(config, "audit", "search", "app:crm", "--json").stdout).keys() == {"events", "next"}
@@ -186,4 +192,4 @@ def test_a_name_that_there_is_not_is_said_beside_an_empty_result(config: Path) -
         assert said in cli(config, "audit", command, "app:crn").stderr
     for form in ("csv", "ndjson"):
         exported = cli(config, "audit", "export", "app:crn", "--format", form)
-        assert (exported.returncode, exported.stderr.splitlines()) == (0, ["no event matches", said])
+        assert (exported.returncode, exported.stderr.splitlines()) == (0, ["no event matches", *notes])

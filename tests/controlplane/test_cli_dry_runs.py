@@ -168,7 +168,7 @@ def test_cases_beside_the_rules_are_run_and_every_failure_told(tmp_path: Path) -
     failed = ruleset("test", str(rules))
     assert failed.returncode == 1
     assert [line.split(":")[1] for line in failed.stderr.splitlines()] == ["2", "3"]
-    assert failed.stdout.startswith("2 cases, 2 failed\nno case is decided by: ")
+    assert failed.stdout.startswith("2 cases, 2 failed\nrules that decide no case: ")
     report = printed("test", str(rules), status=1)
     assert [failure["where"] for failure in report["failures"]] == [
         "cases[0].expect.verdict",

@@ -59,6 +59,15 @@ async def test_one_event_is_shown(commands: Commands, plane: Plane, where: str) 
     assert "\x1b" not in out
     status, out, err = await commands.run(where, "audit", "event", "event-4", "--org", "acme")
     assert (status, out, len(err.splitlines())) == (1, "", 1)
+    own = "01a21710-e265-7000-8000-2a0000000002"
+    await keep(plane, 5, name="beta", requestId=own)
+    found = await commands.facts(where, "audit", "event", f'"request-id": "{own}"')
+    assert found["event"]["seq"] == 5
+    found = await commands.facts(where, "audit", "search", own)
+    assert [each["seq"] for each in found["events"]] == [5]
+    status, out, err = await commands.run(where, "audit", "event", "nothing-has-it")
+    assert (status, out) == (1, "")
+    assert "as event id, request id, upstream request id, client request id" in err
 
 
 @pytest.mark.parametrize("where", WAYS)

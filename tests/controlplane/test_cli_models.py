@@ -13,6 +13,7 @@ from controlplane.cli import main, metadata_source
 from controlplane.cli.failure import CommandFailed
 from controlplane.cli.metadata_source import read_source
 from controlplane.store.interface import LogQuery
+from proxy.outbound.egress import DIRECT
 from tests.controlplane.operator_commands import Commands
 from tests.controlplane.plane import Plane, ProxyClient
 from tests.controlplane.test_schemas import ONE
@@ -59,7 +60,7 @@ def rules(tmp_path: Path) -> Path:
 
 def failure(source: str, root: str | None = None) -> tuple[int, str]:
     with pytest.raises(CommandFailed) as failed:
-        read_source(source, root)
+        read_source(source, root, DIRECT)
     (line,) = failed.value.lines
     return failed.value.status, line
 
@@ -117,6 +118,27 @@ async def test_open_routes_are_listed_by_the_stored_schema(
         assert (rule["rule"], rule["things"], rule["open"]) == ("no-mail", ["message"], [])
 
 
+async def test_a_ruleset_is_checked_by_the_stored_schema(
+    commands: Commands, plane: Plane, small: Path, rules: Path
+) -> None:
+    await plane.org("acme")
+    await commands.facts("store", "model", "fetch", str(small), "--org", "acme", "--root", "/v1.0")
+    wrong = rules.with_name("wrong.yaml")
+    wrong.write_text(RULES.replace("message", "massage"))
+    for where in ("store", "server"):
+        found = await commands.facts(where, "ruleset", "check", str(rules), "--org", "acme")
+        assert found == {"name": "hr", "rules": 1, "warnings": []}
+        status, out, err = await commands.run(where, "ruleset", "check", str(wrong), "--org", "acme")
+        message = "the schema has no type `massage`, did you mean `message`?"
+        assert (status, out) == (2, "")
+        assert err == f"{wrong}:4:38: rules[0].match.resource[0]: {message}\n"
+    asked = ("ruleset", "check", str(rules), "--schema", str(small), "--root", "v1")
+    status, _, err = await commands.run("store", *asked)
+    assert (status, err.startswith("--root: ")) == (2, True)
+    status, out, _ = await commands.run("store", "ruleset", "check", str(rules))
+    assert (status, "not looked up without --schema FILE or --org ORG" in out) == (0, True)
+
+
 async def test_a_fetch_for_all_organisations(commands: Commands, plane: Plane, small: Path) -> None:
     for name in ("acme", "globex"):
         await plane.org(name)
@@ -157,7 +179,7 @@ async def test_people_read_what_came_of_it(
         "  ~ sample.mail.user.mobilePhone",
         "operations: 0 new, 1 removed, 0 changed",
         "  - latest",
-        "rulesets in force that name the old one: -",
+        "active rulesets that use the old one: -",
     ]
     out = (await commands.run("store", "model", "list"))[1]
     assert ONE.digest[:12] in out
@@ -253,9 +275,10 @@ def address(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_schema_is_read_from_its_service() -> None:
     async with FakeGraph(accepts=lambda token: False) as graph:
         for path in ("/v1.0/$metadata", "/v1.0/%24metadata", "/v1.0/", "/v1.0"):
-            read = await asyncio.to_thread(read_source, graph.base_url + path, None)
+            read = await asyncio.to_thread(read_source, graph.base_url + path, None, DIRECT)
             assert (read.root, read.document.encode()) == ("/v1.0", SCHEMA)
-        assert (await asyncio.to_thread(read_source, f"{graph.base_url}/v1.0", "/other")).root == "/other"
+        read = await asyncio.to_thread(read_source, f"{graph.base_url}/v1.0", "/other", DIRECT)
+        assert read.root == "/other"
 
 
 @pytest.mark.usefixtures("address")
@@ -284,7 +307,7 @@ async def test_a_redirect_within_the_host_is_followed() -> None:
     async with FakeGraph() as graph:
         moved = Response(302, (("Location", f"{graph.base_url}/beta/$metadata"),))
         graph.first_responses["/v1.0/$metadata"] = deque([moved])
-        read = await asyncio.to_thread(read_source, f"{graph.base_url}/v1.0/$metadata", None)
+        read = await asyncio.to_thread(read_source, f"{graph.base_url}/v1.0/$metadata", None, DIRECT)
         assert (read.root, read.document.encode()) == ("/v1.0", SCHEMA)
 
 
@@ -305,7 +328,7 @@ async def test_a_document_that_comes_too_slowly_is_left() -> None:
 
     def read(url: str) -> str:
         with pytest.raises(CommandFailed) as failed:
-            read_source(url, None, lambda: next(times))
+            read_source(url, None, DIRECT, lambda: next(times))
         return str(failed.value)
 
     async with FakeGraph() as graph:
@@ -393,7 +416,7 @@ async def test_a_new_schema_takes_effect_when_the_text_is_applied_again(
     found = await commands.facts("store", "model", "diff", "--org", "acme")
     assert (found["old"], found["new"], found["rulesets"]) == (ONE.digest, new, ["hr@1"])
     status, out, err = await commands.run("store", "ruleset", "apply", str(rules), "--org", "acme", "--json")
-    assert (status, err) == (0, f"{rules}: the text is in force already; this version is for a new schema\n")
+    assert (status, err) == (0, f"{rules}: the text is active already; this version is for a new schema\n")
     applied = json.loads(out)
     assert (applied["version"], applied["changed"], applied["newSchemasAlone"]) == (2, True, True)
     listed = (await commands.facts("store", "model", "list"))["models"]

@@ -15,11 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.cli import main
+from controlplane.cli import main, remote
+from controlplane.cli.context import Cli
+from controlplane.cli.failure import CommandFailed
+from controlplane.cli.report import LONGEST_SECONDS
+from controlplane.operations.event_export import ExportEvents, export
+from controlplane.operations.report import DownloadReport, report
 from tests.controlplane.operator_commands import Commands
 from tests.controlplane.plane import RULESET, Plane, ProxyClient, batch, write_settings
 from tests.controlplane.processes import ROOT, facts
 from tests.controlplane.test_fleet import beat
+from tests.fakes.certificates import CertificateAuthority
 
 _DAY = ("--from", "2026-11-20", "--to", "2026-11-21")
 
@@ -110,13 +116,17 @@ async def test_a_server_that_is_none_or_knows_no_such_token_is_told(
 ) -> None:
     commands.token_file.write_text("gwt_of-nobody")
     status, out, err = await commands.run("server", "org", "list")
-    assert (status, out, err) == (1, "", f"{commands.url}: does not know this token, or no longer\n")
+    assert (status, out, err) == (1, "", f"{commands.url}: this token is unknown or no longer valid\n")
     commands.url = plane.base_url
     status, out, err = await commands.run("server", "org", "list")
     assert (status, out) == (1, "")
-    assert err.startswith(f"{commands.url}: is not the admin API")
+    assert err.startswith(f"{commands.url}: this is not the admin API")
     status, out, err = await commands.run("server", "doctor")
-    assert (status, out, err) == (2, "", "this is done beside the store: give --config instead of --url\n")
+    assert (status, out, err) == (
+        2,
+        "",
+        "this command needs the store itself: give --config instead of --url\n",
+    )
 
 
 async def test_an_operator_s_day_on_the_command_line(
@@ -132,7 +142,7 @@ async def test_an_operator_s_day_on_the_command_line(
     await commands.facts(where, "operator", "add", "sso@contoso.com", "--no-password")
     await commands.facts(where, "operator", "grant", "alan", "--role", "editor", "--org", "*")
     status, out, _ = await commands.run(where, "operator", "show", "alan")
-    assert (status, "*: editor, acme: viewer" in out) == (0, True)
+    assert (status, "roles\n  *: editor\n  acme: viewer\n" in out) == (0, True)
     _, table, _ = await commands.run(where, "operator", "list")
     assert [line.split()[0] for line in table.splitlines() if "-7" in line] == [
         "ada",
@@ -176,10 +186,16 @@ async def test_what_can_not_be_meant_of_an_operator_is_one_line(
         (["--url", "http://console.example", "--token-file", "token"], "https"),
         (["--url", "ftp://console.example", "--token-file", "token"], "http://"),
         (["--url", "https://console.example"], "--token-file"),
-        (["--url", "http://[::1", "--token-file", "token"], "is no address"),
-        (["--url", "http://localhost:x", "--token-file", "token"], "is no address"),
-        (["--url", "https://ada:secret@console.example", "--token-file", "token"], "no password; the"),
-        (["--url", "https://ada:secret/1@console.example", "--token-file", "token"], "no password; the"),
+        (["--url", "http://[::1", "--token-file", "token"], "is not an address"),
+        (["--url", "http://localhost:x", "--token-file", "token"], "is not an address"),
+        (
+            ["--url", "https://ada:secret@console.example", "--token-file", "token"],
+            "user name or a password; the",
+        ),
+        (
+            ["--url", "https://ada:secret/1@console.example", "--token-file", "token"],
+            "user name or a password; the",
+        ),
         (["--url", "https://console.example", "--token-file", "absent"], "absent"),
         (["--url", "https://console.example", "--config", "x.toml"], "one of the two"),
         (["--url", "https://console.example", "--token-file", "/dev/zero"], "and nothing else"),
@@ -193,7 +209,6 @@ def test_a_token_goes_nowhere_that_it_could_be_read(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("controlplane.cli.keep_to_itself", lambda: None)
     (tmp_path / "token").write_text("gwt_token")
     assert main([*arguments, "org", "list"]) == 2
     out, err = capfd.readouterr()
@@ -222,7 +237,7 @@ async def test_waiting_is_the_same_at_the_server(
     status, out, err = await commands.run("server", *wait, "--timeout", "0")
     assert (status, err) == (
         1,
-        "edge-1 does not enforce hr version 3: it enforces version 2, 7 s after it came into force\n",
+        "edge-1 does not enforce hr version 3: it enforces version 2, 7 s after that version became active\n",
     )
 
 
@@ -230,7 +245,7 @@ async def test_that_nobody_was_waited_for_is_told(commands: Commands, plane: Pla
     await commands.facts("store", "org", "add", "acme")
     await plane.ruleset("acme", "hr")
     status, _, err = await commands.run("server", "proxies", "wait", "--ruleset", "hr")
-    assert (status, err) == (0, "no proxy serves the organisation of hr: nobody was waited for\n")
+    assert (status, err) == (0, "no proxy serves the organisation of hr: there is nothing to wait for\n")
 
 
 async def test_a_list_for_people_names_health_and_why(
@@ -242,18 +257,18 @@ async def test_a_list_for_people_names_health_and_why(
     assert {"lastSeen", "health", "why", "proxyId"} <= set(out.split())
     _, out, _ = await commands.run("server", "proxies", "show", "edge-1")
     assert "\x1b" not in out
-    lines = dict(line.split("  ", 1) for line in out.splitlines())
-    assert {"proxyId", "heartbeat", "metrics", "sequences", "health"} <= set(lines)
-    assert "checks (vault (status degraded, detail slow \\u001b[31m))" in lines["heartbeat"]
+    assert "{" not in out
+    assert "\nhealth          degraded; vault degraded: slow \\u001b[31m\n" in out
+    assert "\nheartbeat\n" in out
+    assert "\n  checks\n    vault: degraded, slow \\u001b[31m\n" in out
 
 
 async def test_what_people_read_is_no_json(commands: Commands, plane: Plane, proxy: ProxyClient) -> None:
     (org,) = proxy.org_ids
     assert (await proxy.audit(batch("a", org, [1, 4]))).status == 202
     await beat(proxy, lastSeq={org: 6})
-    lines = (await commands.run("server", "proxy", "show", "edge-1"))[1].splitlines()
-    (said,) = [line for line in lines if line.startswith("sequences")]
-    assert said.endswith(f" {org}: up to 4, 2 missing, 2 not delivered")
+    _, out, _ = await commands.run("server", "proxy", "show", "edge-1")
+    assert re.search(r"\nevents\n  acme: up to number 4: 2 missing, 2 not delivered yet\n", out)
 
 
 def test_waiting_shows_on_a_terminal_what_it_waits_for(tmp_path: Path) -> None:
@@ -283,7 +298,7 @@ def test_waiting_shows_on_a_terminal_what_it_waits_for(tmp_path: Path) -> None:
     os.close(leader)
     assert process.wait() == 1
     assert b"hr version 1: 0 of 1 proxies enforce it; waiting for edge-1 (silent)" in report
-    assert b"edge-1 does not enforce hr version 1: it has never sent a heartbeat" in report
+    assert b"edge-1 does not enforce hr version 1: it was never seen" in report
 
 
 # A server that responds oddly
@@ -312,35 +327,62 @@ async def said_of(tmp_path: Path, responded: bytes, *arguments: str) -> tuple[in
     return status, out, err.removeprefix(f"{url}: ").rstrip("\n")
 
 
+async def test_a_report_may_take_longer_than_any_other_response(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "_SECONDS", 0.2)
+    (tmp_path / "token").write_text("gwt_x")
+    export_gave_up = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await export_gave_up.wait()
+        writer.write(response(b"{}", b"Content-Type: application/json"))
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        cli = Cli(None, url, tmp_path / "token")
+        report_of = DownloadReport("acme", format="json")
+        taken: list[bytes] = []
+        made = asyncio.create_task(
+            asyncio.to_thread(cli.stream, report, report_of, taken.append, LONGEST_SECONDS)
+        )
+        with pytest.raises(CommandFailed):
+            await asyncio.to_thread(cli.stream, export, ExportEvents(), taken.append)
+        export_gave_up.set()
+        await made
+    assert taken == [b"{}"]
+
+
 @pytest.mark.parametrize(
     (("responded", "report")),
     [
-        (response(b"<html>sign in</html>"), "responded with 200, which is no response of an admin API"),
-        (response(b'{"orgs": 5}'), "responded with 200, which is no response of an admin API"),
-        (response(b'{"x": ' * 9999), "responded with 200, which is no response of an admin API"),
-        (b"HTTP/1.1 204 No Content\r\n\r\n", "responded with 204, which is no response of an admin API"),
+        (response(b"<html>sign in</html>"), "responded with 200, which is not a response of an admin API"),
+        (response(b'{"orgs": 5}'), "responded with 200, which is not a response of an admin API"),
+        (response(b'{"x": ' * 9999), "responded with 200, which is not a response of an admin API"),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", "responded with 204, which is not a response of an admin API"),
         (response(b'{"orgs": ', length=500), "the response broke off: "),
         (response(b"zz\r\n", b"Transfer-Encoding: chunked"), "the response broke off: "),
-        (b"\x15\x03\x01\x00\x02\x02F", "responded no HTTP that can be read: "),
+        (b"\x15\x03\x01\x00\x02\x02F", "the response is not valid HTTP: "),
         # More fields than any library allows: the driver of ClickHouse raises the limit of this process.
-        (response(b"", *[b"A: b"] * 20_000), "responded no HTTP that can be read: "),
+        (response(b"", *[b"A: b"] * 20_000), "the response is not valid HTTP: "),
         (b"", "Remote end closed connection without response"),
         (
             response(b"{", status=b"502 Bad Gateway", length=500),
-            "responded with 502, which is no response of an admin API",
+            "responded with 502, which is not a response of an admin API",
         ),
     ],
 )
 async def test_an_odd_response_is_one_line_and_of_a_change_the_doubt_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, responded: bytes, report: str
+    tmp_path: Path, responded: bytes, report: str
 ) -> None:
-    monkeypatch.setattr("controlplane.cli.keep_to_itself", lambda: None)
     status, out, err = await said_of(tmp_path, responded, "org", "list")
     assert err.startswith(report), err
-    assert (status, out, "done all the same" in err) == (1, "", False)
+    assert (status, out, "the change was made" in err) == (1, "", False)
     status, out, err = await said_of(tmp_path, responded, "org", "add", "acme")
     assert (status, out, err.startswith(report)) == (1, "", True)
-    assert err.endswith("; look whether it was done all the same")
+    assert err.endswith("; check whether the change was made")
 
 
 @pytest.mark.parametrize(
@@ -348,24 +390,29 @@ async def test_an_odd_response_is_one_line_and_of_a_change_the_doubt_is_told(
     [
         (
             response(b"<html>", b"Content-Type: text/html"),
-            "responded with 200, which is no response of an admin API",
+            "responded with 200, which is not a response of an admin API",
         ),
         (response(b"{}\n", b"Content-Type: application/x-ndjson", length=9), "the response broke off: "),
     ],
 )
 async def test_events_out_of_an_odd_response_are_not_taken_for_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, responded: bytes, report: str
+    tmp_path: Path, responded: bytes, report: str
 ) -> None:
-    monkeypatch.setattr("controlplane.cli.keep_to_itself", lambda: None)
     status, _, err = await said_of(tmp_path, responded, "audit", "export")
     assert (status, err.startswith(report)) == (1, True)
 
 
-async def test_what_never_reached_a_server_was_not_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("controlplane.cli.keep_to_itself", lambda: None)
+async def test_what_never_reached_a_server_was_not_done(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("gwt_x")
     commands = Commands(tmp_path, "http://127.0.0.1:1", tmp_path / "token")
     status, _, err = await commands.run("server", "org", "add", "acme")
-    assert (status, "done all the same" in err) == (1, False)
+    assert (status, "the change was made" in err) == (1, False)
+
+
+async def test_a_private_authority_that_is_not_known_is_told_with_its_cure(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("gwt_x")
+    tls = CertificateAuthority(tmp_path).server().server_context()
+    async with await asyncio.start_server(lambda _, __: None, "127.0.0.1", 0, ssl=tls) as server:
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        status, _, err = await Commands(tmp_path, url, tmp_path / "token").run("server", "org", "list")
+    assert (status, "set SSL_CERT_FILE to the file of its authority" in err) == (1, True)

@@ -182,7 +182,7 @@ def test_a_har_file_is_evaluated_where_it_lies_and_no_credential_is_shown(folder
     done = without_settings("replay", str(folder / "hr.yaml"), "--har", str(file))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
-        "2 requests, 1 to other addresses passed over",
+        "2 requests, 1 to other addresses left out",
         "",
         "1 filtered by hide",
         "  GET /v1.0/users?$select=id&sig=***",
@@ -231,8 +231,8 @@ def test_what_of_a_har_file_could_not_be_read_is_counted_and_said(folder: Path) 
     assert [one["count"] for one in as_json["unknown"]] == [1, 1, 1]
     suggested = without_settings("suggest", "--har", str(file))
     assert (suggested.returncode, suggested.stderr.splitlines()) == (0, remarks)
-    assert [line for line in suggested.stdout.splitlines() if "Of the file" in line] == [
-        f"# Of the file, {remark}." for remark in remarks
+    assert [line for line in suggested.stdout.splitlines() if "HAR file: " in line] == [
+        f"# HAR file: {remark}." for remark in remarks
     ]
     as_json = json.loads(without_settings("suggest", "--har", str(file), "--json").stdout)
     assert [one["entries"] for one in as_json["file"]["leftOut"]] == [[3], [4]]

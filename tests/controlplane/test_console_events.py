@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from controlplane.console import terms
 from controlplane.console.curl import curl_of
 from controlplane.console.event_rows import event_row
+from controlplane.console.events import is_envelope
 from controlplane.operations.rule_text import rule_lines
 from controlplane.search.query import FIELDS, Between, Exactly, FieldTerm, parse_filter
 
@@ -58,6 +59,23 @@ def test_a_term_takes_the_place_of_its_opposite() -> None:
 
 def event(**members: Any) -> dict[str, Any]:
     return {"method": "GET", "path": "/v1.0/users", "query": None, **members}
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ({"method": "POST", "path": "/v1.0/$batch"}, True),
+        ({"method": "POST", "path": "/v1.0/%24BATCH"}, True),
+        ({"method": "POST", "path": "/v1.0/$batch", "ruleId": "batches"}, False),
+        ({"method": "POST", "path": "/v1.0/$batch", "verdict": "block"}, False),
+        ({"path": "/v1.0/$batch"}, False),
+        ({"method": "POST", "path": "/v1.0/%00"}, False),
+    ],
+)
+def test_an_outer_batch_request_that_no_rule_decided_is_told_apart(
+    members: dict[str, Any], said: bool
+) -> None:
+    assert is_envelope(event(**{"verdict": "allow", "ruleId": "default", **members})) is said
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from controlplane.console.text import as_sentence
 from tests.controlplane.plane import RULESET, Plane
 from tests.controlplane.visitor import visiting
 
@@ -18,11 +19,11 @@ async def test_a_stop_that_is_refused_stays_as_it_was_entered(plane: Plane, scop
     for name in ("first", "second"):
         await plane.inventory.add_app(name, "zeta", "hr")
     apps = {app.name: app.app_id for app in await plane.store.apps(None)}
-    entered = {"app": {"app": apps["second"]}, "org": {"org": orgs["zeta"]}, "all": {"sure": "yes"}}[scope]
+    entered = {"app": {"app": apps["second"]}, "org": {"org": orgs["zeta"]}, "all": {}}[scope]
     async with visiting(plane) as visitor:
         # From the page of another organisation, where that may be.
         path = "/stops" if scope == "app" else "/stops?org=acme"
-        seen = await visitor.post(path, {"scope": scope, "reason": "r" * 501, **entered})
+        seen = await visitor.post(path, {"scope": scope, "sure": "yes", "reason": "r" * 501, **entered})
     assert seen.status == 422
     chosen = set(re.findall('<option value="([^"]*)" selected', seen.text))
     assert (
@@ -30,7 +31,7 @@ async def test_a_stop_that_is_refused_stays_as_it_was_entered(plane: Plane, scop
         == {
             "app": {apps["second"]},
             "org": {orgs["zeta"]},
-            "all": {orgs["acme"]},
+            "all": set(),  # what is to be stopped is never chosen for the operator
         }[scope]
     )
     reasons = dict(
@@ -62,32 +63,31 @@ async def test_a_token_that_is_refused_keeps_its_name_and_its_time(plane: Plane)
     assert '<option value="7" selected>' in seen.text
 
 
-_ORG_MISSING = "Object missing required field `org`"
+_ORG_MISSING = "org: is missing"
 _LAST_ADMIN = "this is the last admin over all organisations: make another one first"
-_SWITCH = "app payroll: hr is tried on it, and sales was expected"
+_SWITCH = "app payroll: hr is its shadow ruleset, and sales was expected"
 _OTHER_SECRET = "its secret has been replaced since: the newest is version 1, and 9 was expected"
 _LOST = "expected.missing: must be a whole number"
-_STOP_ALL = "To stop everything, say that you mean it."
-_NO_PASSWORD = "Object missing required field `password`"
+_NO_PASSWORD = "password: is missing"
 _TOO_SOON = "expiresInDays: must be a whole number, at least 1"
 _VIEWER = {"name": "ada", "role": "viewer", "org": "acme"}
 _DEPLOY = {"name": "deploy", "expiresInDays": "0"}
 _ROTATE = {"name": "edge-1", "expected": "9"}
 _EDGE = {"name": "edge-1", "first": "acme"}
 _OWN = {"password": "a long enough password", "current": "wrong"}
-_WRITE_NAME = "To replace its secrets, write the proxy's name, edge-1. Nothing was done."
+_WRITE_NAME = "To replace the secrets, enter the name of the proxy, edge-1. Nothing was changed."
 # Where a form is sent below its page, what it says, the page, and the reason that the page then shows.
 REFUSED = {
     "add an organisation": ("", {"name": "acme"}, "/orgs", "an organisation named acme exists already"),
-    "add an app": ("", {"name": "mail", "ruleset": "hr"}, "/apps?org=acme", _ORG_MISSING),
+    "add an app": ("", {"name": "mail", "ruleset": "hr"}, "/apps?org=acme", "Choose a ruleset."),
     "replace an app's secret": ("/secret", {"expected": "9"}, "/apps/{app}", f"app payroll: {_OTHER_SECRET}"),
-    "bind an app": ("/ruleset", {}, "/apps/{app}", "Object missing required field `ruleset`"),
+    "bind an app": ("/ruleset", {}, "/apps/{app}", "ruleset: is missing"),
     "promote a shadow ruleset": ("/promote-shadow", {"expected": "sales"}, "/apps/{app}", _SWITCH),
     "add an operator": ("", _VIEWER, "/operators", "an operator named ada exists already"),
     "grant a role": ("/roles", {"role": "viewer"}, "/operators/{ada}", _ORG_MISSING),
     "revoke a role": ("/roles/revoke", {"org": "*"}, "/operators/{ada}", _LAST_ADMIN),
     "set a password": ("/password", {}, "/operators/{ada}", _NO_PASSWORD),
-    "set one's own password": ("/password", _OWN, "/operators/{ada}", "the current password is another one"),
+    "set one's own password": ("/password", _OWN, "/operators/{ada}", "the current password is wrong"),
     "add a token": ("/tokens", _DEPLOY, "/operators/{ada}", _TOO_SOON),
     "disable an operator": ("/disable", {}, "/operators/{ada}", _LAST_ADMIN),
     "add a proxy": ("", _EDGE, "/proxies", "a proxy named edge-1 exists already"),
@@ -95,7 +95,7 @@ REFUSED = {
     "replace the secrets of another proxy": ("/secrets", {"name": "edge-2"}, "/proxies/{proxy}", _WRITE_NAME),
     "acknowledge losses": ("/acknowledge", {"note": "n", "org": "acme"}, "/proxies/{proxy}", _LOST),
     "let a proxy serve an organisation": ("/grant", {}, "/proxies/{proxy}", "Choose an organisation."),
-    "stop everything": ("", {"scope": "all"}, "/stops", _STOP_ALL),
+    "stop nothing": ("", {}, "/stops", "Choose what to stop."),
     "lift a stop": ("/lift", {}, "/stops", "Say which stop to lift."),
 }
 
@@ -115,7 +115,7 @@ async def test_a_refused_form_shows_its_page_again_with_the_reason(plane: Plane,
         seen = await visitor.post(f"{path}{below}?{query}", form)
     assert (opened.status, seen.status) == (200, 422)
     assert _alerts(opened.text) == []
-    assert _alerts(seen.text) == [reason]
+    assert _alerts(seen.text) == [as_sentence(reason)]
     assert _heading(seen.text) == _heading(opened.text)
 
 
@@ -156,4 +156,4 @@ async def test_a_version_that_is_no_number_shows_no_form_again(plane: Plane, mem
     async with visiting(plane) as visitor:
         seen = await visitor.post("/rulesets/acme/hr/rollback", {"to": "1", "expected": "2", member: "two"})
     assert seen.status == 400
-    assert "Two is no version" in seen.text
+    assert "Two is not a version number" in seen.text

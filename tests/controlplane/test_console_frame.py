@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import re
 import sqlite3
 from contextlib import closing
 from unittest.mock import AsyncMock
@@ -25,6 +27,9 @@ PLACES = {
     "app": "x",
     "proxy": "x",
     "operator": "ada",
+    "proposal": "x",
+    "token": "x",
+    "sink": "siem",
     "id": "x",
     "org_id": "x",
 }
@@ -84,7 +89,8 @@ async def test_a_page_may_load_connect_and_send_nowhere_else_and_is_not_kept(
 
 
 async def test_what_is_static_is_kept_under_an_address_that_changes_with_it(plane: Plane) -> None:
-    async with plane.session.get(f"{plane.console_url}/login") as page:
+    plain = {"Accept-Encoding": "identity"}
+    async with plane.session.get(f"{plane.console_url}/login", headers=plain) as page:
         text = await page.text()
     address = text.partition('<link rel="stylesheet" href="')[2].partition('"')[0]
     async with plane.session.get(plane.console_url + address) as style:
@@ -95,6 +101,43 @@ async def test_what_is_static_is_kept_under_an_address_that_changes_with_it(plan
     for odd in ("/static/x/frame.py", "/static/x/..%2fframe.py", "/static/x/none.css"):
         async with plane.session.get(plane.console_url + odd) as missing:
             assert b"Console" not in await missing.read()
+
+
+async def test_pages_and_files_are_compressed_for_who_takes_gzip_and_two_pages_share_no_token(
+    plane: Plane, jar: aiohttp.CookieJar
+) -> None:
+    async with aiohttp.ClientSession(cookie_jar=jar, auto_decompress=False) as session:
+        await _signed_in(plane, session)
+        bodies = {}
+        for coding in ("gzip, deflate, br", "br", "gzip;q=0", "identity"):
+            headers = {"Accept-Encoding": coding}
+            async with session.get(f"{plane.console_url}/orgs", headers=headers) as page:
+                bodies[coding] = await page.read()
+                assert (page.headers.get("Content-Encoding") == "gzip") == (coding.startswith("gzip,"))
+        compressed = bodies.pop("gzip, deflate, br")
+        plain = gzip.decompress(compressed)
+        assert len(compressed) * 3 < len(plain)
+        tokens = {re.findall(b'name="csrf" value="([^"]+)"', body)[0] for body in (plain, *bodies.values())}
+        assert len(tokens) == 4
+        forms = [{"csrf": token.decode(), "name": f"org-{token[:8].decode()}"} for token in tokens]
+        for form in (*forms, {"csrf": "0" * 128, "name": "y"}):
+            taken = {**form, "retention": "base"}
+            async with session.post(
+                f"{plane.console_url}/orgs",
+                data=taken,
+                headers={"Accept-Encoding": "gzip"},
+                allow_redirects=False,
+            ) as response:
+                assert response.status == (303 if form in forms else 403)
+                assert "Content-Encoding" not in response.headers, "a form's response may show a secret"
+        address = plain.partition(b'<link rel="stylesheet" href="')[2].partition(b'"')[0].decode()
+        files = []
+        for coding in ("gzip", "identity"):
+            async with session.get(plane.console_url + address, headers={"Accept-Encoding": coding}) as file:
+                assert file.headers["Vary"] == "Accept-Encoding"
+                files.append(await file.read())
+        assert gzip.decompress(files[0]) == files[1]
+        assert len(files[0]) * 3 < len(files[1])
 
 
 async def test_errors_are_pages_for_people_and_json_for_programs(
@@ -155,7 +198,7 @@ async def test_a_fault_of_ours_is_told_to_the_log_alone(
         monkeypatch.setattr("controlplane.console.orgs._TIERS", None)
         async with session.get(f"{plane.console_url}/orgs") as response:
             assert response.status == 500
-            assert "fault of the control plane itself" in await response.text()
+            assert "The control plane failed to make this page" in await response.text()
     assert "GET /orgs failed" in caplog.text
 
 
@@ -172,7 +215,7 @@ async def test_without_its_store_a_page_says_that_proxies_serve_on(
             async with session.request(method, plane.console_url + path) as response:
                 text = await response.text()
             assert (response.status, response.content_type) == (503, "text/html")
-            assert "Proxies serve on" in text
+            assert "Proxies continue with their last rules" in text
             assert f'href="{again}">Try again' in text
             assert (response.headers["Retry-After"], response.headers["Cache-Control"]) == ("5", "no-store")
         async with session.get(f"{plane.console_url}/admin/v1/stops") as response:

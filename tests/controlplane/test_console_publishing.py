@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from html import unescape
 
-from tests.controlplane.plane import RULESET, Plane
+from controlplane.operations import proposals
+from controlplane.operations.actor import local_actor
+from tests.controlplane.plane import RULESET, Plane, context_of
 from tests.controlplane.visitor import Seen, Visitor, visiting
 
 NEW = "/rulesets/new"
@@ -20,7 +22,7 @@ async def review(visitor: Visitor, path: str, **form: str) -> Seen:
 
 
 async def publish(visitor: Visitor, path: str, **form: str) -> Seen:
-    return await visitor.post(path, {"do": "publish", **form})
+    return await visitor.post(path, {"do": "publish", "note": "tidy up", **form})
 
 
 def reviewed(seen: Seen) -> str:
@@ -57,7 +59,7 @@ async def test_another_text_name_or_organisation_than_was_reviewed_is_not_publis
         for changed in ({"yaml": text("hr", "log_only")}, {"yaml": text("other")}, {"into": "zeta"}):
             seen = await publish(visitor, NEW, **{**draft, **changed}, reviewed=mark)
             assert seen.status == 422
-            assert "Not published: this is not what you reviewed" in seen.text
+            assert "Not published: the text was changed after the review" in seen.text
             assert reviewed(seen) != mark, "that is the review of what it is now"
         assert (await publish(visitor, NEW, **draft)).status == 422
         assert await in_force(plane) == before
@@ -73,7 +75,7 @@ async def test_a_version_that_came_since_the_review_is_told(plane: Plane) -> Non
         await plane.ruleset("acme", "hr", text("hr", "log_only"))
         seen = await publish(visitor, path, **draft, reviewed=mark)
         assert seen.status == 422
-        assert "version 2 came into force since you reviewed this" in seen.text
+        assert "version 2 became active after your review" in seen.text
 
 
 async def test_what_a_draft_would_undo_can_be_looked_at(plane: Plane) -> None:
@@ -86,3 +88,59 @@ async def test_what_a_draft_would_undo_can_be_looked_at(plane: Plane) -> None:
             (notice,) = re.findall(r'<div class="notice bad" role="alert">.*?</div>', seen.text, re.DOTALL)
             (link,) = re.findall('href="([^"]*)"', notice)
             assert (await visitor.get(unescape(link))).status == 200
+
+
+async def test_a_reason_is_asked_for_and_kept(plane: Plane) -> None:
+    await plane.org("acme")
+    async with visiting(plane) as visitor:
+        draft = {"yaml": text("hr"), "into": "acme"}
+        mark = reviewed(await review(visitor, NEW, **draft))
+        for missing in ("", "  "):
+            seen = await publish(visitor, NEW, **draft, reviewed=mark, note=missing)
+            assert (seen.status, "Not published: enter a reason" in seen.text) == (422, True)
+        assert await in_force(plane) == set()
+        assert (await publish(visitor, NEW, **draft, reviewed=mark, note="new system")).status == 303
+        await plane.ruleset("acme", "hr", text("hr", "block"))
+        back = {"to": "1", "expected": "2"}
+        seen = await visitor.post("/rulesets/acme/hr/rollback", back)
+        assert (seen.status, "Enter a reason" in seen.text) == (422, True)
+        seen = await visitor.post("/rulesets/acme/hr/rollback", {**back, "note": "too strict"})
+        assert seen.status == 303
+        page = (await visitor.get("/rulesets/acme/hr")).text
+        assert "new system" in page
+        assert "too strict" in page
+        assert "active at" not in page  # without a proxy there is nothing to wait for
+        await plane.proxy("edge-1", "acme")
+        page = (await visitor.get("/rulesets/acme/hr")).text
+        assert page.count("active at 0 of 1") == 2  # beside the text and in the history
+
+
+async def test_an_organisation_that_needs_a_second_person_gets_a_proposal(plane: Plane) -> None:
+    await plane.org("acme")
+    await plane.ruleset("acme", "hr")
+    await plane.inventory.add_app("payroll", "acme", "hr")
+    host, context = local_actor("root"), context_of(plane)
+    async with visiting(plane) as visitor:
+        (org,) = await plane.store.orgs()
+        await visitor.post(f"/orgs/{org.org_id}/second-person", {"needed": "yes"})
+        path, draft = "/rulesets/acme/hr/edit", {"yaml": text("hr", "block"), "base": "1"}
+        asked = await review(visitor, path, **draft)
+        assert "Propose version 2" in asked.text
+        proposed = (await publish(visitor, path, **draft, reviewed=reviewed(asked))).led_to or ""
+        assert proposed.startswith("/proposals/")
+        own = await visitor.get(proposed)
+        assert "Withdraw the proposal" in own.text
+        assert "Approve the change" not in own.text
+        refused = await visitor.post(f"{proposed}/approve", {})
+        assert (refused.status, "cannot approve it" in refused.text) == (403, True)
+        assert await in_force(plane) == {("acme", "hr", 1)}
+        identity = proposed.rpartition("/")[2]
+        await proposals.approve.perform(context, host, proposals.ApproveProposal(identity))
+        assert await in_force(plane) == {("acme", "hr", 2)}
+        assert "Proposed by ada, approved by local:root" in (await visitor.get("/rulesets/acme/hr")).text
+
+        back = {"to": "1", "expected": "2", "note": "too strict"}
+        rolled = (await visitor.post("/rulesets/acme/hr/rollback", back)).led_to or ""
+        seen = await visitor.post(f"{rolled}/reject", {"reason": "I was wrong"})
+        assert (seen.status, seen.led_to) == (303, rolled)
+        assert "I was wrong" in (await visitor.get(rolled)).text

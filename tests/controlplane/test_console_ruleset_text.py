@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from markupsafe import Markup
 
 from controlplane.console import ruleset_text
-from controlplane.console.line_diff import same_lines
+from controlplane.console.line_diff import pieces, same_lines
 from controlplane.console.ruleset_text import DiffLine, RulePlace, as_it_is, listing, rule_places, text_diff
 
 TEXT = """\
@@ -104,6 +104,46 @@ def test_changed_lines_come_with_a_few_around_them() -> None:
         [" m", " n", " o", "-p", "+P"],
     ]
     assert groups[0][1:3] == (DiffLine("-", 2, None, "b"), DiffLine("+", None, 2, "B"))
+
+
+def _marked(old: str, new: str) -> list[str]:
+    """Changed lines with what differs within them in brackets."""
+    return [
+        "".join(f"[{each.text}]" if each.changed else each.text for each in line.pieces) or line.text
+        for group in text_diff(old, new) or ()
+        for line in group
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "marked"),
+    [
+        ("path: [/a, /a/manager, /b]", "path: [/a, /b]", ["path: [/a, /[a/manager, /]b]", "path: [/a, /b]"]),
+        ("verdict: allow", "verdict: block", ["verdict: [allow]", "verdict: [block]"]),
+        (
+            "in: [ada, bo, cy, d]",
+            "in: [eve, bo, cyd, d]",
+            ["in: [[ada], bo, [cy], d]", "in: [[eve], bo, [cyd], d]"],
+        ),
+        ("all: of it is new", "nothing alike", ["all: of it is new", "nothing alike"]),
+        ("a: 1\nlong: [x, y]", "long: [x, y, z]", ["a: 1", "long: [x, y]", "long: [x, y[, z]]"]),
+    ],
+)
+def test_what_differs_within_a_line_is_marked(old: str, new: str, marked: list[str]) -> None:
+    assert _marked(old, new) == marked
+
+
+@given(st.text("ab,/ ", max_size=40), st.text("ab,/ ", max_size=40))
+def test_pieces_are_the_whole_line_and_what_is_not_marked_is_in_both(old: str, new: str) -> None:
+    one, other = pieces(old, new)
+    assert ("".join(each.text for each in one), "".join(each.text for each in other)) == (old, new)
+    kept = ["".join(each.text for each in line if not each.changed) for line in (one, other)]
+    assert kept[0] == kept[1]
+
+
+def test_a_long_line_is_marked_in_linear_time() -> None:
+    (removed, added) = pieces("x, " * 100_000, "y; " * 100_000)
+    assert [len(each) for each in (removed, added)] == [2, 2]
 
 
 def test_a_change_of_every_rule_is_told_rule_by_rule() -> None:

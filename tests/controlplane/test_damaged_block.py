@@ -11,14 +11,14 @@ import pytest
 from controlplane.index_writer import IndexWriter
 from controlplane.ingest import parse_batch
 from controlplane.live_tail import LiveTail
-from controlplane.retention import Retention, WitnessedTime
+from controlplane.retention import Retention
 from controlplane.search.interface import SearchQuery
 from controlplane.search.sqlite_index import SqliteIndex
 from controlplane.store.database import NO_LOCKS, Connection
-from controlplane.store.interface import Misfit, NewBatch, Org, RateLimits, Reached, Stored, StoreError
+from controlplane.store.interface import Misfit, NewBatch, Org, Proxy, RateLimits, Reached, Stored, StoreError
 from controlplane.store.sql_store import SqlStore
 from controlplane.store.sqlite import SqliteStore
-from tests.controlplane.plane import NOON_MS, FakeClock, event
+from tests.controlplane.plane import NOON_MS, FakeClock, agreed_with, event
 
 DAMAGED, WHOLE = "org-a", "org-b"  # retention begins with the first
 LIMITS = RateLimits(1000, 1000)
@@ -55,10 +55,10 @@ class NoIndex:
         return 0
 
 
-def retention_of(store: SqlStore, clock: FakeClock) -> Retention:
-    witnessed = WitnessedTime()
-    witnessed.agree(clock.wall)
-    return Retention(store, NoIndex(), clock, witnessed, 60)
+async def retention_of(store: SqlStore, clock: FakeClock) -> Retention:
+    await store.add_proxy(Proxy("proxy-1", "edge", True, 1, None, 1, (WHOLE,)), b"key", b"sealed")
+    await store.add_heartbeat("proxy-1", "{}")
+    return Retention(store, NoIndex(), clock, await agreed_with(store, clock.wall), 60)
 
 
 async def misfit(store: SqlStore, org: str) -> Misfit | None:
@@ -107,7 +107,7 @@ async def test_retention_purges_it_and_leaves_a_proof(either_store: SqlStore, cl
     store = either_store
     await fill(store, b"\x01not deflated")
     clock.advance(hours=24 * 40)
-    retention = retention_of(store, clock)
+    retention = await retention_of(store, clock)
     assert await retention.purge() == 4
     assert retention.problem is None
     found = await misfit(store, DAMAGED)
@@ -129,6 +129,6 @@ async def test_retention_of_one_organisation_fails_alone(
         return await purge(org_id, before_ms, limit)
 
     monkeypatch.setattr(either_store, "purge_events", failing)
-    retention = retention_of(either_store, clock)
+    retention = await retention_of(either_store, clock)
     assert await retention.purge() == 1
     assert retention.problem == f"{DAMAGED}: a bad page"

@@ -87,7 +87,7 @@ def test_a_sound_store_is_found_so_and_nothing_is_changed(config: Path) -> None:
     assert "quick_check" in found["store: integrity"]["found"]
     assert everything(config.parent) == before
     lines = cli(config, "doctor").stdout.splitlines()
-    assert lines[-1].endswith("1 to look at, 0 failed")
+    assert lines[-1].endswith("1 warning, 0 failed")
     assert lines[-2].strip().startswith("-> `proxy show edge-1`")
 
 
@@ -101,7 +101,7 @@ async def test_beside_the_server_it_knows_whose_ports_are_open(config: Path) -> 
         found = findings(config)
     assert found["ControlPlane.Listen"]["found"] == f"127.0.0.1:{port} is open, by the server that runs"
     assert found["proxies"]["found"] == "the only one is well"
-    assert found["clock"]["found"] == "agrees with those of 1 proxies"
+    assert found["clock"]["found"] == "agrees with the clock of 1 proxy"
     assert found["search index"]["found"] == "0 events behind the store"
     name = f"host {socket.gethostname()}, process {running.process.pid}"
     assert found["control planes"]["found"] == f"1 runs: {name} (leads)"
@@ -213,7 +213,8 @@ async def test_an_index_that_lies_far_behind(config: Path) -> None:
     connection.close()
     found = findings(config)["search index"]
     assert found["status"] == "warn"
-    assert re.fullmatch(r"2000\d events behind the store: 0 % are indexed", found["found"])
+    # The server may have indexed the four events before it ended.
+    assert re.fullmatch(r"(1999\d|2000\d) events behind the store: 0 % are indexed", found["found"])
 
 
 @pytest.mark.skipif(not IS_HERE, reason=HOW_TO_GET)

@@ -117,10 +117,10 @@ async def test_a_stored_version_is_explained_compared_and_tried_on_cases(
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        (Source(), "a ruleset is given as its text or by its name: one of the two"),
+        (Source(), "give a ruleset either as its text or by its name"),
         (
             Source(yaml=RULES, ruleset="hr"),
-            "a ruleset is given as its text or by its name: one of the two",
+            "give a ruleset either as its text or by its name",
         ),
         (Source(yaml="rules: []", label="hr.yaml"), "hr.yaml:1:1: name: "),
     ],

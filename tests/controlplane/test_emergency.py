@@ -103,6 +103,23 @@ async def test_each_stop_is_lifted_by_itself(context: OperationContext) -> None:
     assert [each.app for each in report.stops] == ["acme-app"]
 
 
+async def test_an_app_says_which_stop_covers_it(context: OperationContext) -> None:
+    async def seen() -> dict[str, str | None]:
+        report = await apps.list_all.perform(context, OWNER, apps.ListApps())
+        shown = await apps.show.perform(context, OWNER, apps.AppReference("acme-app"))
+        found: dict[str, str | None] = {each.name: each.stopped for each in report.apps}
+        assert shown.stopped == found["acme-app"]
+        return found
+
+    assert await seen() == {"acme-app": None, "rival-app": None}
+    await emergency.stop_app.perform(context, OWNER, emergency.AppToStop("acme-app"))
+    assert await seen() == {"acme-app": "app", "rival-app": None}
+    await emergency.stop_org.perform(context, OWNER, emergency.OrgToStop("acme"))
+    assert await seen() == {"acme-app": "org", "rival-app": None}
+    await emergency.stop_all.perform(context, OWNER, emergency.AllToStop())
+    assert await seen() == {"acme-app": "all", "rival-app": "all"}
+
+
 async def test_who_stops_what_is_stopped_already_changes_nothing(context: OperationContext) -> None:
     first = emergency.AppToStop("acme-app", reason="leaked secret")
     await emergency.stop_app.perform(context, OWNER, first)
@@ -128,7 +145,7 @@ async def test_a_shadow_is_set_taken_away_and_promoted_by_an_editor(context: Ope
     await apps.shadow.perform(context, editor, set_shadow)
     with pytest.raises(Forbidden):
         await apps.promote_shadow.perform(context, viewer, apps.PromoteShadow("acme-app"))
-    with pytest.raises(Conflict, match="next-rules is tried on it, and old-rules was expected"):
+    with pytest.raises(Conflict, match="next-rules is its shadow ruleset, and old-rules was expected"):
         await apps.promote_shadow.perform(
             context, editor, apps.PromoteShadow("acme-app", expected="old-rules")
         )

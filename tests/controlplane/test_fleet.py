@@ -85,7 +85,7 @@ async def test_a_proxy_that_names_its_rulesets_is_known_version_by_version(
     one = (await listed(plane))["edge-1"]
     assert (one.health, one.reasons) == (
         "degraded",
-        ("it has been behind the rules in force for 95 s",),
+        ("it has been behind the active rules for 95 s",),
     )
     await beat(proxy, rulesets={})
     assert (await listed(plane))["edge-1"].rulesets[0].state == "missing"
@@ -158,6 +158,22 @@ async def test_curves_restarts_and_gaps_of_one_proxy(plane: Plane, proxy: ProxyC
     assert (sequence.highest_seq, sequence.missing, sequence.missing_count) == (9, ((3, 6), (8, 8)), 5)
     assert (sequence.unlisted_count, sequence.undelivered) == (0, 3)
     assert [each.uptime_seconds for each in one.heartbeats] == [4, 100]
+
+
+async def test_the_address_that_a_proxy_reports_is_pasted_into_no_shell_unless_it_is_one(
+    plane: Plane, proxy: ProxyClient
+) -> None:
+    found = {}
+    for said in (
+        "https://graph.contoso.example:8443",
+        "http://[2001:db8::1]",
+        "https://x/$(id)",
+        "x y",
+        None,
+    ):
+        await beat(proxy, publicBaseUrl=said)
+        found[said] = (await listed(plane))["edge-1"].public_base_url
+    assert list(found.values()) == ["https://graph.contoso.example:8443", "http://[2001:db8::1]", *[None] * 3]
 
 
 async def _viewer(plane: Plane, org: str, role: Role = "viewer") -> Actor:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from controlplane.curves import percentile, restarts, window
-from controlplane.fleet_health import Facts, assess, clock_skew_ms, duration
+from controlplane.fleet_health import Facts, assess, clock_skew_ms, duration, said_by
 from controlplane.reports import Check, Heartbeat, Latency, Metrics
+from controlplane.store.interface import Losses
 
 NOW = 1_795_262_400_000
 INTERVAL = 30_000
@@ -20,7 +22,7 @@ def _facts(age_seconds: float = 0, **members: object) -> Facts:
 
 def test_a_proxy_that_never_sent_a_heartbeat_has_no_heartbeat() -> None:
     assessment = assess(NOW, Facts(INTERVAL))
-    assert (assessment.health, assessment.lost) == ("no heartbeat", True)
+    assert (assessment.health, assessment.presence) == ("no heartbeat", "lost")
 
 
 @pytest.mark.parametrize(
@@ -38,7 +40,7 @@ def test_a_proxy_that_never_sent_a_heartbeat_has_no_heartbeat() -> None:
 )
 def test_ok_is_worth_nothing_once_it_is_old(age_seconds: float, health: str, lost: bool) -> None:
     assessment = assess(NOW, _facts(age_seconds))
-    assert (assessment.health, assessment.lost) == (health, lost)
+    assert (assessment.health, assessment.presence) == (health, "lost" if lost else "here")
     assert bool(assessment.reasons) is (health != "ok")
 
 
@@ -63,7 +65,7 @@ def test_what_it_says_of_itself_counts_while_it_is_young(age_seconds: float, sai
     ("member", "most", "report"),
     [
         ("sync_age_ms", 3 * INTERVAL, "confirmed"),
-        ("behind_ms", 3 * INTERVAL, "behind the rules"),
+        ("behind_ms", 3 * INTERVAL, "behind the active rules"),
         ("oldest_unsent_ms", 10 * INTERVAL, "unsent"),
         ("skew_ms", 30_000, "ahead"),
     ],
@@ -73,7 +75,40 @@ def test_what_is_measured_of_it_degrades_it_beyond_a_threshold(member: str, most
     assessment = assess(NOW, _facts(**{member: most + 1}))
     assert assessment.health == "degraded"
     assert report in assessment.reasons[0]
-    assert not assessment.lost
+    assert assessment.presence == "here"
+
+
+@pytest.mark.parametrize(
+    ("members", "health", "presence"),
+    [
+        ({"last_seen_ms": NOW - 400_000}, "ended", "ended"),
+        ({"last_seen_ms": None}, "ended", "ended"),  # of a deleted proxy no other message is known
+        ({"last_seen_ms": NOW - 399_999}, "failed", "lost"),  # it spoke again, and fell silent
+        ({"last_seen_ms": NOW - 400_000, "losses": Losses(missing=2)}, "degraded", "ended"),
+        ({"last_seen_ms": NOW - 400_000, "reused_ms": NOW - 400_000}, "degraded", "ended"),
+        ({"last_seen_ms": NOW - 400_000, "behind_ms": 10**9, "sync_age_ms": 10**9}, "ended", "ended"),
+    ],
+)
+def test_a_proxy_that_stopped_in_order_is_ended_until_it_speaks_again(
+    members: dict[str, object], health: str, presence: str
+) -> None:
+    checks = {"workers": Check("failed", "none serves")}
+    assessment = assess(NOW, _facts(400, is_last=True, checks=checks, **members))
+    assert (assessment.health, assessment.presence) == (health, presence)
+    assert ("it stopped in order 7 min ago" in assessment.reasons) is (presence == "ended")
+
+
+@pytest.mark.parametrize(
+    ("body", "health"),
+    [
+        (b'{"ended": true, "auditPending": 0, "checks": {"workers": {"status": "failed"}}}', "ended"),
+        (b'{"ended": true, "auditPending": 3}', "ok"),  # it contradicts itself
+        (b'{"ended": false, "auditPending": 0}', "ok"),
+    ],
+)
+def test_only_a_proxy_that_owes_nothing_has_ended(body: bytes, health: str) -> None:
+    said = msgspec.json.decode(body, type=Heartbeat)
+    assert said_by(INTERVAL, None, said).health == health
 
 
 def test_a_clock_that_is_behind_is_told_as_such() -> None:

@@ -14,6 +14,8 @@ import pytest
 from controlplane.store.reserve import SIZE
 from tests.controlplane.plane import FakeClock, Plane, ProxyClient, batch, started
 from tests.controlplane.test_admin import Browser, call, operator
+from tests.controlplane.test_enrolment import client, enrol, renew
+from tests.controlplane.test_enrolment import token as enrolment_token
 
 
 @pytest.fixture
@@ -96,3 +98,23 @@ async def test_who_has_not_signed_in_uses_none_of_the_reserve(
             fill(disk)
             assert (await Browser(session, plane.console_url).sign_in("ada", "a guess of it")).status == 401
     assert reserve_size(disk) == kept
+
+
+async def test_proxies_that_ask_for_keys_use_none_of_the_reserve(plane: Plane, disk: Path) -> None:
+    await plane.org("acme")
+    made = await enrolment_token(plane, uses=1)
+    proxy = client(plane, (await enrol(plane, made.token)).json)
+    await proxy.sync()
+    fill(disk)
+    kept = reserve_size(disk)
+    for _ in range(12):
+        fill(disk)
+        plane.clock.advance(seconds=1)
+        assert (await renew(proxy)).status in (200, 429, 503)
+        assert "used up" in (await enrol(plane, made.token)).json["error"]["message"]
+    assert reserve_size(disk) == kept
+    assert (await proxy.sync()).status == 200  # whatever became of the renewals
+
+    (disk / "something-else").unlink()
+    plane.clock.advance(hours=1)
+    assert (await renew(proxy)).status == 200

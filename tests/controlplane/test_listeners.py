@@ -12,7 +12,7 @@ import pytest
 
 from controlplane.listeners import Listeners
 from controlplane.settings import read_settings
-from proxy.config import Address
+from proxy.config import Address, SettingsError
 from proxy.config.listening import holder, not_listening
 from tests.controlplane.plane import write_settings
 from tests.controlplane.processes import cli
@@ -88,8 +88,8 @@ def test_a_holder_that_may_not_be_looked_at_is_looked_for_with_a_command(tmp_pat
     error = OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
     report = not_listening("Admin.Listen", Address("127.0.0.1", 9090), error, tmp_path)
     assert report == (
-        "Admin.Listen: 127.0.0.1:9090 is in use by another program (`ss -ltnp sport = :9090` names it):"
-        " end it, or change Admin.Listen"
+        "Admin.Listen: 127.0.0.1:9090 is in use by another program (`ss -ltnp sport = :9090` names it), or"
+        " Graphward runs already: end it, or change Admin.Listen"
     )
 
 
@@ -108,3 +108,10 @@ def test_each_cause_has_its_own_words(number: int, host: str, words: str) -> Non
     report = not_listening("Proxy.Listen", Address(host, 443), error, PROC)
     assert report.startswith("Proxy.Listen: ")
     assert words in report
+
+
+def test_two_listeners_of_one_port_are_refused_before_the_start(tmp_path: Path) -> None:
+    for key, other in (("Console", "ControlPlane"), ("Metrics", "Console")):
+        environment = dict.fromkeys((f"{key}__Listen", f"{other}__Listen"), "127.0.0.1:8290")
+        with pytest.raises(SettingsError, match=rf"{key}\.Listen: 127.0.0.1:8290 is given twice, .*{other}"):
+            read_settings(write_settings(tmp_path), environment)

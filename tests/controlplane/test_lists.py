@@ -218,15 +218,15 @@ async def test_what_can_not_be_meant_is_refused(context: OperationContext) -> No
     for members, message in (
         (
             {"sort": "secret"},
-            "sort: no column 'secret': sort by name, org, ruleset, createdAt, or by one with",
+            "sort: no column 'secret': sort by name, org, ruleset, owner, lastSeen, createdAt, or by one",
         ),
         ({"cursor": "x"}, "cursor: not the `next` of a page before"),
         ({"cursor": "é"}, "cursor: not the `next` of a page before"),
         ({"cursor": _cursor(["name", 1, "id"])}, "cursor: not the `next` of a page before"),
         ({"cursor": _cursor(["name", "a\0", "id"])}, "cursor: not the `next` of a page before"),
         ({"cursor": _cursor(["createdAt", 2**63, "a", "id"]), "sort": "createdAt"}, "cursor: not the `next`"),
-        ({"search": "a\0"}, "search: has a character that no name and no id has"),
-        ({"search": "\ud800"}, "search: has a character that no name and no id has"),
+        ({"search": "a\0"}, "search: contains a character that no name or ID contains"),
+        ({"search": "\ud800"}, "search: contains a character that no name or ID contains"),
     ):
         with pytest.raises(InvalidRequest, match=message):
             await _found(context, "apps", **members)
@@ -304,9 +304,11 @@ async def _every_health(proxies: _Proxies) -> None:
     await proxies.add(
         "never", "lost", "stale", "stale-failed", "late", "failed", "degraded", "unconfirmed", "unsent",
         "skewed", "behind", "just-behind", "gap", "reused", "well", "off", "off-gap",
+        "ended", "ended-gap", "ended-back",
     )  # fmt: skip
     await proxies.apply("version: 1\n")
-    await proxies.beat("lost")
+    for name in ("lost", "ended", "ended-back"):
+        await proxies.beat(name, ended=name != "lost")
     proxies.clock.advance(seconds=210)
     await proxies.beat("stale")
     await proxies.beat("stale-failed", checks={"upstream": {"status": "failed"}})
@@ -323,7 +325,10 @@ async def _every_health(proxies: _Proxies) -> None:
     await proxies.beat("unsent", oldestPendingSeconds=301)
     await proxies.beat("skewed", skew_ms=60_000)
     await proxies.send("gap", "a", 1, 9)
-    await proxies.send("off-gap", "b", 1, 9)
+    for name in ("off-gap", "ended-gap"):
+        await proxies.send(name, name, 1, 9)
+    await proxies.send("ended-back", "d", 1)
+    await proxies.beat("ended-gap", ended=True)
     await proxies.send("reused", "c", 1, content=b"1")
     await proxies.send("reused", "c", 1, 2, content=b"2")
     for name in ("gap", "reused", "well", "off", "off-gap"):
@@ -352,7 +357,9 @@ async def test_the_store_chooses_and_counts_by_health_as_it_is_assessed(
         places = [HEALTH_ORDER.index(assessed[each.name]) for each in worst_first]
         assert places == sorted(places)
         looked_at = {each.name for each in (await _found(empty, "proxies", needs_look=True)).proxies}
-        assert looked_at == {n for n, h in assessed.items() if h not in ("ok", "disabled")} | {"off-gap"}
+        assert looked_at == {n for n, h in assessed.items() if h not in ("ok", "ended", "disabled")} | {
+            "off-gap"
+        }
 
 
 async def test_losses_of_a_disabled_proxy_are_for_who_sees_all_of_it(

@@ -52,6 +52,13 @@ async def take(listener: Listener, count: int) -> list[int]:
     return taken
 
 
+async def served(*listeners: Listener) -> None:
+    """Wait until the task that reads for all gives these listeners their events."""
+    async with asyncio.timeout(10):
+        while not all(each.is_served for each in listeners):  # noqa: ASYNC110 - there is no event for it
+            await asyncio.sleep(0)
+
+
 async def test_what_is_stored_from_now_on_comes_when_it_is_stored(store: SqlStore, tail: LiveTail) -> None:
     await keep(store, 0, 3)
     async with tail.listener("ada", everything, None) as listener:
@@ -128,6 +135,7 @@ async def test_who_takes_nothing_is_cut_off_and_misses_nothing_when_it_comes_bac
         tail.listener("quick", everything, None) as quick,
     ):
         ready = [asyncio.create_task(take(each, 1)) for each in (slow, quick)]
+        await served(slow, quick)
         await keep(store, 0, 1)
         tail.wake()
         await asyncio.gather(*ready)
@@ -231,11 +239,15 @@ async def test_a_store_that_can_not_be_read_ends_the_listening_and_is_tried_agai
 ) -> None:
     async with tail.listener("ada", everything, None) as listener:
         waiting = asyncio.create_task(listener.next())
+        await served(listener)
         with monkeypatch.context() as broken:
             broken.setattr(store, "events_after", None)
             await keep(store, 0, 1)  # not before: the tail may look by itself
             tail.wake()
-            with pytest.raises(CutOff):
+            with pytest.raises(CutOff, match="events can't be read"):
                 await waiting
+            async with tail.listener("alan", everything, 0) as other:
+                with pytest.raises(CutOff, match="events can't be read"):  # while it catches up
+                    await other.next()
         async with tail.listener("alan", everything, 0) as other:
             assert await take(other, 1) == [0]

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from controlplane.cli.integrity import _sentence
+from controlplane.cli.moments import Clock
+from controlplane.integrity import chain_key
+from controlplane.master_key import open_vault
 from controlplane.operations import fleet, integrity, proxies
 from controlplane.operations.actor import local_actor
 from controlplane.operations.fleet import ProxyHealth
@@ -68,7 +74,7 @@ async def test_a_proxy_with_missing_events_is_degraded_until_they_come(
     await well.audit(batch("b2", org, [6, 9]))
     health, reasons = await _health(plane)
     assert health == "degraded"
-    assert reasons == ("4 events never came: their sequence numbers are missing",)
+    assert reasons == ("4 events never arrived: their sequence numbers are missing",)
     assert (await _healths(plane))[0].missing_events == 4
     await well.audit(batch("b3", org, [4, 5, 7, 8]))
     assert await _health(plane) == ("ok", ())
@@ -95,7 +101,7 @@ async def test_events_under_numbers_of_others_count_against_the_proxy(
     await well.audit({"batchId": "b2", "events": [event(org, 2, id="another")]})
     assert await _health(plane) == (
         "degraded",
-        ("1 event came under sequence numbers that others had before",),
+        ("1 event reused sequence numbers of earlier events",),
     )
 
 
@@ -111,7 +117,7 @@ async def test_a_loss_that_was_acknowledged_no_longer_counts_and_later_ones_do(
     await well.audit(batch("b4", org, [9]))
     assert await _health(plane) == (
         "degraded",
-        ("2 events never came: their sequence numbers are missing",),
+        ("2 events never arrived: their sequence numbers are missing",),
     )
     details = await perform(fleet.show, context_of(plane), ADA, fleet.ProxyReference(proxy="edge-1"))
     (sequence,) = details.sequences
@@ -185,9 +191,9 @@ async def test_what_a_proxy_lost_stays_visible_after_it_was_disabled(
         assert found["proxy_losses", "missing", "edge-1"] == 2
         assert ("proxy_last_seen_timestamp_seconds", "edge-1") not in found
         async with visiting(plane) as visitor:
-            assert "2 events never came" in (await visitor.get("/")).text
+            assert "2 events never arrived" in (await visitor.get("/")).text
             await _acknowledge(plane)
-            assert "2 events never came" not in (await visitor.get("/")).text
+            assert "2 events never arrived" not in (await visitor.get("/")).text
 
 
 async def test_a_scrape_that_names_not_every_proxy_names_those_with_losses(
@@ -238,7 +244,7 @@ async def test_an_event_with_an_implausible_time_is_marked_and_counted(
     assert found.implausible_times == (mark is not None)
     assert found.health == ("ok" if mark is None else "degraded")
     if mark is not None:
-        assert found.reasons == ("1 event came with a time that can't be true",)
+        assert found.reasons == ("1 event arrived with an implausible time",)
         assert (await _acknowledge(plane)).implausible == 1
         assert await _health(plane) == ("ok", ())
 
@@ -274,9 +280,27 @@ async def test_a_verification_names_what_never_came_and_the_period(
     assert (verdict.received_from, verdict.received_to) == (began, rfc3339(clock.wall))
     said, absent = in_words(verdict)
     assert began in said
-    assert absent == "2 events never came: their sequence numbers are missing"
+    assert absent == "2 events never arrived: their sequence numbers are missing"
     checks = await perform(integrity.checks, context_of(plane), ADA, integrity.HeadsAsked())
     assert (checks.orgs[0].missing_events, checks.orgs[0].received_from) == (2, began)
+
+
+async def test_a_purge_is_no_receipt(plane: Plane, well: ProxyClient, clock: FakeClock) -> None:
+    """The period of receipt ends with the last event that came, however late retention removed others."""
+    (org,) = well.org_ids
+    came = rfc3339(clock.wall)
+    clock.advance(hours=31 * 24)
+    plane.store.sign_links(chain_key(await open_vault(plane.settings.secrets, plane.store)))
+    assert await plane.store.purge_events(org, clock.wall - 30 * DAY_MS, 99) == 3
+    (verdict,) = (await perform(integrity.verify, context_of(plane), ADA, integrity.Verify())).orgs
+    assert (verdict.received_from, verdict.received_to) == (came, came)
+    assert in_words(verdict)[0].endswith("are stored unchanged, but for 3 events that retention removed")
+    utc = Clock("UTC", datetime(2026, 12, 22, tzinfo=UTC), UTC)
+    said = _sentence("acme", verdict, utc)
+    assert said.startswith("acme: verified. Of 3 events, received from ")
+    assert "retention removed 3; none is left." in said
+    one_left = msgspec.structs.replace(verdict, events=4)
+    assert "retention removed 3; 1 event is left, unchanged since" in _sentence("acme", one_left, utc)
 
 
 async def test_a_whole_trail_is_intact_and_complete(plane: Plane, well: ProxyClient) -> None:
@@ -293,13 +317,17 @@ async def test_the_console_shows_losses_and_takes_their_acknowledgement(
     await well.audit({"batchId": "b2", "events": [event(org, 6, time=ahead)]})
     page, form = f"/proxies/{well.proxy_id}", {"org": org, "note": "ticket 1", "repeated": "0"}
     async with visiting(plane) as visitor:
-        assert "never came" in (await visitor.get("/proxies")).text
+        assert "never arrived" in (await visitor.get("/proxies")).text
         seen = await visitor.get(page)
-        assert (seen.status, "Acknowledge the losses" in seen.text) == (200, True)
+        assert (seen.status, "Acknowledge losses" in seen.text) == (200, True)
         stale = await visitor.post(f"{page}/acknowledge", {**form, "missing": "1", "implausible": "1"})
         assert stale.status == 422
         await visitor.post(f"{page}/acknowledge", {**form, "missing": "2", "implausible": "1"})
         assert "ticket 1" in (await visitor.get(page)).text
         await visitor.post(f"/audit/integrity/{org}", {})
-        assert "2 events never came" in (await visitor.get("/audit/integrity")).text
+        assert "2 events missing" in (await visitor.get("/audit/integrity?page=7")).text
+        sentence = (await visitor.post("/audit/integrity", {})).flash
+        assert sentence == (
+            "Verified 1 organisation. Stored events are unchanged. Events of 1 organisation are missing."
+        )
     assert await _health(plane) == ("ok", ())

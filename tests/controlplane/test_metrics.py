@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from unittest.mock import AsyncMock
+from uuid import uuid4
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from controlplane.names import new_id
 from controlplane.search.interface import IndexUnavailableError
 from controlplane.search.sqlite_index import SqliteIndex
+from controlplane.store.database import REGISTRY
+from controlplane.store.interface import AppCredential, Enrolment, EnrolmentToken, NewKeys
 from controlplane.store.sqlite import SqliteStore
-from tests.controlplane.plane import FakeClock, Plane, ProxyClient, batch, started
+from tests.controlplane.plane import HEARTBEAT, FakeClock, Plane, ProxyClient, batch, started
 from tests.fakes.ports import free_port
 
 _PREFIX = "graphward_controlplane_"
@@ -86,8 +90,64 @@ async def test_a_proxy_is_told_with_what_it_lacks_while_it_is_enabled(
         again = batch("b", acme, [2, 9])
         await proxy.audit({**again, "events": [{**each, "id": each["id"] + "x"} for each in again["events"]]})
         assert (await scraped(plane))["proxy_repeated_numbers", "edge-1"] == 2
+        await proxy.send(HEARTBEAT, b'{"ended": true, "auditPending": 0}')
+        ended = await scraped(plane)  # it stopped in order: no alert
+        assert ("proxy_last_seen_timestamp_seconds", "edge-1") not in ended
+        assert ended["proxy_missing_events", "edge-1"] == 2 + 3
+        clock.advance(seconds=1)
+        await proxy.send(HEARTBEAT, b'{"auditPending": 0}')
+        assert ("proxy_last_seen_timestamp_seconds", "edge-1") in await scraped(plane)
         await plane.store.set_proxy_enabled(never_seen.proxy_id, False)
         assert ("proxy_last_seen_timestamp_seconds", "edge-2") not in await scraped(plane)
+
+
+async def test_an_enrolment_token_is_told_with_what_is_left_of_it(
+    tmp_path: Path, clock: FakeClock, listening: dict[str, str]
+) -> None:
+    async with started(tmp_path, clock, **listening) as plane:
+        now_ms = clock.wall_ms()
+        acme = await plane.org("acme")
+        token = EnrolmentToken("t1", "pods", (acme,), 50, 0, now_ms, "ada", now_ms + 1000, 1, 1)
+        await plane.store.add_enrolment_token(token, b"digest")
+        asked = Enrolment(b"digest", str(uuid4()), new_id(clock), "pod-1", "192.0.2.1", "{}")
+        await plane.store.enrol(asked, lambda _: NewKeys(b"key", b"sealed"))
+        found = await scraped(plane)
+        assert found["enrolment_token_uses", "pods"] == 50
+        assert found["enrolment_token_uses_left", "pods"] == 49
+        assert found["enrolment_token_expires_timestamp_seconds", "pods"] == now_ms / 1000 + 1
+        clock.advance(seconds=1)
+        assert ("enrolment_token_uses_left", "pods") not in await scraped(plane)
+
+
+async def test_credentials_of_apps_are_counted_by_the_time_until_they_end(
+    tmp_path: Path, clock: FakeClock, listening: dict[str, str]
+) -> None:
+    async with started(tmp_path, clock, **listening) as plane:
+        await plane.org("acme")
+        await plane.ruleset("acme", "one")
+        made = await plane.inventory.add_app("payroll", "acme", "one")
+        found = await scraped(plane)
+        assert found["credentials_ending", "later"] == 0
+        assert ("credential_soonest_end_timestamp_seconds",) not in found
+        for at, days in enumerate((1, 7, 30, 31)):
+            ends_ms = clock.wall_ms() + days * 86_400_000
+            credential = AppCredential(f"crd-{at}", "federated", "{}", clock.wall_ms(), ends_ms)
+            await plane.store.add_credential(made.app.app_id, credential, str(at))
+        found = await scraped(plane)
+        by_time = {left: found["credentials_ending", left] for left in ("ended", "1d", "7d", "30d", "later")}
+        assert by_time == {"ended": 0, "1d": 1, "7d": 1, "30d": 1, "later": 1}
+        soonest = clock.wall / 1000 + 86_400
+        assert found["credential_soonest_end_timestamp_seconds",] == soonest
+        clock.advance(seconds=86_400)
+        found = await scraped(plane)
+        assert (found["credentials_ending", "ended"], found["credentials_ending", "30d"]) == (1, 2)
+        assert found["credentials_ended_in_use",] == 0  # nobody used it
+        note = "INSERT INTO credential_uses (app_id, credential_id, last_ms) VALUES (?, ?, ?)"
+        used = (made.app.app_id, "crd-0", clock.wall_ms() - 86_400_000)
+        await plane.store._database.write(lambda connection: connection.run(note, used), REGISTRY)
+        assert (await scraped(plane))["credentials_ended_in_use",] == 1
+        clock.advance(seconds=8 * 86_400)
+        assert (await scraped(plane))["credentials_ended_in_use",] == 1  # until it is removed
 
 
 async def test_the_lag_is_what_the_index_has_not_taken(

@@ -9,7 +9,7 @@ from typing import Any
 
 from controlplane.admin import api
 from controlplane.admin.openapi import description
-from proxy.wire.models import AUDIT_PATH, HEARTBEAT_PATH, METRICS_PATH, SYNC_PATH
+from proxy.wire.models import AUDIT_PATH, ENROL_PATH, HEARTBEAT_PATH, METRICS_PATH, SYNC_PATH
 from tests.controlplane.plane import Plane
 from tests.openapi_reference import PAGE, page_as_it_should_be
 
@@ -18,9 +18,12 @@ def test_the_page_is_current() -> None:
     assert PAGE.read_text("utf-8") == page_as_it_should_be(), "run: python -m tests.openapi_reference"
 
 
+POSTED = (AUDIT_PATH, HEARTBEAT_PATH, METRICS_PATH, ENROL_PATH)
+
+
 def test_every_route_is_described_and_nothing_else() -> None:
     served = {(route.method.lower(), route.path.replace(":[^/]+}", "}")) for route in api.routes()}
-    served |= {("get", SYNC_PATH), *(("post", path) for path in (AUDIT_PATH, HEARTBEAT_PATH, METRICS_PATH))}
+    served |= {("get", SYNC_PATH), *(("post", path) for path in POSTED)}
     described = {(method, path) for path, item in description()["paths"].items() for method in item}
     assert described == served - {("get", "/admin/v1/openapi.json")}
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import typing
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal
 
 import msgspec
 import pytest
 
+from controlplane.as_code.wanted import Wanted, WantedOrg
 from controlplane.index_writer import IndexWriter
+from controlplane.names import InvalidName
 from controlplane.operations import (
     apps,
-    audit,
+    event_export,
     fleet,
     integrity,
     operator_log,
@@ -108,6 +110,7 @@ def _references(mark: str) -> dict[str, Any]:
         "name": "new-name",
         "password": PASSWORD,
         "role": "viewer",
+        "config": Wanted((WantedOrg("new-name"),)),
     }
 
 
@@ -185,6 +188,7 @@ async def test_who_may_only_read_changes_nothing(context: OperationContext, role
     """Over the whole table: each operation that changes something is refused."""
     eve = await actor(context, **({} if role is None else {"acme": role}))
     own = {**_references("own"), "org": "acme", "orgs": ("acme",)}
+    own["config"] = Wanted((WantedOrg("acme", retention="7y"),))
     for operation in OPERATIONS:
         if operation.changes:
             with pytest.raises((NotFound, Forbidden)):
@@ -302,6 +306,56 @@ async def test_a_shared_proxy_shows_each_organisation_its_own_half(context: Oper
     assert (await Inventory(context).proxy("own-proxy")).org_ids == (ids[f"{MARK}-org"],)
 
 
+def _added_org(context: OperationContext, name: str) -> Awaitable[object]:
+    return orgs.add.perform(context, OWNER, orgs.AddOrg(name))
+
+
+def _added_proxy(context: OperationContext, name: str) -> Awaitable[object]:
+    return proxies.add.perform(context, OWNER, proxies.AddProxy(name, ("acme",)))
+
+
+def _added_app(context: OperationContext, name: str) -> Awaitable[object]:
+    return apps.add.perform(context, OWNER, apps.AddApp(name, "acme", "own-rules"))
+
+
+def _added_rules(context: OperationContext, name: str) -> Awaitable[object]:
+    asked = rulesets.ApplyRuleset("acme", RULESET.format(name=name))
+    return rulesets.apply.perform(context, OWNER, asked)
+
+
+def _added_operator(context: OperationContext, name: str) -> Awaitable[object]:
+    return operators.add.perform(context, OWNER, operators.AddOperator(name))
+
+
+async def test_a_name_that_looks_like_one_that_is_taken_is_refused(context: OperationContext) -> None:
+    cyrillic = "\N{CYRILLIC SMALL LETTER A}"
+    tries: list[Awaitable[object]] = [
+        _added_org(context, "Acme"),
+        _added_org(context, f"{cyrillic}cme"),
+        _added_proxy(context, "Own-Proxy"),
+        _added_app(context, "OWN-APP"),
+        _added_rules(context, "Own-rules"),
+        _added_operator(context, f"own-{cyrillic}dmin"),
+    ]
+    for each in tries:
+        with pytest.raises(InvalidName, match="looks like a name that is taken"):
+            await each
+    with pytest.raises(AlreadyExists):
+        await orgs.add.perform(context, OWNER, orgs.AddOrg("acme"))
+    together: list[tuple[Awaitable[object], Awaitable[object]]] = [
+        (_added_org(context, "Beta"), _added_org(context, "beta")),
+        (_added_proxy(context, "Edge-9"), _added_proxy(context, "edge-9")),
+        (_added_app(context, "Crm"), _added_app(context, "crm")),
+        (_added_rules(context, "Crm"), _added_rules(context, "crm")),
+        (_added_operator(context, "ada"), _added_operator(context, f"{cyrillic}da")),
+    ]
+    for first, second in together:  # two operators at the same moment
+        ends = await asyncio.gather(first, second, return_exceptions=True)
+        assert [isinstance(each, InvalidName) for each in ends] == [False, True]
+    other = apps.AddApp("Own-app", f"{MARK}-org", f"{MARK}-rules")  # another organisation has other names
+    assert (await apps.add.perform(context, OWNER, other)).client_id
+
+
 # Operators
 
 
@@ -366,6 +420,8 @@ async def test_nobody_hands_out_more_than_they_have(context: OperationContext) -
             for name in ("boss", "both")
             for operation, cls, rest in (
                 (operators.set_password, operators.SetPassword, (PASSWORD,)),
+                (operators.link, operators.LinkOperator, ("eve's own subject",)),
+                (operators.unlink, operators.OperatorReference, ()),
                 (operators.add_token, operators.AddToken, ("mine",)),
                 (operators.list_tokens, operators.OperatorReference, ()),
                 (operators.disable, operators.OperatorReference, ()),
@@ -393,6 +449,7 @@ async def test_who_is_no_admin_manages_nobody(context: OperationContext, role: R
     for operation, asked in (
         (operators.grant, operators.GrantRole("own-admin", "acme", "viewer")),
         (operators.set_password, operators.SetPassword("own-admin", PASSWORD)),
+        (operators.link, operators.LinkOperator("own-admin", "a subject")),
         (operators.show, operators.OperatorReference("own-admin")),
     ):
         with pytest.raises((Forbidden, NotFound)):
@@ -444,16 +501,18 @@ async def test_nobody_keeps_another_from_verifying(context: OperationContext) ->
 async def test_there_is_an_end_to_how_many_export(context: OperationContext) -> None:
     """Each holds a page of events for as long as its reader takes over it."""
     eve, ada = await actor(context, "eve", acme="viewer"), await actor(context, "ada", acme="viewer")
-    csv = audit.ExportEvents(format="csv")
-    under_way = [await audit.export.perform(context, eve, csv) for _ in range(audit.MOST_EXPORTS_OF_ONE)]
+    csv = event_export.ExportEvents(format="csv")
+    under_way = [
+        await event_export.export.perform(context, eve, csv) for _ in range(event_export.MOST_EXPORTS_OF_ONE)
+    ]
     for each in under_way:
         assert (await anext(each.pieces)).startswith(b"id,")
     with pytest.raises(StoreBusy):
-        await audit.export.perform(context, eve, csv)
-    assert await audit.export.perform(context, ada, csv)
+        await event_export.export.perform(context, eve, csv)
+    assert await event_export.export.perform(context, ada, csv)
     for each in under_way:
         await each.pieces.aclose()
-    assert await audit.export.perform(context, eve, csv)
+    assert await event_export.export.perform(context, eve, csv)
 
 
 async def test_one_s_own_password_is_not_guessed_in_a_session_that_was_left_alone(
@@ -468,7 +527,7 @@ async def test_one_s_own_password_is_not_guessed_in_a_session_that_was_left_alon
         await perform(operators.set_password, context, eve, asked)
 
     for _ in range(5):
-        with pytest.raises(Forbidden, match="is another one"):
+        with pytest.raises(Forbidden, match="current password is wrong"):
             await tried("wrong password")
     clock.advance(seconds=16 * 60)
     await tried("the right password")
@@ -484,7 +543,7 @@ async def test_tries_are_not_hidden_behind_requests_that_end_otherwise(context: 
         await perform(operators.set_password, context, eve, asked)
 
     for _ in range(5):
-        with pytest.raises(Forbidden, match="is another one"):
+        with pytest.raises(Forbidden, match="current password is wrong"):
             await tried("eve", "wrong password")
     for _ in range(20):
         ended = await asyncio.gather(*[tried("nobody", "any") for _ in range(50)], return_exceptions=True)
@@ -539,6 +598,31 @@ async def test_every_change_is_on_record_refused_ones_too_and_no_secret_is(conte
     assert page.lines[-1].request["password"] == "***"
     assert page.lines[0].request["yaml"].startswith(f"{len(text)} characters, sha256 ")
     assert page.lines[0].request["note"] == "why it is so"
+
+
+async def test_a_change_of_rules_is_on_record_with_what_came_of_it(context: OperationContext) -> None:
+    ada = await known(context, "ada", every="admin")
+    text, other = RULESET.format(name="own-rules") + "# new\n", RULESET.format(name="other")
+    for yaml in (text, text, other):
+        await perform(rulesets.apply, context, ada, rulesets.ApplyRuleset("acme", yaml))
+    await perform(rulesets.rollback, context, ada, rulesets.RollBack("own-rules", "acme"))
+    with pytest.raises(NotFound):
+        await perform(rulesets.rollback, context, ada, rulesets.RollBack("own-rules", "acme", to=9))
+    for name in ("other", "other", "own-rules"):
+        await perform(apps.bind, context, ada, apps.BindApp("own-app", ruleset=name))
+    page = await operator_log.search.perform(context, ada, operator_log.SearchOperatorLog(sort="time"))
+    assert [each.result for each in page.lines] == [
+        "published own-rules version 2",
+        "own-rules unchanged, version 2 stays active",
+        "published other version 1",
+        "published own-rules version 3 with the text of version 1",
+        None,
+        "switched own-app from own-rules to other",
+        "own-app unchanged, other stays its ruleset",
+        "switched own-app from other to own-rules",
+    ]
+    asked = operator_log.SearchOperatorLog(search="own-rules version 2")
+    assert len((await operator_log.search.perform(context, ada, asked)).lines) == 1
 
 
 async def test_what_is_changed_is_changed_with_the_roles_of_that_moment(context: OperationContext) -> None:
@@ -712,6 +796,6 @@ async def test_a_ruleset_is_not_applied_over_a_version_that_its_writer_never_saw
         await perform(rulesets.apply, context, OWNER, draft("too late", 1))
     assert (await perform(rulesets.apply, context, OWNER, draft("first", 0))).version == 1
     assert (await perform(rulesets.apply, context, OWNER, draft("second", 1))).version == 2
-    with pytest.raises(Conflict, match="version 2 is in force, and 1 was expected"):
+    with pytest.raises(Conflict, match="version 2 is active, and 1 was expected"):
         await perform(rulesets.apply, context, OWNER, draft("beside it", 1))
     assert (await perform(rulesets.apply, context, OWNER, draft("whatever it is", None))).version == 3

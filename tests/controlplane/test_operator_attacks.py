@@ -11,7 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -23,10 +23,12 @@ import pytest
 from controlplane.operations import rulesets
 from controlplane.operations import worker_process as lane
 from controlplane.operations.actor import Actor, local_actor
-from controlplane.operations.audit import MOST_ASKED_BY_ONE, ExportEvents, SearchEvents, export, search
+from controlplane.operations.audit import SearchEvents, search
 from controlplane.operations.context import OperationContext
 from controlplane.operations.dry_runs import CheckRuleset, RunCases, Source, check
 from controlplane.operations.dry_runs import test as run_cases
+from controlplane.operations.event_export import ExportEvents, export
+from controlplane.operations.event_queries import MOST_ASKED_BY_ONE
 from controlplane.operations.integrity import HeadsAsked, KnownHead, Verify, checks, head, verify
 from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.perform import MOST_CHANGES_OF_ONE
@@ -243,7 +245,7 @@ async def test_a_ruleset_that_takes_long_to_read_is_not_put_in_force_for_who_was
 ) -> None:
     await plane.org("acme")
     token = await operator(plane, "ada", {"acme": "editor"})
-    monkeypatch.setattr(rulesets, "_read", partial(read_slowly, held.path, held.begun))
+    monkeypatch.setattr(rulesets, "read_ruleset", partial(read_slowly, held.path, held.begun))
     asked = {"org": "acme", "yaml": SMALL}
     applying = asyncio.create_task(call(plane, token, "POST", "/rulesets", asked))
     await asyncio.to_thread(held.await_begin)
@@ -259,7 +261,7 @@ async def test_a_rollback_undoes_no_version_that_nobody_looked_at(
     await plane.org("acme")
     for number in range(3):
         await plane.inventory.apply_ruleset("acme", "hr", 0, f"{SMALL}# {number}\n")
-    with pytest.raises(Conflict, match="version 3 is in force, and 2 was expected"):
+    with pytest.raises(Conflict, match="version 3 is active, and 2 was expected"):
         await rollback.perform(context, EDITOR, RollBack("hr", "acme", to=1, expected=2))
     assert (await rollback.perform(context, EDITOR, RollBack("hr", "acme", to=1, expected=3))).version == 4
 
@@ -322,6 +324,9 @@ class SlowIndex:
         self.asked.put_nowait(query)
         await self.go_on.wait()
         return SearchPage((), None)
+
+    async def span(self, org_ids: Sequence[str] | None) -> None:
+        """Hold no event."""
 
 
 async def test_who_searches_much_waits_for_himself(context: OperationContext) -> None:

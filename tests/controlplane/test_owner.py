@@ -56,10 +56,16 @@ def config() -> Iterator[Path]:
     shutil.rmtree(directory)
 
 
+def _search(config: Path) -> None:
+    """Make the search index as root, by a search that finds nothing and says why."""
+    done = commands.run("--config", str(config), "audit", "search")
+    assert done.returncode == 0, done.stderr
+
+
 def test_what_root_makes_belongs_to_the_owner_of_the_directory(config: Path) -> None:
     facts(config, "org", "add", "acme")
     facts(config, "proxy", "add", "edge-1", "--org", "acme")
-    facts(config, "audit", "search", "--org", "acme")
+    _search(config)
     made = [config.parent / "state", *(config.parent / "state").rglob("*")]
     assert {each.name for each in made} >= {"var", "controlplane.db", "controlplane.db.search.sqlite"}
     assert {(each.stat().st_uid, each.stat().st_gid) for each in made} == {(NOBODY, NOBODY)}
@@ -90,10 +96,20 @@ def test_a_command_that_only_reads_makes_no_store(config: Path, command: list[st
 def test_a_command_that_only_reads_makes_no_master_key(config: Path) -> None:
     facts(config, "org", "add", "acme")
     facts(config, "audit", "verify")
-    facts(config, "audit", "search")
+    _search(config)
     assert not (config.parent / "state" / "var" / "master.key").exists()
     facts(config, "proxy", "add", "edge-1", "--org", "acme")  # the store has no other key's mark
     assert _as_nobody(config, "org", "list").returncode == 0
+
+
+def test_a_file_in_a_directory_that_cannot_be_entered_names_the_directory(config: Path) -> None:
+    facts(config, "org", "add", "acme")
+    facts(config, "proxy", "add", "edge-1", "--org", "acme")
+    var = config.parent / "state" / "var"
+    os.chown(var, 0, 0)
+    done = _as_nobody(config)
+    assert done.returncode == 1
+    assert f"{var} belongs to root, and this process runs as nobody: chown nobody {var}\n" in done.stderr
 
 
 def test_an_export_belongs_to_the_owner_of_its_directory(config: Path) -> None:
@@ -107,7 +123,7 @@ def test_an_export_belongs_to_the_owner_of_its_directory(config: Path) -> None:
 def test_the_service_starts_after_the_first_commands_were_roots(config: Path) -> None:
     facts(config, "org", "add", "acme")
     facts(config, "proxy", "add", "edge-1", "--org", "acme")
-    facts(config, "audit", "search")
+    _search(config)
     assert _as_nobody(config, "audit", "search").returncode == 0
     assert _as_nobody(config, "proxy", "add", "edge-2", "--org", "acme").returncode == 0
 
@@ -116,7 +132,7 @@ def test_the_service_starts_after_the_first_commands_were_roots(config: Path) ->
 def test_a_file_of_somebody_else_is_one_line_with_what_to_type(config: Path, name: str) -> None:
     facts(config, "org", "add", "acme")
     facts(config, "proxy", "add", "edge-1", "--org", "acme")
-    facts(config, "audit", "search", "--org", "acme")
+    _search(config)
     file = config.parent / "state" / "var" / name
     os.chown(file, 0, 0)
     done = _as_nobody(config)
@@ -142,11 +158,14 @@ def test_a_file_that_root_makes_has_the_group_of_its_directory(tmp_path: Path) -
     assert (found.st_uid, found.st_gid) == (0, 1234)
 
 
-def test_a_directory_of_somebody_else_is_named(config: Path) -> None:
-    os.chown(config.parent / "state", 0, 0)
+@pytest.mark.parametrize("mode", [0o755, 0o700])
+def test_a_directory_of_somebody_else_is_named(config: Path, mode: int) -> None:
+    state = config.parent / "state"
+    os.chown(state, 0, 0)
+    state.chmod(mode)
     done = _as_nobody(config)
     assert done.returncode == 1
-    assert "belongs to root, and this process runs as nobody: chown nobody" in done.stderr
+    assert f"{state} belongs to root, and this process runs as nobody: chown nobody {state}\n" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -176,3 +195,28 @@ def test_a_file_of_ones_own_that_cannot_be_written_blames_no_owner(
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert foreign([file]) is None
     assert foreign_above(file) is None
+
+
+@pytest.mark.parametrize(
+    ("owner", "group", "mode", "told"),
+    [
+        (0, NOBODY, 0o440, ""),  # as Kubernetes gives a Secret to a pod
+        (0, NOBODY, 0o460, "0460"),
+        (0, NOBODY, 0o444, "0444"),
+        (0, 0, 0o440, "0440"),
+        (NOBODY, NOBODY, 0o440, "0440"),
+        (NOBODY, NOBODY, 0o600, ""),
+    ],
+)
+def test_a_secret_that_root_gives_to_the_group_of_the_service_is_for_the_service_alone(
+    config: Path, owner: int, group: int, mode: int, told: str
+) -> None:
+    secret = config.parent / "secret"
+    secret.touch(mode)
+    secret.chmod(mode)
+    os.chown(secret, owner, group)
+    program = (
+        "import sys; from pathlib import Path; from proxy.process.own_process import mode_if_open; "
+        "print(mode_if_open(Path(sys.argv[1])))"
+    )
+    assert _python_as_nobody(config, "-c", program, str(secret)).stdout.strip() == told

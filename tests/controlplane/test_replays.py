@@ -105,6 +105,32 @@ async def test_events_that_a_draft_would_evaluate_otherwise_are_told_by_rule_and
     assert report.groups[0].first == report.groups[0].last == "2026-11-21T11:00:00.000Z"
 
 
+async def test_a_draft_is_compared_with_the_active_version_if_one_was_published_since(
+    plane: Plane, traffic: Traffic
+) -> None:
+    await traffic.send(group_path(number, "members") for number in range(5))
+    await traffic.send([{"ruleId": "eventual", "path": "/v1.0/users", "rulesetVersion": 7}])
+    await plane.ruleset("acme", "hr", DRAFT)
+    context = context_of(plane)
+
+    async def against_active(yaml: str) -> Replayed:
+        return await replayed(context, source=Source(yaml=yaml), against="active")
+
+    comment_only = await against_active(f"# nothing else\n{DRAFT}")
+    assert (comment_only.changed, comment_only.unclear, comment_only.unchanged) == (0, 0, 6)
+    assert shapes(await replayed(context))[0] == ("newlyBlocked", "payroll", "groups", ("default",), 5)
+
+    rollback = await against_active(RULES)
+    assert shapes(rollback) == [("newlyAllowed", "payroll", "default", ("groups",), 5)]
+    (group,) = rollback.groups
+    assert group.recorded is not None
+    assert (group.recorded.verdict, group.recorded.by) == ("allow", "groups")
+    assert (rollback.unclear, rollback.unchanged) == (0, 1)  # the header decides alike in both
+
+    other_header = await against_active(DRAFT.replace("equals: eventual", "equals: other"))
+    assert (other_header.changed, other_header.unclear) == (0, 1)
+
+
 async def test_rules_that_ended_within_the_time_are_named(plane: Plane, traffic: Traffic) -> None:
     """Each event is evaluated at its own time."""
     await traffic.send([group_path(1), {**group_path(2), "time": "2026-11-21T11:30:00.000Z"}])
@@ -256,7 +282,7 @@ async def test_what_another_s_proxy_calls_an_event_ends_no_replay(plane: Plane, 
     gated = DRAFT.replace("verdict: allow", "time: {days: [mon], timezone: Asia/Tokyo}\n    verdict: allow")
     report = await replayed(context_of(plane), every_app=True, from_="0001-01-01", source=Source(yaml=gated))
     assert (report.looked_at, report.events) == (8, 4)
-    with pytest.raises(InvalidRequest, match="is not one of a proxy"):
+    with pytest.raises(InvalidRequest, match="did not come from a proxy"):
         await explain_event.perform(context_of(plane), OPERATOR, ExplainEvent(org="acme", id="event-1"))
 
 
@@ -305,7 +331,7 @@ async def test_two_of_one_operator_and_six_in_all_go_through_events_at_once(
 @pytest.mark.parametrize(
     ("members", "said"),
     [
-        ({"hours": 1.0, "from_": "-2h"}, "the time is given in hours up to now, or as from and to"),
+        ({"hours": 1.0, "from_": "-2h"}, "give the period either in hours up to now, or as from and to"),
         ({"from_": "noon"}, "from: 'noon' is not a time"),
         ({"from_": "-1h", "to": "-2h"}, "from: must not be after `to`"),
         ({"filter": "verdikt:block"}, "filter: column 1: unknown field 'verdikt'"),
@@ -360,7 +386,7 @@ async def test_a_suggested_ruleset_blocks_nothing_of_the_traffic_that_it_was_mad
             "2026-11-20T12:00:00.000Z to 2026-11-21T12:00:00.000Z."
         ),
         "# This allows what was seen, from anywhere at any time, and no more: read it before it goes live.",
-        "# Not in it: 1 that were blocked.",
+        "# Left out: 1 request that was blocked.",
     ]
     assert {path for rule in found.rules for path in rule.paths} == {
         "/v1.0/users",

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from controlplane.store.database import REGISTRY, Connection
 from controlplane.store.interface import Gap
 from controlplane.store.sequences import fold, ranges
 from tests.controlplane.plane import HEARTBEAT, METRICS, Plane, ProxyClient, batch, event
@@ -81,6 +82,10 @@ async def test_a_report_that_is_no_object_is_400(proxy: ProxyClient, path: str, 
         (HEARTBEAT, "checks", {"upstream": {"status": "fine"}}),
         (HEARTBEAT, "checks", {"upstream": "ok"}),
         (HEARTBEAT, "lastSeq", {"org": "7"}),
+        (HEARTBEAT, "version", "A" * 201),
+        (HEARTBEAT, "checks", {"upstream": {"status": "ok", "detail": "A" * 4001}}),
+        (HEARTBEAT, "checks", {str(number): {"status": "ok"} for number in range(101)}),
+        (METRICS, "windowStart", "A" * 201),
         (METRICS, "windowStart", 7),
         (METRICS, "windowStart", "a\0b"),
         (METRICS, "evaluated", "7"),
@@ -95,7 +100,7 @@ async def test_a_member_of_another_type_is_400(
     assert (response.status, response.code) == (400, "invalidPayload")
 
 
-@pytest.mark.parametrize(("path", "bound"), [(HEARTBEAT, 1024 * 1024), (METRICS, 256 * 1024)])
+@pytest.mark.parametrize(("path", "bound"), [(HEARTBEAT, 33 * 1024), (METRICS, 32 * 1024)])
 async def test_a_report_is_bounded(proxy: ProxyClient, path: str, bound: int) -> None:
     good = GOOD_HEARTBEAT if path == HEARTBEAT else GOOD_METRICS
     whole = json.dumps(good).encode().ljust(bound)
@@ -104,10 +109,29 @@ async def test_a_report_is_bounded(proxy: ProxyClient, path: str, bound: int) ->
     assert (response.status, response.code) == (413, "payloadTooLarge")
 
 
+async def test_a_proxy_that_reports_all_the_time_waits(plane: Plane, proxy: ProxyClient) -> None:
+    """Else one stolen key fills the store, and takes the writes of all others."""
+    sent = [(await proxy.send(HEARTBEAT, b"{}")).status for _ in range(61)]
+    assert sent == [200] * 60 + [429]
+    refused = await proxy.send(HEARTBEAT, b"{}")
+    assert (refused.code, refused.headers["Retry-After"]) == ("rateLimited", "1")
+    assert (await proxy.send(METRICS, b"{}")).status == 200
+    plane.clock.advance(seconds=1)
+    assert [(await proxy.send(HEARTBEAT, b"{}")).status for _ in range(2)] == [200, 429]
+
+
 async def test_a_proxy_of_ten_thousand_organisations_can_tell_of_all_of_them(
     plane: Plane, proxy: ProxyClient
 ) -> None:
     organisations = [str(uuid.UUID(int=number)) for number in range(10_000)]
+
+    def serve(connection: Connection) -> None:
+        added = "INSERT INTO orgs (org_id, name, retention, created_ms) VALUES (?1, ?1, 'base', 1)"
+        connection.many(added, [(each,) for each in organisations])
+        served = "INSERT INTO proxy_orgs (proxy_id, org_id) VALUES (?, ?)"
+        connection.many(served, [(proxy.proxy_id, each) for each in organisations])
+
+    await plane.store._database.write(serve, REGISTRY)
     heartbeat = GOOD_HEARTBEAT | {
         "lastSeq": dict.fromkeys(organisations, 123_456_789),
         "rulesets": dict.fromkeys(organisations, 1234),
@@ -148,6 +172,11 @@ async def test_sequences_are_of_one_proxy_and_one_organisation(plane: Plane) -> 
     assert [(states[org].highest, states[org].gaps) for org in (first, second)] == [(3, ((2, 2),)), (1, ())]
     (state,) = await plane.store.sequences(other.proxy_id, 9)
     assert state.gaps == ((1, 4),)
+    received = await plane.store.received_numbers(first, 9)
+    assert {proxy_id: (each.highest, each.gaps) for proxy_id, each in received.items()} == {
+        proxy.proxy_id: (3, ((2, 2),)),
+        other.proxy_id: (5, ((1, 4),)),
+    }
 
 
 async def test_numbers_that_are_given_out_twice_are_told(plane: Plane, proxy: ProxyClient) -> None:
@@ -192,6 +221,8 @@ async def test_ranges_beyond_reason_are_counted_rather_than_kept(
     await proxy.audit(batch("b1", proxy.org_ids[0], range(2, 22, 2)))
     (state,) = await plane.store.sequences(proxy.proxy_id, 2)
     assert (state.highest, state.gaps, state.unlisted) == (20, ((1, 1), (3, 3)), 8)
+    received = (await plane.store.received_numbers(proxy.org_ids[0], 2))[proxy.proxy_id]
+    assert (received.highest, received.gaps, received.unlisted) == (20, ((1, 1), (3, 3)), 8)
 
 
 def test_gaps_are_what_a_set_says() -> None:

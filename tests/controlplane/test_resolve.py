@@ -117,7 +117,7 @@ async def test_a_name_has_one_case(asked: Asked, find: Find, kind: str, referenc
 async def test_a_refusal_for_the_role_is_on_record_with_its_organisation(
     asked: Asked, find: Find, kind: str, references: list[str], role: Role
 ) -> None:
-    with pytest.raises(Forbidden, match=f"this takes the role {role} in it"):
+    with pytest.raises(Forbidden, match=f"this needs the role {role} in this organisation"):
         await find(asked.resolve, viewer("acme"), role, references[0])
     assert asked.about == {"org-acme"}
 
@@ -164,6 +164,21 @@ async def test_an_organisation_that_the_actor_may_not_see_can_not_be_named(asked
         with pytest.raises(NotFound, match=r"^there is no organisation globex$"):
             await listed
     assert asked.about == set()
+
+
+async def test_only_a_name_that_the_actor_may_see_is_suggested(asked: Asked) -> None:
+    for actor, hint in ((ALL, r": did you mean globex\?"), (viewer("acme"), "")):
+        with pytest.raises(NotFound, match=rf"^there is no organisation globx{hint}$"):
+            await asked.resolve.org(actor, "viewer", "globx")
+    for find in (asked.resolve.ruleset, asked.resolve.app):
+        with pytest.raises(NotFound, match=r"did you mean payroll\?$|^there is no ruleset payrol$"):
+            await find(ALL, "viewer", "payrol", "acme")
+    with pytest.raises(NotFound, match=r"^there is no operator Op-glob: did you mean Op-globex\?$"):
+        await asked.resolve.operator(ALL, "Op-glob")
+    with pytest.raises(NotFound, match=r"^there is no operator Op-glob$"):
+        await asked.resolve.operator(NOBODY, "Op-glob")
+    with pytest.raises(NotFound, match=r"^there is no proxy spair: did you mean spare\?$"):
+        await asked.resolve.proxy(ALL, "viewer", "spair")
 
 
 async def test_lists_hold_what_the_actor_may_see(asked: Asked) -> None:

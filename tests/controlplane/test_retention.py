@@ -15,7 +15,8 @@ from controlplane.search.query import parse_filter
 from controlplane.store.interface import RETENTION_MS, LogQuery, NewLogLine, Operator
 from controlplane.store.interface import Retention as Tier
 from proxy.wire.audit_event import rfc3339
-from tests.controlplane.plane import FakeClock, Plane, ProxyClient, batch, event
+from tests.controlplane.plane import HEARTBEAT, FakeClock, Plane, ProxyClient, agreed_with, batch, event
+from tests.controlplane.test_reports import GOOD_HEARTBEAT
 
 DAY_MS: Final = 86_400_000
 
@@ -35,8 +36,7 @@ def _days_from(clock: FakeClock, days: float) -> str:
 
 async def _purge(plane: Plane, index: PurgeableIndex | None = None) -> int:
     """One pass, with a proxy whose clock agrees with the control plane's."""
-    witnessed = WitnessedTime()
-    witnessed.agree(plane.clock.wall)
+    witnessed = await agreed_with(plane.store, plane.clock.wall)
     return await Retention(plane.store, index or _Index(), plane.clock, witnessed, 60).purge()
 
 
@@ -161,8 +161,9 @@ async def test_nothing_goes_while_no_proxy_has_agreed_with_the_clock(
 
 
 async def test_sessions_go_when_they_end_and_the_record_after_seven_years(
-    plane: Plane, clock: FakeClock
+    plane: Plane, proxy: ProxyClient, clock: FakeClock
 ) -> None:
+    await proxy.send(HEARTBEAT, b"{}")
     operator = Operator("id", "ada", None, True, clock.wall, {})
     await plane.store.add_operator(operator)
     await plane.store.add_session(b"old", "id")
@@ -177,9 +178,10 @@ async def test_sessions_go_when_they_end_and_the_record_after_seven_years(
     assert await plane.store.session(b"old") is None
     assert await plane.store.session(b"new") is not None
     assert len(await plane.store.operator_log(LogQuery(limit=9))) == 2  # nobody has agreed with the clock
-    witnessed.agree(clock.wall + 1)
+    clock.advance(seconds=0.001)
+    witnessed.agree(proxy.proxy_id, clock.wall)
     await retention.purge()
-    assert [each.time_ms for each in await plane.store.operator_log(LogQuery(limit=9))] == [clock.wall]
+    assert [each.time_ms for each in await plane.store.operator_log(LogQuery(limit=9))] == [clock.wall - 1]
 
 
 async def test_positions_are_never_given_twice(plane: Plane, proxy: ProxyClient) -> None:
@@ -196,12 +198,52 @@ async def test_batch_ids_outlive_every_event(plane: Plane, proxy: ProxyClient, c
     await proxy.audit(sent)
     witnessed = WitnessedTime()
     clock.advance(hours=24 * 2556)
-    witnessed.agree(clock.wall)
+    witnessed.agree(proxy.proxy_id, clock.wall)
     retention = Retention(plane.store, _Index(), clock, witnessed, 60)
     await retention.purge()
     assert await plane.stored() == []
     assert (await proxy.audit(sent)).code == "batchExpired"
     clock.advance(hours=48)
-    witnessed.agree(clock.wall)
+    witnessed.agree(proxy.proxy_id, clock.wall)
     await retention.purge()
     assert (await proxy.audit(sent)).json["duplicate"] is False
+
+
+async def test_a_proxy_that_agrees_with_a_wrong_clock_purges_nothing(plane: Plane, clock: FakeClock) -> None:
+    org = await plane.org("acme")
+    honest, rogue = [await plane.proxy(name, "acme") for name in ("honest", "rogue")]
+    for seq, proxy in enumerate((honest, rogue)):
+        await proxy.audit(batch(f"b{seq}", org, [seq + 1]))
+    witnessed = WitnessedTime()
+    retention = Retention(plane.store, _Index(), clock, witnessed, 60)
+    year_ahead = clock.wall + 366 * DAY_MS
+    for proxy in (honest, rogue):  # at another control plane, whose clock is ahead
+        witnessed.agree(proxy.proxy_id, year_ahead)
+    assert await retention.purge() == 0
+
+    witnessed.agree(honest.proxy_id, clock.wall)
+    clock.wall = year_ahead  # now our own clock is wrong, and only the rogue says the same
+    assert await retention.purge() == 0
+    assert retention.problem is not None
+    assert "only one proxy has agreed with this host's clock" in retention.problem
+    witnessed.agree(honest.proxy_id, year_ahead)
+    assert await retention.purge() == 2
+    assert retention.problem is None
+
+
+async def test_a_proxy_that_stopped_in_order_keeps_no_event_from_its_end(
+    plane: Plane, clock: FakeClock
+) -> None:
+    """Of two proxies, both must agree with the clock; one that ended is in use no longer."""
+    org = await plane.org("acme")
+    staying, ending = [await plane.proxy(name, "acme") for name in ("staying", "ending")]
+    await staying.audit(batch("b1", org, [1]))
+    said = {**GOOD_HEARTBEAT, "checks": {}, "lastSeq": {}, "auditPending": 0}
+    assert (await ending.send(HEARTBEAT, json.dumps({**said, "ended": True}).encode())).status == 200
+    witnessed = WitnessedTime()
+    retention = Retention(plane.store, _Index(), clock, witnessed, 60)
+    clock.advance(hours=31 * 24)
+    witnessed.agree(staying.proxy_id, clock.wall)
+    assert await retention.purge() == 1
+    await ending.send(HEARTBEAT, json.dumps(said).encode())
+    assert set(await plane.store.hands_of_proxies()) == {staying.proxy_id, ending.proxy_id}

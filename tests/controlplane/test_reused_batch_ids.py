@@ -153,7 +153,7 @@ async def test_it_shows_in_metrics_and_in_the_proxy_s_health_for_a_day(
         assert found["batches_total", "reused"] == 1
         details = await shown(plane, "edge-1")
         assert details.health == "degraded"
-        assert details.reasons == ("it used the id of a batch or an event again for other content, 0 s ago",)
+        assert details.reasons == ("it reused the ID of a batch or an event for other content, 0 s ago",)
         assert (details.sequences[0].reused_count, bool(details.sequences[0].reused_at)) == (1, True)
         clock.advance(hours=24)
         await proxy.send(HEARTBEAT, b'{"version": "1"}')

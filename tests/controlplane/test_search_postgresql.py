@@ -109,6 +109,16 @@ async def test_an_index_that_lacks_what_came_before_is_filled_again(
     await again.close()
 
 
+async def test_fields_of_a_later_release_are_added_to_the_table(index: PostgresIndex, url: str) -> None:
+    await index.write(accepted(event(0)))
+    run(url, f"ALTER TABLE {TABLE} DROP COLUMN credential, DROP COLUMN problem")
+    again = PostgresIndex(url)
+    await again.write(accepted(event(1, credentialId="crd-0123456789ab")))
+    assert await found(again) == [1, 0]
+    assert run(url, f"SELECT count(*) FROM {TABLE} WHERE credential = 'crd-0123456789ab'") == [(1,)]
+    await again.close()
+
+
 async def test_a_process_that_knew_the_index_before_writes_to_the_one_that_was_made_since(
     index: PostgresIndex, store: SqliteStore, url: str
 ) -> None:

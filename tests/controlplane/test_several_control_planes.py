@@ -261,5 +261,13 @@ async def test_the_leader_purges_by_the_time_that_any_control_plane_witnessed(tw
             seen.append(before_ms)
             return 0
 
-    await Retention(two.first, Index(), FakeClock(), WitnessedTime(), 60).purge()
+    clock = FakeClock()
+    retention = Retention(two.first, Index(), clock, WitnessedTime(), 60)
+    await retention.purge()
     assert seen == [1_000_000_000_000 - 30 * 86_400_000]
+    ahead = Instance("second", "host-second 1", "1.0", witnessed_ms=clock.wall + 463 * 86_400_000)
+    await two.second.note_instance(ahead)  # a proxy agreed with a clock that is wrong
+    await retention.purge()
+    clock.wall += 463 * 86_400_000  # even if the host of the leader has the same wrong clock
+    await retention.purge()
+    assert seen[1:] == [clock.steady - 30 * 86_400_000] * 2  # the clock of the database bounds both

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
-import html
-import json
 import re
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -22,71 +18,15 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from controlplane.admin.oidc import check_issuer
 from controlplane.admin.sign_in_failure import SignInFailed
 from controlplane.admin.signed_token import is_same_issuer
+from controlplane.secrets import hash_password
 from controlplane.settings import read_settings
-from controlplane.store.interface import LogQuery, Operator
+from controlplane.store.interface import AlreadyExists, LogQuery, Operator
 from proxy.config import SettingsError
+from tests.controlplane.browsing import Browser, Console
 from tests.controlplane.plane import FakeClock, Plane, started, write_settings
 from tests.fakes.identity import CLIENT_ID, CLIENT_SECRET, TENANT, FakeIdentityProvider
 from tests.fakes.ports import free_port
 from tests.fakes.server import Response
-
-
-@dataclass
-class Browser:
-    """Goes where it is sent, with the cookies of each host."""
-
-    session: aiohttp.ClientSession
-    cookies: dict[str, dict[str, str]] = field(default_factory=dict)
-
-    async def get(self, url: str) -> tuple[int, str, str]:
-        """Status, where it leads, and the body."""
-        jar = self.cookies.setdefault(urlsplit(url).netloc, {})
-        headers = {"Cookie": "; ".join(f"{name}={value}" for name, value in jar.items())} if jar else {}
-        async with self.session.get(url, headers=headers, allow_redirects=False) as response:
-            for name, morsel in response.cookies.items():
-                jar[name] = morsel.value
-            return response.status, response.headers.get("Location", ""), await response.text()
-
-
-@dataclass
-class Console:
-    plane: Plane
-    provider: FakeIdentityProvider
-    browser: Browser
-    address: str
-
-    async def to_callback(self, wanted: str = "/") -> str:
-        """Begin at the console, consent at the provider; where the browser is sent back to."""
-        status, to_provider, _ = await self.browser.get(f"{self.address}/login/single-sign-on?next={wanted}")
-        assert status == 303
-        status, back, _ = await self.browser.get(to_provider)
-        assert status == 302
-        return back
-
-    async def sign_in(self) -> tuple[int, str]:
-        status, location, _ = await self.browser.get(await self.to_callback("/orgs"))
-        return status, location
-
-    async def page(self) -> tuple[int, str]:
-        """Status and text of where a sign-in ends."""
-        status, to_provider, body = await self.browser.get(f"{self.address}/login/single-sign-on")
-        if status == 303:
-            _, back, _ = await self.browser.get(to_provider)
-            status, _, body = await self.browser.get(back)
-        return status, html.unescape(body)
-
-    async def last_record(self) -> dict[str, str]:
-        """What the operator log keeps of the newest sign-in, which is written beside its response."""
-        for _ in range(1000):
-            if lines := await self.plane.store.operator_log(LogQuery(limit=1)):
-                found: dict[str, str] = json.loads(lines[0].request)
-                return found
-            await asyncio.sleep(0.01)
-        pytest.fail("no sign-in is on record")
-
-    async def signed_in_as(self) -> str | None:
-        status, _, body = await self.browser.get(f"{self.address}/admin/v1/session")
-        return body.split('"operator":"')[1].split('"')[0] if status == 200 else None
 
 
 @pytest.fixture
@@ -119,6 +59,44 @@ async def test_who_signs_in_there_is_the_operator_of_that_name_here(console: Con
     assert [(each.operator, each.operation, each.outcome) for each in lines] == [
         ("ada@contoso.com", "session.sign-in", "done")
     ]
+    assert await console.last_record() == {
+        "singleSignOn": "newly linked",
+        "claim": "preferred_username",
+        "displayName": "ADA@contoso.com",
+        "issuer": f"{console.provider.base_url}/{TENANT}/v2.0",
+        "subject": "person-1",
+    }
+
+
+async def test_an_operator_is_reached_by_the_person_of_the_first_sign_in_alone(console: Console) -> None:
+    people, store = console.provider.people, console.plane.store
+    assert (await console.sign_in())[0] == 303
+    # The person has another name by now, and asks for no userinfo.
+    people.claims = {"preferred_username": "ada.king@contoso.com"}
+    assert (await console.sign_in())[0] == 303
+    assert await console.signed_in_as() == "ada@contoso.com"
+    record = await console.record_of("linked")
+    assert (record["displayName"], record["subject"]) == ("ada.king@contoso.com", "person-1")
+    # Somebody else has the name that she had, and gets nothing of hers.
+    console.browser = Browser(console.browser.session)
+    people.claims, people.changed = {"preferred_username": "ada@contoso.com"}, {"sub": "person-2"}
+    status, page = await console.page()
+    assert (status, "is not linked to the operator that has its name here" in page) == (401, True)
+    record = await console.record_of("unlinked")
+    assert (record["claim"], record["subject"]) == ("preferred_username", "person-2")
+    (line,) = await store.operator_log(LogQuery(limit=1))
+    assert (line.operator, line.outcome) == ("ada@contoso.com", "unauthenticated")
+    # A password makes no difference to who is linked, and an admin can link another person.
+    await store.set_password("id-ada@contoso.com", hash_password("correct horse battery staple"))
+    assert (await console.page())[0] == 401
+    await store.link_operator("id-ada@contoso.com", record["issuer"], "person-2")
+    assert await console.sign_in() == (303, "/orgs")
+    assert await console.signed_in_as() == "ada@contoso.com"
+    with pytest.raises(AlreadyExists):
+        await store.link_operator("id-alan@contoso.com", record["issuer"], "person-2")
+    await store.unlink_operator("id-ada@contoso.com")
+    assert await console.signed_in_as() is None
+    assert (await console.page())[0] == 401  # an operator with a password is never reached by name
 
 
 @pytest.mark.parametrize(
@@ -378,8 +356,6 @@ async def test_signed_userinfo_is_checked_like_a_token(console: Console) -> None
     people.claims = {}
     jose = (("Content-Type", "application/jwt"),)
     good: dict[str, object] = {"sub": "person-1", "aud": CLIENT_ID, "preferred_username": "ada@contoso.com"}
-    people.userinfo_response = Response(200, jose, people.signed(good).encode())
-    assert (await console.sign_in())[0] == 303
     for wrong in (
         people.signed({**good, "aud": "another"}),
         people.signed({**good, "iss": "https://another.example"}),
@@ -389,6 +365,8 @@ async def test_signed_userinfo_is_checked_like_a_token(console: Console) -> None
     ):
         people.userinfo_response = Response(200, jose, wrong.encode())
         assert (await console.sign_in())[0] == 401, wrong
+    people.userinfo_response = Response(200, jose, people.signed(good).encode())
+    assert (await console.sign_in())[0] == 303
 
 
 async def test_what_userinfo_refuses_is_a_fault_of_the_registration(
@@ -654,6 +632,7 @@ def test_settings_that_can_never_work_stop_the_start(tmp_path: Path, line: str, 
     good = {
         "OidcIssuer": '"https://login.contoso.test"',
         "OidcClientId": '"c"',
+        "OidcClientSecret": '"s"',
         "PublicBaseUrl": '"https://c.contoso.test"',
     }
     good[line.partition(" = ")[0]] = line.partition(" = ")[2]
@@ -677,6 +656,10 @@ def test_settings_that_can_never_work_stop_the_start(tmp_path: Path, line: str, 
             'OidcIssuer = "http://login.example/"\nOidcClientId = "x"\nPublicBaseUrl = "https://c.example"',
             "Console.OidcIssuer",
         ),
+        (
+            'OidcIssuer = "https://login.microsoftonline.com/6f1e2a30/v2.0"\nOidcClientId = "x"',
+            "Console.OidcClientSecret",
+        ),
     ],
 )
 def test_what_is_missing_for_it_stops_the_start(tmp_path: Path, section: str, named: str) -> None:
@@ -691,7 +674,8 @@ async def test_the_sign_in_page_leads_there_and_back_to_where_one_wanted(console
 
 
 async def test_without_a_provider_there_is_no_such_way(plane: Plane) -> None:
-    async with plane.session.get(f"{plane.console_url}/login") as response:
+    plain = {"Accept-Encoding": "identity"}
+    async with plane.session.get(f"{plane.console_url}/login", headers=plain) as response:
         assert "single-sign-on" not in await response.text()
     async with plane.session.get(
         f"{plane.console_url}/login/single-sign-on", allow_redirects=False

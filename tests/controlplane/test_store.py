@@ -7,6 +7,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,7 +17,7 @@ from controlplane.secrets import MasterKeyError
 from controlplane.store import waiting
 from controlplane.store.database import NO_LOCKS, Connection
 from controlplane.store.interface import NewBatch, RateLimits, StoreBusy, Stored, StoreError
-from controlplane.store.migrate import DatabaseTooNew, _migrations, migrate
+from controlplane.store.migrate import DatabaseTooNew, _migrations, migrate, read_migrations, refusal
 from controlplane.store.sqlite import SqliteStore
 from controlplane.store.sqlite_database import SqliteDatabase
 from tests.controlplane.plane import (
@@ -92,6 +93,49 @@ async def test_a_database_of_an_earlier_release_is_brought_up(
     assert await store.purge_events("o", 6, 10) == 1
     assert [stored.position for stored in await store.events_after(0, 9)] == [8, 9]
     await store.close()
+
+
+# Schemas of the program that control planes are upgraded from one by one.
+_BEFORE = {"migrations": 28, "migrations/postgres": 10}
+
+
+@pytest.mark.parametrize("folder", _BEFORE)
+def test_a_control_plane_of_the_schema_before_runs_beside_this_one(folder: str) -> None:
+    applied = {number: name for number, name, _ in read_migrations(folder)}
+    assert refusal(applied, _BEFORE[folder]) is None
+
+
+def test_an_older_program_can_write_and_delete_without_the_tables_and_columns_added_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store.db"
+    older = [each for each in read_migrations("migrations") if each[0] <= _BEFORE["migrations"]]
+    with monkeypatch.context() as patched:
+        patched.setattr("controlplane.store.migrate._migrations", lambda: older)
+        migrate(path)
+    before = _columns(path)
+    migrate(path)
+    after = _columns(path)
+    assert before.items() <= after.items()
+    tables = {table for table, _ in before}
+    added = {name: kind for name, kind in after.items() if name[0] in tables and name not in before}
+    assert set(added.values()) == {"optional"}
+    with closing(sqlite3.connect(path)) as raw:
+        references = raw.execute(
+            "SELECT t.name, f.on_delete FROM sqlite_schema AS t JOIN pragma_foreign_key_list(t.name) AS f"
+            " WHERE t.type = 'table'"
+        ).fetchall()
+    assert {rule for table, rule in references if table not in tables} == {"CASCADE"}
+
+
+def _columns(path: Path) -> dict[tuple[str, str], str]:
+    """Return whether an insert must name each column of each table."""
+    with closing(sqlite3.connect(path)) as raw:
+        rows = raw.execute(
+            'SELECT t.name, c.name, c."notnull" AND c.dflt_value IS NULL'
+            " FROM sqlite_schema AS t JOIN pragma_table_info(t.name) AS c WHERE t.type = 'table'"
+        )
+        return {(table, column): "required" if needed else "optional" for table, column, needed in rows}
 
 
 def test_a_database_of_a_later_release_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -64,6 +64,8 @@ async def _fill(plane: Plane) -> None:
         assert (await proxy.audit(sent)).status == 202
     assert (await proxy.sync()).status == 200
     await plane.store.add_metrics(proxy.proxy_id, "a\0b", "{}")  # PostgreSQL stores no NUL
+    app = (await plane.inventory.add_app("gone", "acme", "hr")).app
+    await plane.store.delete_app(app.app_id, "ada")
 
 
 # The command, interrupted when it tells of its first rows.
@@ -98,6 +100,9 @@ async def _compare(file: Path, url: str, clock: FakeClock) -> None:
         assert await after.orgs() == await before.orgs()
         assert await after.proxies(None) == await before.proxies(None)
         assert await after.rulesets(None) == await before.rulesets(None)
+        gone = await before.tombstones_named("gone")
+        assert await after.tombstones_named("gone") == gone
+        assert len(gone) == 1
         (org,) = await after.chained_orgs()
         assert await after.chain_head(org) == await before.chain_head(org)
         assert await after.last_position() == await before.last_position()

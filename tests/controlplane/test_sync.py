@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from argon2 import PasswordHasher
 
-from controlplane.store.interface import NotFound, Stop
+from controlplane.operations import apps
+from controlplane.operations.actor import local_actor
+from controlplane.operations.operation import InvalidRequest
+from controlplane.store.interface import Conflict, NotFound, Stop
 from proxy.wire.audit_event import rfc3339
-from tests.controlplane.plane import RULESET, FakeClock, Plane, ProxyClient, Response, started
+from tests.controlplane.plane import RULESET, FakeClock, Plane, ProxyClient, Response, context_of, started
 
 HOUR_MS = 3_600_000
 
@@ -27,6 +31,9 @@ async def test_a_proxy_is_given_its_organisations_apps_and_rulesets(plane: Plane
     assert content["orgs"] == [{"orgId": org, "name": "acme"}]
     (app,) = content["apps"]
     (secret_hash,) = app.pop("secretHashes")
+    ((credential_id, credential),) = ((each.pop("id"), each) for each in app.pop("credentials"))
+    assert credential == {"kind": "secret", "hash": secret_hash, "endsAt": None}
+    assert re.fullmatch("crd-[0-9a-f]{12}", credential_id)
     assert app == {
         "appId": created.app.app_id,
         "orgId": org,
@@ -192,6 +199,38 @@ async def test_a_rotation_with_grace_keeps_the_old_secret_and_its_tokens_until_t
     ended = await proxy.sync(response.headers["ETag"])
     (after,) = ended.json["apps"]
     assert (after["secretVersion"], after["secretHashes"]) == (2, app["secretHashes"][:1])
+
+
+async def test_a_secret_that_was_given_an_end_is_refused_from_then_on(
+    plane: Plane, proxy: ProxyClient, clock: FakeClock
+) -> None:
+    async def synced(etag: str | None = None) -> tuple[int, int, str]:
+        response = await proxy.sync(*([etag] if etag else []))
+        (app,) = response.json["apps"]
+        return app["secretVersion"], len(app["secretHashes"]), response.headers["ETag"]
+
+    context, owner = context_of(plane), local_actor("owner")
+    await plane.ruleset("acme", "one")
+    ends = rfc3339(clock.wall_ms() + 10 * HOUR_MS)
+    await apps.add.perform(context, owner, apps.AddApp("payroll", "acme", "one", expires=ends))
+    version, secrets, etag = await synced()
+    assert (version, secrets) == (1, 1)
+    clock.advance(hours=9.9)
+    assert (await proxy.sync(etag)).status == 304
+    clock.advance(hours=0.1)
+    assert (await synced(etag))[:2] == (0, 0), "no secret is right, and no token has version 0"
+    shown = await apps.show.perform(context, owner, apps.AppReference("payroll"))
+    assert (shown.secrets, shown.newest_secret, shown.secret_expires_at) == ((), 1, ends)
+    with pytest.raises(Conflict):
+        await apps.rotate_secret.perform(context, owner, apps.RotateSecret("payroll", expected=2))
+    again = apps.RotateSecret("payroll", grace_seconds=86_400, expected=1, expires="2h")
+    assert (await apps.rotate_secret.perform(context, owner, again)).secret_version == 2
+    assert (await synced())[:2] == (2, 1)
+    clock.advance(hours=2)
+    assert (await synced())[:2] == (0, 0)
+    for wrong in ("-7d", "soon", "2026-01-01", "99999d", rfc3339(clock.wall_ms())):
+        with pytest.raises(InvalidRequest, match="expires: "):
+            await apps.rotate_secret.perform(context, owner, apps.RotateSecret("payroll", expires=wrong))
 
 
 async def test_an_emergency_rotation_ends_a_running_grace(plane: Plane, proxy: ProxyClient) -> None:

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from controlplane.store.interface import App, AppSecret, Proxy, RateLimits, Ruleset, Stop
+from controlplane.store.interface import App, AppSecret, NewKeys, Proxy, RateLimits, Ruleset, Stop
 from controlplane.store.sql_store import SqlStore
 from controlplane.store.sqlite import SqliteStore
 from tests.controlplane.plane import FakeClock
@@ -80,7 +80,7 @@ async def test_a_change_by_another_process_counts_at_once(tmp_path: Path, clock:
     held = await server.credentials(b"1")
     assert held is not None
     assert held.org_ids == {"org-acme", "org-globex"}
-    await command.set_proxy_credentials(EDGE, b"new", b"s", None)
+    await command.set_proxy_credentials(EDGE, NewKeys(b"new", b"s"), None)
     assert await server.credentials(b"1") is None
     assert await server.credentials(b"new") is not None
     await command.set_proxy_enabled(EDGE, False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 import aiohttp
 
@@ -17,6 +18,7 @@ class Seen:
     status: int
     text: str
     led_to: str | None = None  # where a form that was taken leads
+    flash: str = ""  # sentence that the next page shows once
 
 
 @dataclass
@@ -37,7 +39,9 @@ class Visitor:
             headers={"Cookie": self.browser.cookie, "Sec-Fetch-Site": "same-origin"},
             allow_redirects=False,
         ) as response:
-            return Seen(response.status, await response.text(), response.headers.get("Location"))
+            flash = response.cookies.get("graphward-flash")
+            said = "" if flash is None else unquote(flash.value)
+            return Seen(response.status, await response.text(), response.headers.get("Location"), said)
 
 
 @asynccontextmanager

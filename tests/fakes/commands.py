@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import gc
 import importlib
+import io
 import json
 import os
 import pkgutil
@@ -30,6 +32,7 @@ from tests.fakes.lifeline import end_with_parent
 
 ROOT: Final = Path(__file__).parents[2]
 TIMEOUT_SECONDS: Final = 60
+_PRINTS_TABLES: Final = ("rich.progress", "rich.table")
 _MAX_MESSAGE: Final = 128 * 1024  # a command's arguments and environment
 _starting = threading.Lock()
 _server: tuple[socket.socket, subprocess.Popen[bytes]] | None = None
@@ -129,6 +132,9 @@ def serve(connection: socket.socket) -> NoReturn:
     """Forks for every message, until the other side is gone; what is still running then ends too."""
     for module in pkgutil.walk_packages(controlplane.__path__, "controlplane."):
         importlib.import_module(module.name)
+    _warm_up()
+    gc.collect()
+    gc.freeze()  # the collector of a process writes to no page that it shares with this one
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them: the pipe tells of their end
     while True:
         message, descriptors, _, _ = socket.recv_fds(connection, _MAX_MESSAGE, 3)
@@ -139,6 +145,18 @@ def serve(connection: socket.socket) -> NoReturn:
             _become(*json.loads(message), *descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def _warm_up() -> None:
+    """Run a command, so that no process has to build what each of them uses."""
+    from controlplane.cli import main
+
+    for name in _PRINTS_TABLES:
+        importlib.import_module(name)
+    with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stdout(io.StringIO()):
+        config = Path(directory) / "controlplane.toml"
+        config.write_text('[Store]\nPath = "store.db"\n[Secrets]\nMasterKeyFile = "master.key"\n', "utf-8")
+        assert main(["--config", str(config), "org", "add", "warm"]) == 0
 
 
 def _become(

@@ -53,6 +53,8 @@ class FakeIdentityProvider(Fake):
         self.more_clients: dict[str, str] = {}  # further client ids, each with its secret
         self.gates: dict[str, asyncio.Event] = {}  # client ids that get a response once it is set
         self.certificates: list[x509.Certificate] = []
+        # Judges tokens of others that prove the client: an AADSTS code, empty if the token is trusted.
+        self.federation: Callable[[str], str] | None = None
         self.refusals: list[str] = []  # why an assertion was not taken
         self._assertions_seen: set[str] = set()
         self._clock = clock
@@ -143,8 +145,10 @@ class FakeIdentityProvider(Fake):
         if form.get("grant_type") != "client_credentials" or not form.get("scope", "").endswith("/.default"):
             return _json(400, {"error": "invalid_request", "error_description": "AADSTS900144"})
         client_id = form.get("client_id", "")
-        if not self._proved(client_id, form):
-            return _json(401, {"error": "invalid_client", "error_description": "AADSTS7000215"})
+        code = self._refusal(client_id, form)
+        if code:
+            described = f"{code}: fake says no. Trace ID: 1"
+            return _json(401, {"error": "invalid_client", "error_description": described})
         self.acquisitions += 1
         token = f"standin-upstream.{secrets.token_urlsafe(48)}"
         self._ends[token] = self._clock() + self.lifetime_seconds
@@ -158,23 +162,23 @@ class FakeIdentityProvider(Fake):
         }
         return _json(200, body, ("Cache-Control", "no-store"))
 
-    def _proved(self, client_id: str, form: dict[str, str]) -> bool:
-        if client_id != CLIENT_ID:
-            return (
-                client_id in self.more_clients and form.get("client_secret") == self.more_clients[client_id]
-            )
+    def _refusal(self, client_id: str, form: dict[str, str]) -> str:
+        """Return Entra's code for why the client did not prove itself; empty if it did."""
         if "client_assertion" not in form:
-            return form.get("client_secret") in self.client_secrets
+            known = {self.more_clients.get(client_id)} if client_id != CLIENT_ID else self.client_secrets
+            return "" if form.get("client_secret", "") in known else "AADSTS7000215"
+        if self.federation is not None and client_id == CLIENT_ID:
+            return self.federation(form["client_assertion"])
         try:
             self._check_assertion(form)
         except (jwt.InvalidTokenError, KeyError, ValueError) as error:
             self.refusals.append(f"{type(error).__name__}: {error}")
-            return False
-        return True
+            return "AADSTS700027"
+        return ""
 
     def _check_assertion(self, form: dict[str, str]) -> None:
-        """As Entra documents it: a registered certificate's thumbprint, its signature, our own address, a
-        short life, and no second use."""
+        """As Entra takes it of its own library: a registered certificate's thumbprint, its signature, our own
+        address, at most half an hour of life, and no second use."""
         if form.get("client_assertion_type") != ASSERTION_TYPE or "client_secret" in form:
             raise ValueError("client_assertion_type")
         text = form["client_assertion"]
@@ -193,9 +197,9 @@ class FakeIdentityProvider(Fake):
             algorithms=["PS256"],
             audience=f"{self.base_url}/{TENANT}/oauth2/v2.0/token",
             issuer=CLIENT_ID,
-            options={"require": ["aud", "exp", "iat", "iss", "jti", "nbf", "sub"]},
+            options={"require": ["aud", "exp", "iss", "jti", "nbf", "sub"]},
         )
-        if claims["sub"] != CLIENT_ID or claims["exp"] - claims["nbf"] > 600:
+        if claims["sub"] != CLIENT_ID or claims["exp"] - claims["nbf"] > 1800:
             raise ValueError("sub or exp")
         if claims["jti"] in self._assertions_seen:
             raise ValueError("replayed")

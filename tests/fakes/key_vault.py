@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from urllib.parse import parse_qs
 
 from tests.fakes.certificates import ServerCertificate
-from tests.fakes.identity import TENANT
+from tests.fakes.identity import TENANT, FakeIdentityProvider
 from tests.fakes.server import Fake, Received, Response
 
 VaultMode = Literal["ok", "down", "hang", "forbidden", "throttled", "error", "garbage", "foreign", "deaf"]
@@ -113,6 +113,8 @@ class FakeKeyVault(Fake):
         super().__init__(tls=tls)
         self.mode: VaultMode = "ok"
         self.reads: list[str] = []  # name of each secret whose value was given out
+        self.applications: FakeIdentityProvider | None = None  # whose tokens open it too
+        self.name = ""  # in clients' addresses, if it is not the one that this listens on
         self._identity = identity
         self._secrets: dict[str, list[Version]] = {}
 
@@ -120,6 +122,8 @@ class FakeKeyVault(Fake):
     def resource(self) -> str:
         """What tokens are asked for. As `vault.azure.net` is to `contoso.vault.azure.net`, so is `0.0.1` to
         `127.0.0.1`: the SDK refuses a challenge for any other resource, and this needs no name service."""
+        if self.name:
+            return f"https://{self.name.partition('.')[2]}"
         return self.base_url.replace("127.0.0.1", "0.0.1")
 
     def put(self, name: str, value: str, content_type: str | None = None, **attributes: Any) -> Version:
@@ -146,7 +150,9 @@ class FakeKeyVault(Fake):
             case "ok" | "forbidden" | "foreign" | "deaf":
                 pass
         token = request.value("Authorization").removeprefix("Bearer ")
-        if self._identity.tokens.get(token) != self.resource or self.mode == "deaf":
+        known = self._identity.tokens.get(token) == self.resource
+        known = known or (self.applications is not None and self.applications.accepts(token))
+        if not known or self.mode == "deaf":
             return self._challenge()
         if self.mode == "forbidden":
             return _error(403, "Forbidden", "ForbiddenByRbac")

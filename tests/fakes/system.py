@@ -16,7 +16,7 @@ import ssl
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +24,7 @@ from typing import Any, Final, Self
 
 import proxy
 from tests.fakes import commands
-from tests.fakes.certificates import CertificateAuthority, ServerCertificate
+from tests.fakes.certificates import LOCAL_NAMES, CertificateAuthority, ServerCertificate
 from tests.fakes.graph import SCHEMA_FILE, FakeGraph
 from tests.fakes.identity import CLIENT_ID, CLIENT_SECRET, TENANT, FakeIdentityProvider
 from tests.fakes.key_vault import FakeKeyVault, FakeManagedIdentity
@@ -33,6 +33,7 @@ from tests.fakes.ports import free_port
 
 ROOT: Final = Path(__file__).parents[2]
 CODE: Final = Path(proxy.__file__).parents[1]  # of the proxy: the sources, or what is compiled of them
+PROXY: Final = "demo-proxy"
 START_SECONDS: Final = 25
 STOP_SECONDS: Final = 10
 VAULT_SECRET: Final = "graph-client"
@@ -51,6 +52,15 @@ class Application:
     name: str
     client_id: str
     client_secret: str
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """An organisation, its applications by name, and the credentials that `proxy add` prints."""
+
+    org_id: str
+    keys: Mapping[str, str]
+    applications: Mapping[str, Application]
 
 
 @dataclass(slots=True)
@@ -83,8 +93,10 @@ def _search_path(code: Path, environment: Mapping[str, str]) -> str:
 class System:
     """`applications` names each app identity's ruleset file; the environments override settings
     (`Audit__MaxBatchSize`). With `vault` the client secret and the signing key are in a key
-    vault, as in production. Where it is not to start `warm`, the control plane is started as an operator
-    does it, for a second longer."""
+    vault, as in production. If it is not `warm`, the control plane is started as an operator starts it, which
+    takes a second longer. `register` writes organisation and applications to the store before the control
+    plane starts; without it, the command line adds them afterwards. With `console`, the control plane serves
+    the console at `console_url`. Its servers have certificates for `names`."""
 
     def __init__(
         self,
@@ -97,10 +109,13 @@ class System:
         control_plane_environment: Mapping[str, str] | None = None,
         proxy_code: Path = CODE,
         warm: bool = True,
+        console: bool = False,
+        register: Callable[[System], Awaitable[Registered]] | None = None,
+        names: tuple[str, ...] = LOCAL_NAMES,
     ) -> None:
         self.directory = directory
         self.authority = CertificateAuthority(directory / "certificates")
-        self._certificate: ServerCertificate = self.authority.server()
+        self._certificate: ServerCertificate = self.authority.server(names=names)
         self.identity = FakeIdentityProvider(tls=self._certificate)
         self.managed_identity = FakeManagedIdentity()
         self.vault = FakeKeyVault(self.managed_identity, tls=self._certificate)
@@ -120,10 +135,13 @@ class System:
         self._control_plane_environment = control_plane_environment or {}
         self._proxy_code = proxy_code
         self._warm = warm
+        self._has_console = console
+        self._register = register
         self._rulesets = applications
         self._workers = workers
-        ports = [free_port() for _ in range(4)]
-        self._control_plane_port, self._proxy_port, self._admin_port, self._metrics_port = ports
+        ports = [free_port() for _ in range(5)]
+        self._control_plane_port, self._console_port, *ports = ports
+        self._proxy_port, self._admin_port, self._metrics_port = ports
 
     @property
     def proxy_url(self) -> str:
@@ -136,6 +154,15 @@ class System:
     @property
     def control_plane_url(self) -> str:
         return f"https://127.0.0.1:{self._control_plane_port}"
+
+    @property
+    def console_url(self) -> str:
+        return f"http://127.0.0.1:{self._console_port}"
+
+    @property
+    def audit_directory(self) -> Path:
+        """The directory of the proxy's spool, journals and sequence numbers."""
+        return self.directory / "audit"
 
     @property
     def control_plane_metrics_url(self) -> str:
@@ -161,10 +188,16 @@ class System:
         for fake in self._fakes:
             await fake.__aenter__()
         self.control_plane_config.write_text(self._control_plane_settings(), "utf-8")
-        await self.start_control_plane()
-        keys = await self._register()
+        if self._register is None:
+            await self.start_control_plane()
+            registered = await self._register_by_command()
+        else:
+            registered = await self._register(self)
+            await self.start_control_plane()
+        self.org_id = registered.org_id
+        self.applications.update(registered.applications)
         self.proxy_config.touch(mode=0o600)
-        self.proxy_config.write_text(self._proxy_settings(keys), "utf-8")
+        self.proxy_config.write_text(self._proxy_settings(registered.keys), "utf-8")
         await self.start_proxy()
 
     async def start_control_plane(self) -> None:
@@ -201,27 +234,26 @@ class System:
     def cli_command(self, *arguments: str) -> Sequence[str]:
         return [sys.executable, "-m", "controlplane", "--config", str(self.control_plane_config), *arguments]
 
-    async def _register(self) -> dict[str, str]:
-        """An organisation with its rulesets and applications; returns what `proxy add` printed."""
+    async def _register_by_command(self) -> Registered:
+        """Add an organisation with its schema, its proxy, its rulesets and its applications."""
         organisation = await self.cli("org", "add", "Contoso", "--retention", "90d")
-        self.org_id = organisation["orgId"]
-        await self.cli("model", "fetch", str(SCHEMA_FILE), "--org", self.org_id, "--root", "/v1.0")
+        org_id = organisation["orgId"]
+        await self.cli("model", "fetch", str(SCHEMA_FILE), "--org", org_id, "--root", "/v1.0")
         keys, *rulesets = await asyncio.gather(
-            self.cli("proxy", "add", "demo-proxy", "--org", self.org_id),
-            *(
-                self.cli("ruleset", "apply", str(file), "--org", self.org_id)
-                for file in self._rulesets.values()
-            ),
+            self.cli("proxy", "add", PROXY, "--org", org_id),
+            *(self.cli("ruleset", "apply", str(file), "--org", org_id) for file in self._rulesets.values()),
         )
         added = await asyncio.gather(
             *(
-                self.cli("app", "add", name, "--org", self.org_id, "--ruleset", ruleset["name"])
+                self.cli("app", "add", name, "--org", org_id, "--ruleset", ruleset["name"])
                 for name, ruleset in zip(self._rulesets, rulesets, strict=True)
             )
         )
-        for name, app in zip(self._rulesets, added, strict=True):
-            self.applications[name] = Application(name, app["clientId"], app["clientSecret"])
-        return dict(keys)
+        applications = {
+            name: Application(name, app["clientId"], app["clientSecret"])
+            for name, app in zip(self._rulesets, added, strict=True)
+        }
+        return Registered(org_id, keys, applications)
 
     # Settings
 
@@ -233,7 +265,7 @@ CertFile = "{self._certificate.cert_file}"
 KeyFile = "{self._certificate.key_file}"
 
 [Console]
-Listen = []
+Listen = {self._console_listen()}
 
 [Store]
 Path = "{self.directory}/controlplane.db"
@@ -244,6 +276,9 @@ MasterKeyFile = "{self.directory}/master.key"
 [Metrics]
 Listen = "127.0.0.1:{self._metrics_port}"
 """
+
+    def _console_listen(self) -> str:
+        return f'"127.0.0.1:{self._console_port}"' if self._has_console else "[]"
 
     def _proxy_settings(self, keys: Mapping[str, str]) -> str:
         return f"""\
@@ -264,7 +299,7 @@ IntervalSeconds = 1
 CachePath = "{self.directory}/snapshot.json"
 
 [Audit]
-LocalRetentionPath = "{self.directory}/audit"
+LocalRetentionPath = "{self.audit_directory}"
 ReplayIntervalSeconds = 1
 
 [Token]
@@ -350,7 +385,10 @@ VaultRefreshSeconds = 0.5"""
         try:
             with urllib.request.urlopen(f"{self.admin_url}/readyz", timeout=2) as response:
                 return bool(response.status == 200)
-        except (OSError, urllib.error.HTTPError):
+        except urllib.error.HTTPError as error:
+            error.close()
+            return False
+        except OSError:
             return False
 
 

@@ -100,15 +100,17 @@ import asyncio, contextlib, signal, sys, logging
 from pathlib import Path
 from proxy.agent.audit import Audit, AuditOptions
 from proxy.config.tls import client_tls
-from proxy.agent.control_plane import ControlPlane, Identity, open_session
+from proxy.agent.control_plane import ControlPlane, Identity
+from proxy.outbound.egress import DIRECT
+from proxy.outbound.session import open_session
 from tests.fakes.control_plane import API_KEY, HMAC_SECRET
 
 async def main():
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    async with open_session(client_tls(None)) as session:
+    async with open_session(client_tls(None), DIRECT) as session:
         options = AuditOptions(Path(sys.argv[1]), sys.argv[2], 256 << 20, 1 << 20, "refuse", 50, 0.3, True)
-        control_plane = ControlPlane(session, Identity(API_KEY, HMAC_SECRET.encode()))
+        control_plane = ControlPlane(session, lambda: Identity(API_KEY, HMAC_SECRET.encode()))
         audit = Audit(options, control_plane, lambda: "proxy-1", lambda: None)
         task = asyncio.create_task(audit.run())
         waiting = asyncio.create_task(stop.wait())
@@ -119,6 +121,7 @@ async def main():
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await audit.stop(5.0)
+        audit.close()
 
 logging.basicConfig(level="CRITICAL")
 asyncio.run(main())

@@ -6,20 +6,22 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from proxy.agent.control_plane import open_session
+from proxy.agent.credentials.entra import Entra
 from proxy.agent.credentials.environment import EnvironmentProvider
-from proxy.agent.credentials.identity_provider import IdentityProvider
 from proxy.agent.credentials.manager import CredentialManager
 from proxy.agent.credentials.provider import CredentialError, UpstreamToken
 from proxy.agent.credentials.static import StaticProvider
 from proxy.config.tls import client_tls
-from proxy.ipc.channel import Channel, Credential, CredentialUnavailable, Message, channel_pair
+from proxy.ipc.channel import ActiveUpstreamToken, Channel, Message, UpstreamTokenUnavailable, channel_pair
+from proxy.outbound.egress import DIRECT
+from proxy.outbound.session import open_session
 from tests.fakes.identity import CLIENT_ID, CLIENT_SECRET, TENANT, FakeIdentityProvider
 from tests.fakes.server import Response
 
@@ -30,14 +32,14 @@ class Told:
     """What the workers were told."""
 
     def __init__(self) -> None:
-        self.messages: list[Credential | CredentialUnavailable] = []
+        self.messages: list[ActiveUpstreamToken | UpstreamTokenUnavailable] = []
         self._news = asyncio.Event()
 
-    def __call__(self, message: Credential | CredentialUnavailable) -> None:
+    def __call__(self, message: ActiveUpstreamToken | UpstreamTokenUnavailable) -> None:
         self.messages.append(message)
         self._news.set()
 
-    async def count(self, count: int) -> list[Credential | CredentialUnavailable]:
+    async def count(self, count: int) -> list[ActiveUpstreamToken | UpstreamTokenUnavailable]:
         async with asyncio.timeout(20):
             while len(self.messages) < count:
                 self._news.clear()
@@ -88,13 +90,13 @@ async def test_the_first_token_is_announced_with_its_end() -> None:
     report = Told()
     provider = Scripted(plain_clock, 3600.0)
     manager = CredentialManager(provider, announce=report, clock=plain_clock)
-    assert isinstance(manager.current(), CredentialUnavailable)
+    assert isinstance(manager.current(), UpstreamTokenUnavailable)
     async with managing(manager):
         (first,) = await report.count(1)
-    assert isinstance(first, Credential)
+    assert isinstance(first, ActiveUpstreamToken)
     assert first.token == "token-1"
     again = manager.current()
-    assert isinstance(again, Credential)
+    assert isinstance(again, ActiveUpstreamToken)
     assert again.expires_at == pytest.approx(first.expires_at)
     assert manager.check().status == "ok"
 
@@ -104,8 +106,8 @@ async def test_a_token_is_replaced_ahead_of_its_end() -> None:
     manager = CredentialManager(Scripted(plain_clock, 1.0, 1.0, 1.0), announce=report, clock=plain_clock)
     async with managing(manager):
         messages = await report.count(3)
-    assert all(isinstance(message, Credential) for message in messages)
-    generations = [message.generation for message in messages if isinstance(message, Credential)]
+    assert all(isinstance(message, ActiveUpstreamToken) for message in messages)
+    generations = [message.generation for message in messages if isinstance(message, ActiveUpstreamToken)]
     assert generations == sorted(set(generations))
 
 
@@ -115,7 +117,7 @@ async def test_failures_are_retried_while_the_old_token_serves() -> None:
     manager = CredentialManager(provider, announce=report, clock=plain_clock, first_backoff=0.01)
     async with managing(manager):
         messages = await report.count(2)
-    assert [type(message) for message in messages] == [Credential, Credential]
+    assert [type(message) for message in messages] == [ActiveUpstreamToken, ActiveUpstreamToken]
     assert provider.fetches == 4
 
 
@@ -125,10 +127,10 @@ async def test_past_its_end_a_token_is_never_handed_out() -> None:
     manager = CredentialManager(provider, announce=report, clock=plain_clock, first_backoff=0.02)
     async with managing(manager):
         messages = await report.count(2)
-        assert isinstance(messages[0], Credential)
-        assert isinstance(messages[1], CredentialUnavailable)
+        assert isinstance(messages[0], ActiveUpstreamToken)
+        assert isinstance(messages[1], UpstreamTokenUnavailable)
         assert plain_clock() >= messages[0].expires_at
-        assert isinstance(manager.current(), CredentialUnavailable)
+        assert isinstance(manager.current(), UpstreamTokenUnavailable)
         assert manager.check().status == "failed"
         assert messages[1].retry_after >= 1
 
@@ -141,11 +143,11 @@ async def test_an_error_that_nobody_foresaw_is_a_failure_that_quotes_nothing(
     manager = CredentialManager(provider, announce=report, clock=plain_clock, first_backoff=0.01)
     async with managing(manager):
         messages = await report.count(2)
-    assert isinstance(messages[0], CredentialUnavailable)
+    assert isinstance(messages[0], UpstreamTokenUnavailable)
     assert messages[0].detail.startswith("unforeseen LookupError at test_agent_credentials.py line ")
     assert messages[0].detail in caplog.text
     assert "a-secret" not in caplog.text
-    assert isinstance(messages[1], Credential)
+    assert isinstance(messages[1], ActiveUpstreamToken)
 
 
 @pytest.mark.parametrize("hours", [2, -2])
@@ -167,7 +169,7 @@ async def test_a_clock_that_jumps_neither_takes_a_token_away_nor_lengthens_its_l
         # Set forward: that it has ended by the clock, and its successor. Set back: the same, by that clock.
         await report.count(3 if hours > 0 else 2)
         now = report.messages[-1]
-        assert isinstance(now, Credential)
+        assert isinstance(now, ActiveUpstreamToken)
         assert 3500 < now.expires_at - clock() <= 3600
         assert manager.check().status == "ok"
 
@@ -179,7 +181,7 @@ async def test_a_token_that_has_ended_already_is_a_failure() -> None:
     )
     async with managing(manager):
         messages = await report.count(2)
-    assert [type(message) for message in messages] == [CredentialUnavailable, Credential]
+    assert [type(message) for message in messages] == [UpstreamTokenUnavailable, ActiveUpstreamToken]
 
 
 async def test_a_refused_token_is_fetched_again_once() -> None:
@@ -188,12 +190,12 @@ async def test_a_refused_token_is_fetched_again_once() -> None:
     manager = CredentialManager(provider, announce=report, clock=plain_clock)
     async with managing(manager):
         (first,) = await report.count(1)
-        assert isinstance(first, Credential)
+        assert isinstance(first, ActiveUpstreamToken)
         for _ in range(50):
             manager.rejected(first.generation)
         manager.rejected(first.generation - 1)
         _, second = await report.count(2)
-        assert isinstance(second, Credential)
+        assert isinstance(second, ActiveUpstreamToken)
         assert second.generation > first.generation
         manager.rejected(first.generation)  # late: from a worker that had not heard yet
         manager.rejected(second.generation)  # too soon after the last
@@ -207,7 +209,7 @@ async def test_a_static_token_has_no_end() -> None:
     manager = CredentialManager(StaticProvider("the-token"), announce=report)
     async with managing(manager):
         (first,) = await report.count(1)
-    assert isinstance(first, Credential)
+    assert isinstance(first, ActiveUpstreamToken)
     assert first.token == "the-token"
 
 
@@ -218,17 +220,16 @@ async def provider_for(identity: FakeIdentityProvider, **changes: Any) -> AsyncI
         "tenant_id": TENANT,
         "client_id": CLIENT_ID,
         "scope": SCOPE,
-        "clock": lambda: 1000.0,
     }
-    async with open_session(client_tls(None)) as session:
-        yield EnvironmentProvider(IdentityProvider(session, **(options | changes)), CLIENT_SECRET)
+    async with open_session(client_tls(None), DIRECT) as session:
+        yield EnvironmentProvider(Entra(session, **(options | changes)), CLIENT_SECRET)
 
 
 async def test_client_credentials_are_exchanged_for_a_token() -> None:
     async with FakeIdentityProvider() as identity, provider_for(identity) as provider:
         token = await provider.fetch()
         assert identity.accepts(token.token)
-        assert token.expires_at == 1000.0 + 3599
+        assert token.expires_at == pytest.approx(time.time() + 3599, abs=2)
         assert CLIENT_SECRET not in repr(provider)
         assert token.token not in repr(token)
         (request,) = identity.requests
@@ -305,7 +306,7 @@ async def test_an_identity_provider_whose_tokens_end_at_once_is_asked_as_after_a
         manager = CredentialManager(provider, announce=report, clock=lambda: 1000.0, first_backoff=60.0)
         async with managing(manager):
             (message,) = await report.count(1)
-            assert isinstance(message, CredentialUnavailable)
+            assert isinstance(message, UpstreamTokenUnavailable)
             assert message.retry_after >= 15
         assert len(identity.requests) == 1
 
@@ -317,21 +318,21 @@ async def test_the_longest_token_and_the_longest_reason_reach_a_worker() -> None
     with ends[0], ends[1]:
         worker, agent = Channel(ends[0], got.put_nowait), Channel(ends[1], lambda message: None)
         async with Responding(ok(access_token=longest)) as identity, provider_for(identity) as provider:
-            agent.send(Credential("default", 1, (await provider.fetch()).token, 2000.0))
-        agent.send(CredentialUnavailable("default", str(CredentialError("\ud800" * 200_000)), 1.0))
+            agent.send(ActiveUpstreamToken("default", 1, (await provider.fetch()).token, 2000.0))
+        agent.send(UpstreamTokenUnavailable("default", str(CredentialError("\ud800" * 200_000)), 1.0))
         async with asyncio.timeout(10):
             credential, reason = await got.get(), await got.get()
         worker.close()
         agent.close()
-    assert isinstance(credential, Credential)
+    assert isinstance(credential, ActiveUpstreamToken)
     assert credential.token == longest
-    assert isinstance(reason, CredentialUnavailable)
+    assert isinstance(reason, UpstreamTokenUnavailable)
     assert reason.detail.startswith("\\ud800")
 
 
 async def test_a_lifetime_in_quotes_is_understood() -> None:
     async with Responding(ok(expires_in="60")) as identity, provider_for(identity) as provider:
-        assert (await provider.fetch()).expires_at == 1060.0
+        assert (await provider.fetch()).expires_at == pytest.approx(time.time() + 60, abs=2)
 
 
 async def test_a_throttling_identity_provider_is_left_alone_as_long_as_it_asks() -> None:
@@ -360,7 +361,7 @@ async def test_neither_secret_nor_token_is_logged(caplog: pytest.LogCaptureFixtu
         async with managing(manager):
             await report.count(1)
             identity.mode = "ok"
-            while not isinstance(report.messages[-1], Credential):
+            while not isinstance(report.messages[-1], ActiveUpstreamToken):
                 await report.count(len(report.messages) + 1)
         token = identity.tokens[0]
     said = caplog.text + repr(report.messages) + repr(manager.check())

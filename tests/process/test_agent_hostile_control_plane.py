@@ -14,11 +14,14 @@ from pathlib import Path
 import brotli
 import pytest
 
-from proxy.agent.control_plane import CallFailed, ControlPlane, Identity, open_session
-from proxy.agent.credentials.identity_provider import IdentityProvider
+from proxy.agent.control_plane import ControlPlane, Identity
+from proxy.agent.credentials.entra import Entra
 from proxy.agent.credentials.provider import CredentialError
 from proxy.config.tls import client_tls
 from proxy.ipc.channel import Rules
+from proxy.outbound.call import CallFailed
+from proxy.outbound.egress import DIRECT
+from proxy.outbound.session import open_session
 from tests.fakes.certificates import CertificateAuthority, speak_old_tls
 from tests.fakes.control_plane import API_KEY, HMAC_SECRET, FakeControlPlane, accepted, hang
 from tests.fakes.server import RawResponse, Response
@@ -120,8 +123,8 @@ async def test_a_response_that_unfolds_without_end_is_cut(control: FakeControlPl
     bomb = _bomb(coding, 50_000_000)
     head = f"HTTP/1.1 200 OK\r\nContent-Encoding: {coding}\r\nContent-Length: {len(bomb)}\r\n\r\n"
     control.raw_responses[SYNC] = RawResponse(head.encode() + bomb)
-    async with open_session(client_tls(None)) as session:
-        calls = ControlPlane(session, IDENTITY)
+    async with open_session(client_tls(None), DIRECT) as session:
+        calls = ControlPlane(session, lambda: IDENTITY)
         tracemalloc.start()
         try:
             with pytest.raises(CallFailed):
@@ -155,8 +158,8 @@ NO_RESPONSES = {
 @pytest.mark.parametrize("name", NO_RESPONSES)
 async def test_what_is_no_response_is_a_failed_call(control: FakeControlPlane, name: str) -> None:
     control.raw_responses[SYNC] = RawResponse(NO_RESPONSES[name])
-    async with open_session(client_tls(None)) as session:
-        calls = ControlPlane(session, IDENTITY, timeout_seconds=10)
+    async with open_session(client_tls(None), DIRECT) as session:
+        calls = ControlPlane(session, lambda: IDENTITY, timeout_seconds=10)
         with pytest.raises(CallFailed) as failed:
             await calls.get(control.base_url + SYNC, {}, max_bytes=64 * 1024)
         assert str(failed.value).encode()  # or no heartbeat could tell it
@@ -171,17 +174,19 @@ async def test_a_dripping_response_is_cut_by_total_time(control: FakeControlPlan
             await asyncio.sleep(0.02)
 
     control.sync_script.append(Response(200, stream=drip, chunked=True))
-    async with open_session(client_tls(None)) as session:
-        calls = ControlPlane(session, IDENTITY, timeout_seconds=0.3)
+    async with open_session(client_tls(None), DIRECT) as session:
+        calls = ControlPlane(session, lambda: IDENTITY, timeout_seconds=0.3)
         with pytest.raises(CallFailed, match="timed out"):
             await calls.get(control.base_url + SYNC, {}, max_bytes=64 * 1024)
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_a_redirect_takes_the_credentials_nowhere(control: FakeControlPlane, status: int) -> None:
-    async with FakeControlPlane(record=True) as elsewhere, open_session(client_tls(None)) as session:
+    async with FakeControlPlane(record=True) as elsewhere, open_session(client_tls(None), DIRECT) as session:
         control.sync_script.append(Response(status, (("Location", elsewhere.base_url + SYNC),)))
-        response = await ControlPlane(session, IDENTITY).get(control.base_url + SYNC, {}, max_bytes=65536)
+        response = await ControlPlane(session, lambda: IDENTITY).get(
+            control.base_url + SYNC, {}, max_bytes=65536
+        )
         assert (response.status, response.is_signed) == (status, False)
         assert elsewhere.requests == []
 
@@ -198,10 +203,10 @@ async def test_a_certificate_that_proves_nothing_gets_no_request(tmp_path: Path,
         certificate = CertificateAuthority(tmp_path / "theirs").server()
     async with (
         FakeControlPlane(tls=certificate, record=True) as control,
-        open_session(client_tls(trusted)) as session,
+        open_session(client_tls(trusted), DIRECT) as session,
     ):
         with pytest.raises(CallFailed, match=r"[Cc]ertificate"):
-            await ControlPlane(session, IDENTITY).post(control.base_url + SYNC, b"{}")
+            await ControlPlane(session, lambda: IDENTITY).post(control.base_url + SYNC, b"{}")
         assert control.requests == []
 
 
@@ -212,21 +217,21 @@ async def test_a_stranger_s_certificate_or_old_tls_gets_no_request(tmp_path: Pat
     certificate = authority.server()
     async with (
         FakeControlPlane(tls=certificate, record=True) as control,
-        open_session(client_tls(ours)) as session,
+        open_session(client_tls(ours), DIRECT) as session,
     ):
-        with pytest.raises(CallFailed, match="CERTIFICATE_VERIFY_FAILED"):
-            await ControlPlane(session, IDENTITY).post(control.base_url + SYNC, b"{}")
+        with pytest.raises(CallFailed, match=r"certificate of 127\.0\.0\.1 is refused"):
+            await ControlPlane(session, lambda: IDENTITY).post(control.base_url + SYNC, b"{}")
         assert control.requests == []
     old = certificate.server_context()
     speak_old_tls(old)
     reached: list[object] = []
     server = await asyncio.start_server(lambda *streams: reached.append(streams), "127.0.0.1", 0, ssl=old)
-    async with server, open_session(client_tls(authority.ca_file if ours else None)) as session:
+    async with server, open_session(client_tls(authority.ca_file if ours else None), DIRECT) as session:
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(CallFailed) as failed:
-            await ControlPlane(session, IDENTITY).post(f"https://127.0.0.1:{port}{SYNC}", b"{}")
+            await ControlPlane(session, lambda: IDENTITY).post(f"https://127.0.0.1:{port}{SYNC}", b"{}")
     assert not reached
-    assert "CERTIFICATE" not in str(failed.value), "it was looked at: the version was agreed upon"
+    assert "certificate" not in str(failed.value), "it was looked at: the version was agreed upon"
 
 
 @pytest.mark.parametrize("body", NESTED)
@@ -237,12 +242,10 @@ async def test_no_depth_of_an_identity_provider_s_response_is_more_than_a_failur
     control.raw_responses["/t/oauth2/v2.0/token"] = RawResponse(
         f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
     )
-    async with open_session(client_tls(None)) as session:
-        provider = IdentityProvider(
-            session, authority_url=control.base_url, tenant_id="t", client_id="c", scope="s"
-        )
+    async with open_session(client_tls(None), DIRECT) as session:
+        entra = Entra(session, authority_url=control.base_url, tenant_id="t", client_id="c", scope="s")
         with pytest.raises(CredentialError):
-            await provider.token({"client_secret": "s"})
+            await entra.by_secret("s")
 
 
 @pytest.mark.process

@@ -21,17 +21,18 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from proxy import __version__
 from proxy.agent.admin import MAX_CONNECTIONS
 from proxy.agent.main import run_agent
 from proxy.ipc import counters as c
 from proxy.ipc.channel import (
+    ActiveUpstreamToken,
     Channel,
-    Credential,
-    CredentialRejected,
-    CredentialUnavailable,
     Hello,
     Message,
     Rules,
+    UpstreamTokenRejected,
+    UpstreamTokenUnavailable,
     channel_pair,
 )
 from proxy.process import log
@@ -39,8 +40,10 @@ from proxy.rules.snapshot import read_snapshot
 from proxy.rules.stops import NOTHING_STOPPED
 from proxy.startup.certificates import certificates
 from proxy.startup.settings import Settings, load
+from proxy.wire.audit_event import rfc3339
 from tests.fakes.certificates import CertificateAuthority
-from tests.fakes.control_plane import API_KEY, HMAC_SECRET, FakeControlPlane, ruleset_yaml, sync_body
+from tests.fakes.control_plane import API_KEY, HMAC_SECRET, FakeControlPlane, error, ruleset_yaml, sync_body
+from tests.fakes.enrolling import ENROL, TOKEN, EnrollingControlPlane
 from tests.fakes.identity import CLIENT_ID, CLIENT_SECRET, TENANT, FakeIdentityProvider
 from tests.fakes.key_vault import FakeKeyVault, FakeManagedIdentity
 from tests.fakes.lifeline import end_with_parent
@@ -66,6 +69,7 @@ ClientSecret = "fake~files.secret"
 SecretName = "graph-files"
 Organisations = ["org-2"]
 """
+KEYS = f'ApiKey = "{API_KEY}"\nHmacSecret = "{HMAC_SECRET}"'
 OWNERS = {"default": CLIENT_ID, "mail": "client-of-mail", "files": "client-of-files"}
 
 
@@ -76,6 +80,7 @@ def settings_for(
     port: int,
     more: str,
     environ: Mapping[str, str],
+    agent: str,
 ) -> Settings:
     file = directory / "proxy.toml"
     file.write_text(
@@ -83,8 +88,7 @@ def settings_for(
 [Proxy]
 Workers = 2
 [Agent]
-ApiKey = "{API_KEY}"
-HmacSecret = "{HMAC_SECRET}"
+{agent}
 [RuleSync]
 SaasBaseUrl = "{control.base_url}"
 IntervalSeconds = 0.3
@@ -184,16 +188,21 @@ class Running:
 
 @asynccontextmanager
 async def a_proxy(
-    directory: Path, more: str = "", environ: Mapping[str, str] | None = None
+    directory: Path,
+    more: str = "",
+    environ: Mapping[str, str] | None = None,
+    *,
+    agent: str = KEYS,
+    fake: FakeControlPlane | None = None,
 ) -> AsyncIterator[Running]:
-    async with FakeControlPlane() as control, FakeIdentityProvider() as identity:
+    async with fake or FakeControlPlane() as control, FakeIdentityProvider() as identity:
         identity.more_clients = dict(CLIENTS)
         pairs = [channel_pair() for _ in range(2)]
         running = Running(
             directory,
             control,
             identity,
-            settings_for(directory, control, identity, free_port(), more, environ or {}),
+            settings_for(directory, control, identity, free_port(), more, environ or {}, agent),
             c.CounterPages(2),
             [agent for _, agent in pairs],
             [Worker(worker) for worker, _ in pairs],
@@ -214,25 +223,25 @@ async def a_proxy(
         text = running.log_file.read_text()
         assert "Traceback" not in text
         assert "agent.main" in text
-        for secret in (HMAC_SECRET, CLIENT_SECRET, API_KEY, *CLIENTS.values(), *identity.tokens):
+        for secret in (HMAC_SECRET, CLIENT_SECRET, API_KEY, TOKEN, *CLIENTS.values(), *identity.tokens):
             assert secret not in text
 
 
-def held_by(report: list[Message]) -> dict[str, Credential]:
+def held_by(report: list[Message]) -> dict[str, ActiveUpstreamToken]:
     """Identity -> the latest token that a worker was told of."""
-    return {each.identity: each for each in report if isinstance(each, Credential)}
+    return {each.identity: each for each in report if isinstance(each, ActiveUpstreamToken)}
 
 
-def unavailable_of(report: list[Message]) -> dict[str, CredentialUnavailable]:
-    return {each.identity: each for each in report if isinstance(each, CredentialUnavailable)}
+def unavailable_of(report: list[Message]) -> dict[str, UpstreamTokenUnavailable]:
+    return {each.identity: each for each in report if isinstance(each, UpstreamTokenUnavailable)}
 
 
 def rules(report: list[Message]) -> list[Rules]:
     return [message for message in report if isinstance(message, Rules)]
 
 
-def credentials(report: list[Message]) -> list[Credential]:
-    return [message for message in report if isinstance(message, Credential)]
+def credentials(report: list[Message]) -> list[ActiveUpstreamToken]:
+    return [message for message in report if isinstance(message, ActiveUpstreamToken)]
 
 
 async def test_workers_are_told_of_rules_and_token(tmp_path: Path) -> None:
@@ -244,6 +253,22 @@ async def test_workers_are_told_of_rules_and_token(tmp_path: Path) -> None:
         snapshot = read_snapshot(running.settings.rule_sync.cache_path)
         assert snapshot.version == "v1"
         await running.workers[0].until(lambda report: bool(rules(report)))
+
+
+async def test_the_first_heartbeat_waits_for_the_first_token(tmp_path: Path) -> None:
+    """The agent is new after an upgrade too, and the proxy must not be reported as failed for that moment."""
+    async with a_proxy(tmp_path) as running:
+        worker, control = running.workers[0], running.control
+        await worker.until(lambda report: bool(credentials(report)) and bool(rules(report)))
+        assert await running.end(signal.SIGKILL) == -signal.SIGKILL
+        token = running.identity.gates[CLIENT_ID] = asyncio.Event()
+        worker.report.clear()
+        control.heartbeats.clear()
+        running.start()
+        await worker.until(lambda report: bool(rules(report)))
+        token.set()
+        await control.until(lambda: bool(control.heartbeats))
+        assert control.heartbeats[0]["checks"]["credentials"]["status"] == "ok"
 
 
 async def test_a_hello_brings_the_state_again(tmp_path: Path) -> None:
@@ -263,7 +288,7 @@ async def test_a_refused_token_brings_another_to_every_worker(tmp_path: Path) ->
         await first.until(lambda report: bool(credentials(report)))
         generation = credentials(first.report)[0].generation
         for _ in range(20):
-            first.channel.send(CredentialRejected("default", generation))
+            first.channel.send(UpstreamTokenRejected("default", generation))
         await second.until(lambda report: len(credentials(report)) == 2)
         assert credentials(second.report)[1].generation > generation
         assert running.identity.acquisitions == 2
@@ -372,7 +397,7 @@ async def test_metrics_are_deltas_that_lose_nothing_to_failures_or_restarts(tmp_
 async def test_readiness_says_what_is_missing_and_metrics_count_workers_together(tmp_path: Path) -> None:
     async with a_proxy(tmp_path) as running:
         await running.workers[0].until(lambda report: bool(credentials(report)) and bool(rules(report)))
-        assert await running.get("/healthz") == (200, "ok\n")
+        assert await running.get("/healthz") == (200, f"ok {__version__}\n")
         status, text = await running.get("/readyz")
         assert status == 503
         assert json.loads(text)["reasons"] == ["no worker is alive"]
@@ -461,7 +486,7 @@ async def test_who_takes_the_admin_port_of_a_dead_agent_stops_nothing_but_its_re
             await running.says("/readyz and /metrics are away")
             other.shutdown(socket.SHUT_RDWR)  # to close it isn't enough: our child was born with it
         await running.says("/readyz and /metrics respond")
-        assert await running.get("/healthz") == (200, "ok\n")
+        assert await running.get("/healthz") == (200, f"ok {__version__}\n")
         assert running.log_file.read_text().count("Admin.Listen") == 2
         spool.close()
         assert await running.end(signal.SIGTERM) == 0
@@ -525,7 +550,7 @@ async def test_who_opens_many_connections_to_the_admin_listener_takes_nothing_bu
     async with a_proxy(tmp_path) as running:
         control, listen = running.control, running.settings.admin.listen
         await control.until(lambda: bool(control.heartbeats))
-        assert await running.get("/healthz") == (200, "ok\n")
+        assert await running.get("/healthz") == (200, f"ok {__version__}\n")
         held = [socket.create_connection((listen.host, listen.port), 20) for _ in range(MAX_CONNECTIONS + 20)]
         try:
             for further in held[MAX_CONNECTIONS:]:
@@ -551,7 +576,7 @@ async def test_the_admin_listener_waits_for_no_request_for_ever(
         writer.write(begun)
         assert await asyncio.wait_for(reader.read(), 10) == b""
         writer.close()
-        assert await running.get("/healthz") == (200, "ok\n")
+        assert await running.get("/healthz") == (200, f"ok {__version__}\n")
 
 
 async def test_sigterm_ends_it_in_good_order(tmp_path: Path) -> None:
@@ -571,13 +596,13 @@ async def test_a_worker_that_reads_nothing_gets_the_latest_of_each_kind_and_bloc
         channel = Channel(agent, lambda _: None)
         for at in range(5000):
             channel.send(Rules(at, 0.0, NOTHING_STOPPED))
-            channel.send(Credential("default", at, "t" * 500, 1e9))
+            channel.send(ActiveUpstreamToken("default", at, "t" * 500, 1e9))
         report: list[Message] = []
         done = asyncio.Event()
 
         def take(message: Message) -> None:
             report.append(message)
-            last = {Rules(4999, 0.0, NOTHING_STOPPED), Credential("default", 4999, "t" * 500, 1e9)}
+            last = {Rules(4999, 0.0, NOTHING_STOPPED), ActiveUpstreamToken("default", 4999, "t" * 500, 1e9)}
             if last <= set(report):
                 done.set()
 
@@ -597,8 +622,8 @@ async def test_a_worker_that_reads_nothing_gets_the_latest_of_each_identity() ->
         channel = Channel(agent, lambda _: None)
         for at in range(2000):
             for name in ("mail", "files"):
-                channel.send(Credential(name, at, "t" * 500, 1e9))
-            channel.send(CredentialUnavailable("default", str(at), 1.0))
+                channel.send(ActiveUpstreamToken(name, at, "t" * 500, 1e9))
+            channel.send(UpstreamTokenUnavailable("default", str(at), 1.0))
         worker = Worker(slow)
         await worker.until(
             lambda report: (
@@ -622,8 +647,8 @@ async def test_each_identity_has_a_token_of_its_own_and_renews_it_alone(tmp_path
             name: identity.client_of(each.token) for name, each in held_by(first.report).items()
         } == OWNERS
         before = held_by(first.report)
-        first.channel.send(CredentialRejected("mail", before["mail"].generation))
-        first.channel.send(CredentialRejected("unheard-of", before["files"].generation))
+        first.channel.send(UpstreamTokenRejected("mail", before["mail"].generation))
+        first.channel.send(UpstreamTokenRejected("unheard-of", before["files"].generation))
         await second.until(lambda report: held_by(report).get("mail") not in (None, before["mail"]))
         after = held_by(second.report)
         assert identity.client_of(after["mail"].token) == "client-of-mail"
@@ -681,7 +706,8 @@ async def test_an_identity_that_is_refused_degrades_and_the_last_one_in_use_fail
         assert status == 200, text
         assert checks["credentials"] == {
             "status": "degraded",
-            "detail": "identity files: identity provider responded with 401 invalid_client",
+            "detail": "identity files: identity provider responded with 401 invalid_client AADSTS7000215; "
+            "the client secret is wrong: it must be the secret's value, not its id",
         }
         assert (checks["credentials/files"]["status"], checks["credentials/mail"]["status"]) == (
             "failed",
@@ -747,8 +773,70 @@ async def test_a_message_of_another_release_is_passed_over() -> None:
         worker.send(b"\xff\x00")
         worker.send(b'{"type":"hello","more":true}')
         await asyncio.wait_for(got.wait(), 5)
-        assert "secret" not in repr(Credential("default", 1, "secret", 2.0))
+        assert "secret" not in repr(ActiveUpstreamToken("default", 1, "secret", 2.0))
     finally:
         channel.close()
         worker.close()
         agent.close()
+
+
+async def test_a_proxy_without_keys_enrols_itself_and_renews_them_while_it_works(tmp_path: Path) -> None:
+    """Not ready until then, with the reason. Rules, heartbeats and events use the present keys."""
+    fake = EnrollingControlPlane()
+    fake.enrol_script.append(error(429, "rateLimited", ("Retry-After", "1")))
+    async with a_proxy(tmp_path, agent=f'EnrolmentToken = "{TOKEN}"', fake=fake) as running:
+        async with asyncio.timeout(20):
+            await fake.received(1)
+        await running.says("not enrolled: control plane responded with 429 rateLimited")
+        status, text = await running.get("/readyz")
+        assert status == 503
+        assert json.loads(text)["reasons"][0].startswith("there are no rules: this proxy is not enrolled: ")
+        assert (await running.get("/healthz"))[0] == 200
+        await running.workers[0].until(lambda report: bool(rules(report)))
+        (enrolled,) = fake.proxies
+        first = next(iter(enrolled.keys))
+        spool = spool_writer(running.settings.audit.local_retention_path)
+        rotate_at = rfc3339(int((time.time() + 0.5) * 1000))
+        fake.sync_body = sync_body(version="v2", metadata={"proxyId": "proxy-1", "rotateAt": rotate_at})
+        async with asyncio.timeout(20):
+            await fake.until(lambda: len(enrolled.keys) == 2)
+            await running.says("the keys of this proxy are renewed")
+            enrolled.keys.pop(first)  # the overlap is over
+            write(spool, range(20), time_ms=int(time.time() * 1000))
+            await fake.until(lambda: len(fake.seqs("org-1")) == 20)
+        assert {event["proxyId"] for event in fake.events["org-1"]} == {"proxy-1"}
+        assert fake.refused_keys == 0
+        assert [each.path for each in fake.requests].count(ENROL) == 3
+        for key in (first, *enrolled.keys):
+            assert key not in running.log_file.read_text()
+
+
+async def test_what_an_earlier_identity_still_owes_goes_out_after_the_next_enrolment(tmp_path: Path) -> None:
+    fake = EnrollingControlPlane()
+    fake.uses_left[TOKEN] = 2
+    async with a_proxy(tmp_path, agent=f'EnrolmentToken = "{TOKEN}"', fake=fake) as running:
+        retention = running.settings.audit.local_retention_path
+        async with asyncio.timeout(30):
+            await running.workers[0].until(lambda report: bool(rules(report)))
+            spool = spool_writer(retention)
+            now = int(time.time() * 1000)
+            write(spool, range(10), time_ms=now)
+            await fake.until(lambda: len(fake.seqs("org-1")) == 10)
+            fake.down = True
+            write(spool, range(10, 30), time_ms=now)
+            await fake.until(lambda: any(beat["lastSeq"] == {"org-1": 30} for beat in fake.heartbeats))
+        await running.end(signal.SIGKILL)
+        fake.down = False
+        fake.events.clear()
+        write(spool, range(30, 40), time_ms=now)  # in the spool, not collected
+        fake.revoke(fake.proxies[0])
+        running.settings.agent.identity_path.unlink()
+        fake.sync_body = sync_body(metadata={"proxyId": "proxy-2"})
+        # Not delivered, nor numbered, before the proxy is enrolled.
+        fake.enrol_script.append(error(429, "rateLimited", ("Retry-After", "1")))
+        running.start()
+        async with asyncio.timeout(30):
+            await fake.until(lambda: len(fake.seqs("org-1")) == 30)
+        assert fake.seqs("org-1") == list(range(1, 31))
+        assert fake.refused_keys == 0
+        assert len(fake.proxies) == 2

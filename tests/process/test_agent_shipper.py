@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 
-from proxy.agent.control_plane import ControlPlane, Identity, open_session
+from proxy.agent.control_plane import ControlPlane, Identity
 from proxy.agent.journal import Journal
-from proxy.agent.retry import retry_after
 from proxy.agent.shipper import LARGEST_BODY, Shipper
 from proxy.audit.record import decode, event_of, lines_of
 from proxy.config.tls import client_tls
+from proxy.outbound.egress import DIRECT
+from proxy.outbound.retry import retry_after
+from proxy.outbound.session import open_session
 from proxy.wire.models import SyncLinger
 from tests.fakes import server
 from tests.fakes.control_plane import (
@@ -87,9 +89,9 @@ async def rig(
     }
     identity = Identity(API_KEY, HMAC_SECRET.encode())
     with one_thread() as disk:
-        async with open_session(client_tls(None)) as session:
+        async with open_session(client_tls(None), DIRECT) as session:
             calls = ControlPlane(
-                session, identity, require_signed=require_signed, timeout_seconds=timeout_seconds
+                session, lambda: identity, require_signed=require_signed, timeout_seconds=timeout_seconds
             )
             shipper = Shipper(journal, disk, calls, **(options | changes))
             yield Rig(journal, shipper, control)
@@ -234,6 +236,32 @@ async def test_a_stop_does_not_undercut_retry_after(tmp_path: Path, control: Fak
         await parts.ship(lambda: bool(control.attempts))
         await parts.shipper.stop(1.0)
     assert len(control.attempts) == 1
+    assert journal.pending() == {"org-1": 7}
+
+
+async def test_a_last_stop_repeats_what_fails_and_asks_no_sooner_than_it_was_told(
+    tmp_path: Path, control: FakeControlPlane
+) -> None:
+    control.audit_script.extend([Response(503), break_off, error(429, "rateLimited", ("Retry-After", "2"))])
+    journal = journal_with(tmp_path, {"org-1": 7})
+    async with rig(journal, control, replay_interval=600.0) as parts:
+        await parts.ship(lambda: bool(control.attempts))
+        await parts.shipper.stop(30.0, retry=True)
+    assert control.seqs("org-1") == list(range(1, 8))
+    (*_, (limited, *_), (last, *_)) = control.attempts
+    assert last - limited >= 2.0
+
+
+async def test_a_last_stop_leaves_in_time_what_cannot_be_sent_until_then(
+    tmp_path: Path, control: FakeControlPlane
+) -> None:
+    control.audit_script.append(error(429, "rateLimited", ("Retry-After", "60")))
+    journal = journal_with(tmp_path, {"org-1": 7})
+    async with rig(journal, control) as parts:
+        await parts.ship(lambda: bool(control.attempts))
+        began = asyncio.get_running_loop().time()
+        await parts.shipper.stop(30.0, retry=True)
+        assert asyncio.get_running_loop().time() - began < 5.0
     assert journal.pending() == {"org-1": 7}
 
 
@@ -550,3 +578,64 @@ async def test_journal_files_go_once_they_are_delivered(tmp_path: Path, control:
 )
 def test_retry_after_is_seconds_or_a_date(text: str | None, seconds: float | None) -> None:
     assert retry_after(text, 1_700_000_000.0) == seconds
+
+
+async def test_events_of_an_earlier_identity_go_out_with_the_numbers_of_the_present_one(
+    tmp_path: Path, control: FakeControlPlane
+) -> None:
+    """They count from 1 for the control plane, which has nothing missing of a proxy that it knows newly."""
+    journal = journal_with(tmp_path, {"org-1": 30, "org-2": 4}, path='/v1.0/a","seq":7,"b')
+    journal.number_for("proxy-1", None)
+    async with rig(journal, control, max_batch_size=10) as parts:
+        control.organisation_scripts["org-1"] = deque([Response(202), *[Response(503)] * 9])
+        await parts.ship(lambda: len(control.attempts) > 4)
+    begun = journal.state.organisations["org-1"].batches[0].batch_id
+    assert (control.seqs("org-1"), control.seqs("org-2")) == (list(range(1, 11)), [1, 2, 3, 4])
+    first = [event["id"] for event in control.events.pop("org-1")]
+    control.events.pop("org-2")
+    del control.organisation_scripts["org-1"]
+    journal.number_for("proxy-2", None)
+    add(journal, {"org-1": 5, "org-2": 5})
+    journal = Journal(tmp_path, max_bytes=512 * MIB)  # started again
+    journal.number_for("proxy-2", "proxy-1")
+    assert journal.status().last_seq == {"org-1": 25, "org-2": 5}
+    async with rig(journal, control, max_batch_size=10) as parts:
+        await parts.ship()
+    assert (control.seqs("org-1"), control.seqs("org-2")) == (list(range(1, 26)), [1, 2, 3, 4, 5])
+    assert control.events["org-1"][0]["path"] == '/v1.0/a","seq":7,"b'
+    assert len({event["id"] for event in control.events["org-1"]} - set(first)) == 25
+    assert begun not in {attempt[2] for attempt in control.attempts[-4:]}
+    control.events.clear()
+    journal.number_for("proxy-3", None)
+    add(journal, {"org-1": 2})
+    async with rig(journal, control) as parts:
+        await parts.ship()
+    assert control.seqs("org-1") == [1, 2]
+
+
+async def test_a_gap_has_the_numbers_that_the_control_plane_knows(
+    tmp_path: Path, control: FakeControlPlane
+) -> None:
+    journal = journal_with(tmp_path, {"org-1": 3})
+    journal.number_for("proxy-1", None)
+    journal.skip("org-1", 2, "of the earlier identity")
+    async with rig(journal, control) as parts:
+        await parts.ship()
+        journal.number_for("proxy-2", None)
+        journal.skip("org-1", 2, "of this one")
+        add(journal, {"org-1": 1})
+        control.organisation_scripts["org-1"] = deque([error(403, "notAuthorisedForTenant")])
+        await parts.ship()
+    (gap,) = journal.status().gaps
+    assert (gap.first, gap.last, gap.cause) == (1, 2, "of this one")
+    assert "seq 3-3" in parts.shipper.quarantined()["org-1"]
+
+
+def test_the_state_of_an_earlier_release_names_no_identity(tmp_path: Path) -> None:
+    journal = journal_with(tmp_path, {"org-1": 3})
+    journal.number_for("proxy-1", None)
+    assert journal.status().last_seq == {"org-1": 3}
+    other = journal_with(tmp_path / "other", {"org-1": 3})
+    other.number_for("proxy-2", "proxy-1")
+    add(other, {"org-1": 1})
+    assert other.status().last_seq == {"org-1": 4}, "all of them are pending"

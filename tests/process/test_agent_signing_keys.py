@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from proxy.agent.control_plane import open_session
-from proxy.agent.key_vault import KeyVault, open_key_vault
 from proxy.agent.signing_keys import SigningKeyKeeper, in_force
-from proxy.agent.vault import SecretVersion
 from proxy.config.tls import client_tls
 from proxy.ipc.channel import SigningKeys
+from proxy.outbound.egress import DIRECT
+from proxy.outbound.key_vault import KeyVault, open_key_vault
+from proxy.outbound.machine_identity import ManagedIdentity
+from proxy.outbound.session import open_session
+from proxy.outbound.vault import SecretVersion
 from tests.fakes.certificates import CertificateAuthority
 from tests.fakes.key_vault import FakeKeyVault, FakeManagedIdentity
 
@@ -100,11 +102,11 @@ async def fleet(
     async with (
         FakeManagedIdentity() as identity,
         FakeKeyVault(identity, tls=authority.server()) as vault,
-        open_session(client_tls(authority.ca_file)) as session,
+        open_session(client_tls(authority.ca_file), DIRECT) as session,
     ):
         for name, value in identity.environment.items():
             monkeypatch.setenv(name, value)
-        async with open_key_vault(vault.base_url, session, managed_identity_client_id="") as reader:
+        async with open_key_vault(vault.base_url, session, ManagedIdentity()) as reader:
             yield Fleet(vault, reader)
 
 

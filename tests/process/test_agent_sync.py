@@ -10,20 +10,24 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import pytest
 
 from proxy.agent import sync as sync_module
-from proxy.agent.control_plane import ControlPlane, Identity, open_session
+from proxy.agent.control_plane import ControlPlane, Identity
 from proxy.agent.sync import Sync
 from proxy.config.tls import client_tls
+from proxy.outbound.egress import DIRECT
+from proxy.outbound.session import open_session
 from proxy.policy.ruleset import Ruleset
+from proxy.rules.credentials import Certificate, Federated, PublicKey, Secret, credentials_of
 from proxy.rules.snapshot import Snapshot, read_snapshot, write_snapshot
 from proxy.rules.stops import Stops
 from proxy.wire.audit_event import rfc3339
-from proxy.wire.models import SyncLinger, SyncRuleset
+from proxy.wire.models import SYNC_PATH, SyncLinger, SyncRuleset
+from tests.fakes.certificates import CertificateAuthority
 from tests.fakes.control_plane import (
     API_KEY,
     HMAC_SECRET,
@@ -32,6 +36,7 @@ from tests.fakes.control_plane import (
     ruleset_yaml,
     sync_body,
 )
+from tests.fakes.ports import free_port
 from tests.fakes.server import Response
 
 
@@ -52,10 +57,10 @@ async def syncing(
 ) -> AsyncIterator[Sync]:
     options: dict[str, Any] = {"interval": 30.0, "require_signed": True}
     timeout = changes.pop("timeout_seconds", 0.5)
-    async with open_session(client_tls(None)) as session:
+    async with open_session(client_tls(None), DIRECT) as session:
         identity = Identity(API_KEY, HMAC_SECRET.encode())
         yield Sync(
-            ControlPlane(session, identity, timeout_seconds=timeout),
+            ControlPlane(session, lambda: identity, timeout_seconds=timeout),
             url=control.base_url + "/api/v1/agent/sync",
             cache_path=cache,
             announce=announced,
@@ -396,6 +401,39 @@ async def test_how_long_to_linger_outlives_a_restart_and_a_304(
     assert control.sync_requests[1].value("If-None-Match")
 
 
+async def test_a_failed_sync_says_what_to_do_and_points_to_the_doctor(
+    tmp_path: Path, control: FakeControlPlane, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused = {"error": {"code": "unknownApiKey", "message": "no proxy has this key"}}
+    control.sync_script.append(Response(401, body=json.dumps(refused).encode()))
+    theirs = CertificateAuthority(tmp_path / "theirs").server()
+    async with FakeControlPlane(tls=theirs) as stranger:
+        causes = {
+            control.base_url: "401 unknownApiKey: no proxy has this key; put the API key of `proxy add` into",
+            stranger.base_url: "is refused: unable to get local issuer certificate; name the authority that "
+            "issued it in Agent.CaFile (PEM)",
+            f"http://127.0.0.1:{free_port()}": "Connection refused; start what should listen there, or "
+            "correct the port in RuleSync.SaasBaseUrl",
+            "http://control.invalid": "control.invalid does not resolve: ",
+        }
+        for url, report in causes.items():
+            async with open_session(client_tls(None), DIRECT) as session:
+                sync = Sync(
+                    ControlPlane(session, lambda: Identity(API_KEY, HMAC_SECRET.encode())),
+                    url=f"{url}{SYNC_PATH}",
+                    cache_path=tmp_path / "snapshot.json",
+                    interval=30,
+                    require_signed=True,
+                    announce=Announcements(),
+                )
+                await sync.once()
+            line = caplog.records[-1].getMessage()
+            assert line.startswith("sync failed, there are no rules yet: ")
+            assert report in line
+            assert "correct RuleSync.SaasBaseUrl, or let" in line or not url.endswith(".invalid")
+            assert line.endswith("(the same command with --doctor examines it)")
+
+
 async def test_failures_are_retried_sooner_than_the_interval(
     tmp_path: Path, control: FakeControlPlane
 ) -> None:
@@ -652,6 +690,61 @@ async def test_a_shadow_ruleset_is_part_of_the_rules(
         assert await sync.once()
         assert read_snapshot(cache).apps[0].shadow_ruleset_id == named
     assert announced == [("v1", True), ("v2", named is not None)]
+
+
+CREDENTIALS: Final = [
+    {"kind": "secret", "id": "crd-1", "endsAt": "2026-11-22T00:00:00.000Z", "hash": "$argon2id$standin"},
+    {
+        "kind": "federated",
+        "id": "crd-2",
+        "endsAt": None,
+        "issuer": "https://issuer.example/v2.0",
+        "subject": "workload",
+        "audience": "api://AzureADTokenExchange",
+        "reuse": "untilEnd",
+        "keys": {"keys": [{"kty": "EC", "kid": "one"}]},
+    },
+    {"kind": "publicKey", "id": "crd-3", "endsAt": None, "key": {"kty": "RSA"}, "thumbprints": ["x5t"]},
+    {"kind": "certificate", "id": "crd-4", "endsAt": None, "certificate": "MAA=", "thumbprint": "abc"},
+]
+UNREADABLE: Final = [
+    {"kind": "passkey", "id": "crd-5", "endsAt": None},
+    {"kind": "secret", "id": "crd-6", "endsAt": "tomorrow", "hash": "$argon2id$standin"},
+    {"kind": "federated", "id": "crd-7", "endsAt": None, "issuer": "https://issuer.example"},
+]
+
+
+async def test_credentials_are_part_of_the_rules_and_one_that_can_not_be_read_proves_nobody(
+    tmp_path: Path, control: FakeControlPlane
+) -> None:
+    cache, announced = tmp_path / "snapshot.json", Announcements()
+    async with syncing(control, cache, announced) as sync:
+        assert await sync.once()
+        assert credentials_of(read_snapshot(cache).apps[0]) is None
+        control.sync_body = with_app(credentials=[*UNREADABLE, *CREDENTIALS])
+        assert await sync.once()
+        assert credentials_of(read_snapshot(cache).apps[0]) == (
+            Secret("crd-1", 1795305600.0, "$argon2id$standin"),
+            Federated(
+                *("crd-2", None, "https://issuer.example/v2.0", "workload", "api://AzureADTokenExchange"),
+                reuse="untilEnd",
+                keys={"keys": [{"kty": "EC", "kid": "one"}]},
+            ),
+            PublicKey("crd-3", None, {"kty": "RSA"}, ("x5t",)),
+            Certificate("crd-4", None, b"0\0", "abc"),
+        )
+        control.sync_body = with_app(credentials=[]) | {"version": "v3"}
+        assert await sync.once()
+        assert credentials_of(read_snapshot(cache).apps[0]) == ()
+        # The clock of the control plane decides that they have ended, whatever this machine's says.
+        ended = [UNREADABLE[0], *CREDENTIALS[2:]]
+        control.sync_body = with_app(credentials=[], endedCredentials=ended) | {"version": "v4"}
+        assert await sync.once()
+        assert credentials_of(read_snapshot(cache).apps[0]) == (
+            PublicKey("crd-3", 0.0, {"kty": "RSA"}, ("x5t",)),
+            Certificate("crd-4", 0.0, b"0\0", "abc"),
+        )
+    assert announced == [("v1", True), ("v2", True), ("v3", True), ("v4", True)]
 
 
 async def test_what_an_earlier_release_left_out_is_asked_for_again(

@@ -15,17 +15,23 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from azure.keyvault.secrets._shared import http_challenge_cache
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from proxy.agent.control_plane import open_session
-from proxy.agent.credentials.identity_provider import IdentityProvider
+from proxy.agent.credentials.entra import Entra
 from proxy.agent.credentials.key_vault import KeyVaultProvider
 from proxy.agent.credentials.provider import CredentialError
-from proxy.agent.key_vault import KeyVault, open_key_vault
-from proxy.agent.vault import HeldSecret, SecretVersion, VaultError, VaultSecret
+from proxy.agent.credentials.sources import certificate_end
+from proxy.agent.vault import HeldSecret, ending_check
 from proxy.config.tls import client_tls
+from proxy.outbound.egress import DIRECT
+from proxy.outbound.key_vault import KeyVault, open_key_vault
+from proxy.outbound.machine_identity import ManagedIdentity
+from proxy.outbound.session import open_session
+from proxy.outbound.vault import SecretVersion, VaultError, VaultSecret
+from proxy.wire.models import Check
 from tests.fakes.certificates import CertificateAuthority, client_certificate
 from tests.fakes.identity import CLIENT_ID, CLIENT_SECRET, TENANT, FakeIdentityProvider
 from tests.fakes.key_vault import (
@@ -77,20 +83,19 @@ async def running(
     machine: bool = False,
 ) -> AsyncIterator[Azure]:
     tls = authority.server()
+    http_challenge_cache.clear()  # an earlier test's vault may have had the same port
     async with (
         FakeIdentityProvider(tls=tls) as entra,
         FakeManagedIdentity() as identity,
         FakeKeyVault(identity, tls=tls) as vault,
-        open_session(client_tls(authority.ca_file)) as session,
+        open_session(client_tls(authority.ca_file), DIRECT) as session,
     ):
         environment = identity.machine_environment if machine else identity.environment
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        async with open_key_vault(
-            vault.base_url, session, managed_identity_client_id=managed_identity
-        ) as reader:
+        async with open_key_vault(vault.base_url, session, ManagedIdentity(managed_identity)) as reader:
             held = HeldSecret(reader, NAME, what="upstream credential", interval=60.0)
-            endpoint = IdentityProvider(
+            endpoint = Entra(
                 session,
                 authority_url=entra.base_url,
                 tenant_id=TENANT,
@@ -289,6 +294,30 @@ async def test_the_vault_is_looked_into_ahead_of_the_end_of_what_is_held(azure: 
     await asyncio.gather(task, return_exceptions=True)
 
 
+async def test_a_secret_and_a_certificate_that_end_soon_are_named_with_their_end(azure: Azure) -> None:
+    certificate = client_certificate(days=10)
+    held = HeldSecret(azure.reader, NAME, what="upstream credential", interval=60, own_end=certificate_end)
+    for value, content_type, expires, ends in (
+        (CLIENT_SECRET, None, None, None),
+        (CLIENT_SECRET, None, time.time() + 20 * 86400, None),
+        (CLIENT_SECRET, None, time.time() + 5 * 86400, time.time() + 5 * 86400),
+        (certificate.pem, PEM, time.time() + 20 * 86400, time.time() + 10 * 86400),
+        (client_certificate(days=-1).pfx, PFX, None, time.time() - 86400),
+    ):
+        azure.vault.put(NAME, value, content_type, expires=expires)
+        await held.read()
+        check = ending_check([held], time.time())
+        if ends is None:
+            assert check == Check("ok")
+            continue
+        assert held.ends_at == pytest.approx(ends, abs=3600)
+        verb = "ends" if ends > time.time() else "ended"
+        when = time.strftime("%Y-%m-%dT", time.gmtime(held.ends_at))
+        assert check.status == "degraded"
+        assert check.detail.startswith(f"secret {NAME} (upstream credential) {verb} at {when}")
+        assert check.detail.endswith(": store a newer version")
+
+
 # The vault away
 
 
@@ -343,7 +372,7 @@ async def test_upstream_tokens_are_bought_while_the_vault_is_away(azure: Azure) 
         ("error", "responded with 503 ServiceUnavailable"),
         ("garbage", "the response makes no sense"),
         ("deaf", "responded with 401 Unauthorized"),
-        ("foreign", "the challenge is for another vault than Credentials.VaultUrl"),
+        ("foreign", "the challenge is for another vault: check the address of the vault"),
     ],
 )
 async def test_what_keeps_the_vault_from_responding_is_named(
@@ -396,14 +425,14 @@ async def test_requests_that_wait_for_a_token_do_not_wait_for_a_slow_vault(
 async def test_a_slow_vault_or_identity_is_waited_for_only_so_long(
     azure: Azure, monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:
-    monkeypatch.setattr("proxy.agent.key_vault._TOTAL_SECONDS", 0.1)
+    monkeypatch.setattr("proxy.outbound.key_vault._TOTAL_SECONDS", 0.1)
     azure.vault.put(NAME, CLIENT_SECRET)
     slow = azure.vault if who == "vault" else azure.identity
     slow.mode = "hang"
     with pytest.raises(CredentialError, match="timed out"):
         await azure.provider.fetch()
     slow.mode = "ok"
-    monkeypatch.setattr("proxy.agent.key_vault._TOTAL_SECONDS", 20.0)
+    monkeypatch.setattr("proxy.outbound.key_vault._TOTAL_SECONDS", 20.0)
     assert azure.entra.accepts((await azure.provider.fetch()).token)
 
 
@@ -490,8 +519,8 @@ async def test_a_vault_whose_certificate_is_not_trusted_gets_nothing(
 ) -> None:
     stranger = CertificateAuthority(tmp_path)
     async with (
-        open_session(client_tls(stranger.ca_file)) as session,
-        open_key_vault(azure.vault.base_url, session, managed_identity_client_id="") as reader,
+        open_session(client_tls(stranger.ca_file), DIRECT) as session,
+        open_key_vault(azure.vault.base_url, session, ManagedIdentity()) as reader,
     ):
         with pytest.raises(VaultError, match=r"can.t be reached: .*certificate"):
             await reader.secret(NAME)

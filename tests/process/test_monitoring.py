@@ -20,6 +20,7 @@ import yaml
 from tests.fakes.identity import CLIENT_SECRET
 from tests.fakes.lifeline import end_with_parent
 from tests.fakes.ports import free_port
+from tests.fakes.syslog import syslog_server
 from tests.fakes.system import VAULT_SECRET, System
 from tests.process.proxy_parts import LIMITS, Load, get, rules_file, until
 from tests.test_alerts import ALERTS, CONF, DASHBOARD
@@ -31,12 +32,23 @@ _METRIC: Final = re.compile(r"\bgraphward_\w+")
 _WINDOW: Final = "20s"  # in place of what Grafana chooses by the scrape interval
 
 
+class Measured(System):
+    """Everything with metrics of its own: TLS on both listeners, a sink, and a vault's secret that ends."""
+
+    def __init__(self, directory: Path, syslog_port: int) -> None:
+        rules = {"app": rules_file(directory)}
+        super().__init__(directory, rules, vault=True, control_plane_environment=LIMITS)
+        self._syslog_port = syslog_port
+        self.vault.put(VAULT_SECRET, CLIENT_SECRET, expires=time.time() + 86400)
+
+    def _control_plane_settings(self) -> str:
+        sink = f'[[Sinks]]\nName = "siem"\nKind = "syslog"\nUrl = "tcp://127.0.0.1:{self._syslog_port}"\n'
+        return super()._control_plane_settings() + sink
+
+
 @asynccontextmanager
-async def system_with_a_vault(directory: Path) -> AsyncIterator[System]:
-    """Everything that has metrics of its own: TLS on both listeners, and a vault's secret that ends."""
-    system = System(directory, {"app": rules_file(directory)}, vault=True, control_plane_environment=LIMITS)
-    system.vault.put(VAULT_SECRET, CLIENT_SECRET, expires=time.time() + 86400)
-    async with system:
+async def measured_system(directory: Path) -> AsyncIterator[System]:
+    async with syslog_server() as syslog, Measured(directory, syslog.port) as system:
         yield system
 
 
@@ -49,9 +61,11 @@ async def test_what_alerts_and_dashboard_name_is_there(tmp_path: Path) -> None:
     named = {
         name for text in (*QUERIES, *(alert["expr"] for alert in ALERTS)) for name in _METRIC.findall(text)
     }
-    async with system_with_a_vault(tmp_path) as system, Load(system) as load:
+    async with measured_system(tmp_path) as system, Load(system) as load:
         await load.responses(50)
-        await until(lambda: "graphward_controlplane_batches_total" in exposed(system))
+        await system.cli("proxy", "enrol-token", "add", "--org", "Contoso", "--uses", "20")
+        late = {"graphward_controlplane_batches_total", "graphward_sink_up"}
+        await until(lambda: late <= exposed(system))
         assert named - exposed(system) == set()
 
 
@@ -105,7 +119,7 @@ class Prometheus:
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="no prometheus here: apt install prometheus")
 async def test_every_query_of_the_dashboard_gives_data(tmp_path: Path) -> None:
     async with (
-        system_with_a_vault(tmp_path) as system,
+        measured_system(tmp_path) as system,
         Prometheus(tmp_path, system) as prometheus,
         Load(system, clients=2) as load,
     ):

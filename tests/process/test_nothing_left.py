@@ -162,11 +162,3 @@ def test_a_demo_that_cannot_start_leaves_nothing(tmp_path: Path) -> None:
         assert list(started.directory.iterdir()) == []
     finally:
         started.end()
-
-
-# The proxy ends at once: its settings are no settings.
-BROKEN = """
-from tests.fakes.system import System
-System._proxy_settings = lambda self, keys: "[Nothing]\\nA = 1\\n"
-sys.exit(tests.demo.main())
-"""

@@ -129,7 +129,7 @@ async def test_jumps_of_an_hour_cost_a_token_and_nothing_else(tmp_path: Path, cl
             assert application.seen[401] <= jump
             if offset:
                 await until(lambda: "timestampOutOfRange" in readiness(system)["checks"]["sync"]["detail"])
-                assert "check this host's clock" in readiness(system)["checks"]["sync"]["detail"]
+                assert "set this machine's clock" in readiness(system)["checks"]["sync"]["detail"]
             # Processes that are born into the wrong hour serve like those that saw the jump.
             for name, pid in processes(system).items():
                 if name in ("worker-0", "agent"):

@@ -387,4 +387,4 @@ async def test_a_lost_audit_directory_is_named_by_proxy_and_control_plane(tmp_pa
         async with client_of(system):
             await until(lambda: len(events(system)) == 3)
         shown = await system.cli("proxy", "show", "demo-proxy")
-        assert any("sequence numbers that others had before" in reason for reason in shown["reasons"])
+        assert any("reused sequence numbers of earlier events" in reason for reason in shown["reasons"])

@@ -20,8 +20,10 @@ from email.utils import formatdate
 from pathlib import Path
 from typing import Any, Final
 
+import jwt
 import pytest
 
+from proxy.startup.identity_file import Enrolled, Keys, write_identity
 from tests.controlplane.plane import FakeClock, Plane, started
 from tests.fakes.certificates import LOCAL_NAMES, CertificateAuthority
 from tests.fakes.control_plane import API_KEY, HMAC_SECRET, FakeControlPlane
@@ -79,6 +81,7 @@ class Patient:
     directory: Path
     values: dict[str, object]
     environment: dict[str, str] = field(default_factory=dict)
+    settings: str = SETTINGS
 
     @property
     def config(self) -> Path:
@@ -86,7 +89,7 @@ class Patient:
 
     def write(self) -> None:
         self.config.touch(mode=0o600)
-        self.config.write_text(SETTINGS.format(**self.values), "utf-8")
+        self.config.write_text(self.settings.format(**self.values), "utf-8")
 
     @property
     def secrets(self) -> list[str]:
@@ -241,6 +244,26 @@ async def test_a_wrong_secret(
     assert failure["check"] == "control plane: sync"
     assert code in failure["found"]
     assert setting in failure["fix"]
+
+
+async def test_a_proxy_that_enrols_itself(plane: Plane, until_ready: Patient) -> None:
+    """The doctor never uses the token. It uses the keys in the file, once there are some."""
+    patient = until_ready
+    enrolling = 'EnrolmentToken = "gwe_0123456789abcdef"\nIdentityPath = "identity.json"'
+    patient.settings = SETTINGS.replace('ApiKey = "{api_key}"\nHmacSecret = "{hmac_secret}"', enrolling)
+    key, secret = (str(patient.values[name]) for name in ("api_key", "hmac_secret"))
+    finding = (await patient.findings())["identity"]
+    assert (finding["status"], "not enrolled yet" in finding["found"]) == ("warn", True)
+    assert "Only an enrolment shows whether the token is accepted" in finding["fix"]
+    path = patient.directory / "identity.json"
+    write_identity(path, Enrolled(Keys("p", "edge-7", key, secret, 1.0)))
+    found = await patient.findings()
+    assert found["identity"]["found"].startswith("enrolled as edge-7 (p)")
+    assert found["control plane: sync"]["status"] == "ok"
+    await plane.inventory.set_proxy_enabled("edge-1", False)
+    assert f"the keys in {path} are revoked" in (await patient.failures())["control plane: sync"]["fix"]
+    path.write_text("{")
+    assert "delete it to enrol this proxy again" in (await patient.failures())["settings"]["found"]
 
 
 async def test_a_disabled_proxy(plane: Plane, until_ready: Patient) -> None:
@@ -406,6 +429,25 @@ async def test_a_vault_that_does_not(until_ready: Patient, vault: FakeKeyVault) 
     failures = await until_ready.failures()
     assert list(failures) == ["key vault: graph-client"]
     assert "Key Vault Secrets User" in failures["key vault: graph-client"]["fix"]
+
+
+async def test_a_workload_identity_and_a_managed_identity(
+    until_ready: Patient, identity: FakeIdentityProvider, stack: AsyncExitStack, tmp_path: Path
+) -> None:
+    token = jwt.encode({"sub": "pod"}, "a key of a cluster that signs with HMAC", "HS256")
+    (tmp_path / "token").write_text(token)
+    identity.federation = lambda assertion: "" if assertion == token else "AADSTS700213"
+    authority = f'AuthorityUrl = "{identity.base_url}"\n'
+    provider = f'Provider = "workload-identity"\nTokenFile = "{tmp_path}/token"'
+    until_ready.values["credentials"] = authority + provider
+    found = await until_ready.findings()
+    assert (found["upstream token: default"]["status"], found["upstream: default"]["status"]) == ("ok", "ok")
+    managed = await stack.enter_async_context(FakeManagedIdentity())
+    until_ready.environment |= managed.environment
+    until_ready.values["credentials"] = f'{authority}Provider = "managed-identity"'
+    failure = (await until_ready.failures())["upstream token: default"]
+    assert "AADSTS700213" in failure["found"]
+    assert "trusts the managed identity as federated credential, with audience api://" in failure["fix"]
 
 
 async def test_a_secret_past_its_end(until_ready: Patient, vault: FakeKeyVault) -> None:

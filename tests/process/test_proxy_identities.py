@@ -162,7 +162,8 @@ def test_applications_of_a_refused_identity_get_503_until_it_is_taken_again(seve
     assert (now["status"], now["checks"]["credentials"]["status"]) == (200, "degraded")
     assert now["checks"]["credentials/mail"] == {
         "status": "failed",
-        "detail": "identity provider responded with 401 invalid_client",
+        "detail": "identity provider responded with 401 invalid_client AADSTS7000215; the client secret is "
+        "wrong: it must be the secret's value, not its id",
     }
     assert metrics(system)['graphward_check{check="credentials/mail"}'] == 2
     assert "no new upstream token of identity mail: identity provider responded with 401" in log_of(system)

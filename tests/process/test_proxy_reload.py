@@ -15,6 +15,7 @@ from typing import cast
 
 import pytest
 
+from proxy.supervisor.child import HUNG_SECONDS
 from tests.fakes import commands
 from tests.fakes.ports import this_program
 from tests.fakes.system import System
@@ -27,6 +28,7 @@ from tests.process.proxy_parts import (
     assert_no_gap,
     client_of,
     events,
+    kill_control_plane,
     log_of,
     metrics,
     processes,
@@ -96,6 +98,31 @@ async def test_sigterm_under_load_finishes_what_is_in_flight(tmp_path: Path) -> 
         assert load.statuses() == {200}
         await until(lambda: set(load.responded) <= stored_paths(system))  # shipped before it ended
         assert_no_gap(events(system))
+        (proxy,) = (await system.cli("proxy", "list"))["proxies"]
+        assert (proxy["health"], proxy["auditPending"]) == ("ended", 0), proxy
+
+
+async def test_a_pod_that_is_ended_while_its_control_plane_is_away_delivers_before_it_goes(
+    tmp_path: Path,
+) -> None:
+    """Nobody would deliver the events later: the directory goes with the pod."""
+    environment = {"Audit__DeliverAtStopSeconds": "60"}
+    async with whole_system(tmp_path, environment=environment) as system, client_of(system) as client:
+        await kill_control_plane(system)
+        asked = {f"/v1.0/echo/{n}" for n in range(20)}
+        for path in asked:
+            assert (await client.get(path)).status == 200
+        began = time.monotonic()
+        os.kill(system.proxy.process.pid, signal.SIGTERM)
+        await until(lambda: "audit events of organisation" in log_of(system))
+        # Longer than an agent may be silent before the supervisor takes it for hung.
+        await asyncio.sleep(began + HUNG_SECONDS + 1.5 - time.monotonic())
+        assert system.proxy.process.returncode is None
+        await system.start_control_plane()
+        assert await asyncio.wait_for(system.proxy.process.wait(), 30) == 0
+        assert asked <= stored_paths(system)
+        assert_no_gap(events(system))
+        assert "did not end in time" not in log_of(system)
 
 
 async def test_a_stop_does_not_wait_for_ever(tmp_path: Path) -> None:
@@ -206,7 +233,7 @@ async def test_what_is_in_force_outlives_files_that_were_refused(tmp_path: Path)
         files[1].write_text("no certificate")
         served = await served_certificate(client)
         hang_up(system)
-        await until(lambda: "Upstream.CaFile: not usable" in log_of(system))
+        await until(lambda: "put PEM certificates there" in log_of(system))
         assert "not reloaded, the settings in force stay: Proxy.CertFile" in log_of(system)
 
         before = processes(system)
@@ -245,7 +272,9 @@ async def test_a_reload_to_settings_that_cannot_serve_is_given_up(tmp_path: Path
         system.proxy_config.write_text(good, "utf-8")
         await load.responses(20)
         hang_up(system)  # which waits for the way back to end
+        await until(lambda: "a reload is under way: another follows" in log_of(system))
         await reloaded(system, 1)
+        assert "stopped before it could serve: no upstream token" in log_of(system)
         await load.responses(20)
     assert load.statuses() == {200}
     assert load.broken == []

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from proxy.startup.identity_file import Enrolled, Keys, write_identity
 from tests.fakes.certificates import CertificateAuthority
 from tests.fakes.lifeline import end_with_parent
 from tests.fakes.ports import free_port, this_program
@@ -103,6 +104,45 @@ def test_check_prints_the_settings_without_a_secret_and_makes_nothing(config: Pa
     assert "ClientSecret" in done.stdout
     assert not [secret for secret in SECRETS if secret in done.stdout]
     assert sorted(config.parent.iterdir()) == before
+
+
+def test_check_shows_the_identity_and_what_keeps_it_from_being_used(config: Path) -> None:
+    assert "# identity: the API key and the HMAC secret of the settings" in run(config, "--check").stdout
+    change(config, "[Agent]\n", '[Agent]\nEnrolmentToken = "gwe_token-of-an-operator"\n')
+    done = run(config, "--check")
+    assert re.fullmatch(
+        r"warning: \S+\.toml:\d+: Agent.EnrolmentToken: not used, because Agent.ApiKey is given: "
+        r"remove one of the two\n",
+        done.stderr,
+    )
+    config.write_text(re.sub(r"(?m)^(ApiKey|HmacSecret) = .*\n", "", config.read_text("utf-8")), "utf-8")
+    done = run(config, "--check")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "# identity: not enrolled yet; the proxy enrols itself when it starts" in done.stdout
+    assert "gwe_" not in done.stdout
+    path = config.parent / "var" / "identity.json"
+    write_identity(path, Enrolled(Keys("p-1", "edge-7", "gwk_1", "gwh_1", 1.0, "2027-01-01T00:00:00Z")))
+    expected = "# identity: enrolled as edge-7 (p-1), keys to be renewed at 2027-01-01T00:00:00Z\n"
+    assert run(config, "--check").stdout.endswith(expected)
+    path.write_bytes(b"junk")
+    refused_with(run(config, "--check"), "Agent.IdentityPath", "delete it to enrol this proxy again")
+
+
+def test_check_shows_the_way_to_each_host_and_the_variables_without_effect(config: Path) -> None:
+    change(config, '\nBaseUrl = "http://127.0.0.1:9"', '\nBaseUrl = "https://graph.invalid"')
+    variables = {"HTTPS_PROXY": "http://ada:pass-word@egress.invalid:3128", "https_proxy": ""}
+    exempt = {"NO_PROXY": "10.0.0.0/8 login.microsoftonline.com 10.*", "no_proxy": ""}
+    done = run(config, "--check", **variables, **exempt)
+    assert done.returncode == 0
+    ways = [line for line in done.stdout.splitlines() if line.startswith("# way to ")]
+    assert ways == [
+        "# way to Upstream.BaseUrl: through the egress proxy egress.invalid:3128 (HTTPS_PROXY)",
+        "# way to RuleSync.SaasBaseUrl: direct (loopback and link-local addresses have no egress proxy)",
+        "# way to Credentials.AuthorityUrl: direct (NO_PROXY has login.microsoftonline.com)",
+    ]
+    assert done.stderr.startswith("warning: NO_PROXY: 10.* has no effect: must be a host name, an address")
+    assert "pass-word" not in done.stdout + done.stderr
+    refused_with(run(config, "--check", HTTPS_PROXY="socks5://egress:1080", https_proxy=""), "HTTPS_PROXY")
 
 
 def change(config: Path, old: str, new: str) -> None:
@@ -234,7 +274,7 @@ async def test_everything_on_disk_is_for_its_owner_alone_and_no_secret_is_logged
 AS_NOBODY = """
 import encodings.idna, encodings.utf_8_sig, os, sys
 import proxy.__main__, proxy.startup.check, proxy.policy.ruleset_yaml, proxy.supervisor.supervisor
-import proxy.agent.main, proxy.worker.main
+import proxy.agent.credentials.entra, proxy.agent.credentials.environment, proxy.agent.main, proxy.worker.main
 os.setgroups([])
 os.setgid(int(sys.argv[2]))
 os.setuid(int(sys.argv[1]))

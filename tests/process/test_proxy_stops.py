@@ -111,7 +111,7 @@ async def test_a_stop_is_in_force_within_one_interval_and_survives_a_restart_alo
         await becomes(client, "")
         assert await token(system) == (200, None)
         assert readiness(system)["checks"]["stops"] == {"status": "ok", "detail": ""}
-        await until(lambda: "the control plane stops nothing any more" in log_of(system))
+        await until(lambda: "the control plane has no stop any more" in log_of(system))
         await until(lambda: any(event["reason"] == "stopped" for event in events(system)))
         stopped = [event for event in events(system) if event["reason"] == "stopped"]
         assert {(event["status"], event["verdict"]) for event in stopped} == {(403, "block")}

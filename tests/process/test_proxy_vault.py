@@ -102,16 +102,13 @@ def test_only_the_agent_imports_azures_sdk(live: Live) -> None:
     assert {int(line.split()[0]) for line in lines} == {processes(live.system)["agent"]}
 
 
-def test_a_proxy_without_a_vault_imports_none_of_it(tmp_path: Path) -> None:
+def test_a_proxy_with_a_static_token_imports_none_of_it(tmp_path: Path) -> None:
     admin = free_port()
     nowhere = f"http://127.0.0.1:{free_port()}"
     more = '[Log]\nLevel = "debug"\n'
     config = fake_proxy_settings(tmp_path, nowhere, nowhere, admin, more)
-    client = f'TenantId = "t"\nClientId = "c"\nClientSecret = "s"\nAuthorityUrl = "{nowhere}"'
-    text = config.read_text()
-    config.write_text(text.replace('Provider = "static"', f'Provider = "environment"\n{client}'))
     with started(tmp_path / "log", "proxy", "--config", str(config), **watching_imports(tmp_path)) as process:
-        process.until_said("no new upstream token: identity provider: ")
+        process.until_said(" proxy.agent.")
         assert process.stop() == 0
     assert not (tmp_path / "imports").exists()
 

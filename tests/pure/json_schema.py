@@ -46,8 +46,12 @@ def _properties(value: Any, schema: Any, root: Any) -> bool:
 
 
 def _no_others(value: Any, schema: Any, root: Any) -> bool:
-    assert schema["additionalProperties"] is False
-    return not isinstance(value, dict) or value.keys() <= schema["properties"].keys()
+    others, known = schema["additionalProperties"], schema.get("properties", {})
+    return not isinstance(value, dict) or all(
+        others is not False and is_valid(each, others, root)
+        for key, each in value.items()
+        if key not in known
+    )
 
 
 def _required(value: Any, schema: Any, root: Any) -> bool:

@@ -52,3 +52,10 @@ def test_every_reason_is_documented_and_nothing_else_is() -> None:
     page = (Path(__file__).parents[2] / "docs" / "audit.md").read_text("utf-8").partition("## Reasons")[2]
     rows = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", page, re.MULTILINE))
     assert rows == dict(audit_event.REASONS)
+
+
+def test_every_problem_of_a_credential_is_documented_and_nothing_else_is() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "audit.md").read_text("utf-8")
+    section = page.partition("## Why a credential was refused")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", section, re.MULTILINE))
+    assert rows == dict(audit_event.CREDENTIAL_PROBLEMS)

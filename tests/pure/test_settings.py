@@ -53,6 +53,41 @@ def test_a_first_start_needs_only_its_keys_and_the_control_plane(tmp_path: Path)
     assert settings.audit.when_full == "refuse"
 
 
+class TestIdentity:
+    WITHOUT = MINIMAL.partition("[RuleSync]")[2]
+
+    def agent(self, text: str, url: str = "https://control.example") -> str:
+        return f"[Agent]\n{text}\n[RuleSync]{self.WITHOUT}".replace("https://control.example", url)
+
+    def test_an_enrolment_token_takes_the_place_of_key_and_secret(self, tmp_path: Path) -> None:
+        agent = settings_from(tmp_path, self.agent('EnrolmentToken = "gwe_0123456789"')).agent
+        assert agent.enrols_itself
+        assert agent.identity_path == tmp_path / "var/identity.json"
+        both = self.agent('EnrolmentToken = "gwe_0123456789"\nApiKey = "k"\nHmacSecret = "s"')
+        assert not settings_from(tmp_path, both).agent.enrols_itself
+
+    def test_once_enrolled_the_token_can_be_taken_away(self, tmp_path: Path) -> None:
+        expected = "Agent.ApiKey: missing, and required (or ApiKeyFile) without Agent.EnrolmentToken"
+        assert problems(tmp_path, self.agent("")) == [f"proxy.toml:1: {expected}"]
+        (tmp_path / "var").mkdir()
+        (tmp_path / "var/identity.json").touch()
+        assert settings_from(tmp_path, self.agent("")).agent.enrols_itself
+
+    @pytest.mark.parametrize(("given", "missing"), [("ApiKey", "HmacSecret"), ("HmacSecret", "ApiKey")])
+    def test_key_and_secret_come_together(self, tmp_path: Path, given: str, missing: str) -> None:
+        text = self.agent(f'{given} = "k"\nEnrolmentToken = "gwe_0123456789"')
+        (problem,) = problems(tmp_path, text)
+        expected = f"Agent.{missing}: missing, and required by Agent.{given} (or {missing}File)"
+        assert problem == f"proxy.toml:1: {expected}"
+
+    def test_no_key_comes_where_others_can_read_it(self, tmp_path: Path) -> None:
+        text = self.agent('EnrolmentToken = "gwe_0123456789"', "http://control.example")
+        (problem,) = problems(tmp_path, text)
+        assert problem.startswith("proxy.toml:4: RuleSync.SaasBaseUrl: must begin with https://")
+        for loopback in ("http://127.0.0.1:8090", "http://localhost:8090", "http://[::1]:8090"):
+            assert settings_from(tmp_path, text.replace("http://control.example", loopback))
+
+
 @pytest.mark.parametrize(
     "url",
     ["", "https://control.example", "https://control.example/", "https://control.example/api/v1/agent/audit"],
@@ -113,6 +148,21 @@ def test_only_server_errors_can_be_reported_as_502(tmp_path: Path, text: str) ->
             "proxy.toml: Admin.Listen: 127.0.0.1:9090 is given twice",
         ),
         (
+            '[Proxy]\nClientCertificates = "optional"',
+            (
+                "proxy.toml:9: Proxy.CertFile: missing: ClientCertificates needs TLS at the proxy itself, "
+                "not at a load balancer"
+            ),
+        ),
+        (
+            '[Traces]\nHeaders = "Authorization=Bearer%20s3cret,X y=s3cret"',
+            "proxy.toml:10: Traces.Headers: pair 2 must be name=value, with a name that HTTP allows",
+        ),
+        (
+            '[Traces]\nHeaders = "Authorization=s3cret%0d%0aX:%20y"',
+            "proxy.toml:10: Traces.Headers: pair 1 has a character that no header field may have",
+        ),
+        (
             '[Token]\nSigningKey = "k"\nSigningKeyFile = "f"',
             "proxy.toml:10: Token.SigningKey: given twice, as SigningKey and as SigningKeyFile",
         ),
@@ -120,6 +170,58 @@ def test_only_server_errors_can_be_reported_as_502(tmp_path: Path, text: str) ->
 )
 def test_what_cannot_be_meant_is_refused(tmp_path: Path, text: str, expected: str) -> None:
     assert problems(tmp_path, f"{MINIMAL}{text}\n") == [expected]
+
+
+def test_header_fields_for_the_collector_of_traces_have_the_form_of_opentelemetry(tmp_path: Path) -> None:
+    given = 'OtlpUrl = "https://collector.example"\nHeaders = "Authorization=Basic dTpw=, X-Scope = a%2Cb"'
+    traces = settings_from(tmp_path, f"{MINIMAL}[Traces]\n{given}\n").traces
+    assert traces.header_fields == {"Authorization": "Basic dTpw=", "X-Scope": "a,b"}
+
+
+@pytest.mark.parametrize(
+    ("provider", "given", "told"),
+    [
+        (
+            "managed-identity",
+            'ClientSecret = "s"',
+            "Credentials.ClientSecret: has no effect, since Provider is",
+        ),
+        ("managed-identity", 'VaultUrl = "https://v.vault.azure.net"', "or set Token.SigningKeySecretName"),
+        ("managed-identity", 'TokenFile = "t"\nSecretName = "n"', "Credentials.TokenFile: has no effect"),
+        (
+            "managed-identity",
+            '[[Credentials.Identities]]\nName = "mail"\nApplications = ["a"]\nClientSecret = "s"',
+            "Credentials.Identities.mail.ClientSecret: has no effect",
+        ),
+        ("managed-identity", '[Traces]\nHeaders = "a=b"', "Traces.Headers: not used"),
+    ],
+)
+def test_what_has_no_effect_is_told_with_its_line(
+    tmp_path: Path, provider: str, given: str, told: str
+) -> None:
+    text = MINIMAL.partition("[Credentials]")[0] + f'[Credentials]\nProvider = "{provider}"\n{given}\n'
+    fallbacks = {"AZURE_CLIENT_SECRET": "of-another-program", "AZURE_FEDERATED_TOKEN_FILE": "/t"}
+    settings = settings_from(tmp_path, text, {**fallbacks, "AZURE_TENANT_ID": "t"})
+    assert any(told in line for line in settings.without_effect)
+    number = text.splitlines().index(given.splitlines()[-1]) + 1
+    assert any(line.startswith(f"{tmp_path}/proxy.toml:{number}: ") for line in settings.without_effect)
+    assert len(settings.without_effect) == given.count(" = ") - 2 * given.count('Name = "mail')
+    assert settings_from(tmp_path, MINIMAL, fallbacks).without_effect == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('[Traces]\nOtlpUrl = "https://c:4317/v1/logs"', "Traces.OtlpUrl: takes no spans"),
+        ('AuthorityUrl = "https://login.example/t/v2.0"', "without /v2.0 and without a tenant"),
+        (
+            'AuthorityUrl = "https://login.example/t/oauth2/v2.0/token"',
+            "must be the identity provider",
+        ),
+    ],
+)
+def test_the_address_of_another_service_is_refused(tmp_path: Path, text: str, expected: str) -> None:
+    assert expected in " ".join(problems(tmp_path, MINIMAL + text + "\n"))
 
 
 def test_a_certificate_and_its_key_come_together(tmp_path: Path) -> None:
@@ -209,6 +311,21 @@ ClientId = "c"
     ) -> None:
         (problem,) = problems(tmp_path, self.WITHOUT + self.VAULT, {f"Credentials__{key}": value})
         assert problem.startswith(f"environment: Credentials__{key}: {report}")
+
+
+class TestContact:
+    """[Proxy] Contact: the text that each 403 repeats."""
+
+    @pytest.mark.parametrize("value", ["x" * 201, "a\nb", "a\x1b[31m", "a\u2028b", "a\u202eb"])
+    def test_a_text_that_is_long_or_has_control_characters_is_refused(
+        self, tmp_path: Path, value: str
+    ) -> None:
+        (problem,) = problems(tmp_path, MINIMAL, {"Proxy__Contact": value})
+        assert "Proxy__Contact: must be at most 200 printable characters in one line" in problem
+
+    def test_an_address_is_kept_as_it_is(self, tmp_path: Path) -> None:
+        settings = settings_from(tmp_path, MINIMAL, {"Proxy__Contact": "graph-admins@contoso.com"})
+        assert settings.proxy.contact == "graph-admins@contoso.com"
 
 
 class TestIdentities:
@@ -440,7 +557,7 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
 def test_the_sample_loads_as_it_stands() -> None:
     settings = load(SAMPLE, FROM_ENVIRONMENT)
     assert describe(settings).count("********") == 3
-    assert settings.rule_sync.cache_path == SAMPLE.parent / "../var/proxy/snapshot.json"
+    assert settings.rule_sync.cache_path == SAMPLE.parents[1] / "var/proxy/snapshot.json"
 
 
 def test_the_key_vault_sample_needs_only_the_agents_keys() -> None:
@@ -448,6 +565,8 @@ def test_the_key_vault_sample_needs_only_the_agents_keys() -> None:
     settings = load(SAMPLE.parent / "proxy-key-vault.toml", agent)
     assert settings.credentials.provider == "managed-identity-key-vault"
     assert describe(settings).count("********") == 2
+    kept = (settings.proxy.kill_file, settings.rule_sync.cache_path, settings.audit.local_retention_path)
+    assert {str(path.parent) for path in kept} == {"/var/lib/graphward-proxy"}  # the unit's StateDirectory
 
 
 def test_the_sample_speaks_of_every_section() -> None:
@@ -458,7 +577,7 @@ def test_the_sample_speaks_of_every_section() -> None:
 def test_keys_that_the_sample_comments_out_exist() -> None:
     known = {section: keys(section, cls) for section, (_, cls) in sections(Settings).items()}
     for section, (_, cls) in sections(Settings).items():
-        known |= {str(array): keys(str(array), array.cls) for array in arrays(section, cls).values()}
+        known |= {str(array): keys(str(array), array.classes[0]) for array in arrays(section, cls).values()}
     section = ""
     for line in SAMPLE.read_text("utf-8").splitlines():
         if line.startswith(("[", "# [[")):
@@ -546,6 +665,68 @@ def test_scope_and_authority_follow_the_upstream(
     settings = settings_from(tmp_path, f'{given}[Upstream]\nBaseUrl = "{base}"\n')
     assert settings.credentials.scope == "api://mine/.default"
     assert settings.credentials.authority_url == "https://sts.example"
+
+
+CREDENTIALS = """\
+[Agent]
+ApiKey = "k"
+HmacSecret = "s"
+[RuleSync]
+SaasBaseUrl = "https://control.example"
+[Credentials]
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "environ", "expected"),
+    [
+        ('Provider = "managed-identity"', {}, []),
+        ('Provider = "managed-identity"\nTenantId = "t"\nClientId = "c"', {}, []),
+        (
+            'Provider = "managed-identity"',
+            {"AZURE_CLIENT_ID": "c"},
+            ["Credentials.TenantId: missing: ClientId"],
+        ),
+        (
+            'Provider = "workload-identity"',
+            {},
+            [
+                "Credentials.TenantId: missing, and required by Provider workload-identity",
+                "Credentials.ClientId: missing, and required by Provider workload-identity",
+                "Credentials.TokenFile: missing, and required by Provider workload-identity (or set AZ",
+            ],
+        ),
+        (
+            'Provider = "workload-identity"',
+            {"AZURE_TENANT_ID": "t", "AZURE_CLIENT_ID": "c", "AZURE_FEDERATED_TOKEN_FILE": "/no/such/file"},
+            [],
+        ),
+        (
+            'Provider = "managed-identity"\nTenantId = "my tenant"\nClientId = "c"',
+            {},
+            ["Credentials.TenantId: must be letters, digits, dots and hyphens, not 'my tenant'"],
+        ),
+    ],
+)
+def test_a_platform_s_identity_needs_what_its_provider_asks_for(
+    tmp_path: Path, lines: str, environ: dict[str, str], expected: list[str]
+) -> None:
+    if not expected:
+        settings_from(tmp_path, CREDENTIALS + lines, environ)
+        return
+    found = problems(tmp_path, CREDENTIALS + lines, environ)
+    assert len(found) == len(expected)
+    for problem, start in zip(found, expected, strict=True):
+        assert start in problem
+
+
+def test_the_identity_provider_is_asked_unless_the_platform_gives_every_token(tmp_path: Path) -> None:
+    itself = 'Provider = "managed-identity"\n'
+    assert not settings_from(tmp_path, CREDENTIALS + itself).uses_identity_provider
+    other = '[[Credentials.Identities]]\nName = "a"\nTenantId = "t"\nClientId = "c"\nApplications = ["x"]\n'
+    assert settings_from(tmp_path, CREDENTIALS + itself + other).uses_identity_provider
+    static = 'Provider = "static"\nAccessToken = "t"\n'
+    assert not settings_from(tmp_path, CREDENTIALS + static).uses_identity_provider
 
 
 def test_a_token_of_another_cloud_is_an_error_before_the_start(tmp_path: Path) -> None:

@@ -493,3 +493,20 @@ def test_a_resource_that_was_not_seen_stays_blocked(requests: list[Request], oth
         except MalformedTarget:
             continue
         assert decision.verdict == "block"
+
+
+def test_no_comment_has_values_that_name_a_person_a_page_or_a_share() -> None:
+    observed = Observations()
+    for target in (
+        "/v1.0/users/1?$filter=mail%20eq%20'SECRET'",
+        "/v1.0/users/delta?%24deltatoken=SECRET&$top=5",
+        "/v1.0/users?search=SECRET&$SkipToken=SECRET",
+        "/v1.0/groups?$expand=members($select=id;$filter=mail eq 'SECRET')",
+        "/v1.0/shares/u!SECRET/driveItem",
+        "/v1.0/shares/u!SECRET2/driveItem",
+    ):
+        observed.add("GET", target, None)
+    found = suggest(observed, "few").yaml
+    assert "SECRET" not in found
+    assert "$filter=…" in found
+    assert "$top=5" in found

@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.wire.trace_context import trace_id_of
+from proxy.wire.trace_context import parent_in, trace_id_in, trace_of
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "00f067aa0ba902b7"
@@ -21,7 +21,12 @@ PARENT = "00f067aa0ba902b7"
     ],
 )
 def test_a_valid_header_names_its_trace(value: str) -> None:
-    assert trace_id_of(value.encode()) == TRACE
+    trace = trace_of(value.encode())
+    assert trace is not None
+    assert trace_id_in(trace) == TRACE
+    parent = parent_in(trace)
+    assert (parent.trace_id, parent.span_id) == (TRACE, PARENT)
+    assert parent.sampled == (f"{PARENT}-00" not in value)
 
 
 @pytest.mark.parametrize(
@@ -51,4 +56,10 @@ def test_a_valid_header_names_its_trace(value: str) -> None:
     ],
 )
 def test_an_invalid_header_names_none(value: str) -> None:
-    assert trace_id_of(value.encode()) is None
+    assert trace_of(value.encode()) is None
+
+
+def test_a_record_of_an_earlier_release_has_the_trace_id_alone() -> None:
+    assert trace_id_in(TRACE) == TRACE
+    parent = parent_in(TRACE)
+    assert (parent.trace_id, parent.span_id, parent.sampled) == (TRACE, "", True)

@@ -18,12 +18,14 @@ from typing import Any, Final
 import pytest
 import pytest_asyncio
 
+from tests.fakes.certificates import client_certificate
 from tests.fakes.graph import problem
+from tests.fakes.issuer import FakeIssuer
 from tests.fakes.lifeline import end_with_parent
 from tests.fakes.server import Response
 from tests.fakes.system import ROOT, System
 from tests.fakes.transfers import is_pre_authenticated
-from tests.process.proxy_parts import LIMITS
+from tests.process.proxy_parts import LIMITS, until
 
 HERE: Final = Path(__file__).parent
 PYTHON: Final = ROOT / ".venv-sdk" / "bin" / "python"
@@ -31,6 +33,10 @@ NODE: Final = shutil.which("node")
 NODE_MODULES: Final = HERE / "js" / "node_modules"
 # Longer than the proxy holds back even when compressed, which this can hardly be.
 LONG_TEXT: Final = base64.b64encode(random.Random(1).randbytes(4_500_000)).decode()
+
+AUDIENCE: Final = "api://AzureADTokenExchange"
+ONCE_SUBJECT: Final = "repo:contoso/app:ref:refs/heads/main"  # as GitHub's
+WORKLOAD_SUBJECT: Final = "system:serviceaccount:shop:orders"  # as Kubernetes'
 
 JWT: Final = re.compile(rb"eyJ[\w-]+\.[\w-]+\.[\w-]+")
 
@@ -65,8 +71,25 @@ class Harness:
     """The system, and what starts an application beside it."""
 
     system: System
+    issuer: FakeIssuer
+    certificates: dict[str, Path]  # with their private keys: the application's own, and another's
 
-    async def start(self, language: str, program: str) -> Program:
+    def assertions(self, count: int) -> dict[str, str]:
+        """Return variables that name the files of an application without a secret."""
+        directory = self.system.directory
+        fresh = [self.issuer.token(ONCE_SUBJECT, AUDIENCE) for _ in range(count)]
+        (directory / "assertions").write_text("\n".join(fresh), "utf-8")
+        (directory / "workload").write_text(self.issuer.token(WORKLOAD_SUBJECT, AUDIENCE), "utf-8")
+        return {
+            "ASSERTIONS_FILE": str(directory / "assertions"),
+            "AZURE_FEDERATED_TOKEN_FILE": str(directory / "workload"),
+            "CERTIFICATE_FILE": str(self.certificates["own"]),
+            "OTHER_CERTIFICATE_FILE": str(self.certificates["other"]),
+        }
+
+    async def start(
+        self, language: str, program: str, without_secret: dict[str, str] | None = None
+    ) -> Program:
         self.system.graph.requests.clear()
         application = self.system.applications["guarded"]
         authority = str(self.system.authority.ca_file)
@@ -81,6 +104,9 @@ class Harness:
             "NODE_EXTRA_CA_CERTS": authority,
             "NO_PROXY": "*",
         }
+        if without_secret is not None:
+            del settings["AZURE_CLIENT_SECRET"]
+            settings |= without_secret
         pipe = asyncio.subprocess.PIPE
         return Program(
             await asyncio.create_subprocess_exec(
@@ -93,8 +119,8 @@ class Harness:
             )
         )
 
-    async def run(self, language: str, program: str) -> Results:
-        return await (await self.start(language, program)).results()
+    async def run(self, language: str, program: str, without_secret: dict[str, str] | None = None) -> Results:
+        return await (await self.start(language, program, without_secret)).results()
 
     def prepare_responses(self) -> None:
         """Addresses that throttle, are away or too late twice, one that breaks, and a very long page."""
@@ -140,14 +166,38 @@ def _command(language: str, program: str) -> tuple[str, ...]:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def harness(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Harness]:
+    environment = {"Callers__KeysRefreshSeconds": "60"}  # and what is known only below
     system = System(
         tmp_path_factory.mktemp("sdk"),
         {"guarded": HERE / "rules.yaml"},
         workers=1,
+        proxy_environment=environment,
         control_plane_environment=LIMITS,
     )
-    async with system:
-        yield Harness(system)
+    environment["Proxy__PublicBaseUrl"] = system.proxy_url
+    environment["Callers__IssuerCaFile"] = str(system.authority.ca_file)
+    async with system, FakeIssuer(tls=system.authority.server("issuer")) as issuer:
+        certificates = {}
+        for name in ("own", "other"):
+            certificates[name] = system.directory / f"{name}.pem"
+            certificates[name].write_text(client_certificate(name).pem, "utf-8")
+        pem = certificates["own"].read_text("utf-8")
+        public = system.directory / "own-certificate.pem"
+        public.write_text(pem[pem.index("-----BEGIN CERTIFICATE") :], "utf-8")
+        await register_credentials(system, issuer, public)
+        yield Harness(system, issuer, certificates)
+
+
+async def register_credentials(system: System, issuer: FakeIssuer, public: Path) -> None:
+    """Let the application prove itself in three more ways, and wait until the proxy has their keys."""
+    added = await system.cli("app", "key", "add", "guarded", str(public))
+    for subject, reuse in ((ONCE_SUBJECT, "once"), (WORKLOAD_SUBJECT, "until-end")):
+        pinned = ("--issuer", issuer.issuer, "--subject", subject, "--audience", AUDIENCE, "--reuse", reuse)
+        added = await system.cli("app", "federated", "add", "guarded", *pinned)
+    snapshot = system.directory / "snapshot.json"
+    await until(lambda: added["credential"]["id"] in snapshot.read_text("utf-8"))
+    async with asyncio.timeout(10):
+        await issuer.was_read.wait()
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session", params=["python", "javascript"])

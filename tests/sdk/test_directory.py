@@ -74,7 +74,7 @@ async def test_a_refusal_is_an_error_of_the_sdk_s_own_type(harness: Harness, dir
         "searched": (403, "policyBlocked", "no-phones"),
     }
     mail = blocked["mail"]
-    assert mail["message"] == "The request was blocked by rule 'no-mail'."
+    assert mail["message"] == "Graphward blocked this request by rule 'no-mail'."
     assert mail["clientRequestId"] == "6f8b9a54-0000-4000-8000-000000000001"
     await until(lambda: mail["requestId"] in {each["requestId"] for each in events(harness.system)})
     assert {each["type"] for each in blocked.values()} <= {"ODataError", "GraphError"}

@@ -47,6 +47,42 @@ async def test_every_credential_class_gets_a_token_that_works(harness: Harness, 
     harness.assert_nothing_leaked()
 
 
+WITHOUT_SECRET = {
+    "python": {
+        "ClientAssertionCredential",
+        "aio.ClientAssertionCredential of a tenant",
+        "WorkloadIdentityCredential",
+        "DefaultAzureCredential",
+        "aio.WorkloadIdentityCredential",
+        "CertificateCredential",
+        "CertificateCredential of a tenant",
+        "aio.CertificateCredential",
+        "msal with a certificate",
+        "msal with a certificate, of a tenant",
+        "msal with an assertion",
+    },
+    "javascript": {
+        "ClientAssertionCredential",
+        "ClientAssertionCredential of a tenant",
+        "WorkloadIdentityCredential",
+        "ClientCertificateCredential",
+        "ClientCertificateCredential of a tenant",
+        "msal with an assertion",
+    },
+}
+
+
+@pytest.mark.parametrize("language", ["python", "javascript"])
+async def test_every_class_without_a_secret_gets_a_token_that_works(harness: Harness, language: str) -> None:
+    results = await harness.run(language, "assertions", harness.assertions(20))
+    for name in ("assertion used twice", "certificate of another"):
+        refused = results.pop(name)
+        assert refused["error"] == REFUSED[language]
+        assert "The client assertion is not valid." in refused["message"]
+    assert results == dict.fromkeys(WITHOUT_SECRET[language], WORKS)
+    harness.assert_nothing_leaked()
+
+
 @pytest.mark.parametrize("language", ["python", "javascript"])
 async def test_what_becomes_of_a_token_that_died_early(harness: Harness, language: str) -> None:
     program = await harness.start(language, "dead_token")

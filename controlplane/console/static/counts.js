@@ -1,5 +1,7 @@
 // What a page was too quick to wait for: counts that are put in once they are there.
 
+import { setUpCharts } from "./charts.js";
+
 for (const place of document.querySelectorAll("[data-counts]")) fill(place);
 
 async function fill(place) {
@@ -7,7 +9,9 @@ async function fill(place) {
     const response = await fetch(place.dataset.counts, { headers: { Accept: "text/html" } });
     if (!response.ok || response.redirected) throw new Error(response.statusText);
     const text = await response.text();
-    place.replaceWith(...new DOMParser().parseFromString(text, "text/html").body.children);
+    const counts = [...new DOMParser().parseFromString(text, "text/html").body.children];
+    place.replaceWith(...counts);
+    for (const part of counts) setUpCharts(part);
   } catch {
     place.removeAttribute("aria-busy"); // the link beside it still leads to them
   }

@@ -1,63 +1,35 @@
-// The editor of a draft: line numbers, Tab, checks while one types, a copy of the form kept in this browser.
+// The editor of a draft: checks while one types, a copy of the form kept in this browser.
 // Without this script the same form works by its buttons.
+import { draw, setUpCode } from "./code_area.js";
+import { setUpCompletion } from "./completion.js";
 
 const CHECK_AFTER_MS = 400;
 const KEEP_AFTER_MS = 200;
-const INDENT = "  ";
 const underWay = new Map(); // the newest of each kind; an older one that comes late is not shown
 const KEPT = ["yaml", "cases", "base", "into"];
 
 const form = document.querySelector("form.editor");
-for (const area of form.querySelectorAll("textarea[data-code]")) setUpCode(area);
+setUpCompletion(form.yaml, form); // before the text area's own keys: an open list takes Tab and Escape
+for (const area of form.querySelectorAll("textarea[data-code]")) setUpCode(area, () => marks(area));
 for (const hint of form.querySelectorAll("[data-with-script]")) hint.hidden = false;
 setUpPlaces();
 setUpKeeping();
 setUpTrying();
+setUpDropping();
 
-// The text
+// A HAR file that is dropped into its field
 
-function setUpCode(area) {
-  const gutter = area.previousElementSibling;
-  gutter.hidden = false;
-  const draw = () => drawNumbers(area, gutter);
-  area.addEventListener("scroll", draw);
-  area.addEventListener("input", draw);
-  new ResizeObserver(draw).observe(area);
-  let leaving = false;
-  area.addEventListener("keydown", (event) => {
-    if (event.isComposing) return;
-    if (event.key === "Tab" && !leaving && !event.ctrlKey && !event.altKey && !event.metaKey) {
-      event.preventDefault();
-      indent(area, event.shiftKey);
-    } else if (event.key === "Enter" && !event.ctrlKey && !event.metaKey) {
-      event.preventDefault();
-      const line = area.value.slice(lineStart(area.value, area.selectionStart), area.selectionStart);
-      type("\n" + line.match(/^ *(?:- (?=[^\s:]+:(?:\s|$)))?/)[0].replace("-", " ")); // below the item's first key
-    }
-    // Escape, then Tab, goes on to the next field: nobody is caught in here.
-    leaving = event.key === "Escape" || (leaving && event.key === "Shift");
-  });
-  area.addEventListener("blur", () => (leaving = false));
+function setUpDropping() {
+  const zone = form.querySelector("[data-drop]");
+  const mark = (event) => {
+    event.preventDefault();
+    zone.classList.toggle("over", event.type === "dragover");
+  };
+  for (const name of ["dragover", "dragleave", "drop"]) zone.addEventListener(name, mark);
+  zone.addEventListener("drop", (event) => (form.elements.har.files = event.dataTransfer.files));
 }
 
-// Only the numbers in view are there, so that a long text costs no more than a short one.
-function drawNumbers(area, gutter) {
-  const style = getComputedStyle(area);
-  const height = parseFloat(style.lineHeight);
-  const count = area.value.split("\n").length;
-  const first = Math.floor(area.scrollTop / height);
-  const last = Math.min(count, first + Math.ceil(area.clientHeight / height) + 1);
-  const marked = marks(area);
-  gutter.replaceChildren(
-    ...Array.from({ length: Math.max(0, last - first) }, (_, at) => {
-      const number = document.createElement("span");
-      number.textContent = first + at + 1;
-      number.className = marked.get(first + at + 1) ?? "";
-      return number;
-    }),
-  );
-  gutter.style.paddingTop = `${parseFloat(style.paddingTop) + first * height - area.scrollTop}px`;
-}
+// Places in the text
 
 function marks(area) {
   const found = new Map();
@@ -66,25 +38,6 @@ function marks(area) {
     if (found.get(Number(link.dataset.line)) !== "bad") found.set(Number(link.dataset.line), kind);
   }
   return found;
-}
-
-const lineStart = (text, at) => text.lastIndexOf("\n", at - 1) + 1;
-
-// What goes in this way can be undone with the browser's own undo.
-function type(text) {
-  document.execCommand("insertText", false, text);
-}
-
-function indent(area, outwards) {
-  const { value, selectionStart, selectionEnd } = area;
-  if (!outwards && selectionStart === selectionEnd) return type(INDENT);
-  const from = lineStart(value, selectionStart);
-  const lines = value.slice(from, selectionEnd).split("\n");
-  const changed = lines.map((line) => (outwards ? line.replace(/^ {1,2}/, "") : line && INDENT + line));
-  area.setSelectionRange(from, selectionEnd);
-  type(changed.join("\n"));
-  const moved = changed[0].length - lines[0].length;
-  area.setSelectionRange(Math.max(from, selectionStart + moved), from + changed.join("\n").length);
 }
 
 function setUpPlaces() {
@@ -117,14 +70,14 @@ function setUpKeeping() {
     for (const name of KEPT) if (name in kept && form.elements[name]) form.elements[name].value = kept[name];
     const notice = form.querySelector("[data-restored]");
     const when = new Date(kept.at).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
-    notice.querySelector("span").textContent = `This is your draft of ${when}, as this browser kept it.`;
+    notice.querySelector("span").textContent = `This browser kept your draft of ${when}.`;
     notice.hidden = false;
     const version = form.querySelector("[data-base]");
-    if (version && kept.base) version.textContent = `a draft of version ${kept.base}`;
+    if (version && kept.base) version.textContent = `draft of version ${kept.base}`;
     notice.querySelector("[data-discard]").addEventListener("click", () => {
       form.yaml.value = shown.yaml;
       form.base.value = shown.base;
-      if (version) version.textContent = `a draft of version ${shown.base}`;
+      if (version) version.textContent = `draft of version ${shown.base}`;
       localStorage.removeItem(key);
       notice.hidden = true;
       form.yaml.dispatchEvent(new Event("input", { bubbles: true }));
@@ -193,7 +146,8 @@ function setUpTrying() {
   });
   if (!form.querySelector("#checked").childElementCount) check();
   // A link may bring a request to explain.
-  if (form.elements.target.value && form.dataset.fresh === "yes") tryOut("explain");
+  if (form.elements.target.value && !form.querySelector("#explained").childElementCount) tryOut("explain");
+  if (form.dataset.ruleLine) goTo(form.yaml, Number(form.dataset.ruleLine), 1);
 }
 
 async function tryOut(what, button, isSecondTry = false) {
@@ -202,7 +156,9 @@ async function tryOut(what, button, isSecondTry = false) {
   underWay.set(what, controller);
   button?.setAttribute("aria-busy", "true");
   try {
-    const body = new URLSearchParams(new FormData(form));
+    const fields = new FormData(form);
+    fields.delete("har"); // a file goes with its own buttons alone
+    const body = new URLSearchParams(fields);
     body.set("do", what);
     body.set("live", "yes");
     const response = await fetch(form.action, { method: "POST", body, signal: controller.signal });
@@ -214,7 +170,7 @@ async function tryOut(what, button, isSecondTry = false) {
     for (const part of parts) document.getElementById(part.id).replaceChildren(...part.childNodes);
     trouble(null);
     goOn(what);
-    for (const area of form.querySelectorAll("textarea[data-code]")) drawNumbers(area, area.previousElementSibling);
+    for (const area of form.querySelectorAll("textarea[data-code]")) draw(area, marks(area));
   } catch (error) {
     if (error.name !== "AbortError") trouble({});
   } finally {
@@ -244,8 +200,8 @@ function trouble(response) {
   if (response === null) return;
   const signedOut = response.redirected || response.status === 403;
   notice.querySelector("span").textContent = signedOut
-    ? "You are signed out. Your text is kept here: sign in again in another tab, and go on."
-    : "The control plane doesn't respond to now. Your text is kept here.";
+    ? "You are signed out. This browser keeps your text: sign in again in another tab, then continue here."
+    : "The control plane does not respond. This browser keeps your text.";
 }
 
 // Another sign-in, in another tab, has another form token: this page's own is of no use to it. Whether there is one.

@@ -9,6 +9,11 @@ const AGAIN_AFTER_MS = 5000;
 const UNSAFE = /[\u0000-\u001f\u007f-\u009f\u2028\u2029\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069\ud800-\udfff]/gu;
 
 const place = document.querySelector("[data-live]");
+const CLOCK = new Intl.DateTimeFormat("en-GB", {
+  timeZone: place?.dataset.zone ?? "UTC", hourCycle: "h23", year: "numeric", month: "2-digit", day: "2-digit",
+  hour: "2-digit", minute: "2-digit", second: "2-digit",
+});
+const DAY = new Intl.DateTimeFormat("en-US", { timeZone: place?.dataset.zone ?? "UTC", month: "short", day: "numeric" });
 if (place) follow(place);
 
 function follow(place) {
@@ -49,7 +54,7 @@ function follow(place) {
       }
     };
     source.onmessage = (message) => take(JSON.parse(message.data));
-    source.addEventListener("gap", () => (said.textContent = "Some events were passed over: search for them."));
+    source.addEventListener("gap", () => (said.textContent = "Some events are not shown here. Search for them."));
   }
 
   // What came between the page and the connection.
@@ -95,11 +100,15 @@ function follow(place) {
     }
     row.querySelector(".status").textContent = text(event.status);
     link.querySelector("b").textContent = safe(event.method);
-    link.querySelector("span").textContent = safe(text(event.path) + (event.query ? `?${event.query}` : "")).slice(0, 400);
-    nameApp(row.querySelector(".app span"), text(event.appId));
+    const path = safe(text(event.path) + (event.query ? `?${event.query}` : "")).slice(0, 400);
+    link.querySelector("span").replaceChildren(...segments(path));
+    link.title = link.textContent;
     const of = row.querySelector(".app .of");
     if (of) of.textContent = safe(org);
-    row.querySelector(".rule").textContent = event.ruleId ? `rule ${safe(event.ruleId)}` : "";
+    nameApp(row.querySelector(".app span"), text(event.appId));
+    const rule = row.querySelector(".rule");
+    rule.textContent = event.ruleId ? `rule ${safe(event.ruleId)}` : "";
+    rule.title = rule.textContent;
     if (event.reason) {
       const why = document.createElement("span");
       why.className = "hidden";
@@ -115,7 +124,7 @@ function follow(place) {
   // The page has the names of the first apps alone: others are looked up when their first event comes.
   const unnamed = new Map(); // by id, what waits for the name
   async function nameApp(place, id) {
-    place.textContent = safe(names[id] ?? id);
+    name(place, names[id] ?? id);
     if (!id || id in names) return;
     if (unnamed.has(id)) {
       unnamed.get(id).push(place);
@@ -127,7 +136,14 @@ function follow(place) {
     const app = response.ok ? (await response.json()).apps[0] : undefined;
     if (app?.appId !== id) return;
     names[id] = app.name;
-    for (const each of unnamed.get(id)) each.textContent = safe(app.name);
+    for (const each of unnamed.get(id)) name(each, app.name);
+  }
+
+  // A narrow column cuts a long name; the title of the cell has it whole.
+  function name(place, app) {
+    place.textContent = safe(app);
+    const of = place.parentElement.querySelector(".of");
+    place.parentElement.title = of ? `${place.textContent} of ${of.textContent}` : place.textContent;
   }
 
   function show(row, key) {
@@ -149,7 +165,7 @@ function follow(place) {
     if (paused) url.searchParams.set("paused", "1");
     else url.searchParams.delete("paused");
     history.replaceState(null, "", url);
-    pause.querySelector("span").textContent = paused ? "Go on" : "Pause";
+    pause.querySelector("span").textContent = paused ? "Resume" : "Pause";
     if (paused) {
       tell("paused", "Paused");
       return;
@@ -174,6 +190,16 @@ function text(value) {
   return value === null || value === undefined ? "" : typeof value === "string" ? value : JSON.stringify(value);
 }
 
+// As the server marks them, so that a path breaks at a slash first.
+function segments(path) {
+  return (path.match(/\/?[^/?]+[/?]?|[/?]/g) ?? []).map((each) => {
+    const segment = document.createElement("span");
+    segment.className = "segment";
+    segment.textContent = each;
+    return segment;
+  });
+}
+
 function safe(value) {
   return text(value).replace(UNSAFE, (found) => `\\u${found.codePointAt(0).toString(16).padStart(4, "0")}`);
 }
@@ -184,15 +210,17 @@ function milliseconds(value) {
   return value >= 10 ? `${value.toFixed(0)} ms` : `${value.toFixed(1)} ms`;
 }
 
+// A time as the server writes it, in the zone of the page.
 function time(value) {
   const moment = new Date(text(value));
   if (Number.isNaN(moment.getTime())) return document.createTextNode(safe(value));
   const element = document.createElement("time");
   element.dateTime = moment.toISOString();
-  element.textContent = moment.toISOString().slice(0, 19).replace("T", " ");
-  const zone = document.createElement("span");
-  zone.className = "zone";
-  zone.textContent = " UTC";
-  element.append(zone);
+  const parts = Object.fromEntries(CLOCK.formatToParts(moment).map((part) => [part.type, part.value]));
+  const clock = `${parts.hour}:${parts.minute}:${parts.second}`;
+  const day = `${parts.year}-${parts.month}-${parts.day}`;
+  element.title = `${day} ${clock} ${document.querySelector("[data-live]").dataset.zoneName}`;
+  const isOfToday = DAY.format(moment) === DAY.format(new Date());
+  element.textContent = isOfToday ? clock : `${DAY.format(moment)} ${clock}`;
   return element;
 }

@@ -1,51 +1,26 @@
-"""A certificate out of a key vault, and the assertions that prove who the client is (RFC 7523 §2.2)."""
+"""A certificate with its private key out of a key vault, in whichever form it was stored."""
 
 import base64
-import time
-import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-import jwt
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import pkcs12
 
-ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 PFX: Final = "application/x-pkcs12"
 PEM: Final = "application/x-pem-file"
-_ALGORITHM: Final = "PS256"
 _SMALLEST_KEY: Final = 2048  # bits, RFC 7518 §3.5
-_LIFETIME_SECONDS: Final = 300  # Entra advises five to ten minutes at most
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A certificate with its private key."""
+    """A certificate after its private key, in PEM."""
 
-    key: RSAPrivateKey = field(repr=False)
-    thumbprint: str  # x5t#S256, RFC 7515 §4.1.8
+    pem: bytes = field(repr=False)
     ends_at: float
-
-    def assertion(
-        self, client_id: str, token_url: str, clock: Callable[[], float] = time.time
-    ) -> dict[str, str]:
-        """The form fields that stand in for a client secret; good once and for a short time."""
-        now = int(clock())
-        claims = {
-            "aud": token_url,
-            "iss": client_id,
-            "sub": client_id,
-            "jti": str(uuid.uuid4()),
-            "iat": now,
-            "nbf": now,
-            "exp": now + _LIFETIME_SECONDS,
-        }
-        text = jwt.encode(claims, self.key, algorithm=_ALGORITHM, headers={"x5t#S256": self.thumbprint})
-        return {"client_assertion_type": ASSERTION_TYPE, "client_assertion": text}
 
 
 def is_certificate(value: str, content_type: str) -> bool:
@@ -64,8 +39,11 @@ def read_certificate(value: str, content_type: str) -> Certificate:
     own = [each for each in certificates if _belongs(each, key)]
     if not own:
         raise ValueError("has no certificate that belongs to its private key")
-    thumbprint = base64.urlsafe_b64encode(own[0].fingerprint(hashes.SHA256())).rstrip(b"=").decode()
-    return Certificate(key, thumbprint, own[0].not_valid_after_utc.timestamp())
+    pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    pem += own[0].public_bytes(serialization.Encoding.PEM)
+    return Certificate(pem, own[0].not_valid_after_utc.timestamp())
 
 
 def _belongs(certificate: x509.Certificate, key: RSAPrivateKey) -> bool:

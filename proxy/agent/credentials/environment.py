@@ -1,13 +1,13 @@
 """A client secret from settings or environment, exchanged at the identity provider."""
 
-from proxy.agent.credentials.identity_provider import IdentityProvider
+from proxy.agent.credentials.entra import Entra
 from proxy.agent.credentials.provider import UpstreamToken
 
 
 class EnvironmentProvider:
-    def __init__(self, identity: IdentityProvider, client_secret: str) -> None:
-        self._identity = identity
-        self._proof = {"client_secret": client_secret}
+    def __init__(self, entra: Entra, client_secret: str) -> None:
+        self._entra = entra
+        self._client_secret = client_secret
 
     async def fetch(self, *, refused: bool = False) -> UpstreamToken:
-        return await self._identity.token(self._proof)
+        return await self._entra.by_secret(self._client_secret)

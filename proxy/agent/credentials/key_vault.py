@@ -8,9 +8,11 @@ from collections.abc import Callable
 from typing import Final
 
 from proxy.agent.credentials.certificate import is_certificate, read_certificate
-from proxy.agent.credentials.identity_provider import ClientRefused, IdentityProvider
+from proxy.agent.credentials.entra import Entra
 from proxy.agent.credentials.provider import CredentialError, UpstreamToken
-from proxy.agent.vault import HeldSecret, VaultError, VaultSecret
+from proxy.agent.credentials.token_response import ClientRefused
+from proxy.agent.vault import HeldSecret
+from proxy.outbound.vault import VaultError, VaultSecret
 
 log = logging.getLogger(__name__)
 
@@ -21,13 +23,13 @@ _LONGEST_CLIENT_SECRET: Final = 1024  # Entra's have 40 characters; a PFX has th
 class KeyVaultProvider:
     def __init__(
         self,
-        identity: IdentityProvider,
+        entra: Entra,
         secret: HeldSecret,
         name: str,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._identity = identity
+        self._entra = entra
         self._secret = secret
         self._name = name
         self._clock = clock
@@ -57,25 +59,23 @@ class KeyVaultProvider:
         if secret.version == refused.version:
             problem = self._secret.maintenance.problem
             why = f"none newer could be read: {problem}" if problem else "the key vault has no newer one"
-            raise CredentialError(
-                f"{refusal} to version {refused.version} of secret {self._name}, and {why}",
-                refusal.retry_after,
-            )
+            what = f"{refusal} (version {refused.version} of secret {self._name}; {why})"
+            raise CredentialError(what, refusal.retry_after)
         log.warning("the identity provider refused the held credential; trying the vault's newer version")
         return await self._exchange(secret)
 
     async def _exchange(self, secret: VaultSecret) -> UpstreamToken:
-        return await self._identity.token(self._proof(secret))
+        if is_certificate(secret.value, secret.content_type):
+            return await self._entra.by_certificate(self._certificate(secret))
+        if len(secret.value) > _LONGEST_CLIENT_SECRET:  # a PFX without its content type must not go out
+            raise CredentialError(f"secret {self._name}: is too long for a client secret")
+        return await self._entra.by_secret(secret.value)
 
-    def _proof(self, secret: VaultSecret) -> dict[str, str]:
-        if not is_certificate(secret.value, secret.content_type):
-            if len(secret.value) > _LONGEST_CLIENT_SECRET:  # a PFX without its content type must not go out
-                raise CredentialError(f"secret {self._name}: is too long for a client secret")
-            return {"client_secret": secret.value}
+    def _certificate(self, secret: VaultSecret) -> bytes:
         try:
             certificate = read_certificate(secret.value, secret.content_type)
             if certificate.ends_at <= self._clock():
                 raise ValueError("the certificate is past its end")
-            return certificate.assertion(self._identity.client_id, self._identity.token_url, self._clock)
         except ValueError as error:
             raise CredentialError(f"secret {self._name} ({secret.content_type}): {error}") from None
+        return certificate.pem

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Final
 
 from proxy.agent.credentials.provider import CredentialError, CredentialProvider, UpstreamToken
-from proxy.agent.failures import unforeseen
-from proxy.agent.retry import FIRST_BACKOFF, backoff, sleep_until_set
-from proxy.ipc.channel import Credential, CredentialUnavailable
+from proxy.ipc.channel import ActiveUpstreamToken, UpstreamTokenUnavailable
+from proxy.outbound.failures import unforeseen
+from proxy.outbound.retry import FIRST_BACKOFF, backoff, sleep_until_set
 from proxy.startup.identities import DEFAULT_IDENTITY
 from proxy.wire.models import Check
 
@@ -33,7 +33,7 @@ class CredentialManager:
         provider: CredentialProvider,
         *,
         name: str = DEFAULT_IDENTITY,
-        announce: Callable[[Credential | CredentialUnavailable], None],
+        announce: Callable[[ActiveUpstreamToken | UpstreamTokenUnavailable], None],
         clock: Callable[[], float] = time.time,
         first_backoff: float = FIRST_BACKOFF,
         rejection_pause: float = _REJECTION_PAUSE,
@@ -55,22 +55,29 @@ class CredentialManager:
         self._retry_after = first_backoff
         self._offset = clock() - time.monotonic()  # when the workers were last told
         self._rejected = asyncio.Event()
+        self._tried = asyncio.Event()
         self._rejected_at = -math.inf
 
     @property
     def tried(self) -> bool:
         """Whether an attempt has ended, so that `current` is more than a guess."""
-        return self._token is not None or self._problem is not None
+        return self._tried.is_set()
 
-    def current(self) -> Credential | CredentialUnavailable:
+    async def first_attempt(self) -> None:
+        """Wait until an attempt has ended."""
+        await self._tried.wait()
+
+    def current(self) -> ActiveUpstreamToken | UpstreamTokenUnavailable:
         """What a worker is to be told now; a token past its end is never handed out."""
         token = self._token
         left = self._seconds_left()
         if token is not None and left > 0:
             # By the clock of now, which may have jumped since the token came. JSON has no infinity.
             ends_at = self._clock() + min(left, ENDLESS_SECONDS)
-            return Credential(self.name, self._generation, token.token, ends_at)
-        return CredentialUnavailable(self.name, self._problem or "no upstream token yet", self._retry_after)
+            return ActiveUpstreamToken(self.name, self._generation, token.token, ends_at)
+        return UpstreamTokenUnavailable(
+            self.name, self._problem or "no upstream token yet", self._retry_after
+        )
 
     def rejected(self, generation: int) -> None:
         """A worker's word that the upstream refused the token of that generation."""
@@ -82,7 +89,7 @@ class CredentialManager:
         self._rejected.set()
 
     def check(self) -> Check:
-        if isinstance(self.current(), CredentialUnavailable):
+        if isinstance(self.current(), UpstreamTokenUnavailable):
             return Check("failed", self._problem or "no upstream token yet")
         return Check("degraded", self._problem) if self._problem else Check("ok")
 
@@ -92,6 +99,7 @@ class CredentialManager:
                 refused = self._rejected.is_set()
                 self._rejected.clear()
                 await self._refresh(refused=refused)
+                self._tried.set()
             if abs(self._clock() - time.monotonic() - self._offset) > _JUMP_SECONDS:
                 self._tell()  # a worker may have read the token's end after the jump
             left = self._seconds_left()

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from proxy.agent.failures import AttemptFailed
+from proxy.outbound.failures import AttemptFailed
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,25 @@
 """Where each identity's upstream token comes from, as the settings say it: its provider, and its vault."""
 
 import contextlib
+import math
 import ssl
 from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import aiohttp
 
-from proxy.agent.control_plane import open_session
-from proxy.agent.credentials.environment import EnvironmentProvider
-from proxy.agent.credentials.identity_provider import IdentityProvider
 from proxy.agent.credentials.provider import CredentialProvider
 from proxy.agent.credentials.static import StaticProvider
-from proxy.agent.vault import HeldSecret, Vault
+from proxy.agent.vault import HeldSecret
+from proxy.outbound.session import open_session
+from proxy.outbound.settings import egress_of
+from proxy.outbound.vault import Vault, VaultSecret
 from proxy.startup.identities import DEFAULT_IDENTITY
 from proxy.startup.settings import CredentialsSettings, IdentitySettings, Settings
+
+if TYPE_CHECKING:
+    from proxy.agent.credentials.entra import Entra
 
 
 async def open_providers(
@@ -22,49 +28,84 @@ async def open_providers(
     secrets: Mapping[str, HeldSecret],
     stack: contextlib.AsyncExitStack,
 ) -> dict[str, CredentialProvider]:
-    """One for each identity, by its name."""
-    session = await stack.enter_async_context(open_session(tls))
-    return {
-        each.name: _provider(settings.credentials, each, secrets.get(each.name), session)
-        for each in settings.credentials.every_identity
-    }
+    """Return the provider of each identity, by its name."""
+    identities = settings.credentials.every_identity
+    if settings.credentials.provider == "static":
+        return {each.name: StaticProvider(each.access_token) for each in identities}
+    session = await stack.enter_async_context(open_session(tls, egress_of(settings.egress)))
+    return {each.name: _provider(settings, each, secrets.get(each.name), session) for each in identities}
 
 
 def _provider(
-    credentials: CredentialsSettings,
-    identity: IdentitySettings,
-    secret: HeldSecret | None,
-    session: aiohttp.ClientSession,
+    settings: Settings, identity: IdentitySettings, secret: HeldSecret | None, session: aiohttp.ClientSession
 ) -> CredentialProvider:
-    if credentials.provider == "static":
-        return StaticProvider(identity.access_token)
-    endpoint = IdentityProvider(
+    """Import Azure's SDK here: it is slow to import, and a static token does not need it."""
+    credentials = settings.credentials
+    if credentials.provider == "managed-identity":
+        return _managed_identity(settings, identity, session)
+    entra = _entra(credentials, identity, session)
+    if secret is not None:
+        from proxy.agent.credentials.key_vault import KeyVaultProvider
+
+        return KeyVaultProvider(entra, secret, identity.secret_name)
+    if credentials.provider == "workload-identity":
+        from proxy.agent.credentials.workload_identity import WorkloadIdentityProvider
+
+        return WorkloadIdentityProvider(entra, _token_file(identity))
+    from proxy.agent.credentials.environment import EnvironmentProvider
+
+    return EnvironmentProvider(entra, identity.client_secret)
+
+
+def _managed_identity(
+    settings: Settings, identity: IdentitySettings, session: aiohttp.ClientSession
+) -> CredentialProvider:
+    from proxy.agent.credentials.managed_identity import (
+        FederatedManagedIdentityProvider,
+        ManagedIdentityProvider,
+    )
+    from proxy.outbound.machine_identity import ManagedIdentity
+
+    machine = ManagedIdentity(identity.managed_identity_client_id)
+    if not identity.client_id:
+        return ManagedIdentityProvider(machine, session, settings.credentials.scope)
+    entra = _entra(settings.credentials, identity, session)
+    return FederatedManagedIdentityProvider(entra, machine, session, settings.exchange_scope)
+
+
+def _entra(
+    credentials: CredentialsSettings, identity: IdentitySettings, session: aiohttp.ClientSession
+) -> "Entra":
+    from proxy.agent.credentials.entra import Entra
+
+    return Entra(
         session,
         authority_url=credentials.authority_url,
         tenant_id=identity.tenant_id,
         client_id=identity.client_id,
         scope=credentials.scope,
     )
-    if secret is None:
-        return EnvironmentProvider(endpoint, identity.client_secret)
-    from proxy.agent.credentials.key_vault import (
-        KeyVaultProvider,
-    )  # cryptography: for few, and slow to import
-
-    return KeyVaultProvider(endpoint, secret, identity.secret_name)
 
 
 async def open_vault(settings: Settings, tls: ssl.SSLContext, stack: contextlib.AsyncExitStack) -> Vault:
-    from proxy.agent.key_vault import open_key_vault  # slow to import, and most have no vault
+    from proxy.outbound.key_vault import open_key_vault  # slow to import, and most have no vault
+    from proxy.outbound.machine_identity import ManagedIdentity, WorkloadIdentity
 
-    session = await stack.enter_async_context(open_session(tls))
-    return await stack.enter_async_context(
-        open_key_vault(
-            settings.credentials.vault_url,
-            session,
-            managed_identity_client_id=settings.credentials.managed_identity_client_id,
+    credentials = settings.credentials
+    identity: ManagedIdentity | WorkloadIdentity = ManagedIdentity(credentials.managed_identity_client_id)
+    if credentials.provider == "workload-identity":
+        default = credentials.every_identity[0]
+        identity = WorkloadIdentity(
+            default.tenant_id, default.client_id, _token_file(default), credentials.authority_url
         )
-    )
+    session = await stack.enter_async_context(open_session(tls, egress_of(settings.egress)))
+    return await stack.enter_async_context(open_key_vault(credentials.vault_url, session, identity))
+
+
+def _token_file(identity: IdentitySettings) -> Path:
+    if identity.token_file is None:
+        raise ValueError("settings without TokenFile were not checked")
+    return identity.token_file
 
 
 def upstream_secrets(settings: Settings, vault: Vault) -> dict[str, HeldSecret]:
@@ -78,9 +119,22 @@ def upstream_secrets(settings: Settings, vault: Vault) -> dict[str, HeldSecret]:
             each.secret_name,
             what=_credential_of(each.name),
             interval=credentials.vault_refresh_seconds,
+            own_end=certificate_end,
         )
         for each in credentials.every_identity
     }
+
+
+def certificate_end(secret: VaultSecret) -> float:
+    """Return the last moment of the certificate in a secret; infinity if there is none that can be read."""
+    from proxy.agent.credentials.certificate import is_certificate, read_certificate
+
+    if not is_certificate(secret.value, secret.content_type):
+        return math.inf
+    try:
+        return read_certificate(secret.value, secret.content_type).ends_at
+    except ValueError:
+        return math.inf  # the attempt to use it says why
 
 
 def _credential_of(identity: str) -> str:

@@ -3,6 +3,12 @@
 import msgspec
 
 
+class Confirmation(msgspec.Struct):
+    """The certificate that a token is bound to (RFC 8705 §3.1)."""
+
+    thumbprint: str = msgspec.field(name="x5t#S256")
+
+
 class Claims(msgspec.Struct):
     iss: str
     aud: str
@@ -13,6 +19,8 @@ class Claims(msgspec.Struct):
     nbf: int
     exp: int
     jti: str
+    cid: str | None = None  # the credential that proved the caller; None: a client secret
+    cnf: Confirmation | None = None  # None: the token is not bound
 
 
 class Header(msgspec.Struct, forbid_unknown_fields=True):

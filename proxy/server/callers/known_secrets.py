@@ -15,19 +15,21 @@ _MOST_SECRETS: Final = 10_000  # that one worker remembers
 class KnownSecrets:
     """Secrets that were right, as digests keyed with something that never leaves this process.
 
-    One stays right for as long as the hashes that it was compared with are its application's.
+    One stays right for as long as its hash is its application's.
     """
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
-        self._known: BoundedMemo[bytes, tuple[str, ...]] = BoundedMemo(_MOST_SECRETS, None, WhenFull.CLEAR)
+        self._known: BoundedMemo[bytes, str] = BoundedMemo(_MOST_SECRETS, None, WhenFull.CLEAR)
 
     def digest(self, client_id: str, secret: str) -> bytes:
         text = client_id.encode() + b"\0" + secret.encode()
         return hashlib.blake2b(text, key=self._key, digest_size=32).digest()
 
-    def knows(self, digest: bytes, caller: Caller) -> bool:
-        return self._known.entries.get(digest) == caller.secret_hashes
+    def matching(self, digest: bytes, caller: Caller) -> str | None:
+        """Return the hash of a secret that was right; None if it must be compared."""
+        found = self._known.entries.get(digest)
+        return found if found is not None and found in caller.known_hashes else None
 
-    def remember(self, digest: bytes, caller: Caller) -> None:
-        self._known.keep(digest, caller.secret_hashes)
+    def remember(self, digest: bytes, matching: str) -> None:
+        self._known.keep(digest, matching)

@@ -14,6 +14,7 @@ from proxy.policy.paths import Node, take_apart
 from proxy.policy.resource_model import ResourceModel
 from proxy.policy.ruleset import Ruleset
 from proxy.policy.schemas import Schemas
+from proxy.rules.credentials import Credential, Secret, credentials_of
 from proxy.rules.schemas import load_models, schemas_of
 from proxy.rules.snapshot import Snapshot
 from proxy.rules.stops import NOTHING_STOPPED, Stops
@@ -35,6 +36,38 @@ class Caller:
     ruleset_version: int | None = None
     credential: UpstreamCredential = NO_CREDENTIAL  # of the identity that it goes up with
     shadow: ShadowRules | None = None
+    credentials: tuple[Credential, ...] | None = None  # None: `secret_hashes` decides alone
+
+    @property
+    def known_hashes(self) -> tuple[str, ...]:
+        """Hashes of all secrets, first of those that are in force."""
+        ended = [each.hash for each in self.credentials or () if isinstance(each, Secret)]
+        return (*self.secret_hashes, *(each for each in ended if each not in self.secret_hashes))
+
+    def secret_with(self, secret_hash: str) -> Secret | None:
+        """Return the secret with this hash; None if an earlier control plane sent hashes alone."""
+        for each in self.credentials or ():
+            if isinstance(each, Secret) and each.hash == secret_hash:
+                return each
+        return None
+
+    def secret_end_after(self, moment: int) -> int | None:
+        """Return the first end of a secret after this Unix time; None if none ends after it.
+
+        The control plane then counts `secret_version` up, which ends the tokens of all secrets."""
+        ends = [
+            int(each.ends_at)
+            for each in self.credentials or ()
+            if isinstance(each, Secret) and each.ends_at is not None and int(each.ends_at) > moment
+        ]
+        return min(ends, default=None)
+
+    def credential_in_force(self, credential_id: str, now: float) -> Credential | None:
+        """Return the credential with this id; None if it was removed or has ended."""
+        for each in self.credentials or ():
+            if each.id == credential_id:
+                return each if each.ends_at is None or now < each.ends_at else None
+        return None
 
 
 Sources = tuple[str, Mapping[str, str]]
@@ -116,6 +149,7 @@ async def _build(
             ruleset_version=version,
             credential=credentials.of(app.org_id, app.client_id),
             shadow=shadows.get(app.shadow_ruleset_id or ""),
+            credentials=credentials_of(app),
         )
     used = frozenset(each.credential for each in callers.values() if each.enabled)
     return Rulebook(

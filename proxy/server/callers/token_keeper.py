@@ -20,14 +20,14 @@ import jwt
 import msgspec
 
 from proxy.policy.bounded_memo import BoundedMemo, WhenFull
+from proxy.rules.credentials import Certificate, Credential, Secret
 from proxy.server.callers.claims import Claims, Header
 from proxy.server.callers.rulebook import Caller, Rulebook
-from proxy.server.errors import Refusal
+from proxy.server.errors import STOPPED, Refusal
 
 ALGORITHM: Final = "HS256"
 MAX_TOKEN_BYTES: Final = 4096  # ours have some 450; a longer one is refused before any cryptography
 _MOST_TOKENS: Final = 10_000  # tokens of which one worker remembers the caller
-STOPPED: Final = "An operator has stopped the requests of this application."
 CLOCK_LEEWAY_SECONDS: Final = 5  # for nbf and iat alone: another proxy of the fleet may have issued the token
 
 _PLAIN_START: Final = len("Bearer ")
@@ -60,12 +60,36 @@ class RefusedToken(Refusal):
         self.caller = caller
 
 
+class BoundToken(RefusedToken):
+    """A token that is good over a connection with its certificate alone. Refuse the request, unless its
+    connection is known to be one."""
+
+    def __init__(self, caller: Caller, thumbprint: str, credential_id: str | None) -> None:
+        message = "The access token is bound to a client certificate that this connection does not have."
+        super().__init__(message, "invalidToken", caller)
+        self.thumbprint = thumbprint
+        self.credential_id = credential_id
+
+
 class StoppedCaller(Refusal):
     """Whose requests an operator has stopped, whatever its token says."""
 
     def __init__(self, caller: Caller) -> None:
         super().__init__("emergencyStop", STOPPED, "stopped")
         self.caller = caller
+
+
+@dataclass(frozen=True, slots=True)
+class _Binding:
+    """A checked token that is bound to a certificate."""
+
+    caller: Caller
+    ends_at: int
+    thumbprint: str
+    credential_id: str | None
+
+    def token(self) -> BoundToken:
+        return BoundToken(self.caller, self.thumbprint, self.credential_id)
 
 
 class TokenKeeper:
@@ -78,23 +102,32 @@ class TokenKeeper:
         self._remembered: BoundedMemo[bytes, tuple[Caller, int]] = BoundedMemo(
             _MOST_TOKENS, None, WhenFull.CLEAR
         )
+        self._bound: BoundedMemo[bytes, _Binding] = BoundedMemo(_MOST_TOKENS, None, WhenFull.CLEAR)
         self.use_keys(keys)
 
     def use_keys(self, keys: Sequence[bytes]) -> None:
         """The first signs from now on, all are accepted; a token of any other dies here."""
         self._keys = {kid_of(key): key for key in keys}
-        self._remembered.entries.clear()
+        self._forget()
         self.ready = bool(keys)
 
     def use(self, rulebook: Rulebook) -> None:
         """Evaluates by `rulebook` from now on; a revoked token dies here."""
         self._rulebook = rulebook
-        self._remembered.entries.clear()
+        self._forget()
 
-    def issue(self, caller: Caller, *, now: float, token_id: str) -> str:
+    def _forget(self) -> None:
+        self._remembered.entries.clear()
+        self._bound.entries.clear()
+
+    def issue(
+        self, caller: Caller, *, now: float, token_id: str, credential: Credential | None = None
+    ) -> str:
+        """Return a new token of the caller. It names the credential that proved the caller, unless that is a
+        secret."""
         issued = int(now)
         settings = self._settings
-        claims = {
+        claims: dict[str, object] = {
             "iss": settings.issuer,
             "aud": settings.audience,
             "sub": caller.client_id,
@@ -102,14 +135,30 @@ class TokenKeeper:
             "ver": caller.secret_version,
             "iat": issued,
             "nbf": issued,
-            "exp": issued + settings.lifetime_seconds,
+            "exp": issued + self.lifetime(caller, now, credential),
             "jti": token_id,
         }
+        if credential is not None and not isinstance(credential, Secret):
+            claims["cid"] = credential.id
+        if isinstance(credential, Certificate):
+            claims["cnf"] = {"x5t#S256": credential.thumbprint}
         kid, key = next(iter(self._keys.items()))
         return jwt.encode(claims, key, algorithm=ALGORITHM, headers={"kid": kid})
 
+    def lifetime(self, caller: Caller, now: float, credential: Credential | None) -> int:
+        """Return the seconds for which a token of now is good: until the end of its credential at most."""
+        issued = int(now)
+        ends = [issued + self._settings.lifetime_seconds]
+        if credential is not None and credential.ends_at is not None:
+            ends.append(int(credential.ends_at))
+        if credential is None or isinstance(credential, Secret):
+            end = caller.secret_end_after(issued)
+            ends.extend([] if end is None else [end])
+        return max(0, min(ends) - issued)
+
     def caller(self, authorization: bytes | None, now: float) -> Caller:
-        """Whose request this is. Raises UnknownToken, RefusedToken (401) or StoppedCaller (403)."""
+        """Return the application that sent a request. Raise UnknownToken, RefusedToken (401) or StoppedCaller
+        (403). A token that is bound to a certificate raises BoundToken, which is a RefusedToken."""
         if authorization is not None:
             known = self._remembered.entries.get(authorization)
             if known is not None and now < known[1]:
@@ -129,16 +178,10 @@ class TokenKeeper:
     def _check(self, authorization: bytes | None, now: float) -> Caller:
         if authorization is None:
             raise _unknown("The request has no access token.")
-        if len(authorization) > MAX_TOKEN_BYTES:
-            raise _unknown("The access token is too long.")
-        parts = _BEARER.fullmatch(authorization)
-        if parts is None:
-            is_bearer = authorization[:_PLAIN_START].lower() == b"bearer "
-            raise _unknown(
-                "The access token is malformed."
-                if is_bearer
-                else "The Authorization field does not hold a Bearer token."
-            )
+        binding = self._bound.entries.get(authorization)
+        if binding is not None and now < binding.ends_at:
+            raise binding.token()
+        parts = _parts_of(authorization)
         claims = self._verified_claims(parts[1], parts[2], parts[3])
         rulebook = self._rulebook
         caller = rulebook.callers.get(claims.sub)
@@ -151,10 +194,17 @@ class TokenKeeper:
             raise RefusedToken("The access token has expired.", "invalidToken", caller)
         if now + CLOCK_LEEWAY_SECONDS < max(claims.nbf, claims.iat):
             raise RefusedToken("The access token is not valid yet.", "invalidToken", caller)
-        if not caller.enabled or caller.secret_version != claims.ver:
+        ends = _end_of(claims, caller, now) if caller.enabled else None
+        if ends is None:
             raise RefusedToken("The access token was revoked.", "invalidToken", caller)
-        if parts.start(1) == _PLAIN_START:  # else it has any number of spellings
-            self._remembered.keep(authorization, (caller, claims.exp))
+        is_plain = parts.start(1) == _PLAIN_START  # else it has any number of spellings
+        if claims.cnf is not None:
+            binding = _Binding(caller, ends, claims.cnf.thumbprint, claims.cid)
+            if is_plain:
+                self._bound.keep(authorization, binding)
+            raise binding.token()
+        if is_plain:
+            self._remembered.keep(authorization, (caller, ends))
         return caller
 
     def _verified_claims(self, header: bytes, payload: bytes, signature: bytes) -> Claims:
@@ -178,6 +228,35 @@ class TokenKeeper:
         if claims.iss != settings.issuer or claims.aud != settings.audience:
             raise _unknown("The access token was not issued for this proxy.")
         return claims
+
+
+def _parts_of(authorization: bytes) -> re.Match[bytes]:
+    """Return header, payload and signature of a Bearer token."""
+    if len(authorization) > MAX_TOKEN_BYTES:
+        raise _unknown("The access token is too long.")
+    parts = _BEARER.fullmatch(authorization)
+    if parts is None:
+        is_bearer = authorization[:_PLAIN_START].lower() == b"bearer "
+        raise _unknown(
+            "The access token is malformed."
+            if is_bearer
+            else "The Authorization field does not hold a Bearer token."
+        )
+    return parts
+
+
+def _end_of(claims: Claims, caller: Caller, now: float) -> int | None:
+    """Return the end of a token; None if its secret was replaced, or its credential has ended."""
+    if claims.cid is None:
+        if caller.secret_version != claims.ver:
+            return None
+        end = caller.secret_end_after(claims.iat)
+        ends = claims.exp if end is None else min(claims.exp, end)
+        return ends if now < ends else None
+    credential = caller.credential_in_force(claims.cid, now)
+    if credential is None:
+        return None
+    return claims.exp if credential.ends_at is None else min(claims.exp, int(credential.ends_at))
 
 
 def _decoded(part: bytes) -> bytes:

@@ -27,6 +27,7 @@ from proxy.ipc.counters import (
     UNAUTHENTICATED,
 )
 from proxy.rules.stops import Stops
+from proxy.server.callers.client_certificates import NO_CERTIFICATE, thumbprint_of
 from proxy.server.client.admission import Admission, admit
 from proxy.server.client.handler import RequestHandler
 from proxy.server.client.pace import Pace
@@ -85,6 +86,7 @@ class ClientConnection(OpenConnection):
         "_pace",
         "_reader",
         "_serving",
+        "_thumbprint",
         "client_ip",
         "made",
         "scheme",
@@ -106,6 +108,7 @@ class ClientConnection(OpenConnection):
         self._handler_for = handler_for
         self.scheme = b"https" if secure else b"http"
         self.client_ip = ""
+        self._thumbprint: str | None = None  # thumbprint of the client's certificate, once it was read
         self.deadline = NEVER
         self._arrived = b""  # the beginning of a request, until the loop iteration ends
         limits = context.limits
@@ -137,6 +140,16 @@ class ClientConnection(OpenConnection):
     def continue_awaited(self) -> bool:
         """Return True while the client holds its body back until it is asked for it."""
         return self._pace.continue_awaited
+
+    @property
+    def thumbprint(self) -> str:
+        """`x5t#S256` of the client's TLS certificate, or NO_CERTIFICATE. It is the same for all requests of a
+        connection, whose session may be a resumed one."""
+        if self._thumbprint is None:
+            secured = self.transport.get_extra_info("ssl_object")
+            shown = None if secured is None else secured.getpeercert(binary_form=True)
+            self._thumbprint = NO_CERTIFICATE if shown is None else thumbprint_of(shown)
+        return self._thumbprint
 
     # From the transport
 

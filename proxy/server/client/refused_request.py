@@ -40,7 +40,7 @@ def refuse_head(context: Context, error: MalformedHead, received: bytes, client_
     if recorded and not context.can_record(pending.record_bytes):
         recorded = False
         refusal = Refusal("notReady", NO_ROOM, "notReady", retry_after=5, close=True)
-    head, body = _response(refusal, pending.request_id(context), pending.client_request_id_text)
+    head, body = _response(context, refusal, pending.request_id(context), pending.client_request_id_text)
     if pending.method == "HEAD":
         body = b""
     if recorded and not pending.close(context, refusal, len(body)):
@@ -53,7 +53,7 @@ def no_room_for_connection(context: Context) -> bytes:
     refusal = overloaded("The proxy has too many connections.", close=True)
     context.requests += 1
     own_id = request_id(int(time.time() * 1000), context.spool.id_prefix, context.requests)
-    head, body = _response(refusal, own_id, None)
+    head, body = _response(context, refusal, own_id, None)
     return head + body
 
 
@@ -75,7 +75,14 @@ def _count(context: Context, error: MalformedHead) -> None:
     values[BAD_REQUESTS] += 1
 
 
-def _response(refusal: Refusal, own_id: str, client_request_id: str | None) -> tuple[bytes, bytes]:
+def _response(
+    context: Context, refusal: Refusal, own_id: str, client_request_id: str | None
+) -> tuple[bytes, bytes]:
     return own_responses.refusal_response(
-        refusal, request_id=own_id, client_request_id=client_request_id, close=True, now=time.time()
+        refusal,
+        request_id=own_id,
+        client_request_id=client_request_id,
+        contact=context.contact,
+        close=True,
+        now=time.time(),
     )

@@ -4,19 +4,27 @@ from then on, not only when the handshake is over."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import ssl
 from typing import Final
 
+from proxy.config.tls import alert_of
+from proxy.ipc.counters import CREDENTIAL_PROBLEMS_FIRST
 from proxy.server.client.admission import Admission, admit
 from proxy.server.client.connection import ClientConnection, HandlerFor
-from proxy.server.context import Context
+from proxy.server.client_limits import Failures, network_of
+from proxy.server.context import Context, plain_address
+from proxy.wire.audit_event import CREDENTIAL_PROBLEMS
 
 logger = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 64  # accepted before connections that are open have their turn
 MOST_TO_REFUSE: Final = 16  # handshakes only to say what limit is reached; more are closed unheard
+_REFUSED: Final = CREDENTIAL_PROBLEMS_FIRST + tuple(CREDENTIAL_PROBLEMS).index("certificate")
+# X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT and the like: OpenSSL finds no anchor.
+_UNREGISTERED: Final = frozenset((18, 19, 20, 21))
 _RETRY_SECONDS: Final = 0.5  # where no descriptor is left
 
 
@@ -38,6 +46,7 @@ class TlsListener:
         self._handshake_timeout = handshake_timeout
         self._handshakes: set[asyncio.Task[None]] = set()
         self._to_refuse = 0
+        self._logged = Failures(1)
         listener.setblocking(False)
         context.loop.add_reader(listener, self._accept)
 
@@ -77,20 +86,16 @@ class TlsListener:
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         context.handshakes += 1
         self._to_refuse += admission.refused_by is not None
-        task = context.loop.create_task(self._shake_hands(accepted, admission))
+        task = context.loop.create_task(self._shake_hands(accepted, address, admission))
         self._handshakes.add(task)
         task.add_done_callback(self._handshakes.discard)
 
-    async def _shake_hands(self, accepted: socket.socket, admission: Admission) -> None:
+    async def _shake_hands(self, accepted: socket.socket, address: str, admission: Admission) -> None:
         context = self._context
         connection = ClientConnection(context, self._handler_for, secure=True, admission=admission)
         try:
-            await context.loop.connect_accepted_socket(
-                lambda: connection,
-                accepted,
-                ssl=self._tls,
-                ssl_handshake_timeout=self._handshake_timeout,
-            )
+            with accepted.dup() as kept:  # asyncio closes the other one before an alert can be sent
+                await self._secure(accepted, kept, connection, address)
         except OSError:  # ssl.SSLError is one: the client's fault, or its leaving
             accepted.close()
         finally:
@@ -98,3 +103,39 @@ class TlsListener:
             self._to_refuse -= admission.refused_by is not None
             if not connection.made:
                 admission.end(context)
+
+    async def _secure(
+        self, accepted: socket.socket, kept: socket.socket, connection: ClientConnection, address: str
+    ) -> None:
+        try:
+            await self._context.loop.connect_accepted_socket(
+                lambda: connection,
+                accepted,
+                ssl=self._tls,
+                ssl_handshake_timeout=self._handshake_timeout,
+            )
+        except ssl.SSLError as error:
+            if isinstance(error, ssl.SSLCertVerificationError):
+                self._refused_certificate(error, plain_address(address))
+            _send_alert(kept, error)
+            raise
+
+    def _refused_certificate(self, error: ssl.SSLCertVerificationError, address: str) -> None:
+        """Count it, and log it once a minute for each address. OpenSSL does not give the certificate out."""
+        context, network = self._context, network_of(address)
+        context.counters.values[_REFUSED] += 1
+        now = context.deadlines.now
+        if self._logged.wait(network, now):
+            return
+        self._logged.add(network, now)
+        why = error.verify_message
+        if error.verify_code in _UNREGISTERED:
+            why = "no application has registered it"
+        logger.warning("refused the client certificate of %s: %s", address, why)
+
+
+def _send_alert(connection: socket.socket, error: ssl.SSLError) -> None:
+    """Send what the client needs to know that its certificate was refused, and not its network."""
+    with contextlib.suppress(OSError):
+        connection.send(alert_of(error))
+        connection.shutdown(socket.SHUT_WR)

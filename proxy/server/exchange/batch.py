@@ -31,11 +31,11 @@ from proxy.policy.unsupported_requests import carries_query, names_method_overri
 from proxy.server.callers.rulebook import Caller
 from proxy.server.content.charset import is_utf8
 from proxy.server.context import Context
-from proxy.server.errors import NO_ROOM, UNCHANGED, Refusal
+from proxy.server.errors import NO_ROOM, NO_RULESET, UNCHANGED, Refusal
 from proxy.server.exchange.evaluation import Evaluation
 from proxy.server.http1.own_responses import error_body
 from proxy.server.record.request_record import PendingEvent
-from proxy.wire.trace_context import trace_id_of
+from proxy.wire.trace_context import trace_of
 
 _JSON: Final = {"Content-Type": "application/json"}
 _OF_THE_VERDICT: Final = frozenset({"rule", "default"})
@@ -187,7 +187,7 @@ class Batch:
             _id_in(part.headers, "client-request-id") or envelope.client_request_id,
         )
         pending.caller = self._caller
-        pending.trace_id = _trace_id_in(part.headers) or envelope.trace_id
+        pending.trace = _trace_in(part.headers) or envelope.trace
         pending.parent = (envelope.number, envelope.time_ms)
         pending.request_bytes = len(part.body or b"")
         evaluated = _Part(part, pending)
@@ -214,7 +214,7 @@ class Batch:
             raise Refusal("badRequest", "A method override is not served here.", "unsupported")
         rules = self._caller.rules
         if rules is None:
-            raise Refusal("policyBlocked", "No ruleset is bound to this application.", "noRuleset")
+            raise Refusal("policyBlocked", NO_RULESET, "noRuleset")
         try:
             target = canonicalise(part.target, self._context.interpretations)
             if carries_query(part.method, target):
@@ -255,6 +255,7 @@ class Batch:
             refusal,
             request_id=pending.request_id(self._context),
             client_request_id=pending.client_request_id_text,
+            contact=self._context.contact,
             now=pending.time_ms / 1000,
         )
         pending.response_bytes = len(body)
@@ -356,10 +357,10 @@ def _says_of_every_part(status: int | None) -> bool:
     return status is not None and not 200 <= status < 300
 
 
-def _trace_id_in(headers: Iterable[tuple[str, str]]) -> str | None:
-    """The trace id of the only `traceparent` that a part has."""
+def _trace_in(headers: Iterable[tuple[str, str]]) -> str | None:
+    """Trace, span and flags of the only `traceparent` that a part has."""
     values = [value for name, value in headers if name.lower() == "traceparent"]
-    return trace_id_of(values[0].encode("utf-8", "replace")) if len(values) == 1 else None
+    return trace_of(values[0].encode("utf-8", "replace")) if len(values) == 1 else None
 
 
 def _record_bytes(parts: Iterable[_Part]) -> int:

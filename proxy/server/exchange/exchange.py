@@ -13,18 +13,16 @@ import time
 from enum import Enum
 from typing import Final
 
-from proxy.ipc.counters import (
-    LIMIT_HELD_BYTES,
-)
+from proxy.ipc.counters import CREDENTIAL_PROBLEMS_FIRST, LIMIT_HELD_BYTES
 from proxy.policy.batch import is_batch
 from proxy.policy.canonical import MalformedTarget, canonicalise
 from proxy.policy.decision import Decision, MalformedBody
 from proxy.policy.unsupported_requests import carries_query
 from proxy.rules.stops import Stops
-from proxy.server.callers.token_keeper import RefusedToken, StoppedCaller, UnknownToken
+from proxy.server.callers.token_keeper import BoundToken, RefusedToken, StoppedCaller, UnknownToken
 from proxy.server.client.connection import ClientConnection
 from proxy.server.context import Context
-from proxy.server.errors import NO_ROOM, Refusal, overloaded
+from proxy.server.errors import NO_ROOM, NO_RULESET, Refusal, overloaded
 from proxy.server.exchange.batch import Batch, version_of
 from proxy.server.exchange.client_response import client_head
 from proxy.server.exchange.evaluation import Evaluation
@@ -38,10 +36,13 @@ from proxy.server.http1.request_head import RequestHead
 from proxy.server.http1.response_head import ResponseHead
 from proxy.server.record.request_record import PendingEvent
 from proxy.server.upstream.connection import UpstreamLost
-from proxy.wire.audit_event import STATUS_CLIENT_LEFT, STATUS_FAULT
+from proxy.wire.audit_event import CREDENTIAL_PROBLEMS, STATUS_CLIENT_LEFT, STATUS_FAULT
 
 _now: Final = time.time  # Final: what is compiled finds it without a look-up
 _clock: Final = time.perf_counter
+
+
+_UNBOUND: Final = CREDENTIAL_PROBLEMS_FIRST + tuple(CREDENTIAL_PROBLEMS).index("binding")
 
 
 class Phase(Enum):
@@ -103,7 +104,7 @@ class Exchange(ExchangeOwner):
             else context.client_ip(connection.client_ip, head.fields.forwarded_for),
             head.client_request_id,
         )
-        self.pending.trace_id = head.trace_id
+        self.pending.trace = head.trace
         length = head.fields.length
         self.body = RequestBody(length) if length else NO_BODY
         self.phase = _EVALUATING
@@ -147,6 +148,12 @@ class Exchange(ExchangeOwner):
             raise Refusal("notReady", why, "notReady", retry_after=5)
         try:
             pending.caller = context.tokens.caller(self.head.fields.authorization, now)
+        except BoundToken as bound:
+            pending.caller = bound.caller
+            if bound.thumbprint != self.connection.thumbprint:
+                pending.credential = bound.credential_id, "binding"
+                context.counters.values[_UNBOUND] += 1
+                raise
         except (RefusedToken, StoppedCaller) as refused:
             pending.caller = refused.caller
             raise
@@ -167,7 +174,7 @@ class Exchange(ExchangeOwner):
         caller = self.pending.caller
         assert caller is not None
         if caller.rules is None:
-            raise Refusal("policyBlocked", "No ruleset is bound to this application.", "noRuleset")
+            raise Refusal("policyBlocked", NO_RULESET, "noRuleset")
         envelope = is_batch(head.method, target)
         plan = caller.rules.plan(head.method, target)
         self.evaluation = Evaluation(self.pending, target, plan, envelope=envelope)
@@ -438,6 +445,7 @@ class Exchange(ExchangeOwner):
             refusal,
             request_id=pending.request_id(context),
             client_request_id=pending.client_request_id_text,
+            contact=context.contact,
             close=close,
             now=_now(),
         )

@@ -1,5 +1,4 @@
-"""What the proxy says itself: error bodies in the shape that Graph clients parse, and the heads around
-them."""
+"""Responses that the proxy makes itself: error bodies in the shape of Graph's, and their heads."""
 
 from __future__ import annotations
 
@@ -11,11 +10,13 @@ from typing import Final
 
 import orjson
 
-from proxy.server.errors import Refusal
+from proxy.server.errors import BLOCKED, Refusal
 
 _REASON: Final[dict[int, bytes]] = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+_LONGEST_CLIENT_ID: Final = 256  # characters of a client-request-id that a response repeats; a GUID has 36
 
 JSON: Final = b"Content-Type: application/json\r\nX-Content-Type-Options: nosniff\r\n"
 
@@ -40,12 +41,45 @@ def json_response(
     return head(status, len(encoded), JSON + extra, close=close, now=now), encoded
 
 
+def id_fields(request_id: str, client_request_id: str | None) -> bytes:
+    """Header fields that name the request, as Graph sends them."""
+    fields = b"request-id: %b\r\n" % request_id.encode("ascii")
+    repeated = _repeated(client_request_id)
+    if repeated is not None:
+        fields += b"client-request-id: %b\r\n" % repeated.encode("ascii")
+    return fields
+
+
+def ids_as_entra(request_id: str, client_request_id: str | None, now: float) -> dict[str, str]:
+    """Members of an error of the token endpoint that identity libraries print, named as Entra names them."""
+    return {
+        "timestamp": datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%d %H:%M:%SZ"),
+        "trace_id": request_id,
+        "correlation_id": _repeated(client_request_id) or request_id,
+    }
+
+
+def _repeated(client_request_id: str | None) -> str | None:
+    """Return a client's id if a response repeats it: a long one, or one with other characters than printable
+    ASCII, is left out."""
+    own = client_request_id
+    return own if own and len(own) <= _LONGEST_CLIENT_ID and own.isascii() and own.isprintable() else None
+
+
 def refusal_response(
-    refusal: Refusal, *, request_id: str, client_request_id: str | None, close: bool, now: float
+    refusal: Refusal,
+    *,
+    request_id: str,
+    client_request_id: str | None,
+    contact: str,
+    close: bool,
+    now: float,
 ) -> tuple[bytes, bytes]:
     """Head and body for a refusal (docs/clients.md)."""
-    body = error_body(refusal, request_id=request_id, client_request_id=client_request_id, now=now)
-    extra = JSON + b"Cache-Control: no-store\r\n"
+    body = error_body(
+        refusal, request_id=request_id, client_request_id=client_request_id, contact=contact, now=now
+    )
+    extra = JSON + b"Cache-Control: no-store\r\n" + id_fields(request_id, client_request_id)
     if refusal.status == 401:
         extra += claims_challenge(now)
     if refusal.allow is not None:
@@ -55,19 +89,30 @@ def refusal_response(
     return head(refusal.status, len(body), extra, close=close, now=now), body
 
 
-def error_body(refusal: Refusal, *, request_id: str, client_request_id: str | None, now: float) -> bytes:
-    """The JSON error body of a refusal."""
-    error: dict[str, object] = {"code": refusal.code, "message": refusal.message}
+def error_body(
+    refusal: Refusal, *, request_id: str, client_request_id: str | None, contact: str, now: float
+) -> bytes:
+    """The JSON error body of a refusal. `contact` is a text that says whom to ask, or empty."""
+    error: dict[str, object] = {"code": refusal.code, "message": _message(refusal, contact)}
     if refusal.rule_id is not None:
         error["ruleId"] = refusal.rule_id
     if refusal.upstream_status is not None:
         error["upstreamStatus"] = refusal.upstream_status
     error["innerError"] = {
         "request-id": request_id,
-        "client-request-id": client_request_id or request_id,
+        "client-request-id": _repeated(client_request_id) or request_id,
         "date": datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%S"),
     }
     return orjson.dumps({"error": error})
+
+
+def _message(refusal: Refusal, contact: str) -> str:
+    """The message of a refusal, which says that Graphward made the response and not the upstream."""
+    if refusal.code in BLOCKED:  # the message names Graphward itself
+        return f"{refusal.message} Ask: {contact}" if contact else refusal.message
+    if refusal.code == "itemNotFound":  # must look like the response for an item that does not exist
+        return refusal.message
+    return f"Graphward: {refusal.message}"
 
 
 def claims_challenge(now: float) -> bytes:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from proxy.policy.redaction import shortened
 from proxy.server.http1.field_lines import joined
-from proxy.wire.trace_context import trace_id_of
+from proxy.wire.trace_context import trace_of
 
 _LONGEST_METHOD: Final = 64  # characters of an event's method; registered ones have at most 17
 _UNREADABLE: Final = "-"  # stands for a method or target that the request line does not have
@@ -35,7 +35,7 @@ class RefusedHead(NamedTuple):
     authorization: bytes | None
     client_request_id: bytes | None
     forwarded_for: bytes | None
-    trace_id: str | None
+    trace: str | None
 
 
 def read_refused_head(received: bytes) -> RefusedHead:
@@ -55,7 +55,7 @@ def read_refused_head(received: bytes) -> RefusedHead:
         _authorization(section),
         None if client_request_id is None else client_request_id[1].strip(b" \t"),
         forwarded_for,
-        trace_id_of(traceparents[0]) if len(traceparents) == 1 else None,
+        trace_of(traceparents[0]) if len(traceparents) == 1 else None,
     )
 
 

@@ -45,7 +45,7 @@ from proxy.server.http1.field_lines import (
     listed_fields,
 )
 from proxy.server.http1.request_line import HOST_AND_PORT, absolute_form, method_not_allowed, unknown_method
-from proxy.wire.trace_context import trace_id_of
+from proxy.wire.trace_context import trace_of
 
 _MOST_SPELLINGS: Final = 512  # spellings of a header section that are remembered
 _LONGEST_SPELLING: Final = 4096  # bytes of one; SDKs need some 1,000
@@ -160,10 +160,10 @@ class RequestHead:
         self.http10 = http10
 
     @property
-    def trace_id(self) -> str | None:
-        """The id of the trace that the request belongs to, if it has one valid `traceparent`."""
+    def trace(self) -> str | None:
+        """Trace, span and flags of the caller (`trace_of`), if the request has one valid `traceparent`."""
         value = self.fields.traceparent
-        return None if value is None else trace_id_of(value)
+        return None if value is None else trace_of(value)
 
     @property
     def headers(self) -> Headers:

@@ -29,7 +29,7 @@ from proxy.policy.redaction import without_secrets
 from proxy.server.callers.rulebook import Caller
 from proxy.server.callers.shadow import ShadowEvaluation
 from proxy.server.context import Context
-from proxy.server.errors import Refusal
+from proxy.server.errors import Refusal, blocked_by
 from proxy.server.http1.refused_head import read_refused_head
 
 _VERDICT_COUNTER: Final = {
@@ -74,7 +74,7 @@ def pending_event_of_refused(context: Context, received: bytes, peer: str) -> Pe
     pending = PendingEvent(
         context.requests, int(now * 1000), head.method, head.target, address, head.client_request_id
     )
-    pending.trace_id = head.trace_id
+    pending.trace = head.trace
     pending.caller = context.tokens.issued_to(head.authorization, now)
     return pending
 
@@ -86,6 +86,7 @@ class PendingEvent:
         "caller",
         "client_ip",
         "client_request_id",
+        "credential",
         "evaluated",
         "implied",
         "logged_rule_ids",
@@ -104,7 +105,7 @@ class PendingEvent:
         "started",
         "status",
         "time_ms",
-        "trace_id",
+        "trace",
         "transforms",
         "upstream_request_id",
         "upstream_started",
@@ -141,7 +142,7 @@ class PendingEvent:
         self.implied = ""  # the implied request that made the verdict stricter
         self.redirect: str | None = None  # the other host that the upstream redirected to
         self.transforms: tuple[str, ...] = ()  # those that removed something from what goes out
-        self.trace_id: str | None = None
+        self.trace: str | None = None  # trace, span and flags of the caller
         self.reason = "internalError"
         self.upstream_status: int | None = None
         self.upstream_started = 0.0
@@ -152,6 +153,8 @@ class PendingEvent:
         self.parent: tuple[int, int] | None = None
         self.evaluated = True  # a request for a token is not: no ruleset evaluates it
         self.shadow: ShadowEvaluation | None = None
+        # id of the credential that the caller gave, and the problem with it
+        self.credential: tuple[str | None, str | None] | None = None
         self.written = False
 
     def close(self, context: Context, refusal: Refusal, response_bytes: int) -> bool:
@@ -197,7 +200,7 @@ class PendingEvent:
         self.reason = decision.reason
         self.implied = decision.implied
         if decision.verdict == "block":
-            message = f"The request was blocked by rule '{decision.rule_id}'."
+            message = blocked_by(decision.rule_id)
             raise Refusal("policyBlocked", message, decision.reason, rule_id=decision.rule_id)
 
     def block_without_rule(self) -> None:
@@ -256,9 +259,10 @@ class PendingEvent:
                 None if upstream_request_id is None else upstream_request_id.decode("latin-1"),
                 None if shadow is None else (shadow.verdict, shadow.rule_id, shadow.version),
                 self.several_rule_ids,
-                self.trace_id,
+                self.trace,
                 self.implied or None,
                 self.redirect,
+                self.credential,
             )
         )
 

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import ssl
 from collections import deque
 from typing import Final
 
-from aiohappyeyeballs import start_connection
-
 from proxy.ipc.counters import LIMIT_RESPONSE_HEAD_BYTES, UPSTREAM_OPENED, UPSTREAM_REUSED, Counters
+from proxy.outbound.tunnel import EgressFailed, EgressProblem, dial
 from proxy.server.loop.deadlines import Deadlines
 from proxy.server.loop.iteration import LoopIteration
 from proxy.server.upstream.connection import ConnectionOwner, UpstreamConnection, UpstreamLost, UpstreamUser
 from proxy.server.upstream.settings import UpstreamSettings
 
-NEXT_ADDRESS_SECONDS: Final = 0.25  # RFC 8305 §5: one address that is silent doesn't hold up the others
+logger = logging.getLogger(__name__)
+
+REPEATED_LOG_SECONDS: Final = 600.0  # between two log lines about one problem of the egress proxy
+NEXT_LOG_SECONDS: Final = 10.0  # between two log lines once it had so many different problems:
+_MOST_PROBLEMS: Final = 16
 STALE_SECONDS: Final = (
     5.0  # an idle connection older than this is not risked for a request that can't be repeated
 )
@@ -44,6 +48,7 @@ class UpstreamPool(ConnectionOwner):
         self._opening: set[asyncio.Task[None]] = set()
         self._open = 0
         self._closing = False
+        self._egress_logged_at: dict[str, float] = {}  # time of the last line of each problem
 
     def __repr__(self) -> str:
         return (
@@ -143,11 +148,7 @@ class UpstreamPool(ConnectionOwner):
             async with asyncio.timeout(settings.connect_timeout):
                 # The name is looked up for each connection; of its addresses the first that responds
                 # serves.
-                found = await self._loop.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
-                connected = await start_connection(
-                    found, happy_eyeballs_delay=NEXT_ADDRESS_SECONDS, loop=self._loop
-                )
-                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connected = await dial(settings.host, settings.port, settings.egress)
                 _, upstream = await self._loop.create_connection(
                     lambda: UpstreamConnection(self),
                     sock=connected,
@@ -155,7 +156,12 @@ class UpstreamPool(ConnectionOwner):
                     server_hostname=settings.host if settings.tls is not None else None,
                 )
         except TimeoutError:
-            self._connect_failed(UpstreamLost("upstreamTimeout", "The upstream took too long to connect to."))
+            self._connect_failed(UpstreamLost("upstreamTimeout", self._too_late()))
+        except EgressFailed as failed:
+            self._report_egress(str(failed))
+            code = "upstreamTimeout" if failed.problem is EgressProblem.TIMEOUT else "upstreamUnreachable"
+            what = f"The upstream can't be reached: {failed.problem.value}."
+            self._connect_failed(UpstreamLost(code, what))
         except OSError as error:  # ssl.SSLError is one
             self._connect_failed(
                 UpstreamLost("upstreamUnreachable", f"The upstream can't be reached: {_why(error)}.")
@@ -171,6 +177,29 @@ class UpstreamPool(ConnectionOwner):
             if task := asyncio.current_task():
                 self._opening.discard(task)
             self.release(upstream)
+
+    def _report_egress(self, text: str) -> None:
+        """Log why the egress proxy leads nowhere: at once if that is new, else from time to time."""
+        now = self.deadlines.now
+        logged_at = self._egress_logged_at
+        if now < logged_at.get(text, -REPEATED_LOG_SECONDS) + REPEATED_LOG_SECONDS:
+            return
+        if text not in logged_at and len(logged_at) >= _MOST_PROBLEMS:
+            if now < max(logged_at.values()) + NEXT_LOG_SECONDS:
+                return
+            del logged_at[min(logged_at, key=logged_at.__getitem__)]
+        logged_at[text] = now
+        logger.warning("no connection to the upstream: %s", text)
+
+    def _too_late(self) -> str:
+        """Return the message for a connection that took too long, and log it if an egress proxy is on its
+        way."""
+        proxy = self.settings.egress
+        if proxy is None:
+            return "The upstream took too long to connect to."
+        waited = f"within {self.settings.connect_timeout:g} s"
+        self._report_egress(f"egress proxy {proxy}: no connection to {self.settings.host} {waited}")
+        return "The upstream took too long to connect to through the egress proxy."
 
     def _connect_failed(self, error: UpstreamLost) -> None:
         self._open -= 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 
+from proxy.outbound.egress import EgressProxy
+
 
 @dataclass(frozen=True, slots=True)
 class UpstreamSettings:
@@ -19,3 +21,4 @@ class UpstreamSettings:
     max_connections: int
     max_waiting: int  # requests for which no connection is free and none may be opened
     max_header_bytes: int
+    egress: EgressProxy | None = None  # None: connections are direct

@@ -14,7 +14,7 @@ from azure.core.exceptions import ClientAuthenticationError
 AUTHORITY = os.environ["AZURE_AUTHORITY_HOST"]  # the proxy's address; in DefaultAzureCredential's own name
 CLIENT = {
     "client_id": os.environ["AZURE_CLIENT_ID"],
-    "client_secret": os.environ["AZURE_CLIENT_SECRET"],
+    "client_secret": os.environ.get("AZURE_CLIENT_SECRET", ""),
 }
 SCOPE = "https://graph.microsoft.com/.default"
 

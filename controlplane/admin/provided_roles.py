@@ -1,0 +1,136 @@
+"""Pure: the roles that claims of an identity provider give, and the name of the operator that they make."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from controlplane.admin.claims import Claims
+from controlplane.admin.sign_in_failure import Cause, SignInFailed, said
+from controlplane.names import InvalidName, new_name
+from controlplane.operations.actor import EVERY_ORG, RANK
+from controlplane.settings import OidcRoleSettings
+from controlplane.store.database import is_text
+from controlplane.store.interface import Operator, ProvidedRole
+from proxy.config.placeholder import is_entra
+
+PREFIX: Final = "sso:"  # no local operator's name has a colon
+_LABELS: Final = (
+    "preferred_username",
+    "upn",
+    "email",
+    "name",
+)  # claims that show people a name, even an unproved one
+_MOST_LABEL: Final = 100  # characters
+_OVERAGE: Final = (
+    "{claim} has more values than the provider writes into a token (Microsoft Entra: 200 groups): "
+    "use app roles (Claim = 'roles'), or let the token have only the groups assigned to the application"
+)
+
+
+def subject_of(issuer: str, members: Mapping[str, Any]) -> str:
+    """Return what the issuer calls the person, for ever.
+
+    `sub` of Microsoft Entra is another one for each registration; its `oid` stays if the registration is
+    replaced. Raise SignInFailed if the store can't hold it.
+    """
+    entra_id = members.get("oid")
+    is_used = is_entra(issuer) and isinstance(entra_id, str) and entra_id
+    subject = str(entra_id if is_used else members["sub"])
+    if not is_text(subject):
+        raise SignInFailed(Cause.TOKEN, f"the subject {said(subject)} has characters that no store keeps")
+    return subject
+
+
+def claims_looked_at(mappings: Iterable[OidcRoleSettings]) -> list[str]:
+    return list(dict.fromkeys(each.claim for each in mappings))
+
+
+def matching(mappings: Iterable[OidcRoleSettings], found: Sequence[Claims]) -> list[OidcRoleSettings]:
+    """Return the mappings whose value is in their claim, letter for letter."""
+    return [each for each in mappings if each.value in values_of(each.claim, found)]
+
+
+def values_of(claim: str, found: Sequence[Claims]) -> list[str]:
+    """Return the texts of a claim in the first place that has it: a list of them, or a single one."""
+    for each in found:
+        if (value := each.members.get(claim)) is not None:
+            return [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
+    return []
+
+
+def incomplete_claims(mappings: Iterable[OidcRoleSettings], found: Sequence[Claims]) -> list[str]:
+    """Return the claims that the provider left out because they have too many values."""
+    looked = claims_looked_at(mappings)
+    return [claim for claim in looked if any(_left_out(claim, each.members) for each in found)]
+
+
+def overage(claims: Sequence[str], details: Mapping[str, str], operator: Operator | None) -> SignInFailed:
+    """Return the failure of a person whose roles may all be in claims that the provider left out."""
+    claim = ", ".join(claims)
+    report = "; ".join(f"{name} {value}" for name, value in details.items())
+    text = f"{_OVERAGE.format(claim=claim)}: {report}"
+    return SignInFailed(Cause.OVERAGE, text, {"claim": claim, **details}, operator)
+
+
+def _left_out(claim: str, members: Mapping[str, Any]) -> bool:
+    """Return whether the claim is a distributed one (OpenID Connect Core section 5.6.2), as Entra's overage
+    is. In an implicit flow, Entra says `hasgroups` instead."""
+    elsewhere = members.get("_claim_names")
+    if isinstance(elsewhere, Mapping) and claim in elsewhere:
+        return True
+    return claim == "groups" and members.get("hasgroups") in (True, "true") and claim not in members
+
+
+def roles_of(
+    matched: Iterable[OidcRoleSettings], org_ids: Mapping[str, str]
+) -> tuple[list[ProvidedRole], list[str]]:
+    """Return the highest role in each organisation, and the organisations that do not exist.
+
+    `org_ids` has the id of each organisation, by its id and by its name.
+    """
+    best: dict[str, ProvidedRole] = {}
+    unknown = []
+    for mapping in matched:
+        for reference in mapping.organisations:
+            org_id = EVERY_ORG if reference == EVERY_ORG else org_ids.get(reference)
+            if org_id is None:
+                unknown.append(reference)
+            elif org_id not in best or RANK[best[org_id].role] < RANK[mapping.role]:
+                best[org_id] = ProvidedRole(org_id, mapping.role, mapping.name)
+    return [best[org_id] for org_id in sorted(best)], unknown
+
+
+def label_of(found: Sequence[Claims], subject: str) -> str:
+    """Return a name that people know the person by. Nothing is decided by it."""
+    return next(_labels(found), subject)[:_MOST_LABEL]
+
+
+def _labels(found: Sequence[Claims]) -> Iterator[str]:
+    for each in found:
+        for claim in _LABELS:
+            text = each.members.get(claim)
+            if isinstance(text, str) and text.strip():
+                yield said(text.strip())
+
+
+def name_of(label: str, issuer: str, subject: str, taken: Collection[str]) -> str:
+    """Return the name of a new operator from the provider, which no other operator has or looks like.
+
+    The label alone if it is free: else with some digits that belong to the person.
+    """
+    digits = hashlib.sha256(f"{issuer}\n{subject}".encode("utf-8", "replace")).hexdigest()
+    for name in (f"{PREFIX}{label}", f"{PREFIX}{label} ({digits[:8]})"):
+        try:
+            new_name(name, taken)
+        except InvalidName:
+            continue
+        if name.casefold() not in {each.casefold() for each in taken}:
+            return name
+    return f"{PREFIX}{digits[:32]}"
+
+
+def words_of(roles: Iterable[ProvidedRole], names: Mapping[str, str]) -> list[str]:
+    """Say each role with its organisation and the mapping that gives it, for the operator log."""
+    return [f"{each.role} in {names.get(each.org_id, each.org_id)} by {each.mapping}" for each in roles]

@@ -1,0 +1,1 @@
+"""An archive of audit events in object storage, which the chain of events vouches for."""

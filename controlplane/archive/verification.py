@@ -1,0 +1,364 @@
+"""Verifies an archive against the chain of audit events that it holds, without the store.
+
+Each link is made again from the one before it, and each block's digest from the lines of its events. A link
+that somebody kept elsewhere proves that the control plane made this chain. If the archive begins with the
+first link, or with the one that its keeper names, no object is missing before the kept link.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+from controlplane.archive.manifest import (
+    EVENTS_SUFFIX,
+    MANIFEST_SUFFIX,
+    ArchivedLink,
+    Manifest,
+    NotAnArchive,
+    each_line,
+    line_of,
+    read_manifest,
+)
+from controlplane.archive.object_store import ObjectReader
+from controlplane.store.chain import BEFORE_THE_FIRST, DIGEST_BYTES, Purged, content_of, make_link
+from proxy.wire.figures import counted
+
+_DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
+_decode_purged: Final = msgspec.json.Decoder(Purged).decode
+
+
+class Fault(msgspec.Struct, rename="camel", frozen=True):
+    """The first thing in an organisation's archive that is not as the chain says."""
+
+    object: str
+    explanation: str
+    link: int | None = None
+    position: int | None = None
+
+
+class ArchiveVerdict(msgspec.Struct, rename="camel", frozen=True):
+    """The result of verifying an organisation's archive."""
+
+    org_id: str
+    objects: int
+    events: int  # that are there, and are as they came
+    purged: int  # that retention had taken before they were archived
+    unexplained: int  # that are absent, and no link of the archive says that retention took them
+    absent_links: int  # between the link that the archive has to begin after, and its first one
+    first_link: int
+    last_link: int
+    last_link_digest: str
+    received_from_ms: int
+    received_to_ms: int
+    known_link: int | None  # number of the link that somebody kept, and that is there
+    fault: Fault | None
+
+    @property
+    def is_whole(self) -> bool:
+        return self.fault is None and not self.unexplained and not self.absent_links
+
+
+@dataclass(frozen=True, slots=True)
+class KnownLink:
+    """A link that somebody kept elsewhere."""
+
+    link: str  # hex digits
+    number: int | None = None
+
+
+@dataclass(slots=True)
+class _Walk:
+    """An organisation's archive as far as it was verified."""
+
+    org_id: str
+    known: KnownLink | None
+    begins_after: int = 0  # number of the link after which the archive has to have everything
+    objects: int = 0
+    events: int = 0
+    first: int = 0
+    number: int = 0
+    link: bytes = b""
+    received_from_ms: int = 0
+    received_to_ms: int = 0
+    purged: int = 0
+    # Links that a later range may begin behind, by number. None does that before the newest one's beginning.
+    links: dict[int, bytes] = field(default_factory=dict)
+    absent: dict[int, set[int]] = field(default_factory=dict)  # places by the position of their block
+    seen: int | None = None  # number of the known link
+    fault: Fault | None = None
+
+    def verdict(self) -> ArchiveVerdict:
+        return ArchiveVerdict(
+            org_id=self.org_id,
+            objects=self.objects,
+            events=self.events,
+            purged=self.purged,
+            unexplained=sum(map(len, self.absent.values())),
+            absent_links=max(0, self.first - 1 - self.begins_after),
+            first_link=self.first,
+            last_link=self.number,
+            last_link_digest=self.link.hex(),
+            received_from_ms=self.received_from_ms,
+            received_to_ms=self.received_to_ms,
+            known_link=self.seen,
+            fault=self.fault,
+        )
+
+
+class _Wrong(Exception):
+    """Something is not as the chain says."""
+
+    def __init__(self, explanation: str, link: int | None = None, position: int | None = None) -> None:
+        super().__init__(explanation)
+        self.link = link
+        self.position = position
+
+
+@dataclass(slots=True)
+class _Listed:
+    """The objects in the folder of an organisation: ranges by their manifests, all others by their names."""
+
+    org_id: str
+    stems: list[str] = field(default_factory=list)
+    others: set[str] = field(default_factory=set)
+
+
+async def verify_archive(
+    archive: ObjectReader,
+    known: Mapping[str, KnownLink],
+    prefix: str = "",
+    begins_after: Mapping[str, int] = MappingProxyType({}),
+) -> AsyncIterator[ArchiveVerdict]:
+    """Give a verdict on each organisation whose archive lies there.
+
+    `known` are links by organisation. `begins_after` are numbers of links that the archive of an organisation
+    began after; that of any other has to begin with the first link. Raise NotAnArchive if the objects lie in
+    other folders than an archive has.
+    """
+    async for listed in _by_org(archive, prefix):
+        walk = _Walk(listed.org_id, known.get(listed.org_id), begins_after.get(listed.org_id, 0))
+        for stem in sorted(listed.stems, key=_place):
+            try:
+                listed.others -= await _verify_object(archive, walk, stem)
+            except (_Wrong, NotAnArchive) as error:
+                place = (error.link, error.position) if isinstance(error, _Wrong) else (None, None)
+                walk.fault = Fault(stem, str(error), *place)
+                break
+        if walk.fault is None:
+            walk.fault = _fault_of_end(walk) or _fault_of_others(listed.others)
+        yield walk.verdict()
+
+
+async def _by_org(archive: ObjectReader, prefix: str) -> AsyncIterator[_Listed]:
+    listed: _Listed | None = None
+    async for name in archive.names(prefix):
+        org_id, *folders = name.split("/")
+        if not folders:
+            raise NotAnArchive(f"{name}: no organisation's folder has this object")
+        if len(folders) == 1 and _DAY.fullmatch(org_id):
+            raise NotAnArchive("this is the folder of one organisation: give the folder above it")
+        if listed is None or listed.org_id != org_id:
+            if listed is not None:
+                yield listed
+            listed = _Listed(org_id)
+        if name.endswith(MANIFEST_SUFFIX):
+            listed.stems.append(name.removesuffix(MANIFEST_SUFFIX))
+        else:
+            listed.others.add(name)
+    if listed is not None:
+        yield listed
+
+
+def _place(stem: str) -> tuple[str, str]:
+    """Sort by position: a clock that was put back gives a later range an earlier day."""
+    first, _, last = stem.rpartition("/")[2].partition("-")
+    return first, last
+
+
+async def _verify_object(archive: ObjectReader, walk: _Walk, stem: str) -> set[str]:
+    """Return the names of the objects that the manifest speaks of."""
+    manifest = read_manifest(await archive.read(stem + MANIFEST_SUFFIX))
+    _verify_place(walk, manifest, stem)
+    lines: Iterator[bytes] = iter(())
+    if manifest.events is not None:
+        lines = each_line(await _events_of(archive, manifest, stem))
+    link, begin = bytes.fromhex(manifest.previous_link), manifest.previous_number
+    made: dict[int, bytes] = {begin: link}
+    events = 0
+    for number, archived in enumerate(manifest.links, begin + 1):
+        link = _verify_link(manifest.org_id, archived, number, link)
+        made[number] = link
+        if archived.kind == "purge":
+            _note_purge(walk, archived)
+        else:
+            events += _verify_block(walk, archived, lines, is_new=number > walk.number)
+        _look_for_known(walk, number, link)
+    if next(lines, None) is not None:
+        raise _Wrong("the object has more events than the chain speaks of")
+    _join(walk, manifest, made, events)
+    return set() if manifest.events is None else {stem + EVENTS_SUFFIX}
+
+
+def _verify_place(walk: _Walk, manifest: Manifest, stem: str) -> None:
+    name = stem.rpartition("/")[2]
+    if manifest.org_id != walk.org_id:
+        raise _Wrong(f"the manifest is one of organisation {manifest.org_id}")
+    if name != f"{manifest.first_position:020d}-{manifest.last_position:020d}":
+        raise _Wrong("the manifest is that of another range")
+    if len(manifest.previous_link) != 2 * DIGEST_BYTES or not _is_hex(manifest.previous_link):
+        raise _Wrong("the link before the first one is not a digest")
+    if manifest.previous_number == 0 and manifest.previous_link != BEFORE_THE_FIRST.hex():
+        raise _Wrong("the first link does not begin a chain", 1)
+    if walk.objects == 0:
+        return
+    if manifest.previous_number > walk.number:
+        text = f"the archive has no links from {walk.number + 1} to {manifest.previous_number}"
+        raise _Wrong(f"{text}: an object before this one is missing", walk.number + 1)
+    kept = walk.links.get(manifest.previous_number)
+    if kept is None or kept.hex() != manifest.previous_link:
+        raise _Wrong("the range does not follow the chain of the ranges before it", manifest.previous_number)
+
+
+def _is_hex(text: str) -> bool:
+    try:
+        return len(bytes.fromhex(text)) * 2 == len(text)
+    except ValueError:
+        return False
+
+
+async def _events_of(archive: ObjectReader, manifest: Manifest, stem: str) -> bytes:
+    said = manifest.events
+    assert said is not None
+    try:
+        body = await archive.read(stem + EVENTS_SUFFIX)
+    except KeyError:
+        raise _Wrong("the object with the events is missing", None, manifest.first_position) from None
+    if sha256(body).hexdigest() != said.sha256:
+        raise _Wrong(
+            "the object with the events is not the one that was written", None, manifest.first_position
+        )
+    return body
+
+
+def _verify_link(org_id: str, archived: ArchivedLink, number: int, previous: bytes) -> bytes:
+    if archived.number != number:
+        raise _Wrong(f"link {archived.number} stands where link {number} belongs", number)
+    try:
+        made = make_link(previous, archived.record(org_id))
+    except ValueError:
+        raise _Wrong("the link has a digest that is not hex digits", number, archived.position) from None
+    if made.hex() != archived.link:
+        raise _Wrong("what the link says is not what was hashed", number, archived.position)
+    return made
+
+
+def _verify_block(walk: _Walk, archived: ArchivedLink, lines: Iterator[bytes], *, is_new: bool) -> int:
+    """Return the number of the block's events that are there, and that no earlier range has."""
+    if archived.gone:
+        if is_new:
+            walk.absent[archived.position] = set(range(archived.count))
+        return 0
+    digests = []
+    for at in range(archived.count):
+        if at in archived.absent:
+            digests.append(_absent_digest(archived, at))
+            continue
+        line = next(lines, None)
+        if line is None:
+            raise _Wrong("an event is gone", archived.number, archived.position + at)
+        digests.append(sha256(_as_it_came(archived, at, line)).digest())
+    if content_of(b"".join(digests)).hex() != archived.content:
+        raise _Wrong("an event of the block is not what was stored", archived.number, archived.position)
+    absent = {at for at in archived.absent if 0 <= at < archived.count}
+    if not is_new:
+        return 0  # an earlier range has them
+    if absent:
+        walk.absent[archived.position] = absent
+    return archived.count - len(absent)
+
+
+def _absent_digest(archived: ArchivedLink, at: int) -> bytes:
+    text = archived.absent[at]
+    if len(text) != 2 * DIGEST_BYTES or not _is_hex(text):
+        raise _Wrong("the digest of an absent event is missing", archived.number, archived.position + at)
+    return bytes.fromhex(text)
+
+
+def _as_it_came(archived: ArchivedLink, at: int, line: bytes) -> bytes:
+    """Return the event with the line ends that it came with."""
+    if at not in archived.verbatim:
+        return line
+    try:
+        event = base64.b64decode(archived.verbatim[at], validate=True)
+    except ValueError:
+        event = b""
+    if line_of(event) != line + b"\n":
+        raise _Wrong("the line is not the event that came", archived.number, archived.position + at)
+    return event
+
+
+def _note_purge(walk: _Walk, archived: ArchivedLink) -> None:
+    """Retention took these events: those of them that are absent are explained."""
+    try:
+        gone = set(_decode_purged(bytes.fromhex(archived.content)).gone)
+    except ValueError:
+        raise _Wrong("the link of a purge can't be read", archived.number, archived.position) from None
+    absent = walk.absent.get(archived.position, set())
+    walk.purged += len(absent & gone)
+    absent -= gone
+    if not absent:
+        walk.absent.pop(archived.position, None)
+
+
+def _look_for_known(walk: _Walk, number: int, link: bytes) -> None:
+    known = walk.known
+    if known is None or known.link != link.hex():
+        return
+    if known.number in (None, number):
+        walk.seen = number
+
+
+def _join(walk: _Walk, manifest: Manifest, made: Mapping[int, bytes], events: int) -> None:
+    """Add the range to the verified part. It may repeat links of an earlier range."""
+    for number, link in made.items():
+        if walk.links.get(number, link) != link:
+            raise _Wrong("two ranges have different links of one number", number)
+    known = walk.number if walk.objects else -1
+    walk.links = {number: link for number, link in walk.links.items() if number >= manifest.previous_number}
+    walk.links.update(made)
+    if not walk.objects:
+        walk.first = manifest.previous_number + 1
+        walk.received_from_ms = manifest.received_from_ms
+    walk.objects += 1
+    if manifest.last_number > known:
+        walk.number, walk.link = manifest.last_number, made[manifest.last_number]
+        walk.received_to_ms = manifest.received_to_ms
+    walk.events += events
+
+
+def _fault_of_end(walk: _Walk) -> Fault | None:
+    known = walk.known
+    if known is None or walk.seen is not None:
+        return None
+    if known.number is not None and known.number > walk.number:
+        text = f"the archive ends with link {walk.number}, before the known link {known.number}:"
+        return Fault("", f"{text} newer objects are missing or not written yet", known.number)
+    if known.number is not None and known.number < walk.first:
+        text = f"the archive begins with link {walk.first}, after the known link {known.number}"
+        return Fault("", text, known.number)
+    return Fault("", "the known link is not in the archive: its chain was made again", known.number)
+
+
+def _fault_of_others(others: set[str]) -> Fault | None:
+    if not others:
+        return None
+    more = f", nor of {counted(len(others) - 1, 'other object')}" if len(others) > 1 else ""
+    return Fault(min(others), f"no manifest speaks of this object{more}: anybody may have put it there")

@@ -1,0 +1,85 @@
+"""The things of a control plane that a directory can manage, as plain values by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from controlplane.as_code.wanted import CredentialListName, WantedCredential
+from controlplane.store.interface import Retention, Role
+
+
+@dataclass(frozen=True, slots=True)
+class PresentRuleset:
+    ruleset_id: str
+    name: str
+    version: int
+    yaml: str
+    schemas: Mapping[str, str]  # digests that the active version names, by root path
+    proposed: Mapping[str, str] = field(default_factory=dict)
+    """Ids of open proposals for the next version, whoever made them, by their texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class PresentSecret:
+    """The newest client secret of an app."""
+
+    credential_id: str
+    ends: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PresentCredential:
+    credential_id: str
+    wanted: WantedCredential  # its form in a directory
+    ends: str | None  # even if that is the end of its certificate, which a directory need not give
+
+
+@dataclass(frozen=True, slots=True)
+class PresentApp:
+    app_id: str
+    name: str
+    ruleset: str
+    shadow: str | None
+    owner: str | None
+    note: str | None
+    enabled: bool
+    proposed: Mapping[str, str] = field(default_factory=dict)
+    """Ids of open proposals to bind it, whoever made them, by the names of the rulesets."""
+    secret: PresentSecret | None = None  # none: it has no secret
+    credentials: Mapping[CredentialListName, tuple[PresentCredential, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PresentOrg:
+    org_id: str
+    name: str
+    retention: Retention
+    second_person: bool
+    rulesets: Mapping[str, PresentRuleset] = field(default_factory=dict)
+    apps: Mapping[str, PresentApp] = field(default_factory=dict)
+    schemas: Mapping[str, str] = field(default_factory=dict)  # digest of the current one by root path
+
+
+@dataclass(frozen=True, slots=True)
+class PresentProxy:
+    proxy_id: str
+    name: str
+    orgs: tuple[str, ...]  # names in order
+    enabled: bool
+    prunable: bool  # it serves organisations that are named, and no others
+
+
+@dataclass(frozen=True, slots=True)
+class PresentOperator:
+    operator_id: str
+    name: str
+    roles: Mapping[str, Role]  # keys are names of organisations, or "*"
+    enabled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    organisations: Mapping[str, PresentOrg]
+    proxies: Mapping[str, PresentProxy]
+    operators: Mapping[str, PresentOperator]

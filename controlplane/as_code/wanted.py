@@ -1,0 +1,156 @@
+"""The things that a directory asks for, as plain values that a request carries.
+
+None stands for a key that is left out. A list that is left out is not managed: nothing in it is added,
+changed or deleted. A state that is left out, such as `enabled`, stays as it is.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any, Final, Literal
+
+import msgspec
+
+from controlplane.credential_input import (
+    DEFAULT_AUDIENCE,
+    checked_certificate,
+    checked_jwks,
+    checked_key,
+    key_words,
+)
+from controlplane.store.interface import Retention, Role
+from proxy.policy.ending import parse_until
+from proxy.wire.audit_event import rfc3339
+from proxy.wire.models import AssertionReuse
+
+
+def as_end(text: str) -> str:
+    """Return a time of RFC 3339 as the control plane writes it. Raise ValueError for another text."""
+    return rfc3339(round(parse_until(text).end * 1000))
+
+
+class WantedRuleset(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fields=True):
+    name: str  # the one in the text
+    yaml: str
+    file: str = "yaml"  # what messages call the text
+
+
+class WantedFederated(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fields=True, order=True):
+    issuer: str
+    subject: str
+    audience: str = DEFAULT_AUDIENCE
+    reuse: AssertionReuse = "once"
+    keys: str = ""  # JWKS; empty: proxies discover the keys of the issuer
+    ends: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_end(self.ends)
+        if self.keys:
+            checked_jwks(self.keys)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The facts that make it another credential if they change."""
+        own = {"issuer": self.issuer, "subject": self.subject, "audience": self.audience, "reuse": self.reuse}
+        if not self.keys:
+            return own
+        keys = msgspec.json.encode(checked_jwks(self.keys), order="sorted")
+        return own | {"keys": f"sha256:{sha256(keys).hexdigest()}"}
+
+
+class WantedKey(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fields=True):
+    key: str  # PEM public key, PEM certificate or JWK
+    ends: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_end(self.ends)
+        checked_key(self.key)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The facts that make it another credential if they change."""
+        given = checked_key(self.key)
+        named = {each: given.jwk[each] for each in ("kid", "alg") if each in given.jwk}
+        facts = {"key": key_words(given.jwk), "thumbprint": given.identity, **named}
+        return facts | ({"certificate": given.thumbprints[-1]} if given.thumbprints else {})
+
+
+class WantedCertificate(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fields=True):
+    certificate: str  # PEM, or base64 of DER
+    ends: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_end(self.ends)
+        checked_certificate(self.certificate)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The facts that make it another credential if they change."""
+        given = checked_certificate(self.certificate)
+        return {"subject": given.subject, "thumbprint": given.thumbprint}
+
+
+CredentialListName = Literal["federated", "keys", "certificates"]
+CREDENTIAL_LISTS: Final[tuple[CredentialListName, ...]] = ("federated", "keys", "certificates")
+WantedCredential = WantedFederated | WantedKey | WantedCertificate
+
+
+def _check_end(ends: str | None) -> None:
+    if ends is not None:
+        as_end(ends)
+
+
+class WantedApp(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fields=True):
+    name: str
+    ruleset: str
+    shadow: str | None = None  # none
+    owner: str | None = None  # none
+    note: str | None = None  # none
+    enabled: bool | None = None
+    secret: bool | None = None  # false: a new app gets no client secret
+    secret_ends: str | None = None  # end of the newest client secret
+    federated: tuple[WantedFederated, ...] | None = None
+    keys: tuple[WantedKey, ...] | None = None
+    certificates: tuple[WantedCertificate, ...] | None = None
+
+    def __post_init__(self) -> None:
+        _check_end(self.secret_ends)
+
+    def credentials(self, name: CredentialListName) -> tuple[WantedCredential, ...] | None:
+        """Return a list of credentials; None if it is not managed."""
+        lists = {"federated": self.federated, "keys": self.keys, "certificates": self.certificates}
+        return lists[name]
+
+
+class WantedSchema(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fields=True):
+    root: str
+    digest: str
+    file: str = "document"
+    document: str | None = None  # needed only if the organisation gets the schema now
+
+
+class WantedOrg(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fields=True):
+    name: str
+    retention: Retention | None = None
+    second_person: bool | None = None
+    rulesets: tuple[WantedRuleset, ...] | None = None
+    apps: tuple[WantedApp, ...] | None = None
+    schemas: tuple[WantedSchema, ...] | None = None
+
+
+class WantedProxy(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fields=True):
+    name: str
+    orgs: tuple[str, ...]
+    enabled: bool | None = None
+
+
+class WantedOperator(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fields=True):
+    name: str
+    roles: dict[str, Role]  # keys are names of organisations; "*" is every organisation
+    enabled: bool | None = None
+
+
+class Wanted(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fields=True):
+    organisations: tuple[WantedOrg, ...] = ()
+    proxies: tuple[WantedProxy, ...] | None = None
+    operators: tuple[WantedOperator, ...] | None = None

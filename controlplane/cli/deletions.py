@@ -1,0 +1,58 @@
+"""The question before a deletion, which says what goes and what stays."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from controlplane.cli.context import Cli, confirm_loss, print_facts
+from controlplane.cli.failure import FAILED, CommandFailed
+
+if TYPE_CHECKING:
+    from controlplane.operations.deletions import Deleted, Effect, EffectOfDeletion
+    from controlplane.operations.operation import Operation, Request
+
+Q = TypeVar("Q", bound="Request")
+
+YesDelete = Annotated[
+    bool, typer.Option("--yes", help="Delete without a question. Without a terminal it is needed.")
+]
+
+
+def delete(
+    cli: Cli,
+    effect_of: EffectOfDeletion,
+    operation: Operation[Q, Deleted],
+    asked: Q,
+    *,
+    yes: bool,
+    json: bool,
+) -> None:
+    """Say what goes and what stays, ask, and delete."""
+    if not yes:
+        asked = _of_the_shown(asked, _ask(cli, effect_of))
+    print_facts(cli.call(operation, asked), as_json=json)
+
+
+def _of_the_shown(asked: Q, shown: Effect) -> Q:
+    """Return a request for the very thing that the question showed, and not for another one of its name."""
+    from msgspec.structs import replace
+
+    named = {} if shown.kind == "model" else {shown.kind: shown.id}
+    if shown.version is None or getattr(asked, "expected", None) is not None:
+        return replace(asked, **named)
+    return replace(asked, **named, expected=shown.version)
+
+
+def _ask(cli: Cli, effect_of: EffectOfDeletion) -> Effect:
+    from controlplane.operations.deletions import effect
+
+    found = cli.call(effect, effect_of)
+    if found.refused is not None:
+        raise CommandFailed(FAILED, f"{found.name} can't be deleted: {found.refused}")
+    lines = [f"goes:  {each}" for each in found.goes] + [f"stays: {each}" for each in found.stays]
+    sys.stderr.write("".join(f"{line}\n" for line in lines))
+    confirm_loss(f"Delete {found.kind} {found.name}?", to="delete")
+    return found

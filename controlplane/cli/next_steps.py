@@ -1,0 +1,288 @@
+"""Pure: what to do after something was made, in lines to read and to paste."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from shlex import quote
+from typing import Final, Literal
+
+from controlplane.programs import proxy_beside
+from controlplane.store.interface import RETENTION_MS, RETENTION_WORDS, CredentialKind, Retention
+
+RETENTION_HELP: Final = (
+    "How long audit events are kept: base is 30 days (the default), 90d, 1y or 7y. "
+    "Older events are deleted permanently."
+)
+_AGENT_SETTINGS: Final = (
+    "  [RuleSync]",
+    '  SaasBaseUrl = "https://CONTROL-PLANE:8090"  # the name of its certificate, the port of its proxies',
+    "  # If a private authority made the certificate: Agent.CaFile names the file of the authority.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """The beginning of a command line, as it was typed, so that the next command can be pasted."""
+
+    program: str  # `graphward`, or `python -m controlplane`
+    options: tuple[str, ...] = ()  # --config FILE, or --url URL and --token-file FILE
+
+    def __call__(self, *words: str) -> str:
+        """Return a command on a line of its own. Words in capitals are placeholders."""
+        return "  " + " ".join((self.program, *map(quote, self.options), *words))
+
+    @property
+    def proxy(self) -> str:
+        """The program of a proxy, named in the same way."""
+        return proxy_beside(self.program)
+
+
+def after_org(typed: Typed, name: str, retention: Retention) -> Iterator[str]:
+    """Return what follows `org add`."""
+    org = quote(name)
+    yield f"Audit events of {name} are kept for {RETENTION_WORDS[retention]}, and then deleted permanently."
+    longer = [each for each, kept_ms in RETENTION_MS.items() if kept_ms > RETENTION_MS[retention]]
+    if longer:
+        yield f"To keep them longer ({', '.join(longer)}):"
+        yield typed("org", "set-retention", org, longer[0])
+    yield "Next, give the organisation rules, a proxy and an application:"
+    yield typed("ruleset", "apply", "FILE", "--org", org)
+    yield typed("proxy", "add", "NAME", "--org", org)
+    yield typed("app", "add", "NAME", "--org", org, "--ruleset", "RULESET")
+
+
+def after_app(
+    typed: Typed, name: str, org: str, secret: tuple[str, str], address: str | None
+) -> Iterator[str]:
+    """Return what follows `app add`: the lines that an application needs.
+
+    `secret` is the client ID and the client secret. `address` is that of a proxy, if one reported it."""
+    client_id, client_secret = secret
+    proxy = address or "https://PROXY"
+    yield "The client secret is shown only once. To replace it:"
+    yield typed("app", "rotate-secret", quote(name), "--org", quote(org))
+    if address is None:
+        yield "Proxies serve the app after their next sync. Replace PROXY with the address of a proxy:"
+    else:
+        yield f"Proxies serve the app after their next sync. {address} is what a proxy reported:"
+    yield ""
+    yield "  # for every SDK of Azure and Microsoft Graph"
+    yield f"  AZURE_AUTHORITY_HOST={proxy}"
+    yield "  AZURE_TENANT_ID=adfs"
+    yield f"  AZURE_CLIENT_ID={client_id}"
+    yield f"  AZURE_CLIENT_SECRET={client_secret}"
+    yield ""
+    yield "  # a token, and a request with it; for a private authority: curl --cacert FILE"
+    yield f"  TOKEN=$(curl -sS {proxy}/adfs/oauth2/v2.0/token -d grant_type=client_credentials \\"
+    yield f"    -d client_id={client_id} \\"
+    yield f"    -d client_secret={client_secret} | jq -r .access_token)"
+    yield f"  curl -sS -H \"Authorization: Bearer $TOKEN\" '{proxy}/v1.0/users?$top=5'"
+    yield ""
+    yield "  # Python: azure-identity and msgraph-sdk"
+    yield "  from azure.identity import ClientSecretCredential"
+    yield "  credential = ClientSecretCredential("
+    yield f'      "adfs", "{client_id}",'
+    yield f'      "{client_secret}",'
+    yield f'      authority="{proxy}")'
+    yield ""
+    yield "docs/clients.md has the complete example, and other languages."
+
+
+def after_app_without_secret(typed: Typed, name: str, org: str) -> Iterator[str]:
+    """Return what follows `app add --no-secret`: the credentials that an app may have instead."""
+    whose = (quote(name), "--org", quote(org))
+    yield "The app has no client secret. Give it one of these credentials:"
+    yield typed("app", "federated", "add", *whose, "--issuer", "URL", "--subject", "TEXT")
+    yield typed("app", "key", "add", *whose, "FILE")
+    yield typed("app", "certificate", "add", *whose, "FILE")
+    yield "Each command shows what the application needs then."
+
+
+def after_credential(
+    kind: Literal["secret", CredentialKind], client_id: str, address: str | None
+) -> Iterator[str]:
+    """Return what follows a new credential: the lines that its application needs.
+
+    `address` is that of a proxy, if one reported it."""
+    proxy = address or "https://PROXY"
+    yield "The application needs these lines." + (
+        "" if address else " Replace PROXY with the address of a proxy:"
+    )
+    yield ""
+    own = {
+        "federated": "AZURE_FEDERATED_TOKEN_FILE=FILE",
+        "publicKey": "AZURE_CLIENT_CERTIFICATE_PATH=app.pem",
+    }
+    if kind in own:
+        yield "  # for every SDK of Azure and Microsoft Graph"
+        yield f"  AZURE_AUTHORITY_HOST={proxy}"
+        yield "  AZURE_TENANT_ID=adfs"
+        yield f"  AZURE_CLIENT_ID={client_id}"
+        yield f"  {own[kind]}"
+        yield ""
+    match kind:
+        case "federated":
+            yield "  # Python: `get_token` returns a new token of the platform"
+            yield "  from azure.identity import ClientAssertionCredential"
+            yield f'  ClientAssertionCredential("adfs", "{client_id}", get_token,'
+            yield f'      authority="{proxy}")'
+        case "publicKey":
+            yield "  # Python: app.pem has the private key and the certificate"
+            yield "  from azure.identity import CertificateCredential"
+            yield f'  CertificateCredential("adfs", "{client_id}", "app.pem",'
+            yield f'      authority="{proxy}")'
+        case _:
+            yield "  # app.pem has the private key and the certificate; requests need it too"
+            yield f"  TOKEN=$(curl -sS --cert app.pem {proxy}/adfs/oauth2/v2.0/token \\"
+            yield f"    -d grant_type=client_credentials -d client_id={client_id} | jq -r .access_token)"
+            yield f"  curl -sS --cert app.pem -H \"Authorization: Bearer $TOKEN\" '{proxy}/v1.0/users?$top=5'"
+    yield ""
+    yield "docs/clients.md has the complete example, and other languages."
+
+
+def after_proxy(typed: Typed, api_key: str, hmac_secret: str, name: str) -> Iterator[str]:
+    """Return what follows `proxy add`: the settings that the proxy needs."""
+    yield "Both secrets are shown only once. To replace them without an interruption:"
+    yield typed("proxy", "rotate-secret", quote(name), "--grace", "24h")
+    yield "Set them in the environment of the proxy, and in its settings the address of"
+    yield "this control plane:"
+    yield ""
+    yield from _keys(api_key, hmac_secret)
+    yield ""
+    yield from _AGENT_SETTINGS
+    yield ""
+    yield "Next, on the host of the proxy, find out what is still missing:"
+    yield f"  {typed.proxy} --config FILE --doctor"
+    yield "Then see here whether it sends heartbeats and has its rules:"
+    yield typed("proxy", "show", quote(name))
+
+
+def after_new_keys(
+    typed: Typed, api_key: str, hmac_secret: str, name: str, old_until: str | None
+) -> Iterator[str]:
+    """Return what follows `proxy rotate-secret`: `old_until` is when the keys before these end."""
+    yield "Both secrets are shown only once. Replace those that the proxy has, and restart it:"
+    yield ""
+    yield from _keys(api_key, hmac_secret)
+    yield ""
+    if old_until is None:
+        yield "The old keys have ended. With --grace 24h, a rotation leaves them valid for that time."
+    else:
+        yield f"The old keys work until {old_until}, or 1 h after the new ones are first used."
+    yield "Then see here whether the proxy sends heartbeats:"
+    yield typed("proxy", "show", quote(name))
+
+
+def _keys(api_key: str, hmac_secret: str) -> Iterator[str]:
+    yield f"  export Agent__ApiKey={api_key}"
+    yield f"  export Agent__HmacSecret={hmac_secret}"
+
+
+def after_keys_of_enrolled(typed: Typed, name: str) -> Iterator[str]:
+    """Return the effect of new keys on a proxy that enrolled itself, and the other way to give it keys."""
+    yield f"{name} enrolled itself. Once Agent__ApiKey is set, it ignores the file at"
+    yield "Agent.IdentityPath, and does not renew its keys any more."
+    yield "To let it renew its keys, do not set these two. Delete that file on its host and"
+    yield "start it with a valid enrolment token: it enrols under another id. Then end this one:"
+    yield typed("proxy", "delete", quote(name))
+
+
+def after_enrolment_token(typed: Typed, name: str, token: str, expires: str) -> Iterator[str]:
+    """Return what follows a new enrolment token: the settings of the proxies that enrol with it."""
+    yield f"The token is shown only once. It works until {expires}. To end it earlier:"
+    yield typed("proxy", "enrol-token", "revoke", quote(name))
+    yield "Set it in the environment of the proxies, without an API key, and these lines in"
+    yield "their settings:"
+    yield ""
+    yield f"  export Agent__EnrolmentToken={token}"
+    yield ""
+    yield "  [Agent]"
+    yield '  IdentityPath = "/var/lib/graphward-proxy/identity.json"  # the proxy writes it'
+    yield from _AGENT_SETTINGS
+    yield ""
+    yield "Then see which proxies came by the token:"
+    yield typed("proxy", "enrol-token", "show", quote(name))
+
+
+def after_grant(typed: Typed, name: str, org: str) -> Iterator[str]:
+    """Return what follows `proxy grant`."""
+    yield f"The proxy serves {org} after its next sync. To see whether it has the rules:"
+    yield typed("proxy", "show", quote(name))
+
+
+def after_rotation(version: int, old_until: str | None, client_secret: str) -> Iterator[str]:
+    """Return what follows a new client secret: `old_until` is when the secret before it ends."""
+    yield f"This is version {version} of the secret. It is shown only once."
+    yield "Give it to the application now:"
+    yield f"  AZURE_CLIENT_SECRET={client_secret}"
+    if old_until is None:
+        yield "The old secret and its tokens end at the next sync of each proxy."
+        yield "With --grace 24h, a rotation leaves the old secret valid for that time."
+    else:
+        yield f"The old secret is valid until {old_until}."
+
+
+def after_ruleset(typed: Typed, name: str, org: str) -> Iterator[str]:
+    """Return what follows a `ruleset apply` that changed something."""
+    yield "Proxies enforce this version after their next sync. To wait until each one does:"
+    yield typed("proxy", "wait", "--ruleset", quote(name), "--org", quote(org))
+    yield "To give the rules to a new application:"
+    yield typed("app", "add", "NAME", "--org", quote(org), "--ruleset", quote(name))
+
+
+def after_model(typed: Typed, orgs: Sequence[str]) -> Iterator[str]:
+    """Return what follows `model fetch`."""
+    yield "Rulesets use the schema when they are applied the next time:"
+    yield typed("ruleset", "apply", "FILE", "--org", quote(orgs[0]) if len(orgs) == 1 else "ORG")
+
+
+def after_stop(typed: Typed, place: Sequence[str]) -> Iterator[str]:
+    """Return what follows `kill`, which was given the words in `place`."""
+    words = tuple(map(quote, place))
+    yield "Proxies refuse the requests after their next sync. To see which have confirmed it:"
+    yield typed("kill", "reach", *words)
+    yield "To lift the stop:"
+    yield typed("unkill", *words)
+
+
+def after_operator(typed: Typed, name: str, *, has_role: bool, sign_in: bool) -> Iterator[str]:
+    """Return what follows `operator add`: `sign_in` is whether the console lets the operator in."""
+    if not has_role:
+        yield "The operator has no role yet. To give one (viewer, editor or admin):"
+        yield typed("operator", "grant", quote(name), "--role", "viewer", "--org", "ORG")
+    if sign_in:
+        yield "The operator signs in to the console with this name. To make an API token for a program:"
+    else:
+        yield "The operator has no password and can't sign in to the console. To set a password:"
+        yield typed("operator", "set-password", quote(name))
+        yield "To make an API token for a program:"
+    yield typed("operator", "token", "add", quote(name), "TOKEN-NAME")
+
+
+def after_token(typed: Typed, until: str, console: str, *, renewed: bool) -> Iterator[str]:
+    """Return what follows `operator token add`: `console` is the address of the console, if it is known.
+
+    `renewed`: each sign-in of the operator at the identity provider moves the end."""
+    yield f"The token is shown only once, and is valid until {until}."
+    if renewed:
+        yield "The operator's roles end then. Each new sign-in at the identity provider renews them."
+    yield "Save it in a file that only its program can read. To use it for commands:"
+    yield ""
+    yield f"  export GRAPHWARD_URL={console or 'https://CONSOLE'} GRAPHWARD_TOKEN_FILE=FILE"
+    yield f"  {typed.program} app list"
+    yield ""
+    if not console:
+        yield "Replace CONSOLE with the address at which operators open the console."
+    yield "For a private authority, also set SSL_CERT_FILE to its file."
+
+
+def after_refused_token(ended: str) -> Iterator[str]:
+    """Return what follows `operator token add` for an operator whose roles from the provider have ended."""
+    yield "The token is shown only once."
+    yield f"It is refused until the operator signs in again: the roles ended on {ended}."
+
+
+def not_active_yet(proposal: str) -> str:
+    """Return what follows a change that became a proposal."""
+    return f"Not active yet: another editor must approve it (`ruleset approve {proposal}`, or the console)."

@@ -1,0 +1,41 @@
+"""A file that a command writes, which is there once it is whole."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from controlplane.cli.failure import FAILED, CommandFailed
+from proxy.process.own_process import make_file
+
+
+@contextlib.contextmanager
+def written(output: Path) -> Iterator[Callable[[bytes], None]]:
+    """Give a function that writes to the file. Raise CommandFailed if it cannot be written.
+
+    A device or a pipe is written to, and never replaced. A link goes on leading where it led.
+    """
+    try:
+        if output.exists() and not output.is_file():
+            with output.open("wb") as file:
+                yield partial(_write_to, file)
+            return
+        whole = output.resolve()
+        part = whole.with_name(f"{whole.name}.part")
+        try:
+            part.unlink(missing_ok=True)
+            with os.fdopen(make_file(part, os.O_WRONLY), "wb") as file:
+                yield partial(_write_to, file)
+            part.replace(whole)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise CommandFailed(FAILED, f"{output}: {error.strerror}") from None
+
+
+def _write_to(file: BinaryIO, piece: bytes) -> None:
+    file.write(piece)

@@ -1,0 +1,225 @@
+"""Tables of the command line: which columns a terminal's width has room for, and rows where it has none.
+
+A table never cuts a name, a time, a verdict or a status. Columns go in the order that its layout states. If
+those that must stay are still too wide, each row becomes a block: its first columns in a line, the others
+below it with their titles.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from controlplane.cli.facts import said
+from controlplane.cli.layouts import Column, Fit, Layout
+from controlplane.cli.moments import Clock
+from proxy.wire.figures import number
+
+_GAP: Final = 2  # spaces between columns
+_INDENT: Final = 2  # spaces before the lines of a block below its first
+_LEAST_TEXT: Final = 24  # characters in which prose and paths are still read
+_NOTHING: Final = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The place that a table is written for."""
+
+    width: int | None  # characters of a line of the terminal; None: a pipe
+    fit: Fit
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """A column with its cells as they are written."""
+
+    column: Column
+    title: str
+    texts: tuple[str, ...]
+
+    @property
+    def width(self) -> int:
+        """Characters that it takes if nothing of it is cut or folded."""
+        return max(map(cell_len, (self.title, *self.texts)))
+
+    @property
+    def least(self) -> int:
+        if self.column.kind in ("prose", "path"):
+            return max(cell_len(self.title), min(self.width, _LEAST_TEXT))
+        return self.width
+
+    @property
+    def is_empty(self) -> bool:
+        return all(text == _NOTHING for text in self.texts)
+
+
+def print_table(layout: Layout, rows: Sequence[Mapping[str, Any]], view: View) -> None:
+    """Print rows to standard output, as wide as the view has room for."""
+    for line in lines(layout, rows, view, colours=view.width is not None and _takes_colours()):
+        sys.stdout.write(line + "\n")
+
+
+def _takes_colours() -> bool:
+    """Say whether escape sequences work on the terminal, and are wanted."""
+    return os.environ.get("TERM", "dumb") not in ("dumb", "unknown") and not os.environ.get("NO_COLOR")
+
+
+def lines(
+    layout: Layout, rows: Sequence[Mapping[str, Any]], view: View, *, colours: bool = False
+) -> Iterator[str]:
+    """Return the lines of a table."""
+    cells = [_cells(column, rows, view) for column in layout.columns if _is_wanted(column, view)]
+    if view.width is None or view.fit is Fit.WIDE:
+        wanted = _total(each.width for each in cells)
+        return _drawn(_table([(each, each.width) for each in cells], view), wanted, colours=colours)
+    cells = [each for each in cells if not each.is_empty or each.column.name not in layout.drops]
+    fitting = _fitting(layout, cells, view.width)
+    drawn = _blocks(layout, cells, view) if fitting is None else _table(fitting, view)
+    return _drawn(drawn, view.width, colours=colours)
+
+
+def _is_wanted(column: Column, view: View) -> bool:
+    return column.kind != "id" or view.width is None or view.fit is Fit.WIDE
+
+
+def _cells(column: Column, rows: Sequence[Mapping[str, Any]], view: View) -> _Cells:
+    if view.width is None:  # programs get the names and values of `--json`
+        return _Cells(column, column.name, tuple(said(row.get(column.name)) for row in rows))
+    title = column.heading
+    if column.kind in ("time", "moment"):
+        title += f" ({view.clock.name})"
+    return _Cells(column, title, tuple(_text(column.kind, row.get(column.name), view.clock) for row in rows))
+
+
+def _text(kind: str, value: Any, clock: Clock) -> str:
+    if isinstance(value, str) and kind in ("time", "moment"):
+        return said(clock.short(value, seconds=kind == "moment"))
+    if kind == "number" and isinstance(value, int | float):
+        return number(value)
+    return said(value)
+
+
+def _fitting(layout: Layout, cells: Sequence[_Cells], width: int) -> list[tuple[_Cells, int]] | None:
+    """Return the columns that fit, each with its width; None if those that must stay do not."""
+    kept = list(cells)
+    for dropped in (None, *layout.drops):
+        kept = [each for each in kept if each.column.name != dropped]
+        if _total(each.least for each in kept) <= width:
+            return _shared(kept, width)
+    return None
+
+
+def _shared(cells: Sequence[_Cells], width: int) -> list[tuple[_Cells, int]]:
+    """Give the room that is left to the columns that can use it, from left to right."""
+    left = width - _total(each.least for each in cells)
+    given = []
+    for each in cells:
+        more = min(left, each.width - each.least)
+        left -= more
+        given.append((each, each.least + more))
+    return given
+
+
+def _total(widths: Iterable[int]) -> int:
+    each = list(widths)
+    return sum(each) + _GAP * (len(each) - 1)
+
+
+def _table(cells: Sequence[tuple[_Cells, int]], view: View) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    for each, width in cells:
+        justify: Literal["right", "left"] = "right" if each.column.kind == "number" else "left"
+        table.add_column(Text(each.title), width=width, overflow="fold", justify=justify)
+    for row in zip(*(each.texts for each, _ in cells), strict=True):
+        table.add_row(
+            *(
+                Text(_cut(text, width) if _is_cut(each.column, view) else text)
+                for text, (each, width) in zip(row, cells, strict=True)
+            )
+        )
+    return table
+
+
+def _is_cut(column: Column, view: View) -> bool:
+    return column.kind == "path" and view.fit is Fit.TERMINAL and view.width is not None
+
+
+def _cut(text: str, width: int) -> str:
+    """Cut out the middle: the beginning and the end of a path say most."""
+    if cell_len(text) <= width:
+        return text
+    first = (width - 1) // 2
+    return f"{text[:first]}…{text[len(text) - (width - 1 - first) :]}"
+
+
+def _blocks(layout: Layout, cells: Sequence[_Cells], view: View) -> RenderableType:
+    """Return rows under each other: what leads in lines of its own, the rest below it with its titles."""
+    assert view.width is not None
+    leading = [each for each in cells if each.column.name in layout.leads]
+    others = [each for each in cells if each.column.name not in layout.leads]
+    made = [Text(line, style="bold") for line in _flowing([each.title for each in leading], view.width)]
+    for at in range(len(cells[0].texts)):
+        said = [_in_block(each, each.texts[at], view) for each in leading]
+        made += [Text(line) for line in _flowing(said, view.width)]
+        named = [
+            f"{each.title} {_in_block(each, each.texts[at], view)}"
+            for each in others
+            if each.texts[at] != _NOTHING
+        ]
+        below = _flowing(named, view.width - _INDENT)
+        made += [Text(" " * _INDENT + line) for line in below]
+    return Group(*made)
+
+
+def _in_block(cells: _Cells, text: str, view: View) -> str:
+    assert view.width is not None
+    room = view.width - _INDENT - cell_len(cells.title) - 1
+    return _cut(text, room) if _is_cut(cells.column, view) else text
+
+
+def _flowing(parts: Sequence[str], width: int) -> Iterator[str]:
+    """Put parts beside each other as long as a line has room; fold one that is longer than a line."""
+    line = ""
+    for part in parts:
+        both = f"{line}{' ' * _GAP}{part}" if line else part
+        if cell_len(both) <= width:
+            line = both
+            continue
+        if line:
+            yield line
+        line = part if cell_len(part) <= width else ""
+        if not line:
+            yield from _folded(part, width)
+    if line:
+        yield line
+
+
+def _folded(text: str, width: int) -> list[str]:
+    console = Console(width=width)
+    return [line.plain.rstrip() for line in Text(text).wrap(console, width, overflow="fold")] or [""]
+
+
+def _drawn(what: RenderableType, width: int, *, colours: bool) -> Iterator[str]:
+    """Return the lines without the spaces that rich puts at their ends."""
+    # The gap after the last column has room beyond the width, and is cut off again.
+    console = Console(
+        file=io.StringIO(),
+        width=width + _GAP,
+        force_terminal=colours,
+        color_system="standard" if colours else None,
+        highlight=False,
+    )
+    with console.capture() as captured:
+        console.print(what)
+    for line in captured.get().splitlines():
+        yield line.rstrip()

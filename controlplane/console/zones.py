@@ -1,0 +1,56 @@
+"""Pure: the time zone in which an operator reads and writes times in the console."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, tzinfo
+from typing import Final
+from zoneinfo import ZoneInfo
+
+_LONGEST: Final = 64  # characters of a zone's name in a cookie
+_NAIVE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:T[0-9]{2}:[0-9]{2}(?::[0-9]{2})?)?")
+
+
+def zone_of(name: str) -> tzinfo:
+    """Return the zone of this name in a cookie, or UTC if this host does not know it."""
+    try:
+        return UTC if name in ("", "UTC") else ZoneInfo(name[:_LONGEST])
+    except (ValueError, OSError, LookupError):
+        return UTC
+
+
+def name_of(zone: tzinfo) -> str:
+    """Return the zone's name in the database: `Europe/Oslo`."""
+    return str(zone)
+
+
+def local(ms: int, zone: tzinfo) -> datetime:
+    """Return the time in the zone. At the ends of the calendar, where the zone has no year, use UTC."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, zone)
+    except (OverflowError, ValueError):
+        return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def short_name(ms: int, zone: tzinfo) -> str:
+    """Return what the zone is called at that time: `UTC`, `CET`, or `UTC-03:00` if it has no letters."""
+    moment = local(ms, zone)
+    name = moment.tzname() or ""
+    return name if name.isalpha() else f"UTC{moment.isoformat()[-6:]}"
+
+
+def absolute(given: str, zone: tzinfo) -> str:
+    """Add the zone's offset to a date, or to a time without one, as date fields of a form send them. Leave
+    every other text alone."""
+    if not _NAIVE.fullmatch(given):
+        return given
+    try:
+        moment = datetime.fromisoformat(given).replace(tzinfo=zone)
+        return moment.isoformat().replace("+00:00", "Z")
+    except (ValueError, OverflowError):  # the search says what is wrong with it
+        return given
+
+
+def for_field(ms: int, zone: tzinfo) -> str:
+    """Return the time as the value of a `datetime-local` field."""
+    return local(ms, zone).strftime("%Y-%m-%dT%H:%M")

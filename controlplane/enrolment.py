@@ -1,0 +1,256 @@
+"""The endpoint at which proxies enrol themselves with a token, and renew their keys.
+
+A request with an enrolment token is not signed, because its proxy has no keys yet. A request without one is
+signed as those of the agent API are, and gets new keys for the proxy that signed it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from controlplane.admin.attempts import Attempts, network_of
+from controlplane.agent_api import AgentApi, Signed, json_response, once
+from controlplane.clock import Clock
+from controlplane.errors import Refused
+from controlplane.names import new_id
+from controlplane.requests import connection_of, no_continue_yet, read_body
+from controlplane.secrets import Vault, digest, mint
+from controlplane.store.interface import (
+    Enrolled,
+    Enrolment,
+    EnrolmentRefusal,
+    EnrolmentToken,
+    LogBound,
+    NewKeys,
+    NewLogLine,
+    Renewal,
+    RenewalRefusal,
+    Store,
+    StoreError,
+    TooSoon,
+)
+from proxy.policy.json_text import refuse_deep
+from proxy.wire.audit_event import rfc3339
+from proxy.wire.models import ENROL_PATH, EnrolRequest, EnrolResponse, RenewRequest, SyncOrg
+from proxy.wire.signing import API_KEY_HEADER
+
+T = TypeVar("T", EnrolRequest, RenewRequest)
+
+_log = logging.getLogger(__name__)
+
+_MAX_BYTES: Final = 4096  # limit of a body, which has a few hundred
+_LONGEST_TOKEN: Final = 256
+_AUTHORIZATION: Final = "Authorization"
+_SCHEME: Final = "bearer "
+# So narrow that no name looks like another by a letter of another alphabet, an accent or an invisible sign.
+_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
+_UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_LONGEST_VERSION: Final = 64
+_REFUSED_LINES: Final = 20  # lines of the operator log in an hour: refusals of one token or proxy
+_HOUR_MS: Final = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """New keys of a proxy: for the proxy itself, and as the store keeps them."""
+
+    api_key: str
+    hmac_secret: str
+
+    def sealed(self, vault: Vault, proxy_id: str) -> NewKeys:
+        return NewKeys(digest(self.api_key), vault.seal(proxy_id, self.hmac_secret))
+
+
+class EnrolmentApi:
+    def __init__(
+        self,
+        store: Store,
+        vault: Vault,
+        clock: Clock,
+        attempts: Attempts,
+        agents: AgentApi,
+        *,
+        body_timeout_seconds: float,
+    ) -> None:
+        self._store = store
+        self._vault = vault
+        self._clock = clock
+        self._attempts = attempts
+        self._agents = agents
+        self._body_timeout_seconds = body_timeout_seconds
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.post(ENROL_PATH, self._asked, expect_handler=no_continue_yet)]
+
+    async def _asked(self, request: web.Request) -> web.Response:
+        if _AUTHORIZATION in request.headers:
+            return await self._enrol(request)
+        if API_KEY_HEADER not in request.headers:
+            raise Refused("invalidEnrolmentToken")
+        return await self._agents.verified(request, cap=_MAX_BYTES, handler=self._renew)
+
+    # Enrolment
+
+    async def _enrol(self, request: web.Request) -> web.Response:
+        # The holder of a token, even of a real one, stays a stranger until a signed request comes.
+        connection_of(request).close_after_response()
+        address = request.remote or ""
+        token_digest = digest(_bearer(request))
+        token = await self._store.enrolment_token(token_digest)
+        if token is None:
+            await self._count_failure(address)
+            raise _refused("unknown")
+        body = await read_body(request, _MAX_BYTES, self._body_timeout_seconds, _too_large)
+        asked = _parse(body, EnrolRequest)
+        enrolment = Enrolment(
+            token_digest=token_digest,
+            enrolment_id=_uuid("enrolmentId", asked.enrolment_id),
+            proxy_id=new_id(self._clock),
+            name=_name(asked.name),
+            address=address,
+            request=msgspec.json.encode(_known_version(asked)).decode(),
+        )
+        keys = _mint()
+        outcome = await self._store.enrol(enrolment, partial(keys.sealed, self._vault))
+        if isinstance(outcome, TooSoon):
+            raise _too_soon(outcome)
+        if not isinstance(outcome, Enrolled):
+            raise await self._refusal(outcome, token, enrolment)
+        return json_response(_response_of(outcome, keys), status=201)
+
+    async def _refusal(self, why: EnrolmentRefusal, token: EnrolmentToken, enrolment: Enrolment) -> Refused:
+        """Note who holds a token that is real, and say why it is refused, whatever others failed at."""
+        line = NewLogLine(f"enrolment:{token.name}", enrolment.address, "proxy.enrol", enrolment.request)
+        await self._note_refusal(line, token.org_ids)
+        return _refused(why)
+
+    async def _note_refusal(self, line: NewLogLine, org_ids: Collection[str]) -> None:
+        bound = LogBound(self._clock.wall_ms() - _HOUR_MS, _REFUSED_LINES)
+        try:
+            await self._store.add_sign_in_line(line, "forbidden", bound, sorted(org_ids))
+        except StoreError as error:  # such as a full disk, which keeps no reason from the holder of a token
+            _log.error("%s %s: not in the operator log: %s", line.operator, line.operation, error)
+
+    async def _count_failure(self, address: str) -> None:
+        """Raise Refused if the address failed too often. Tokens that are valid are never delayed by that."""
+        wait = await self._attempts.begin(None, f"enrolment from {network_of(address)}")
+        if wait:
+            said = f"too many failed enrolments from this address: try again in {wait} s"
+            raise Refused("rateLimited", said, Retry_After=str(wait))
+
+    # Renewal
+
+    async def _renew(self, request: web.Request, signed: Signed) -> web.Response:
+        _uuid("renewalId", _parse(signed.body, RenewRequest).renewal_id)
+        proxy_id, keys, address = signed.proxy.proxy_id, _mint(), request.remote or ""
+        renewal = Renewal(proxy_id, signed.api_key_digest, signed.timestamp, address)
+        outcome = await self._store.renew_keys(renewal, keys.sealed(self._vault, proxy_id))
+        if isinstance(outcome, Enrolled):
+            return json_response(_response_of(outcome, keys))
+        if isinstance(outcome, TooSoon):
+            raise _too_soon(outcome)
+        for proxy in await self._store.find_proxies(proxy_id):  # none if it was deleted meanwhile
+            line = NewLogLine(f"proxy:{proxy.name}", address, "proxy.renew-keys", "{}")
+            await self._note_refusal(line, proxy.org_ids)
+        raise _not_renewed(outcome)
+
+
+def _refused(why: EnrolmentRefusal) -> Refused:
+    match why:
+        case "unknown":
+            return Refused("invalidEnrolmentToken", "there is no such enrolment token")
+        case "revoked":
+            return Refused("invalidEnrolmentToken", "this enrolment token was revoked")
+        case "expired":
+            return Refused("invalidEnrolmentToken", "this enrolment token has expired")
+        case "used up":
+            said = "this enrolment token is used up: as many proxies enrolled with it as it allows"
+            return Refused("invalidEnrolmentToken", said)
+        case "in use":
+            said = "enrolmentId: a proxy that is in use has it: make a new one"
+            return Refused("invalidPayload", said)
+
+
+def _not_renewed(why: RenewalRefusal) -> Refused:
+    match why:
+        case "replaced":
+            said = "newer keys of this proxy are in use: only these can be renewed"
+            return Refused("unknownApiKey", said)
+        case "replaced by operator":
+            return Refused("forbidden", "an operator replaced these keys: give the proxy the new ones")
+        case "not enrolled":
+            said = "an operator added this proxy, and replaces its keys: proxy rotate-secret --grace"
+            return Refused("forbidden", said)
+
+
+def _bearer(request: web.Request) -> str:
+    given = once(request, _AUTHORIZATION)
+    token = given[len(_SCHEME) :].strip(" ")
+    if given[: len(_SCHEME)].lower() != _SCHEME or not 0 < len(token) <= _LONGEST_TOKEN:
+        raise Refused("invalidEnrolmentToken")
+    return token
+
+
+def _parse(body: bytes, cls: type[T]) -> T:
+    try:
+        refuse_deep(body)
+        return msgspec.json.decode(body, type=cls)
+    except msgspec.ValidationError as error:
+        raise Refused("invalidPayload", str(error)) from None
+    except ValueError:
+        raise Refused("invalidPayload", "the body must be one JSON object in UTF-8") from None
+
+
+def _name(name: str) -> str:
+    if _NAME.fullmatch(name) is None or _UUID.fullmatch(name) is not None:
+        raise Refused(
+            "invalidPayload",
+            "name: must be 1 to 100 of A-Z, a-z, 0-9, '.', '_' and '-', with a letter or digit at both ends,"
+            " and must not look like an ID",
+        )
+    return name
+
+
+def _uuid(member: str, text: str) -> str:
+    if _UUID.fullmatch(text) is None:
+        raise Refused("invalidPayload", f"{member}: must be a UUID")
+    return text.lower()
+
+
+def _known_version(asked: EnrolRequest) -> EnrolRequest:
+    """Return the request as the operator log keeps it, whatever a proxy gives as its version."""
+    version = asked.version if asked.version.isprintable() else ""
+    return msgspec.structs.replace(asked, version=version[:_LONGEST_VERSION])
+
+
+def _mint() -> _Keys:
+    return _Keys(mint("gwk"), mint("gwh"))
+
+
+def _response_of(enrolled: Enrolled, keys: _Keys) -> EnrolResponse:
+    proxy = enrolled.proxy
+    return EnrolResponse(
+        proxy_id=proxy.proxy_id,
+        name=proxy.name,
+        orgs=tuple(SyncOrg(org.org_id, org.name) for org in enrolled.orgs),
+        api_key=keys.api_key,
+        hmac_secret=keys.hmac_secret,
+        rotate_at=None if proxy.rotate_at_ms is None else rfc3339(proxy.rotate_at_ms),
+    )
+
+
+def _too_large() -> Refused:
+    return Refused("payloadTooLarge", f"this body is at most {_MAX_BYTES} bytes")
+
+
+def _too_soon(wait: TooSoon) -> Refused:
+    said = f"this proxy got new keys a short time ago: try again in {wait.seconds} s"
+    return Refused("rateLimited", said, Retry_After=str(wait.seconds))

@@ -1,0 +1,123 @@
+"""Questions about audit events: what all of them share on the way to the search index."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Final, TypeVar
+
+import msgspec
+
+from controlplane.operations import times
+from controlplane.operations.actor import Actor
+from controlplane.operations.context import OperationContext
+from controlplane.operations.operation import InvalidRequest, Request
+from controlplane.operations.slots import Slots
+from controlplane.search.interface import (
+    MAX_LIMIT,
+    CursorError,
+    IndexUnavailableError,
+    SearchIndex,
+    SearchPage,
+    SearchQuery,
+)
+from controlplane.search.query import QueryError, Resolver, parse_filter
+from controlplane.store.interface import StoreError
+
+T = TypeVar("T")
+MOST_ASKED_BY_ONE: Final = 4  # of an index at the same time: a page of the console asks for three things
+
+
+class InvalidFilter(InvalidRequest):
+    """`column` counts the filter's characters from 1."""
+
+    def __init__(self, error: QueryError) -> None:
+        super().__init__(f"filter: {error}")
+        self.message = error.message
+        self.column = error.column
+
+
+class Selection(Request):
+    filter: str = ""
+    org: str | None = None  # id or name; without it, every organisation that the actor may look at
+    from_: str | None = msgspec.field(default=None, name="from")  # this time and later
+    to: str | None = None  # before this time
+
+
+async def query_of(
+    context: OperationContext,
+    actor: Actor,
+    request: Selection,
+    limit: int = MAX_LIMIT,
+    cursor: str | None = None,
+) -> SearchQuery:
+    """Return the question to the index, with names as ids. Raise InvalidFilter."""
+    orgs = await context.resolve.orgs_of_events(actor, request.org)
+    sees_all = request.org is None and actor.may("viewer", None)
+    now_ms = context.clock.wall_ms()
+    try:
+        wanted = parse_filter(request.filter, await resolver(context, actor, request.filter), now_ms=now_ms)
+    except QueryError as error:
+        raise InvalidFilter(error) from None
+    org_ids = None if sees_all else tuple(org.org_id for org in orgs)
+    return SearchQuery(org_ids, wanted, *times.span(request.from_, request.to, now_ms), limit, cursor)
+
+
+async def resolver(context: OperationContext, actor: Actor, text: str) -> Resolver:
+    """Return what resolves the names in a filter to ids. Several organisations may use the same name."""
+    named: set[tuple[str, str]] = set()
+
+    def note(field: str, name: str) -> Sequence[str]:
+        named.add((field, name))
+        return ()
+
+    with suppress(QueryError):  # which the caller meets too
+        parse_filter(text, note)
+    ids = {(field, name): await _ids_of(context, actor, field, name) for field, name in named}
+    return lambda field, name: ids.get((field, name), ())
+
+
+async def _ids_of(context: OperationContext, actor: Actor, field: str, name: str) -> list[str]:
+    """Return the ids of all visible things of that very name, deleted ones too."""
+    dead = await context.resolve.deleted_named(actor, name)
+    living = await _living_ids(context, actor, field, name)
+    return [*living, *(each.id for each in dead if each.kind == field)]
+
+
+async def _living_ids(context: OperationContext, actor: Actor, field: str, name: str) -> list[str]:
+    store, sees = context.store, actor.sees
+    if field == "org":
+        orgs = [each for each in await store.find_orgs(name) if each.name == name]
+        return [each.org_id for each in orgs if sees is None or each.org_id in sees]
+    if field == "proxy":
+        proxies = [each for each in await store.find_proxies(name) if each.name == name]
+        return [each.proxy_id for each in proxies if sees is None or not sees.isdisjoint(each.org_ids)]
+    apps = [each for each in await store.find_apps(name, None) if each.name == name]
+    return [each.app_id for each in apps if sees is None or each.org_id in sees]
+
+
+async def ask_index(context: OperationContext, actor: Actor, ask: Callable[[SearchIndex], Awaitable[T]]) -> T:
+    """Return the index's response to `ask`. Each actor has a few questions under way at the same time."""
+    index = await response_of(context.index())
+    async with _searching.of(actor):
+        return await response_of(ask(index))
+
+
+async def page_of(actor: Actor, index: SearchIndex, query: SearchQuery) -> SearchPage:
+    """Return a page of events from an index that is open."""
+    async with _searching.of(actor):
+        return await response_of(index.search(query))
+
+
+# An index works on one question after the other, and some take seconds.
+_searching: Final = Slots(MOST_ASKED_BY_ONE)
+
+
+async def response_of(asked: Awaitable[T]) -> T:
+    """Return the response of an index. Raise InvalidRequest or StoreError if it has none."""
+    try:
+        return await asked
+    except CursorError as error:
+        raise InvalidRequest(f"cursor: {error}") from None
+    except IndexUnavailableError as error:
+        raise StoreError(str(error)) from error

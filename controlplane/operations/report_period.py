@@ -1,0 +1,76 @@
+"""The subject of an audit report: its organisation, classes and period, and how its times are written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal
+
+import msgspec
+
+from controlplane.operations import times
+from controlplane.operations.actor import Actor
+from controlplane.operations.context import OperationContext
+from controlplane.operations.operation import InvalidRequest, Request
+from controlplane.operations.time_axis import DAY_MS
+from controlplane.report.resource_classes import CLASSES
+from controlplane.report.words import moment
+from controlplane.store.interface import Org
+from proxy.wire.audit_event import rfc3339
+
+_USUAL_DAYS: Final = 90
+SETTLING_MS: Final = 300_000  # that the usual end of a period lies before now, so that proxies have delivered
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+ClassName = Literal["mail", "files", "calendars", "chats", "directory", "credentials"]
+
+
+class ReportAsked(Request):
+    org: str  # id or name
+    from_: str | None = msgspec.field(name="from", default=None)  # 90 days before the end if left out
+    to: str | None = None  # five minutes ago if left out
+    classes: tuple[ClassName, ...] = msgspec.field(name="class", default=("mail",))
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """The subject of a report, with its times fixed."""
+
+    org: Org
+    from_ms: int
+    to_ms: int
+    classes: tuple[str, ...]
+
+
+async def period_of(context: OperationContext, actor: Actor, request: ReportAsked) -> Period:
+    """Return the period with its times fixed. Raise InvalidRequest."""
+    org = await context.resolve.org_of_events(actor, request.org)
+    now_ms = context.clock.wall_ms()
+    from_ms, to_ms = times.span(request.from_, request.to, now_ms)
+    to_ms = now_ms - SETTLING_MS if to_ms is None else to_ms
+    from_ms = to_ms - _USUAL_DAYS * DAY_MS if from_ms is None else from_ms
+    from_ms = max(from_ms, 0)
+    if to_ms <= 0:
+        raise InvalidRequest("to: must be after 1970-01-01")
+    if from_ms >= to_ms:
+        raise InvalidRequest("from: must be before `to`")
+    if to_ms > now_ms:
+        raise InvalidRequest("to: must not be in the future")
+    classes = tuple(name for name in CLASSES if name in request.classes)
+    if not classes:
+        raise InvalidRequest(f"class: must name at least one of {', '.join(CLASSES)}")
+    return Period(org, from_ms, to_ms, classes)
+
+
+def moment_of(ms: int) -> datetime:
+    """Return a time in milliseconds as a time that events are compared with."""
+    return _EPOCH + timedelta(milliseconds=ms)
+
+
+def time_text(ms: int) -> str:
+    """Return a time in milliseconds as people read it."""
+    return moment(rfc3339(ms))
+
+
+def text_of_moment(time: datetime) -> str:
+    """Return a time in RFC 3339."""
+    return rfc3339((time - _EPOCH) // timedelta(milliseconds=1))

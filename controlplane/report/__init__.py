@@ -1,0 +1,1 @@
+"""The auditor's answer: what audit events establish about classes of resources, signed."""

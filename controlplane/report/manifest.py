@@ -1,0 +1,94 @@
+"""The signed manifest of an export: its filter, its time, the heads of the chains, and its digest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+
+from controlplane.report.signed import NotVerified, check, claimed, decode, split
+
+KIND: Final = "graphward export manifest"
+_MOST_FILTER: Final = 1000  # characters of a header field: reverse proxies take some 4 KiB of all of them
+
+
+class HeadOfOrg(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """The newest link of an organisation's chain when the export began."""
+
+    org_id: str
+    org: str
+    number: int
+    link: str
+
+
+class Manifest(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """The signed payload of a manifest file."""
+
+    kind: str
+    key: str
+    filter: str
+    org: str | None  # name or id that was asked for; null for every visible organisation
+    from_: str | None = msgspec.field(name="from")
+    to: str
+    format: str
+    exported_at: str
+    exported_by: str
+    release: str
+    events: int
+    bytes: int
+    sha256: str
+    heads: tuple[HeadOfOrg, ...]
+    oldest: str | None  # time of the oldest event that was held
+    notes: tuple[str, ...]  # what is held, was purged or never arrived; names that no event has
+
+
+def header_fields(
+    filter_: str, from_: str | None, to: str | None, exported_at: str, heads: Sequence[HeadOfOrg]
+) -> dict[str, str]:
+    """Return the header fields of an export. A filter that is too long for one is given as its digest."""
+    text = quote(filter_, safe=" :/*-_.()<>=\"'$@,|+")
+    if len(text) > _MOST_FILTER:
+        text = f"sha256={sha256(filter_.encode()).hexdigest()}"
+    given = {
+        "Graphward-Filter": text,
+        "Graphward-From": from_,
+        "Graphward-To": to,
+        "Graphward-Exported-At": exported_at,
+        "Graphward-Chain-Head": ", ".join(
+            f"{each.org_id};number={each.number};link={each.link}" for each in heads
+        ),
+    }
+    return {name: value for name, value in given.items() if value}
+
+
+def apart(file: bytes) -> tuple[bytes, bytes] | None:
+    """Return the export and the manifest of a file that ends with its manifest, None for another file."""
+    start = file.rfind(b"\n", 0, len(file) - 1) + 1
+    try:
+        ends_so = start > 0 and is_manifest(file[start:])
+    except NotVerified:
+        ends_so = False
+    return (file[:start], file[start:]) if ends_so else None
+
+
+def is_manifest(file: bytes) -> bool:
+    """Return True if a file claims to be a manifest. Raise NotVerified if it is not a signed line."""
+    return file.startswith(b"{") and claimed(split(file)[0]).kind == KIND
+
+
+def verify_manifest(file: bytes, key: str, exported: bytes | None) -> Manifest:
+    """Return a manifest that the key signed. Raise NotVerified, also if the exported file is another one."""
+    payload, signature = split(file)
+    check(payload, signature, key)
+    manifest: Manifest = decode(payload, Manifest)
+    if exported is not None:
+        found = sha256(exported).hexdigest()
+        if found != manifest.sha256:
+            size = ""
+            if len(exported) != manifest.bytes:
+                size = f"it has {len(exported):,} bytes, and {manifest.bytes:,} were exported; "
+            raise NotVerified(f"the data is not what was exported: {size}its SHA-256 is {found}")
+    return manifest

@@ -1,0 +1,145 @@
+"""Resource classes that an auditor asks about, by the packs, types and names that belong to each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from proxy.policy.ruleset import Match
+
+_NONE: Final[frozenset[str]] = frozenset()
+
+
+class ResourceClass(NamedTuple):
+    """A class of resources. A request belongs to it if its path reaches the things, or has a word.
+
+    With `at_end`, only the end of the path counts: `/users/{id}/messages` reads mail, and no user.
+    """
+
+    name: str
+    noun: str  # the object in a sentence: "read mail"
+    covers: str
+    things: Match
+    words: frozenset[str]
+    shared: frozenset[str] = _NONE  # words that count only with `among`, and only without `apart`
+    among: frozenset[str] = _NONE
+    apart: frozenset[str] = _NONE
+    at_end: bool = False
+    selected: frozenset[str] = _NONE  # properties that a response has only if `$select` names them
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_CHAT_WORDS: Final = _words("chats channels teams primarychannel")
+
+MAIL: Final = ResourceClass(
+    "mail",
+    "mail",
+    "messages, mail folders, group conversations, mail tips, exports of mailboxes",
+    Match(pack=("mail",)),
+    _words(
+        "mailfolders sendmail inferenceclassification mailboxes exportitems createimportsession"
+        " conversations threads posts getmailtips analyzedemails"
+    ),
+    shared=_words("messages childfolders"),
+    apart=_CHAT_WORDS | {"contactfolders"},
+)
+FILES: Final = ResourceClass(
+    "files",
+    "files",
+    "drives, files and their content, list items of sites, workbooks, shared links",
+    Match(pack=("files", "list-items"), resource=("drive", "driveItem", "sharedDriveItem")),
+    _words(
+        "drive drives driveitem filesfolder workbook thumbnails shares retrieval sharedwithme createlink"
+        " createuploadsession"
+    ),
+    shared=_words("lists"),
+    apart=_words("todo"),
+)
+CALENDARS: Final = ResourceClass(
+    "calendars",
+    "calendars",
+    "events, calendars, free and busy times, reminders",
+    Match(pack=("calendar",)),
+    _words(
+        "events calendar calendars calendarview calendargroup calendargroups reminderview getschedule"
+        " findmeetingtimes"
+    ),
+)
+CHATS: Final = ResourceClass(
+    "chats",
+    "chats",
+    "messages of chats and channels of Teams, their hosted content, chats with Copilot",
+    Match(pack=("chats",), resource=("chat",)),
+    _words(
+        "chats chat getallmessages getallretainedmessages hostedcontents pinnedmessages replies"
+        " aiinteractions aiinteractionhistory interactionhistory"
+    ),
+    shared=_words("messages"),
+    among=_CHAT_WORDS,
+)
+DIRECTORY: Final = ResourceClass(
+    "directory",
+    "the directory",
+    "users, groups, devices, applications, their members and owners, roles",
+    Match(pack=("membership", "owners", "roles"), resource=("directoryObject",)),
+    _words(
+        "users me groups directoryobjects devices applications serviceprincipals organization domains"
+        " administrativeunits directoryroles directoryroletemplates members owners memberof"
+        " transitivememberof transitivemembers manager directreports ownedobjects createdobjects"
+        " registeredowners registeredusers owneddevices registereddevices deleteditems getbyids"
+        " getmembergroups"
+        " getmemberobjects checkmembergroups checkmemberobjects roleassignments roledefinitions joinedteams"
+        " people validateproperties acceptedsenders rejectedsenders sponsors scopedmembers scopedrolememberof"
+    ),
+    at_end=True,
+)
+CREDENTIALS: Final = ResourceClass(
+    "credentials",
+    "credentials",
+    "secrets and keys of applications, recovery keys, authentication methods, passwords",
+    Match(pack=("credentials", "recovery-keys", "authentication-methods")),
+    _words(
+        "keycredentials passwordcredentials federatedidentitycredentials addpassword removepassword addkey"
+        " removekey addtokensigningcertificate bitlocker recoverykeys devicelocalcredentials authentication"
+        " authenticationmethods userregistrationdetails changepassword resetpassword passwordprofile"
+    ),
+    selected=_words("passwordprofile keycredentials passwordcredentials"),
+)
+
+CLASSES: Final[Mapping[str, ResourceClass]] = {
+    each.name: each for each in (MAIL, FILES, CALENDARS, CHATS, DIRECTORY, CREDENTIALS)
+}
+
+# The class of each type that the body of POST /search/query can name.
+SEARCHED: Final[Mapping[str, str]] = {
+    "message": "mail",
+    "event": "calendars",
+    "drive": "files",
+    "driveitem": "files",
+    "list": "files",
+    "listitem": "files",
+    "chatmessage": "chats",
+    "person": "directory",
+}
+# Operations that hand over several classes at once, by their folded name.
+HANDED_OVER: Final[Mapping[str, frozenset[str]]] = {
+    "exportpersonaldata": _words("mail calendars chats files directory"),
+    "ediscovery": _words("mail calendars chats files"),
+}
+# Operations whose body, which the trail does not hold, says which of these classes they reach.
+TOLD_BY_BODY: Final[Mapping[str, frozenset[str]]] = {
+    "runhuntingquery": _words("mail chats directory"),
+    "exportitems": _words("mail calendars"),
+    "createimportsession": _words("mail calendars"),
+}
+# Relations to people alone, although a schema declares objects of any type behind them.
+TO_PEOPLE: Final = _words("manager directreports transitivereports sponsors")
+# Actions, asked by POST, whose caller gets something and changes nothing.
+READING_ACTIONS: Final = _words(
+    "query runhuntingquery exportitems exportpersonaldata export exportresult getschedule getmailtips"
+    " findmeetingtimes getmembergroups getmemberobjects checkmembergroups checkmemberobjects getbyids"
+    " validateproperties retrieval preview createlink $query delta search translateexchangeids"
+)

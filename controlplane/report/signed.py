@@ -1,0 +1,123 @@
+"""Sign statements of the control plane with Ed25519, and check them without a store.
+
+A signed file is one line: `{"signed":` PAYLOAD `,"signature":"` HEX `"}` and a line end. The signature is
+over the bytes of PAYLOAD. A payload is JSON without `<`, `>` and `&`: the same bytes can stand in a page.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import msgspec
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_public_key,
+)
+
+PURPOSE: Final = "graphward report signature 1"
+_KEY_BYTES: Final = 32
+_FILE: Final = re.compile(rb'\{"signed":(\{.*\}),"signature":"([0-9a-f]{128})"\}\n', re.DOTALL)
+_OTHER_LINE_END: Final = re.compile(rb'"signature":"[0-9a-f]{128}"\}\r\n')
+_ESCAPED: Final = ((b"<", b"\\u003c"), (b">", b"\\u003e"), (b"&", b"\\u0026"))
+
+
+class NotVerified(Exception):
+    """The text says what is wrong with a signed file."""
+
+
+class Signer:
+    """The private key of a control plane, which is derived from its master key."""
+
+    def __init__(self, seed: bytes) -> None:
+        self._key: Final = Ed25519PrivateKey.from_private_bytes(seed)
+        self.key: Final = key_text(self._key.public_key())
+
+    def sign(self, payload: bytes) -> bytes:
+        """Return the file of a payload."""
+        signature = self._key.sign(payload).hex().encode()
+        return b'{"signed":%b,"signature":"%b"}\n' % (payload, signature)
+
+
+def payload_of(value: msgspec.Struct) -> bytes:
+    """Return the bytes that are signed."""
+    text = msgspec.json.encode(value)
+    for char, escape in _ESCAPED:
+        text = text.replace(char, escape)
+    return text
+
+
+def key_text(key: Ed25519PublicKey) -> str:
+    return key.public_bytes(Encoding.Raw, PublicFormat.Raw).hex()
+
+
+def key_pem(key: str) -> str:
+    """Return a public key as openssl reads it."""
+    public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(key))
+    return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+
+
+def read_key(text: str) -> str:
+    """Return a public key that was given as 64 hexadecimal digits or in PEM. Raise NotVerified."""
+    stripped = text.strip()
+    if re.fullmatch(r"[0-9A-Fa-f]{64}", stripped):
+        return stripped.lower()
+    try:
+        key = load_pem_public_key(stripped.encode())
+    except ValueError:
+        key = None
+    if not isinstance(key, Ed25519PublicKey):
+        raise NotVerified("the key must be 64 hexadecimal digits, or an Ed25519 public key in PEM")
+    return key_text(key)
+
+
+class Claimed(msgspec.Struct):
+    """The members of every payload that are looked at before its signature is checked."""
+
+    kind: str
+    key: str
+
+
+def split(file: bytes) -> tuple[bytes, bytes]:
+    """Return payload and signature of a signed file. Raise NotVerified."""
+    found = _FILE.fullmatch(file)
+    if found is None:
+        raise NotVerified('the file has not the form {"signed":…,"signature":"…"} of one line')
+    return found[1], bytes.fromhex(found[2].decode())
+
+
+def line_ends_changed(file: bytes) -> bool:
+    """Return True if a signed line ends with CRLF, which a mail program or git made of its LF."""
+    return _OTHER_LINE_END.search(file) is not None
+
+
+def claimed(payload: bytes) -> Claimed:
+    try:
+        return msgspec.json.decode(payload, type=Claimed)
+    except msgspec.DecodeError as error:
+        raise NotVerified(f"what is signed is not JSON of this form: {error}") from None
+
+
+def check(payload: bytes, signature: bytes, key: str) -> None:
+    """Raise NotVerified unless the key signed the payload."""
+    try:
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(key)).verify(signature, payload)
+    except InvalidSignature:
+        named = claimed(payload).key
+        if named != key:
+            raise NotVerified(f"another key signed it: the file names {named}, and --key is {key}") from None
+        raise NotVerified(
+            "the signature does not fit: the data or the signature was changed after it was signed"
+        ) from None
+    if claimed(payload).key != key:
+        raise NotVerified(f"the file names the key {claimed(payload).key}, and --key is {key}")
+
+
+def decode(payload: bytes, cls: Any) -> Any:
+    try:
+        return msgspec.json.decode(payload, type=cls)
+    except msgspec.DecodeError as error:
+        raise NotVerified(f"what is signed is of another release: {error}") from None

@@ -1,0 +1,23 @@
+"""Times and lists as the sentences of a report have them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from proxy.wire.figures import counted
+
+
+def requests(number: int) -> str:
+    return counted(number, "request")
+
+
+def moment(time: str) -> str:
+    """Return an RFC 3339 time in UTC to the second, with its zone."""
+    return f"{time[:10]} {time[11:19]} UTC"
+
+
+def joined(texts: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    if len(texts) < 2:
+        return "".join(texts)
+    return f"{', '.join(texts[:-1])} and {texts[-1]}"

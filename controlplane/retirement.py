@@ -1,0 +1,41 @@
+"""Proxies that have gone for good: retired once they were silent for as long as their token says."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from controlplane.clock import Clock
+from controlplane.retention import WitnessedTime, agreed_time
+from controlplane.store.interface import Store
+
+# The first pass waits as long: after an outage of the control plane, proxies that run have called by then.
+_INTERVAL_SECONDS: Final = 3600.0
+
+_log = logging.getLogger(__name__)
+
+
+class Retirement:
+    def __init__(self, store: Store, clock: Clock, witnessed: WitnessedTime) -> None:
+        self._store = store
+        self._clock = clock
+        self._witnessed = witnessed
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(_INTERVAL_SECONDS)
+            try:
+                await self.retire()
+            except Exception:
+                _log.exception("retirement: failed, will be tried again")
+
+    async def retire(self) -> int:
+        """Retire proxies by the time that this host's clock and others agree with, never by one alone."""
+        now_ms = await agreed_time(self._store, self._witnessed, self._clock)
+        retired = 0
+        while now_ms is not None and (count := await self._store.retire_silent(now_ms)):
+            retired += count
+        if retired:
+            _log.info("retirement: %d proxies were silent for as long as their token says", retired)
+        return retired

@@ -1,0 +1,44 @@
+"""Pure: the ids of requests that a pasted text holds, such as an error body or a line of a log."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from controlplane.search.query import QueryError, TextTerm, parse_filter
+
+MOST_IDS: Final = 8  # ids of one text that are looked up; an error body has two
+LONGEST_TEXT: Final = 20_000  # characters of a text that are read for ids
+_ID: Final = re.compile(
+    r"(?<![0-9A-Za-z])(?:"
+    r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"  # a GUID
+    r"|[0-9a-f]{32}"  # a trace id
+    r"|[0-7][0-9a-hjkmnp-tv-z]{25}"  # a ULID
+    r")(?![0-9A-Za-z])",
+    re.IGNORECASE,
+)
+_AROUND: Final = " \t\r\n\"'`,;.<>()[]{}"  # characters that a copied id may bring along
+_LONGEST_ID: Final = 256  # characters
+
+
+def ids_in(text: str) -> tuple[str, ...]:
+    """Return the GUIDs, ULIDs and trace ids of a text, each once and in their order."""
+    return tuple(dict.fromkeys(_ID.findall(text[:LONGEST_TEXT])))[:MOST_IDS]
+
+
+def whole_id(text: str) -> str | None:
+    """Return the text without what surrounds it, if it can be one id."""
+    word = text.strip(_AROUND)
+    return word if 0 < len(word) <= _LONGEST_ID and "\n" not in word else None
+
+
+def asks_for_ids(text: str) -> tuple[str, ...]:
+    """Return the ids of a text in a search box. A filter that names a field is searched for as it is."""
+    found = ids_in(text)
+    if not found:
+        return ()
+    try:
+        terms = parse_filter(text).terms
+    except QueryError:
+        return found
+    return found if all(isinstance(term, TextTerm) for term in terms) else ()

@@ -1,0 +1,106 @@
+"""Attempts to deliver to a sink or webhook: the time of the next one, and the problem of the last one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final, NoReturn
+
+from controlplane.sinks.http import hidden
+from controlplane.sinks.interface import SinkRefused, SinkUnavailable
+from controlplane.sinks.settings import AnyTable, WebhookSettings, secrets_of_sink
+from controlplane.store.sink_interface import SinkStore
+
+POLL_SECONDS: Final = 5.0
+FIRST_PAUSE_SECONDS: Final = 1.0
+LONGEST_PAUSE_SECONDS: Final = 60.0
+LONGEST_RETRY_AFTER: Final = 3600.0  # seconds; a sink that asks for more is asked sooner
+LONGEST_REASON: Final = 500  # characters
+
+_log = logging.getLogger(__name__)
+
+
+class Attempts:
+    """The attempts of one consumer. The store remembers its problem."""
+
+    def __init__(
+        self,
+        settings: AnyTable,
+        store: SinkStore,
+        *,
+        poll_seconds: float = POLL_SECONDS,
+        linger_seconds: float = 0.0,
+        first_pause_seconds: float = FIRST_PAUSE_SECONDS,
+        longest_pause_seconds: float = LONGEST_PAUSE_SECONDS,
+    ) -> None:
+        self._name = settings.name
+        self.label = f"{'webhook' if isinstance(settings, WebhookSettings) else 'sink'} {settings.name}"
+        self._store = store
+        self._poll_seconds = poll_seconds
+        self._linger_seconds = linger_seconds
+        self._first_pause_seconds = first_pause_seconds
+        self._longest_pause_seconds = longest_pause_seconds
+        self._secrets = secrets_of_sink(settings)
+        self._woken = asyncio.Event()
+        self.problem: str | None = None  # reason of the last failure, which the store has too
+
+    def wake(self) -> None:
+        """Make the next attempt soon, unless the last one failed."""
+        self._woken.set()
+
+    async def repeat(self, attempt: Callable[[], Awaitable[None]]) -> NoReturn:
+        """Make one attempt after the other until the task is cancelled."""
+        pause = self._first_pause_seconds
+        while True:
+            self._woken.clear()
+            try:
+                await attempt()
+            except Exception as error:  # the store has all of it for the next attempt
+                asked = getattr(error, "retry_after", None) or 0.0
+                jittered = pause * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, no secret
+                wait = max(jittered, min(asked, LONGEST_RETRY_AFTER))
+                await self.failed(error, wait)
+                await asyncio.sleep(wait)
+                pause = min(pause * 2, self._longest_pause_seconds)
+            else:
+                pause = self._first_pause_seconds
+                await self._wait()
+
+    async def _wait(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._poll_seconds):
+                await self._woken.wait()
+        await asyncio.sleep(self._linger_seconds)
+
+    async def failed(self, error: Exception, wait: float) -> None:
+        """Log why nothing was delivered, and have the store remember it. The next attempt is in `wait` s."""
+        problem = self.masked(str(error) or type(error).__name__)
+        is_expected = isinstance(error, SinkUnavailable | SinkRefused | OSError)
+        _log.warning(
+            "%s: nothing delivered, next try in %.1f s: %s",
+            self.label, wait, problem, exc_info=None if is_expected else error,
+        )  # fmt: skip
+        if problem != self.problem:
+            with contextlib.suppress(Exception):  # the store itself may be what fails
+                await self._store.note_sink_problem(self._name, problem)
+                self.problem = problem
+
+    async def recovered(self) -> None:
+        """Forget the problem, if there was one."""
+        if self.problem is not None:
+            _log.info("%s: delivers again", self.label)
+            await self._store.note_sink_problem(self._name, None)
+            self.problem = None
+
+    def masked(self, words: str) -> str:
+        """Return words of the receiver as they may be shown."""
+        return masked(words, self._secrets)
+
+
+def masked(words: str, secrets: set[str]) -> str:
+    """Return the words of a sink on one line, short, and without any secret that they repeat."""
+    words = "".join(each if each.isprintable() else " " for each in hidden(words, secrets))
+    return words if len(words) <= LONGEST_REASON else words[: LONGEST_REASON - 1] + "…"

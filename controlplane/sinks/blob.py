@@ -1,0 +1,103 @@
+"""The storage of an archive: a container of Azure or a bucket of S3, as the settings say."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+
+from controlplane.archive.manifest import FORM
+from controlplane.archive.object_store import ObjectStore, StorageUnavailable
+from controlplane.archive.writer import ArchiveConflict, ArchiveWriter
+from controlplane.sinks.interface import SinkUnavailable
+from controlplane.sinks.settings import BlobSettings
+from controlplane.store.interface import ArchiveSource
+from proxy.config.tls import client_tls
+from proxy.outbound.egress import Egress
+from proxy.outbound.session import open_session
+
+# Tells a visitor what lies there, and shows that the storage writes a name once.
+MARKER: Final = "graphward-archive.json"
+_MARKER_BODY: Final = msgspec.json.encode(
+    {"format": FORM, "verify": "graphward audit verify-archive DIRECTORY"}
+)
+
+
+class BlobSink:
+    def __init__(self, objects: ObjectStore, flush_seconds: float) -> None:
+        self.objects = objects
+        self.flush_seconds = flush_seconds
+
+    async def write(
+        self, store: ArchiveSource, after: int, upto: int, org_ids: Collection[str] | None
+    ) -> int:
+        try:
+            return await ArchiveWriter(store, self.objects).write(after, upto, org_ids)
+        except StorageUnavailable as error:
+            raise SinkUnavailable(f"the storage {error}", error.retry_after) from None
+        except ArchiveConflict as error:
+            raise SinkUnavailable(str(error)) from None
+
+    async def test(self) -> str:
+        """Write an object twice. The storage must refuse the second one."""
+        try:
+            await self.objects.create(MARKER, _MARKER_BODY)
+            if await self.objects.create(MARKER, _MARKER_BODY):
+                what = "overwrites objects although If-None-Match forbids it: use another storage"
+                raise SinkUnavailable(f"the storage {what}, or turn on object lock")
+            if FORM.encode() not in await self.objects.read(MARKER):
+                raise SinkUnavailable(f"the storage gives back something else than it was given as {MARKER}")
+        except StorageUnavailable as error:
+            raise SinkUnavailable(f"the storage {error}", error.retry_after) from None
+        return "the storage takes objects, gives them back and overwrites none"
+
+    async def close(self) -> None:
+        await self.objects.close()
+
+
+def open_objects(settings: BlobSettings, egress: Egress) -> ObjectStore:
+    """Return the storage, not connected yet. Raise SinkUnavailable if a package is missing."""
+    extra = "s3" if settings.is_s3 else "azure-blob"
+    try:
+        return _open_s3(settings, egress) if settings.is_s3 else _open_azure(settings, egress)
+    except ModuleNotFoundError as error:
+        what = f"the sink needs the package {error.name}: pip install 'graphward[{extra}]'"
+        raise SinkUnavailable(what) from None
+
+
+def _open_s3(settings: BlobSettings, egress: Egress) -> ObjectStore:
+    from controlplane.archive.s3 import Bucket, S3Objects
+
+    bucket = Bucket(
+        urlsplit(settings.url).netloc,
+        settings.prefix,
+        settings.region,
+        settings.endpoint_url,
+        settings.access_key_id,
+        settings.secret_access_key,
+    )
+    return S3Objects(bucket, _session(settings, egress), settings.timeout_seconds)
+
+
+def _open_azure(settings: BlobSettings, egress: Egress) -> ObjectStore:
+    from azure.core.credentials import AzureSasCredential
+
+    from controlplane.archive.azure_blob import BlobCredential, BlobObjects
+    from controlplane.sinks.azure_token import open_credential
+
+    session = _session(settings, egress)
+    credential: BlobCredential
+    if settings.sas:
+        credential = AzureSasCredential(settings.sas)
+    elif settings.account_key:
+        credential = settings.account_key
+    else:
+        credential = open_credential(settings, session)
+    return BlobObjects(settings.url, settings.prefix, credential, session, settings.timeout_seconds)
+
+
+def _session(settings: BlobSettings, egress: Egress) -> aiohttp.ClientSession:
+    return open_session(client_tls(settings.ca_file), egress, user_agent="graphward")

@@ -1,0 +1,73 @@
+"""Pure: the words of a sink's HTTP response without secrets, and how long it asks to wait."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import quote
+
+_MASK: Final = "********"
+_MOST_WORDS: Final = 300  # characters of a body in a message
+_SECONDS: Final = re.compile(r"[0-9]{1,7}", re.ASCII)
+
+
+def hidden(words: str, secrets: Collection[str]) -> str:
+    """Return the words without the secrets that they repeat, also inside JSON or an address.
+
+    It has to come before any cut: half a secret would not be found.
+    """
+    forms = {
+        form for secret in secrets for form in (secret, json.dumps(secret)[1:-1], quote(secret, safe=""))
+    }
+    for form in sorted(forms - {""}, key=len, reverse=True):
+        words = words.replace(form, _MASK)
+    return words
+
+
+def said(status: int, headers: Mapping[str, str], body: bytes, secrets: Collection[str]) -> str:
+    """Return the status and the beginning of the body, for a person."""
+    try:
+        phrase = f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        phrase = str(status)
+    if 300 <= status < 400:
+        target = hidden(headers.get("Location") or "nowhere", secrets)
+        return f"responded {phrase}, which leads to {target} and is not followed: correct the address"
+    words = beginning(body, secrets)
+    return f"responded {phrase}: {words}" if words else f"responded {phrase}"
+
+
+def unproven(status: int, headers: Mapping[str, str], body: bytes, secrets: Collection[str]) -> str:
+    """Return words for a success that the service itself would not have sent."""
+    media_type = headers.get("Content-Type") or "without a Content-Type"
+    words = beginning(body, secrets) or "an empty body"
+    what = "the response is not one of the service, so nothing counts as delivered: correct the address"
+    return f"{what} ({status}, {hidden(media_type, secrets)}: {words})"
+
+
+def beginning(body: bytes, secrets: Collection[str]) -> str:
+    return " ".join(hidden(body.decode("utf-8", "replace"), secrets).split())[:_MOST_WORDS]
+
+
+def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
+    """Return the seconds of `Retry-After`, in either of its forms; None without the field."""
+    given = headers.get("Retry-After", "").strip()
+    if _SECONDS.fullmatch(given):
+        return float(given)
+    try:
+        moment = parsedate_to_datetime(given)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        return None
+    return max(0.0, (moment - (now or datetime.now(UTC))).total_seconds())
+
+
+def text_of(value: object) -> str:
+    """Return the value if it is text, else an empty one."""
+    return value if isinstance(value, str) else ""

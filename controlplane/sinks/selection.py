@@ -1,0 +1,72 @@
+"""Pure: the events that a sink wants, in its format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from controlplane.search.document import UnsearchableError, read_document
+from controlplane.search.predicates import all_hold
+from controlplane.search.query import Filter
+from controlplane.sinks.formats import Format
+from controlplane.sinks.interface import Limits, Refusal, SinkEvent
+from controlplane.store.interface import UNREADABLE, Org, StoredEvent
+
+_DAMAGED = "the block of the event is damaged in the store"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A choice of events, and their format."""
+
+    wanted: Filter
+    org_ids: frozenset[str] | None  # None: every organisation
+    format: Format
+
+    def of(self, events: Iterable[StoredEvent]) -> list[SinkEvent | Refusal]:
+        """Return the events that the sink wants, in their order. A Refusal stands for each one that can't be
+        delivered."""
+        chosen = (each for each in events if self.org_ids is None or each.org_id in self.org_ids)
+        return [made for each in chosen if (made := self._made(each)) is not None]
+
+    def in_format(self, event: StoredEvent) -> SinkEvent | Refusal:
+        """Return the event even if the filter leaves it out."""
+        if event.body == UNREADABLE:
+            return Refusal(event.position, _DAMAGED)
+        try:
+            members = orjson.loads(event.body)
+            payload = self.format(members, event.body)
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            return Refusal(event.position, f"the event can't be written in the format of the sink: {error}")
+        return SinkEvent(event.position, event.org_id, event.body, payload, members)
+
+    def _made(self, event: StoredEvent) -> SinkEvent | Refusal | None:
+        if self.wanted.terms and event.body != UNREADABLE:
+            try:
+                if not all_hold(self.wanted.terms, read_document(event)):
+                    return None
+            except UnsearchableError as error:
+                return Refusal(event.position, f"the event can't be read: {error}")
+        return self.in_format(event)
+
+
+def orgs_named(wanted: Iterable[str], known: Iterable[Org]) -> frozenset[str]:
+    """Return the ids of the organisations that are named by name or id."""
+    names = set(wanted)
+    return frozenset(each.org_id for each in known if {each.org_id, each.name} & names)
+
+
+def batches(events: Sequence[SinkEvent], limits: Limits) -> Iterator[list[SinkEvent]]:
+    """Cut the events into pieces that a sink takes at once. One event alone may be larger than that."""
+    batch: list[SinkEvent] = []
+    size = 0
+    for event in events:
+        if batch and (len(batch) >= limits.events or size + len(event.payload) > limits.bytes):
+            yield batch
+            batch, size = [], 0
+        batch.append(event)
+        size += len(event.payload)
+    if batch:
+        yield batch

@@ -1,0 +1,423 @@
+"""The settings of sinks: the keys that all kinds have, and those of each kind."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+from urllib.parse import urlsplit
+
+from controlplane.search.query import QueryError, parse_filter
+from proxy.config import setting
+from proxy.config.header_fields import parse_header_fields
+from proxy.config.values import parse_name, parse_url
+
+
+def valid_filter(text: str) -> str:
+    """Return the text if it is a filter of the search grammar, else raise ValueError."""
+    try:
+        parse_filter(text)
+    except QueryError as error:
+        raise ValueError(f"is not a filter: {error}") from None
+    return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkSettings:
+    """A place that audit events are delivered to, at least once and in order for each organisation."""
+
+    name: str = setting(
+        parse=parse_name,
+        doc="what commands, metrics and the console call it; another name begins from `From` again",
+    )
+    kind: Literal["syslog", "splunk", "otlp", "sentinel", "blob"] = setting(
+        doc="what it is; `webhook`, for notices to operators, has a table of its own"
+    )
+    filter: str = setting(
+        default="",
+        parse=valid_filter,
+        doc="events to deliver, as in a search: `verdict:block`; all if empty",
+    )
+    organisations: tuple[str, ...] = setting(
+        default=(), doc="names or ids of the organisations whose events are delivered; all if empty"
+    )
+    format: Literal["event", "ocsf", "cef"] = setting(
+        default="event",
+        choices=("event", "ocsf"),
+        doc="`event`: as the proxy wrote it; `ocsf`: API Activity of OCSF 1.4.0",
+    )
+    from_: Literal["now", "beginning"] = setting(
+        default="now", doc="where a new name begins: with the next event, or with the oldest that is kept"
+    )
+    hold_days: int = setting(
+        default=30,
+        minimum=0,
+        maximum=366,
+        doc="days past the retention tier for which events stay that this sink lacks",
+    )
+    timeout_seconds: float = setting(
+        default=30.0, minimum=1, maximum=600, doc="a delivery must have a response within this time"
+    )
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Yield the key and the message of each problem between keys."""
+        yield from ()
+
+
+def _is_plain(url: str) -> bool:
+    parts = urlsplit(url)
+    return parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplunkSettings(SinkSettings):
+    """Splunk's HTTP Event Collector (HEC)."""
+
+    kind: Literal["splunk"] = setting(doc="what it is")
+    url: str = setting(url=True, doc="base address of the collector, such as `https://splunk.example:8088`")
+    token: str = setting(secret=True, doc="token of the collector's input")
+    index: str = setting(default="", doc="index to write to; the token's default one if empty")
+    source: str = setting(default="graphward", doc="`source` of each event")
+    source_type: str = setting(default="graphward:audit", doc="`sourcetype` of each event")
+    acknowledge: bool = setting(
+        default=False,
+        doc="wait until the indexers have written the events; the token must have acknowledgement turned on",
+    )
+    ca_file: Path | None = setting(
+        default=None, readable=True, doc="certificates (PEM) that the collector's own is checked with"
+    )
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if _is_plain(self.url):
+            yield "Url", "must be an https:// address: the token and the events go there"
+        if not (self.token.isascii() and self.token.isprintable()):
+            yield "Token", "has a character that no header field may have"
+        if urlsplit(self.url).path.startswith("/services/"):
+            yield "Url", "must be the base address of the collector, without /services/…"
+
+
+_PORTS: Final = {"tls": 6514, "tcp": 601}
+
+
+def parse_syslog_url(text: str) -> str:
+    """Return the address of a syslog server if it is one, else raise ValueError."""
+    wanted = f"must be tls://host:port or tcp://host:port, not {text!r}"
+    try:
+        parts = urlsplit(text)
+        is_good = parts.scheme in _PORTS and parts.hostname and parts.port != 0
+    except ValueError:
+        is_good = False
+    if not is_good or "@" in text or parts.path.strip("/") or parts.query or parts.fragment:
+        raise ValueError(wanted if "@" not in text else "must hold no user and no password")
+    return text.rstrip("/")
+
+
+def split_syslog_url(url: str) -> tuple[str, str, int]:
+    """Return scheme, host and port of a valid address."""
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname or "", parts.port or _PORTS[parts.scheme]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyslogSettings(SinkSettings):
+    """A syslog server that takes RFC 5424 messages over TLS (RFC 5425), or over TCP with octet counting."""
+
+    kind: Literal["syslog"] = setting(doc="what it is")
+    format: Literal["event", "ocsf", "cef"] = setting(
+        default="event", doc="`event`: as the proxy wrote it; `ocsf`; `cef`: ArcSight's Common Event Format"
+    )
+    url: str = setting(
+        parse=parse_syslog_url,
+        doc="`tls://host:6514`, or `tcp://host:601` without TLS, which must be on this host",
+    )
+    ca_file: Path | None = setting(
+        default=None, readable=True, doc="certificates (PEM) that the server's own is checked with"
+    )
+    client_cert_file: Path | None = setting(
+        default=None, readable=True, doc="certificate chain (PEM) to show to the server"
+    )
+    client_key_file: Path | None = setting(
+        default=None, readable=True, doc="private key (PEM) of ClientCertFile"
+    )
+    facility: int = setting(default=13, minimum=0, maximum=23, doc="facility of the messages (13: log audit)")
+    max_message_bytes: int = setting(
+        default=8192,
+        minimum=480,
+        maximum=1_048_576,
+        doc="largest message that the server takes; the texts of a larger event are cut",
+    )
+    structured_data: bool = setting(
+        default=False, doc="also give the event's main members as structured data (RFC 5424 §6.3)"
+    )
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        scheme, host, _ = split_syslog_url(self.url)
+        if scheme == "tcp" and host not in ("localhost", "127.0.0.1", "::1"):
+            yield "Url", "must begin with tls://: without TLS, others could read and change the events"
+        if (self.client_cert_file is None) != (self.client_key_file is None):
+            yield "ClientCertFile", "ClientCertFile and ClientKeyFile are given together or not at all"
+        if scheme == "tcp" and (self.client_cert_file or self.ca_file):
+            yield "Url", "begins with tcp://, so that CaFile and ClientCertFile have no effect: remove them"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtlpSettings(SinkSettings):
+    """A collector of OpenTelemetry that takes log records by OTLP over HTTP."""
+
+    kind: Literal["otlp"] = setting(doc="what it is")
+    url: str = setting(url=True, doc="base address of the collector, or the whole `…/v1/logs`")
+    headers: str = setting(
+        default="",
+        secret=True,
+        doc="header fields of each request: `name=value`, separated by commas (in a value, `%2C`)",
+    )
+    ca_file: Path | None = setting(
+        default=None, readable=True, doc="certificates (PEM) that the collector's own is checked with"
+    )
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if _is_plain(self.url):
+            yield "Url", "must be an https:// address: the events go there"
+        if self.url.endswith(("/v1/traces", "/v1/metrics")):
+            yield "Url", "takes no log records: write the base address, or the one that ends with /v1/logs"
+        try:
+            parse_header_fields(self.headers)
+        except ValueError as error:
+            yield "Headers", str(error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AzureSinkSettings(SinkSettings):
+    """The identity with which a service of Azure is called."""
+
+    identity: Literal["managed-identity", "workload-identity", "client-secret"] = setting(
+        default="managed-identity", doc="proof of this control plane at Microsoft Entra"
+    )
+    tenant_id: str = setting(default="", doc="tenant of the application; not for a managed identity")
+    client_id: str = setting(
+        default="", doc="client id of the application, or of a user-assigned managed identity"
+    )
+    client_secret: str = setting(default="", secret=True, doc="the application's secret, for `client-secret`")
+    token_file: Path | None = setting(
+        default=None,
+        path=True,
+        doc="token of the platform, for `workload-identity`: the path in `AZURE_FEDERATED_TOKEN_FILE`",
+    )
+    authority_url: str = setting(
+        default="https://login.microsoftonline.com", url=True, doc="identity provider of the tenant's cloud"
+    )
+    ca_file: Path | None = setting(
+        default=None, readable=True, doc="certificates (PEM) that the service's own is checked with"
+    )
+
+    def identity_problems(self) -> Iterator[tuple[str, str]]:
+        """Yield a problem for each key that the identity needs, or that it has no use for."""
+        given = {
+            "TenantId": self.tenant_id,
+            "ClientId": self.client_id,
+            "ClientSecret": self.client_secret,
+            "TokenFile": self.token_file,
+        }
+        application = {"TenantId", "ClientId"}
+        needed = {
+            "managed-identity": set[str](),
+            "workload-identity": application | {"TokenFile"},
+            "client-secret": application | {"ClientSecret"},
+        }[self.identity]
+        for key, value in given.items():
+            if key in needed and not value:
+                yield key, f"is missing, since Identity is {self.identity}"
+            if value and key not in needed | {"ClientId"}:
+                yield key, f"must not be given, since Identity is {self.identity}: remove it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentinelSettings(AzureSinkSettings):
+    """A table of Microsoft Sentinel, by the Logs Ingestion API of Azure Monitor."""
+
+    kind: Literal["sentinel"] = setting(doc="what it is")
+    url: str = setting(
+        url=True, doc="logs ingestion endpoint of the data collection rule or of a data collection endpoint"
+    )
+    rule_id: str = setting(doc="immutable id of the data collection rule: `dcr-` and 32 characters")
+    stream: str = setting(default="Custom-GraphwardAudit", doc="stream of the rule that the events go to")
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if _is_plain(self.url):
+            yield "Url", "must be an https:// address: a token and the events go there"
+        if not self.rule_id.startswith("dcr-"):
+            yield "RuleId", "must be the rule's immutable id, which begins with dcr-, and not its name"
+        yield from self.identity_problems()
+
+
+def parse_storage_url(text: str) -> str:
+    """Return the address of a container or bucket if it is one, else raise ValueError."""
+    wanted = "must be https://ACCOUNT.blob.core.windows.net/CONTAINER or s3://BUCKET"
+    parts = urlsplit(text)
+    path = parts.path.strip("/")
+    if "@" in text or parts.query or parts.fragment or not parts.hostname:
+        raise ValueError(f"{wanted}, without user, query and fragment")
+    if parts.scheme == "s3" and not path:
+        return text.rstrip("/")
+    if parts.scheme in ("http", "https") and path:
+        return text.rstrip("/")
+    raise ValueError(f"{wanted}; the key Prefix has what follows")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlobSettings(AzureSinkSettings):
+    """An archive in Azure Blob Storage or in S3, which the chain of audit events vouches for."""
+
+    kind: Literal["blob"] = setting(doc="what it is")
+    url: str = setting(
+        parse=parse_storage_url,
+        doc="a container, `https://ACCOUNT.blob.core.windows.net/CONTAINER`, or a bucket, `s3://BUCKET`",
+    )
+    prefix: str = setting(default="", doc="what all names of objects begin with, such as `graphward/`")
+    flush_seconds: float = setting(
+        default=300.0,
+        minimum=1,
+        maximum=600,  # what lags by 15 minutes counts as late
+        doc="how long events are collected for one object, unless there are enough of them earlier",
+    )
+    sas: str = setting(
+        default="", secret=True, doc="shared access signature of the container, instead of Identity"
+    )
+    account_key: str = setting(default="", secret=True, doc="key of the storage account, instead of Identity")
+    region: str = setting(default="", doc="region of the bucket, such as `eu-north-1`")
+    endpoint_url: str = setting(
+        default="", url=True, doc="address of a server with the interface of S3, if it is not Amazon's"
+    )
+    access_key_id: str = setting(
+        default="", doc="access key of S3; if left out, the AWS SDK's usual places are searched"
+    )
+    secret_access_key: str = setting(default="", secret=True, doc="secret of AccessKeyId")
+
+    @property
+    def is_s3(self) -> bool:
+        return self.url.startswith("s3://")
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if _is_plain(self.url):
+            yield "Url", "must be an https:// address: the events go there"
+        if _is_plain(self.endpoint_url):
+            yield "EndpointUrl", "must be an https:// address: the events go there"
+        for key, value in (("Filter", self.filter), ("Format", self.format != "event")):
+            if value:
+                yield (
+                    key,
+                    "must not be given: the chain vouches for all events, each as it came",
+                )
+        if self.prefix and not self.prefix.endswith("/"):
+            yield "Prefix", "must end with a slash"
+        yield from self._s3_problems() if self.is_s3 else self._azure_problems()
+
+    def _s3_problems(self) -> Iterator[tuple[str, str]]:
+        if not self.region:
+            yield "Region", "is missing: write the bucket's, or us-east-1 for a server that has no regions"
+        if bool(self.access_key_id) != bool(self.secret_access_key):
+            yield "AccessKeyId", "AccessKeyId and SecretAccessKey are given together or not at all"
+        azure = {"Sas": self.sas, "AccountKey": self.account_key, "TenantId": self.tenant_id}
+        azure |= {"ClientId": self.client_id, "ClientSecret": self.client_secret}
+        for key in (key for key, value in azure.items() if value):
+            yield key, "must not be given for a bucket of S3: remove it"
+
+    def _azure_problems(self) -> Iterator[tuple[str, str]]:
+        aws = {"Region": self.region, "EndpointUrl": self.endpoint_url, "AccessKeyId": self.access_key_id}
+        for key in (key for key, value in aws.items() if value):
+            yield key, "must not be given for a container of Azure: remove it"
+        if self.sas and self.account_key:
+            yield "Sas", "must not be given beside AccountKey"
+        if not self.sas and not self.account_key:
+            yield from self.identity_problems()
+
+
+Kind: TypeAlias = Literal["emergencyStop", "publish", "missingEvents", "credentialEnds", "sink"]
+_KEY_BEGINS: Final = "whsec_"
+
+
+def webhook_key(text: str) -> bytes:
+    """Return the key in a secret of Standard Webhooks, or raise ValueError."""
+    wanted = f"must be `{_KEY_BEGINS}` and 24 to 64 random bytes in base64 (`openssl rand -base64 32`)"
+    try:
+        key = base64.b64decode(text.removeprefix(_KEY_BEGINS), validate=True)
+    except ValueError:
+        raise ValueError(wanted) from None
+    if not text.startswith(_KEY_BEGINS) or not 24 <= len(key) <= 64:
+        raise ValueError(wanted)
+    return key
+
+
+def parse_webhook_secret(text: str) -> str:
+    """Return the text if it is a secret of Standard Webhooks, else raise ValueError."""
+    webhook_key(text)
+    return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookSettings:
+    """An address that gets notices for operators, in place of audit events. It takes no `Filter` and no
+    `HoldDays`: notices stay for 90 days."""
+
+    name: str = setting(parse=parse_name, doc="what commands, metrics and the console call it")
+    kind: Literal["webhook"] = setting(doc="what it is")
+    url: str = setting(
+        secret=True,
+        parse=parse_url,
+        doc="address of the receiver, kept secret because some have a secret in it",
+    )
+    secret: str = setting(
+        default="",
+        secret=True,
+        parse=parse_webhook_secret,
+        doc="secret that signs notices, as Standard Webhooks has it: `whsec_` and 24 to 64 bytes in base64",
+    )
+    format: Literal["cloudevents", "slack", "teams"] = setting(
+        default="cloudevents",
+        doc="`cloudevents`: CloudEvents 1.0 as JSON; `slack`, `teams`: a message",
+    )
+    notices: tuple[Kind, ...] = setting(default=(), doc="kinds of notices to send; all if empty")
+    organisations: tuple[str, ...] = setting(
+        default=(),
+        doc="names or ids of organisations; notices about others are not sent, those about everything are",
+    )
+    from_: Literal["now", "beginning"] = setting(
+        default="now", doc="where a new name begins: with the next notice, or with the oldest that is kept"
+    )
+    timeout_seconds: float = setting(
+        default=30.0, minimum=1, maximum=600, doc="a notice must have a response within this time"
+    )
+    ca_file: Path | None = setting(
+        default=None, readable=True, doc="certificates (PEM) that the receiver's own is checked with"
+    )
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if _is_plain(self.url):
+            yield "Url", "must be an https:// address, unless it is on this host"
+        if not self.secret and self.format == "cloudevents":
+            yield "Secret", "is missing: receivers check the signature, so that nobody else can send notices"
+
+
+AnySink: TypeAlias = SyslogSettings | SplunkSettings | OtlpSettings | SentinelSettings | BlobSettings
+
+AnyTable: TypeAlias = AnySink | WebhookSettings  # any table of [[Sinks]]
+
+
+def secrets_of_sink(sink: AnyTable) -> set[str]:
+    """Return what must not be shown of the settings of a sink."""
+    match sink:
+        case SplunkSettings():
+            secrets = {sink.token}
+        case OtlpSettings():
+            secrets = set(parse_header_fields(sink.headers).values()) | {sink.headers}
+        case SentinelSettings():
+            secrets = {sink.client_secret}
+        case BlobSettings():
+            secrets = {sink.client_secret, sink.sas, sink.account_key, sink.secret_access_key}
+        case WebhookSettings():
+            secrets = {sink.url, sink.secret}
+        case SyslogSettings():
+            secrets = set()
+    return secrets - {""}

@@ -1,0 +1,62 @@
+"""A database within a transaction of another one: several changes happen together or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+from controlplane.store.database import Connection, Dialect, Job, Locks, Row
+from controlplane.store.interface import Peers
+
+T = TypeVar("T")
+
+
+class InTransaction:
+    """Do each job at once, on the connection of a transaction that has begun and ends later."""
+
+    is_shared = False
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @property
+    def dialect(self) -> Dialect:
+        return self._connection.dialect
+
+    def join(self) -> Peers:
+        raise AssertionError("a transaction joins no other control planes")
+
+    async def fetch(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        return self._connection.rows(sql, parameters)
+
+    async def glance(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        return self._connection.rows(sql, parameters)
+
+    async def read(self, job: Job[T]) -> T:
+        return job(self._connection)
+
+    async def write(self, job: Job[T], locks: Locks, size: int = 0) -> T:
+        return job(self._connection)
+
+    async def write_even_if_full(self, job: Job[T], locks: Locks) -> T:
+        return job(self._connection)
+
+    async def settled(self) -> int:
+        raise AssertionError("a transaction reads no events")
+
+    async def newest_position(self) -> int:
+        raise AssertionError("a transaction reads no events")
+
+    async def close(self) -> None:
+        """Do nothing, because the transaction ends by itself."""
+
+
+def finished(work: Coroutine[Any, Any, T]) -> T:
+    """Run the coroutine to its end. It waits for nothing: a transaction has a thread and no event loop."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    work.close()
+    raise AssertionError("a transaction cannot wait")

@@ -1,0 +1,70 @@
+"""The pairs of keys of one proxy: their state, and the time from which one of them may be renewed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import Final
+
+OPEN_END_MS: Final = 253_402_300_799_000  # end of keys whose successors were never used: it is not set yet
+_BETWEEN_RENEWALS_S: Final = 3600
+_MOST_DOUBLED: Final = 12  # 2 to the 12th power is more seconds than an hour has
+
+
+class KeyMaker(StrEnum):
+    ENROLMENT = "enrolment"
+    RENEWAL = "renewal"
+    OPERATOR = "operator"
+
+
+class Standing(Enum):
+    """The place of a pair among those of its proxy."""
+
+    CURRENT = "the newest pair"
+    BEFORE_RENEWAL = "the pair before a renewal whose keys were never used"
+    BEFORE_OPERATOR = "a pair that an operator replaced, and that is still accepted"
+    ENDED = "a pair that is not accepted, or whose successor is in use"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPairs:
+    """The pairs of keys of a proxy that are accepted now."""
+
+    current: bytes  # digest of the API key
+    before: bytes | None  # the one of the pair before it
+    maker: KeyMaker  # the maker of the current pair
+    is_proved: bool  # the current pair was used
+    made_ms: int | None  # None: an earlier release made the current pair
+    repeats: int  # times in a row that a pair was replaced because nobody used it
+    signed_s: int | None  # time in the newest renewal, by the clock of the proxy that signed it
+
+    def standing(self, api_key_digest: bytes) -> Standing:
+        if api_key_digest == self.current:
+            return Standing.CURRENT
+        if api_key_digest != self.before:
+            return Standing.ENDED
+        if self.maker is KeyMaker.OPERATOR:
+            return Standing.BEFORE_OPERATOR
+        return Standing.ENDED if self.is_proved else Standing.BEFORE_RENEWAL
+
+    def renewal_wait_s(self, standing: Standing, signed_s: int) -> int:
+        """Return for how many seconds a renewal that was signed at this time is too soon; 0 if it is not.
+
+        Only times that the proxy signed are compared. So a copy of a request is always too soon, whenever
+        and wherever it arrives.
+        """
+        if self.signed_s is None:
+            return 0
+        is_repeat = standing is Standing.BEFORE_RENEWAL
+        wait_s = _doubled_s(self.repeats) if is_repeat else _BETWEEN_RENEWALS_S
+        return max(0, self.signed_s + wait_s - signed_s)
+
+    def enrolment_wait_s(self, now_ms: int) -> int:
+        """Return for how many seconds it is too soon to replace keys that nobody used; 0 if it is not."""
+        wait_ms = _doubled_s(self.repeats) * 1000
+        age_ms = abs(now_ms - self.made_ms) if self.made_ms is not None else wait_ms
+        return max(0, -((age_ms - wait_ms) // 1000))
+
+
+def _doubled_s(repeats: int) -> int:
+    return min(_BETWEEN_RENEWALS_S, 1 << min(repeats, _MOST_DOUBLED))

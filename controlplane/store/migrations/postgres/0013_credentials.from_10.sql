@@ -1,0 +1,28 @@
+-- What proves an app beside its client secrets, and the last use of each credential.
+
+-- Versions of secrets below this one are revoked, although no secret with this version need exist.
+ALTER TABLE apps ADD COLUMN secret_floor bigint NOT NULL DEFAULT 0;
+-- Uses of credentials before this time were not recorded. 0: all were.
+ALTER TABLE apps ADD COLUMN uses_since_ms bigint NOT NULL DEFAULT 0;
+UPDATE apps SET uses_since_ms = CAST(extract(epoch FROM now()) AS bigint) * 1000;
+
+CREATE TABLE app_credentials (
+    credential_id text COLLATE "C" NOT NULL PRIMARY KEY,
+    app_id        text COLLATE "C" NOT NULL REFERENCES apps (app_id) ON DELETE CASCADE,
+    kind          text COLLATE "C" NOT NULL,    -- 'federated', 'publicKey' or 'certificate'
+    identity      text COLLATE "C" NOT NULL,    -- an app has no two credentials of a kind with the same one
+    pins          text COLLATE "C" NOT NULL,    -- the members that proxies receive, as JSON
+    created_ms    bigint NOT NULL,
+    ends_ms       bigint,                       -- valid until then, or without end if null
+    UNIQUE (app_id, kind, identity)
+);
+CREATE TRIGGER app_credentials_changed AFTER INSERT OR UPDATE OR DELETE ON app_credentials
+    FOR EACH STATEMENT EXECUTE FUNCTION next_registry_generation();
+
+-- Time of the newest token that a credential brought. An empty id: a proxy did not say which one it was.
+CREATE TABLE credential_uses (
+    app_id        text COLLATE "C" NOT NULL REFERENCES apps (app_id) ON DELETE CASCADE,
+    credential_id text COLLATE "C" NOT NULL,
+    last_ms       bigint NOT NULL,
+    PRIMARY KEY (app_id, credential_id)
+);

@@ -1,0 +1,51 @@
+"""Name the properties by which a query probes what a filter hides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from proxy.policy.canonical import Target
+from proxy.policy.queries import QueryGuard
+from proxy.policy.transforms import Transforms
+from proxy.policy.visible import escaped
+
+_MOST_NAMES: Final = 100  # names of a query that are tried: each costs a reading of the query
+_NAME_OF_NOTHING: Final = "-"  # no query can name it
+_PROPERTY: Final = re.compile(r"[^\W\d]\w*(?:/[^\W\d]\w*)*")
+
+
+def probed_properties(transforms: Transforms, target: Target) -> tuple[str, ...]:
+    """Return the properties that the query names and the filter hides.
+
+    Return none if the query is refused for another reason, such as a search that looks into everything.
+    """
+    if _is_probed(Transforms(strip=(_NAME_OF_NOTHING,)), target):
+        return ()
+    stripped = [each for each in transforms.strip if _is_probed(Transforms(strip=(each,)), target)]
+    missing = () if transforms.allow is None else _not_allowed(transforms.allow, target)
+    return tuple(map(escaped, dict.fromkeys((*stripped, *missing))))
+
+
+def _not_allowed(allow: tuple[str, ...], target: Target) -> Iterator[str]:
+    """Yield each name in the query without which the allow list, with the other names, refuses it."""
+    if not _is_probed(Transforms(allow=allow), target):
+        return
+    names = dict.fromkeys(
+        name.replace("/", ".")
+        for values in target.options.values()
+        for value in values
+        for name in _PROPERTY.findall(value)
+    )
+    tried = list(names)[:_MOST_NAMES]
+    if _is_probed(Transforms(allow=(*allow, *tried)), target):
+        return
+    for name in tried:
+        others = tuple(each for each in tried if each != name)
+        if _is_probed(Transforms(allow=(*allow, *others)), target):
+            yield name
+
+
+def _is_probed(transforms: Transforms, target: Target) -> bool:
+    return QueryGuard(transforms).is_probed_by(target)

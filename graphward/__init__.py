@@ -1,0 +1,1 @@
+"""The commands that an installation of Graphward has, apart from the two programs that they start."""

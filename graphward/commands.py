@@ -1,0 +1,69 @@
+"""`graphward-proxy` and `graphward`: start the programs, unless another package has taken their names."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+DISTRIBUTION: Final = "graphward"
+PACKAGES: Final = ("proxy", "controlplane")
+ADVICE: Final = (
+    "install the wheel of graphward into an environment of its own: python3 -m venv /opt/graphward/venv && "
+    "/opt/graphward/venv/bin/pip install graphward-*.whl"
+)
+BAD_INPUT: Final = 2
+
+
+def proxy() -> int:
+    _require_own_packages("graphward-proxy")
+    from proxy.__main__ import PROGRAM, main
+
+    return main(program=PROGRAM)
+
+
+def controlplane() -> int:
+    _require_own_packages("graphward")
+    try:
+        from controlplane.cli import main  # half a second in which Ctrl-C may come, too
+
+        return main(program="graphward")
+    except KeyboardInterrupt:
+        return 130  # the status of a shell command that SIGINT ended
+
+
+def _require_own_packages(command: str) -> None:
+    """Exit if `proxy` or `controlplane` is the package of another distribution, in whole or in part."""
+    problems = list(foreign_packages(Path(__file__).parents[1]))
+    if problems:
+        for problem in problems:
+            print(f"{command}: {problem}", file=sys.stderr)
+        print(f"{command}: {ADVICE}", file=sys.stderr)
+        sys.exit(BAD_INPUT)
+
+
+def foreign_packages(site: Path) -> Iterator[str]:
+    """Yield one line for each package that is not wholly that of the installation in the directory."""
+    for package in PACKAGES:
+        own = site / package / "__init__.py"
+        spec = importlib.util.find_spec(package)
+        found = Path(spec.origin) if spec is not None and spec.origin is not None else None
+        if found is None:
+            yield f"{own} is missing: another package that has this file was removed"
+            continue
+        others = " and ".join(_others_with(package, found.parents[1]))
+        if found.resolve() != own.resolve():
+            yield f"`{package}` is {found} of {others or 'an unknown package'}, and not {own}"
+        elif others:
+            yield f"{own} also belongs to {others}, so that `{package}` may be either package"
+
+
+def _others_with(package: str, site: Path) -> Iterator[str]:
+    """Yield name and version of each other distribution in the directory that has installed the package."""
+    for record in sorted(site.glob("*.dist-info/RECORD")):
+        name, _, version = record.parent.name.removesuffix(".dist-info").partition("-")
+        listed = "\n" + record.read_text("utf-8", errors="replace")
+        if name != DISTRIBUTION and f"\n{package}/__init__.py," in listed:
+            yield f"{name.replace('_', '-')} {version}"

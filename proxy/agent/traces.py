@@ -1,0 +1,207 @@
+"""Sends spans of requests to a collector of traces: what the collector of events has read, some of it later.
+
+Spans may be lost, events never: nothing here waits on the way of an event. What is queued is bounded, and
+whatever finds no room, is refused or outlives the collector's absence is counted as lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+from aiohttp import ClientSession, ClientTimeout
+
+from proxy.agent.lasting import LastingProblem
+from proxy.agent.span import Source, characters_of, export_body, is_sampled, texts_cut
+from proxy.audit.record import Record
+from proxy.outbound.call import CallFailed, call
+from proxy.outbound.retry import backoff, retry_after
+from proxy.policy.redaction import shortened
+from proxy.wire.audit_event import rfc3339
+from proxy.wire.models import Check
+
+log = logging.getLogger(__name__)
+
+TRACES_PATH: Final = "/v1/traces"
+MOST_QUEUED: Final = 8192  # records, each of some 1 KB beside its method, path and query
+MOST_QUEUED_CHARACTERS: Final = 8 * 1024 * 1024  # characters of methods, paths and queries in the queue
+MOST_IN_A_REQUEST: Final = 512  # spans: encoding them takes some 5 ms of the agent's loop
+MOST_CHARACTERS_IN_A_REQUEST: Final = 256 * 1024  # so that a body stays near 1 MB
+SEND_SECONDS: Final = 1.0  # between two looks at the queue
+LONGEST_WAIT: Final = 60.0  # seconds between two attempts while the collector is unreachable
+LONGEST_RETRY_AFTER: Final = 300.0  # seconds that a collector can put off the next attempt
+_REQUEST_LIMITS: Final = ClientTimeout(total=10.0, sock_connect=5.0)
+_RETRYABLE: Final = frozenset((429, 502, 503, 504))  # statuses that OTLP/HTTP lets a client repeat
+_LONGEST_MESSAGE: Final = 200  # characters of the collector's message
+
+Queued = tuple[Record, int]  # a record, and the prefix of its worker's request ids
+
+
+class _PartialSuccess(msgspec.Struct, frozen=True, rename="camel"):
+    rejected_spans: int | str = 0  # 64 bits are text in protobuf's JSON
+    error_message: str = ""
+
+
+class _ExportResponse(msgspec.Struct, frozen=True, rename="camel"):
+    partial_success: _PartialSuccess = _PartialSuccess()
+
+
+class _Refused(Exception):
+    """The collector refused spans for good."""
+
+
+class _PutOff(Exception):
+    """The collector can't take spans now."""
+
+    def __init__(self, text: str, wait: float | None = None) -> None:
+        super().__init__(text)
+        self.wait = wait
+
+
+class TraceExporter:
+    """`offer` is called on the journal's thread, all else on the event loop."""
+
+    def __init__(
+        self,
+        session: ClientSession,
+        url: str,
+        headers: Mapping[str, str],
+        source: Callable[[], Source],
+        *,
+        interval: float = SEND_SECONDS,
+    ) -> None:
+        """`url` is the base address of the collector, or the whole address that ends with `/v1/traces`."""
+        self._session = session
+        self._url = url if url.endswith(TRACES_PATH) else url.rstrip("/") + TRACES_PATH
+        self._headers = {"Content-Type": "application/json", **headers}
+        self._source = source
+        self._interval = interval
+        self._queue: deque[Queued] = deque()
+        self._problem = LastingProblem(log)
+        self._sending: list[Queued] = []  # taken from the queue, and not accepted yet
+        self._queued_characters = 0  # ever put into the queue; counted by the journal's thread alone
+        self._taken_characters = 0  # ever taken out of it
+        self._next_attempt_ms: int | None = None  # while spans wait
+        self.exported = 0
+        self._overflowed = 0  # counted by the journal's thread alone
+        self._unsent = 0  # refused by the collector, or left at the end
+
+    @property
+    def lost(self) -> int:
+        return self._overflowed + self._unsent
+
+    def offer(self, records: Sequence[Record], id_prefix: int) -> None:
+        """Queue the sampled ones. Records that find no room are lost: this never waits."""
+        for record in records:
+            if not is_sampled(record):
+                continue
+            queued = texts_cut(record)
+            characters = characters_of(queued)
+            if not self._has_room(characters):
+                self._overflowed += 1
+                continue
+            self._queued_characters += characters
+            self._queue.append((queued, id_prefix))
+
+    def _has_room(self, characters: int) -> bool:
+        waiting = self._queued_characters - self._taken_characters
+        return len(self._queue) < MOST_QUEUED and waiting + characters <= MOST_QUEUED_CHARACTERS
+
+    async def run(self) -> None:
+        """Export until it is cancelled."""
+        failures = 0
+        while True:
+            try:
+                await self._export_queued()
+                failures = 0
+                wait = self._interval
+            except _PutOff as put_off:
+                asked = min(put_off.wait or 0.0, LONGEST_RETRY_AFTER)
+                wait = asked or backoff(failures, LONGEST_WAIT)
+                failures += 1
+                self._next_attempt_ms = int((time.time() + wait) * 1000)
+                self._problem.met(str(put_off), "spans wait: the collector of traces %s", str(put_off))
+            await asyncio.sleep(wait)
+
+    async def flush(self, seconds: float) -> None:
+        """Export what is queued, without a repetition. The rest is lost."""
+        with contextlib.suppress(TimeoutError, _PutOff):
+            async with asyncio.timeout(seconds):
+                await self._export_queued()
+        self._unsent += len(self._sending) + len(self._queue)
+        self._sending = []
+        self._queue.clear()
+
+    async def _export_queued(self) -> None:
+        while self._sending or self._queue:
+            self._take()
+            try:
+                rejected = await self._export(export_body(self._sending, self._source()))
+            except _Refused as refused:
+                self._next_attempt_ms = None
+                self._problem.met(str(refused), "lost spans: the collector of traces %s", str(refused))
+                rejected = len(self._sending)
+            else:
+                self._next_attempt_ms = None
+                if not rejected and self._problem.over():
+                    log.info("the collector of traces takes spans again")
+            self.exported += len(self._sending) - rejected
+            self._unsent += rejected
+            self._sending = []
+
+    def _take(self) -> None:
+        """Move spans from the queue to those of the next request, as many as fit."""
+        characters = sum(characters_of(record) for record, _ in self._sending)
+        while self._queue and len(self._sending) < MOST_IN_A_REQUEST:
+            more = characters_of(self._queue[0][0])
+            if self._sending and characters + more > MOST_CHARACTERS_IN_A_REQUEST:
+                return
+            characters += more
+            self._taken_characters += more
+            self._sending.append(self._queue.popleft())
+
+    async def _export(self, body: bytes) -> int:
+        """Return how many spans the collector rejected. Raise _PutOff or _Refused."""
+        try:
+            status, headers, content = await call(
+                self._session, "POST", self._url, body, self._headers, limits=_REQUEST_LIMITS
+            )
+        except CallFailed as failed:
+            raise _PutOff(f"does not respond: {failed}") from None
+        if status in _RETRYABLE:
+            wait = retry_after(headers.get("Retry-After"), time.time())
+            raise _PutOff(f"responds with {status}", wait)
+        if not 200 <= status < 300:
+            raise _Refused(f"responds with {status}: {_words(content)}")
+        return self._rejected(content)
+
+    def _rejected(self, content: bytes) -> int:
+        try:
+            partial = msgspec.json.decode(content or b"{}", type=_ExportResponse).partial_success
+            rejected = max(0, min(int(partial.rejected_spans), len(self._sending)))
+        except ValueError:  # any 2xx is a success, whatever its body
+            return 0
+        if rejected:
+            words = shortened(partial.error_message, _LONGEST_MESSAGE)
+            text = f"rejected {rejected} of {len(self._sending)} spans: {words}"
+            self._problem.met(text, "lost spans: the collector of traces %s", text)
+        return rejected
+
+    def check(self) -> Check:
+        """State of the export, for heartbeat, readiness and metrics."""
+        if self._problem.text is None:
+            return Check("ok")
+        attempt = self._next_attempt_ms
+        again = f"; the next attempt is at {rfc3339(attempt)}" if attempt else ""
+        lost = f"; {self.lost} spans are lost since the start" if self.lost else ""
+        return Check("degraded", f"the collector of traces {self._problem.text}{again}{lost}")
+
+
+def _words(content: bytes) -> str:
+    return shortened(content.decode("utf-8", "replace"), _LONGEST_MESSAGE)

@@ -1,0 +1,135 @@
+"""Credentials of an application, as plain values that a worker and the agent share."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final, assert_never
+
+import msgspec
+
+from proxy.rules.snapshot import App
+from proxy.wire.models import (
+    AssertionReuse,
+    SyncApp,
+    SyncCertificate,
+    SyncCredential,
+    SyncFederated,
+    SyncPublicKey,
+    SyncSecret,
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A client secret, as its argon2 hash."""
+
+    id: str
+    ends_at: float | None  # Unix seconds from which it proves nothing; None: it has no end
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Federated:
+    """A token of another issuer, pinned by issuer, subject and audience."""
+
+    id: str
+    ends_at: float | None
+    issuer: str
+    subject: str
+    audience: str
+    reuse: AssertionReuse
+    keys: dict[str, Any] | None  # JWKS; None: the agent discovers the issuer's keys
+
+
+@dataclass(frozen=True, slots=True)
+class PublicKey:
+    """A public key for assertions that the application signs itself."""
+
+    id: str
+    ends_at: float | None
+    key: dict[str, Any]  # JWK
+    thumbprints: tuple[str, ...]  # x5t and x5t#S256 of the certificate that the key came in
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A client certificate of a TLS connection."""
+
+    id: str
+    ends_at: float | None
+    certificate: bytes  # DER
+    thumbprint: str  # SHA-256 of the DER, as base64url
+
+
+ENDED: Final = 0.0  # end of a credential that has ended by the clock of the control plane
+
+Credential = Secret | Federated | PublicKey | Certificate
+
+_decoder = msgspec.json.Decoder(SyncCredential)
+
+
+def readable_credentials(app: SyncApp) -> tuple[SyncCredential, ...] | None:
+    """Return the credentials of a sync response; None if it lists none at all.
+
+    A credential of a kind or form that this release can't read proves nobody. The others stay usable.
+    """
+    return None if app.credentials is msgspec.UNSET else _readable(app, app.credentials)
+
+
+def readable_ended(app: SyncApp) -> tuple[SyncCredential, ...]:
+    """Return the credentials of a sync response that have ended."""
+    return () if app.ended_credentials is msgspec.UNSET else _readable(app, app.ended_credentials)
+
+
+def _readable(app: SyncApp, listed: Iterable[msgspec.Raw]) -> tuple[SyncCredential, ...]:
+    readable = []
+    for raw in listed:
+        try:
+            credential = _decoder.decode(raw)
+            _unix_seconds(credential.ends_at)
+        except ValueError as error:
+            log.warning("application %s: ignored a credential of the sync response: %s", app.app_id, error)
+            continue
+        readable.append(credential)
+    return tuple(readable)
+
+
+def credentials_of(app: App) -> tuple[Credential, ...] | None:
+    """Return the credentials of an application in the snapshot; None if its secret hashes decide alone.
+
+    Those that have ended come last.
+    """
+    if app.credentials is None:
+        return None
+    ended = (replace(_plain(each), ends_at=ENDED) for each in app.ended_credentials)
+    return (*map(_plain, app.credentials), *ended)
+
+
+def _plain(held: SyncCredential) -> Credential:
+    ends_at = _unix_seconds(held.ends_at)
+    match held:
+        case SyncSecret():
+            return Secret(held.id, ends_at, held.hash)
+        case SyncFederated():
+            return Federated(
+                *(held.id, ends_at, held.issuer, held.subject, held.audience, held.reuse), keys=held.keys
+            )
+        case SyncPublicKey():
+            return PublicKey(held.id, ends_at, held.key, held.thumbprints)
+        case SyncCertificate():
+            return Certificate(held.id, ends_at, held.certificate, held.thumbprint)
+        case _:
+            assert_never(held)
+
+
+def _unix_seconds(text: str | None) -> float | None:
+    """Return a time of the wire in Unix seconds. Raise ValueError if it is not RFC 3339."""
+    if text is None:
+        return None
+    moment = datetime.fromisoformat(text)
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,169 @@
+"""Pure: the text of a client assertion (RFC 7523) as typed values, before its signature is checked."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+MAX_BYTES: Final = 16 * 1024  # characters of an assertion; a certificate chain in `x5c` takes some 6 KB
+MAX_NAME: Final = 1024  # characters of one issuer, subject, audience or id
+ALGORITHMS: Final = frozenset(
+    ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
+)
+
+_PARTS: Final = re.compile(r"([A-Za-z0-9_-]+={0,2})\.([A-Za-z0-9_-]+={0,2})\.([A-Za-z0-9_-]*={0,2})")
+_TYPES: Final = frozenset(("jwt", "application/jwt", "at+jwt", "client-authentication+jwt"))
+# Each would name a key, a coding or a meaning that the sender chooses.
+_FORBIDDEN: Final = frozenset(("jwk", "jku", "x5u", "crit", "b64", "zip", "enc", "epk", "cty"))
+_LATEST: Final = 1e11  # Unix seconds, in the year 5138
+
+
+class AssertionRefused(Exception):
+    """A client assertion that proves nobody. `problem` is a code of CREDENTIAL_PROBLEMS."""
+
+    def __init__(self, problem: str, credential_id: str | None = None, *, unknown_key_of: str = "") -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.credential_id = credential_id  # the one credential that the assertion may mean
+        self.unknown_key_of = unknown_key_of  # the issuer whose keys lack the one that is named
+
+
+@dataclass(frozen=True, slots=True)
+class Assertion:
+    """Header and claims of an assertion whose signature was not checked."""
+
+    algorithm: str
+    key_id: str | None
+    thumbprints: tuple[str, ...]  # x5t and x5t#S256 of a certificate, without padding
+    issuer: str
+    subject: str
+    audience: str | None  # None: none, or several
+    issued_at: float | None
+    not_before: float | None
+    expires_at: float | None
+    use_id: bytes  # the same for each presentation of one assertion
+    signed: bytes
+    signature: bytes
+
+
+def parse_assertion(text: str) -> Assertion:
+    """Return what the assertion says. Raise AssertionRefused if it is not a signed JWT that is accepted."""
+    parts = _PARTS.fullmatch(text) if len(text) <= MAX_BYTES else None
+    if parts is None:
+        raise AssertionRefused("malformed")
+    header, claims = _object(parts[1]), _object(parts[2])
+    algorithm = _required(header, "alg")
+    if algorithm not in ALGORITHMS:
+        raise AssertionRefused("algorithm")
+    kind = _optional(header, "typ")
+    if not _FORBIDDEN.isdisjoint(header) or (kind is not None and kind.lower() not in _TYPES):
+        raise AssertionRefused("malformed")
+    issuer, jwt_id = _required(claims, "iss"), _optional(claims, "jti")
+    signed = f"{parts[1]}.{parts[2]}".encode()
+    return Assertion(
+        algorithm=algorithm,
+        key_id=_optional(header, "kid"),
+        thumbprints=_thumbprints(header),
+        issuer=issuer,
+        subject=_required(claims, "sub"),
+        audience=_audience(claims.get("aud")),
+        issued_at=_moment(claims, "iat"),
+        not_before=_moment(claims, "nbf"),
+        expires_at=_moment(claims, "exp"),
+        use_id=_use_id(issuer, jwt_id, signed),
+        signed=signed,
+        signature=_decoded(parts[3]),
+    )
+
+
+def _thumbprints(header: dict[str, Any]) -> tuple[str, ...]:
+    given = (_optional(header, "x5t"), _optional(header, "x5t#S256"))
+    return tuple([each.rstrip("=") for each in given if each is not None])
+
+
+def _use_id(issuer: str, jwt_id: str | None, signed: bytes) -> bytes:
+    """The signature takes no part: one of an elliptic curve has two forms that are both good."""
+    what = b"s" + signed if jwt_id is None else f"j{len(issuer)} {issuer}{jwt_id}".encode()
+    return hashlib.sha256(what).digest()
+
+
+def _object(part: str) -> dict[str, Any]:
+    """Return the JSON object of one part. Raise AssertionRefused if a reader may see another one."""
+    try:
+        value = json.loads(
+            _decoded(part).decode("utf-8"), object_pairs_hook=_without_duplicates, parse_constant=_no_constant
+        )
+    except (ValueError, RecursionError):
+        raise AssertionRefused("malformed") from None
+    if not isinstance(value, dict):
+        raise AssertionRefused("malformed")
+    return value
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ValueError("a member is there twice")
+    return members
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _decoded(part: str) -> bytes:
+    """Return the bytes of base64url text. azure-identity pads it and signs the padding, unlike RFC 7515."""
+    try:
+        raw = base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
+    except binascii.Error:
+        raise AssertionRefused("malformed") from None
+    padded = base64.urlsafe_b64encode(raw).decode()
+    if part not in (padded, padded.rstrip("=")):
+        raise AssertionRefused("malformed")
+    return raw
+
+
+def _optional(members: dict[str, Any], name: str) -> str | None:
+    """Return a text of the object; None if the object does not have it."""
+    return _required(members, name) if name in members else None
+
+
+def _required(members: dict[str, Any], name: str) -> str:
+    value = members.get(name)
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME or not _is_text(value):
+        raise AssertionRefused("malformed")
+    return value
+
+
+def _audience(value: object) -> str | None:
+    """Return the one audience. An assertion for several is one that another recipient could present."""
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    return value if isinstance(value, str) and _is_text(value) else None
+
+
+def _is_text(value: str) -> bool:
+    """Return False for half a character, which JSON can write and UTF-8 can't."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _moment(claims: dict[str, Any], name: str) -> float | None:
+    if name not in claims:
+        return None
+    value = claims[name]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise AssertionRefused("malformed")
+    if (isinstance(value, float) and not math.isfinite(value)) or not 0 <= value <= _LATEST:
+        raise AssertionRefused("malformed")
+    return float(value)

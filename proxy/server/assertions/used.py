@@ -1,0 +1,150 @@
+"""Remember used assertions on disk, for every worker of the proxy, so that none is used twice.
+
+Each application has a file of its own, so that one can't fill the memory of another. Applications that
+pin the same token of an issuer share a file, so that it is used at one of them. A file is a row of records
+of one size. A lock of the kernel lets one thread of one process at a time look and add. What was written
+outlives a killed process. If the machine itself fails, assertions of the last seconds before may be accepted
+again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import fcntl
+import hashlib
+import json
+import os
+import struct
+import time
+from pathlib import Path
+from typing import Final
+
+from proxy.process.own_process import make_directory, make_file
+from proxy.rules.credentials import Federated, PublicKey
+from proxy.server.assertions.judge import Proof, Reuse
+
+REPEAT_SECONDS: Final = 600.0  # an assertion by a registered key may be repeated; MSAL keeps one for 540 s
+MOST_USED: Final = 16_384  # assertions of one application that have not ended yet
+LOCK_SECONDS: Final = 2.0  # wait for the lock of a file, which a stopped process may hold
+_RETRY_SECONDS: Final = 0.001
+
+_RECORD: Final = struct.Struct(">16s8sdd")  # digest of the assertion, of the address; first use, end
+_DIGEST_BYTES: Final = 16
+_ADDRESS_BYTES: Final = 8
+
+
+class Use(enum.Enum):
+    """Outcome of an attempt to use an assertion."""
+
+    FIRST = "first"
+    REPEATED = "repeated"  # the same client sent it again, within the time for that
+    USED_BEFORE = "used before"
+    FULL = "full"
+
+
+class NotRemembered(Exception):
+    """The memory can't be read or written now, so that no assertion may be accepted."""
+
+
+def used_directory(retention: Path) -> Path:
+    return retention / "assertions"
+
+
+class UsedAssertions:
+    """The memory of one proxy, as one of its processes uses it."""
+
+    def __init__(self, directory: Path, most: int = MOST_USED, lock_seconds: float = LOCK_SECONDS) -> None:
+        self._directory = directory
+        self._most = most
+        self._lock_seconds = lock_seconds
+
+    def use(self, app_id: str, proof: Proof, network: str, now: float) -> Use:
+        """Note the use, if the assertion may be used. Raise NotRemembered if that can't be found out.
+
+        `network` is the client's address; an empty one is never the same as another."""
+        digest = proof.use_id[:_DIGEST_BYTES]  # the same under a credential that is removed and added again
+        address = hashlib.sha256(network.encode()).digest()[:_ADDRESS_BYTES]
+        name = _name_of(app_id, proof.credential)
+        try:
+            file = _open(self._directory / name)
+            try:
+                _lock(file, self._lock_seconds)
+                return self._noted(file, digest, address if network else b"", proof, now)
+            finally:
+                os.close(file)  # which unlocks it
+        except OSError as error:
+            raise NotRemembered(str(error)) from None
+
+    def _noted(self, file: int, digest: bytes, address: bytes, proof: Proof, now: float) -> Use:
+        size = _RECORD.size
+        content = os.pread(file, size * self._most, 0)
+        content = content[: len(content) // size * size]
+        known = _find(content, digest)
+        if known is not None:
+            _, first_address, first_use, _ = known
+            is_repeated = proof.reuse is Reuse.SAME_ADDRESS and first_address == address
+            return Use.REPEATED if is_repeated and now - first_use <= REPEAT_SECONDS else Use.USED_BEFORE
+        if len(content) >= size * self._most:
+            content = _without_ended(content, now)
+            if len(content) >= size * self._most:
+                return Use.FULL
+            # Records only move towards the beginning, so that a kill within the write loses none.
+            _write(file, content, 0)
+            os.ftruncate(file, len(content))
+        record = _RECORD.pack(digest, address or b"\0" * _ADDRESS_BYTES, now, proof.ends_at)
+        _write(file, record, len(content))
+        return Use.FIRST
+
+
+def _name_of(app_id: str, credential: Federated | PublicKey) -> str:
+    """Return the name of the file that remembers the assertions of a credential."""
+    owner = app_id
+    if isinstance(credential, Federated):
+        owner = json.dumps([credential.issuer, credential.subject, credential.audience])
+    return hashlib.sha256(owner.encode()).hexdigest()[:32]
+
+
+def _open(path: Path) -> int:
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        make_directory(path.parent)
+        with contextlib.suppress(FileExistsError):  # another process made it
+            return make_file(path, os.O_RDWR)
+
+
+def _lock(file: int, seconds: float) -> None:
+    """Wait for the lock for a while. Raise OSError if another process keeps it."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                raise
+        time.sleep(_RETRY_SECONDS)
+
+
+def _find(content: bytes, digest: bytes) -> tuple[bytes, bytes, float, float] | None:
+    at = content.find(digest)
+    while at >= 0:
+        if at % _RECORD.size == 0:
+            found: tuple[bytes, bytes, float, float] = _RECORD.unpack_from(content, at)
+            return found
+        at = content.find(digest, at + 1)
+    return None
+
+
+def _without_ended(content: bytes, now: float) -> bytes:
+    size = _RECORD.size
+    records = [content[at : at + size] for at in range(0, len(content), size)]
+    return b"".join([each for each in records if now < _RECORD.unpack(each)[3]])
+
+
+def _write(file: int, content: bytes, offset: int) -> None:
+    """Write all of the content there. A file system that takes a part alone raises an error for the rest."""
+    at = 0
+    while at < len(content):
+        at += os.pwrite(file, content[at:], offset + at)

@@ -1,0 +1,119 @@
+"""Client certificates of applications: which ones the TLS listener takes, and whose they are (RFC 8705 §2.2).
+
+A certificate that an application registered is a trust anchor of the listener, self-signed or not. The
+handshake proves that the client has its private key, and nothing else: whose certificate it is, whether it is
+registered still and whether its time has come is asked with each request for a token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import logging
+import ssl
+from dataclasses import dataclass
+from typing import Final
+
+from proxy.rules.credentials import Certificate
+from proxy.server.callers.rulebook import Caller, Rulebook
+
+logger = logging.getLogger(__name__)
+
+NO_CERTIFICATE: Final = ""  # thumbprint of a connection without one
+_AT_ONCE: Final = 50  # certificates that are read without a pause: some milliseconds
+
+
+class CertificateRefused(Exception):
+    """`problem` is one of CREDENTIAL_PROBLEMS; `credential_id` names the credential, if one was found."""
+
+    def __init__(self, problem: str, credential_id: str | None = None) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.credential_id = credential_id
+
+
+@dataclass(frozen=True, slots=True)
+class _Validity:
+    """Unix seconds that stand in a certificate."""
+
+    begins_at: float
+    ends_at: float
+
+
+def thumbprint_of(certificate: bytes) -> str:
+    """Return the SHA-256 of a certificate in DER, as base64url: `x5t#S256`."""
+    digest = hashlib.sha256(certificate).digest()
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode("ascii")
+
+
+class ClientCertificates:
+    """The registered certificates of one worker."""
+
+    def __init__(self, tls: ssl.SSLContext | None) -> None:
+        """`tls` is the context of the listener; None if it asks no client for a certificate."""
+        self._tls = tls
+        self._known: dict[str, _Validity | None] = {}  # times of a thumbprint; None: a damaged certificate
+
+    @property
+    def are_asked_for(self) -> bool:
+        return self._tls is not None
+
+    async def trust(self, rulebook: Rulebook) -> None:
+        """Take the certificates of a rulebook in handshakes from now on.
+
+        A removed certificate stays an anchor until the worker ends, because OpenSSL can't remove one. It
+        proves no client: `judge` reads the credentials of the present rules.
+        """
+        if self._tls is None:
+            return
+        read = 0
+        for caller in rulebook.callers.values():
+            for credential in caller.credentials or ():
+                if isinstance(credential, Certificate) and credential.thumbprint not in self._known:
+                    self._known[credential.thumbprint] = _anchor(self._tls, credential)
+                    read += 1
+                    if read % _AT_ONCE == 0:
+                        await asyncio.sleep(0)
+
+    def judge(self, thumbprint: str, caller: Caller, now: float) -> Certificate:
+        """Return the credential whose certificate the client has. Raise CertificateRefused."""
+        found: Certificate | None = None
+        for credential in caller.credentials or ():
+            if isinstance(credential, Certificate) and credential.thumbprint == thumbprint:
+                found = credential
+                if found.ends_at is None or now < found.ends_at:
+                    break
+        if found is None:
+            raise CertificateRefused("certificate")
+        validity = self._known.get(thumbprint)
+        if validity is None:
+            raise CertificateRefused("certificate", found.id)
+        if now < validity.begins_at:
+            raise CertificateRefused("notYetValid", found.id)
+        if now >= validity.ends_at:
+            raise CertificateRefused("expired", found.id)
+        if found.ends_at is not None and now >= found.ends_at:
+            raise CertificateRefused("ended", found.id)
+        return found
+
+
+def has_certificate(caller: Caller) -> bool:
+    """Return True if an application may prove itself by a client certificate."""
+    return any(isinstance(each, Certificate) for each in caller.credentials or ())
+
+
+def _anchor(tls: ssl.SSLContext, credential: Certificate) -> _Validity | None:
+    from cryptography import x509  # many proxies know no client certificate
+
+    try:
+        if thumbprint_of(credential.certificate) != credential.thumbprint:
+            raise ValueError("its thumbprint is that of another certificate")
+        certificate = x509.load_der_x509_certificate(credential.certificate)
+        tls.load_verify_locations(cadata=credential.certificate)
+    except (ValueError, ssl.SSLError) as error:
+        logger.error("credential %s: its certificate can't be used: %s", credential.id, error)
+        return None
+    return _Validity(
+        certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
+    )

@@ -1,0 +1,146 @@
+"""The file with the identity of a proxy that enrolled itself: its keys, and an exchange that is under way."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from proxy.process.given_file import read_given_file
+from proxy.process.own_process import give_to_owner_of, make_directory
+from proxy.rules.snapshot import write_by_rename
+
+_FORMAT: Final = 1
+
+
+class IdentityUnusable(Exception):
+    """The file can't be read as an identity. The message is one line for the operator."""
+
+
+class Keys(msgspec.Struct, frozen=True, rename="camel"):
+    """An API key and an HMAC secret that the control plane gave to a proxy."""
+
+    proxy_id: str
+    name: str
+    api_key: str
+    hmac_secret: str
+    obtained_at: float  # Unix seconds
+    rotate_at: str | None = None  # RFC 3339
+
+    def __repr__(self) -> str:
+        """Hide both secrets from logs and tracebacks."""
+        return f"Keys(proxy_id={self.proxy_id!r})"
+
+
+class Enrolling(msgspec.Struct, frozen=True, rename="camel", tag="enrolling", tag_field="state"):
+    """The id is written before it is used, so that a lost response does not make a second proxy."""
+
+    enrolment_id: str
+
+
+class Enrolled(msgspec.Struct, frozen=True, rename="camel", tag="enrolled", tag_field="state"):
+    """`earlier` is the pair before the present one: a restored control plane may know no other."""
+
+    keys: Keys
+    earlier: Keys | None = None
+
+
+class Renewing(msgspec.Struct, frozen=True, rename="camel", tag="renewing", tag_field="state"):
+    """New keys are asked for under this id, which may have been sent."""
+
+    keys: Keys
+    renewal_id: str
+    earlier: Keys | None = None
+
+
+class Proving(msgspec.Struct, frozen=True, rename="camel", tag="proving", tag_field="state"):
+    """The control plane gave new keys. The old ones are kept until it has accepted the new ones once."""
+
+    keys: Keys
+    renewed: Keys
+    earlier: Keys | None = None
+
+
+IdentityState = Enrolling | Enrolled | Renewing | Proving
+
+
+class _File(msgspec.Struct, frozen=True):
+    format: int
+    identity: IdentityState
+
+
+_decoder: Final = msgspec.json.Decoder(_File)
+
+
+def read_identity(path: Path) -> IdentityState | None:
+    """Return what the file holds; None if there is no file. Raise IdentityUnusable otherwise."""
+    cure = "delete it to enrol this proxy again, under another id"
+    if path.is_symlink():  # a new file would take the place of the link, and the old keys would stay
+        raise IdentityUnusable(f"{path}: is a symbolic link: write {path.resolve()} into Agent.IdentityPath")
+    try:
+        found = _decoder.decode(read_given_file(path))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise IdentityUnusable(f"{path}: {error.strerror or error}") from None
+    except ValueError:  # its text could show a part of a secret
+        raise IdentityUnusable(f"{path}: is not an identity that this release can read: {cure}") from None
+    if found.format != _FORMAT:
+        raise IdentityUnusable(f"{path}: has format {found.format}, and this release reads {_FORMAT}: {cure}")
+    return found.identity
+
+
+def write_identity(path: Path, identity: IdentityState) -> None:
+    """Replace the file: after a kill or a crash it holds the old state or this one. Raise OSError."""
+    write_by_rename(path, msgspec.json.encode(_File(_FORMAT, identity)) + b"\n")
+
+
+def lock_identity(path: Path) -> int:
+    """Return the descriptor of a lock that no second proxy gets. Raise IdentityUnusable if one has it."""
+    beside = path.with_name(f".{path.name}.lock")  # the file itself is replaced by each write
+    try:
+        make_directory(path.parent)
+        lock = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise IdentityUnusable(f"{beside}: {error.strerror or error}") from None
+    try:
+        give_to_owner_of(path.parent, lock)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        if isinstance(error, BlockingIOError):
+            cure = "give each proxy an Agent.IdentityPath of its own"
+            raise IdentityUnusable(f"{path}: another proxy uses it: {cure}") from None
+        raise IdentityUnusable(f"{beside}: {error.strerror or error}") from None
+    return lock
+
+
+def keys_in(path: Path) -> Keys | None:
+    """Return the keys that the file holds; None if it holds none, or can't be read."""
+    try:
+        return keys_of(read_identity(path))
+    except IdentityUnusable:
+        return None
+
+
+def secrets_in(path: Path) -> list[str]:
+    """Return every secret that the file holds, so that no report shows one."""
+    try:
+        state = read_identity(path)
+    except IdentityUnusable:
+        return []
+    held = [keys_of(state), earlier_of(state), state.renewed if isinstance(state, Proving) else None]
+    return [secret for keys in held if keys is not None for secret in (keys.api_key, keys.hmac_secret)]
+
+
+def keys_of(identity: IdentityState | None) -> Keys | None:
+    """Return the keys that calls are signed with; None if the proxy is not enrolled."""
+    return None if identity is None or isinstance(identity, Enrolling) else identity.keys
+
+
+def earlier_of(identity: IdentityState | None) -> Keys | None:
+    """Return the pair of keys before the present one; None if the file does not hold it."""
+    return None if identity is None or isinstance(identity, Enrolling) else identity.earlier

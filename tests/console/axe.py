@@ -1,0 +1,31 @@
+"""Run axe-core in a page: it finds faults that keep people from reading or using it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from axe_playwright_python.base import AXE_SCRIPT
+from playwright.sync_api import Page
+
+_RUN: Final = """async ([frame, options]) => {
+  const { violations } = await axe.run({ exclude: frame }, options);
+  return violations.flatMap((rule) => rule.nodes.map((node) => `${rule.id}: ${node.html.slice(0, 120)}`));
+}"""
+_QUICK: Final = {"resultTypes": ["violations"], "preload": False}
+_EVERYTHING: Final = {**_QUICK, "rules": {"target-size": {"enabled": True}}}
+# What a window's width changes beyond what `looks.js` sees.
+_OF_THE_WIDTH: Final = {**_QUICK, "runOnly": ["target-size", "scrollable-region-focusable"]}
+# What every page repeats: the navigation, the dialog of keys, and the link that skips to the content.
+_FRAME: Final = [[".side"], ["#keys"], [".skip"]]
+
+
+def load_axe(page: Page) -> None:
+    """Put axe into the page that is open. Another page needs it again."""
+    page.evaluate(AXE_SCRIPT)
+
+
+def violations(page: Page, *, frame: bool = True, of_the_width: bool = False) -> list[str]:
+    """Return a line for each violation: the rule, and the element. A page is faster without its frame."""
+    options = _OF_THE_WIDTH if of_the_width else _EVERYTHING
+    found: list[str] = page.evaluate(_RUN, [[] if frame else _FRAME, options])
+    return found

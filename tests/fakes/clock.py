@@ -1,0 +1,32 @@
+"""A clock that stands still until a test moves it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+NOON_MS: Final = 1_795_262_400_000  # 2026-11-21T12:00:00Z
+
+
+class FakeClock:
+    """Both times stand still until a test moves them."""
+
+    def __init__(self, ms: int = NOON_MS) -> None:
+        self.wall = ms
+        self.steady = ms
+
+    def wall_ms(self) -> int:
+        return self.wall
+
+    def steady_ms(self) -> int:
+        return self.steady
+
+    def not_before(self, ms: int) -> None:
+        self.steady = max(self.steady, ms)
+
+    def follow(self, ms: int) -> None:
+        self.steady = ms
+
+    def advance(self, *, seconds: float = 0, hours: float = 0) -> None:
+        ms = round(seconds * 1000 + hours * 3_600_000)
+        self.wall += ms
+        self.steady += ms

@@ -1,0 +1,29 @@
+"""Object storage in memory that writes a name once, as Azure Blob and S3 do with `If-None-Match: *`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+
+class MemoryObjects:
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.refused = 0  # objects that were there already
+
+    async def create(self, name: str, body: bytes) -> bool:
+        if name in self.objects:
+            self.refused += 1
+            return False
+        self.objects[name] = body
+        return True
+
+    async def read(self, name: str) -> bytes:
+        return self.objects[name]
+
+    async def names(self, prefix: str = "") -> AsyncIterator[str]:
+        for name in sorted(self.objects):
+            if name.startswith(prefix):
+                yield name
+
+    async def close(self) -> None:
+        """Memory needs no end."""

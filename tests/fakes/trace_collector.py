@@ -1,0 +1,89 @@
+"""Fake for a collector of traces: OTLP over HTTP, in JSON, as the OpenTelemetry specification says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from typing import Any, Final, Literal
+
+from tests.fakes.server import Fake, Received, Response
+
+TRACES: Final = "/v1/traces"
+Mode = Literal["ok", "throttled", "refused", "partial"]
+
+_TRACE_ID: Final = re.compile(r"(?!0{32})[0-9a-f]{32}")
+_SPAN_ID: Final = re.compile(r"(?!0{16})[0-9a-f]{16}")
+_NANOSECONDS: Final = re.compile(r"[1-9][0-9]{18}")
+
+
+class FakeTraceCollector(Fake):
+    """Keeps the spans that it accepts. A span that breaks the protocol is one of `problems`."""
+
+    def __init__(self, *, token: str = "") -> None:
+        super().__init__()
+        self.mode: Mode = "ok"
+        self.retry_after = "0"  # of a response that throttles
+        self.token = token  # that each request must have as its Authorization
+        self.spans: list[dict[str, Any]] = []
+        self.resources: list[dict[str, Any]] = []
+        self.problems: list[str] = []
+        self._news = asyncio.Event()
+
+    async def until_spans(self, count: int) -> None:
+        async with asyncio.timeout(20):
+            while len(self.spans) < count:
+                self._news.clear()
+                await self._news.wait()
+
+    async def response(self, request: Received) -> Response:
+        if request.method != "POST" or request.path != TRACES:
+            return _json(404, {"code": 5, "message": "not found"})
+        if request.value("Content-Type") != "application/json":
+            return _json(415, {"code": 3, "message": "unsupported media type"})
+        if request.value("Authorization") != self.token:
+            return _json(401, {"code": 16, "message": "no valid token"})
+        match self.mode:
+            case "throttled":
+                return Response(503, (("Retry-After", self.retry_after),), b"")
+            case "refused":
+                return _json(400, {"code": 3, "message": "no such tenant"})
+            case "partial":
+                return _json(200, {"partialSuccess": {"rejectedSpans": "1", "errorMessage": "too old"}})
+            case "ok":
+                self._accept(json.loads(bytes(request.body)))
+                return _json(200, {})
+
+    def _accept(self, body: dict[str, Any]) -> None:
+        for resource in body["resourceSpans"]:
+            self.resources.append(attributes(resource["resource"]))
+            for scope in resource["scopeSpans"]:
+                for span in scope["spans"]:
+                    self._check(span)
+                    self.spans.append(span)
+        self._news.set()
+
+    def _check(self, span: dict[str, Any]) -> None:
+        parent = span.get("parentSpanId")
+        forms = (
+            _TRACE_ID.fullmatch(span["traceId"]),
+            _SPAN_ID.fullmatch(span["spanId"]),
+            parent is None or _SPAN_ID.fullmatch(parent),
+            _NANOSECONDS.fullmatch(span["startTimeUnixNano"]),
+            _NANOSECONDS.fullmatch(span["endTimeUnixNano"]),
+        )
+        if not all(forms) or span["endTimeUnixNano"] < span["startTimeUnixNano"]:
+            self.problems.append(f"malformed span: {span}")
+
+
+def attributes(of: dict[str, Any]) -> dict[str, Any]:
+    """The attributes of a span or a resource as plain values."""
+    found: dict[str, Any] = {}
+    for each in of["attributes"]:
+        value = each["value"]
+        found[each["key"]] = int(value["intValue"]) if "intValue" in value else value["stringValue"]
+    return found
+
+
+def _json(status: int, body: dict[str, Any]) -> Response:
+    return Response(status, (("Content-Type", "application/json"),), json.dumps(body).encode())
