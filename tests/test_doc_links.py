@@ -13,11 +13,13 @@ PAGES: Final = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 _LINK: Final = re.compile(r"\]\((?!https?:)([\w/.-]*)(?:#([^)]+))?\)")
 _FENCE: Final = re.compile(r"^```.*?^```", re.M | re.S)
 _HEADING: Final = re.compile(r"^#+ (.+)$", re.M)
+_ANCHOR: Final = re.compile(r'<a id="([^"]+)"></a>')
 
 
 def anchors(page: Path) -> set[str]:
     text = _FENCE.sub("", page.read_text("utf-8"))
-    return {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in _HEADING.findall(text)}
+    slugs = {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in _HEADING.findall(text)}
+    return slugs | set(_ANCHOR.findall(text))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
