@@ -142,7 +142,7 @@ async def test_interim_responses_and_a_response_in_pieces_are_waited_for(tmp_pat
 async def test_each_new_cause_is_logged_at_once_and_known_ones_are_not(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with FakeEgress() as egress, behind(egress, tmp_path, connect_timeout=0.2) as proxy:
+    async with FakeEgress() as egress, behind(egress, tmp_path, connect_timeout=1.0) as proxy:
         said = [b"HTTP/1.1 403 No\r\n\r\n", b"HTTP/1.1 407 Who\r\n\r\n", b""]
         with caplog.at_level(logging.WARNING):
             for _ in range(2):
@@ -160,7 +160,7 @@ async def test_each_new_cause_is_logged_at_once_and_known_ones_are_not(
 
 
 async def test_a_silent_or_slow_egress_proxy_takes_no_longer_than_connecting_may(tmp_path: Path) -> None:
-    async with FakeEgress() as egress, behind(egress, tmp_path, connect_timeout=0.2) as proxy:
+    async with FakeEgress() as egress, behind(egress, tmp_path, connect_timeout=1.0) as proxy:
         for said in (b"", b"HTTP/1.1 200 OK\r\n"):
             egress.says = said
             reply = await proxy.ask(proxy.request())

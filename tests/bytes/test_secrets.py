@@ -143,7 +143,7 @@ async def test_neither_credential_crosses_and_no_secret_is_written_anywhere(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    async with data_path(upstream, tmp_path, RULES, response_timeout=0.1) as proxy:
+    async with data_path(upstream, tmp_path, RULES, response_timeout=1.0) as proxy:
         renewing = asyncio.ensure_future(_renew(proxy))
         replies = await run(proxy)
         await renewing
@@ -258,7 +258,7 @@ async def test_an_address_with_a_zone_brings_no_text_into_the_event(tmp_path: Pa
 
 
 async def test_each_event_says_what_the_client_saw(tmp_path: Path) -> None:
-    async with data_path(upstream, tmp_path, RULES, response_timeout=0.1) as proxy:
+    async with data_path(upstream, tmp_path, RULES, response_timeout=1.0) as proxy:
         renewing = asyncio.ensure_future(_renew(proxy))
         seen = []
         for number, (target, rule) in enumerate(
