@@ -25,112 +25,133 @@ _DISCOVERY = "/.well-known/openid-configuration"
 
 @dataclass(frozen=True, slots=True)
 class ControlPlaneSettings:
-    """The listener of the agent API."""
+    """Listener of the agent API, which proxies call."""
 
     listen: tuple[Address, ...] = setting(
-        default=("127.0.0.1:8090",), address=True, doc="where to listen, one address or a list"
+        default=("127.0.0.1:8090",),
+        address=True,
+        doc="Addresses of the listener: `host:port`, or a list of them.",
     )
     cert_file: Path | None = setting(
-        default=None, readable=True, doc="certificate chain (PEM); with KeyFile it turns on TLS"
+        default=None,
+        readable=True,
+        doc="PEM file with the certificate chain. Together with `KeyFile`, it turns on TLS.",
     )
-    key_file: Path | None = setting(default=None, readable=True, doc="private key (PEM) of CertFile")
+    key_file: Path | None = setting(
+        default=None, readable=True, doc="PEM file with the private key of `CertFile`."
+    )
     sync_interval_seconds: int = setting(
-        default=30, minimum=1, maximum=86400, doc="how often proxies are told to ask for their rules"
+        default=30,
+        minimum=1,
+        maximum=86400,
+        doc="Time in seconds between two syncs that proxies are instructed to use.",
     )
     body_timeout_seconds: float = setting(
-        default=30.0, minimum=1, maximum=600, doc="a request's whole body must have come within this time"
+        default=30.0, minimum=1, maximum=600, doc="Time in seconds for the whole body of a request to arrive."
     )
     drain_seconds: float = setting(
-        default=10.0, minimum=0, maximum=600, doc="how long requests in flight may go on at a stop"
+        default=10.0, minimum=0, maximum=600, doc="Time in seconds for open requests to finish at a stop."
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OidcRoleSettings:
-    """A role for people whose token has a value in a claim, such as an app role or a group. Nobody has to
-    make an operator for them. Any number of these tables: the highest role in each organisation counts."""
+    """A role for each person whose token has a value in a claim, such as an app role or a group. Nobody has
+    to add an operator for these people. Any number of these tables is allowed; the highest role in each
+    organisation applies."""
 
     name: str = setting(
-        parse=parse_name, doc="what it is called in the operator log, and on the page of an operator"
+        parse=parse_name, doc="Name of the assignment in the operator log and on the page of an operator."
     )
-    claim: str = setting(default="roles", doc="the claim to look at, such as `roles` or `groups`")
-    value: str = setting(doc="text that the claim must be, or must have in its list, letter for letter")
-    role: Literal["viewer", "editor", "admin"] = setting(doc="the role that it gives")
+    claim: str = setting(default="roles", doc="Claim to read, such as `roles` or `groups`.")
+    value: str = setting(
+        doc="Text that the claim must equal, or that its list must contain. Letter case matters."
+    )
+    role: Literal["viewer", "editor", "admin"] = setting(doc="Role that it gives.")
     organisations: tuple[str, ...] = setting(
-        doc='ids or names of the organisations in which it gives the role; `["*"]` is each of them'
+        doc='Ids or names of the organisations in which it gives the role. `["*"]` means all of them.'
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSettings:
-    """The listener of the admin API and the operators' pages."""
+    """Listener of the admin API and the console."""
 
     listen: tuple[Address, ...] = setting(
         default=("127.0.0.1:8091",),
         address=True,
-        doc="where to listen, one address or a list; an empty list turns it off",
+        doc="Addresses of the listener: `host:port`, or a list of them. An empty list turns it off.",
     )
     cert_file: Path | None = setting(
-        default=None, readable=True, doc="certificate chain (PEM); with KeyFile it turns on TLS"
+        default=None,
+        readable=True,
+        doc="PEM file with the certificate chain. Together with `KeyFile`, it turns on TLS.",
     )
-    key_file: Path | None = setting(default=None, readable=True, doc="private key (PEM) of CertFile")
+    key_file: Path | None = setting(
+        default=None, readable=True, doc="PEM file with the private key of `CertFile`."
+    )
     public_base_url: str = setting(
         default="",
         url=True,
-        doc="the address that browsers use, where it isn't Listen's; on loopback, other names get none",
+        doc="Address that browsers use, if it is not an address in `Listen`. On a loopback listener, requests"
+        " for any other host name are refused.",
     )
     oidc_issuer: str = setting(
         default="",
         url=True,
-        doc="issuer of an OpenID Connect provider, at which operators may sign in too",
+        doc="Issuer of an OpenID Connect provider through which operators can [sign "
+        "in](../how-to/single-sign-on.md) as well.",
     )
-    oidc_client_id: str = setting(default="", doc="what this console is registered as at the provider")
+    oidc_client_id: str = setting(default="", doc="Client id of the console's registration at the provider.")
     oidc_client_secret: str = setting(
-        default="", secret=True, doc="the secret of that registration, if it has one"
+        default="", secret=True, doc="Secret of that registration, if it has one."
     )
     oidc_roles: tuple[OidcRoleSettings, ...] = tables()
     oidc_roles_hours: float = setting(
         default=8.0,
         minimum=0.25,
         maximum=168,
-        doc="how long roles of OidcRoles are good after a sign-in, for sessions and API tokens",
+        doc="Time in hours that roles of `OidcRoles` stay valid after a sign-in, also for API tokens.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """The store of the control plane: one file, or a database that several control planes share."""
+    """Store of the control plane: one file, or a database that several control planes share."""
 
     path: Path = setting(
         default="",
         path=True,
-        doc=f"the SQLite file, made at the first start; `{_STORE}` if there is no Url either",
+        doc=f"SQLite file, which the first start creates. It is `{_STORE}` if `Url` is missing too.",
     )
     url: str = setting(
         default="",
         secret=True,
         parse=valid_database_url,
-        doc=f"a PostgreSQL database (14 or later), instead of Path: `{FORM}`; special characters of the"
-        " password are percent-encoded (`@` is `%40`)",
+        doc=f"PostgreSQL database (14 or later), instead of `Path`: `{FORM}`. Percent-encode special "
+        "characters of the password (`@` is `%40`).",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class SearchIndexSettings:
+    """Index that searches of audit events read."""
+
     kind: Literal["sqlite", "postgresql", "clickhouse"] = setting(
         default="sqlite",
-        doc="`sqlite`: beside the store, nothing to run; `postgresql`, `clickhouse`: a server that you run",
+        doc="`sqlite` is a file beside the store and needs no server. `postgresql` and `clickhouse` are "
+        "servers that you run.",
     )
     url: str = setting(
         default="",
         secret=True,
-        doc=f"`{FORM}`, written as `Store.Url` (which it is if left out), or address of ClickHouse's HTTP"
-        " interface with the database as its path",
+        doc=f"Address of the server. PostgreSQL: `{FORM}`, by default `Store.Url`. ClickHouse: its HTTP "
+        "interface, with the database as the path.",
     )
-    username: str = setting(default="", doc="user of ClickHouse, if it asks for one")
-    password: str = setting(default="", secret=True, doc="that user's password")
+    username: str = setting(default="", doc="User of ClickHouse, if the server requires one.")
+    password: str = setting(default="", secret=True, doc="Password of that user.")
     ca_file: Path | None = setting(
-        default=None, readable=True, doc="certificates that ClickHouse's own is checked with"
+        default=None, readable=True, doc="PEM file with the certificates to trust for ClickHouse."
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -162,30 +183,34 @@ class SearchIndexSettings:
 
 @dataclass(frozen=True, slots=True)
 class SecretsSettings:
-    """What encrypts the proxies' HMAC secrets at rest."""
+    """Master key that encrypts the proxies' HMAC secrets in the store."""
 
     master_key_file: Path = setting(
-        default="var/master.key", path=True, doc="made with mode 0600 at the first start if absent"
+        default="var/master.key",
+        path=True,
+        doc="File of the master key. The first start creates it (mode 0600) if it is missing.",
     )
     master_key: str = setting(
         default="",
         secret=True,
         parse=valid_master_key,
-        doc="the key itself (64 hex digits), instead of MasterKeyFile",
+        doc="Master key itself (64 hex digits), instead of `MasterKeyFile`.",
     )
     master_key_vault_url: str = setting(
         default="",
         parse=parse_vault_url,
-        doc="key vault that holds the key, instead of MasterKeyFile, such as "
-        "`https://contoso.vault.azure.net`; it is read with the identity of the machine or pod",
+        doc="Key vault that holds the master key, instead of `MasterKeyFile`, such as "
+        "`https://contoso.vault.azure.net`. The identity of the machine or pod reads it.",
     )
     master_key_secret_name: str = setting(
-        default="", parse=parse_secret_name, doc="secret in that vault whose value is the key (64 hex digits)"
+        default="",
+        parse=parse_secret_name,
+        doc="Name of the secret in that key vault whose value is the master key (64 hex digits).",
     )
     managed_identity_client_id: str = setting(
         default="",
-        doc="client id of the user-assigned managed identity that reads the vault; by default the machine's "
-        "own (system-assigned)",
+        doc="Client id of the user-assigned managed identity that reads the key vault. By default it is the "
+        "system-assigned identity of the machine.",
     )
 
     @property
@@ -226,50 +251,57 @@ class SecretsSettings:
 
 @dataclass(frozen=True, slots=True)
 class AuditSettings:
-    """Limits on audit batches."""
+    """Limits on audit batches from proxies."""
 
     rate_limit_org: int = setting(
         default=100,
         minimum=1,
         maximum=1_000_000,
         variable="AUDIT_RATE_LIMIT_ORG",
-        doc="batches a minute of one organisation",
+        doc="Number of batches per minute of one organisation. The variable `AUDIT_RATE_LIMIT_ORG` sets it "
+        "too.",
     )
     rate_limit_proxy: int = setting(
         default=60,
         minimum=1,
         maximum=1_000_000,
         variable="AUDIT_RATE_LIMIT_PROXY",
-        doc="batches a minute of one proxy instance",
+        doc="Number of batches per minute of one proxy. The variable `AUDIT_RATE_LIMIT_PROXY` sets it too.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionSettings:
+    """Deletion of audit events that are older than their organisation's retention tier."""
+
     interval_seconds: float = setting(
         default=3600.0,
         minimum=1,
         maximum=86400,
-        doc="how often events past their organisation's tier are purged",
+        doc="Time in seconds between two deletions.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsSettings:
-    """What Prometheus reads. It has no sign-in: keep it off the network, or on one of operators' own."""
+    """Listener for Prometheus. It has no sign-in: keep it on a network that only operators reach."""
 
     listen: tuple[Address, ...] = setting(
-        default=("127.0.0.1:9091",), address=True, doc="one address or a list; an empty one turns it off"
+        default=("127.0.0.1:9091",),
+        address=True,
+        doc="Addresses of the listener: `host:port`, or a list of them. An empty list turns it off.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
+    """Lines that the program writes to standard error."""
+
     level: Literal["debug", "info", "warning", "error"] = setting(
-        default="info", doc="the least level that is logged"
+        default="info", doc="Lowest severity that is written."
     )
     format: Literal["text", "json"] = setting(
-        default="text", doc="one line of text or of JSON for each record"
+        default="text", doc="`text` writes lines for people; `json` writes one JSON object per line."
     )
 
 

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/settings.md from the declarations: python -m tests.settings_reference."""
+"""Writes the tables of docs/reference/settings.md from the code: python -m tests.settings_reference."""
 
 from __future__ import annotations
 
@@ -8,18 +8,21 @@ from typing import Final
 import controlplane.settings
 import proxy.startup.settings
 from proxy.config import reference
+from proxy.config.declare import sections
 
-PAGE: Final = Path(__file__).parent.parent / "docs" / "settings.md"
-_GENERATED: Final = "<!-- From here on written by `python -m tests.settings_reference`. -->\n"
+PAGE: Final = Path(__file__).parent.parent / "docs" / "reference" / "settings.md"
+_GENERATED: Final = "<!-- `python -m tests.settings_reference` writes the lines below from the code. -->\n"
 
 
 def page_as_it_should_be() -> str:
     introduction = PAGE.read_text("utf-8").partition(_GENERATED)[0]
-    proxy_keys, control_plane_keys = (
-        reference(proxy.startup.settings.Settings),
-        reference(controlplane.settings.Settings),
+    of_proxy, of_control_plane = proxy.startup.settings.Settings, controlplane.settings.Settings
+    of_both = sections(of_proxy).keys() & sections(of_control_plane).keys()
+    return (
+        f"{introduction}{_GENERATED}\n## Settings of the proxy\n\n{reference(of_proxy)}\n"
+        "## Settings of the control plane\n\n"
+        f"{reference(of_control_plane, dict.fromkeys(of_both, ' of the control plane'))}"
     )
-    return f"{introduction}{_GENERATED}\n## Proxy\n\n{proxy_keys}\n## Control plane\n\n{control_plane_keys}"
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from proxy.startup.settings import Settings
 from tests.settings_reference import PAGE
 
 _TABLE: Final = (
-    (PAGE.parent / "operations.md").read_text("utf-8").partition("## Limits")[2].partition("\n## ")[0]
+    (PAGE.parent.parent / "operations.md").read_text("utf-8").partition("## Limits")[2].partition("\n## ")[0]
 )
 ROWS: Final = [
     [cell.strip() for cell in line.strip("|").split("|")]

@@ -26,39 +26,40 @@ def valid_filter(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSettings:
-    """A place that audit events are delivered to, at least once and in order for each organisation."""
+    """A destination of audit events. Delivery is at least once, and in order for each organisation."""
 
     name: str = setting(
         parse=parse_name,
-        doc="what commands, metrics and the console call it; another name begins from `From` again",
+        doc="Name of the sink in commands, metrics and the console. A sink with a new name starts at `From`.",
     )
     kind: Literal["syslog", "splunk", "otlp", "sentinel", "blob"] = setting(
-        doc="what it is; `webhook`, for notices to operators, has a table of its own"
+        doc="Kind of the sink. The kind `webhook` sends notices to operators and has a table of its own."
     )
     filter: str = setting(
         default="",
         parse=valid_filter,
-        doc="events to deliver, as in a search: `verdict:block`; all if empty",
+        doc="Events to deliver, as a [search filter](search-filters.md) such as `verdict:block`. If empty, "
+        "all are delivered.",
     )
     organisations: tuple[str, ...] = setting(
-        default=(), doc="names or ids of the organisations whose events are delivered; all if empty"
+        default=(), doc="Names or ids of the organisations whose events are delivered. If empty, all are."
     )
     format: Literal["event", "ocsf", "cef"] = setting(
         default="event",
         choices=("event", "ocsf"),
-        doc="`event`: as the proxy wrote it; `ocsf`: API Activity of OCSF 1.4.0",
+        doc="`event` is the event as the proxy wrote it. `ocsf` is API Activity of OCSF 1.4.0.",
     )
     from_: Literal["now", "beginning"] = setting(
-        default="now", doc="where a new name begins: with the next event, or with the oldest that is kept"
+        default="now", doc="Start of a sink with a new name: the next event, or the oldest stored event."
     )
     hold_days: int = setting(
         default=30,
         minimum=0,
         maximum=366,
-        doc="days past the retention tier for which events stay that this sink lacks",
+        doc="Time in days beyond the retention tier that undelivered events stay stored for this sink.",
     )
     timeout_seconds: float = setting(
-        default=30.0, minimum=1, maximum=600, doc="a delivery must have a response within this time"
+        default=30.0, minimum=1, maximum=600, doc="Time in seconds for the response to a delivery."
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -75,18 +76,19 @@ def _is_plain(url: str) -> bool:
 class SplunkSettings(SinkSettings):
     """Splunk's HTTP Event Collector (HEC)."""
 
-    kind: Literal["splunk"] = setting(doc="what it is")
-    url: str = setting(url=True, doc="base address of the collector, such as `https://splunk.example:8088`")
-    token: str = setting(secret=True, doc="token of the collector's input")
-    index: str = setting(default="", doc="index to write to; the token's default one if empty")
-    source: str = setting(default="graphward", doc="`source` of each event")
-    source_type: str = setting(default="graphward:audit", doc="`sourcetype` of each event")
+    kind: Literal["splunk"] = setting(doc="Kind of the sink.")
+    url: str = setting(url=True, doc="Base address of the collector, such as `https://splunk.example:8088`.")
+    token: str = setting(secret=True, doc="Token of the collector's input.")
+    index: str = setting(default="", doc="Index to write to. By default it is the one of the token.")
+    source: str = setting(default="graphward", doc="Value of `source` in each event.")
+    source_type: str = setting(default="graphward:audit", doc="Value of `sourcetype` in each event.")
     acknowledge: bool = setting(
         default=False,
-        doc="wait until the indexers have written the events; the token must have acknowledgement turned on",
+        doc="`true` waits until the indexers have written the events. The token must have acknowledgement "
+        "turned on.",
     )
     ca_file: Path | None = setting(
-        default=None, readable=True, doc="certificates (PEM) that the collector's own is checked with"
+        default=None, readable=True, doc="PEM file with the certificates to trust for the collector."
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -122,34 +124,40 @@ def split_syslog_url(url: str) -> tuple[str, str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyslogSettings(SinkSettings):
-    """A syslog server that takes RFC 5424 messages over TLS (RFC 5425), or over TCP with octet counting."""
+    """A syslog server that receives RFC 5424 messages over TLS (RFC 5425), or over TCP with octet
+    counting."""
 
-    kind: Literal["syslog"] = setting(doc="what it is")
+    kind: Literal["syslog"] = setting(doc="Kind of the sink.")
     format: Literal["event", "ocsf", "cef"] = setting(
-        default="event", doc="`event`: as the proxy wrote it; `ocsf`; `cef`: ArcSight's Common Event Format"
+        default="event",
+        doc="`event` is the event as the proxy wrote it. `ocsf` is API Activity of OCSF 1.4.0. `cef` is "
+        "ArcSight's Common Event Format.",
     )
     url: str = setting(
         parse=parse_syslog_url,
-        doc="`tls://host:6514`, or `tcp://host:601` without TLS, which must be on this host",
+        doc="Address of the server: `tls://host:6514`, or `tcp://host:601` without TLS. A server without TLS "
+        "must be on this host.",
     )
     ca_file: Path | None = setting(
-        default=None, readable=True, doc="certificates (PEM) that the server's own is checked with"
+        default=None, readable=True, doc="PEM file with the certificates to trust for the server."
     )
     client_cert_file: Path | None = setting(
-        default=None, readable=True, doc="certificate chain (PEM) to show to the server"
+        default=None, readable=True, doc="PEM file with the certificate chain to present to the server."
     )
     client_key_file: Path | None = setting(
-        default=None, readable=True, doc="private key (PEM) of ClientCertFile"
+        default=None, readable=True, doc="PEM file with the private key of `ClientCertFile`."
     )
-    facility: int = setting(default=13, minimum=0, maximum=23, doc="facility of the messages (13: log audit)")
+    facility: int = setting(
+        default=13, minimum=0, maximum=23, doc="Facility of the messages (13 is log audit)."
+    )
     max_message_bytes: int = setting(
         default=8192,
         minimum=480,
         maximum=1_048_576,
-        doc="largest message that the server takes; the texts of a larger event are cut",
+        doc="Largest message, in bytes, that the server accepts. The texts of a larger event are truncated.",
     )
     structured_data: bool = setting(
-        default=False, doc="also give the event's main members as structured data (RFC 5424 §6.3)"
+        default=False, doc="`true` also sends the event's main fields as structured data (RFC 5424 §6.3)."
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -164,17 +172,18 @@ class SyslogSettings(SinkSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtlpSettings(SinkSettings):
-    """A collector of OpenTelemetry that takes log records by OTLP over HTTP."""
+    """An OpenTelemetry collector that receives log records as OTLP over HTTP."""
 
-    kind: Literal["otlp"] = setting(doc="what it is")
-    url: str = setting(url=True, doc="base address of the collector, or the whole `…/v1/logs`")
+    kind: Literal["otlp"] = setting(doc="Kind of the sink.")
+    url: str = setting(url=True, doc="Base address of the collector, or the whole `…/v1/logs`.")
     headers: str = setting(
         default="",
         secret=True,
-        doc="header fields of each request: `name=value`, separated by commas (in a value, `%2C`)",
+        doc="Header fields of each request: `name=value`, separated by commas. Write a comma in a value as "
+        "`%2C`.",
     )
     ca_file: Path | None = setting(
-        default=None, readable=True, doc="certificates (PEM) that the collector's own is checked with"
+        default=None, readable=True, doc="PEM file with the certificates to trust for the collector."
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -190,26 +199,31 @@ class OtlpSettings(SinkSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AzureSinkSettings(SinkSettings):
-    """The identity with which a service of Azure is called."""
+    """The identity that authenticates this control plane at a service of Azure."""
 
     identity: Literal["managed-identity", "workload-identity", "client-secret"] = setting(
-        default="managed-identity", doc="proof of this control plane at Microsoft Entra"
+        default="managed-identity", doc="Method that authenticates this control plane at Microsoft Entra."
     )
-    tenant_id: str = setting(default="", doc="tenant of the application; not for a managed identity")
+    tenant_id: str = setting(
+        default="", doc="Tenant of the application. A managed identity does not need it."
+    )
     client_id: str = setting(
-        default="", doc="client id of the application, or of a user-assigned managed identity"
+        default="", doc="Client id of the application or of a user-assigned managed identity."
     )
-    client_secret: str = setting(default="", secret=True, doc="the application's secret, for `client-secret`")
+    client_secret: str = setting(
+        default="", secret=True, doc="Secret of the application, for `client-secret`."
+    )
     token_file: Path | None = setting(
         default=None,
         path=True,
-        doc="token of the platform, for `workload-identity`: the path in `AZURE_FEDERATED_TOKEN_FILE`",
+        doc="File with the platform's token, for `workload-identity`. Give the path in "
+        "`AZURE_FEDERATED_TOKEN_FILE`.",
     )
     authority_url: str = setting(
-        default="https://login.microsoftonline.com", url=True, doc="identity provider of the tenant's cloud"
+        default="https://login.microsoftonline.com", url=True, doc="Identity provider of the tenant's cloud."
     )
     ca_file: Path | None = setting(
-        default=None, readable=True, doc="certificates (PEM) that the service's own is checked with"
+        default=None, readable=True, doc="PEM file with the certificates to trust for the service."
     )
 
     def identity_problems(self) -> Iterator[tuple[str, str]]:
@@ -235,14 +249,14 @@ class AzureSinkSettings(SinkSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentinelSettings(AzureSinkSettings):
-    """A table of Microsoft Sentinel, by the Logs Ingestion API of Azure Monitor."""
+    """A table of Microsoft Sentinel, written by the Logs Ingestion API of Azure Monitor."""
 
-    kind: Literal["sentinel"] = setting(doc="what it is")
+    kind: Literal["sentinel"] = setting(doc="Kind of the sink.")
     url: str = setting(
-        url=True, doc="logs ingestion endpoint of the data collection rule or of a data collection endpoint"
+        url=True, doc="Logs ingestion endpoint of the data collection rule, or of a data collection endpoint."
     )
-    rule_id: str = setting(doc="immutable id of the data collection rule: `dcr-` and 32 characters")
-    stream: str = setting(default="Custom-GraphwardAudit", doc="stream of the rule that the events go to")
+    rule_id: str = setting(doc="Immutable id of the data collection rule: `dcr-` and 32 characters.")
+    stream: str = setting(default="Custom-GraphwardAudit", doc="Stream of the rule that receives the events.")
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if _is_plain(self.url):
@@ -268,32 +282,40 @@ def parse_storage_url(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlobSettings(AzureSinkSettings):
-    """An archive in Azure Blob Storage or in S3, which the chain of audit events vouches for."""
+    """An archive in Azure Blob Storage or S3 that the hash chain of audit events proves."""
 
-    kind: Literal["blob"] = setting(doc="what it is")
+    kind: Literal["blob"] = setting(doc="Kind of the sink.")
     url: str = setting(
         parse=parse_storage_url,
-        doc="a container, `https://ACCOUNT.blob.core.windows.net/CONTAINER`, or a bucket, `s3://BUCKET`",
+        doc="Address of a container, `https://ACCOUNT.blob.core.windows.net/CONTAINER`, or of a bucket, "
+        "`s3://BUCKET`.",
     )
-    prefix: str = setting(default="", doc="what all names of objects begin with, such as `graphward/`")
+    prefix: str = setting(
+        default="", doc="Start of all object names, such as `graphward/`. It must end with a slash."
+    )
     flush_seconds: float = setting(
         default=300.0,
         minimum=1,
         maximum=600,  # what lags by 15 minutes counts as late
-        doc="how long events are collected for one object, unless there are enough of them earlier",
+        doc="Longest time in seconds to collect events for one object. Many events end it earlier.",
     )
     sas: str = setting(
-        default="", secret=True, doc="shared access signature of the container, instead of Identity"
+        default="", secret=True, doc="Shared access signature of the container, instead of `Identity`."
     )
-    account_key: str = setting(default="", secret=True, doc="key of the storage account, instead of Identity")
-    region: str = setting(default="", doc="region of the bucket, such as `eu-north-1`")
+    account_key: str = setting(
+        default="", secret=True, doc="Key of the storage account, instead of `Identity`."
+    )
+    region: str = setting(
+        default="",
+        doc="Region of the bucket, such as `eu-north-1`. Write `us-east-1` for a server without regions.",
+    )
     endpoint_url: str = setting(
-        default="", url=True, doc="address of a server with the interface of S3, if it is not Amazon's"
+        default="", url=True, doc="Address of a server with the interface of S3, if it is not Amazon's."
     )
     access_key_id: str = setting(
-        default="", doc="access key of S3; if left out, the AWS SDK's usual places are searched"
+        default="", doc="Access key of S3. By default, the AWS SDK's usual places are searched."
     )
-    secret_access_key: str = setting(default="", secret=True, doc="secret of AccessKeyId")
+    secret_access_key: str = setting(default="", secret=True, doc="Secret of `AccessKeyId`.")
 
     @property
     def is_s3(self) -> bool:
@@ -358,39 +380,41 @@ def parse_webhook_secret(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookSettings:
-    """An address that gets notices for operators, in place of audit events. It takes no `Filter` and no
-    `HoldDays`: notices stay for 90 days."""
+    """An address that receives notices for operators instead of audit events. A webhook has no `Filter` and
+    no `HoldDays`: notices stay stored for 90 days."""
 
-    name: str = setting(parse=parse_name, doc="what commands, metrics and the console call it")
-    kind: Literal["webhook"] = setting(doc="what it is")
+    name: str = setting(parse=parse_name, doc="Name of the sink in commands, metrics and the console.")
+    kind: Literal["webhook"] = setting(doc="Kind of the sink.")
     url: str = setting(
         secret=True,
         parse=parse_url,
-        doc="address of the receiver, kept secret because some have a secret in it",
+        doc="Address of the receiver. It counts as a secret, because some addresses contain one.",
     )
     secret: str = setting(
         default="",
         secret=True,
         parse=parse_webhook_secret,
-        doc="secret that signs notices, as Standard Webhooks has it: `whsec_` and 24 to 64 bytes in base64",
+        doc="Secret that signs notices as Standard Webhooks defines it: `whsec_` and 24 to 64 bytes in "
+        "base64.",
     )
     format: Literal["cloudevents", "slack", "teams"] = setting(
         default="cloudevents",
-        doc="`cloudevents`: CloudEvents 1.0 as JSON; `slack`, `teams`: a message",
+        doc="`cloudevents` is CloudEvents 1.0 as JSON. `slack` and `teams` are a message.",
     )
-    notices: tuple[Kind, ...] = setting(default=(), doc="kinds of notices to send; all if empty")
+    notices: tuple[Kind, ...] = setting(default=(), doc="Kinds of notices to send. If empty, all are sent.")
     organisations: tuple[str, ...] = setting(
         default=(),
-        doc="names or ids of organisations; notices about others are not sent, those about everything are",
+        doc="Names or ids of organisations. Notices about another organisation are not sent. Notices about "
+        "the whole installation are.",
     )
     from_: Literal["now", "beginning"] = setting(
-        default="now", doc="where a new name begins: with the next notice, or with the oldest that is kept"
+        default="now", doc="Start of a sink with a new name: the next notice, or the oldest stored notice."
     )
     timeout_seconds: float = setting(
-        default=30.0, minimum=1, maximum=600, doc="a notice must have a response within this time"
+        default=30.0, minimum=1, maximum=600, doc="Time in seconds for the response to a notice."
     )
     ca_file: Path | None = setting(
-        default=None, readable=True, doc="certificates (PEM) that the receiver's own is checked with"
+        default=None, readable=True, doc="PEM file with the certificates to trust for the receiver."
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:

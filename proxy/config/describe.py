@@ -1,9 +1,10 @@
-"""Settings for people to read: the resolved ones with secrets masked, and the reference of all keys."""
+"""Settings for people to read: the resolved values with secrets masked, and the reference of all keys."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
+from types import MappingProxyType
 from typing import Any, Final
 
 from proxy.config.declare import REQUIRED, Key, Tables, arrays, keys, sections
@@ -13,7 +14,7 @@ MASK: Final = "********"
 
 
 def describe(settings: object) -> str:
-    """The settings in force as TOML, every secret masked."""
+    """Return the active settings as TOML, with every secret masked."""
     return "\n".join(_described(settings)) + "\n"
 
 
@@ -60,14 +61,14 @@ def _toml(value: Any) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def reference(root: type) -> str:
-    """Every key of a settings class as Markdown tables, from its declarations."""
-    return "\n".join(_reference(root))
+def reference(root: type, suffixes: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return every key of a settings class as Markdown tables. `suffixes`: section -> end of its heading."""
+    return "\n".join(_reference(root, suffixes))
 
 
-def _reference(root: type) -> Iterator[str]:
+def _reference(root: type, suffixes: Mapping[str, str]) -> Iterator[str]:
     for section, (_, cls) in sections(root).items():
-        yield f"### [{section}]\n"
+        yield f"### [{section}]{suffixes.get(section, '')}\n"
         yield from _table(section, cls, keys(section, cls))
         for array in arrays(section, cls).values():
             yield f"#### [[{array}]]\n"
@@ -77,7 +78,7 @@ def _reference(root: type) -> Iterator[str]:
 
 
 def _reference_of_kinds(array: Tables) -> Iterator[str]:
-    """An array beside the sections: the keys that all kinds have, then those of each kind."""
+    """Yield an array beside the sections: the keys that all kinds have, then those of each kind."""
     of_kinds = {kind: keys(str(array), cls) for kind, cls in array.by_kind.items()}
     base = array.classes[0].__base__
     assert base is not None
@@ -85,7 +86,7 @@ def _reference_of_kinds(array: Tables) -> Iterator[str]:
     yield f"### [[{array}]]\n"
     yield from _table(str(array), base, common)
     for kind, cls in array.by_kind.items():
-        yield f'#### [[{array}]] with Kind = "{kind}"\n'
+        yield f"#### [[{array}]] of kind {kind}\n"
         own = {name: key for name, key in of_kinds[kind].items() if _is_own(key, common)}
         yield from _table(str(array), cls, own)
 

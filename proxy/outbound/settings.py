@@ -19,22 +19,21 @@ _BETWEEN: Final = re.compile(r"[\s,]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EgressSettings:
-    """The HTTP proxy that leads out of this network, if nothing else does."""
+    """HTTP proxy that connections to other hosts pass through."""
 
     proxy_url: str = setting(
         default="",
         secret=True,
         parse=parse_proxy_url,
-        doc="HTTP proxy through which every connection leaves, by `CONNECT`: `http://host:port` or "
-        "`http://user:password@host:port`. If left out, the variable `HTTPS_PROXY` names the one for "
+        doc="HTTP proxy for every outgoing connection, by `CONNECT`: `http://host:port` or "
+        "`http://user:password@host:port`. By default, the variable `HTTPS_PROXY` names the one for "
         "https:// addresses.",
     )
     no_proxy: tuple[Bypass, ...] = setting(
         default=(),
         parse=parse_bypass,
-        doc="Hosts that are reached without it: names (with all names below them), addresses, networks such "
-        "as `10.0.0.0/8`, each with `:port` or without, or `*`. If left out, those of the variable "
-        "`NO_PROXY`.",
+        doc="Hosts that are reached directly: names (with their subdomains), addresses, networks such as "
+        "`10.0.0.0/8`, or `*`. Each can have a `:port`. By default it is the variable `NO_PROXY`.",
     )
     proxy_variable: str = derived("")  # that gave the proxy; empty: the settings did, or nothing
     bypass_variable: str = derived("")

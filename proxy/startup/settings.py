@@ -119,137 +119,161 @@ def parse_contact(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxySettings:
-    """The side that applications see."""
+    """Listener that applications connect to, and its limits."""
 
     listen: tuple[Address, ...] = setting(
         default=("127.0.0.1:8080",),
         address=True,
-        doc="Addresses for applications, `host:port` or a list of them.",
+        doc="Addresses that applications connect to: `host:port`, or a list of them.",
     )
-    workers: int = setting(default=0, minimum=0, maximum=256, doc="Worker processes; 0 is one for each CPU.")
+    workers: int = setting(
+        default=0, minimum=0, maximum=256, doc="Number of worker processes. 0 starts one for each CPU."
+    )
     cert_file: Path | None = setting(
         default=None,
         readable=True,
-        doc="PEM certificate chain; with `KeyFile` it turns on TLS for every `Listen`.",
+        doc="PEM file with the certificate chain. Together with `KeyFile`, it turns on TLS for every address "
+        "in `Listen`.",
     )
-    key_file: Path | None = setting(default=None, readable=True, doc="PEM private key of `CertFile`.")
+    key_file: Path | None = setting(
+        default=None, readable=True, doc="PEM file with the private key of `CertFile`."
+    )
     client_certificates: Literal["off", "optional"] = setting(
         default="off",
-        doc="`optional` asks each client for a TLS certificate, so that applications can prove themselves by "
-        "one that they registered ([clients.md](clients.md#a-client-certificate)). A certificate that no "
-        "application registered ends the handshake; a client without one is served.",
+        doc="`optional` requests a TLS certificate from each client, so that an application can [authenticate"
+        " with one](../how-to/connect-an-application.md). A certificate that no application registered "
+        "ends the handshake. A client without a certificate is served.",
     )
     public_base_url: str = setting(
         default="",
         parse=parse_origin,
-        doc="The address that applications use, for rewritten links and discovery; by default the scheme and "
-        "Host of the request.",
+        doc="Address that applications use, such as `https://graph.contoso.com`. Rewritten links and "
+        "discovery contain it. By default, the proxy takes the scheme and the Host of each request.",
     )
     contact: str = setting(
         default="",
         parse=parse_contact,
-        doc="Whom to ask about a blocked request: a mail address, a URL or other text of at most 200 "
+        doc="Contact for questions about a blocked request: a mail address, a URL or other text, at most 200 "
         "characters. The message of each 403 of the proxy ends with it.",
     )
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = setting(
         default=(),
         parse=parse_network,
-        doc="Networks of load balancers whose `X-Forwarded-For` tells the client's address, port or not.",
+        doc="Networks of load balancers whose `X-Forwarded-For` gives the client's address, such as "
+        "`10.0.0.0/8`. An entry of that header can have a port.",
     )
     max_header_bytes: int = setting(
-        default=65536, minimum=1024, maximum=_MIB, doc="Request line and header fields together; more is 431."
+        default=65536,
+        minimum=1024,
+        maximum=_MIB,
+        doc="Largest request line and header fields together, in bytes. A larger request gets 431.",
     )
     max_header_count: int = setting(
-        default=128, minimum=8, maximum=10000, doc="Header fields of a request; more is 431."
+        default=128,
+        minimum=8,
+        maximum=10000,
+        doc="Largest number of header fields in a request. A request with more gets 431.",
     )
     max_buffered_body_bytes: int = setting(
         default=4 * _MIB,
         minimum=1024,
         maximum=1024 * _MIB,
-        doc="A request body that a rule has to read, or a `$batch`; more is 413. Others stream, unlimited.",
+        doc="Largest body, in bytes, of a `$batch` request or of a request whose body a rule reads. A larger "
+        "body gets 413. Other bodies stream without a limit.",
     )
     head_timeout_seconds: float = setting(
         default=15.0,
         minimum=0.1,
         maximum=3600,
-        doc="Time for a whole request head, however steadily it drips.",
+        doc="Time in seconds for the whole head of a request to arrive.",
     )
     idle_timeout_seconds: float = setting(
-        default=75.0, minimum=0.1, maximum=86400, doc="Time that a connection may wait for its next request."
+        default=75.0,
+        minimum=0.1,
+        maximum=86400,
+        doc="Time in seconds that an idle connection stays open for its next request.",
     )
     body_grace_seconds: float = setting(
-        default=5.0, minimum=0.1, maximum=3600, doc="Time before `MinBodyBytesPerSecond` applies to a body."
+        default=5.0,
+        minimum=0.1,
+        maximum=3600,
+        doc="Time in seconds before `MinBodyBytesPerSecond` applies to a body.",
     )
     min_body_bytes_per_second: int = setting(
         default=240,
         minimum=0,
         maximum=_MIB,
-        doc="A request body or reader that is slower than this is cut; 0 never cuts.",
+        doc="Lowest rate, in bytes per second, at which a client may send a request body or read a response. "
+        "The proxy closes a slower connection. 0 turns this off.",
     )
     drain_seconds: float = setting(
         default=30.0,
         minimum=0,
         maximum=3600,
-        doc="Time for requests in flight to finish at a stop or restart.",
+        doc="Time in seconds for open requests to finish at a stop or restart.",
     )
     kill_file: Path = setting(
         default="var/stop",
         path=True,
-        doc="Where this file is, everything is stopped, or the `app` and `org` that its lines name: within "
-        "two seconds, and without a control plane.",
+        doc="File whose presence is an [emergency stop](../how-to/emergency-stop.md) that needs no control "
+        "plane. An empty file stops everything; `app` and `org` lines stop one application or "
+        "organisation each. It takes effect within 2 s.",
     )
     max_connections: int = setting(
         default=20000,
         minimum=1,
         maximum=1_000_000,
-        doc="Client connections of one worker; more get 503.",
+        doc="Largest number of client connections to one worker. More get 503.",
     )
     max_connections_per_address: int = setting(
         default=2000,
         minimum=1,
         maximum=1_000_000,
-        doc="Of those, the connections from one address (of IPv6: one /64); more get 503. Does not "
-        "hold for `TrustedProxies`.",
+        doc="Largest number of connections to one worker from one address, or from one IPv6 /64. More get "
+        "503. The limit does not apply to `TrustedProxies`.",
     )
     max_held_bytes: int = setting(
         default=256 * _MIB,
         minimum=_MIB,
         maximum=1 << 40,
-        doc="Bodies and responses that one worker holds in memory for rules to read, and as much again of "
-        "responses that clients don't take; past it, requests get 503 and the slowest readers are cut.",
+        doc="Memory of one worker, in bytes, for bodies and responses that rules read. The same amount "
+        "applies to responses that clients have not read. Beyond it, requests get 503 and the slowest "
+        "readers are disconnected.",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
-    """Identity of this proxy at the control plane: keys that `proxy add` printed, or an enrolment token."""
+    """Identity of this proxy at the control plane: the keys that `proxy add` printed, or an enrolment
+    token."""
 
     api_key: str = setting(
         default="",
         secret=True,
-        doc="The API key of this proxy instance. Required without `EnrolmentToken`, and used in place of it "
-        "if both are given.",
+        doc="API key of this proxy. It is required without `EnrolmentToken`, and takes precedence over "
+        "`EnrolmentToken`.",
     )
     hmac_secret: str = setting(
         default="",
         secret=True,
-        doc="The secret that signs every call to the control plane. It belongs to `ApiKey`.",
+        doc="Secret that signs every call to the control plane. It belongs to `ApiKey`.",
     )
     enrolment_token: str = setting(
         default="",
         secret=True,
-        doc="What `proxy enrol-token add` printed: the proxy enrols itself with it at its first start.",
+        doc="Token that `proxy enrol-token add` printed. The proxy [enrols itself](../how-to/enrol.md) with "
+        "it at its first start.",
     )
     identity_path: Path = setting(
         default="var/identity.json",
         path=True,
-        doc="File for the keys of a proxy that enrolled itself (mode 0600). While it exists, the proxy does "
-        "not enrol again. Not used with `ApiKey`.",
+        doc="File for the keys of a proxy that enrolled itself (mode 0600). While the file exists, the proxy "
+        "does not enrol again. It has no effect with `ApiKey`.",
     )
     ca_file: Path | None = setting(
         default=None,
         readable=True,
-        doc="PEM certificates to trust for the control plane, instead of the system's.",
+        doc="PEM file with the certificates to trust for the control plane, instead of the system's.",
     )
 
     @property
@@ -274,200 +298,215 @@ class AgentSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleSyncSettings:
-    """Where rules and app identities come from."""
+    """Download of rules and applications from the control plane."""
 
-    saas_base_url: str = setting(url=True, doc="Base address of the control plane.")
+    saas_base_url: str = setting(
+        url=True, doc="Base address of the control plane, such as `https://graphward.contoso.com`."
+    )
     interval_seconds: float = setting(
         default=30.0,
         minimum=0.1,
         maximum=86400,
-        doc="Time between two syncs; a change takes effect within it.",
+        doc="Time in seconds between two syncs. A change takes effect within this time.",
     )
     cache_path: Path = setting(
         default="var/snapshot.json",
         path=True,
-        doc="The last good rules and apps, for starts without a control plane.",
+        doc="File for the last valid rules and applications. A start without a control plane uses it.",
     )
     max_staleness_seconds: float = setting(
         default=0.0,
         minimum=0,
         maximum=366 * 86400,
-        doc="Without a good sync for this long, traffic is refused with 503; 0 is no limit.",
+        doc="Time in seconds after the last successful sync from which requests get 503. 0 turns this off.",
     )
     require_signed_response: bool = setting(
         default=True,
-        doc="Believe only responses that the control plane signed for this request: to syncs, heartbeats and "
-        "metrics reports.",
+        doc="`true` rejects a response to a sync, heartbeat or metrics report unless the control plane signed"
+        " it for this request.",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSettings:
-    """How audit events are kept and shipped."""
+    """Storage and delivery of audit events."""
 
     ingestion_url: str = setting(
         default="",
         url=True,
-        doc=f"Control plane that takes audit events: base address or the whole `…{AUDIT_PATH}`; by default "
-        "`RuleSync.SaasBaseUrl`.",
+        doc="Control plane that receives audit events: its base address, or the whole `…/api/v1/agent/audit`."
+        " By default it is `RuleSync.SaasBaseUrl`.",
     )
     require_signed_response: bool = setting(
         default=True,
-        doc="Delete events, set them aside or give them a new batch id only if the control plane signed its "
-        "response for this request and named the batch. `false` is for a control plane that does not sign: "
-        "then anything in between can make the proxy delete events.",
+        doc="`true` requires a signed response that names the batch before the proxy deletes, quarantines or "
+        "renumbers events. Use `false` only for a control plane that does not sign: then anything on the "
+        "network path can make the proxy delete events.",
     )
     local_retention_path: Path = setting(
-        default="var/audit", path=True, doc="Directory where events wait until they are delivered."
+        default="var/audit", path=True, doc="Directory that stores events until they are delivered."
     )
     replay_interval_seconds: float = setting(
         default=30.0,
         minimum=0.1,
         maximum=86400,
-        doc="Time between two attempts to deliver a batch that was put off.",
+        doc="Time in seconds between two attempts to deliver a delayed batch.",
     )
     max_batch_size: int = setting(
-        default=500, minimum=1, maximum=10000, doc="Events in a batch while there is no backlog."
+        default=500,
+        minimum=1,
+        maximum=10000,
+        doc="Largest number of events in a batch while there is no backlog.",
     )
     catch_up: bool = setting(
         default=True,
-        doc="While the backlog is older than one interval, let batches grow by bytes up to 4.5 MB.",
+        doc="`true` lets batches grow up to 4.5 MB while the backlog is older than one interval.",
     )
     when_full: Literal["refuse", "drop-oldest"] = setting(
         default="refuse",
-        doc="If no event can be stored: send 503 `notReady`, or drop the oldest events and count them.",
+        doc="Action if no event can be stored. `refuse` sends 503 `notReady`; `drop-oldest` deletes the "
+        "oldest events and counts them.",
     )
     max_disk_bytes: int = setting(
         default=1024 * _MIB,
         minimum=_MIN_DISK,
         maximum=1 << 50,
-        doc="Room for events on disk, of all workers together.",
+        doc="Disk space for the events of all workers together, in bytes.",
     )
     segment_bytes: int = setting(
         default=4 * _MIB,
         minimum=_MIN_SEGMENT,
         maximum=1024 * _MIB,
-        doc="Size of one spool file at most; each worker has two or more, of an eighth of its share of "
-        "MaxDiskBytes at most.",
+        doc="Largest size of one spool file, in bytes. Each worker has two files or more. One file takes at "
+        "most an eighth of the worker's share of `MaxDiskBytes`.",
     )
     deliver_at_stop_seconds: float = setting(
         default=5.0,
         minimum=0,
         maximum=3600,
-        doc="Time to deliver the events that are left when the proxy stops. Failed attempts are repeated "
-        "within it. Set it to 60 or more if `LocalRetentionPath` does not outlive the proxy, as in a pod "
-        "without a volume.",
+        doc="Time in seconds to deliver the remaining events when the proxy stops. Set 60 or more if "
+        "`LocalRetentionPath` is lost at a stop, as in a pod without a volume.",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSettings:
-    """The tokens that the proxy issues to applications."""
+    """Tokens that the proxy issues to applications."""
 
     lifetime_seconds: int = setting(
         default=3600,
         minimum=60,
         maximum=86400,
-        doc="Lifetime of a token. At 300 or less, Microsoft's libraries keep none and ask for each request.",
+        doc="Lifetime of a token in seconds. Microsoft's libraries do not cache a token of 300 s or less, and"
+        " request one for each call.",
     )
     signing_key: str = setting(
         default="",
         secret=True,
-        doc="Key that signs tokens, the same on every proxy behind one load balancer.",
+        doc="Key that signs tokens. All proxies behind one load balancer need the same key.",
     )
     signing_key_file: Path = setting(
         default="var/token-signing.key",
         path=True,
-        doc="File of the signing key, made at the first start if absent.",
+        doc="File of the signing key. The proxy creates it at the first start if it is missing.",
     )
     signing_key_secret_name: str = setting(
         default="",
         parse=parse_secret_name,
-        doc="Secret in the vault at `Credentials.VaultUrl` that is the signing key instead, for a fleet; "
-        "its newer versions take over by themselves.",
+        doc="Name of a secret in the key vault `Credentials.VaultUrl` that is the signing key of a fleet. The"
+        " proxy switches to newer versions of the secret on its own.",
     )
     max_failures_per_address: int = setting(
         default=20,
         minimum=1,
         maximum=1_000_000,
-        doc="Wrong credentials from one address in a minute, at one worker; beyond, it gets 429.",
+        doc="Number of wrong credentials per minute from one address at one worker. More requests from it get"
+        " 429.",
     )
     max_failures_per_client: int = setting(
         default=100,
         minimum=1,
         maximum=1_000_000,
-        doc="Wrong secrets for one client id, from wherever; a secret that was right before is still taken.",
+        doc="Number of wrong secrets per minute for one client id, from all addresses. Beyond it, only a "
+        "secret that was right before is accepted.",
     )
-    issuer: str = setting(default="graphward", doc="Claim `iss` of a token.")
-    audience: str = setting(default="graphward", doc="Claim `aud` of a token.")
+    issuer: str = setting(default="graphward", doc="Value of the claim `iss` of a token.")
+    audience: str = setting(default="graphward", doc="Value of the claim `aud` of a token.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamSettings:
-    """The graph API behind the proxy."""
+    """Connections to the upstream: the graph API behind the proxy."""
 
     base_url: str = setting(
         default="https://graph.microsoft.com",
         parse=parse_origin,
-        doc="Where evaluated requests go: scheme and host, no path.",
+        doc="Scheme and host of the upstream, without a path.",
     )
     other_base_urls: tuple[str, ...] = setting(
         default=(),
         parse=parse_origin,
-        doc="Other addresses of the same upstream, such as a region's, that links in its responses may have. "
-        "They are rewritten like those of `BaseUrl`; the proxy never connects to them.",
+        doc="Other addresses of the same upstream, such as a region's, that its links can contain. The proxy "
+        "rewrites them like `BaseUrl` and never connects to them.",
     )
     ca_file: Path | None = setting(
         default=None,
         readable=True,
-        doc="PEM certificates to trust for the upstream, instead of the system's.",
+        doc="PEM file with the certificates to trust for the upstream, instead of the system's.",
     )
     connect_timeout_seconds: float = setting(
-        default=10.0, minimum=0.1, maximum=600, doc="Time for a connection with its TLS handshake."
+        default=10.0, minimum=0.1, maximum=600, doc="Time in seconds for a connection with its TLS handshake."
     )
     response_timeout_seconds: float = setting(
         default=100.0,
         minimum=0.1,
         maximum=3600,
-        doc="Time until the head of the response, then between two of its parts.",
+        doc="Time in seconds until the head of the response arrives, and then between two parts of its body.",
     )
     idle_timeout_seconds: float = setting(
-        default=50.0, minimum=0.1, maximum=3600, doc="Time that an unused connection is kept."
+        default=50.0, minimum=0.1, maximum=3600, doc="Time in seconds that an idle connection stays open."
     )
     max_connections: int = setting(
-        default=256, minimum=1, maximum=65535, doc="Connections of one worker; requests beyond wait for one."
+        default=256,
+        minimum=1,
+        maximum=65535,
+        doc="Largest number of connections of one worker. More requests wait for a connection.",
     )
     max_waiting: int = setting(
         default=1024,
         minimum=0,
         maximum=1_000_000,
-        doc="Requests of one worker that may wait for a connection; more get 503 at once.",
+        doc="Largest number of requests of one worker that wait for a connection. More get 503 at once.",
     )
     report_as_502: tuple[StatusRange, ...] = setting(
         default=("500-502", "505-599"),
         parse=parse_status_range,
-        doc="Upstream statuses, or ranges of them, that applications see as 502 `upstreamError`.",
+        doc="Upstream statuses, or ranges of them, that applications receive as 502 `upstreamError`.",
     )
     rewrite_links: bool = setting(
         default=True,
-        doc="Point `@odata.nextLink`, `@odata.deltaLink`, and the Location and Link headers (with a "
-        "relation) at the proxy.",
+        doc="`true` makes links in responses point at the proxy: `@odata.nextLink`, `@odata.deltaLink`, the "
+        "header `Location`, and each `Link` with a relation.",
     )
     interpretations: tuple[str, ...] = setting(
         default=GRAPH_NAMES,
         parse=parse_interpretation,
-        doc="How the upstream reads a path ([rules.md](rules.md#how-the-upstream-reads-a-path)): "
-        "`encoded-slash`, `backslash`, `decoded-again`, `path-parameters`, `compatibility-characters`. The "
-        "default is Microsoft Graph's.",
+        doc="[Ways in which the upstream reads a path](../explain/paths-and-interpretations.md): "
+        "`encoded-slash`, `backslash`, `decoded-again`, `path-parameters`, `compatibility-characters`. "
+        "The default fits Microsoft Graph.",
     )
     max_filter_bytes: int = setting(
         default=16 * _MIB,
         minimum=1024,
         maximum=1024 * _MIB,
-        doc="Largest response, decoded, that a rule may have to read; more is 502 `filterFailed`.",
+        doc="Largest decoded response, in bytes, that a rule can read. A larger one becomes 502 "
+        "`filterFailed`.",
     )
     max_header_bytes: int = setting(
-        default=65536, minimum=1024, maximum=_MIB, doc="Status line and header fields of a response together."
+        default=65536,
+        minimum=1024,
+        maximum=_MIB,
+        doc="Largest status line and header fields of a response together, in bytes.",
     )
 
     @property
@@ -477,115 +516,117 @@ class UpstreamSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdentitySettings:
-    """Another upstream identity for some applications, by the same provider; any number of these tables. One
-    that names an application goes before one that names its organisation. Who isn't named goes up with the
-    identity of `[Credentials]`, which is called `default`."""
+    """Another upstream identity for some applications, by the same provider. Any number of these tables is
+    allowed. A table that names an application takes precedence over one that names its organisation. All
+    other applications use the identity of `[Credentials]`, which has the name `default`."""
 
     name: str = setting(
         parse=parse_name,
-        doc="What it is called in logs, checks and variables (`Credentials__Identities__Name__Key`).",
+        doc="Name of the identity in logs, checks and environment variables "
+        "(`Credentials__Identities__Name__Key`).",
     )
     organisations: tuple[str, ...] = setting(
-        default=(), doc="Ids of organisations whose applications go up with it."
+        default=(), doc="Ids of the organisations whose applications use this identity."
     )
-    applications: tuple[str, ...] = setting(default=(), doc="Client ids of applications that go up with it.")
+    applications: tuple[str, ...] = setting(
+        default=(), doc="Client ids of the applications that use this identity."
+    )
     tenant_id: str = setting(default="", inherited=True, doc="Directory (tenant) id.")
     client_id: str = setting(default="", doc="Application (client) id.")
     client_secret: str = setting(default="", secret=True, doc="Client secret, for provider `environment`.")
     secret_name: str = setting(
         default="",
         parse=parse_secret_name,
-        doc="Secret or certificate in the vault, for provider `managed-identity-key-vault`.",
+        doc="Name of the secret or certificate in the key vault, for provider `managed-identity-key-vault`.",
     )
     token_file: Path | None = setting(
         default=None,
         path=True,
         inherited=True,
-        doc="File with the token that proves the client, for provider `workload-identity`.",
+        doc="File with the token that authenticates the client, for provider `workload-identity`.",
     )
     managed_identity_client_id: str = setting(
         default="",
         inherited=True,
         doc="Client id of the user-assigned identity, for provider `managed-identity`.",
     )
-    access_token: str = setting(
-        default="", secret=True, doc="The upstream token itself, for provider `static`."
-    )
+    access_token: str = setting(default="", secret=True, doc="Upstream token itself, for provider `static`.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CredentialsSettings:
-    """How the proxy gets its tokens for the upstream."""
+    """Source of the tokens that the proxy sends to the upstream."""
 
     provider: Literal[
         "managed-identity-key-vault", "workload-identity", "managed-identity", "environment", "static"
     ] = setting(
         default="environment",
-        doc="What proves the client: a secret or certificate in a key vault; the token in `TokenFile`; a "
-        "managed identity; a client secret from here or the environment; or `AccessToken` as it is. "
-        "[operations.md](operations.md#upstream-credentials) compares them.",
+        doc="Proof of the proxy's identity: a secret or certificate in a key vault, the token in `TokenFile`,"
+        " a managed identity, `ClientSecret`, or `AccessToken` itself "
+        "([comparison](../how-to/upstream-credentials.md)).",
     )
     vault_url: str = setting(
-        default="", parse=parse_vault_url, doc="Key vault, such as `https://contoso.vault.azure.net`."
+        default="",
+        parse=parse_vault_url,
+        doc="Address of the key vault, such as `https://contoso.vault.azure.net`.",
     )
     secret_name: str = setting(
         default="",
         parse=parse_secret_name,
-        doc="Secret or certificate in the vault that proves the client to the identity provider.",
+        doc="Name of the secret or certificate in the key vault that authenticates the client at the identity"
+        " provider.",
     )
     managed_identity_client_id: str = setting(
         default="",
-        doc="Client id of the user-assigned managed identity that reads the vault, and of provider "
-        "`managed-identity`; by default the machine's own (system-assigned).",
+        doc="Client id of the user-assigned managed identity that reads the key vault, or of provider "
+        "`managed-identity`. By default it is the system-assigned identity of the machine.",
     )
     vault_refresh_seconds: float = setting(
         default=300.0,
         minimum=0.1,
         maximum=86400,
-        doc="Time between two looks into the vault for newer versions.",
+        doc="Time in seconds between two checks of the key vault for newer versions.",
     )
     tenant_id: str = setting(
         default="",
         fallback_variable=_AZURE_VARIABLES["tenant_id"],
-        doc="Directory (tenant) id; else from `AZURE_TENANT_ID`.",
+        doc="Directory (tenant) id. By default it is the variable `AZURE_TENANT_ID`.",
     )
     client_id: str = setting(
         default="",
         fallback_variable=_AZURE_VARIABLES["client_id"],
-        doc="Application (client) id; else from `AZURE_CLIENT_ID`.",
+        doc="Application (client) id. By default it is the variable `AZURE_CLIENT_ID`.",
     )
     client_secret: str = setting(
         default="",
         secret=True,
         fallback_variable=_AZURE_VARIABLES["client_secret"],
-        doc="Client secret; else from `AZURE_CLIENT_SECRET`.",
+        doc="Client secret. By default it is the variable `AZURE_CLIENT_SECRET`.",
     )
     token_file: Path | None = setting(
         default=None,
         path=True,
         fallback_variable=_AZURE_VARIABLES["token_file"],
-        doc="File with the token that proves the client, for provider `workload-identity`; else from "
-        "`AZURE_FEDERATED_TOKEN_FILE`.",
+        doc="File with the token that authenticates the client, for provider `workload-identity`. By default "
+        "it is the variable `AZURE_FEDERATED_TOKEN_FILE`.",
     )
     authority_url: str = setting(
         default="",
         url=True,
-        doc="Identity provider that issues upstream tokens; by default the one of the cloud that "
-        "`Upstream.BaseUrl` belongs to, `https://login.microsoftonline.com` for any other address.",
+        doc="Identity provider that issues upstream tokens. By default it is the one of the cloud that "
+        "`Upstream.BaseUrl` belongs to, or `https://login.microsoftonline.com` for an unknown address.",
     )
     scope: str = setting(
         default="",
-        doc="Scope of the upstream token; by default `https://HOST/.default`, with the host of "
+        doc="Scope of the upstream token. By default it is `https://HOST/.default`, with the host of "
         "`Upstream.BaseUrl`.",
     )
-    access_token: str = setting(
-        default="", secret=True, doc="The upstream token itself, for provider `static`."
-    )
+    access_token: str = setting(default="", secret=True, doc="Upstream token itself, for provider `static`.")
     ca_file: Path | None = setting(
         default=None,
         readable=True,
-        doc="PEM certificates to trust for the identity provider and the key vault; by default those of "
-        "`Upstream.CaFile`.",
+        doc="PEM file with the certificates to trust for the identity provider and the key vault. By default "
+        "it is `Upstream.CaFile`.",
     )
     identities: tuple[IdentitySettings, ...] = tables()
 
@@ -635,32 +676,34 @@ class CredentialsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallersSettings:
-    """Client assertions: how applications without a shared secret prove who they are."""
+    """Client assertions: proofs of identity by applications that have no shared secret."""
 
     clock_skew_seconds: float = setting(
         default=60.0,
         minimum=0,
         maximum=600,
-        doc="How far the clock of an issuer or of an application may differ from the proxy's.",
+        doc="Largest accepted difference, in seconds, between the proxy's clock and the clock of an issuer or"
+        " application.",
     )
     keys_refresh_seconds: float = setting(
         default=900.0,
         minimum=1,
         maximum=86400,
-        doc="Time between two readings of an issuer's keys. A key that the issuer removed counts until the "
-        "next one.",
+        doc="Time in seconds between two downloads of an issuer's keys. A key that the issuer removed stays "
+        "valid until the next download.",
     )
     keys_max_age_seconds: float = setting(
         default=86400.0,
         minimum=60,
         maximum=30 * 86400,
-        doc="Age up to which the keys of an unreachable issuer count. Beyond it, its assertions are refused "
-        "(`keysUnavailable`).",
+        doc="Largest age, in seconds, of the keys of an unreachable issuer. Beyond it, the proxy refuses the "
+        "issuer's assertions (`keysUnavailable`).",
     )
     issuer_ca_file: Path | None = setting(
         default=None,
         readable=True,
-        doc="PEM certificates to trust for the issuers of federated credentials, instead of the system's.",
+        doc="PEM file with the certificates to trust for the issuers of federated credentials, instead of the"
+        " system's.",
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -671,31 +714,35 @@ class CallersSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminSettings:
-    """Health, readiness and metrics, for operators."""
+    """Listener for health, readiness and metrics."""
 
-    listen: Address = setting(default="127.0.0.1:9090", address=True, doc="Address of the admin listener.")
+    listen: Address = setting(
+        default="127.0.0.1:9090",
+        address=True,
+        doc="Address of the listener. It has no sign-in: keep it on a network that only operators reach.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracesSettings:
-    """Spans of requests, for a collector of traces that takes OTLP over HTTP."""
+    """Export of request spans to a trace collector, as OTLP over HTTP."""
 
     otlp_url: str = setting(
         default="",
         url=True,
-        doc="Collector that takes spans as JSON: base address or the whole `…/v1/traces`. Without it, none "
-        "are sent.",
+        doc="Collector that receives spans as JSON: its base address, or the whole `…/v1/traces`. Without it,"
+        " the proxy sends no spans.",
     )
     headers: str = setting(
         default="",
         secret=True,
-        doc="Header fields of each request to the collector: `name=value`, separated by commas, with `%2C` "
-        "for a comma in a value.",
+        doc="Header fields of each request to the collector: `name=value`, separated by commas. Write a comma"
+        " in a value as `%2C`.",
     )
     ca_file: Path | None = setting(
         default=None,
         readable=True,
-        doc="PEM certificates to trust for the collector, instead of the system's.",
+        doc="PEM file with the certificates to trust for the collector, instead of the system's.",
     )
 
     @property
@@ -724,13 +771,13 @@ class TracesSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """What is written to standard error."""
+    """Lines that the program writes to standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = setting(
-        default="info", doc="Least severity that is written."
+        default="info", doc="Lowest severity that is written."
     )
     format: Literal["text", "json"] = setting(
-        default="text", doc="Lines for people, or one JSON object a line."
+        default="text", doc="`text` writes lines for people; `json` writes one JSON object per line."
     )
 
 
