@@ -86,7 +86,7 @@ def after_app(
     yield f'      "{client_secret}",'
     yield f'      authority="{proxy}")'
     yield ""
-    yield "docs/clients.md has the complete example, and other languages."
+    yield "docs/how-to/connect-an-application.md has the complete example, and other languages."
 
 
 def after_app_without_secret(typed: Typed, name: str, org: str) -> Iterator[str]:
@@ -138,7 +138,7 @@ def after_credential(
             yield f"    -d grant_type=client_credentials -d client_id={client_id} | jq -r .access_token)"
             yield f"  curl -sS --cert app.pem -H \"Authorization: Bearer $TOKEN\" '{proxy}/v1.0/users?$top=5'"
     yield ""
-    yield "docs/clients.md has the complete example, and other languages."
+    yield "docs/how-to/connect-an-application.md has the complete example, and other languages."
 
 
 def after_proxy(typed: Typed, api_key: str, hmac_secret: str, name: str) -> Iterator[str]:

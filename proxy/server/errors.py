@@ -1,7 +1,7 @@
 """What can go wrong with one exchange: whose fault it is, which status it gets, which audit reason it leaves.
 
 Every response that the proxy makes itself starts as a `Refusal`; `STATUS_OF` is the one table from code to
-status (docs/clients.md).
+status (docs/reference/token-endpoint.md).
 """
 
 from __future__ import annotations

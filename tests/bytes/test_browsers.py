@@ -1,4 +1,4 @@
-"""What browsers and users' tokens meet at the proxy, as docs/clients.md says it."""
+"""Requests of browsers and tokens of users get the responses of docs/how-to/connect-an-application.md."""
 
 from __future__ import annotations
 

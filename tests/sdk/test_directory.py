@@ -193,7 +193,7 @@ async def test_an_upload_session_is_filled_where_it_is_without_a_token(
 
 
 async def test_the_sdks_own_faults_are_still_there(directory: Results) -> None:
-    """docs/clients.md names them. One that is gone from a newer version fails here."""
+    """Fail if a newer version has fixed a fault that docs/reference/sdk-compatibility.md lists."""
     if directory["language"] == "python":
         # msgraph-core spells dependsOn so that nobody follows it; kiota drops the bodies of a batch's
         # responses.

@@ -1,4 +1,6 @@
-"""Issues the proxy's JWT and checks it on every pass-through request (docs/clients.md).
+"""Issue the proxy's JWT, and check it on every pass-through request.
+
+docs/reference/token-endpoint.md describes the token for developers of applications.
 
 The algorithm and the keys are ours alone: a presented token can do no more than name one of the few keys in
 force. A token that was checked once is remembered with its caller until it ends, or rules or keys change, so

@@ -1,6 +1,6 @@
 """The heads that cross: what the upstream sees of the application's, and the application of the upstream's.
 
-Names, values, case and order stay as they came; only what docs/clients.md names is different.
+Names, values, case and order stay as they came. docs/reference/token-endpoint.md lists all exceptions.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def refusal_response(
     close: bool,
     now: float,
 ) -> tuple[bytes, bytes]:
-    """Head and body for a refusal (docs/clients.md)."""
+    """Return the head and the body for a refusal (docs/reference/token-endpoint.md)."""
     body = error_body(
         refusal, request_id=request_id, client_request_id=client_request_id, contact=contact, now=now
     )
@@ -116,7 +116,7 @@ def _message(refusal: Refusal, contact: str) -> str:
 
 
 def claims_challenge(now: float) -> bytes:
-    """The challenge that makes Graph SDKs drop a dead token and ask again (docs/clients.md)."""
+    """Return the challenge that makes Graph SDKs drop a dead token and request a new one."""
     claims = b'{"access_token":{"nbf":{"essential":true,"value":"%d"}}}' % int(now)
     return b'WWW-Authenticate: Bearer realm="", error="insufficient_claims", claims="%b"\r\n' % (
         base64.b64encode(claims)

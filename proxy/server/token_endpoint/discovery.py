@@ -1,4 +1,7 @@
-"""The discovery documents that identity libraries ask for before they ask for a token (docs/clients.md)."""
+"""The discovery documents that identity libraries request before they request a token.
+
+docs/reference/token-endpoint.md lists their addresses.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The token endpoint and its aliases (docs/clients.md): which kind of proof a request gives."""
+"""The token endpoint and its aliases: choose the kind of proof that a request gives.
+
+docs/reference/token-endpoint.md lists the aliases and the form fields.
+"""
 
 from __future__ import annotations
 
