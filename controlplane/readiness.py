@@ -1,4 +1,4 @@
-"""Two questions that whatever stands before a control plane asks: is it alive, and can it serve requests?"""
+"""Liveness and readiness of a control plane, for the load balancer or the orchestrator in front of it."""
 
 from __future__ import annotations
 

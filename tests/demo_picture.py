@@ -1,4 +1,4 @@
-"""The picture of the demo for the README: .venv/bin/python -m tests.demo_picture writes docs/demo.svg"""
+"""The picture of the demo for the README: .venv/bin/python -m tests.demo_picture writes docs/demo.svg."""
 
 from __future__ import annotations
 

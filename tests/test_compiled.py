@@ -129,7 +129,7 @@ def sources() -> Program:
 
 
 def one_name_for_two_exceptions(program: Program) -> Iterator[str]:
-    """mypyc gives the name in a function the type of the first, and raises TypeError when it is another."""
+    """Yield names that two `except` clauses use: mypyc gives the name the type of the first exception."""
     for module in program.compiled_modules():
         for function in module.functions():
             types: dict[str, str] = {}
@@ -141,7 +141,7 @@ def one_name_for_two_exceptions(program: Program) -> Iterator[str]:
 
 
 def classes_that_need_annotations(program: Program) -> Iterator[str]:
-    """msgspec and pydantic read a class's annotations at run time. A compiled class does not keep them."""
+    """Yield classes whose annotations msgspec or pydantic reads: a compiled class does not keep them."""
     bases = program.all_classes()
 
     def made_by_a_library(name: str) -> bool:
@@ -155,7 +155,7 @@ def classes_that_need_annotations(program: Program) -> Iterator[str]:
 
 
 def generic_data_classes(program: Program) -> Iterator[str]:
-    """mypyc does not compile a data class that has type parameters."""
+    """Yield data classes that have type parameters: mypyc does not compile them."""
     for module in program.compiled_modules():
         for each in module.classes:
             decorators = map(module.full_name, each.decorator_list)
@@ -167,7 +167,7 @@ def generic_data_classes(program: Program) -> Iterator[str]:
 
 
 def named_tuples_of_objects(program: Program) -> Iterator[str]:
-    """mypyc fails to import a NamedTuple that has an attribute of the type `object`: `Any` is taken."""
+    """Yield named tuples with an attribute of the type `object`: mypyc fails to import them. Use `Any`."""
     for module in program.compiled_modules():
         for each in module.classes:
             if "typing.NamedTuple" in map(module.full_name, each.bases):
@@ -177,7 +177,7 @@ def named_tuples_of_objects(program: Program) -> Iterator[str]:
 
 
 def jumps_out_of_a_clean_up(program: Program) -> Iterator[str]:
-    """mypyc has no `break` and no `continue` that leaves a `with`, or a `try` that has a `finally`."""
+    """Yield each `break` or `continue` that leaves a `with` or a `try` with a `finally`: mypyc has none."""
     for module in program.compiled_modules():
         for line in _jumps(module.tree, leaves=False):
             yield f"{module.name}:{line}"

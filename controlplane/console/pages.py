@@ -67,7 +67,7 @@ class PageRequest:
         return f"{path}?{urlencode(given)}" if given else path
 
     def changed(self, /, **query: object) -> str:
-        """This very view with some members of its query changed; None takes one away."""
+        """Return the link to this view with other query parameters. None removes a parameter."""
         return self.link(self.path, **{**dict(self.query), **query})
 
 

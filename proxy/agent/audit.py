@@ -223,7 +223,7 @@ class Audit:
                 return self._parts
 
     def _own_directory(self) -> None:
-        """This must be the only agent on the directory: two would give out numbers twice."""
+        """Lock the directory: a second agent on it would assign the same sequence numbers again."""
         if self._lock_fd is not None:
             return
         make_directory(self._options.retention)

@@ -209,7 +209,7 @@ class Collector:
         return self._spool / str(SegmentName(stream, number))
 
     def _collect_stream(self, stream: str, numbers: list[int]) -> tuple[bool, bool]:
-        """(whether the state changed, whether there is more at once)"""
+        """Return whether the state changed, and whether more can be collected at once."""
         reader = self._open.get(stream)
         if reader is None:
             reader = self._next_segment(stream, numbers)

@@ -1,4 +1,4 @@
-"""This machine's clock against those of the hosts that it talks to."""
+"""Compare the clock of the machine with the clocks of the hosts that the proxy connects to."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class Document:
 
 
 def spelled(where: Where) -> str:
-    """`rules[3].match.path[0]`"""
+    """Return a place in a document as text, such as `rules[3].match.path[0]`."""
     text = ""
     for part in where:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part

@@ -40,7 +40,7 @@ class Two:
         return "\r\n".join([*lines, "", ""]).encode()
 
     def went_up(self) -> dict[str, list[str]]:
-        """path -> upstream tokens that it was asked with."""
+        """Return the upstream tokens that each path was requested with."""
         found: dict[str, list[str]] = {}
         for head in self.proxy.upstream.heads:
             path = head.split(b" ")[1].decode()

@@ -1,4 +1,4 @@
-"""The pictures of docs/console.md, made anew: .venv-console/bin/python -m tests.console.screenshots"""
+"""Make the pictures of the console page: .venv-console/bin/python -m tests.console.screenshots."""
 
 from __future__ import annotations
 

@@ -79,8 +79,10 @@ async def until(condition: Callable[[], object], seconds: float = WAIT_SECONDS) 
 
 
 def processes(system: System, kind: str = "") -> dict[str, int]:
-    """name -> process id, of the supervisor's children ("worker-0", "worker-1", "agent"). A reload's old and
-    new ones have one name: the newest wins."""
+    """Return the process ids of the supervisor's children by name: "worker-0", "worker-1", "agent".
+
+    During a reload an old and a new process have the same name: the newest is returned.
+    """
     supervisor = system.proxy.process.pid
     found: dict[str, int] = {}
     with contextlib.suppress(OSError):

@@ -194,8 +194,10 @@ def test_an_uppercase_digest_is_rejected_as_a_mismatch(plane: Plane) -> None:
 
 @pytest.mark.parametrize(("skew", "status"), [(-296, 200), (296, 200), (-310, 401), (310, 401)])
 def test_the_timestamp_must_be_within_300_seconds(plane: Plane, skew: int, status: int) -> None:
-    """X-Timestamp within ±300 s; otherwise 401, even if the signature is correct. (To the second, in process:
-    tests/controlplane/test_signing.py.)"""
+    """X-Timestamp within ±300 s; otherwise 401, even if the signature is correct.
+
+    tests/controlplane/test_signing.py tests this to the second, in process.
+    """
     reply = plane.proxy.call("GET", "sync", skew=skew)
     assert reply.status == status
     if status == 401:
@@ -274,7 +276,7 @@ def test_events_are_forwarded_into_a_search_index(plane: Plane) -> None:
     ],
 )
 def test_an_invalid_payload_shape_is_400(plane: Plane, body: bytes) -> None:
-    """400: missing batch id, malformed JSON, …"""
+    """400: missing batch id, malformed JSON, and others."""
     assert code(plane.proxy.call("POST", "audit", body)) == (400, "invalidPayload")
 
 
@@ -539,7 +541,7 @@ def test_liveness_reports_version_uptime_rules_and_checks(shipping: Shipping) ->
 
 
 def test_no_heartbeat_tells_of_a_failure_that_there_is_not(shipping: Shipping) -> None:
-    """check statuses: of a proxy that is well, none has failed, from the first heartbeat on."""
+    """Check statuses: from the first heartbeat on, a proxy without a fault reports no failed check."""
     failed = {
         f"{name}: {check['detail']}"
         for each in shipping.control.heartbeats
@@ -606,5 +608,5 @@ def test_a_sync_response_is_signed_for_its_request(plane: Plane) -> None:
 
 
 def test_the_program_names_its_version() -> None:
-    """reports version: the command line tells the same one as the heartbeat can."""
+    """Reports version: `--version` prints the version that the heartbeat reports."""
     assert run("proxy", "--version").stdout.startswith("graphward-proxy ")

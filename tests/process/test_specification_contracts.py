@@ -280,7 +280,7 @@ def test_check_prints_the_resolved_settings_with_secrets_masked(tmp_path: Path) 
 
 
 def test_defaults(tmp_path: Path) -> None:
-    """CatchUp true, LifetimeSeconds 3600, ReportAs502, RewriteLinks true, RequireSignedResponse true, …"""
+    """CatchUp true, LifetimeSeconds 3600, ReportAs502, RewriteLinks, RequireSignedResponse, and others."""
     _, out, _ = check(tmp_path, PROXY)
     report = tomllib.loads(out)
     assert report["Audit"]["CatchUp"] is True
@@ -410,8 +410,10 @@ def test_a_secret_can_be_given_as_a_file_and_paths_are_relative_to_the_settings(
 
 @pytest.mark.parametrize("name", ["AUDIT_RATE_LIMIT_ORG", "AUDIT_RATE_LIMIT_PROXY"])
 def test_rate_limits_of_the_environment_are_checked_too(operator: Operator, name: str) -> None:
-    """AUDIT_RATE_LIMIT_* are read by the control plane and win over its file. (That they win:
-    test_specification_agent_api.py.)"""
+    """AUDIT_RATE_LIMIT_* are read by the control plane and win over its file.
+
+    test_specification_agent_api.py tests that they win.
+    """
     for value in ("0", "many", "1.5"):
         done = operator.run("org", "list", **{name: value})
         assert done.returncode == 2

@@ -633,7 +633,7 @@ def test_every_other_5xx_becomes_502_with_upstream_status(live: Live, status: in
 
 
 def test_every_upstream_error_names_the_upstream_status(live: Live) -> None:
-    """upstreamError (502, `upstreamStatus`)."""
+    """Code upstreamError (502, `upstreamStatus`)."""
     live.upstream_says("/v1.0/open/odd-coding", b"{}", [JSON, ("Content-Encoding", "x-unheard-of")])
     reply = live.ask("crm", "GET", "/v1.0/open/odd-coding")
     assert (reply.status, reply.error["code"]) == (502, "upstreamError")
@@ -641,7 +641,7 @@ def test_every_upstream_error_names_the_upstream_status(live: Live) -> None:
 
 
 def test_an_upstream_that_says_nothing_of_use_is_502(live: Live) -> None:
-    """upstreamUnreachable (502), and never a second time for a POST that reached the upstream."""
+    """Code upstreamUnreachable (502), and never a second time for a POST that reached the upstream."""
     live.system.graph.raw_responses["/v1.0/open/gone"] = RawResponse(b"")
     id_field = new_id()
     reply = live.ask("crm", "POST", "/v1.0/open/gone", [id_field, JSON], b"{}")
@@ -670,7 +670,7 @@ def test_a_response_that_cannot_be_filtered_is_502_filter_failed(live: Live, res
 
 @pytest.mark.parametrize("target", ["/v1.0/users/%00", "/v1.0/%c0%af", "/v1.0/%zz", "/v1.0/../../x"])
 def test_a_malformed_target_is_400(live: Live, target: str) -> None:
-    """badRequest (400): a target that is malformed (NUL, bad or overlong encoding, …)."""
+    """Code badRequest (400): a target that is malformed (NUL, bad or overlong encoding, …)."""
     id_field = new_id()
     reply = live.ask("reports", "GET", target, [id_field])
     assert (reply.status, reply.error["code"]) == (400, "badRequest")
@@ -678,13 +678,13 @@ def test_a_malformed_target_is_400(live: Live, target: str) -> None:
 
 
 def test_a_head_that_is_too_large_is_431(live: Live) -> None:
-    """headersTooLarge (431)."""
+    """Code headersTooLarge (431)."""
     reply = live.ask("crm", "GET", "/v1.0/echo/x", [("X-Large", "x" * 70_000)])
     assert (reply.status, reply.error["code"]) == (431, "headersTooLarge")
 
 
 def test_a_batch_that_is_too_large_is_413(live: Live) -> None:
-    """payloadTooLarge (413)."""
+    """Code payloadTooLarge (413)."""
     reply = live.ask("crm", "POST", "/v1.0/$batch", [JSON, ("Content-Length", str(5 * 1024 * 1024))])
     assert (reply.status, reply.error["code"]) == (413, "payloadTooLarge")
 

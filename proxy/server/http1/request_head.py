@@ -252,7 +252,7 @@ def _read_fields(section: bytes, id_at: int | None, *, http10: bool) -> RequestF
 
 
 def _evaluated_method(method: bytes) -> str:
-    """httptools knows the methods that there are."""
+    """Return the method to evaluate. The parser, httptools, has rejected methods that do not exist."""
     if method == b"CONNECT" or method == b"TRACE":
         raise method_not_allowed(method)
     if method == b"PRI":
