@@ -11,12 +11,12 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).parent.parent
-PAGE: Final = (ROOT / "docs" / "threat-model.md").read_text("utf-8")
+PAGE: Final = (ROOT / "docs" / "explain" / "threat-model.md").read_text("utf-8")
 NAMED: Final = re.findall(r"`(tests/[a-z_/]+\.py)::([a-z0-9_]+)`", PAGE)
 ROWS: Final = [
     line
     for line in PAGE.splitlines()
-    if line.startswith("| ") and not line.startswith(("| Attack | Who", "| ---"))
+    if line.startswith("| ") and not line.startswith(("| Attack | Attacker", "| ---"))
 ]
 
 
@@ -43,7 +43,7 @@ def test_every_attack_has_a_defence_and_a_test() -> None:
         assert "::test_" in tests, row
 
 
-@pytest.mark.parametrize("page", ["security.md", "reliability.md"])
+@pytest.mark.parametrize("page", ["explain/security.md", "reliability.md"])
 def test_every_file_of_tests_that_the_other_pages_name_is_there(page: str) -> None:
     """Within one cell a name without a directory is beside the one before it."""
     text = (ROOT / "docs" / page).read_text("utf-8")
