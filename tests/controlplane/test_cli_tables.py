@@ -289,7 +289,7 @@ def test_wide_wins_over_no_trunc() -> None:
 
 
 def test_the_documentation_states_the_order_of_every_table() -> None:
-    docs = (Path(__file__).parents[2] / "docs" / "controlplane.md").read_text("utf-8")
+    docs = (Path(__file__).parents[2] / "docs/reference/terminal-output.md").read_text("utf-8")
     for listing, (layout, _, _) in LISTINGS.items():
         titles = {column.name: column.heading for column in layout.columns}
         dropped = ", ".join(_in_prose(titles[name]) for name in layout.drops)
