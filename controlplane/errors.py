@@ -1,4 +1,4 @@
-"""What the control plane refuses, and how it says so: the contract's JSON."""
+"""Errors of the control plane: codes, statuses and the contract's JSON."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from aiohttp import web
 
 from proxy.wire.models import ERROR_STATUS, MAX_BATCH_BYTES, ErrorBody, ErrorDetail
 
-# Codes of ours beside the contract's: the request is no HTTP, never came whole, is over a cap that is not a
-# batch's, or can't be served now; and those of the admin API.
-_STATUS: Final = {
+# The contract's codes, codes for requests that cannot be served at all, and those of the admin API.
+# tests/error_texts.py has the text of each code for docs/reference/errors.md.
+STATUS_OF: Final = {
     **ERROR_STATUS,
     "requestTimeout": 408,
     "payloadTooLarge": 413,
@@ -43,7 +43,7 @@ _MESSAGES: Final = {
 
 
 def status_of(code: str) -> int:
-    return _STATUS[code]
+    return STATUS_OF[code]
 
 
 class Refused(Exception):

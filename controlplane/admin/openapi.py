@@ -32,17 +32,17 @@ from proxy.wire.signing import API_KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADE
 
 ROOT: Final = "/admin/v1"
 _TEXT: Final = {"type": "string"}
-# What may get a response instead, by the codes that the error's body has.
-_ADMIN_CODES: Final = (
+# Codes of the errors that each API may respond with.
+ADMIN_CODES: Final = (
     "invalidRequest", "unauthenticated", "forbidden", "notFound", "requestTimeout", "alreadyExists",
     "conflict", "payloadTooLarge", "tooManyAttempts", "unavailable",
 )  # fmt: skip
-_AGENT_CODES: Final = (
+AGENT_CODES: Final = (
     "invalidPayload", "mixedOrganisations", "invalidSignature", "timestampOutOfRange", "unknownApiKey",
     "notAuthorisedForTenant", "requestTimeout", "batchExpired", "batchTooLarge", "payloadTooLarge",
     "rateLimited", "unavailable",
 )  # fmt: skip
-_ENROLMENT_CODES: Final = (
+ENROLMENT_CODES: Final = (
     "invalidPayload", "invalidEnrolmentToken", "invalidSignature", "timestampOutOfRange", "unknownApiKey",
     "forbidden", "requestTimeout", "payloadTooLarge", "rateLimited", "unavailable",
 )  # fmt: skip
@@ -167,7 +167,7 @@ def _operation(operation: Operation[Any, Any], schemas: _Schemas) -> _Json:
         "tags": [operation.name.partition(".")[0]],
         "security": [{"token": []}, {"session": []}],
         "parameters": [_parameter(name, "path", members[name], True) for name in in_path],
-        "responses": _responses(_json_content(schemas.reference(operation.response)), _ADMIN_CODES, schemas),
+        "responses": _responses(_json_content(schemas.reference(operation.response)), ADMIN_CODES, schemas),
     }
     if operation.method in ("GET", "DELETE"):
         described["parameters"] += _in_query(others, required)
@@ -191,7 +191,7 @@ def _stream(stream: Stream[Any], schemas: _Schemas) -> _Json:
         "security": [{"token": []}, {"session": []}],
         "parameters": _in_query(members, required),
         "responses": _responses(
-            {media_type: {"schema": _TEXT} for media_type in stream.media_types}, _ADMIN_CODES, schemas
+            {media_type: {"schema": _TEXT} for media_type in stream.media_types}, ADMIN_CODES, schemas
         ),
     }
 
@@ -222,20 +222,20 @@ def _sessions(schemas: _Schemas) -> _Json:
             "tags": ["session"],
             "security": [],
             "requestBody": {"required": True, "content": _json_content(schemas.reference(SignIn))},
-            "responses": _responses(facts, _ADMIN_CODES, schemas),
+            "responses": _responses(facts, ADMIN_CODES, schemas),
         },
         "get": {
             **common,
             "operationId": "session.show",
             "summary": "Who asks, and the token that a changing request of a session carries.",
-            "responses": _responses(facts, _ADMIN_CODES, schemas),
+            "responses": _responses(facts, ADMIN_CODES, schemas),
         },
         "delete": {
             **common,
             "operationId": "session.end",
             "summary": "Sign out.",
             "responses": {
-                **_responses({}, _ADMIN_CODES, schemas, success=None),
+                **_responses({}, ADMIN_CODES, schemas, success=None),
                 "204": {"description": "The session has ended."},
             },
         },
@@ -279,7 +279,7 @@ def _enrolment(schemas: _Schemas) -> _Json:
         "requestBody": {"required": True, "content": _json_content({"oneOf": bodies})},
         "responses": {
             "201": {"description": "Added.", "content": content},
-            **_responses(content, _ENROLMENT_CODES, schemas),
+            **_responses(content, ENROLMENT_CODES, schemas),
         },
     }
 
@@ -299,7 +299,7 @@ def _signed(
         "tags": ["agent"],
         "security": [{"apiKey": [], "timestamp": [], "signature": []}],
         "responses": _responses(
-            _json_content(schemas.reference(response)), _AGENT_CODES, schemas, success=success
+            _json_content(schemas.reference(response)), AGENT_CODES, schemas, success=success
         ),
     }
     if body is not None:

@@ -1,7 +1,7 @@
 """What can go wrong with one exchange: whose fault it is, which status it gets, which audit reason it leaves.
 
 Every response that the proxy makes itself starts as a `Refusal`; `STATUS_OF` is the one table from code to
-status (docs/reference/token-endpoint.md).
+status (docs/reference/errors.md).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ STATUS_OF: Final[dict[str, int]] = {
     "InvalidAuthenticationToken": 401,
     "policyBlocked": 403,
     "emergencyStop": 403,
-    "notFound": 404,
     "itemNotFound": 404,
     "methodNotAllowed": 405,
     "requestTimeout": 408,

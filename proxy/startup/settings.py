@@ -811,12 +811,12 @@ class Settings:
 
     @property
     def least_disk_bytes(self) -> int:
-        """What `Audit.MaxDiskBytes` has to be, for so many workers."""
+        """Return the least `Audit.MaxDiskBytes` for this number of workers."""
         return max(_MIN_DISK, _SEGMENTS_OF_A_WORKER * self.workers * _MIN_SEGMENT)
 
     @property
     def audit_url(self) -> str:
-        """Where batches go, whichever form `Audit.IngestionUrl` was given in."""
+        """Address that receives batches, for either form of `Audit.IngestionUrl`."""
         base = self.audit.ingestion_url or self.rule_sync.saas_base_url
         return base if base.endswith(AUDIT_PATH) else base + AUDIT_PATH
 

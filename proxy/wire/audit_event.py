@@ -29,30 +29,30 @@ REASONS: Final = MappingProxyType(
         "default": "no rule matched; the ruleset's default decided",
         "hiddenProperty": "the path or query names a property that a rule hides",
         "responseRule": "a response rule decided, once the upstream had responded",
-        "impliedRequest": "a request that this one implies, by `$expand` or otherwise, was stricter",
-        "noRuleset": "the app identity has no ruleset, so everything is blocked",
+        "impliedRequest": "a stricter rule applies to a request that this one implies, such as by `$expand`",
+        "noRuleset": "the application has no ruleset, so everything is blocked",
         # An operator decided, whatever the policy says.
-        "stopped": "an operator has stopped the app identity, its organisation or everything",
+        "stopped": "an operator has stopped the application, its organisation or everything",
         # The token endpoint.
         "tokenIssued": "a proxy token was issued",
-        "tokenRefused": "the app identity's credentials were wrong, or it is disabled",
+        "tokenRefused": "the application's credentials were wrong, or it is disabled",
         "assertionRefused": "a client assertion was refused; `credentialProblem` has the reason",
         "certificateRefused": "a client certificate was refused; `credentialProblem` has the reason",
         "tooManyFailures": "the client or its address has failed too often; no secret was compared",
-        # The request was refused before a rule was asked.
-        "invalidToken": "the proxy token is expired, revoked or of a disabled app identity",
+        # The request was refused before its rules were evaluated.
+        "invalidToken": "the proxy token is expired, revoked or of a disabled application",
         "malformedRequest": "the request is not acceptable HTTP",
         "malformedTarget": "the request target is malformed",
         "ambiguousTarget": "an encoded slash in the target would change the verdict",
         "malformedBatch": "the body of a $batch request is malformed",
-        "payloadTooLarge": "the request body is larger than a rule or a batch may look at",
+        "payloadTooLarge": "the request body is over the size limit of a rule or a batch",
         "headersTooLarge": "the request's header section has too many bytes or too many fields",
         "requestTimeout": "the request came too slowly",
         "unsupported": "a method, version or feature of HTTP that the proxy does not serve, such as CONNECT",
         # The proxy was not able to serve.
         "notReady": "the proxy is not ready: no rules, rules too old, or no room for audit events",
-        "credentialUnavailable": "there is no valid upstream token at present",
-        "overloaded": "more is under way than the proxy's limits allow: upstream connections or memory",
+        "credentialUnavailable": "the proxy has no valid upstream token",
+        "overloaded": "the load is over a limit of the proxy: upstream connections or memory",
         "internalError": "a fault of the proxy itself",
         # The upstream failed.
         "upstreamError": "the upstream responded with a status that is reported as 502",
@@ -64,8 +64,8 @@ REASONS: Final = MappingProxyType(
         "filterFailed": "the response should have been filtered and could not be, so it was withheld",
         # The client left.
         "clientAborted": "the client left before its response was complete, or a worker that hung was ended",
-        # A part of a batch that was never tried.
-        "dependencyFailed": "a part of a $batch depends on a part that was blocked or failed",
+        # A sub-request of a batch that the proxy did not send.
+        "dependencyFailed": "a sub-request of a $batch depends on one that was blocked or failed",
     }
 )
 
@@ -74,23 +74,23 @@ TOKEN_REASONS: Final = frozenset(("tokenIssued", "tokenRefused", "assertionRefus
 
 CREDENTIAL_PROBLEMS: Final = MappingProxyType(
     {
-        "issuer": "the issuer is not one that a credential of the app identity names",
-        "subject": "the subject is not the one that a credential of the app identity names",
-        "audience": "the audience is not the one that a credential of the app identity names, or the proxy's",
-        "algorithm": "the algorithm is not one that the key may be used with",
+        "issuer": "the issuer is not one that a credential of the application names",
+        "subject": "the subject is not the one that a credential of the application names",
+        "audience": "the audience is not the proxy's, and not one that a credential of the application names",
+        "algorithm": "the algorithm is not allowed for the key",
         "key": "no known key has the key id, or the thumbprint, that the assertion names",
-        "signature": "the signature is not by the key",
+        "signature": "the signature does not fit the key",
         "notYetValid": "the assertion is not valid yet, or was issued in the future",
         "expired": "the assertion, or the certificate, has expired",
-        "lifetime": "the assertion is valid for longer than the proxy accepts, or for no stated time",
+        "lifetime": "the assertion is valid for longer than the proxy accepts, or has no end",
         "reuse": "the assertion was used before",
         "malformed": "the assertion is not a signed JWT, or has members that the proxy does not accept",
-        "keysUnavailable": "the proxy has no keys of the issuer that are recent enough",
-        "audienceUnknown": "`Proxy.PublicBaseUrl` is not set, so the proxy does not know its own audience",
-        "certificate": "the certificate is not one that a credential of the app identity names",
-        "binding": "the request did not come over a connection with the certificate that the token names",
-        "ended": "the credential that this proves has ended",
-        "noCertificate": "the connection has no client certificate: a load balancer may end TLS before it",
+        "keysUnavailable": "the proxy has no recent keys of the issuer",
+        "audienceUnknown": "`Proxy.PublicBaseUrl` is not set, so the proxy cannot check the audience",
+        "certificate": "the certificate is not one that a credential of the application names",
+        "binding": "the connection does not have the client certificate that the token names",
+        "ended": "the credential of the application has ended",
+        "noCertificate": "the connection has no client certificate; a load balancer may have ended TLS",
     }
 )
 

@@ -11,7 +11,6 @@ from proxy.config import SettingsError, describe
 from proxy.config.declare import arrays, keys, sections
 from proxy.config.secret_places import given_secrets
 from proxy.startup.settings import Settings, StatusRange, load
-from tests.settings_reference import PAGE, page_as_it_should_be
 
 SAMPLE = Path(__file__).parents[2] / "conf" / "proxy.toml"
 MINIMAL = """\
@@ -585,10 +584,6 @@ def test_keys_that_the_sample_comments_out_exist() -> None:
         name, equals, _ = line.removeprefix("# ").partition(" = ")
         if section and equals:
             assert name in known[section] or name.removesuffix("File") in known[section], line
-
-
-def test_the_page_documents_every_setting_as_declared() -> None:
-    assert PAGE.read_text("utf-8") == page_as_it_should_be(), "run: python -m tests.settings_reference"
 
 
 def test_a_byte_order_mark_is_no_part_of_a_secret(tmp_path: Path) -> None:
