@@ -21,7 +21,7 @@ ALERTS: Final = [
 ]
 TESTS: Final = yaml.safe_load((CONF / "prometheus" / "alerts.test.yml").read_text("utf-8"))["tests"]
 DASHBOARD: Final = json.loads((CONF / "grafana" / "graphward.json").read_text("utf-8"))
-_PAGE: Final = (CONF.parent / "docs" / "operations.md").read_text("utf-8")
+_PAGE: Final = (CONF.parent / "docs" / "how-to" / "alerts.md").read_text("utf-8")
 _ALERTNAME: Final = re.compile(r'alertname="(\w+)"')
 
 
@@ -53,7 +53,7 @@ def test_an_alert_is_tried_both_ways_and_leads_to_what_to_do(alert: dict[str, An
     assert notes["summary"]
     assert notes["description"]
     page, _, anchor = notes["runbook"].partition("#")
-    assert page == "docs/operations.md"
+    assert page == "docs/how-to/alerts.md"
     assert anchor in {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in _titles()}
 
 
