@@ -1,6 +1,6 @@
 """Delivers journals as signed batches, each organisation on its own: retry, back-off, split, quarantine.
 
-The whole of what may get a response is in `_after`; docs/audit.md has it as a table.
+`_after` has the effect of every response; docs/reference/events.md has it as a table.
 """
 
 import asyncio

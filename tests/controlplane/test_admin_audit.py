@@ -389,7 +389,7 @@ async def test_no_text_of_an_export_is_a_formula_or_another_cell(trail: Trail) -
 
 
 def test_every_column_is_documented() -> None:
-    section = (ROOT / "docs/audit.md").read_text("utf-8").split("## The fields of an event")[1]
+    section = (ROOT / "docs/reference/events.md").read_text("utf-8").split("## Fields of an event")[1]
     named = re.findall(r"`(\w+)`", "".join(re.findall(r"(?m)^\| (`.*?) \|", section.split("\n## ")[0])))
     assert tuple(named) == COLUMNS
 

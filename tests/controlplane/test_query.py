@@ -35,7 +35,7 @@ def test_every_field_of_an_event_can_be_asked_for() -> None:
 
 
 def test_every_field_is_in_the_operators_page() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "search.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "search-filters.md").read_text("utf-8")
     for field in FIELDS.values():
         assert f"`{field.name}`" in page
         assert f"`{field.event_key}`" in page or field.event_key in ("method", "path", "query")

@@ -437,7 +437,7 @@ async def test_what_differs_is_said(trail: Trail) -> None:
 
 
 async def test_openssl_checks_the_signature_too(trail: Trail, tmp_path: Path) -> None:
-    """The bytes and the command that docs/audit.md states."""
+    """Check a report with the command of docs/how-to/prove-what-happened.md."""
     file = (await files_of(trail)).json
     payload, mark, rest = file.removeprefix(b'{"signed":').rpartition(b',"signature":"')
     assert mark
