@@ -43,7 +43,7 @@ def test_every_attack_has_a_defence_and_a_test() -> None:
         assert "::test_" in tests, row
 
 
-@pytest.mark.parametrize("page", ["explain/security.md", "reliability.md"])
+@pytest.mark.parametrize("page", ["explain/security.md", "explain/reliability.md"])
 def test_every_file_of_tests_that_the_other_pages_name_is_there(page: str) -> None:
     """Within one cell a name without a directory is beside the one before it."""
     text = (ROOT / "docs" / page).read_text("utf-8")
