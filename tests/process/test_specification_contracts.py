@@ -608,8 +608,8 @@ def test_seq_counts_without_a_gap(reported: FakeControlPlane) -> None:
 
 def test_reason_is_one_of_a_documented_list(reported: FakeControlPlane) -> None:
     """`reason` is one of a closed, documented list of codes."""
-    page = (Path(__file__).parents[2] / "docs" / "audit.md").read_text("utf-8")
-    documented = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "errors.md").read_text("utf-8")
+    documented = set(re.findall(r"^### Reason (\w+)$", page, re.MULTILINE))
     assert {each["reason"] for each in reported.events["org-1"]} <= documented
 
 
