@@ -1,4 +1,4 @@
-"""The recipes of docs/rules.md: their rulesets, and the requests that their tables list."""
+"""Read the recipes of docs/how-to/write-a-rule.md: rulesets, tables of requests, and example responses."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from typing import Final
 
 from tests.pure.rules import THURSDAY_NOON_UTC
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "rules.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "how-to" / "write-a-rule.md"
 _RULESET: Final = re.compile(r"^```yaml\n(.*?)^```", re.M | re.S)
+_TABLE: Final = re.compile(r"^\| Request \| Verdict \| Route \|\n((?:\|.*\n)+)", re.M)
+_RESPONSES: Final = re.compile(
+    r"^Before, the upstream's response to `GET (?P<target>\S+)`:\n\n```json\n(?P<before>.*?)```\n\n"
+    r"After, the response that the application receives:\n\n```json\n(?P<after>.*?)```",
+    re.M | re.S,
+)
 _ROW: Final = re.compile(
     r"^\| `(?P<method>[A-Z]+) (?P<target>[^`]+)`(?: `(?P<body>[^`]+)`)?(?: at (?P<time>\S+))?"
     r" \| (?P<verdict>allow|filter|block)(?: by (?P<rule>\S+))? \|",
@@ -32,23 +38,41 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
+class Filtered:
+    """A response of the upstream in the page, and the one that the application receives."""
+
+    target: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
 class Recipe:
     title: str
-    text: str  # of the ruleset
+    text: str  # text of the ruleset
     listed: tuple[Listed, ...]
-    rows: int  # of its table, whether they can be read or not
+    rows: int  # rows of its table of requests, even if the pattern does not read them
+    filtered: tuple[Filtered, ...]
+    shows_change: bool  # True if it shows one request before and after
 
 
 def recipes() -> list[Recipe]:
-    page = PAGE.read_text("utf-8")
-    part = page[page.index("\n## Recipes\n") : page.index("\n## What no proxy can see\n")]
-    return [_recipe(section) for section in part.split("\n### ")[1:]]
+    sections = PAGE.read_text("utf-8").split("\n## ")[1:]
+    return [_recipe(section) for section in sections if not section.startswith("How to ")]
 
 
 def _recipe(section: str) -> Recipe:
     (text,) = _RULESET.findall(section)
-    rows = sum(line.startswith("|") for line in section.splitlines()) - 2  # a head and a rule
-    return Recipe(section.partition("\n")[0], text, tuple(map(_listed, _ROW.finditer(section))), rows)
+    (table,) = _TABLE.findall(section)
+    filtered = tuple(Filtered(**each.groupdict()) for each in _RESPONSES.finditer(section))
+    return Recipe(
+        section.partition("\n")[0],
+        text,
+        tuple(map(_listed, _ROW.finditer(table))),
+        table.count("\n") - 1,  # without the line below the head
+        filtered,
+        bool(filtered) or "\n| Before" in section,
+    )
 
 
 def _listed(row: re.Match[str]) -> Listed:

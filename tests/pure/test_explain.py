@@ -386,7 +386,7 @@ def samples(draw: st.DrawFn) -> SampleRequest:
 
 
 def retold(account: Account, default: Decision) -> tuple[str, set[str], set[str]]:
-    """Verdict, deciding rules and rules that logged, by the words of docs/rules.md alone."""
+    """Verdict, deciding rules and rules that logged, by the words of docs/reference/rules.md alone."""
     logged = {attempt.rule_id for attempt in account.attempts if attempt.outcome == "logs"}
     filtering = {attempt.rule_id for attempt in account.attempts if attempt.outcome == "filters"}
     last = account.attempts[-1] if account.attempts else None

@@ -1,4 +1,4 @@
-"""The recipes of docs/rules.md do what their tables say."""
+"""The recipes of docs/how-to/write-a-rule.md do what their tables and examples say."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_a_recipe_passes_check_without_a_warning(recipe: Recipe) -> None:
 def test_the_page_says_which_recipes_need_a_schema() -> None:
     page = PAGE.read_text("utf-8")
     for title, recipe in RECIPES.items():
-        anchor = title.lower().replace(" ", "-").replace(",", "").replace("'", "")
+        anchor = title.lower().replace(" ", "-")
         needs = "yes" if needs_schemas(parse_ruleset(recipe.text)) else "no"
         assert f"| [{title}](#{anchor}) | {needs} |" in page
 
@@ -219,6 +219,13 @@ def shown(title: str, target: str, body: dict[str, Any]) -> Any:
     return json.loads(filter_of(decision.transforms).apply(json.dumps(body).encode()).body)
 
 
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=list(RECIPES))
+def test_a_recipe_shows_a_request_before_and_after(recipe: Recipe) -> None:
+    assert recipe.shows_change
+    for each in recipe.filtered:
+        assert shown(recipe.title, each.target, json.loads(each.before)) == json.loads(each.after)
+
+
 def test_a_list_of_one_department_has_its_members_and_their_properties_alone() -> None:
     page = {
         "@odata.count": 2,
@@ -228,7 +235,7 @@ def test_a_list_of_one_department_has_its_members_and_their_properties_alone() -
             {"id": "eve", "mail": "eve@contoso.com"},
         ],
     }
-    found = shown("These properties of these users", "/v1.0/users", page)
+    found = shown("Show only the users of one department", "/v1.0/users", page)
     assert found == {"value": [{"id": "ada", "mail": "ada@contoso.com", "department": "Sales"}]}
 
 
@@ -237,7 +244,7 @@ def test_a_user_has_three_properties_in_a_group_too_and_so_has_a_device() -> Non
         {"@odata.type": "#microsoft.graph.user", "id": "ada", "mail": "a@b.example", "mobilePhone": "555"},
         {"@odata.type": "#microsoft.graph.device", "id": "pc", "displayName": "PC", "model": "x"},
     ]
-    found = shown("These properties, wherever a user lies", "/v1.0/groups/g1/members", {"value": members})
+    found = shown("Show three properties of a user", "/v1.0/groups/g1/members", {"value": members})
     kept = [{name: each[name] for name in each if not name.startswith("@")} for each in found["value"]]
     assert kept == [{"id": "ada", "mail": "a@b.example"}, {"id": "pc", "displayName": "PC"}]
 
@@ -245,10 +252,10 @@ def test_a_user_has_three_properties_in_a_group_too_and_so_has_a_device() -> Non
 def test_an_employee_is_not_found_among_guests() -> None:
     target = "/v1.0/users/ada?$select=id,userType"
     guest = {"id": "ada", "userType": "Guest"}
-    assert shown("Guests only", target, guest) == guest
+    assert shown("Show only guest accounts", target, guest) == guest
     for employee in ({"id": "ada", "userType": "Member"}, {"id": "ada"}):
         with pytest.raises(ItemNotFound):
-            shown("Guests only", target, employee)
+            shown("Show only guest accounts", target, employee)
 
 
 @pytest.mark.parametrize(
@@ -261,6 +268,6 @@ def test_an_employee_is_not_found_among_guests() -> None:
 )
 def test_metadata_of_a_file_comes_without_what_opens_its_content(target: str, hidden: dict[str, Any]) -> None:
     listed = {"value": [hidden]} if target.endswith(("permissions", "children")) else hidden
-    found = shown("Nobody's files", target, listed)
+    found = shown("Block access to file contents", target, listed)
     kept = {"link": {}, "roles": ["read"]} if "link" in hidden else {"name": "a"}
     assert found in (kept, {"value": [kept]})

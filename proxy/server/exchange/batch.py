@@ -1,5 +1,5 @@
 """`$batch`: its parts evaluated one by one, one smaller batch upstream, filters on each part's response
-(docs/reference/token-endpoint.md, docs/rules.md).
+(docs/reference/token-endpoint.md, docs/reference/rules.md).
 
 A ruleset can't be walked round by a batch: each part is evaluated as if it came alone and leaves an event of
 its own that names the batch by `parentRequestId`.
