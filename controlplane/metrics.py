@@ -1,7 +1,7 @@
-"""What Prometheus reads of the control plane: counted here, or asked of the store when it is scraped.
+"""Metrics of the control plane for Prometheus: counted here, or read from the store at a scrape.
 
-The only label that grows with use is the proxy's name, and only as many of them are reported as a scrape
-should hold.
+Only the label with the proxy's name grows with use, and a scrape has at most MOST_PROXIES of them. The texts
+are those of docs/reference/metrics.md too: `python -m tests.metrics_reference` writes it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Counts:
-    """What the process counts as it goes; it begins again with the process, as Prometheus expects."""
+    """Counters and histograms of the process. They start at 0 with the process, as Prometheus expects."""
 
     def __init__(self) -> None:
         self.registry: Final = CollectorRegistry(auto_describe=False)
@@ -67,7 +67,7 @@ class Counts:
         )
         self.batches: Final = Counter(
             "graphward_controlplane_batches",
-            "Audit batches by what became of them",
+            "Audit batches by outcome: stored, duplicate, reused, or an error code",
             ["outcome"],
             registry=self.registry,
         )
@@ -79,7 +79,7 @@ class Counts:
         )
         self._duration = Histogram(
             "graphward_controlplane_request_duration_seconds",
-            "Duration of whole requests of the agent API",
+            "Duration of whole requests of the agent API, in seconds",
             ["endpoint"],
             buckets=_BOUNDS,
             registry=self.registry,
@@ -90,17 +90,21 @@ class Counts:
 
     @web.middleware
     async def measured(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Counts what gets a response. A client that left before reads no response."""
+        """Count each request that gets a response."""
         began = time.perf_counter()
         response = await handler(request)
         endpoint = _ENDPOINTS.get(request.path, "other")
-        self._of_response(endpoint, response.status).inc()
-        self._of_endpoint(endpoint).observe(time.perf_counter() - began)
+        self.count(endpoint, response.status, time.perf_counter() - began)
         return response
+
+    def count(self, endpoint: str, status: int, seconds: float) -> None:
+        """Count one response, and the duration of its request."""
+        self._of_response(endpoint, status).inc()
+        self._of_endpoint(endpoint).observe(seconds)
 
 
 class Exposition:
-    """The text of a scrape, and the listener's application that gives it."""
+    """Text of a scrape, and the application of the listener that serves it."""
 
     def __init__(
         self,
@@ -138,7 +142,7 @@ class Exposition:
         return application
 
     async def text(self) -> bytes:
-        """With the store away, what is known without it."""
+        """Return the text of a scrape. Without the store, it has only the metrics that do not need it."""
         bounds = health_bounds(self._clock.wall_ms(), self._interval_ms)
         try:
             tally = await self._store.tally(MOST_PROXIES)
@@ -150,7 +154,7 @@ class Exposition:
                 _by_health(await self._store.count_proxies(bounds, None)),
                 _gauge(
                     "instances",
-                    "Control planes that share the store and run",
+                    "Running control planes that share the store",
                     value=len(await self._store.running_instances()),
                 ),
             ]
@@ -187,47 +191,53 @@ class Exposition:
         build = _gauge("build_info", "Version of the control plane", label="version")
         build.add_metric([__version__], 1)
         yield build
-        yield _gauge("store_readable", "Whether the store responds", value=tally is not None)
+        yield _gauge("store_readable", "1 if the store responds, else 0", value=tally is not None)
         if self._store_path is not None:
             yield from _of_files(self._store_path)
         leads = self._peers.leads
         yield _gauge(
-            "leads", "Whether it keeps index and retention going for all that share its store", value=leads
+            "leads",
+            "1 if this control plane leads those that share the store, else 0",
+            value=leads,
         )
         yield _gauge(
             "index_failing",
-            "Whether the index takes no events",
+            "1 if the search index accepts no events, else 0",
             value=leads and self._index_writer.problem is not None,
         )
         yield _gauge(
             "retention_failing",
-            "Whether the last pass of retention failed",
+            "1 if the last deletion of old events failed, else 0",
             value=leads and self._retention.problem is not None,
         )
         yield _gauge(
             "index_left_out_events",
-            "Events that the index could not take, since the start",
+            "Events that the search index could not store, since the start",
             value=self._index_writer.left_out,
         )
         if self._ends_at is not None:
             yield _gauge(
                 "certificate_expires_in_seconds",
-                "Until the listener's certificate ends",
+                "Seconds until the listener's certificate expires",
                 value=self._ends_at.timestamp() - self._clock.wall_ms() / 1000,
             )
         if tally is not None:
             yield _gauge(
                 "broken_chains",
-                "Organisations with a mismatch in their chain of events, by its last verification",
+                "Organisations whose chain of events had a mismatch at its last verification",
                 value=tally.broken_chains,
             )
         if tally is not None and leads and self._index_writer.is_measured:  # only the leader writes the index
             lag = max(0, tally.newest_position - self._index_writer.position)
-            yield _gauge("index_lag_events", "Stored events that are not in the index yet", value=lag)
+            yield _gauge(
+                "index_lag_events",
+                "Stored events that are not in the search index yet; only the leader has this metric",
+                value=lag,
+            )
 
 
 class _Families(Collector):
-    """What was gathered already, as a registry wants it."""
+    """Collector of families that exist already."""
 
     def __init__(self, families: list[Metric]) -> None:
         self._families = families
@@ -237,7 +247,7 @@ class _Families(Collector):
 
 
 def _by_health(counts: Mapping[Health, int]) -> Metric:
-    proxies = _gauge("proxies", "Proxies by health, as the list of proxies says it", label="health")
+    proxies = _gauge("proxies", "Proxies by health, as `proxy list` shows it", label="health")
     for health in HEALTH_ORDER:
         proxies.add_metric([health], counts.get(health, 0))
     return proxies
@@ -247,22 +257,24 @@ def _of_each_proxy(tally: Tally) -> Iterator[Metric]:
     """Gauges of each proxy. The time of the last message is given for enabled ones alone."""
     seen = _gauge(
         "proxy_last_seen_timestamp_seconds",
-        "The proxy's latest signed message; where there was none, when it was made",
+        "Time of the proxy's latest signed request, or of its creation, in Unix seconds",
         label="proxy",
     )
     losses = GaugeMetricFamily(
         "graphward_controlplane_proxy_losses",
-        "Missing events, repeated numbers and implausible times that no operator has acknowledged",
+        "Events that are missing, have a repeated number or an implausible time, and are not acknowledged",
         labels=["proxy", "kind"],
     )
     missing = _gauge(
-        "proxy_missing_events", "Sequence numbers below the highest that never came", label="proxy"
+        "proxy_missing_events", "Sequence numbers below the highest whose event never arrived", label="proxy"
     )
     repeated = _gauge(
-        "proxy_repeated_numbers", "Events under sequence numbers that others had before", label="proxy"
+        "proxy_repeated_numbers",
+        "Events with a sequence number that another event already had",
+        label="proxy",
     )
     reused = _gauge(
-        "proxy_reused_batch_ids", "Batches with an id used before for other content", label="proxy"
+        "proxy_reused_batch_ids", "Batches with an id that was used before for other content", label="proxy"
     )
     for proxy in tally.proxies:
         if proxy.enabled:
@@ -284,19 +296,25 @@ def _sink_families() -> tuple[GaugeMetricFamily | CounterMetricFamily, ...]:
         return GaugeMetricFamily(f"graphward_sink_{name}", words, labels=["sink"])
 
     return (
-        gauge("lag_events", "Stored events that the sink was not given yet, unwanted ones included"),
-        gauge("lag_seconds", "Age of the oldest of them"),
-        CounterMetricFamily("graphward_sink_delivered", "Events that the sink took", labels=["sink"]),
-        gauge("dead_letters", "Events that the sink refused for good, and nobody discarded"),
-        gauge("up", "Whether the sink took what it was given last"),
+        gauge(
+            "lag_events", "Stored events after the sink's position, including those that its filter excludes"
+        ),
+        gauge("lag_seconds", "Age in seconds of the oldest event after the sink's position"),
+        CounterMetricFamily("graphward_sink_delivered", "Events that the sink accepted", labels=["sink"]),
+        gauge("dead_letters", "Events that the sink refused for good and that nobody discarded"),
+        gauge("up", "1 if the sink accepted the last delivery, else 0"),
     )
 
 
 def _of_each_token(tokens: Sequence[EnrolmentToken], now_ms: int) -> Iterator[Metric]:
     """Gauges of each enrolment token that is valid or used up."""
     uses = _gauge("enrolment_token_uses", "Enrolments that the token allows", label="token")
-    left = _gauge("enrolment_token_uses_left", "Enrolments that are left of them", label="token")
-    ends = _gauge("enrolment_token_expires_timestamp_seconds", "When the token expires", label="token")
+    left = _gauge("enrolment_token_uses_left", "Enrolments that the token still allows", label="token")
+    ends = _gauge(
+        "enrolment_token_expires_timestamp_seconds",
+        "Time when the token expires, in Unix seconds",
+        label="token",
+    )
     for token in tokens:
         if token.state_at(now_ms) in ("valid", "used up"):
             uses.add_metric([token.name], token.uses)
@@ -315,21 +333,23 @@ def _of_credentials(ending: Sequence[EndingCredential], now_ms: int) -> Iterator
         kinds = ("ended",) if left_ms <= 0 else (name for name, ms in _LEFT_MS.items() if left_ms <= ms)
         counted[next(iter(kinds), "later")] += 1
     by_time = _gauge(
-        "credentials_ending", "Credentials of enabled apps by the time until they end", label="left"
+        "credentials_ending",
+        "Credentials of enabled applications by the time until they end; replaced secrets do not count",
+        label="left",
     )
     for name, count in counted.items():
         by_time.add_metric([name], count)
     yield by_time
     yield _gauge(
         "credentials_ended_in_use",
-        "Credentials of enabled apps that have ended, and were used in the week before",
+        "Ended credentials of enabled applications that were used in the 7 days before their end",
         value=sum(each.ended_in_use(now_ms) for each in ending),
     )
     soonest = next((each.ends_ms for each in ending if each.ends_ms > now_ms), None)
     if soonest is not None:
         yield _gauge(
             "credential_soonest_end_timestamp_seconds",
-            "When the next credential of an enabled app ends",
+            "Time when the next credential of an enabled application ends, in Unix seconds",
             value=soonest / 1000,
         )
 
@@ -347,11 +367,11 @@ def _size(store: Path) -> int:
 
 
 def _of_files(store: Path) -> Iterator[Metric]:
-    yield _gauge("store_bytes", "Size of the store's files", value=_size(store))
-    yield _gauge("store_free_bytes", "Room beside them", value=_free(store))
+    yield _gauge("store_bytes", "Size of the store's files, in bytes", value=_size(store))
+    yield _gauge("store_free_bytes", "Free disk space beside the store, in bytes", value=_free(store))
     yield _gauge(
         "reserve_missing_bytes",
-        "Room for operators on a full disk that is used up",
+        "Bytes that are missing from the reserve for operators on a full disk",
         value=missing_bytes(store),
     )
 
@@ -362,5 +382,5 @@ def _free(store: Path) -> int:
 
 
 def _end_of(certificate: Path) -> datetime:
-    """Of the server's own certificate, which stands first in its chain; that it can be read is known."""
+    """Return when the server's own certificate expires: the first of its chain, which is readable."""
     return x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc

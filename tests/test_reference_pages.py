@@ -8,11 +8,13 @@ from typing import Final
 import pytest
 
 import controlplane.errors
+from proxy.agent.exposition import COUNTER_TEXTS
+from proxy.ipc.counters import COUNTER_NAMES
 from proxy.server import errors
 from proxy.wire.audit_event import CREDENTIAL_PROBLEMS, REASONS
 from tests import error_texts
 
-GENERATORS: Final = ("settings_reference", "openapi_reference", "errors_reference")
+GENERATORS: Final = ("settings_reference", "openapi_reference", "errors_reference", "metrics_reference")
 
 
 @pytest.mark.parametrize("name", GENERATORS)
@@ -36,3 +38,7 @@ def test_every_reason_and_credential_problem_has_a_text_and_nothing_else_has() -
 def test_every_reason_that_a_text_names_is_one() -> None:
     texts = (*error_texts.RESPONSES.values(), *error_texts.OAUTH.values())
     assert {reason for text in texts for reason in text.reasons} <= REASONS.keys()
+
+
+def test_every_counter_has_a_text_and_nothing_else_has() -> None:
+    assert tuple(COUNTER_TEXTS) == COUNTER_NAMES
