@@ -1,4 +1,4 @@
-"""Writes docs/dependencies.md from the lock and what is installed: python -m tests.dependencies_reference."""
+"""Write docs/reference/dependencies.md: python -m tests.dependencies_reference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT: Final = Path(__file__).parent.parent
-PAGE: Final = ROOT / "docs" / "dependencies.md"
+PAGE: Final = ROOT / "docs" / "reference" / "dependencies.md"
 _PINNED: Final = re.compile(r"^([A-Za-z0-9._-]+)==([^ ;\\]+)", re.MULTILINE)
 # What packages write for the same licence, to its SPDX identifier.
 _SPDX: Final = {
@@ -84,14 +84,16 @@ def page_as_it_should_be() -> str:
         [
             "# Dependencies",
             "",
-            "Written by `python -m tests.dependencies_reference` from `requirements.lock` and what packages",
-            "say of themselves; a test fails where it isn't current. Every version is pinned, with its hash.",
+            "This page lists the Python packages that Graphward installs, with their versions and licences.",
+            "`requirements.lock` pins each version with its hash.",
+            "`python -m tests.dependencies_reference` writes this page.",
+            "A test fails if the page is out of date.",
             "",
-            "## To run",
+            "## Packages to run Graphward",
             "",
             *_table({name: versions[name] for name in sorted(running)}),
             "",
-            "## To develop",
+            "## Packages to develop Graphward",
             "",
             *_table({name: version for name, version in sorted(versions.items()) if name not in running}),
             "",

@@ -24,7 +24,7 @@ def test_a_block_says_whether_a_test_runs_it(block: Block) -> None:
 
 def test_most_of_the_way_with_systemd_is_run() -> None:
     text = PAGE.read_text("utf-8")
-    ends = text.count("\n", 0, text.index("## With containers"))
+    ends = text.count("\n", 0, text.index("## Install with containers"))
     ways = [block for block in blocks() if block.line < ends]
     assert [block.comment for block in ways if not block.is_run] == [
         "not run: it asks for a password at a terminal",
