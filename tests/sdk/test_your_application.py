@@ -16,8 +16,6 @@ from tests.fakes.lifeline import end_with_parent
 from tests.fakes.system import ROOT, System
 from tests.sdk.conftest import PYTHON
 
-pytestmark = [pytest.mark.process, pytest.mark.asyncio(loop_scope="session")]
-
 PAGE: Final = (ROOT / "docs" / "tutorial" / "your-application.md").read_text("utf-8")
 RULES: Final = ROOT / "conf" / "demo" / "hr-sync.yaml"  # of the demo that the page starts
 
@@ -34,6 +32,8 @@ async def system(tmp_path: Path) -> AsyncIterator[System]:
         yield system
 
 
+@pytest.mark.process
+@pytest.mark.asyncio(loop_scope="session")
 async def test_the_program_of_the_tutorial_prints_what_the_page_shows(system: System) -> None:
     if not PYTHON.exists():
         pytest.skip("the Python SDKs are not installed: ./dev test-sdk does that")
@@ -62,7 +62,7 @@ async def test_the_program_of_the_tutorial_prints_what_the_page_shows(system: Sy
 
 
 def test_the_page_sets_the_variables_of_the_test() -> None:
-    names = re.findall(r"(\w+)=", "".join(re.findall(r"^export (.*)$", PAGE, re.M)))
+    names = re.findall(r"([A-Z_]+)=", "".join(re.findall(r"^export (.*)$", PAGE, re.M)))
     assert set(names) == {
         "AZURE_AUTHORITY_HOST",
         "AZURE_TENANT_ID",
