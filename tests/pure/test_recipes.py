@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -210,6 +211,16 @@ def test_the_page_says_which_recipes_need_a_schema() -> None:
         anchor = title.lower().replace(" ", "-")
         needs = "yes" if needs_schemas(parse_ruleset(recipe.text)) else "no"
         assert f"| [{title}](#{anchor}) | {needs} |" in page
+
+
+def test_the_rules_of_the_reference_page_are_valid() -> None:
+    page = (PAGE.parents[1] / "reference" / "rules.md").read_text("utf-8")
+    rules = re.findall(r"^```yaml\n(  - id: .*?)^```", page, re.M | re.S)
+    assert len(rules) > 5
+    for text in rules:
+        assert parse_ruleset(f"version: 1\nname: page\nrules:\n{text}").rules
+    (whole,) = re.findall(r"^```yaml\n(version: .*?)^```", page, re.M | re.S)
+    assert parse_ruleset(whole).rules
 
 
 def shown(title: str, target: str, body: dict[str, Any]) -> Any:
