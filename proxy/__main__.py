@@ -25,14 +25,14 @@ PROGRAM: Final = "graphward-proxy"
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong with the command line in one line, as every other error is told."""
+    """Parser that reports a fault of the command line in one line, like every other error."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(BAD_INPUT, f"{self.prog}: {message} (--help shows how it is used)\n")
 
 
 class _PrintCompletion(argparse.Action):
-    """Prints the completion of the command for one shell, and exits."""
+    """Action that prints the completion of the command for one shell, and exits."""
 
     def __call__(
         self,
@@ -51,18 +51,19 @@ class _PrintCompletion(argparse.Action):
         parser.exit(OK)
 
 
-def main(arguments: Sequence[str] | None = None, *, program: str = "python -m proxy") -> int:
+def parser_for(program: str) -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = _Parser(prog=program, description="The Graphward policy proxy.")
     parser.add_argument("--config", required=True, type=Path, metavar="FILE", help="settings file (TOML)")
     parser.add_argument(
         "--check",
         action="store_true",
-        help="load and validate everything, print the settings with secrets masked, and exit",
+        help="check settings and files, print the settings with secrets masked, and exit",
     )
     parser.add_argument(
         "--doctor",
         action="store_true",
-        help="look for what keeps it from working, here and at every host that it talks to, and exit",
+        help="look for faults on this host and at every host that the proxy connects to, and exit",
     )
     parser.add_argument("--json", action="store_true", help="with --doctor: print JSON")
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
@@ -72,6 +73,11 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "python -m pr
         action=_PrintCompletion,
         help="print a script with which a shell completes options and file names, and exit",
     )
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None, *, program: str = "python -m proxy") -> int:
+    parser = parser_for(program)
     options = parser.parse_args(arguments)
     if options.check and options.doctor:
         parser.error("--check and --doctor: give one of the two")

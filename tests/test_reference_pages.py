@@ -14,7 +14,13 @@ from proxy.server import errors
 from proxy.wire.audit_event import CREDENTIAL_PROBLEMS, REASONS
 from tests import error_texts
 
-GENERATORS: Final = ("settings_reference", "openapi_reference", "errors_reference", "metrics_reference")
+GENERATORS: Final = (
+    "settings_reference",
+    "openapi_reference",
+    "errors_reference",
+    "metrics_reference",
+    "cli_reference",
+)
 
 
 @pytest.mark.parametrize("name", GENERATORS)

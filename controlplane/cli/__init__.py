@@ -1,4 +1,4 @@
-"""The commands of an operator, one file for each noun."""
+"""Commands of an operator, one file for each noun."""
 
 from __future__ import annotations
 
@@ -62,18 +62,18 @@ app_commands.app.add_typer(credentials.federated, name="federated")
 app_commands.app.add_typer(credentials.key, name="key")
 app_commands.app.add_typer(credentials.certificate, name="certificate")
 app_commands.app.add_typer(credentials.credential, name="credential")
-cli.add_typer(app_commands.app, name="app", help="Apps: credentials, rulesets, owners.")
-cli.add_typer(kill.stop, name="kill", help="Emergency stop: of an app, an organisation or everything.")
+cli.add_typer(app_commands.app, name="app", help="Applications: credentials, rulesets, owners.")
+cli.add_typer(kill.stop, name="kill", help="Emergency stop of an application, an organisation or everything.")
 cli.add_typer(kill.lift, name="unkill", help="Lift an emergency stop.")
 audit.app.add_typer(integrity.app)
 audit.app.add_typer(archive.app)
 audit.app.add_typer(report.app)
 cli.add_typer(audit.app, name="audit", help="Audit events.")
-cli.add_typer(sink.app, name="sink", help="Sinks: places outside that audit events are delivered to.")
+cli.add_typer(sink.app, name="sink", help="Sinks: destinations that audit events are delivered to.")
 cli.add_typer(apply.app)
 cli.add_typer(doctor.app)
 cli.add_typer(
-    store.app, name="store", help="The store: make a new one in place of a lost one, copy one to PostgreSQL."
+    store.app, name="store", help="Store: create a new one after a loss, or copy one to PostgreSQL."
 )
 cli.add_typer(operator.app, name="operator", help="Operators: sign-in, roles and API tokens.")
 cli.add_typer(operator_log.app, name="record", help="The operator log: the actions of operators.")
@@ -84,28 +84,34 @@ def root(
     ctx: typer.Context,
     config: Annotated[
         Path | None,
-        typer.Option("--config", metavar="FILE", help="The settings file (TOML); work on its store."),
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="Settings file (TOML) of the control plane; the command opens its store.",
+        ),
     ] = None,
     url: Annotated[
         str | None,
         typer.Option(
             "--url",
             metavar="URL",
-            help="Work at the running control plane whose admin API is there; GRAPHWARD_URL.",
+            help="Address of the admin API of a running control plane (variable GRAPHWARD_URL).",
         ),
     ] = None,
     token_file: Annotated[
         Path | None,
         typer.Option(
-            "--token-file", metavar="FILE", help="Holds the API token for --url; GRAPHWARD_TOKEN_FILE."
+            "--token-file",
+            metavar="FILE",
+            help="File with the API token for --url (variable GRAPHWARD_TOKEN_FILE).",
         ),
     ] = None,
     check: Annotated[
         bool,
-        typer.Option("--check", help="Check the settings, print them with secrets masked, and end."),
+        typer.Option("--check", help="Check the settings, print them with secrets masked, and exit."),
     ] = False,
     examine: Annotated[bool, typer.Option("--doctor", help="The same as the command `doctor`.")] = False,
-    version: Annotated[bool, typer.Option("--version", help="Print the version, and end.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     if version:
         from controlplane import __version__
@@ -189,7 +195,7 @@ def serve(context: Cli) -> None:
 
 
 def main(arguments: Sequence[str] | None = None, *, program: str = MODULE) -> int:
-    """The exit status: 0 done, 1 the operation failed, 2 usage or invalid input."""
+    """Return the exit status: 0 for success, 1 for a failed operation, 2 for invalid usage or input."""
     keep_to_itself()
     if sys.stdout is None or sys.stderr is None:  # a secret that nobody can be shown must not be made
         return FAILED

@@ -69,7 +69,7 @@ _Sort = Annotated[
     typer.Option(
         "--sort",
         metavar="COLUMN",
-        help="name, org, ruleset, owner, lastSeen, createdAt; - before it: descending.",
+        help="Column to sort by: name, org, ruleset, owner, lastSeen, createdAt. A - before it: descending.",
     ),
 ]
 
@@ -96,7 +96,7 @@ _Expires = Annotated[
 @app.command()
 def add(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new app.")],
     org: OneOrg,
     ruleset: _Ruleset,
     owner: _Owner = None,
@@ -159,7 +159,9 @@ def list_apps(
     ] = None,
     unused: Annotated[
         Unused | None,
-        typer.Option("--unused", help="never: no request was ever counted. idle: none in the last 30 days."),
+        typer.Option(
+            "--unused", help="Only unused apps: never used, or idle (no request in the last 30 days)."
+        ),
     ] = None,
     search: AppSearch = None,
     sort: _Sort = None,

@@ -32,7 +32,7 @@ app = typer.Typer()
 @app.command()
 def apply(
     ctx: typer.Context,
-    directory: Annotated[Path, typer.Argument(metavar="DIR")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory with the files.")],
     plan: Annotated[
         bool, typer.Option("--plan", help="Print the difference and change nothing. Exit 2 if there is any.")
     ] = False,
@@ -55,7 +55,8 @@ def apply(
         typer.Option("--note", metavar="TEXT", help="Reason, kept with each new version of a ruleset."),
     ] = None,
     hours: Annotated[
-        float, typer.Option("--hours", metavar="N", help="Replay requests of the last N hours.", min=0.01)
+        float,
+        typer.Option("--hours", metavar="N", help="Hours before now whose requests are replayed.", min=0.01),
     ] = 24,
     rehearsal: Annotated[
         bool,
@@ -219,12 +220,12 @@ def _thing(kind: Kind, org: str | None, name: str) -> str:
 @app.command()
 def export(
     ctx: typer.Context,
-    directory: Annotated[Path, typer.Argument(metavar="DIR")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory to create.")],
     org: AnyOrg = None,
     json: Json = False,
 ) -> None:
-    """Write the present state to a new directory, which `apply` finds nothing to do for. Secrets and schemas
-    are not in it."""
+    """Write the current state to a new directory, in the form that `apply` reads. It has no secrets and no
+    schemas."""
     from controlplane.operations import config
 
     exported = _call(_cli(ctx), config.export, config.ExportConfig(org))

@@ -84,7 +84,7 @@ def verify_archive(
             "--from-link",
             metavar="NUMBER",
             min=1,
-            help="The link that the archive of --org began with. It is 1 unless you say so.",
+            help="The link that the archive of --org began with (1).",
         ),
     ] = None,
     since: Annotated[

@@ -268,7 +268,7 @@ def export(
     to: _To = None,
     format_: Annotated[
         Literal["csv", "ndjson"],
-        typer.Option("--format", help="ndjson: a line of JSON for each event; csv: a table."),
+        typer.Option("--format", help="Format: ndjson is a line of JSON per event, csv is a table."),
     ] = "ndjson",
     output: Annotated[
         Path | None,

@@ -97,14 +97,16 @@ def add_federated(
     ctx: typer.Context,
     app: _App,
     issuer: Annotated[
-        str | None, typer.Option("--issuer", metavar="URL", help="`iss` of the tokens, letter for letter.")
+        str | None, typer.Option("--issuer", metavar="URL", help="Exact `iss` of the tokens.")
     ] = None,
     subject: Annotated[
-        str | None, typer.Option("--subject", metavar="TEXT", help="`sub` of the tokens, letter for letter.")
+        str | None, typer.Option("--subject", metavar="TEXT", help="Exact `sub` of the tokens.")
     ] = None,
     audience: Annotated[
         str | None,
-        typer.Option("--audience", metavar="TEXT", help="`aud`; by default api://AzureADTokenExchange."),
+        typer.Option(
+            "--audience", metavar="TEXT", help="Exact `aud` of the tokens (api://AzureADTokenExchange)."
+        ),
     ] = None,
     reuse: Annotated[
         Reuse | None,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Q = TypeVar("Q", bound="Request")
 
 YesDelete = Annotated[
-    bool, typer.Option("--yes", help="Delete without a question. Without a terminal it is needed.")
+    bool, typer.Option("--yes", help="Do not ask for confirmation. Required without a terminal.")
 ]
 
 

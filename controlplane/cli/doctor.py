@@ -21,7 +21,7 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 @app.command()
 def doctor(ctx: typer.Context, json: Json = False) -> None:
-    """Look for what keeps the control plane from working; changes nothing, may run beside the server."""
+    """Find the faults that keep the control plane from working. It changes nothing."""
     from controlplane.doctor.examination import examine
     from proxy.wire.finding import as_json, worst
 

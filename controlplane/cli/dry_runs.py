@@ -59,7 +59,7 @@ def explain(
             "--event", metavar="ID", help="Explain this stored event of --org instead of a --target."
         ),
     ] = None,
-    method: Annotated[str, typer.Option("--method")] = "GET",
+    method: Annotated[str, typer.Option("--method", help="Method of the request.")] = "GET",
     header: Annotated[
         list[str] | None,
         typer.Option("--header", metavar="NAME:VALUE", help="A header field of the request."),
@@ -194,7 +194,7 @@ def run_tests(
     source: RulesetSource,
     cases: Annotated[
         Path | None,
-        typer.Argument(metavar="[CASES]", help="rules.test.yaml beside rules.yaml, if left out."),
+        typer.Argument(metavar="[CASES]", help="File with the cases (rules.test.yaml beside rules.yaml)."),
     ] = None,
     require_coverage: Annotated[
         bool, typer.Option("--require-coverage", help="Fail if a rule decides no case.")

@@ -75,12 +75,14 @@ def add(
     ] = "24h",
     rotate_every: Annotated[
         int | None,
-        typer.Option("--rotate-every", metavar="DAYS", help="Its proxies renew their keys so often."),
+        typer.Option(
+            "--rotate-every", metavar="DAYS", help="Days between two renewals of the keys of its proxies."
+        ),
     ] = None,
     retire_after: Annotated[
         int | None,
         typer.Option(
-            "--retire-after", metavar="DAYS", help="Its proxies are retired after so many days of silence."
+            "--retire-after", metavar="DAYS", help="Days of silence after which its proxies are retired."
         ),
     ] = None,
     name: Annotated[
@@ -122,7 +124,7 @@ def list_tokens(
 
 @app.command()
 def show(ctx: typer.Context, token: _Token, json: Json = False) -> None:
-    """Show one enrolment token and the proxies that came by it."""
+    """Show one enrolment token and the proxies that enrolled with it."""
     cli: Cli = ctx.obj
     print_facts(_shown(cli, token), as_json=json)
 
@@ -132,12 +134,12 @@ def revoke(
     ctx: typer.Context,
     token: _Token,
     with_proxies: Annotated[
-        bool, typer.Option("--with-proxies", help="Disable also every proxy that came by it.")
+        bool, typer.Option("--with-proxies", help="Also disable every proxy that enrolled with it.")
     ] = False,
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Revoke an enrolment token at once. Its proxies stay, unless you say --with-proxies."""
+    """Revoke an enrolment token at once. Its proxies stay, unless you give --with-proxies."""
     from controlplane.operations import enrolment
 
     cli: Cli = ctx.obj

@@ -12,7 +12,7 @@ from controlplane.cli.failure import INVALID_INPUT, CommandFailed
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 Grace = Annotated[
-    str, typer.Option("--grace", metavar="TIME", help="How long the old secret stays valid: 30m, 24h, 7d.")
+    str, typer.Option("--grace", metavar="TIME", help="Time that the old secret stays valid: 30m, 24h, 7d.")
 ]
 
 

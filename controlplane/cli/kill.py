@@ -131,7 +131,7 @@ def reach(
     no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """Proxies that have confirmed a stop: of an app, of an organisation, or of everything without both."""
+    """List the proxies that have confirmed the stop of an app, of an organisation, or of everything."""
     from controlplane.operations import stop_effects
 
     cli: Cli = ctx.obj

@@ -11,7 +11,7 @@ from controlplane.programs import proxy_beside
 from controlplane.store.interface import RETENTION_MS, RETENTION_WORDS, CredentialKind, Retention
 
 RETENTION_HELP: Final = (
-    "How long audit events are kept: base is 30 days (the default), 90d, 1y or 7y. "
+    "Time that audit events are kept: base is 30 days; 90d, 1y and 7y are longer. "
     "Older events are deleted permanently."
 )
 _AGENT_SETTINGS: Final = (

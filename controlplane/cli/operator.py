@@ -68,7 +68,11 @@ TOKENS: Final = Layout(
 
 _Sort = Annotated[
     str | None,
-    typer.Option("--sort", metavar="COLUMN", help="name, createdAt or signedInAt; - before it: descending."),
+    typer.Option(
+        "--sort",
+        metavar="COLUMN",
+        help="Column to sort by: name, createdAt or signedInAt. A - before it: descending.",
+    ),
 ]
 _Operator = Annotated[str, typer.Argument(metavar="OPERATOR", help="ID or name.")]
 _PasswordFile = Annotated[

@@ -82,7 +82,8 @@ def search_log(
         ),
     ] = None,
     sort: Annotated[
-        Literal["-time", "time"], typer.Option("--sort", metavar="COLUMN", help="-time: newest first; time.")
+        Literal["-time", "time"],
+        typer.Option("--sort", metavar="COLUMN", help="Order: -time is newest first, time is oldest first."),
     ] = "-time",
     limit: Annotated[
         int, typer.Option("--limit", metavar="N", min=1, max=1000, help="Lines per page (1 to 1000).")

@@ -25,10 +25,14 @@ ORGS: Final = Layout(
     drops=("createdAt", "retention"),
 )
 
-_Name = Annotated[str, typer.Argument(metavar="NAME")]
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the new organisation.")]
 _Sort = Annotated[
     str | None,
-    typer.Option("--sort", metavar="COLUMN", help="name, createdAt or retention; - before it: descending."),
+    typer.Option(
+        "--sort",
+        metavar="COLUMN",
+        help="Column to sort by: name, createdAt or retention. A - before it: descending.",
+    ),
 ]
 _Org = Annotated[str, typer.Argument(metavar="ORG", help="ID or name.")]
 _Retention = Annotated[Retention, typer.Option("--retention", help=RETENTION_HELP)]
@@ -86,11 +90,13 @@ def _kept(retention: Retention) -> str:
 def set_retention(
     ctx: typer.Context,
     org: _Org,
-    retention: Annotated[Retention, typer.Argument(metavar="base|90d|1y|7y")],
+    retention: Annotated[
+        Retention, typer.Argument(metavar="base|90d|1y|7y", help="Time to keep events; base is 30 days.")
+    ],
     yes: Annotated[
         bool,
         typer.Option(
-            "--yes", help="Shorten the time without a question. Without a terminal it is needed for that."
+            "--yes", help="Do not ask before the time is shortened. Required for that without a terminal."
         ),
     ] = False,
     json: Json = False,
@@ -123,7 +129,9 @@ def _asked_if_shorter(cli: Cli, org: str, retention: Retention) -> str:
 def set_second_person(
     ctx: typer.Context,
     org: _Org,
-    needed: Annotated[Literal["on", "off"], typer.Argument(metavar="on|off")],
+    needed: Annotated[
+        Literal["on", "off"], typer.Argument(metavar="on|off", help="Whether approval is required.")
+    ],
     json: Json = False,
 ) -> None:
     """Require that another operator approves each change of the rules that hold, or stop requiring it."""

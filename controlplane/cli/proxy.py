@@ -73,7 +73,9 @@ ROLLOUT: Final = Layout(
 _Sort = Annotated[
     str | None,
     typer.Option(
-        "--sort", metavar="COLUMN", help="name, health, lastSeen or createdAt; - before it: descending."
+        "--sort",
+        metavar="COLUMN",
+        help="Column to sort by: name, health, lastSeen or createdAt. A - before it: descending.",
     ),
 ]
 
@@ -86,7 +88,7 @@ _Proxy = Annotated[str, typer.Argument(metavar="PROXY", help="ID or name.")]
 @app.command()
 def add(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new proxy.")],
     org: Annotated[
         list[str],
         typer.Option("--org", metavar="ORG", help="An organisation, by id or name; several may be given."),

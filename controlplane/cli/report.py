@@ -61,7 +61,7 @@ def report(
         typer.Option(
             "--class",
             metavar="NAME",
-            help="mail, files, calendars, chats, directory or credentials (mail); repeat it for several.",
+            help="Class of data: mail, files, calendars, chats, directory or credentials (mail); repeatable.",
         ),
     ] = None,
     output: Annotated[

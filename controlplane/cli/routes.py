@@ -28,15 +28,18 @@ Schema = Annotated[
 @app.command()
 def routes(
     ctx: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File with the ruleset (YAML).")],
     schema: Schema = None,
     org: Annotated[
-        str | None, typer.Option("--org", metavar="ORG", help="By the stored schemas of this organisation.")
+        str | None,
+        typer.Option(
+            "--org", metavar="ORG", help="Organisation whose stored schemas are used, by ID or name."
+        ),
     ] = None,
     root: Annotated[
         str, typer.Option("--root", metavar="PATH", help="Root path of the service that it describes.")
     ] = "/v1.0",
-    rule: Annotated[str | None, typer.Option("--rule", metavar="ID", help="This rule alone.")] = None,
+    rule: Annotated[str | None, typer.Option("--rule", metavar="ID", help="Only this rule.")] = None,
     every: Annotated[
         bool, typer.Option("--all", help="Every open route, with one example request each.")
     ] = False,

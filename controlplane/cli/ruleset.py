@@ -77,7 +77,9 @@ VERSIONS: Final = Layout(
 _Sort = Annotated[
     str | None,
     typer.Option(
-        "--sort", metavar="COLUMN", help="name, org, version, rules or changedAt; - before it: descending."
+        "--sort",
+        metavar="COLUMN",
+        help="Column to sort by: name, org, version, rules or changedAt. A - before it: descending.",
     ),
 ]
 
@@ -110,13 +112,16 @@ _Note = Annotated[
 @app.command()
 def check(
     ctx: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File with the ruleset (YAML).")],
     schema: Annotated[
         Path | None,
         typer.Option("--schema", metavar="FILE", help="The upstream's $metadata, to find open routes."),
     ] = None,
     org: Annotated[
-        str | None, typer.Option("--org", metavar="ORG", help="By the stored schemas of this organisation.")
+        str | None,
+        typer.Option(
+            "--org", metavar="ORG", help="Organisation whose stored schemas are used, by ID or name."
+        ),
     ] = None,
     root: Annotated[
         str, typer.Option("--root", metavar="PATH", help="Root path of the service that --schema describes.")
@@ -143,7 +148,7 @@ def check(
 @app.command()
 def apply(
     ctx: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File with the ruleset (YAML).")],
     org: OneOrg,
     note: _Note = None,
     expect: Annotated[
@@ -392,12 +397,12 @@ def list_proposals(
     ruleset: Annotated[
         str | None, typer.Option("--ruleset", metavar="NAME", help="Only proposals for this ruleset.")
     ] = None,
-    decided: Annotated[bool, typer.Option("--all", help="Decided ones too.")] = False,
+    decided: Annotated[bool, typer.Option("--all", help="Also decided proposals.")] = False,
     wide: Wide = False,
     no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """Changes of rules that wait for a second person, newest first."""
+    """List the changes of rules that wait for a second person, newest first."""
     from controlplane.operations import proposals
 
     cli: Cli = ctx.obj
@@ -407,7 +412,7 @@ def list_proposals(
 
 @app.command("proposal")
 def show_proposal(ctx: typer.Context, proposal: _Proposal, json: Json = False) -> None:
-    """One proposal, with the lines that it changes."""
+    """Show one proposal, with the lines that it changes."""
     from controlplane.operations import proposals, rulesets
 
     cli: Cli = ctx.obj

@@ -47,7 +47,7 @@ LETTERS: Final = Layout(
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the sink in the settings.")]
 Positions = Annotated[
     list[int] | None,
-    typer.Argument(metavar="[POSITION]...", help="Positions of dead letters; all of them if left out."),
+    typer.Argument(metavar="[POSITION]...", help="Positions of dead letters (all)."),
 ]
 
 
@@ -81,7 +81,7 @@ def show(ctx: typer.Context, name: Name, json: Json = False) -> None:
 
 @app.command("test")
 def try_sink(ctx: typer.Context, name: Name, json: Json = False) -> None:
-    """Try a sink without an event. Exit 1 if it takes nothing."""
+    """Test a sink without an event. Exit 1 if it accepts nothing."""
     from controlplane.operations.sinks import SinkReference
     from controlplane.operations.sinks import test as operation_of_it
 

@@ -44,7 +44,7 @@ _Org = Annotated[
     typer.Option("--org", metavar="ORG", help="The organisation whose events are used, by ID or name."),
 ]
 _Hours = Annotated[
-    float | None, typer.Option("--hours", metavar="N", help="Events of the last N hours; 24 if left out.")
+    float | None, typer.Option("--hours", metavar="N", help="Hours before now whose events are used (24).")
 ]
 _From = Annotated[
     str | None, typer.Option("--from", metavar="T", help=f"Events of this time and later: {_TIME_HELP}")
