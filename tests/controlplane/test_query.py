@@ -1,5 +1,6 @@
 """The filter grammar: what a filter says, and that a wrong one is told by its column."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from controlplane.search.query import (
 )
 from proxy.wire.audit_event import EVENT_FIELDS
 
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "search-filters.md").read_text("utf-8")
 NOW = 1_763_700_000_000
 
 
@@ -35,10 +37,16 @@ def test_every_field_of_an_event_can_be_asked_for() -> None:
 
 
 def test_every_field_is_in_the_operators_page() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "search-filters.md").read_text("utf-8")
     for field in FIELDS.values():
-        assert f"`{field.name}`" in page
-        assert f"`{field.event_key}`" in page or field.event_key in ("method", "path", "query")
+        assert f"| `{field.name}` | `{field.event_key}` |" in PAGE
+
+
+def test_every_example_of_the_operators_page_is_a_filter() -> None:
+    section = PAGE.partition("## Examples")[2].partition("\n## ")[0]
+    examples = re.findall(r"\| `(.+)` \|$", section, re.MULTILINE)
+    assert len(examples) > 10
+    for text in examples:
+        assert parse_filter(text, now_ms=NOW).terms
 
 
 @pytest.mark.parametrize(
