@@ -19,7 +19,8 @@ _RESPONSES: Final = re.compile(
     re.M | re.S,
 )
 _ROW: Final = re.compile(
-    r"^\| `(?P<method>[A-Z]+) (?P<target>[^`]+)`(?: `(?P<body>[^`]+)`)?(?: at (?P<time>\S+))?"
+    r"^\| `(?P<method>[A-Z]+) (?P<target>[^`]+)`(?: `(?P<body>[^`]+)`)?"
+    r"(?: from (?P<ip>\S+))?(?: at (?P<time>\S+))?"
     r" \| (?P<verdict>allow|filter|block)(?: by (?P<rule>\S+))? \|",
     re.M,
 )
@@ -32,6 +33,7 @@ class Listed:
     method: str
     target: str
     body: bytes | None
+    client_ip: str
     now: float
     verdict: str
     rule: str  # empty if the table names no rule
@@ -82,6 +84,7 @@ def _listed(row: re.Match[str]) -> Listed:
         row["method"],
         row["target"],
         None if body is None else body.encode(),
+        row["ip"] or "192.0.2.1",
         now,
         row["verdict"],
         row["rule"] or "",

@@ -182,7 +182,13 @@ def _requests() -> list[Any]:
 def test_each_request_of_a_table_has_the_verdict_beside_it(recipe: Recipe, listed: Listed) -> None:
     headers = JSON if listed.body else ()
     decision = decide(
-        compiled(recipe), listed.target, listed.method, headers=headers, now=listed.now, body=listed.body
+        compiled(recipe),
+        listed.target,
+        listed.method,
+        headers=headers,
+        client_ip=listed.client_ip,
+        now=listed.now,
+        body=listed.body,
     )
     assert decision.verdict == listed.verdict
     assert not listed.rule or decision.rule_id == listed.rule
