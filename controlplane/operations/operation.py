@@ -103,11 +103,6 @@ class InvalidRequest(ValueError):
         self.problems = problems
 
 
-def _first_paragraph(function: Callable[..., Any]) -> str:
-    """Return the first paragraph of a docstring, as one line."""
-    return " ".join((function.__doc__ or "").partition("\n\n")[0].split())
-
-
 @dataclass(frozen=True, slots=True)
 class Operation(Generic[Q, A]):
     name: str  # noun and verb, as on the command line: "org.add"
@@ -120,7 +115,7 @@ class Operation(Generic[Q, A]):
 
     @property
     def summary(self) -> str:
-        return _first_paragraph(self.perform)
+        return (self.perform.__doc__ or "").partition("\n")[0]
 
 
 def operation(
@@ -130,9 +125,9 @@ def operation(
     *,
     changes: bool | None = None,
 ) -> Callable[[_Function[Q, A]], Operation[Q, A]]:
-    """Return a decorator that makes an operation of a function, by the types in its annotations.
+    """Makes an operation of a function, whose annotations name the types of request and response.
 
-    `changes`: whether the operation changes something. By default, all but those with GET do.
+    What isn't a GET changes something, unless it says that it is only asked by POST for its request's size.
     """
 
     def made(function: _Function[Q, A]) -> Operation[Q, A]:
@@ -169,13 +164,13 @@ class Stream(Generic[Q]):
 
     @property
     def summary(self) -> str:
-        return _first_paragraph(self.perform)
+        return (self.perform.__doc__ or "").partition("\n")[0]
 
 
 def stream(
     name: str, path: str, *media_types: str
 ) -> Callable[[Callable[[OperationContext, Actor, Q], Awaitable[Streamed]]], Stream[Q]]:
-    """Return a decorator that makes a stream of a function, by the type in its annotation."""
+    """Makes a stream of a function, whose annotation names the type of request."""
 
     def made(function: Callable[[OperationContext, Actor, Q], Awaitable[Streamed]]) -> Stream[Q]:
         return Stream(name, path, get_type_hints(function)["request"], media_types, function)

@@ -100,26 +100,30 @@ def for_python_markdown(markdown: str) -> str:
     for token in _commonmark.parse(markdown):
         if token.type in ("bullet_list_open", "ordered_list_open"):
             start = _first_line(token)
-            if depth == 0 and start > 0 and lines[start - 1].strip():
+            if depth == 0 and start > 0:
                 spaced.add(start)
         elif token.type == "list_item_open" and token.map is not None:
             start, end = token.map
             content = _content_column(lines[start])
-            for line in range(start + 1, end):
-                indents[line] = (content, _LIST_INDENT * (depth + 1))
+            for number in range(start + 1, end):
+                indents[number] = (content, _LIST_INDENT * (depth + 1))
             indents[start] = (len(lines[start]) - len(lines[start].lstrip()), _LIST_INDENT * depth)
+            if any(not line.strip() for line in lines[start:end]):
+                spaced.add(end)  # the next item would belong to the last paragraph of this one
             depth += 1
         elif token.type == "list_item_close":
             depth -= 1
         elif token.type == "table_open" and token.map is not None:
             start, end = token.map
             lines[start:end] = [_CODE.sub(_with_plain_bars, row) for row in lines[start:end]]
-            if depth == 0 and start > 0 and lines[start - 1].strip():
+            if depth == 0 and start > 0:
                 spaced.add(start)
-    return "\n".join(
-        ("\n" if number in spaced else "") + _indented(line, *indents.get(number, (0, 0)))
-        for number, line in enumerate(lines)
-    )
+    result: list[str] = []
+    for number, line in enumerate(lines):
+        if number in spaced and lines[number - 1].strip():
+            result.append("")
+        result.append(_indented(line, *indents.get(number, (0, 0))))
+    return "\n".join(result)
 
 
 def _with_plain_bars(code: re.Match[str]) -> str:

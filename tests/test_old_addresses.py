@@ -1,0 +1,50 @@
+"""An address that a page of the docs had before it was split still leads to its subject.
+
+`python -m tests.test_old_addresses` lists the addresses that lead nowhere.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.test_doc_links import anchors
+
+ROOT: Final = Path(__file__).parent.parent
+DOCS: Final = ROOT / "docs"
+# One page#heading in each line: the headings of docs/ at the last commit before the split.
+ADDRESSES: Final = (ROOT / "tests" / "site" / "old_addresses.txt").read_text("utf-8").split()
+STUB: Final = "---\nsearch:\n  exclude: true\n---\n"
+_ITEM: Final = re.compile(r"^- (?:<a id=\"[^\"]+\"></a>)*\[[^\]]+\]\([^)]+\.md(?:#[^)]+)?\)", re.M)
+
+
+def pages() -> list[str]:
+    return sorted({address.partition("#")[0] for address in ADDRESSES})
+
+
+def lost(page: str) -> set[str]:
+    """Return the old headings of a page that are neither headings nor anchors of it today."""
+    old = {heading for name, _, heading in (address.partition("#") for address in ADDRESSES) if name == page}
+    return old - anchors(DOCS / page)
+
+
+@pytest.mark.parametrize("page", pages())
+def test_each_old_address_of_a_page_leads_to_its_subject(page: str) -> None:
+    title = next(address for address in ADDRESSES if address.startswith(f"{page}#")).partition("#")[2]
+    assert not lost(page) - {title}, f"{page}: add headings or <a id> anchors"
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if "/" not in page])
+def test_a_page_that_was_split_links_to_its_parts(page: str) -> None:
+    text = (DOCS / page).read_text("utf-8")
+    assert text.startswith(STUB), f"{page} is found by a search"
+    assert _ITEM.search(text), f"{page} has no list of links"
+
+
+if __name__ == "__main__":
+    for each in pages():
+        for heading in sorted(lost(each)):
+            print(f"docs/{each}#{heading}")
