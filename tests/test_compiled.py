@@ -1,4 +1,4 @@
-"""The rules of ARCHITECTURE.md, "The data path, compiled", for the modules that pyproject.toml lists.
+"""The rules of ARCHITECTURE.md, "Compiled code", for the modules that pyproject.toml lists.
 
 A broken rule often shows late: as a TypeError in one request, or as memory that is never freed. Each rule
 is a function that yields what breaks the rule. Each rule also runs on samples that break it.

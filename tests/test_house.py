@@ -1,4 +1,4 @@
-"""The house rules of ARCHITECTURE.md: which way imports point, and what may not be imported where."""
+"""The rules of ARCHITECTURE.md for packages: which way imports point, and what may not be imported where."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def own_imports() -> list[Import]:
 
 def _order_of_the_house() -> list[str]:
     """Rooms of the first level as ARCHITECTURE.md lists them, top to bottom."""
-    house = (ROOT / "ARCHITECTURE.md").read_text("utf-8").partition("## The house")[2].partition("```")[2]
+    house = (ROOT / "ARCHITECTURE.md").read_text("utf-8").partition("## Packages")[2].partition("```")[2]
     rooms: list[str] = []
     top = ""
     for line in house.partition("```")[0].splitlines():

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from importlib import import_module
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 import controlplane.errors
+from controlplane.admin.openapi import description
+from controlplane.operations.actor import RANK
+from controlplane.operations.table import OPERATIONS, STREAMS
 from proxy.agent.exposition import COUNTER_TEXTS
 from proxy.ipc.counters import COUNTER_NAMES
 from proxy.server import errors
 from proxy.wire.audit_event import CREDENTIAL_PROBLEMS, REASONS
-from tests import error_texts
+from tests import api_reference, api_texts, error_texts
 
 GENERATORS: Final = (
     "settings_reference",
@@ -20,6 +25,7 @@ GENERATORS: Final = (
     "errors_reference",
     "metrics_reference",
     "cli_reference",
+    "api_reference",
 )
 
 
@@ -48,3 +54,35 @@ def test_every_reason_that_a_text_names_is_one() -> None:
 
 def test_every_counter_has_a_text_and_nothing_else_has() -> None:
     assert tuple(COUNTER_TEXTS) == COUNTER_NAMES
+
+
+def test_every_operation_of_operators_has_a_permission_and_nothing_else_has() -> None:
+    document = description()
+    names = {each["operationId"] for item in document["paths"].values() for each in item.values()}
+    assert {name for name in names if not name.startswith("agent.")} == api_texts.PERMISSIONS.keys()
+
+
+@pytest.mark.parametrize("operation", [*OPERATIONS, *STREAMS], ids=lambda operation: operation.name)
+def test_a_permission_names_the_highest_role_that_the_function_requires(operation: Any) -> None:
+    roles = re.findall(r'"(viewer|editor|admin)"', inspect.getsource(operation.perform))
+    highest = max(roles, key=lambda role: RANK[role], default="")
+    assert highest in api_texts.PERMISSIONS[operation.name]
+
+
+def test_every_text_of_a_member_is_used() -> None:
+    used: set[str] = set()
+
+    class Members(dict[str, str]):
+        def get(self, key: str, default: Any = None) -> Any:
+            if key in self:
+                used.add(key)
+            return super().get(key, default)
+
+        def __getitem__(self, key: str) -> str:
+            used.add(key)
+            return super().__getitem__(key)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(api_reference, "MEMBERS", Members(api_texts.MEMBERS))
+        api_reference.page_as_it_should_be()
+    assert used == api_texts.MEMBERS.keys()

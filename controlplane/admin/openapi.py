@@ -1,4 +1,4 @@
-"""The description of both APIs in OpenAPI 3.1, made of the types that they are served with."""
+"""Description of both APIs in OpenAPI 3.1, made from the types of their requests and responses."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _Json = dict[str, Any]
 
 
 class Taken(msgspec.Struct):
-    """A report was taken."""
+    """A report was accepted."""
 
     status: Literal["ok"]
 
@@ -69,7 +69,7 @@ class Error(msgspec.Struct):
 
 
 def description() -> _Json:
-    """The whole document."""
+    """Return the whole document."""
     schemas = _Schemas()
     paths: dict[str, _Json] = {}
     for operation in OPERATIONS:
@@ -101,7 +101,7 @@ _SECURITY_SCHEMES: Final = {
         "type": "apiKey",
         "in": "cookie",
         "name": "__Host-graphward",
-        "description": f"A browser's session; what changes something carries {CSRF_HEADER} too.",
+        "description": f"A browser's session. A request that changes something also has {CSRF_HEADER}.",
     },
     "enrolmentToken": {"type": "http", "scheme": "bearer", "description": "An enrolment token."},
     "apiKey": {"type": "apiKey", "in": "header", "name": API_KEY_HEADER},
@@ -227,7 +227,7 @@ def _sessions(schemas: _Schemas) -> _Json:
         "get": {
             **common,
             "operationId": "session.show",
-            "summary": "Who asks, and the token that a changing request of a session carries.",
+            "summary": "Show the operator, and the CSRF token of the session.",
             "responses": _responses(facts, ADMIN_CODES, schemas),
         },
         "delete": {
@@ -247,9 +247,16 @@ def _sessions(schemas: _Schemas) -> _Json:
 
 def _agent_api(schemas: _Schemas) -> dict[str, _Json]:
     audit = _signed(
-        "audit", "Store a batch of audit events, once.", AuditAnswer, schemas, body=Batch, success=202
+        "audit",
+        "Store a batch of audit events. A batch id counts once.",
+        AuditAnswer,
+        schemas,
+        body=Batch,
+        success=202,
     )
-    sync = _signed("sync", "The organisations, apps and rulesets of this proxy.", SyncAnswer, schemas)
+    sync = _signed(
+        "sync", "Return the organisations, applications and rulesets of the proxy.", SyncAnswer, schemas
+    )
     sync["parameters"] = [
         _parameter("If-None-Match", "header", _TEXT, False),
         _parameter(HELD_SCHEMAS_HEADER, "header", _TEXT, False),
@@ -258,10 +265,16 @@ def _agent_api(schemas: _Schemas) -> dict[str, _Json]:
     return {
         SYNC_PATH: {"get": sync},
         AUDIT_PATH: {"post": audit},
-        HEARTBEAT_PATH: {"post": _signed("heartbeat", "How this proxy is.", Taken, schemas, body=Heartbeat)},
+        HEARTBEAT_PATH: {
+            "post": _signed("heartbeat", "Report the state of the proxy.", Taken, schemas, body=Heartbeat)
+        },
         METRICS_PATH: {
             "post": _signed(
-                "metrics", "What this proxy counted in a window of time.", Taken, schemas, body=Metrics
+                "metrics",
+                "Report the counters of the proxy for a window of time.",
+                Taken,
+                schemas,
+                body=Metrics,
             )
         },
         ENROL_PATH: {"post": _enrolment(schemas)},

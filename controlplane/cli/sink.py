@@ -141,7 +141,7 @@ def retry(ctx: typer.Context, name: Name, positions: Positions = None, json: Jso
 
 @app.command()
 def discard(ctx: typer.Context, name: Name, positions: Positions = None, json: Json = False) -> None:
-    """Forget dead letters of a sink. The events themselves stay in the store."""
+    """Delete dead letters of a sink. The events themselves stay in the store."""
     from controlplane.operations.sinks import ChooseDeadLetters
     from controlplane.operations.sinks import discard as operation_of_it
 

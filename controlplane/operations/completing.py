@@ -33,7 +33,7 @@ class CompletedRuleset(Response):
 
 @operation("ruleset.complete", "POST", "/rulesets/complete", changes=False)
 async def complete(context: OperationContext, actor: Actor, request: CompleteRuleset) -> CompletedRuleset:
-    """Words that can be written at a place in a ruleset's text, with the names of the current schema."""
+    """List the words that can stand at a place in a ruleset's text, with the names of the schema."""
     packed = NO_PACKED_SCHEMAS
     if request.org:
         org = await context.resolve.org(actor, "viewer", request.org)

@@ -358,7 +358,7 @@ def _is_about(line: LogLine, asked: dict[str, object], change: Change) -> bool:
 
 @operation("config.export", "GET", "/config/export")
 async def export(context: OperationContext, actor: Actor, request: ExportConfig) -> ExportedConfig:
-    """Return the request of a directory that agrees with the control plane as it is now."""
+    """Return the current state as a request of `config.apply`."""
     orgs = await context.resolve.orgs(actor, request.org)
     if not orgs:
         raise NotFound("there is no organisation yet: `org add` makes one")

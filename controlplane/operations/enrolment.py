@@ -130,7 +130,7 @@ async def list_all(
 async def show(
     context: OperationContext, actor: Actor, request: EnrolmentTokenReference
 ) -> EnrolmentTokenDetails:
-    """Show one enrolment token and the proxies that came by it."""
+    """Show one enrolment token and the proxies that enrolled with it."""
     token = await _token(context, actor, request.token)
     came = await context.store.proxies_by_token(token.token_id)
     seen = [each for each in came if any(actor.may("viewer", org_id) for org_id in each.org_ids or (None,))]

@@ -39,7 +39,7 @@ class ExplainedEvent(Explained, kw_only=True):
 
 @operation("audit.explain", "POST", "/audit/events/{org}/{id}/explanation", changes=False)
 async def explain_event(context: OperationContext, actor: Actor, request: ExplainEvent) -> ExplainedEvent:
-    """Why a stored event's request was evaluated as it was, or how a draft would evaluate it."""
+    """Explain the verdict on the request of a stored event, or how a draft would evaluate it."""
     org = await context.resolve.org_of_events(actor, request.org)
     event = await _event(context, org, request.id)
     former = FormerRules(context, actor, org)

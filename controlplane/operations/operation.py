@@ -103,6 +103,11 @@ class InvalidRequest(ValueError):
         self.problems = problems
 
 
+def _first_paragraph(function: Callable[..., Any]) -> str:
+    """Return the first paragraph of a docstring, as one line."""
+    return " ".join((function.__doc__ or "").partition("\n\n")[0].split())
+
+
 @dataclass(frozen=True, slots=True)
 class Operation(Generic[Q, A]):
     name: str  # noun and verb, as on the command line: "org.add"
@@ -115,7 +120,7 @@ class Operation(Generic[Q, A]):
 
     @property
     def summary(self) -> str:
-        return (self.perform.__doc__ or "").partition("\n")[0]
+        return _first_paragraph(self.perform)
 
 
 def operation(
@@ -125,9 +130,9 @@ def operation(
     *,
     changes: bool | None = None,
 ) -> Callable[[_Function[Q, A]], Operation[Q, A]]:
-    """Makes an operation of a function, whose annotations name the types of request and response.
+    """Return a decorator that makes an operation of a function, by the types in its annotations.
 
-    What isn't a GET changes something, unless it says that it is only asked by POST for its request's size.
+    `changes`: whether the operation changes something. By default, all but those with GET do.
     """
 
     def made(function: _Function[Q, A]) -> Operation[Q, A]:
@@ -164,13 +169,13 @@ class Stream(Generic[Q]):
 
     @property
     def summary(self) -> str:
-        return (self.perform.__doc__ or "").partition("\n")[0]
+        return _first_paragraph(self.perform)
 
 
 def stream(
     name: str, path: str, *media_types: str
 ) -> Callable[[Callable[[OperationContext, Actor, Q], Awaitable[Streamed]]], Stream[Q]]:
-    """Makes a stream of a function, whose annotation names the type of request."""
+    """Return a decorator that makes a stream of a function, by the type in its annotation."""
 
     def made(function: Callable[[OperationContext, Actor, Q], Awaitable[Streamed]]) -> Stream[Q]:
         return Stream(name, path, get_type_hints(function)["request"], media_types, function)

@@ -63,7 +63,7 @@ class SearchOperatorLog(Request):
 
 @operation("record.search", "GET", "/record")
 async def search(context: OperationContext, actor: Actor, request: SearchOperatorLog) -> RecordPage:
-    """Search the actions of operators, as far as they concern only organisations that you may see."""
+    """Search the actions of operators in the organisations that you may see."""
     places = await Places.of(context, actor, "record.search")
     from_ms, to_ms = times.span(request.from_, request.to, context.clock.wall_ms())
     query = LogQuery(

@@ -79,7 +79,7 @@ class Waiting(Response):
 
 @operation("proposal.list", "GET", "/proposals")
 async def list_all(context: OperationContext, actor: Actor, request: ListProposals) -> ProposalList:
-    """Changes of rules that wait for a second person, and decided ones if asked for."""
+    """List the changes of rules that wait for a second person, and on request the decided ones."""
     org_ids = [each.org_id for each in await context.resolve.orgs(actor, request.org)]
     found = await context.store.proposals(org_ids, is_open=not request.decided, limit=_MOST_LISTED)
     wanted = [each for each in found if request.ruleset in (None, each.ruleset)]
@@ -96,7 +96,7 @@ async def waiting(context: OperationContext, actor: Actor, request: CountWaiting
 
 @operation("proposal.show", "GET", "/proposals/{proposal}")
 async def show(context: OperationContext, actor: Actor, request: ProposalReference) -> ProposalDetails:
-    """One proposal, with the text that would become active."""
+    """Show one proposal, with the text that would become active."""
     found = await _found(context, actor, "viewer", request.proposal)
     yaml = found.yaml
     if found.kind == "rollback":

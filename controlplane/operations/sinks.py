@@ -125,7 +125,7 @@ async def show(context: OperationContext, actor: Actor, request: SinkReference) 
 
 @operation("sink.test", "POST", "/sinks/{sink}/test")
 async def test(context: OperationContext, actor: Actor, request: SinkReference) -> SinkTest:
-    """Try a sink from this control plane, without an event."""
+    """Test a sink from this control plane, without an event."""
     actor.require("editor", None)
     return await tried(context, _sink(context, request.sink))
 
@@ -154,7 +154,7 @@ async def retry(context: OperationContext, actor: Actor, request: ChooseDeadLett
 
 @operation("sink.discard", "POST", "/sinks/{sink}/discard")
 async def discard(context: OperationContext, actor: Actor, request: ChooseDeadLetters) -> DeadLettersChanged:
-    """Forget dead letters of a sink. The events themselves stay in the store."""
+    """Delete dead letters of a sink. The events themselves stay in the store."""
     actor.require("admin", None)
     sink = _sink(context, request.sink)
     count = await context.store.discard_dead_letters(sink.name, request.positions)

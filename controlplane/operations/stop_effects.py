@@ -72,7 +72,7 @@ class StopReach(Response):
 
 @operation("kill.effect", "GET", "/stop-effect")
 async def effect(context: OperationContext, actor: Actor, request: StopToCome) -> StopEffect:
-    """Say what a stop would refuse, before it is set."""
+    """Show the requests that a stop would refuse, before it is set."""
     place = await _place(context, actor, request.org, request.app)
     query = ListQuery(org_ids=actor.sees if place.org_id is None else frozenset({place.org_id}))
     apps = await context.store.apps(place.org_id)
@@ -88,7 +88,7 @@ async def effect(context: OperationContext, actor: Actor, request: StopToCome) -
 
 @operation("kill.reach", "GET", "/stop-reach")
 async def reach(context: OperationContext, actor: Actor, request: StopPlace) -> StopReach:
-    """Say which proxies have confirmed a stop, and when."""
+    """List the proxies that have confirmed a stop, with the time."""
     place = await _place(context, actor, request.org, request.app)
     wanted = (place.org_id, place.app_id)
     stop = next((each for each in await context.store.stops() if (each.org_id, each.app_id) == wanted), None)

@@ -1,0 +1,241 @@
+"""Writes docs/reference/api.md from the description of both APIs: python -m tests.api_reference."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from controlplane.admin.openapi import description
+from tests.api_texts import MEMBERS, PERMISSIONS
+
+PAGE: Final = Path(__file__).parent.parent / "docs" / "reference" / "api.md"
+_AGENT: Final = "agent"
+_Json = dict[str, Any]
+_TAGS: Final = {
+    "session": "Sessions",
+    "org": "Organisations",
+    "proxy": "Proxies: changes",
+    "fleet": "Proxies: state",
+    "app": "Applications",
+    "ruleset": "Rulesets",
+    "proposal": "Proposals",
+    "model": "Schemas of graph APIs",
+    "kill": "Emergency stops",
+    "unkill": "Emergency stops: lift",
+    "audit": "Audit events",
+    "sink": "Sinks",
+    "operator": "Operators",
+    "record": "Operator log",
+    "deletion": "Deletions",
+    "config": "Configuration as code",
+    _AGENT: "Agent API",
+}
+_INTRODUCTION: Final = """\
+# HTTP APIs
+
+<!-- `python -m tests.api_reference` writes this page. -->
+
+The [control plane](../glossary.md#control-plane) has two HTTP APIs. This page lists each operation of both.
+[openapi.json](../openapi.json) is the same description in OpenAPI 3.1. A running control plane serves it at `GET /admin/v1/openapi.json`.
+
+| API | Path | For | Listener | Authentication |
+|---|---|---|---|---|
+| Admin API | `/admin/v1` | operators and their programs | [`Console.Listen`](settings.md#console) | API token, or the session of a browser |
+| Agent API | `/api/v1` | proxies | [`ControlPlane.Listen`](settings.md#controlplane) | API key and signature |
+
+[Use the admin API](../how-to/use-the-admin-api.md) has examples. Each operation has a [command](cli.md) that does the same. Its `--json`
+output is the response of the operation.
+
+## Requests
+
+- Members in the path are named in braces. GET and DELETE have the others in the query, POST and PUT in a JSON body.
+- A request with an unknown member is refused with 400 `invalidRequest`.
+- `Authorization: Bearer TOKEN` authenticates a program. A browser has the cookie `__Host-graphward`, and sends `X-CSRF-Token` with each
+  request that changes something.
+- A signed request of a proxy has the headers `X-Api-Key`, `X-Timestamp` and `X-Hmac-Signature`. The signature is
+  the HMAC-SHA256 of the timestamp, a full stop and the body, in lower-case hexadecimal.
+
+## Responses
+
+A response is JSON, unless its entry names another type. [Errors](errors.md#responses-of-the-control-plane) lists all error codes. The role in *Permission*
+is the lowest that suffices: viewer, editor or admin.
+
+"""
+_SCHEMAS: Final = """\
+## Schemas
+
+These are the objects in requests and responses, by name.
+
+"""
+
+
+def page_as_it_should_be() -> str:
+    document = description()
+    by_tag: dict[str, list[str]] = {tag: [] for tag in _TAGS}
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            lines = _operation(method.upper(), path, operation, document)
+            by_tag[operation["tags"][0]].append("\n".join(lines))
+    groups = (f"## {_TAGS[tag]}\n\n" + "\n".join(entries) for tag, entries in by_tag.items())
+    schemas = document["components"]["schemas"].items()
+    return (
+        _INTRODUCTION
+        + "\n".join(groups)
+        + "\n"
+        + _SCHEMAS
+        + "\n".join("\n".join(_schema(name, schema)) for name, schema in schemas)
+    )
+
+
+def _operation(method: str, path: str, operation: _Json, document: _Json) -> Iterator[str]:
+    name = operation["operationId"]
+    yield f"### {name}\n"
+    yield f"{operation['summary']}\n"
+    yield f"```http\n{method} {path}\n```\n"
+    if name in PERMISSIONS:
+        yield f"- **Permission:** {PERMISSIONS[name]}"
+    else:
+        yield f"- **Authentication:** {_authentication(operation, document)}"
+    yield f"- **Response:** {_responses(operation)}"
+    codes = [
+        f"{status} `{code}`"
+        for status, response in operation["responses"].items()
+        if status >= "400"
+        for code in response["description"].split(", ")
+    ]
+    yield f"- **Errors:** {', '.join(codes)}\n" if _is_special(name) else ""
+    rows = [*_parameters(name, operation), *_body(name, operation)]
+    if rows:
+        yield "| Member | In | Type | Required | Meaning |\n|---|---|---|---|---|"
+        yield from rows
+        yield ""
+
+
+def _is_special(name: str) -> bool:
+    """Return True if the errors are not those of all operations of the admin API."""
+    return name.startswith(f"{_AGENT}.")
+
+
+def _authentication(operation: _Json, document: _Json) -> str:
+    ways = [" and ".join(f"`{name}`" for name in way) for way in operation["security"]]
+    return ", or ".join(ways)
+
+
+def _responses(operation: _Json) -> str:
+    found = []
+    for status, response in operation["responses"].items():
+        if status >= "400":
+            continue
+        kinds = [
+            _type(content["schema"]) if media_type == "application/json" else f"`{media_type}`"
+            for media_type, content in response.get("content", {}).items()
+        ]
+        what = " or ".join(kinds) or response["description"].rstrip(".").lower()
+        found.append(f"{status}, {what}")
+    return "; ".join(found)
+
+
+def _parameters(name: str, operation: _Json) -> Iterator[str]:
+    for each in operation.get("parameters", ()):
+        yield _row(name, each["name"], each["in"], each["schema"], required=each["required"])
+
+
+def _body(name: str, operation: _Json) -> Iterator[str]:
+    content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+    schema = content.get("schema", {})
+    for member, each in schema.get("properties", {}).items():
+        yield _row(name, member, "body", each, required=member in schema["required"])
+    if "$ref" in schema:
+        yield f"| – | body | {_type(schema)} | yes | The whole body. |"
+    for each in schema.get("oneOf", ()):
+        yield f"| – | body | {_type(each)} | yes | The whole body, in one of these forms. |"
+
+
+def _row(operation: str, member: str, place: str, schema: _Json, *, required: bool) -> str:
+    default = schema.get("default")
+    shown = f" Default: `{_text(default)}`." if default not in (None, "", [], False) else ""
+    meaning = meaning_of(operation, member, schema)
+    return f"| `{member}` | {place} | {_type(schema)} | {'yes' if required else 'no'} | {_cell(meaning + shown)} |"
+
+
+def meaning_of(operation: str, member: str, schema: _Json) -> str:
+    """Return the text of a member of a request: its own, else the one in `api_texts`."""
+    own = described(schema)
+    return own or MEMBERS.get(f"{operation}.{member}") or MEMBERS[member]
+
+
+def described(schema: _Json) -> str:
+    """Return the description that a schema or one of its kinds has, or an empty text."""
+    kinds = (schema, *schema.get("anyOf", ()))
+    found = next((each["description"] for each in kinds if "description" in each), "")
+    return f"{found[:1].upper()}{found[1:]}".rstrip(".") + "." if found else ""
+
+
+def _text(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"(?<!\\)\|", r"\\|", text)
+
+
+def _type(schema: _Json) -> str:
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{_slug(name)})"
+    if "anyOf" in schema:
+        kinds = [_type(each) for each in schema["anyOf"]]
+        return " or ".join(dict.fromkeys(kinds))
+    if "oneOf" in schema:
+        return " or ".join(_type(each) for each in schema["oneOf"])
+    if "enum" in schema:
+        values = [str(each) for each in schema["enum"] if each is not None]
+        plain = [each for each in values if f"-{each}" not in values or each.startswith("-")]
+        shown = plain if len(plain) == len(values) else [each for each in values if not each.startswith("-")]
+        return ", ".join(f"`{each}`" for each in shown)
+    kind = schema.get("type", "any")
+    if kind == "array":
+        return f"list of {_type(schema.get('items') or {})}"
+    if kind == "object":
+        extra = schema.get("additionalProperties")
+        return f"map to {_type(extra)}" if isinstance(extra, dict) and extra else "object"
+    low, high = schema.get("minimum"), schema.get("maximum")
+    bounds = (
+        f", {low}–{high}" if low is not None and high is not None else f" ≥ {low}" if low is not None else ""
+    )
+    words = {
+        "string": "text",
+        "boolean": "true/false",
+        "number": "number",
+        "integer": "integer",
+        "null": "null",
+    }
+    return words.get(str(kind), str(kind)) + bounds
+
+
+def _slug(name: str) -> str:
+    return "schema-" + re.sub(r"[^\w -]", "", name).lower()
+
+
+def _schema(name: str, schema: _Json) -> Iterator[str]:
+    yield f"### Schema {name}\n"
+    if "description" in schema and not schema["description"].startswith(f"{name}("):
+        yield f"{described(schema)}\n"
+    members = schema.get("properties", {})
+    if not members:
+        yield f"Type: {_type(schema)}.\n"
+        return
+    has_texts = any(described(each) for each in members.values())
+    yield "| Member | Type | Required |" + (" Meaning |" if has_texts else "")
+    yield "|---|---|---|" + ("---|" if has_texts else "")
+    for member, each in members.items():
+        required = "yes" if member in schema.get("required", ()) else "no"
+        meaning = f" {_cell(described(each)) or '–'} |" if has_texts else ""
+        yield f"| `{member}` | {_cell(_type(each))} | {required} |{meaning}"
+    yield ""
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page_as_it_should_be(), "utf-8")
