@@ -63,7 +63,7 @@ class _ErrorFacts(msgspec.Struct, omit_defaults=True):
 
 
 class Error(msgspec.Struct):
-    """Every response other than a success."""
+    """A response other than a success."""
 
     error: _ErrorFacts
 

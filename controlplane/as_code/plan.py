@@ -77,7 +77,7 @@ class Change(msgspec.Struct, rename="camel", frozen=True):
 
 
 class Unmanaged(msgspec.Struct, rename="camel", frozen=True):
-    """A thing of a managed list that the directory does not name. It stays."""
+    """A thing that the directory does not name although it manages others of its kind. It stays."""
 
     kind: Kind
     org: str | None

@@ -118,7 +118,9 @@ class ListApps(ListRequest, kw_only=True):
     unused: (
         Annotated[
             Unused,
-            msgspec.Meta(description="never: no request was ever counted. idle: none in the last 30 days."),
+            msgspec.Meta(
+                description="Only unused apps: never used, or idle (no request in the last 30 days)."
+            ),
         ]
         | None
     ) = None

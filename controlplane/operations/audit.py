@@ -58,15 +58,15 @@ class WhatIsHeld(Request):
 
 
 class GapInEvents(msgspec.Struct, rename="camel"):
-    """A time until `until`, and since the end of the gap before: absent (before there was an organisation or
-    an event), purged, or partly purged (by some of the organisations)."""
+    """A period up to `until` without all events: before the first event, purged, or purged for some
+    organisations."""
 
     state: Literal["absent", "purged", "partly purged"]
     until: str
 
 
 class HeldEvents(Response):
-    """Times of the oldest and the newest event, and the times of which nothing, or not all, is held."""
+    """Times of the oldest and the newest event, and the periods without all events."""
 
     oldest: str | None
     newest: str | None

@@ -63,7 +63,7 @@ class ExportConfig(Request):
 
 
 class LastChange(msgspec.Struct, rename="camel"):
-    """The last change of a thing, by the operator log."""
+    """The last change of a thing, from the operator log."""
 
     kind: str
     org: str | None
@@ -103,7 +103,7 @@ class MadeProposal(msgspec.Struct, rename="camel"):
 
 
 class AppliedConfig(Response):
-    """Secrets are shown this once."""
+    """Result of an application of files. It contains the new secrets, which are shown this once."""
 
     digest: str
     changes: tuple[Change, ...]

@@ -44,7 +44,7 @@ class CheckRuleset(Request):
 
 
 class CheckedRuleset(Response):
-    """`problems` is empty where the ruleset would be taken; `warnings` is what it may have overlooked."""
+    """Result of a check. `problems` is empty if the ruleset is valid. `warnings` lists possible mistakes."""
 
     name: str | None
     rules: int | None
@@ -103,7 +103,7 @@ def _problems(problems: tuple[RulesetProblem, ...]) -> tuple[ProblemFacts, ...]:
 
 
 class AnswerSample(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """The upstream's response, for the response rules."""
+    """A response of the upstream, for the response rules."""
 
     status: int = 200
     headers: tuple[str, ...] = ()

@@ -45,7 +45,8 @@ _Zone = Annotated[str, Meta(description="Time zone at whose days and hours inter
 
 
 _IntervalMs = Annotated[
-    int, Meta(ge=MINUTE_MS, description="Length of an interval. Without it, it is chosen.")
+    int,
+    Meta(ge=MINUTE_MS, description="Length of an interval in milliseconds. By default, it fits the period."),
 ]
 
 
@@ -71,7 +72,7 @@ class Facet(msgspec.Struct, rename="camel"):
 
 
 class FacetList(Response):
-    """Counted are the newest matches, of which there may be more."""
+    """Most frequent values of the newest matches. There may be more matches than were counted."""
 
     facets: tuple[Facet, ...]
     counted: int
@@ -85,7 +86,8 @@ class Bucket(msgspec.Struct, rename="camel"):
 
 
 class HistogramOfEvents(Response):
-    """Matches in each interval that has any, oldest first; of the newest only where it isn't complete."""
+    """Numbers of matches in each interval that has any, oldest first. If `complete` is false, only the newest
+    matches are counted."""
 
     interval_ms: int
     from_: str | None = msgspec.field(name="from")

@@ -21,7 +21,7 @@ class EventReference(Request):
 
 
 class RulesetOfEvent(msgspec.Struct, rename="camel"):
-    """The version by which the event was evaluated, of the ruleset that its application is bound to now."""
+    """The version that evaluated the event, of the ruleset that its application has now."""
 
     ruleset_id: str
     name: str

@@ -26,7 +26,8 @@ class ExplainEvent(Request):
 
 
 class ExplainedEvent(Explained, kw_only=True):
-    """What isn't stored, headers and bodies above all, is unknown."""
+    """The explanation of a stored event. Headers and bodies are unknown, because events do not contain
+    them."""
 
     method: str
     target: str

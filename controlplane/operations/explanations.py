@@ -17,7 +17,7 @@ class RefusedFacts(msgspec.Struct, rename="camel"):
 
 
 class AskedFacts(msgspec.Struct, rename="camel"):
-    """One thing that a rule asks, whether it holds, and what was found there."""
+    """One condition of a rule: whether it holds, and the value that was found."""
 
     part: str
     wants: str
@@ -26,7 +26,7 @@ class AskedFacts(msgspec.Struct, rename="camel"):
 
 
 class AttemptFacts(msgspec.Struct, rename="camel"):
-    """One rule tried."""
+    """One rule that was tried."""
 
     rule_id: str
     outcome: str  # unmatched, perhaps, logs, filters, decides, unreadable, unknown
@@ -36,7 +36,7 @@ class AttemptFacts(msgspec.Struct, rename="camel"):
 
 
 class ReadingFacts(msgspec.Struct, rename="camel"):
-    """One way to read the target, with the rules in the order in which they were tried for it."""
+    """One interpretation of the target, with the rules in the order in which they were tried."""
 
     paths: tuple[str, ...]
     importance: str  # certain, shadow, slash
@@ -47,7 +47,7 @@ class ReadingFacts(msgspec.Struct, rename="camel"):
 
 
 class PossibleFacts(msgspec.Struct, rename="camel"):
-    """One of several things that may become of a request of which not everything is known."""
+    """One of several possible outcomes of a request that is not completely known."""
 
     verdict: str  # refused: by the proxy itself, for the reason
     rule_id: str | None
@@ -56,7 +56,7 @@ class PossibleFacts(msgspec.Struct, rename="camel"):
 
 
 class ImpliedFacts(msgspec.Struct, rename="camel"):
-    """A request that the request implies, evaluated as if it came alone."""
+    """A request that the request implies, evaluated like a request of its own."""
 
     cause: str  # $expand, members@odata.bind, resource
     method: str

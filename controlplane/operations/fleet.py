@@ -28,7 +28,7 @@ _ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])
 
 
 class EnforcedFacts(Response):
-    """One ruleset at one proxy."""
+    """One ruleset that a proxy enforces."""
 
     ruleset_id: str
     name: str
@@ -40,7 +40,8 @@ class EnforcedFacts(Response):
 
 
 class ProxyHealth(Response):
-    """What `proxy list` tells of a proxy. Ages and the backlog are those of its last heartbeat."""
+    """The state of a proxy, as `proxy list` shows it. Ages and the backlog are those of its last
+    heartbeat."""
 
     proxy_id: str
     name: str
@@ -75,8 +76,8 @@ class FleetList(ListResponse):
 
 
 class FleetCounts(Response):
-    """Numbers of proxies by health. A disabled proxy counts as disabled and as nothing else. A retired one is
-    left out of every number but its own."""
+    """Numbers of proxies by health. A disabled proxy counts only as disabled, a retired one only as
+    retired."""
 
     total: int
     ok: int
@@ -98,7 +99,8 @@ class Unacknowledged(Response):
 
 
 class SequenceFacts(Response):
-    """Of one organisation what came, what is missing below it, and what the proxy has beyond it."""
+    """Sequence numbers of one organisation: events that arrived, events that are missing, and events that
+    only the proxy has."""
 
     org_id: str
     highest_seq: int
@@ -181,8 +183,8 @@ RolloutState = Literal["enforced", "behind", "unknown", "ended", "lost", "disabl
 
 
 class ProxyRollout(Response):
-    """Where one proxy stands. `ended` ones stopped in order. `lost` ones have not been heard of for so long
-    that nobody should wait."""
+    """State of a version at one proxy. `ended` proxies stopped in order. `lost` proxies have been silent for
+    too long to wait for them."""
 
     proxy_id: str
     name: str

@@ -25,7 +25,7 @@ _LONGEST_LABEL: Final = 200
 
 
 class Source(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """A draft's text, or a ruleset out of the store: one of the two."""
+    """The text of a draft, or a stored ruleset. Give one of the two."""
 
     yaml: str | None = None
     label: str = "yaml"  # what messages call the text

@@ -47,7 +47,8 @@ class ReplayHar(Request):
 
 
 class HarGroup(msgspec.Struct, rename="camel"):
-    """Requests of one outcome. `after` has several if the file lacks what decides, which `missing` names."""
+    """Requests with the same outcome. `after` has several outcomes if the file lacks facts that decide;
+    `missing` names these facts."""
 
     requests: int
     after: tuple[OutcomeFacts, ...]

@@ -21,7 +21,8 @@ from proxy.wire.figures import counted
 
 
 class Head(Response):
-    """The newest link of an organisation's chain: who keeps it can tell later that nothing before it went."""
+    """The newest link of an organisation's chain. A stored copy of it proves later that nothing before it
+    changed."""
 
     org_id: str
     number: int
@@ -40,7 +41,7 @@ class HeadsAsked(Request):
 
 
 class KnownHead(Request, forbid_unknown_fields=False):
-    """A head that was kept, with whatever else was kept of it."""
+    """A link that was stored earlier, with optional other members of its checkpoint."""
 
     org_id: str
     number: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -66,7 +67,7 @@ class Verdict(Response):
 
 
 class Verified(Response):
-    """Verdicts on all organisations. `intact`: no stored event changed. `complete`: no event is missing."""
+    """Results of a verification. `intact`: no stored event changed. `complete`: no event is missing."""
 
     intact: bool
     complete: bool
@@ -74,7 +75,7 @@ class Verified(Response):
 
 
 class Check(Response):
-    """What is known of an organisation's chain: its head now, and what the last walk along it found."""
+    """The state of an organisation's chain: its current head, and the result of the last verification."""
 
     org_id: str
     name: str

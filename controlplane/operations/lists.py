@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 DEFAULT_ROWS: Final = 50  # rows of one page
 _MOST_INTEGER: Final = 2**63  # beyond what a store's column has room for
-PART: Final = "Part of the name, whatever the case of A to Z, or a whole id."
+PART: Final = "Part of the name, ignoring the case of A to Z, or a whole id."
 _COLUMN: Final = "Column to sort by, with `-` before it for descending: "
 
 

@@ -67,7 +67,7 @@ class ModelList(Response):
 
 
 class NamesFacts(msgspec.Struct, rename="camel"):
-    """Numbers of names, and the first of them."""
+    """Number of names, and the first of them."""
 
     added: int
     removed: int

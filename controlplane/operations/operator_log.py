@@ -17,7 +17,7 @@ from controlplane.operations.operation import InvalidRequest, Request, Response,
 from controlplane.store.interface import LogLine, LogQuery
 from proxy.wire.audit_event import rfc3339
 
-_PART: Final = "Part of the operator, the operation, the request or the result, whatever the case of A to Z."
+_PART: Final = "Part of the operator, the operation, the request or the result, ignoring the case of A to Z."
 
 # Labels of members of requests. Other members are called by their own name in words.
 _MEMBERS: Final = {

@@ -47,7 +47,7 @@ class RoleFacts(msgspec.Struct, rename="camel"):
 
 
 class IdentityFacts(msgspec.Struct, rename="camel"):
-    """Identity of an operator as the provider vouched for it at the last sign-in."""
+    """Identity of an operator, as the identity provider stated it at the last sign-in."""
 
     issuer: str
     subject: str  # what the issuer calls the person, for ever

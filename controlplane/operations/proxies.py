@@ -27,7 +27,7 @@ class ProxyFacts(Response):
 
 
 class NewProxySecrets(Response):
-    """Shown this once."""
+    """A proxy with its new API key and HMAC secret, which are shown this once."""
 
     proxy_id: str
     api_key: str

@@ -67,7 +67,7 @@ class ReplayRuleset(Request):
 
 
 class OutcomeFacts(msgspec.Struct, rename="camel", frozen=True):
-    """A verdict and whose it is: a rule's, or the reason of a refusal by the proxy itself."""
+    """A verdict and its source: a rule, or the reason of a refusal by the proxy itself."""
 
     verdict: str  # allow, filter, block, log_only, refused
     by: str
@@ -100,14 +100,15 @@ class ChangeFacts(msgspec.Struct, rename="camel"):
 
 
 class EndedFacts(msgspec.Struct, rename="camel"):
-    """A rule that ended, by its `until`. Each event is evaluated at its own time."""
+    """A rule that its `until` ended. Each event is evaluated at its own time."""
 
     rule_id: str
     until: str
 
 
 class Replayed(Response):
-    """What was counted; `next` leads on where not all of the time has been looked at."""
+    """Result of a replay. If the period is not examined to its end, `next` is the cursor of the next
+    request."""
 
     from_: str = msgspec.field(name="from")
     to: str

@@ -38,7 +38,7 @@ class ListRoutes(Request):
 
 
 class RouteFacts(msgspec.Struct, rename="camel"):
-    """An open route, with a request that the ruleset lets through and the rule that decides it."""
+    """An open route, with a request that the ruleset allows and the rule that decides it."""
 
     kind: str  # path, operation, $expand, $select, delta, subscription, search, bind, write, …
     route: str
@@ -50,7 +50,7 @@ class RouteFacts(msgspec.Struct, rename="camel"):
 
 
 class PassingFacts(msgspec.Struct, rename="camel"):
-    """A navigation that `$expand` brings through the rule. `hidden_by` names rules about its target."""
+    """A navigation that `$expand` can use past the rule. `hidden_by` names rules about its target."""
 
     navigation: str
     method: str
@@ -78,8 +78,8 @@ class RuleRoutesFacts(msgspec.Struct, rename="camel"):
 
 
 class FoundRoutes(Response):
-    """`schema` is the digest of the schema, or null if there was none: then only the routes that a path
-    itself shows were tried."""
+    """Open routes. `schema` is the digest of the schema. Without a schema, it is null, and only the routes
+    that a path itself shows are listed."""
 
     name: str
     schema: str | None

@@ -114,7 +114,7 @@ class RuleUseFacts(msgspec.Struct, rename="camel"):
 
 
 class RulesetUsage(Response):
-    """Use of rules by id, also of earlier versions. A rule that is not here was not used in 90 days."""
+    """Use of rules by id, including earlier versions. A rule that is missing here was not used in 90 days."""
 
     days: int  # length of the period, until now
     counted_since: str  # requests before this time were not counted

@@ -54,8 +54,8 @@ class StopPlace(Request):
 
 
 class ProxyReach(Response):
-    """Whether one proxy has a stop. `unreachable` and `disabled` ones have not confirmed it.
-    `ended` ones stopped in order before it."""
+    """State of a stop at one proxy. `unreachable` and `disabled` proxies have not confirmed it. `ended`
+    proxies stopped in order before it."""
 
     proxy_id: str
     name: str
@@ -113,7 +113,7 @@ class StopFilesRequest(Request):
 
 
 class StopFileFacts(Response):
-    """A proxy that refuses requests because of the stop file on its own host."""
+    """A proxy that refuses requests because of a stop file on its own host."""
 
     proxy_id: str
     name: str

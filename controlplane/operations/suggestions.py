@@ -38,7 +38,7 @@ class SuggestRuleset(Request):
 
 
 class SuggestedFacts(msgspec.Struct, rename="camel"):
-    """A rule with its evidence: all of it is in the text too."""
+    """A rule with its evidence. The text of the ruleset contains both."""
 
     id: str
     methods: tuple[str, ...]

@@ -14,7 +14,7 @@ Time = Annotated[datetime, Meta(tz=True)]
 
 
 class Event(Struct, rename="camel"):
-    """The members that the store looks at or that must be there; the rest is kept as it came."""
+    """An audit event. It has all members that the proxy sent; these are the ones that the store reads."""
 
     id: Id
     time: Time

@@ -885,7 +885,7 @@ What = Literal["changed", "removed", "inserted", "reordered", "truncated", "forg
 
 
 class Misfit(msgspec.Struct, rename="camel", frozen=True):
-    """The first thing in a chain that doesn't fit."""
+    """The first mismatch in a chain."""
 
     what: What
     explanation: str

@@ -93,8 +93,8 @@ class SyncApp(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SyncStops(msgspec.Struct, frozen=True, rename="camel"):
-    """What an operator has stopped. The apps concerned are sent as not enabled too, for proxies that don't
-    know this member."""
+    """Active emergency stops. The applications concerned are also sent as disabled, for proxies that do not
+    read this member."""
 
     everything: bool = False
     orgs: tuple[str, ...] = ()
@@ -203,13 +203,13 @@ class EnrolRequest(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class RenewRequest(msgspec.Struct, frozen=True, rename="camel"):
-    """Body of a proxy that replaces its keys, signed by the present ones."""
+    """Body of a request by which a proxy replaces its keys. Its current keys sign the request."""
 
     renewal_id: str  # UUID; the same one again means that the response to the first was lost
 
 
 class EnrolResponse(msgspec.Struct, frozen=True, rename="camel"):
-    """Identity of a proxy and its new keys, which no other response has."""
+    """Identity of a proxy and its new keys. No other response contains these keys."""
 
     proxy_id: str
     name: str
