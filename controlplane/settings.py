@@ -93,8 +93,8 @@ class ConsoleSettings:
     public_base_url: str = setting(
         default="",
         url=True,
-        doc="Address that browsers use, if it is not an address in `Listen`. On a loopback listener, requests"
-        " for any other host name are refused.",
+        doc="Address that browsers use, if it is not an address in `Listen`. A loopback listener serves only "
+        "this host name and the loopback names.",
     )
     oidc_issuer: str = setting(
         default="",

@@ -216,8 +216,8 @@ class ProxySettings:
         default="var/stop",
         path=True,
         doc="File whose presence is an [emergency stop](../how-to/emergency-stop.md) that needs no control "
-        "plane. An empty file stops everything; `app` and `org` lines stop one application or "
-        "organisation each. It takes effect within 2 s.",
+        "plane. An empty file stops everything. A line `app NAME` or `org NAME` limits the stop. It takes"
+        " effect within 2 s.",
     )
     max_connections: int = setting(
         default=20000,
