@@ -43,7 +43,7 @@ def _preface(pace: Pace, others: float) -> str:
         f"- Versions: {versions}." + (f" Not on this machine: {', '.join(absent)}." if absent else ""),
         f"- Graphward: {form_of_data_path()}, but for the row that says otherwise.",
         f"- Turns: {pace.rounds} of {pace.seconds} s for each server; figures are medians of the turns.",
-        "- How they are taken, and who does what: [README.md](README.md).",
+        "- Method and jobs: [README.md](README.md).",
         "",
         "![Processor time per request](results.svg)",
         "",
