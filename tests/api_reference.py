@@ -76,7 +76,7 @@ def page_as_it_should_be() -> str:
     by_tag: dict[str, list[str]] = {tag: [] for tag in _TAGS}
     for path, item in document["paths"].items():
         for method, operation in item.items():
-            lines = _operation(method.upper(), path, operation, document)
+            lines = _operation(method.upper(), path, operation)
             by_tag[operation["tags"][0]].append("\n".join(lines))
     groups = (f"## {_TAGS[tag]}\n\n" + "\n".join(entries) for tag, entries in by_tag.items())
     schemas = document["components"]["schemas"].items()
@@ -89,7 +89,7 @@ def page_as_it_should_be() -> str:
     )
 
 
-def _operation(method: str, path: str, operation: _Json, document: _Json) -> Iterator[str]:
+def _operation(method: str, path: str, operation: _Json) -> Iterator[str]:
     name = operation["operationId"]
     yield f"### {name}\n"
     yield f"{operation['summary']}\n"
@@ -97,7 +97,7 @@ def _operation(method: str, path: str, operation: _Json, document: _Json) -> Ite
     if name in PERMISSIONS:
         yield f"- **Permission:** {PERMISSIONS[name]}"
     else:
-        yield f"- **Authentication:** {_authentication(operation, document)}"
+        yield f"- **Authentication:** {_authentication(operation)}"
     yield f"- **Response:** {_responses(operation)}"
     codes = [
         f"{status} `{code}`"
@@ -118,8 +118,10 @@ def _is_special(name: str) -> bool:
     return name.startswith(f"{_AGENT}.")
 
 
-def _authentication(operation: _Json, document: _Json) -> str:
-    ways = [" and ".join(f"`{name}`" for name in way) for way in operation["security"]]
+def _authentication(operation: _Json) -> str:
+    ways = [
+        "signature of a proxy" if "signature" in way else "enrolment token" for way in operation["security"]
+    ]
     return ", or ".join(ways)
 
 
@@ -132,9 +134,13 @@ def _responses(operation: _Json) -> str:
             _type(content["schema"]) if media_type == "application/json" else f"`{media_type}`"
             for media_type, content in response.get("content", {}).items()
         ]
-        what = " or ".join(kinds) or response["description"].rstrip(".").lower()
+        what = " or ".join(kinds) or _as_clause(response["description"])
         found.append(f"{status}, {what}")
     return "; ".join(found)
+
+
+def _as_clause(text: str) -> str:
+    return f"{text[:1].lower()}{text[1:]}".rstrip(".")
 
 
 def _parameters(name: str, operation: _Json) -> Iterator[str]:

@@ -30,7 +30,7 @@ RESPONSES: Final = {
         "Request a new token from the proxy's token endpoint. The claims challenge in `WWW-Authenticate` "
         "makes "
         "most SDKs do so. If every token is refused, check that all proxies behind one address have the same "
-        "signing key.",
+        "signing key. A request without a valid token leaves no audit event; the proxy logs it.",
         ("invalidToken",),
     ),
     "policyBlocked": Text(
@@ -146,7 +146,8 @@ OAUTH: Final = {
         "The client id or the credential is wrong, or the application is disabled. The response does not "
         "distinguish these, so that a caller cannot guess client ids.",
         "The operator finds the event by `trace_id`. Its `credentialProblem` names the cause, see "
-        "[credential problems](#credential-problems). `app show` has the state of the application.",
+        "[credential problems](#credential-problems). `app show` has the state of the application. An unknown client "
+        "id leaves no audit event; the proxy logs it.",
         ("tokenRefused", "assertionRefused", "certificateRefused"),
     ),
     ("emergency_stop", 403): Text(
@@ -222,7 +223,8 @@ PROBLEMS: Final = {
     "notYetValid": "Correct the clock of the application or of the proxy. `Callers.ClockSkewSeconds` is the "
     "accepted difference.",
     "expired": "Use a new assertion for each token request, or replace the certificate.",
-    "lifetime": "Give the assertion an `exp` a few minutes after its start.",
+    "lifetime": "Give the assertion an `exp` a few minutes after its start. It may be valid for 1 h, or for 25 h with a "
+    "federated credential.",
     "reuse": "Create an assertion with a new `jti` for each token request.",
     "malformed": "Check that `client_assertion` is a signed JWT with the members that the "
     "[guide](../how-to/connect-an-application.md) lists.",
@@ -293,7 +295,7 @@ API: Final = {
     ),
     "invalidPayload": Text(
         "The body is not what the endpoint expects. The message names the member.",
-        "A proxy moves the batch to `rejected/` together with this response. Correct the cause, then "
+        "The proxy moves a batch to `rejected/` together with this response. Correct the cause, then "
         "[send the batch again](../how-to/missing-events.md).",
     ),
     "mixedOrganisations": Text(

@@ -72,7 +72,8 @@ _PROBLEMS: Final = """\
 ## Credential problems
 
 The field `credentialProblem` of an audit event gives the reason for which the proxy refused a credential. The client receives
-[invalid_client](#invalid_client-401) with one general description for all of them. The proxy keeps an ended credential for two
+[invalid_client](#invalid_client-401) with one general description. For `binding`, it receives
+[InvalidAuthenticationToken](#invalidauthenticationtoken-401). The proxy keeps an ended credential for two
 weeks after its end. Later, and for a removed credential, it reports an unknown one.
 
 """

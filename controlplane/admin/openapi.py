@@ -42,6 +42,9 @@ AGENT_CODES: Final = (
     "notAuthorisedForTenant", "requestTimeout", "batchExpired", "batchTooLarge", "payloadTooLarge",
     "rateLimited", "unavailable",
 )  # fmt: skip
+_CODES_OF_BATCHES: Final = frozenset(
+    ("mixedOrganisations", "notAuthorisedForTenant", "batchExpired", "batchTooLarge")
+)
 ENROLMENT_CODES: Final = (
     "invalidPayload", "invalidEnrolmentToken", "invalidSignature", "timestampOutOfRange", "unknownApiKey",
     "forbidden", "requestTimeout", "payloadTooLarge", "rateLimited", "unavailable",
@@ -306,14 +309,13 @@ def _signed(
     body: type | None = None,
     success: int = 200,
 ) -> _Json:
+    codes = [each for each in AGENT_CODES if name == "audit" or each not in _CODES_OF_BATCHES]
     described: _Json = {
         "operationId": f"agent.{name}",
         "summary": summary,
         "tags": ["agent"],
         "security": [{"apiKey": [], "timestamp": [], "signature": []}],
-        "responses": _responses(
-            _json_content(schemas.reference(response)), AGENT_CODES, schemas, success=success
-        ),
+        "responses": _responses(_json_content(schemas.reference(response)), codes, schemas, success=success),
     }
     if body is not None:
         described["requestBody"] = {"required": True, "content": _json_content(schemas.reference(body))}
