@@ -69,7 +69,7 @@ def stripped(rig: Rig, pace: Pace) -> Table:
     ]
     missing = measure(peers, pace, proofs.stripping(rig))
     notes = [
-        "nginx (lua-cjson) and aiohttp (orjson) write the JSON anew, numbers changed, and evaluate nothing.",
+        "nginx (lua-cjson) and aiohttp (orjson) write the JSON again, change numbers, and evaluate nothing.",
         "graphward keeps every other byte and does all of J2.",
     ]
     title = "three properties taken out of each of 100 users, 88 KB"

@@ -41,7 +41,7 @@ def _preface(pace: Pace, others: float) -> str:
         "",
         f"- Machine: {machine()}. Others used {others:.0%} of its cores when the run began.",
         f"- Versions: {versions}." + (f" Not on this machine: {', '.join(absent)}." if absent else ""),
-        f"- Graphward: {form_of_data_path()}, but for the row that says otherwise.",
+        f"- Graphward: {form_of_data_path()}; one row says otherwise.",
         f"- Turns: {pace.rounds} of {pace.seconds} s for each server; figures are medians of the turns.",
         "- Method and jobs: [README.md](README.md).",
         "",

@@ -29,6 +29,9 @@ PROJECT_PAGES: Final = {
     "README.md": "index.md",  # docs/index.md says the same to a reader of the site
 }
 _REPOSITORY_PATHS: Final = {uri: path for path, uri in PROJECT_PAGES.items() if path != "README.md"}
+# Long lists that mention everything: a search shows the pages that explain a subject before them.
+_FOUND_LATER: Final = ("reference/api.md", "project/changelog.md", "project/benchmark-results.md")
+_LOW_BOOST: Final = 0.3
 _FILES: Final = "files"  # directory of the site for other files of the repository
 _PICTURES: Final = (".svg", ".png")
 _LIST_INDENT: Final = 4  # columns by which Python-Markdown wants the text of a list item
@@ -182,6 +185,8 @@ def _add_directory(path: str, place: str, files: Files, config: MkDocsConfig) ->
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Rewrite links out of docs/, keep the Markdown to serve it, and return it for Python-Markdown."""
     uri = page.file.src_uri
+    if uri in _FOUND_LATER:
+        page.meta["search"] = {"boost": _LOW_BOOST}
     if not uri.startswith(f"{_FILES}/"):
         markdown = with_links_of_the_site(uri, markdown)
         _served[uri] = markdown
