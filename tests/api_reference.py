@@ -33,6 +33,11 @@ _TAGS: Final = {
     _AGENT: "Agent API",
 }
 _INTRODUCTION: Final = """\
+---
+search:
+  boost: 0.5
+---
+
 # HTTP APIs
 
 <!-- `python -m tests.api_reference` writes this page. -->
