@@ -1,4 +1,4 @@
-"""Links of the docs lead to a page that exists, and to a heading of it."""
+"""Links of the docs lead to a page that exists, and to a heading of it. Each page is in an index."""
 
 from __future__ import annotations
 
@@ -28,3 +28,9 @@ def test_each_link_of_a_page_leads_somewhere(page: Path) -> None:
         target = (page.parent / path).resolve() if path else page
         assert target.exists(), f"{path} does not exist"
         assert not anchor or anchor in anchors(target), f"{path}#{anchor} is not a heading"
+
+
+@pytest.mark.parametrize("index", sorted(ROOT.glob("docs/*/index.md")), ids=lambda index: index.parent.name)
+def test_an_index_lists_each_page_of_its_directory(index: Path) -> None:
+    listed = {path for path, _ in _LINK.findall(index.read_text("utf-8"))}
+    assert listed >= {page.name for page in index.parent.glob("*.md")} - {"index.md"}

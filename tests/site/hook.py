@@ -238,7 +238,7 @@ def first_sentence(markdown: str) -> str:
         if before.type == "paragraph_open" and before.level == 0:
             words = " ".join("".join(_plain(child) for child in token.children or ()).split())
             if words:
-                return re.split(r"(?<!\.\w\.)(?<=[.!?:]) ", words)[0]
+                return re.sub(":$", ".", re.split(r"(?<!\.\w\.)(?<=[.!?:]) ", words)[0])
     return ""
 
 
