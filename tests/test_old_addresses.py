@@ -18,6 +18,8 @@ DOCS: Final = ROOT / "docs"
 # One page#heading in each line: the headings of docs/ at the last commit before the split.
 ADDRESSES: Final = (ROOT / "tests" / "site" / "old_addresses.txt").read_text("utf-8").split()
 STUB: Final = "---\nsearch:\n  exclude: true\n---\n"
+_PROGRAM: Final = (".py", ".toml", ".yaml", ".yml", ".html", ".service", ".json")
+_NAMED: Final = re.compile(r"\bdocs/([a-z/-]+\.md)(?:#([\w-]+))?")
 _ITEM: Final = re.compile(r"^- (?:<a id=\"[^\"]+\"></a>)*\[[^\]]+\]\([^)]+\.md(?:#[^)]+)?\)", re.M)
 
 
@@ -42,6 +44,19 @@ def test_a_page_that_was_split_links_to_its_parts(page: str) -> None:
     text = (DOCS / page).read_text("utf-8")
     assert text.startswith(STUB), f"{page} is found by a search"
     assert _ITEM.search(text), f"{page} has no list of links"
+
+
+def test_no_program_names_a_page_that_was_split_or_a_heading_that_is_gone() -> None:
+    split = [page for page in pages() if (DOCS / page).read_text("utf-8").startswith(STUB)]
+    wrong = []
+    for top in ("proxy", "controlplane", "graphward", "conf", "bench", "tests"):
+        for file in (ROOT / top).rglob("*.*"):
+            if file.suffix in _PROGRAM:
+                for page, heading in _NAMED.findall(file.read_text("utf-8")):
+                    path = DOCS / page
+                    if page in split or not path.exists() or (heading and heading not in anchors(path)):
+                        wrong.append(f"{file.relative_to(ROOT)}: docs/{page}#{heading}")
+    assert wrong == []
 
 
 if __name__ == "__main__":

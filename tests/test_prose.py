@@ -103,16 +103,16 @@ _TAG: Final = re.compile(r"(<[^>]*>)")
 
 # The counts of today. If one falls, lower it here: nobody may use the room again.
 LIMITS: Final = {
-    "headless clause": 540,
-    "where for if": 186,
-    "archaism": 75,
-    "negated noun": 93,
-    "personified process": 207,
-    "docstring fragment": 189,
-    "docstring question": 387,
+    "headless clause": 403,
+    "where for if": 140,
+    "archaism": 45,
+    "negated noun": 69,
+    "personified process": 135,
+    "docstring fragment": 186,
+    "docstring question": 373,
     "docstring of three words": 59,
     "comment fragment": 239,
-    "long sentence in docs": 187,
+    "long sentence in docs": 0,
 }
 
 

@@ -30,7 +30,7 @@ PROJECT_PAGES: Final = {
 }
 _REPOSITORY_PATHS: Final = {uri: path for path, uri in PROJECT_PAGES.items() if path != "README.md"}
 # Long lists that mention everything: a search shows the pages that explain a subject before them.
-_FOUND_LATER: Final = ("reference/api.md", "project/changelog.md", "project/benchmark-results.md")
+_FOUND_LATER: Final = ("project/changelog.md", "project/benchmark-results.md")
 _LOW_BOOST: Final = 0.3
 _FILES: Final = "files"  # directory of the site for other files of the repository
 _PICTURES: Final = (".svg", ".png")
