@@ -24,7 +24,9 @@ class FakeClock:
         self.steady = max(self.steady, ms)
 
     def follow(self, ms: int) -> None:
-        self.steady = ms
+        # The database of a test has the time of this clock. A value that was read before a test moved the
+        # clock is older than the clock, so it must not take the move back.
+        self.steady = max(self.steady, ms)
 
     def advance(self, *, seconds: float = 0, hours: float = 0) -> None:
         ms = round(seconds * 1000 + hours * 3_600_000)
