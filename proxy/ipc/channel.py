@@ -1,8 +1,8 @@
-"""Messages between a worker and the agent over a pair of sockets that outlives both.
+"""Messages between a worker and the agent over a pair of sockets that outlives both processes.
 
-Every message tells a state of its kind, of which only the latest matters. So a peer that is slow, dead or
-not yet born costs nothing: what does not fit into the socket waits as one message per kind and identity
-(upstream identity or issuer), and a later one replaces it.
+Every message states a value of its kind, and only the latest value matters. So a peer that is slow, dead or
+not started yet costs nothing. A message that does not fit into the socket waits. At most one message per kind
+and identity (upstream identity or issuer) waits, because a later one replaces it.
 """
 
 import asyncio
@@ -15,36 +15,42 @@ import msgspec
 
 from proxy.rules.stops import Stops
 
-LAST_STOP: Final = signal.SIGUSR1  # supervisor -> agent: end, and no other agent goes on with your directory
+LAST_STOP: Final = signal.SIGUSR1  # supervisor -> agent: stop; no other agent will reuse your directory
 _MAX_MESSAGE: Final = 128 * 1024
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="type"):
-    """worker -> agent: I am new here, tell me the state."""
+    """worker -> agent: a new worker requests the current state."""
 
 
 class UpstreamTokenRejected(msgspec.Struct, frozen=True, tag="credentialRejected", tag_field="type"):
-    """worker -> agent: the upstream responded with 401 to this identity's token of this generation."""
+    """worker -> agent: the upstream responded with 401 to this generation of the identity's token."""
 
     identity: str
     generation: int
 
 
 class SnapshotUnusable(msgspec.Struct, frozen=True, tag="snapshotUnusable", tag_field="type"):
-    """worker -> agent: what lies on disk is not the snapshot that you told me of."""
+    """worker -> agent: the file on disk is not the snapshot that the agent announced."""
 
 
 class Rules(msgspec.Struct, frozen=True, tag="rules", tag_field="type"):
-    """agent -> worker: which snapshot is to be active, told after each sync. So who missed it once, or
-    could not read it, learns of it again."""
+    """agent -> worker: the snapshot to activate.
 
-    generation: int  # 0: the agent holds none, and what is active stays
-    age: float | None  # seconds since the control plane confirmed it; None: nobody knows
-    stopped: Stops  # beside what the snapshot stops, where that could not be written
+    The agent sends this message after each sync, so a worker that missed it or could not read the snapshot
+    gets it again.
+    """
+
+    generation: int  # 0: the agent has no snapshot, and the active one stays
+    age: float | None  # seconds since the control plane confirmed the snapshot; None: unknown
+    stopped: Stops  # stops in addition to those of the snapshot, if the snapshot could not be written
 
 
 class ActiveUpstreamToken(msgspec.Struct, frozen=True, tag="credential", tag_field="type", rename="camel"):
-    """agent -> worker: an identity's token in force; its generations only grow, a lower one is stale."""
+    """agent -> worker: the active token of an upstream identity.
+
+    Its generation only grows, so a worker ignores a lower one.
+    """
 
     identity: str
     generation: int
@@ -59,7 +65,10 @@ class ActiveUpstreamToken(msgspec.Struct, frozen=True, tag="credential", tag_fie
 class UpstreamTokenUnavailable(
     msgspec.Struct, frozen=True, tag="credentialUnavailable", tag_field="type", rename="camel"
 ):
-    """agent -> worker: there is no valid token of this identity; one you hold is good until its own end."""
+    """agent -> worker: the agent has no valid token of this identity.
+
+    A token that the worker has stays valid until it expires.
+    """
 
     identity: str
     detail: str
@@ -67,8 +76,10 @@ class UpstreamTokenUnavailable(
 
 
 class SigningKeys(msgspec.Struct, frozen=True, tag="signingKeys", tag_field="type"):
-    """agent -> worker: the keys of proxy tokens. The first signs, all are accepted; without any there is no
-    token."""
+    """agent -> worker: the signing keys of proxy tokens.
+
+    The first key signs, and all keys verify. Without a key, no token is issued.
+    """
 
     keys: tuple[bytes, ...]
 
@@ -77,17 +88,20 @@ class SigningKeys(msgspec.Struct, frozen=True, tag="signingKeys", tag_field="typ
 
 
 class UnknownIssuerKey(msgspec.Struct, frozen=True, tag="unknownIssuerKey", tag_field="type"):
-    """worker -> agent: an assertion names a key that this issuer was not known to have."""
+    """worker -> agent: an assertion names a key that is not among the issuer's known keys."""
 
-    identity: str  # the issuer
+    identity: str  # issuer of the key
 
 
 class IssuerKeys(msgspec.Struct, frozen=True, tag="issuerKeys", tag_field="type", rename="camel"):
-    """agent -> worker: the keys that an issuer publishes. They replace its earlier ones."""
+    """agent -> worker: the keys that an issuer publishes.
 
-    identity: str  # the issuer
-    keys: str  # a JWKS
-    good_until: float  # Unix seconds
+    They replace its earlier keys.
+    """
+
+    identity: str  # issuer of the keys
+    keys: str  # JWKS as JSON text
+    good_until: float  # Unix time in seconds
 
 
 Message = (
@@ -107,7 +121,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def channel_pair() -> tuple[socket.socket, socket.socket]:
-    """(worker's end, agent's end), non-blocking, message boundaries kept."""
+    """Return two non-blocking sockets that keep message boundaries: the worker's end and the agent's end."""
     pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in pair:
         end.setblocking(False)
@@ -115,7 +129,7 @@ def channel_pair() -> tuple[socket.socket, socket.socket]:
 
 
 class Channel:
-    """One end, driven by the running event loop."""
+    """An end of the socket pair, driven by the running event loop."""
 
     def __init__(self, end: socket.socket, on_message: Callable[[Message], None]) -> None:
         self._end = end
@@ -125,7 +139,10 @@ class Channel:
         self._loop.add_reader(end.fileno(), self._readable)
 
     def send(self, message: Message) -> None:
-        """Never waits; of messages that the socket has no room for, the latest of each kind is sent later."""
+        """Send a message without waiting.
+
+        If the socket has no room, the latest message of each kind is sent later.
+        """
         kind = (type(message), getattr(message, "identity", ""))
         if self._waiting:
             self._waiting.pop(kind, None)
@@ -135,7 +152,10 @@ class Channel:
             self._loop.add_writer(self._end.fileno(), self._writable)
 
     def close(self) -> None:
-        """Stops reading and writing; the socket itself belongs to the supervisor."""
+        """Stop reading and writing.
+
+        The socket itself belongs to the supervisor and stays open.
+        """
         self._loop.remove_reader(self._end.fileno())
         self._loop.remove_writer(self._end.fileno())
 
@@ -144,7 +164,7 @@ class Channel:
             self._end.send(_encoder.encode(message))
         except BlockingIOError:
             return False
-        except OSError:  # the other end is gone for good: the whole proxy is stopping
+        except OSError:  # the other end is closed for good: the whole proxy is stopping
             return True
         return True
 
@@ -169,6 +189,6 @@ class Channel:
                 return
             try:
                 message = _decoder.decode(data)
-            except msgspec.DecodeError:  # of another release, during an upgrade: not for us
+            except msgspec.DecodeError:  # a message of another release, during an upgrade
                 continue
             self._on_message(message)

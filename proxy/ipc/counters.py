@@ -1,8 +1,7 @@
-"""One shared page of counters per process slot: its process adds, the agent reads, nobody locks.
+"""One shared page of counters per process slot: its process adds, the agent reads, and no lock is needed.
 
-The supervisor makes the pages before its first fork. A slot's page outlives the process in it, so
-counters only ever grow until the whole proxy stops; `reset_gauges` is for a process that takes a slot
-over.
+The supervisor creates the pages before its first fork. A slot's page outlives its process, so counters only
+grow until the whole proxy stops. A process that takes over a slot calls `reset_gauges`.
 """
 
 import mmap
@@ -29,7 +28,7 @@ CONNECTIONS_ACCEPTED: Final = 17
 UPSTREAM_OPENED: Final = 18
 UPSTREAM_REUSED: Final = 19
 UPSTREAM_RETRIED: Final = 20
-STARTS: Final = 21  # processes that have lived in this slot
+STARTS: Final = 21  # processes that have run in this slot
 LIMIT_HEAD_BYTES: Final = 22
 LIMIT_HEADER_COUNT: Final = 23
 LIMIT_BODY_BYTES: Final = 24
@@ -47,9 +46,10 @@ LIMIT_UPSTREAM_WAITING: Final = 35
 LIMIT_HELD_BYTES: Final = 36
 LIMIT_SLOW_READERS: Final = 37
 LIMIT_RESPONSE_HEAD_BYTES: Final = 38
-FOREIGN_LINKS: Final = 39  # links that SDKs follow from a response to a host other than the upstream's
-LIMIT_ASSERTIONS: Final = 40  # no room to remember an assertion, so that it was not accepted
-CREDENTIAL_PROBLEMS_FIRST: Final = 64  # refused credentials, one counter for each of CREDENTIAL_PROBLEMS
+# links to a host other than the upstream's in responses, of a kind that SDKs follow
+FOREIGN_LINKS: Final = 39
+LIMIT_ASSERTIONS: Final = 40  # rejected assertions, because the memory of used ones was full
+CREDENTIAL_PROBLEMS_FIRST: Final = 64  # refused credentials, one counter per name in CREDENTIAL_PROBLEMS
 
 VERDICTS: Final = (ALLOWED, BLOCKED, FILTERED, LOGGED_ONLY)
 
@@ -65,28 +65,29 @@ COUNTER_NAMES: Final = (
     "foreign_links", "limit_assertions",
 )  # fmt: skip
 
-# Gauges: what is the case now.
+# Gauges: current values.
 ALIVE_AT: Final = 128  # Unix seconds, written about once a second
 CONNECTIONS_OPEN: Final = 129
 IN_FLIGHT: Final = 130
 UPSTREAM_OPEN: Final = 131
-SNAPSHOT_GENERATION: Final = 132  # Snapshot.generation of the active rules; 0: none
+SNAPSHOT_GENERATION: Final = 132  # Snapshot.generation of the active rules; 0: no rules
 LOADED_RULES: Final = 133
 SPOOL_READY: Final = 134
 CREDENTIAL_READY: Final = 135
 SIGNING_KEY_READY: Final = 136
-KILL_FILE: Final = 137  # what the local file stops: 0 nothing, 1 what it names, 2 everything
-TAKES_REQUESTS: Final = 138  # 1 from when it listens until it drains
+KILL_FILE: Final = 137  # effect of the emergency stop file: 0 nothing, 1 what it names, 2 everything
+TAKES_REQUESTS: Final = 138  # 1 from the time the process listens until it drains
 _FIRST_GAUGE: Final = ALIVE_AT
 _END_OF_GAUGES: Final = 160
 
-# Latency of whole requests. Bounds in milliseconds; the bucket behind the last bound takes the rest.
+# Latency of whole requests. The bounds are in milliseconds; the bucket after the last bound counts the rest.
 LATENCY_BOUNDS_MS: Final = (0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 30000, 60000)
 LATENCY_FIRST: Final = 160  # counts per bucket, not cumulative
 LATENCY_LAST: Final = LATENCY_FIRST + len(LATENCY_BOUNDS_MS)
 LATENCY_SUM_US: Final = LATENCY_LAST + 1
 
-# On the agent's page only: what metrics posts have reported, so that a restart of the agent repeats nothing.
+# Only on the agent's page: figures that metrics posts have reported, so that a restarted agent does not
+# report them again.
 REPORTED_FIRST: Final = 256
 REPORTED_UNTIL_MS: Final = 511
 
@@ -95,7 +96,7 @@ _BOUNDS_US: Final = tuple(int(bound * 1000) for bound in LATENCY_BOUNDS_MS)
 
 
 class Counters:
-    """The page of one slot."""
+    """Counters of one slot, on its page."""
 
     def __init__(self, page: memoryview) -> None:
         self.values = page.cast("Q")
@@ -103,7 +104,8 @@ class Counters:
     def observe_latency(self, duration_us: int) -> None:
         """Count one request of `duration_us` microseconds in the first bucket whose bound is not lower."""
         bucket = LATENCY_FIRST
-        for bound in _BOUNDS_US:  # few steps for nearly all requests, and fewer instructions than a bisection
+        # nearly all requests need few steps, and fewer instructions than a bisection
+        for bound in _BOUNDS_US:
             if duration_us <= bound:
                 break
             bucket += 1
@@ -112,13 +114,13 @@ class Counters:
         values[LATENCY_SUM_US] += duration_us
 
     def reset_gauges(self) -> None:
-        """For a process that takes over the slot of a dead one: what was open is no longer."""
+        """Set all gauges to zero when a process takes over the slot of a dead one."""
         for index in range(_FIRST_GAUGE, _END_OF_GAUGES):
             self.values[index] = 0
 
 
 class CounterPages:
-    """The pages of all slots: one per worker, then one for the agent."""
+    """Pages of all slots: one per worker, then one for the agent."""
 
     def __init__(self, workers: int) -> None:
         shared = memoryview(mmap.mmap(-1, (workers + 1) * SLOT_BYTES))
@@ -127,10 +129,10 @@ class CounterPages:
         self.agent = pages[workers]
 
     def total(self, index: int) -> int:
-        """Of all workers together, the dead ones included."""
+        """Return the sum of one counter over all workers, dead workers included."""
         return sum(page.values[index] for page in self.workers)
 
     @property
     def requests(self) -> int:
-        """Those that a ruleset has evaluated: each has one verdict."""
+        """Number of requests that a ruleset has evaluated: each has one verdict."""
         return sum(map(self.total, VERDICTS))

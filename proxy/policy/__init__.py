@@ -1,1 +1,1 @@
-"""Pure policy: rules, canonical targets, decisions, filters, links and batches. No I/O and no clock."""
+"""Policy evaluation without I/O or clock: rules, canonical targets, decisions, filters, links and batches."""

@@ -1,8 +1,8 @@
-"""Requests within a request: Graph's JSON batching, read strictly and put together again byte by byte.
+"""JSON batching of Microsoft Graph: parse a batch strictly, and rebuild it byte by byte.
 
-A part is evaluated as if it came alone, so it must mean the same to us and to the upstream. What another
-reader might take differently is refused: a name twice or in another letter case, an address elsewhere, a
-version of its own, a batch within the batch.
+A sub-request is evaluated as if it came alone, so the proxy and the upstream must read it in the same way. A
+batch that another parser might read differently is refused. Examples are a name that occurs twice or in
+another letter case, an address on another server, an API version in a `url`, and a batch within the batch.
 """
 
 from __future__ import annotations
@@ -27,43 +27,45 @@ from proxy.policy.ruleset import DEFAULT_RULE_ID
 T = TypeVar("T")
 
 MAX_PARTS: Final = 20  # Graph's own limit
-# What is read of a body before it is known to be a batch must not cost more than one: see `parse_batch`.
-_MOST_MEMBERS: Final = 1000  # of an object; headers are the most that one has
-_MOST_VALUES: Final = 100_000  # whose places are looked for several times: a fifth of a second
-_MOST_URL_BYTES: Final = MAX_PARTS * 16 * 1024  # of all parts together
+# `parse_batch` uses these limits so that reading a body costs no more than a batch may cost.
+_MOST_MEMBERS: Final = 1000  # members of one object; headers have the most
+_MOST_VALUES: Final = 100_000  # values of one body, which are searched several times: a fifth of a second
+_MOST_URL_BYTES: Final = MAX_PARTS * 16 * 1024  # bytes of all `url` members together
 
 _PART_NAMES: Final = frozenset({"id", "method", "url", "headers", "body", "dependsOn", "atomicityGroup"})
 _RESPONSE_NAMES: Final = frozenset({"id", "status", "headers", "body"})
 _LOCATIONS: Final = frozenset({"location", "content-location", "operation-location", "link"})
-# Some SDKs write it into every part; the proxy's token is not the upstream's.
+# Some SDKs copy these headers into every sub-request. The application's proxy token is not valid at the
+# upstream.
 _CREDENTIALS: Final = frozenset({"authorization"})
 _OF_THE_BODY: Final = frozenset({"content-length", "content-md5", "digest", "content-digest", "repr-digest"})
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 §5.6.2
-_LONGEST_METHOD: Final = 32  # plans are remembered by method; the longest that is registered has 17 letters
+# characters; plans are remembered by method, and the longest registered method has 17 letters
+_LONGEST_METHOD: Final = 32
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _VERSION: Final = re.compile(r"v[0-9]+(\.[0-9]+)?|beta|edge|canary|stagingv1\.0|stagingbeta")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 _MAX_DECODINGS: Final = 8
 _STANDARD_BASE64: Final = bytes.maketrans(b"-_", b"+/")
-_BETWEEN_BASE64: Final = b" \t\r\n"  # many decoders pass over blanks
+_BETWEEN_BASE64: Final = b" \t\r\n"  # blanks, which many decoders skip
 
 
 class MalformedBatch(ValueError):
-    """Not a batch, or one that can be read in more than one way."""
+    """The body is not a batch, or it can be read in more than one way."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
     id: str
     method: str
-    url: str  # as written
-    target: str  # as if it came alone: /v1.0/users?$top=1
+    url: str  # `url` as written
+    target: str  # target if the sub-request came alone: /v1.0/users?$top=1
     headers: tuple[tuple[str, str], ...]
     body: bytes | None  # exact text; None if absent or null
-    depends_on: tuple[str, ...]  # ids as the parts themselves spell them
-    raw: bytes  # exact text, save that an absolute url is made relative and a credential taken out
-    changed: bool = False  # whether it was
+    depends_on: tuple[str, ...]  # ids in the spelling of the sub-requests that they name
+    raw: bytes  # exact text, except that an absolute url is made relative and a credential is removed
+    changed: bool = False  # True if `raw` differs from the original text
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +77,24 @@ class BatchResponse:
     raw: bytes
 
     def with_body(self, body: bytes) -> bytes:
-        """The text of the response with another body, and without what its headers tell of the one it had;
-        its other bytes as they were."""
+        """Return the text of the response with another body.
+
+        Headers that describe the previous body are removed. All other bytes stay as they were.
+        """
         if body == self.body:
             return self.raw
         entry = _Entry(self.raw, _RESPONSE_NAMES)
         where = entry.members.get("body")
         if where is None:
-            raise MalformedBatch("a response without a body")
+            raise MalformedBatch("a response has no body")
         edits = [(where.value_start, where.value_end, body), *_header_cuts(entry, _OF_THE_BODY)]
         return _edited(self.raw, edits)
 
     def relocated(self, turned: Callable[[bytes], bytes]) -> BatchResponse:
-        """The response with what `turned` makes of Location and its relatives, its other bytes as they
-        were."""
+        """Return the response with Location and similar headers rewritten by `turned`.
+
+        All other bytes stay as they were.
+        """
         edits = []
         for name, where in _Entry(self.raw, _RESPONSE_NAMES).header_places():
             if name.casefold() in _LOCATIONS:
@@ -103,13 +109,16 @@ _ALLOWED: Final = Decision("allow", DEFAULT_RULE_ID, reason="default")
 
 
 def is_batch(method: str, target: Target) -> bool:
-    """Whether any reading of the target is a batch's."""
+    """Return whether any interpretation of the target is a batch."""
     return method == "POST" and target.may_end_in("$batch")
 
 
 def envelope_decision(decision: Decision) -> Decision:
-    """Of the batch itself: only a rule that means it can block it, since its parts are evaluated and filtered
-    one by one."""
+    """Return the decision on the outer $batch request.
+
+    Its sub-requests are evaluated and filtered one by one. So only a rule that matches the batch itself can
+    block it.
+    """
     if decision.verdict == "block" and decision.rule_id == DEFAULT_RULE_ID:
         return _ALLOWED
     if decision.verdict == "filter":
@@ -118,16 +127,18 @@ def envelope_decision(decision: Decision) -> Decision:
 
 
 def parse_batch(body: bytes, version: str, bases: tuple[str, ...]) -> tuple[BatchPart, ...]:
-    """The parts of the body of POST /{version}/$batch, in their order. An absolute `url` begins with one of
-    the `bases`, which are the addresses of the upstream and of the proxy."""
+    """Return the sub-requests of the body of POST /{version}/$batch, in their order.
+
+    An absolute `url` must begin with one of the `bases`: the addresses of the upstream and of the proxy.
+    """
     _refuse_many_values(body)
     entries = [
         _Entry(raw, _PART_NAMES) for raw in _at_most(MAX_PARTS, _entries(body, "requests"), "requests")
     ]
     if not entries:
-        raise MalformedBatch("a batch without requests")
+        raise MalformedBatch("`requests` is empty")
     if sum(len(entry.text("url") or b"") for entry in entries) > _MOST_URL_BYTES:
-        raise MalformedBatch(f"urls of more than {_MOST_URL_BYTES} bytes together")
+        raise MalformedBatch(f"the urls together have more than {_MOST_URL_BYTES} bytes")
     return _with_known_dependencies(tuple(_part(entry, version, bases) for entry in entries))
 
 
@@ -137,11 +148,14 @@ def _refuse_many_values(body: bytes) -> None:
     except json_text.JsonTextError as error:
         raise MalformedBatch(str(error)) from error
     if many:
-        raise MalformedBatch(f"more than {_MOST_VALUES} values")
+        raise MalformedBatch(f"the body has more than {_MOST_VALUES} values")
 
 
 def reduced_batch(body: bytes, parts: Sequence[BatchPart], keep: Set[str]) -> bytes:
-    """The batch with only the parts whose ids are in `keep`. Nothing kept may depend on anything else."""
+    """Return the batch with only the sub-requests whose ids are in `keep`.
+
+    No sub-request that is kept may depend on one that is not.
+    """
     requests = _member(body, "requests")
     kept = b",".join(part.raw for part in parts if part.id in keep)
     return body[: requests.value_start] + b"[" + kept + b"]" + body[requests.value_end :]
@@ -150,12 +164,12 @@ def reduced_batch(body: bytes, parts: Sequence[BatchPart], keep: Set[str]) -> by
 def parse_batch_response(body: bytes) -> tuple[BatchResponse, ...]:
     responses = tuple(_response(entry) for entry in _entries(body, "responses"))
     if len({response.id.casefold() for response in responses}) < len(responses):
-        raise MalformedBatch("two responses with one id")
+        raise MalformedBatch("two responses have the same `id`")
     return responses
 
 
 def made_response(part_id: str, status: int, headers: Mapping[str, str], body: bytes) -> bytes:
-    """The text of a response of our own; `body` is a JSON text."""
+    """Return the text of a response that the proxy makes itself; `body` is a JSON text."""
     head = json.dumps({"id": part_id, "status": status, "headers": dict(headers)}, separators=(",", ":"))
     return head[:-1].encode() + b',"body":' + body + b"}"
 
@@ -163,11 +177,11 @@ def made_response(part_id: str, status: int, headers: Mapping[str, str], body: b
 def merged_response(
     body: bytes, order: Sequence[str], finished: Sequence[tuple[str, bytes]], own: Mapping[str, bytes]
 ) -> bytes:
-    """The response to the whole batch: `body`, the upstream's, with other responses.
+    """Return the response to the whole batch: `body`, which the upstream sent, with other responses in it.
 
-    `order` has the ids of the request's parts. `finished` has id and text of the upstream's responses and
-    keeps its order; `own` has the texts of the others by id. Each of ours comes before the response of the
-    next part that the upstream has responded.
+    `order` has the ids of the sub-requests. `finished` has the id and the text of the upstream's responses,
+    in the order to keep. `own` has the texts of the proxy's responses by id. Each of these precedes the
+    upstream's response to the next sub-request that it responded to.
     """
     responded = {part_id for part_id, _ in finished}
     before: dict[str, list[bytes]] = {}
@@ -188,8 +202,10 @@ def merged_response(
 
 
 def as_if_alone(body: bytes | None) -> bytes | None:
-    """What the text of a part's body, in a request or a response, would be if the part came alone: what is no
-    JSON travels as a string, in base64 of either alphabet."""
+    """Decode the body of a sub-request or its response, as if it had been sent alone.
+
+    A body that is not JSON is a string in the batch, in base64 of either alphabet.
+    """
     if body is None or body[:1] != b'"':
         return body
     text = json_text.decoded_string(body).encode("utf-8", "replace")
@@ -200,17 +216,17 @@ def as_if_alone(body: bytes | None) -> bytes | None:
         return text
 
 
-# Reading
+# Parsing of JSON
 
 
 def _entries(body: bytes, name: str) -> Iterator[bytes]:
-    """The texts of the objects in the array of this name, the one member that matters."""
+    """Yield the texts of the objects in the array of this name."""
     found = _member(body, name)
     if body[found.value_start : found.value_start + 1] != b"[":
-        raise MalformedBatch(f"`{name}` is no array")
+        raise MalformedBatch(f"`{name}` is not an array")
     for start, end in json_text.elements(body, found.value_start):
         if body[start : start + 1] != b"{":
-            raise MalformedBatch(f"something in `{name}` is no object")
+            raise MalformedBatch(f"an item of `{name}` is not an object")
         yield body[start:end]
 
 
@@ -221,44 +237,47 @@ def _member(body: bytes, name: str) -> json_text.Member:
         raise MalformedBatch(str(error)) from error
     start = json_text.value_start(body)
     if body[start : start + 1] != b"{":
-        raise MalformedBatch("not an object")
+        raise MalformedBatch("the body is not an object")
     found = _members(body, start, frozenset({name})).get(name)
     if found is None:
-        raise MalformedBatch(f"no `{name}`")
+        raise MalformedBatch(f"`{name}` is missing")
     return found
 
 
 def _members(text: bytes, start: int, names: Set[str]) -> dict[str, json_text.Member]:
-    """The members of an object by name: none twice, none that differs from `names` only in letter case."""
+    """Return the members of an object by name.
+
+    Refuse a name that occurs twice, or that differs from one of `names` only in letter case.
+    """
     found: dict[str, json_text.Member] = {}
     seen: set[str] = set()
     folded = {name.casefold() for name in names}
     for member in _at_most(_MOST_MEMBERS, json_text.members(text, start), "members in an object"):
         fold = member.name.casefold()
         if fold in seen or (fold in folded and member.name not in names):
-            raise MalformedBatch(f"`{_printable(member.name)}` twice or in another letter case")
+            raise MalformedBatch(f"`{_printable(member.name)}` occurs twice or in another letter case")
         seen.add(fold)
         found[member.name] = member
     return found
 
 
 def _at_most(limit: int, found: Iterable[T], what: str) -> Iterator[T]:
-    """What was found; the one past the limit is refused before it, or anything behind it, is looked at."""
+    """Yield the items, and refuse the first one above the limit before it is examined."""
     for count, each in enumerate(found):
         if count == limit:
-            raise MalformedBatch(f"more than {limit} {what}")
+            raise MalformedBatch(f"the batch has more than {limit} {what}")
         yield each
 
 
 class _Entry:
-    """One object of the array, and typed access to its members."""
+    """One object of the array, with typed access to its members."""
 
     def __init__(self, raw: bytes, names: Set[str]) -> None:
         self.raw = raw
         self.members = _members(raw, 0, names)
 
     def text(self, name: str) -> bytes | None:
-        """The exact text of a member's value; None if it is absent or null."""
+        """Return the exact text of a member's value; None if the member is absent or null."""
         member = self.members.get(name)
         if member is None:
             return None
@@ -268,7 +287,7 @@ class _Entry:
     def string(self, name: str) -> str:
         value = self.text(name)
         if value is None:
-            raise MalformedBatch(f"an entry without `{name}`")
+            raise MalformedBatch(f"an entry of the batch has no `{name}`")
         return _string(value, name)
 
     def headers(self) -> tuple[tuple[str, str], ...]:
@@ -278,12 +297,12 @@ class _Entry:
         )
 
     def header_places(self) -> Iterator[tuple[str, json_text.Member]]:
-        """Name of each header that has a value, and where it lies in `raw`."""
+        """Yield the name of each header that has a value, and its place in `raw`."""
         value = self.text("headers")
         if value is None:
             return
         if value[:1] != b"{":
-            raise MalformedBatch("`headers` is no object")
+            raise MalformedBatch("`headers` is not an object")
         for name, where in _members(self.raw, self.members["headers"].value_start, frozenset()).items():
             if self.raw[where.value_start : where.value_end] != b"null":
                 yield name, where
@@ -291,12 +310,12 @@ class _Entry:
 
 def _string(value: bytes, name: str) -> str:
     if value[:1] != b'"':
-        raise MalformedBatch(f"`{name}` is no string")
+        raise MalformedBatch(f"`{name}` is not a string")
     text = json_text.decoded_string(value)
     if _CONTROL.search(text):
-        raise MalformedBatch(f"a control character in `{name}`")
+        raise MalformedBatch(f"`{name}` contains a control character")
     if _SURROGATE.search(text):
-        raise MalformedBatch(f"half a character in `{name}`")
+        raise MalformedBatch(f"`{name}` contains a lone surrogate, which is half a character")
     return text
 
 
@@ -304,12 +323,12 @@ def _part(entry: _Entry, version: str, bases: tuple[str, ...]) -> BatchPart:
     method, url = entry.string("method"), entry.string("url")
     part_id = entry.string("id")
     if not part_id:
-        raise MalformedBatch("an empty `id`")
+        raise MalformedBatch("`id` is empty")
     if len(method) > _LONGEST_METHOD or not _TOKEN.fullmatch(method):
-        raise MalformedBatch("`method` is no method")
+        raise MalformedBatch("`method` is not an HTTP method")
     headers = entry.headers()
     if not all(_TOKEN.fullmatch(name) for name, _ in headers):
-        raise MalformedBatch("a name in `headers` is none of a header")
+        raise MalformedBatch("a name in `headers` is not a valid header name")
     relative = _relative_url(url, version, bases)
     edits = _header_cuts(entry, _CREDENTIALS)
     if relative != url:
@@ -317,7 +336,7 @@ def _part(entry: _Entry, version: str, bases: tuple[str, ...]) -> BatchPart:
         edits.append((where.value_start, where.value_end, json.dumps(relative).encode()))
     return BatchPart(
         id=part_id,
-        method=method.upper(),  # whether the upstream minds letter case is its own affair
+        method=method.upper(),  # the upstream may or may not ignore the letter case of methods
         url=url,
         target=_target(relative, version),
         headers=headers,
@@ -329,7 +348,7 @@ def _part(entry: _Entry, version: str, bases: tuple[str, ...]) -> BatchPart:
 
 
 def _header_cuts(entry: _Entry, names: Set[str]) -> list[tuple[int, int, bytes]]:
-    """What to cut so that the entry has no header of these names, in whatever letter case."""
+    """Return the cuts that remove all headers of these names, in any letter case."""
     where = entry.members.get("headers")
     if where is None or entry.text("headers") is None:
         return []
@@ -357,7 +376,7 @@ def _response(raw: bytes) -> BatchResponse:
     entry = _Entry(raw, _RESPONSE_NAMES)
     status = entry.text("status") or b""
     if not re.fullmatch(rb"[1-5][0-9]{2}", status):
-        raise MalformedBatch("`status` is no status")
+        raise MalformedBatch("`status` is not an HTTP status code")
     return BatchResponse(entry.string("id"), int(status), entry.headers(), entry.text("body"), raw)
 
 
@@ -366,21 +385,24 @@ def _depends_on(entry: _Entry) -> tuple[str, ...]:
     if value is None:
         return ()
     if value[:1] != b"[":
-        raise MalformedBatch("`dependsOn` is no array")
+        raise MalformedBatch("`dependsOn` is not an array")
     names = _at_most(MAX_PARTS, json_text.elements(value, 0), "ids in `dependsOn`")
     return tuple(_string(value[start:end], "dependsOn") for start, end in names)
 
 
 def _with_known_dependencies(parts: tuple[BatchPart, ...]) -> tuple[BatchPart, ...]:
-    """The parts, their dependencies spelled like the ids that they name: Graph compares ids without case."""
+    """Return the sub-requests with the ids in `dependsOn` spelled like the ids that they name.
+
+    Graph compares ids without regard to letter case.
+    """
     ids = {part.id.casefold(): part.id for part in parts}
     if len(ids) < len(parts):
-        raise MalformedBatch("two requests with one id")
+        raise MalformedBatch("two requests have the same `id`")
     dependencies: dict[str, set[str]] = {}
     for part in parts:
         for needed in part.depends_on:
             if needed.casefold() not in ids:
-                raise MalformedBatch("`dependsOn` names no request of the batch")
+                raise MalformedBatch("`dependsOn` names a request that is not in the batch")
         dependencies[part.id] = {ids[needed.casefold()] for needed in part.depends_on}
     _refuse_cycles(dependencies)
     return tuple(
@@ -394,39 +416,43 @@ def _refuse_cycles(dependencies: Mapping[str, Set[str]]) -> None:
     while len(done) < len(dependencies):
         ready = {name for name, needed in dependencies.items() if name not in done and needed <= done}
         if not ready:
-            raise MalformedBatch("requests that depend on each other")
+            raise MalformedBatch("requests depend on each other")
         done |= ready
 
 
-# Addresses
+# Parsing of addresses
 
 
 def _relative_url(url: str, version: str, bases: tuple[str, ...]) -> str:
-    """The url as the upstream takes it, relative to the version's root."""
+    """Return the `url` as the upstream reads it, relative to the root of the API version."""
     if _SCHEME.match(url):
         url = _without_base(url, version, bases)
     path = url.partition("?")[0]
     if not path.strip("/"):
-        raise MalformedBatch("a `url` without a path")
+        raise MalformedBatch("a `url` has no path")
     if "#" in url:
-        raise MalformedBatch("a fragment in a `url`")
+        raise MalformedBatch("a `url` has a fragment")
     for reading in _readings(path):
         if reading.startswith(("//", "/\\", "\\")) or _SCHEME.match(reading):
-            raise MalformedBatch("a `url` that leads elsewhere")
+            raise MalformedBatch("a `url` leads to another server")
         if "$batch" in reading:
-            raise MalformedBatch("a batch within the batch")
+            raise MalformedBatch("the batch contains another batch")
         first = _first_segment(reading)
         if _VERSION.fullmatch(first):
-            raise MalformedBatch("a `url` with a version of its own")
+            raise MalformedBatch("a `url` contains an API version")
         if first.startswith("$"):
-            # OData 4.01 Part 1 §11.7.3.1: what the part of that id is about, which rules can't know.
-            raise MalformedBatch("a `url` that refers to another part")
+            # OData 4.01 Part 1 §11.7.3.1: such a url stands for the entity of another sub-request, which
+            # rules cannot evaluate.
+            raise MalformedBatch("a `url` refers to another request of the batch")
     return url
 
 
 def _without_base(url: str, version: str, bases: tuple[str, ...]) -> str:
-    """What follows the version in an absolute `url`. Host and port may be spelled otherwise than in a base,
-    as in links of responses: the request is sent to the upstream in any case."""
+    """Return the part of an absolute `url` after the API version.
+
+    Host and port may be spelled differently from a base, as in links of responses: the request is sent to the
+    upstream in any case.
+    """
     given = parse_address(url)
     for base in bases:
         wanted = parse_address(base)
@@ -435,24 +461,24 @@ def _without_base(url: str, version: str, bases: tuple[str, ...]) -> str:
         root = f"{wanted.rest}/{version}/"
         if given.rest[: len(root)].casefold() == root.casefold():
             return given.rest[len(root) - 1 :]
-    raise MalformedBatch("a `url` that leads elsewhere, or to another version")
+    raise MalformedBatch("a `url` leads to another server or another API version")
 
 
 def _readings(path: str) -> Iterator[str]:
-    """The path as it stands and with each further decoding, as careless readers might see it."""
+    """Yield the path as it is and after each further decoding, as lenient parsers may read it."""
     for _ in range(_MAX_DECODINGS):
         if ligatures(path) > MAX_LIGATURES:
-            raise MalformedBatch("a `url` of many characters that stand for several")
+            raise MalformedBatch("a `url` has too many characters that stand for several")
         yield unicodedata.normalize("NFKC", path).casefold()
         decoded = unquote(path, errors="replace")
         if decoded == path:
             return
         path = decoded
-    raise MalformedBatch("a `url` encoded over and over")
+    raise MalformedBatch("a `url` is percent-encoded too many times")
 
 
 def _first_segment(path: str) -> str:
-    """The first segment that counts, dot segments removed (RFC 3986 §5.2.4)."""
+    """Return the first segment that is not empty, after dot segments are removed (RFC 3986 §5.2.4)."""
     segments: list[str] = []
     for segment in re.split(r"[/\\]", path):
         name = segment.partition(";")[0].strip()

@@ -1,13 +1,13 @@
-"""The members of a request's body that a rule does not list: `body_only`.
+"""The check `body_only`: it finds members of a request's body that a rule does not list.
 
-- Names compare without regard to letter case, as conditions compare them. Each occurrence of a name counts.
-- `@odata.type` says the type of an object and writes nothing, so it counts for nothing. The same holds for
-  `NAME@odata.type` of a listed NAME. Every other annotation is a member like others: `members@odata.bind` has
-  to be listed by that name.
+- Names are compared without regard to letter case, as in conditions. Each occurrence of a name counts.
+- `@odata.type` states the type of an object and writes nothing, so it is ignored. So is `NAME@odata.type` of
+  a listed NAME. Every other annotation counts as a member. For example, a rule must list
+  `members@odata.bind` by that name.
 - `passwordProfile.password` lists one member of an object. A text, a number or null in the place of the
   object writes all of it, and counts as another member. In an array, each item is such an object.
-- An empty body, `null` and `{}` have no member. A bare value or text in the place of the document counts as
-  one.
+- An empty body, `null` and `{}` have no members. If the whole document is a bare value or text, that counts
+  as one member.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from proxy.policy.facts import RequestFacts, ResponseFacts
 from proxy.policy.odata import fold
 from proxy.policy.ruleset import BodyOnly
 
-_TYPES: Final = frozenset(("odata.type", "type"))  # the second as OData 4.01 spells it
-_NO_OBJECT: Final = "(the body is no object)"
+_TYPES: Final = frozenset(("odata.type", "type"))  # the second form is that of OData 4.01
+_NO_OBJECT: Final = "(the body is not an object)"
 
 
 class Listed:
-    """The members that a rule lists of one object: each is listed whole, or has a list of its own."""
+    """The members of one object that a rule lists, whole or with a list of inner members."""
 
     __slots__ = ("inner", "whole")
 
@@ -35,7 +35,7 @@ class Listed:
 
 
 def listed_members(paths: Iterable[str]) -> Listed:
-    """Arrange property paths by the objects that they lead through."""
+    """Build a tree of property paths, by the objects on the way."""
     root = Listed()
     for path in paths:
         level = root
@@ -49,7 +49,7 @@ def listed_members(paths: Iterable[str]) -> Listed:
 
 
 def _segments(path: str) -> list[str]:
-    """The dots of an annotation's name lead nowhere."""
+    """Split a property path at its dots, except those in the name of an annotation."""
     name, at, annotation = path.partition("@")
     segments = name.split(".")
     segments[-1] += at + annotation
@@ -57,7 +57,10 @@ def _segments(path: str) -> list[str]:
 
 
 def body_only_check(part: BodyOnly) -> Check:
-    """Holds if the body has no member but the listed ones; for a block, if it has another one."""
+    """Return a check that holds if the body has only the listed members.
+
+    For a rule that blocks, the check holds if the body has another member.
+    """
     listed = listed_members(part.names)
     if part.wants_another:
         return lambda request, response: YES if _has_another(request, response, listed) else NO
@@ -69,7 +72,10 @@ def _has_another(request: RequestFacts, response: ResponseFacts | None, listed: 
 
 
 def other_members(request: RequestFacts, listed: Listed) -> Iterator[str]:
-    """The paths of the members that are not listed, in small letters. Raises MalformedBody and BodyNeeded."""
+    """Yield the paths of the members that are not listed, in lower case.
+
+    Raise MalformedBody or BodyNeeded if the body cannot be read.
+    """
     waiting: list[tuple[object, Listed, str]] = [(request.document, listed, "")]
     while waiting:
         value, level, place = waiting.pop()
@@ -93,7 +99,7 @@ def other_members(request: RequestFacts, listed: Listed) -> Iterator[str]:
 
 
 def _is_type(name: str, occurrences: list[object], level: Listed) -> bool:
-    """Return True if the member says the type of its object or of a listed member."""
+    """Return True if the member states the type of its object or of a listed member."""
     base, at, annotation = name.partition("@")
     if at != "@" or annotation not in _TYPES or not all(isinstance(each, str) for each in occurrences):
         return False

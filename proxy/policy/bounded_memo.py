@@ -1,4 +1,4 @@
-"""A dictionary of results that are worked out again if they are missing, with a limit of entries."""
+"""A dictionary with a limit of entries, for results that are computed again if they are missing."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ V = TypeVar("V")
 
 
 class WhenFull(Enum):
-    """What happens to a new entry if there is no room for it."""
+    """Reactions to a new entry in a full memo."""
 
-    CLEAR = "clear"  # forget all others first; the common ones are back at once
-    KEEP = "keep"  # do not keep the new one
-    DROP_OLDEST = "drop oldest"  # forget the one that was added first
+    CLEAR = "clear"  # remove all other entries first; the common ones return soon
+    KEEP = "keep"  # do not keep the new entry
+    DROP_OLDEST = "drop oldest"  # remove the entry that was added first
 
 
 _CLEAR: Final = WhenFull.CLEAR
@@ -23,9 +23,10 @@ _KEEP: Final = WhenFull.KEEP
 
 
 class BoundedMemo(Generic[K, V]):
-    """At most `limit` results by their key. Read from `entries`, a plain dictionary; write with `keep`.
+    """A memo that keeps `limit` results by key.
 
-    `longest_key` is the most that `len` may say of a key; None is for keys whose length is known to be small.
+    Read from `entries`, which is a plain dictionary, and write with `keep`. `longest_key` is the longest key
+    that is kept, in units of `len`. None is for keys that are known to be short.
     """
 
     __slots__ = ("_longest_key", "_when_full", "entries", "limit")
@@ -37,7 +38,7 @@ class BoundedMemo(Generic[K, V]):
         self._when_full = when_full
 
     def keep(self, key: K, value: V) -> bool:
-        """Keep the value, or replace the one of this key in its place. Return False if it is not kept."""
+        """Keep the value in place of any previous one with this key. Return False if it is not kept."""
         if self._longest_key is not None:
             sized: Any = key
             if len(sized) > self._longest_key:

@@ -1,4 +1,4 @@
-"""Choose the step of a rule that counts for a path: its own, or the one that blocks a hidden property."""
+"""Choose the step of a rule that applies to a path: its own, or the one that blocks a hidden property."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from proxy.policy.decision import Step
 from proxy.policy.hidden import Naming
 from proxy.policy.paths import Pattern
 
-SINGLETONS: Final = frozenset(("me", "root", "manager"))  # named like collections, yet a property follows
-_FILTER_SEGMENT: Final = "$filter"  # `/$filter(…)`, whose expression no guard reads
+SINGLETONS: Final = frozenset(("me", "root", "manager"))  # named like collections, but a property follows
+_FILTER_SEGMENT: Final = "$filter"  # `/$filter(…)`: no query guard evaluates its expression
 
 
 def names_hidden_within(entry: Entry, name: Name) -> bool:
@@ -29,14 +29,19 @@ def names_hidden_within(entry: Entry, name: Name) -> bool:
 
 
 def asks_for_no_item(compiled: CompiledRule, method: str) -> bool:
-    """Return True for a HEAD if the rule keeps items: its response reveals an object, and has none to
-    evaluate."""
+    """Return True if the rule filters items and the request is a HEAD.
+
+    The response to a HEAD reveals an object, but has no body to evaluate.
+    """
     return method == "HEAD" and compiled.hidden is not None and compiled.hidden.keeps_items
 
 
 def counts_for(candidate: Candidate, reading: Reading) -> bool:
-    """Return False for a reading that the upstream never takes, unless the rule names in its own words what
-    only this reading makes of the path: a wildcard does not stand for half of an id."""
+    """Return False if the upstream never uses this interpretation and the rule does not match its own words.
+
+    A rule still counts if it spells out the segments that only this interpretation produces: a wildcard does
+    not stand for half of an id.
+    """
     entry, start = candidate.entry, reading.changed_from
     if not reading.kind & UNTAKEN or start == 0:
         return True
@@ -54,7 +59,10 @@ def counts_for(candidate: Candidate, reading: Reading) -> bool:
 
 
 def step_below(entry: Entry, name: Name, found: list[Entry]) -> Step | None:
-    """What a filter has to say to a path below its own: `/$count` and `/$ref` take the same queries."""
+    """Return the step of a filter for a path below its own.
+
+    `/$count` and `/$ref` accept the same queries as the collection.
+    """
     compiled = entry.compiled
     if compiled.hidden is None:
         return None
@@ -85,7 +93,10 @@ def _spells_out(pattern: Pattern, at: int) -> bool:
 
 
 def _takes_key(pattern: Pattern, entry: Entry, at: int) -> bool:
-    """Whether `pattern` takes a key where the entry's own ends with a collection: an id is no property."""
+    """Return whether `pattern` has a key where the entry's own pattern ends with a collection.
+
+    An id is not a property.
+    """
     own = entry.pattern.segments
     return (
         bool(own)

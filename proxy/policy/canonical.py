@@ -1,10 +1,12 @@
-"""A target's readings, whatever its spelling; refuses what is malformed.
+"""Find all interpretations of a request target, and refuse a malformed target.
 
-A server further on may read an odd target in several ways: it may decode before it splits, or take a
-backslash for a slash. So a target has *readings*, and a verdict must hold for all that the upstream may take
-(`Interpretations`). A reading that the upstream never takes refuses nothing by itself; it counts for a rule
-that names in its own words what the reading leads to. Within one reading a resource may go by several *names*
-(a file by its path and as an item), and a rule that knows any of them applies.
+An *interpretation* is one way in which a server may read a target. For example, a server may decode before it
+splits, or treat a backslash as a slash. A verdict must hold for every interpretation that the upstream may
+use (`Interpretations`). An interpretation that the upstream never uses refuses nothing by itself. It counts
+only for a rule that spells out the segments to which it leads.
+
+Here, a `Reading` holds one interpretation. Within it, a resource may have several *names*: a file has a name
+by its path and a name as an item. A rule that matches any of the names applies.
 """
 
 from __future__ import annotations
@@ -49,65 +51,75 @@ from proxy.policy.odata import (
 )
 
 MAX_DECODINGS: Final = 4
-# What may stand in a target; the rest is percent-encoded as a client would that sends it alone.
+# Characters that may stand in a target. All others are percent-encoded, as by a client that sends the target
+# alone.
 TARGET_CHARS: Final = "%/?:@!$&'()*+,;=-._~[]"
 MAX_SEGMENTS: Final = 256
 MAX_READINGS: Final = 64
-MAX_ODD_PATH: Final = 8192  # a path that needs more than splitting costs work per character and reading
-MAX_PARTS: Final = 2048  # of all names in all readings, by each of which rules are looked for
-MAX_SPELLED_OUT: Final = 98304  # characters of all spellings of a path, with what they are folded to
-MAX_WRITTEN_OUT: Final = 65536  # characters that aliases stand for in the path, and in all query options
-MAX_LIGATURES: Final = 100  # of a query, and of a name in a body: each is as much work as 60 other characters
+# characters; a path that needs more than splitting costs work per character and interpretation
+MAX_ODD_PATH: Final = 8192
+MAX_PARTS: Final = 2048  # segments of all names in all interpretations; rules are looked up by each of them
+MAX_SPELLED_OUT: Final = 98304  # characters of all spellings of a path, folded forms included
+MAX_WRITTEN_OUT: Final = 65536  # characters that aliases stand for, in the path and in all query options
+MAX_LIGATURES: Final = (
+    100  # ligatures in a query, and in a name in a body; each costs as much as 60 other characters
+)
 MAX_CACHED_PATH: Final = 512
-_MAX_CACHED_PARTS: Final = 64  # of one path; a path with several readings needs some 20
-_MOST_PATHS: Final = 4096  # odd paths whose readings are remembered
+# segments of one path's names; a path with several interpretations needs some 20
+_MAX_CACHED_PARTS: Final = 64
+_MOST_PATHS: Final = 4096  # odd paths whose interpretations are remembered
 _MAX_CACHED_NAME: Final = 64
 _FEW_ESCAPES: Final = 6
-_ARGUMENT: Final = 16  # characters that take as long to read as an argument of a key or call
+_ARGUMENT: Final = 16  # one argument of a key or call takes as long to read as so many characters
 
-# Segments of implied requests; a segment of a request never has a control character.
-ANY_KEY: Final = "\0"  # a key that nobody knows
-ANY_NAME: Final = "\1"  # the name of any relation
+# Segments of implied requests. A segment of a request never has a control character.
+ANY_KEY: Final = "\0"  # an unknown key
+ANY_NAME: Final = "\1"  # a relation of any name
 
-# Kinds of readings, as bits beside those of `odata`: an encoded slash was read as a separator.
+# Kinds of interpretations, as bits in addition to those of `odata`: an encoded slash was read as a separator.
 SLASH: Final = 4
-# The upstream never takes this reading.
+# An interpretation that the upstream never uses.
 UNTAKEN: Final = 8
 _UNLIKELY: Final = SHADOW | UNTAKEN
 
 _ESCAPE: Final = re.compile(r"%[0-9A-Fa-f]{2}")
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
-# Bytes that spell an ASCII or other character with more bytes than UTF-8 allows (RFC 3629 §3).
+# Overlong encodings: bytes that spell a character with more bytes than UTF-8 allows (RFC 3629 §3).
 _OVERLONG: Final = re.compile(rb"[\xc0\xc1][\x80-\xbf]|\xe0[\x80-\x9f]|\xf0[\x80-\x8f]")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-# Each alternative begins with a character of its own, so that `re` looks closer at few places only.
+# Each alternative begins with a different character, so that `re` examines only few places closely.
 _ODD_PATH: Final = re.compile(
     r"%|\\|;|\(|'| |//|/\.\.?(?:/|\Z)|/\$(?:/|\Z)|/\Z|:(?:/|\Z)|"
     r"/(?:[Mm][Ii][Cc][Rr][Oo][Ss][Oo][Ff][Tt]\.)?[Gg][Rr][Aa][Pp][Hh]\."
 )
-# Every odd path has one of these in lower case, or a slash at its end, and few others have. They are looked
-# for first, because the pattern takes twice as long (bench/test_decide.py, test_canonicalise_plain_target).
+# Every odd path has one of these marks in lower case, or a slash at its end, and few others do. The marks are
+# looked for first, because the pattern takes twice as long (bench/test_decide.py,
+# test_canonicalise_plain_target).
 _ODD_MARKS: Final = ("%", "\\", ";", "(", "'", " ", ":", "//", "/.", "graph.", "/$/")
 _UNTRIMMED: Final = re.compile(r"\A | \Z|\(\)\Z|[^\x00-\x7f]")
 _QUERY_OR_FRAGMENT: Final = re.compile("[?#]")
-_GUEST: Final = re.compile(r"[^?#@]+#EXT#@[\w.-]+", re.IGNORECASE)  # ada_contoso.com#EXT#@fabrikam.example
-_ALIAS: Final = re.compile(r"(?<!\w)(@\w+)")  # not what follows the @ of a mail address
+# guest account: ada_contoso.com#EXT#@fabrikam.example
+_GUEST: Final = re.compile(r"[^?#@]+#EXT#@[\w.-]+", re.IGNORECASE)
+_ALIAS: Final = re.compile(r"(?<!\w)(@\w+)")  # excludes text after the @ of a mail address
 _GUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _GUID_CHARACTERS: Final = 36
-_ALIAS_MARK: Final = re.compile("[@\uff20\ufe6b]")  # all that `fold` makes an @
-# A question mark under one encoding or more, or a character that NFKC makes one.
+_ALIAS_MARK: Final = re.compile("[@\uff20\ufe6b]")  # all characters that `fold` turns into an @
+# A question mark that is encoded once or more, or a character that NFKC turns into one.
 _MAY_HIDE_QUERY: Final = re.compile(r"%(?:3[Ff]|25|[Ee])")
 _PARAMETER_ALIAS: Final = re.compile(r"(?:\A|&)(?:@|%40|%2540)")
 
 
 class MalformedTarget(ValueError):
-    """The target has no meaning that could be evaluated: 400 badRequest."""
+    """The target has no interpretation that could be evaluated: 400 badRequest."""
 
 
 class Name(NamedTuple):
-    """One name of a resource. `exact` is None where a segment is only a rule's own word, never an id. `keys`
-    has the segments that are keys whatever they spell: those in parentheses, and files by their path.
-    `relations` has the segments that are surely no keys."""
+    """A name of a resource in one interpretation.
+
+    In `exact`, None marks a segment that only a rule's own word can match, never an id. `keys` has the
+    positions of keys, whatever they spell: those in parentheses, and files by their path. `relations` has the
+    positions of segments that are certainly not keys.
+    """
 
     folded: tuple[str, ...]
     exact: tuple[str | None, ...]
@@ -116,8 +128,10 @@ class Name(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """A way to read a target. An UNTAKEN reading differs from segment `changed_from` on from what the
-    upstream reads."""
+    """An interpretation of a target.
+
+    An UNTAKEN interpretation differs from those that the upstream uses from segment `changed_from` on.
+    """
 
     kind: int
     names: tuple[Name, ...]
@@ -125,10 +139,10 @@ class Reading(NamedTuple):
 
 
 class Target:
-    """A request target in origin-form (RFC 9112 §3.2.1): as it came, and what it can mean.
+    """A request target in origin-form (RFC 9112 §3.2.1): its bytes and its interpretations.
 
-    Almost every target is plain: no server can read it in two ways. Then `plain` has its folded segments, and
-    readings are made only for those who ask.
+    Almost every target is plain: all servers read it in the same way. Then `plain` has its folded segments,
+    and `readings` are made only on demand.
     """
 
     __slots__ = (
@@ -157,18 +171,21 @@ class Target:
         self.path = path
         self.query = query
         self.plain = plain
-        self.cache_key = cache_key  # of readings that depend on nothing else
+        self.cache_key = cache_key  # key of interpretations that depend on nothing but the path
         self._readings = readings
         self._options: dict[str, tuple[str, ...]] | None = None
         self._as_taken: Target | None = None
-        self.doubtful = _NO_NAMES  # options of `as_taken` whose name an upstream may trim
-        self.taken = 0  # interpretations that the upstream takes
+        self.doubtful = _NO_NAMES  # options of `as_taken` whose names an upstream may trim
+        self.taken = 0  # bits of the interpretations that the upstream uses
 
     @staticmethod
     def implied(
         path: str, readings: tuple[Reading, ...], options: Mapping[str, tuple[str, ...]], taken: int
     ) -> Target:
-        """Return the target of a request that another one implies. `path` is for people."""
+        """Return the target of a request that another one implies.
+
+        `path` is shown to people.
+        """
         target = Target(path, path, None, None, readings)
         target._options = dict(options)
         target._as_taken = target
@@ -184,12 +201,12 @@ class Target:
         return readings
 
     def may_end_in(self, word: str) -> bool:
-        """Whether any reading has this folded word for its last segment."""
+        """Return whether the last segment in any interpretation is this folded word."""
         return any(name.folded[-1:] == (word,) for reading in self.readings for name in reading.names)
 
     @property
     def options(self) -> dict[str, tuple[str, ...]]:
-        """Query options by `option_name`; all occurrences, each in every reading of its value."""
+        """Query options by `option_name`, with all occurrences and all interpretations of each value."""
         options = self._options
         if options is None:
             options = self._options = _options_of(self.path, self.query)
@@ -197,8 +214,11 @@ class Target:
 
     @property
     def as_taken(self) -> Target:
-        """The same target without the query options and values that only a further decoding makes, if the
-        upstream never decodes twice."""
+        """The target as the upstream reads its query.
+
+        If the upstream never decodes twice, this leaves out query options and values that only a second
+        decoding produces.
+        """
         found = self._as_taken
         if found is None:
             found = self._as_taken = self if self.taken & DECODED_AGAIN else _taken(self)
@@ -219,36 +239,37 @@ def _taken(target: Target) -> Target:
     return taken
 
 
-_FRAGMENT: Final = "a target has no fragment; encode '#' as %23"
-_NOT_PRINTABLE: Final = "a target is printable ASCII; encode any other character as %XX"
+_FRAGMENT: Final = "the target has a fragment; encode '#' as %23"
+_NOT_PRINTABLE: Final = "the target is not printable ASCII; encode any other character as %XX"
 
 
 def canonicalise(target: str, taken: int = GRAPH) -> Target:
-    """Return what a target can mean to an upstream that takes the interpretations `taken`. Raise
-    MalformedTarget if it has no meaning."""
+    """Return the target with all that it can mean to an upstream that uses the interpretations `taken`.
+
+    Raise MalformedTarget if it has no interpretation.
+    """
     if not target.isascii() or not target.isprintable() or "#" in target:
         raise MalformedTarget(_FRAGMENT if "#" in target else _NOT_PRINTABLE)
     path, mark, rest = target.partition("?")
     query = rest if mark else None
     aliases: dict[str, str] | None = None
-    # Where aliases may make them impossible to evaluate, they are read, and refused, now: not amid a
-    # evaluation.
+    # Aliases that may be impossible to evaluate are read, and refused, now and not during the evaluation.
     options: dict[str, tuple[str, ...]] | None = None
     if query is not None and ("%" in query or "@" in query):
         decoded = _query_decoded(query)
         aliases = _parameter_aliases(query)
         deepest = fully_decoded(decoded, MAX_DECODINGS - 1)
         if ligatures(deepest) > MAX_LIGATURES:
-            raise MalformedTarget("too many characters that stand for several")
+            raise MalformedTarget("the query has too many characters that stand for several")
         if _ALIAS_MARK.search(deepest):
             options = _options_of(path, query)
     lowered = path.lower()
     if not _may_be_odd(lowered) or _ODD_PATH.search(path) is None:
         if not path.startswith("/"):
-            raise MalformedTarget("a target begins with a slash")
+            raise MalformedTarget("the target does not begin with a slash")
         plain = tuple(lowered[1:].split("/"))
         if len(plain) > MAX_SEGMENTS:
-            raise MalformedTarget("too many segments")
+            raise MalformedTarget("the path has too many segments")
         if len(plain) > 2 and _may_be_tenant(plain[1]):
             exact = tuple(path[1:].split("/"))
             certain = Reading(CERTAIN, (Name(plain, exact),))
@@ -281,8 +302,10 @@ def _odd_target(
 
 
 def _may_be_tenant(segment: str) -> bool:
-    """Whether it may name a tenant behind the version, as in `/v1.0/myorganization/users`: then what follows
-    is the same resource as without it."""
+    """Return whether the segment may name a tenant after the version, as in `/v1.0/myorganization/users`.
+
+    Then the path without it names the same resource.
+    """
     return (
         "." in segment
         or segment == "myorganization"
@@ -291,7 +314,7 @@ def _may_be_tenant(segment: str) -> bool:
 
 
 def _without_tenant(readings: Iterable[Reading]) -> Iterator[Reading]:
-    """What a service reads that takes the second segment for the tenant."""
+    """Yield the interpretations of a service that reads the second segment as the tenant."""
     for reading in readings:
         names = tuple(
             Name(
@@ -309,14 +332,17 @@ def _without_tenant(readings: Iterable[Reading]) -> Iterator[Reading]:
 def _may_be_odd(lowered: str) -> bool:
     if lowered.endswith(("/", "/$")):
         return True
-    for mark in _ODD_MARKS:  # noqa: SIM110 - `any` takes twice as long where this isn't compiled
+    for mark in _ODD_MARKS:  # noqa: SIM110 - `any` takes twice as long if this is not compiled
         if mark in lowered:
             return True
     return False
 
 
 def option_name(name: str) -> str:
-    """The name under which a query option is known: OData 4.01 takes `$top`, `top` and `$TOP` for one."""
+    """Return the normal form of a query option's name.
+
+    OData 4.01 accepts `$top`, `top` and `$TOP` as the same option.
+    """
     if len(name) <= _MAX_CACHED_NAME:
         return _option_name_cached(name)
     return _option_name(name)
@@ -338,7 +364,7 @@ class _Segments:
 
 
 class _Room:
-    """Characters for which a path's readings may still cost work."""
+    """Number of characters that the interpretations of a path may still cost."""
 
     __slots__ = ("_left",)
 
@@ -348,11 +374,14 @@ class _Room:
     def take(self, characters: int) -> None:
         self._left -= characters
         if self._left < 0:
-            raise MalformedTarget("too long to be evaluated in all its readings")
+            raise MalformedTarget("the path is too long to be evaluated in all its interpretations")
 
 
 class _Meanings:
-    """What segments can mean: each is looked at once, since the spellings of a path have most in common."""
+    """Interpretations of the segments of one path.
+
+    Each segment is read once, because the spellings of a path have most segments in common.
+    """
 
     __slots__ = ("_aliases", "_of_files", "_of_segments", "_room")
 
@@ -367,7 +396,7 @@ class _Meanings:
         found = self._of_segments.get((text, followed))
         if found is None:
             self._room.take(_work_to_read(text))
-            # A key may stand before a file's path: `items('id'):`
+            # A key may precede the path of a file: `items('id'):`
             read = text[:-1] if text.endswith("):") else text
             found = meanings_of(read, self._aliases, followed=followed)
             self._of_segments[text, followed] = found
@@ -391,13 +420,13 @@ _known_readings: Final[BoundedMemo[str, tuple[Reading, ...]]] = BoundedMemo(_MOS
 
 
 def _readings_of_odd(path: str, aliases: Mapping[str, str], taken: int) -> tuple[tuple[Reading, ...], int]:
-    """Return the readings of a path, and how many parts their names have together."""
+    """Return the interpretations of a path, and the number of segments of all their names."""
     if not path.startswith("/"):
-        raise MalformedTarget("a target begins with a slash")
+        raise MalformedTarget("the target does not begin with a slash")
     if path.count("/") > MAX_SEGMENTS:
-        raise MalformedTarget("too many segments")
+        raise MalformedTarget("the path has too many segments")
     if len(path) > MAX_ODD_PATH:
-        raise MalformedTarget("too long to be evaluated in all its readings")
+        raise MalformedTarget("the path is too long to be evaluated in all its interpretations")
     room = _Room(MAX_SPELLED_OUT)
     meanings = _Meanings(Aliases(aliases, MAX_WRITTEN_OUT), room)
     found: dict[Reading, None] = {}
@@ -408,7 +437,7 @@ def _readings_of_odd(path: str, aliases: Mapping[str, str], taken: int) -> tuple
             parts += sum(len(name.folded) for reading in readings for name in reading.names)
             found.update(dict.fromkeys(readings))
             if len(found) > MAX_READINGS or parts > MAX_PARTS:
-                raise MalformedTarget("too many readings")
+                raise MalformedTarget("the path has too many interpretations")
     except MalformedSegment as error:
         raise MalformedTarget(str(error)) from None
     marked = _with_changes_marked(tuple(found))
@@ -416,7 +445,10 @@ def _readings_of_odd(path: str, aliases: Mapping[str, str], taken: int) -> tuple
 
 
 def _with_changes_marked(readings: tuple[Reading, ...]) -> tuple[Reading, ...]:
-    """Say of each UNTAKEN reading from which segment on it differs from all that the upstream takes."""
+    """Set `changed_from` of each UNTAKEN interpretation.
+
+    It is the first segment that differs from all certain interpretations.
+    """
     if not any(reading.kind & UNTAKEN for reading in readings):
         return readings
     certain = [name for reading in readings if not reading.kind & _UNLIKELY for name in reading.names]
@@ -431,7 +463,11 @@ def _with_changes_marked(readings: tuple[Reading, ...]) -> tuple[Reading, ...]:
 
 
 def _changed_from(names: Iterable[Name], certain: Sequence[Name]) -> int:
-    """Return 0 if one of the names is only the beginning of a certain one: no segment distinguishes them."""
+    """Return the first segment that distinguishes these names from all certain ones.
+
+    Return 0 if one of the names is only the beginning of a certain name, because then no segment
+    distinguishes them.
+    """
     least = MAX_SEGMENTS
     for name in names:
         if name in certain:
@@ -444,7 +480,7 @@ def _changed_from(names: Iterable[Name], certain: Sequence[Name]) -> int:
 
 
 def _common(one: Name, other: Name) -> int:
-    """Return how many segments two paths have in common at their beginning."""
+    """Return the number of segments that two paths have in common at their beginning."""
     count = 0
     its = zip(one.folded, one.exact, strict=True)
     others = zip(other.folded, other.exact, strict=True)
@@ -456,13 +492,15 @@ def _common(one: Name, other: Name) -> int:
 
 
 def _spellings(path: str, room: _Room, taken: int) -> Iterator[_Segments]:
-    """The path split, decoded and normalised in every order that a server might choose, each result once: if
-    two kinds come to the same, the one that counts for more."""
+    """Yield the path split, decoded and normalised in every order that a server may use.
+
+    Each result occurs once. If two kinds have the same result, the one that counts for more remains.
+    """
     known: dict[str, list[int]] = {}
     for decoded in _decodings(path, taken):
         for variant in _variants(decoded, room, taken):
             for spelling in _without_dots(variant):
-                kinds = known.setdefault("\0".join(spelling.texts), [])  # a NUL is in no segment
+                kinds = known.setdefault("\0".join(spelling.texts), [])  # no segment contains a NUL
                 if not any(kind & spelling.kind == kind for kind in kinds):
                     kinds.append(spelling.kind)
                     yield spelling
@@ -487,7 +525,10 @@ def _variants(decoded: _Segments, room: _Room, taken: int) -> list[_Segments]:
 
 
 def _work_to_close(variant: _Segments) -> int:
-    """Each open parenthesis may be looked for a closing one through all quotes behind it."""
+    """Return the cost of closing parentheses.
+
+    Each open parenthesis may have to be searched for its end through all later quotes.
+    """
     opening = sum("(" in text for text in variant.texts)
     return opening * sum(text.count("'") for text in variant.texts) if opening else 0
 
@@ -497,20 +538,20 @@ def _length(variant: _Segments) -> int:
 
 
 def _kind(taken: int, interpretation: int) -> int:
-    """Return the bits that an interpretation adds to the kind of a reading."""
+    """Return the bits that an interpretation adds to the kind of a `Reading`."""
     return 0 if taken & interpretation else UNTAKEN
 
 
 def _decodings(path: str, taken: int) -> Iterator[_Segments]:
-    """Decoded `total` times, of which `before` before the path was split at its slashes."""
+    """Yield the path decoded `total` times, `before` of them before the split at slashes."""
     if _BAD_ESCAPE.search(path):
-        raise MalformedTarget("a percent sign is followed by two hexadecimal digits")
+        raise MalformedTarget("a percent sign is not followed by two hexadecimal digits")
     again = _decoded if taken & DECODED_AGAIN else _decoded_again
     texts = [path]
     while (text := _decoded(path) if len(texts) == 1 else again(texts[-1])) != texts[-1]:
         texts.append(text)
         if len(texts) > MAX_DECODINGS + 1:
-            raise MalformedTarget("encoded too often")
+            raise MalformedTarget("the path is percent-encoded too many times")
     deepest = len(texts) - 1
     for before, text in enumerate(texts):
         if before and text.count("/") == texts[before - 1].count("/"):
@@ -530,35 +571,38 @@ def _decoded(text: str) -> str:
     try:
         decoded = _unescaped(text).decode("utf-8")
     except UnicodeDecodeError:
-        raise MalformedTarget("not UTF-8 when decoded") from None
+        raise MalformedTarget("the target is not UTF-8 after decoding") from None
     if _CONTROL.search(decoded):
-        raise MalformedTarget("a control character when decoded")
+        raise MalformedTarget("the path contains a control character after decoding")
     return decoded
 
 
 def _decoded_again(text: str) -> str:
-    """Decode what the upstream takes as it is: a name may hold any percent sign (`caf%E9.docx`), so only what
-    nobody writes by accident is refused."""
+    """Decode text again that the upstream uses as it is.
+
+    A name may contain any percent sign (`caf%E9.docx`), so only text that nobody writes by accident is
+    refused.
+    """
     if "%" not in text:
         return text
     unescaped = _unescaped(text)
     if _OVERLONG.search(unescaped):
-        raise MalformedTarget("an overlong encoding when decoded again")
+        raise MalformedTarget("the path contains an overlong encoding after a second decoding")
     decoded = unescaped.decode("utf-8", "replace")
     if _CONTROL.search(decoded):
-        raise MalformedTarget("a control character when decoded again")
+        raise MalformedTarget("the path contains a control character after a second decoding")
     return decoded
 
 
 def _each(
     variants: list[_Segments], change: Callable[[_Segments], _Segments], room: _Room, kind: int = 0
 ) -> list[_Segments]:
-    """Return the variants that `change` makes and that differ; `kind` is added to theirs."""
+    """Return the changed variants that differ from the originals; `kind` is added to their kinds."""
     changed: list[_Segments] = []
     for before in variants:
         after = change(before)
         if len(after.texts) > MAX_SEGMENTS:
-            raise MalformedTarget("too many segments")
+            raise MalformedTarget("the path has too many segments")
         if after.texts != before.texts:
             room.take(_length(after))
             changed.append(_Segments(after.kind | kind, after.texts))
@@ -573,7 +617,7 @@ def _compatibility_normalised(variant: _Segments) -> _Segments:
     texts: list[str] = []
     for text in variant.texts:
         normal = unicodedata.normalize("NFKC", text)
-        if normal.count("%") > text.count("%"):  # a full-width percent sign may make an escape
+        if normal.count("%") > text.count("%"):  # a full-width percent sign may start an escape
             normal = _decoded_again(normal)
         texts += normal.split("/") if normal.count("/") > text.count("/") else [normal]
     return _Segments(variant.kind, texts)
@@ -586,7 +630,7 @@ def _without_matrix_parameters(variant: _Segments) -> _Segments:
 
 
 def _at_semicolons(variant: _Segments) -> _Segments:
-    """As who knows nothing of keys and calls cuts: out of them as well."""
+    """Cut parameters off inside keys and calls too, as a server does that does not parse keys."""
     cut = [text.partition(";")[0] for text in variant.texts]
     if cut == variant.texts or cut == _without_matrix_parameters(variant).texts:
         return variant
@@ -594,7 +638,10 @@ def _at_semicolons(variant: _Segments) -> _Segments:
 
 
 def _at_end_of_path(variant: _Segments) -> _Segments:
-    """An encoded question mark or number sign read as the end of the path; of a guest's name it is a part."""
+    """Read an encoded question mark or number sign as the end of the path.
+
+    In the name of a guest account, `#EXT#` is part of the name.
+    """
     for at, text in enumerate(variant.texts):
         if ("?" in text or "#" in text) and _GUEST.fullmatch(text) is None:
             return _Segments(variant.kind | SHADOW, [*variant.texts[:at], _QUERY_OR_FRAGMENT.split(text)[0]])
@@ -602,13 +649,13 @@ def _at_end_of_path(variant: _Segments) -> _Segments:
 
 
 def _trimmed(variant: _Segments) -> _Segments:
-    """Without what names are read without, behind ids and keys too: blanks, invisible characters, `()`."""
+    """Remove blanks, invisible characters and `()`, which are ignored in names, also after keys."""
     texts = [text if _UNTRIMMED.search(text) is None else trimmed(text) for text in variant.texts]
     return _Segments(variant.kind | SHADOW, texts)
 
 
 def _with_colons_joined(variant: _Segments) -> _Segments:
-    """`root/:/a` read as `root:/a`."""
+    """Read `root/:/a` as `root:/a`."""
     if ":" not in variant.texts:
         return variant
     texts: list[str] = []
@@ -625,10 +672,11 @@ def _with_whole_parentheses(variant: _Segments) -> _Segments:
 
 
 def _without_dots(variant: _Segments) -> list[_Segments]:
-    """Dot segments removed (RFC 3986 §5.2.4), empty ones dropped; both orders where the order matters.
+    """Remove dot segments (RFC 3986 §5.2.4) and empty segments, in both orders if the order matters.
 
-    No id holds a dot segment, so rules that block or filter count for a reading with one even if the
-    upstream never takes it."""
+    No id contains a dot segment. So rules that block or filter count for an interpretation with one even if
+    the upstream never uses it.
+    """
     merged = _resolved([text for text in variant.texts if text])
     kind = variant.kind
     if kind & UNTAKEN and (".." in variant.texts or "." in variant.texts):
@@ -644,20 +692,20 @@ def _resolved(texts: Iterable[str]) -> list[str]:
     for text in texts:
         if text == "..":
             if not kept:
-                raise MalformedTarget("dot segments climb above the root")
+                raise MalformedTarget("dot segments lead above the root")
             kept.pop()
-        elif text == "$":  # OData libraries pass over it, wherever it stands
-            raise MalformedTarget("a segment that is a dollar sign")
+        elif text == "$":  # OData libraries ignore such a segment anywhere in the path
+            raise MalformedTarget("a segment of the path is only a dollar sign")
         elif text != ".":
             kept.append(text)
     return kept
 
 
 def _readings_of(variant: _Segments, known: _Meanings) -> list[Reading]:
-    """Every combination of what the segments can mean, with all names of each.
+    """Return every combination of the segments' interpretations, with all names of each.
 
     `items/x:/permissions/a.txt` is the file `a.txt`, and no rule for permissions may allow it: no wildcard
-    takes `x:` or `root:` for an id. To block, it may.
+    matches `x:` or `root:` as an id. Such a rule may block it.
     """
     forms = []
     loosely: list[Name] = []
@@ -668,10 +716,10 @@ def _readings_of(variant: _Segments, known: _Meanings) -> list[Reading]:
             for at, (text, following) in enumerate(zip_longest(texts, texts[1:]))
         ]
         if prod(len(options) for options in meanings) > MAX_READINGS:
-            raise MalformedTarget("too many readings")
-        # Before they are made: each reading has all names of each of its segments.
+            raise MalformedTarget("the path has too many interpretations")
+        # The limit is checked before they are made: each combination has all names of each of its segments.
         if len(texts) * prod(sum(len(each.names) for each in options) for options in meanings) > MAX_PARTS:
-            raise MalformedTarget("too many names")
+            raise MalformedTarget("the path has too many names")
         if form.openings:
             readings = [_combined(variant.kind, choice) for choice in product(*meanings)]
             loosely += [name for reading in readings for name in reading.names]
@@ -684,7 +732,7 @@ def _readings_of(variant: _Segments, known: _Meanings) -> list[Reading]:
     certain = [[reading for reading in readings if reading.kind == variant.kind] for readings in forms]
     if any(len(readings) > 1 for readings in certain):
         return [*(reading for readings in forms for reading in readings), shadow]
-    # All forms name the same file, so a rule for any of them concerns it.
+    # All forms name the same file, so a rule that matches any of them applies.
     names = tuple(name for readings in certain for reading in readings for name in reading.names)
     others = [reading for readings in forms for reading in readings if reading.kind != variant.kind]
     return [Reading(variant.kind, names), *others, shadow]
@@ -695,7 +743,7 @@ def _combined(kind: int, choice: Iterable[Meaning]) -> Reading:
     for meaning in choice:
         kind |= meaning.kind
         if len(names) * len(meaning.names) > MAX_READINGS:
-            raise MalformedTarget("too many names")
+            raise MalformedTarget("the path has too many names")
         names = [name + parts for name in names for parts in meaning.names]
     return Reading(
         kind,
@@ -711,32 +759,38 @@ def _combined(kind: int, choice: Iterable[Meaning]) -> Reading:
 
 
 def _query_decoded(query: str) -> str:
-    """Once. Raises MalformedTarget."""
+    """Decode a query once. Raise MalformedTarget if it cannot be decoded."""
     if _BAD_ESCAPE.search(query):
-        raise MalformedTarget("a percent sign is followed by two hexadecimal digits")
+        raise MalformedTarget("a percent sign is not followed by two hexadecimal digits")
     try:
         decoded = _unescaped(query).decode("utf-8")
     except UnicodeDecodeError:
-        raise MalformedTarget("not UTF-8 when decoded") from None
+        raise MalformedTarget("the target is not UTF-8 after decoding") from None
     if "\0" in decoded:
-        raise MalformedTarget("a NUL when decoded")
+        raise MalformedTarget("the query contains a NUL after decoding")
     return decoded
 
 
 def _parameter_aliases(query: str) -> dict[str, str]:
-    """Values of `@name=…`, by which a key in the path may be given. A name given twice can't be evaluated."""
+    """Return the values of `@name=…`, which may give a key in the path.
+
+    A name that occurs twice is refused, because its value is ambiguous.
+    """
     aliases: dict[str, str] = {}
     for piece in _PARAMETER_ALIAS.split(query)[1:]:
         name, _, value = piece.partition("&")[0].partition("=")
         name = fully_decoded(name).lower()
         if name in aliases:
-            raise MalformedTarget("a parameter alias with two values")
+            raise MalformedTarget("a parameter alias has two values")
         aliases[name] = fully_decoded(value)
     return aliases
 
 
 def _options_of(path: str, query: str | None) -> dict[str, tuple[str, ...]]:
-    """With those behind an encoded question mark, which `_at_end_of_path` cuts off the path."""
+    """Return the query options, those after an encoded question mark included.
+
+    `_at_end_of_path` cuts the latter off the path.
+    """
     within = _query_within(path) if "%" in path else ""
     return _parse_options(f"{query or ''}&{within}" if within else query or "")
 
@@ -751,7 +805,10 @@ def _query_within(path: str) -> str:
 
 
 def _parse_options(query: str, *, as_taken: bool = False) -> dict[str, tuple[str, ...]]:
-    """Of `as_taken`, without names and values that only a further decoding makes."""
+    """Parse a query into its options.
+
+    With `as_taken`, leave out names and values that only a further decoding produces.
+    """
     options: dict[str, tuple[str, ...]] = {}
     repeated: dict[str, list[str]] = {}
     for piece in query.split("&"):
@@ -763,7 +820,7 @@ def _parse_options(query: str, *, as_taken: bool = False) -> dict[str, tuple[str
         if name not in options:
             options[name] = values
         elif name.startswith("@"):
-            raise MalformedTarget("a parameter alias with two values")
+            raise MalformedTarget("a parameter alias has two values")
         else:
             repeated.setdefault(name, []).extend(values)
     for name, more in repeated.items():
@@ -773,7 +830,7 @@ def _parse_options(query: str, *, as_taken: bool = False) -> dict[str, tuple[str
         if any(
             fold(name) in aliases for values in aliases.values() for name in _ALIAS.findall(" ".join(values))
         ):
-            raise MalformedTarget("a parameter alias within another")
+            raise MalformedTarget("a parameter alias refers to another one")
         room = MAX_WRITTEN_OUT
         readings = max(map(len, aliases.values()))
         for name, values in options.items():
@@ -787,8 +844,10 @@ def _parse_options(query: str, *, as_taken: bool = False) -> dict[str, tuple[str
 def _written_out(
     values: Sequence[str], aliases: Mapping[str, tuple[str, ...]], readings: int, room: int
 ) -> list[str]:
-    """The values with the aliases in them (OData 4.01 part 2 §5.3) replaced by each of the `readings` of what
-    they stand for, in `room` characters."""
+    """Replace the aliases in the values (OData 4.01 part 2 §5.3), once for each interpretation of an alias.
+
+    `room` is the highest number of characters in the result.
+    """
     written: list[str] = []
     for value in values:
         pieces: list[str] = _ALIAS.split(value)
@@ -799,7 +858,7 @@ def _written_out(
         longest = {name: max(map(len, each)) for name, each in known.items()}
         room -= readings * (len(value) + sum([longest[name] for name in names]))
         if room < 0:
-            raise MalformedTarget("parameter aliases that stand for too much")
+            raise MalformedTarget("parameter aliases stand for too much text")
         for reading in range(readings):
             chosen = {name: each[min(reading, len(each) - 1)] for name, each in known.items()}
             pieces[1::2] = [chosen[name] for name in names]
@@ -808,13 +867,16 @@ def _written_out(
 
 
 def _name_taken(name: str) -> str:
-    """The name of an option, decoded once: what only looks like `$top` is another option to the upstream."""
+    """Return the name of an option, decoded once.
+
+    A name that only looks like `$top` is another option to the upstream.
+    """
     name = _name_decoded(name)
     return (name if name.isascii() else unicodedata.normalize("NFC", name)).casefold().removeprefix("$")
 
 
 def _doubtful_names(query: str) -> frozenset[str]:
-    """Names that options have only without blanks, invisible characters and the like."""
+    """Return the names that options have only after blanks, invisible characters and the like are removed."""
     found: set[str] = set()
     for piece in query.split("&"):
         name = piece.partition("=")[0]
@@ -829,7 +891,10 @@ def _name_decoded(name: str) -> str:
 
 
 def _value_readings(value: str, *, as_taken: bool = False) -> tuple[str, ...]:
-    """A value as OData reads it, as a form would (`+` is a space), and decoded as often as it can be."""
+    """Return the interpretations of a value.
+
+    These are the value as OData reads it, as a form does (`+` is a space), and decoded as often as possible.
+    """
     once = _leniently_decoded(value)
     if as_taken:
         return (once, _leniently_decoded(value.replace("+", " "))) if "+" in value else (once,)
@@ -853,8 +918,10 @@ def _leniently_decoded(text: str) -> str:
 
 
 def _unescaped(text: str) -> bytes:
-    """As `unquote_to_bytes`, which takes a step for each escape: where they are many, they are read as
-    Python's own, which are decoded all at once."""
+    """Unescape text like `unquote_to_bytes`, which takes a step for each escape.
+
+    Text with many escapes is unescaped as a Python literal, which decodes them all at once.
+    """
     if text.count("%") <= _FEW_ESCAPES:
         return unquote_to_bytes(text)
     escaped = _BAD_ESCAPE.sub(r"\\x25", text.replace("\\", r"\x5c")).replace("%", r"\x")

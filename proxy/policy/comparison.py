@@ -1,4 +1,4 @@
-"""A condition as plain values: what it looks at and what it compares with."""
+"""A condition as plain values: its source, its name and its tests."""
 
 from __future__ import annotations
 
@@ -27,14 +27,17 @@ Operator = Literal[
 
 
 class Comparison(msgspec.Struct, frozen=True, array_like=True):
-    """One operator and what it compares with."""
+    """One operator and the operand that it compares with."""
 
     operator: Operator
     operand: Scalar | tuple[Scalar, ...]
 
 
 class Condition(msgspec.Struct, frozen=True, array_like=True):
-    """All tests must hold for the value of `source` called `name` (empty for `status`)."""
+    """A condition that holds if all tests hold for the value `name` of `source`.
+
+    `name` is empty for `status`.
+    """
 
     source: Literal["param", "query", "header", "body", "status", "response_header", "property"]
     name: str
@@ -42,7 +45,7 @@ class Condition(msgspec.Struct, frozen=True, array_like=True):
 
 
 def condition_text(condition: Condition) -> str:
-    """The condition as YAML and JSON spell it: `{"property": "userType", "equals": "Guest"}`."""
+    """Write a condition as it is spelled in YAML and JSON: `{"property": "userType", "equals": "Guest"}`."""
     tests = [f", {json.dumps(test.operator)}: {_operand_text(test.operand)}" for test in condition.tests]
     return f"{{{json.dumps(condition.source)}: {_text(condition.name)}{''.join(tests)}}}"
 

@@ -1,4 +1,4 @@
-"""Model to matchers, once per ruleset."""
+"""Compile a ruleset to matchers, once per ruleset."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ from proxy.policy.ruleset import (
 from proxy.policy.schemas import NO_SCHEMAS, Schemas
 from proxy.policy.thing_rules import ThingRules
 
-_MAX_PLANS: Final = 8192  # of all methods, by shape and by path each
+_MAX_PLANS: Final = 8192  # plans of all methods together, by shape and by path each
 _MAX_SHAPE: Final = 32  # segments; real paths have some 10
-_WORK_PER_SLICE: Final = 5  # paths and conditions; some hundred microseconds, which no request notices
+# paths and conditions; some hundred microseconds, which delays no request noticeably
+_WORK_PER_SLICE: Final = 5
 _WORK_OF_REGEX: Final = 5
 
 
@@ -45,14 +46,17 @@ _NO_PLANS: Final[Any] = {}
 
 
 def _remember(plans: dict[str, dict[_K, _V]], method: str, key: _K, plan: _V) -> None:
-    """Forgets all others where there is no room; what is common is back at once."""
+    """Remember a plan of a method under its key.
+
+    If the memory is full, all plans are removed first; the common ones return soon.
+    """
     if sum(map(len, plans.values())) >= _MAX_PLANS:
         plans.clear()
     plans.setdefault(method, {})[key] = plan
 
 
 class CompiledRuleset:
-    """The plans of a ruleset; each is remembered for all paths of the same shape."""
+    """The plans of a ruleset, each remembered for all paths of the same shape."""
 
     def __init__(self, rule_count: int, rules: RuleFinder) -> None:
         self.rule_count = rule_count
@@ -69,7 +73,8 @@ class CompiledRuleset:
         plain = target.plain
         if plain is None:
             return self._plan_by_path(method, target, target.cache_key)
-        # Ids and words of no rule are all the same to the rules. No segment or rule's word has a slash.
+        # Rules treat all ids, and all words that no rule has, alike. No segment and no word of a rule
+        # contains a slash.
         word = self._word
         shape = tuple([word(segment) or ("$/" if segment[:1] == "$" else "/") for segment in plain])
         plan = self._plans_by_shape.get(method, _NO_PLANS).get(shape, UNKNOWN_PLAN)
@@ -80,7 +85,10 @@ class CompiledRuleset:
         return plan or self._plan_by_path(method, target, target.path)
 
     def _plan_of_shape(self, method: str, shape: tuple[str, ...]) -> Plan | None:
-        """Return None if a rule has a condition on a parameter: its value is not in the shape."""
+        """Return the plan of a shape.
+
+        Return None if a rule has a condition on a parameter, because the shape does not contain its value.
+        """
         readings = (Reading(CERTAIN, (Name(shape, shape),)),)
         if self.rules.tests_parameters(readings):
             return None
@@ -99,7 +107,10 @@ class CompiledRuleset:
 def compile_ruleset(
     ruleset: Ruleset, check_of: CheckOf | None = None, schemas: Schemas = NO_SCHEMAS
 ) -> CompiledRuleset:
-    """`check_of` makes the check of each part that a rule asks, if not `compile_part`."""
+    """Compile a ruleset in one go.
+
+    `check_of` makes the check of each part of a rule; the default is `compile_part`.
+    """
     slices = compile_in_slices(ruleset, check_of, schemas)
     while True:
         try:
@@ -112,7 +123,10 @@ def compile_ruleset(
 def compile_in_slices(
     ruleset: Ruleset, check_of: CheckOf | None = None, schemas: Schemas = NO_SCHEMAS
 ) -> Generator[None, None, CompiledRuleset]:
-    """Yields after some hundred microseconds of work, so that an event loop can breathe."""
+    """Compile a ruleset, and yield after some hundred microseconds of work.
+
+    So an event loop can run other tasks in between.
+    """
     tree: PathTree[Entry] = PathTree()
     words = {"$value": "$value"}
     words.update((word, word) for word in OPERATIONS | TELLING_WORDS)

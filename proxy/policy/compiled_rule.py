@@ -1,4 +1,4 @@
-"""One rule of a ruleset as matchers: what it asks, and what it decides under one of its patterns."""
+"""One compiled rule of a ruleset: its checks, and its decision under each of its patterns."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class CompiledRule:
     methods: frozenset[str]
     parameter_tests: tuple[tuple[str, ValuesTest], ...]
     step: Step
-    blocking: Step  # for a path that names what the rule hides
-    probing: Step | None  # for one below its own that queries may follow: blocks those that probe
+    blocking: Step  # step for a path that names a hidden property
+    probing: Step | None  # step for a path below the rule's own: blocks queries that probe
     hidden: HiddenProperties | None
     on_response: bool
     reads_body: bool
@@ -63,10 +63,14 @@ class Entry:
 
     compiled: CompiledRule
     pattern: Pattern
-    keys: tuple[int, ...]  # where the pattern takes any key
+    keys: tuple[int, ...]  # positions where the pattern matches any key
 
     def path_holds(self, name: Name, method: str) -> int:
-        """An operation in a key's place is perhaps a key: that is enough to block, and not to allow."""
+        """Return whether the pattern and the conditions on parameters hold for this name of a path.
+
+        An operation in the place of a key may be a key. So the result is INDETERMINATE, which is enough to
+        block and not enough to allow.
+        """
         if name.relations and any(at in name.relations for at in self.keys):
             return NO
         held = self.parameters_hold(name)
@@ -96,7 +100,10 @@ class Entry:
 
 @dataclass(slots=True)
 class Candidate:
-    """A rule for one name of the path, and which of its steps: where that names what it hides, it blocks."""
+    """A rule for one name of the path, with the step that applies.
+
+    If the name contains a hidden property, that step blocks.
+    """
 
     entry: Entry
     held: int
@@ -108,7 +115,7 @@ class Candidate:
 
     @property
     def probed(self) -> bool:
-        """Whether it concerns a query only that probes."""
+        """True if the step only blocks queries that probe."""
         return self.step is self.entry.compiled.probing
 
     @property
@@ -120,9 +127,9 @@ NO_PATTERN: Final = Pattern((), (), False)
 _ANY: Final = (ANY_KEY,)
 
 
-# How strict a rule may be with requests that others imply.
+# Strictness of a rule towards requests that others imply.
 _SHOWS_LESS: Final = 1
-REFUSES: Final = 2  # writes too
+REFUSES: Final = 2  # refuses writes too
 
 
 def strictness_of(rule: Rule) -> int:
@@ -135,7 +142,7 @@ def compile_rule(index: int, rule: Rule, check_of: CheckOf) -> CompiledRule:
     checks = tuple([_check_of_rule(rule, part, check_of) for part in parts_asked(rule)])
     methods = {method.upper() for method in rule.match.methods}
     if "GET" in methods:
-        methods.add("HEAD")  # the same request without the body of its response, RFC 9110 §9.3.2
+        methods.add("HEAD")  # HEAD is the same request without the body of the response (RFC 9110 §9.3.2)
     on_response = rule.when == "response"
     transforms = rule.transforms if rule.verdict == "filter" else None
     decision = Decision(rule.verdict, rule.id, (), transforms, "responseRule" if on_response else "rule")
@@ -176,7 +183,7 @@ def _check_of_rule(rule: Rule, part: Part, check_of: CheckOf) -> Check:
 
 
 def asks_as_taken(rule: Rule, part: Part) -> bool:
-    """Whether the part looks at the query as the upstream reads it, and at no other reading."""
+    """Return whether the part evaluates the query only as the upstream reads it."""
     return rule.verdict == "allow" and isinstance(part, Condition) and part.source == "query"
 
 
@@ -185,8 +192,8 @@ def parameter_conditions(rule: Rule) -> list[Condition]:
 
 
 def parts_asked(rule: Rule) -> list[Part]:
-    """What a rule asks beyond methods, paths and parameters, in the order of its step's checks."""
-    # Conditions on bodies last: what is cheaper to ask may spare the parsing.
+    """Return the parts of a rule except methods, paths and parameters, in the order of its step's checks."""
+    # Conditions on bodies come last: a cheaper check may make parsing unnecessary.
     conditions = [condition for condition in rule.conditions if condition.source != "param"]
     conditions.sort(key=lambda condition: condition.source in ("body", "property"))
     gates = [gate for gate in (rule.until, rule.ip, rule.time) if gate is not None]

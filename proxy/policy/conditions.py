@@ -1,8 +1,8 @@
-"""Conditions as functions of the facts, with three responses: a value that can be read two ways is
-indeterminate.
+"""Conditions as functions of the facts, with three results.
 
-`INDETERMINATE` keeps spelling from deciding: a rule that blocks takes it for yes, a rule that allows for no,
-a rule that filters filters and lets the search go on.
+A value that can be read in two ways is `INDETERMINATE`, so that its spelling never decides. A rule that
+blocks treats INDETERMINATE as yes, and a rule that allows as no. A rule that filters then filters, and the
+search for a deciding rule goes on.
 """
 
 from __future__ import annotations
@@ -31,22 +31,26 @@ ValueTest = Callable[[Value], int]
 ValuesTest = Callable[[Sequence[Value]], int]
 
 _NUMBER: Final = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?")
-# Accounts by mail address or GUID are the same account in any letter case; other ids are compared exactly.
+# An account by mail address or GUID is the same account in any letter case. Other ids are compared exactly.
 _CASELESS_ID: Final = re.compile(r".*@.*|[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}", re.DOTALL)
-# Occurrences of a field or option, elements of a list included, that tests are asked about: more of them than
-# anybody sends on purpose are indeterminate, without a look at them.
+# Occurrences of a field or option that are tested, elements of a list included. Nobody sends more on purpose,
+# so more are indeterminate and not tested.
 _MOST_OCCURRENCES: Final = 256
 _LOOKS_OF_REGEX: Final = 10  # one search takes as long as so many comparisons
-_COMMA: Final = 0x2C  # looked for in bytes as a number: else Python raises and drops an exception first
+# a number, because searching bytes for bytes makes Python raise and drop an exception first
+_COMMA: Final = 0x2C
 _NEGATIVE: Final = frozenset(("not_equals", "not_in"))
 
 
 class InvalidRegex(ValueError):
-    """RE2 refuses the expression."""
+    """RE2 rejects the expression."""
 
 
 def compile_check(condition: Condition) -> Check:
-    """For every source but `param`, whose values belong to the path: see `compile_values_test`."""
+    """Compile a condition on any source but `param`.
+
+    The values of `param` belong to the path: see `compile_values_test`.
+    """
     test = compile_values_test(condition)
     match condition.source:
         case "query":
@@ -62,11 +66,14 @@ def compile_check(condition: Condition) -> Check:
         case "property":
             return _property_check(property_path(condition.name), test, looks_of(condition))
         case "param":
-            raise ValueError("a parameter's value is known with the path")
+            raise ValueError("a condition on `param` is tested with the path, by compile_values_test")
 
 
 def compile_values_test(condition: Condition) -> ValuesTest:
-    """A test of all occurrences of a value: where they disagree, it is indeterminate."""
+    """Compile a test of all occurrences of a value.
+
+    If the occurrences have different results, the test is indeterminate.
+    """
     caseless = _is_caseless_id if condition.source == "param" else _always
     tests = [_value_test(test, caseless) for test in condition.tests]
     one = tests[0] if len(tests) == 1 else _least_of(tests)
@@ -93,11 +100,15 @@ def _test_of_all(one: ValueTest, missing: int) -> ValuesTest:
 
 
 def compile_regex(pattern: str, *, any_case: bool = False) -> Any:
-    """A linear-time expression of bounded size. Raises InvalidRegex, `any_case` or not."""
+    """Compile a linear-time expression of bounded size.
+
+    Raise InvalidRegex for the same patterns with and without `any_case`.
+    """
     if len(pattern) > MAX_REGEX_LENGTH:
         raise InvalidRegex(f"longer than {MAX_REGEX_LENGTH} characters")
     options = re2.Options()
-    options.max_mem = MAX_REGEX_MEMORY * (8 if any_case else 1)  # two letters for each take little more
+    # two letters for each one need little more memory
+    options.max_mem = MAX_REGEX_MEMORY * (8 if any_case else 1)
     options.case_sensitive = not any_case
     options.log_errors = False
     try:
@@ -133,7 +144,7 @@ def _of_few(test: ValuesTest) -> ValuesTest:
 
 
 def looks_of(condition: Condition) -> int:
-    """That one value costs."""
+    """Return the cost of testing one value, in comparisons."""
     return sum(_LOOKS_OF_REGEX if test.operator == "matches" else 1 for test in condition.tests)
 
 
@@ -148,7 +159,8 @@ def _property_check(path: tuple[str, ...], test: ValuesTest, looks: int) -> Chec
         try:
             values = response.values(path, looks)
         except MalformedBody:
-            # Asked for in a form that can't be read: block. But not what a load balancer says of a failure.
+            # Block if the rule needs a body that cannot be read. But an error page of a load balancer must
+            # pass.
             return INDETERMINATE if 200 <= response.status < 300 else test(())
         return test(values)
 
@@ -156,8 +168,10 @@ def _property_check(path: tuple[str, ...], test: ValuesTest, looks: int) -> Chec
 
 
 def for_an_allow(check: Check, option: str) -> Check:
-    """The same check of a query option for a rule that allows: a reading of the query that the upstream never
-    takes counts neither for the rule nor against it."""
+    """Return the check of a query option for a rule that allows.
+
+    An interpretation of the query that the upstream never uses counts neither for the rule nor against it.
+    """
     name = option_name(option)
 
     def check_as_taken(request: RequestFacts, response: ResponseFacts | None) -> int:
@@ -168,7 +182,10 @@ def for_an_allow(check: Check, option: str) -> Check:
 
 
 def for_the_log(check: Check, *, of_response: bool) -> Check:
-    """The same for a rule that only logs: it lets nobody wait, and refuses nothing that it can't read."""
+    """Return the check for a rule that only logs.
+
+    It never waits for a body, and it never refuses a body that cannot be read.
+    """
 
     def check_if_read(request: RequestFacts, response: ResponseFacts | None) -> int:
         try:
@@ -186,7 +203,10 @@ def for_the_log(check: Check, *, of_response: bool) -> Check:
 
 
 def field_values(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> Sequence[str]:
-    """A field's values; where one is a list (RFC 9110 §5.6.1), its elements are values too."""
+    """Return the values of a header field.
+
+    If a value is a list (RFC 9110 §5.6.1), its elements count as values too.
+    """
     size = len(wanted)
     found = [value for name, value in headers if len(name) == size and name.lower() == wanted]
     if not found:
@@ -198,7 +218,7 @@ def field_values(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> Seque
 
 
 def when_missing(test: Comparison) -> int:
-    """Whether the test holds where there is no value."""
+    """Return the result of the test for a missing value."""
     if test.operator == "exists":
         return NO if test.operand else YES
     return INDETERMINATE if test.operator in _NEGATIVE else NO
@@ -241,13 +261,13 @@ def _membership(operands: tuple[Scalar, ...], caseless: Callable[[str], bool]) -
     texts = {text_of(operand) for operand in operands}
     typed = [operand.value if isinstance(operand, Written) else operand for operand in operands]
     surely = {_key(value) for value in typed if not isinstance(value, str)}
-    # The rule says "5" where the document says 5: another type, perhaps the same to the server.
+    # The rule has "5" and the document has 5: another type, but a server may treat both alike.
     indeterminate = {_key(value) for text in typed if isinstance(text, str) for value in values_meant(text)}
     return _member_test(texts, {fold(text) for text in texts}, surely, indeterminate, caseless)
 
 
 def _key(value: bool | int | float) -> tuple[bool, bool | int | float]:
-    """To Python, 1 is true: not in JSON."""
+    """Return a key that distinguishes 1 and true, which are equal in Python but not in JSON."""
     return isinstance(value, bool), value
 
 
@@ -294,7 +314,7 @@ def _regex_test(expression: Any, in_any_case: Any, caseless: Callable[[str], boo
             if expression.search(value) is not None:
                 return YES
             return INDETERMINATE if in_any_case.search(value) is not None and caseless(value) else NO
-        except UnicodeEncodeError:  # a lone surrogate out of a JSON escape
+        except UnicodeEncodeError:  # a lone surrogate from a JSON escape
             return INDETERMINATE
 
     return test
@@ -303,7 +323,7 @@ def _regex_test(expression: Any, in_any_case: Any, caseless: Callable[[str], boo
 def _compared(value: Value, holds: Callable[[int | float], bool]) -> int:
     if isinstance(value, str):
         if _NUMBER.fullmatch(value) is None:
-            return INDETERMINATE  # what a server makes of `+5`, `1e3` or `five` is its own affair
+            return INDETERMINATE  # servers differ in how they read `+5`, `1e3` or `five`
         value = float(value) if "." in value else int(value)
     elif isinstance(value, bool) or not isinstance(value, int | float):
         return INDETERMINATE

@@ -21,7 +21,7 @@ _NO_OBJECTS: Final = frozenset(("$count", "$ref"))
 _READS: Final = frozenset(("GET", "HEAD"))
 # Parts of an item that hold addresses of its content.
 _PARTS: Final = frozenset(("thumbnails", "versions", "permissions"))
-# Operations whose response is such an address, with the method by which content is asked for or written.
+# Operations whose response is such an address, with the method that reads or writes the content.
 _HANDED_OVER: Final[Mapping[str, tuple[str, str]]] = {
     "createlink": ("createLink", "GET"),  # driveitem-createlink
     "preview": ("preview", "GET"),  # driveitem-preview
@@ -30,7 +30,7 @@ _HANDED_OVER: Final[Mapping[str, tuple[str, str]]] = {
 # Words of paths that lead to items of any drive.
 _OF_ANY_DRIVE: Final = frozenset(("driveitem", "filesfolder", "following", "recent", "sharedwithme"))
 _SHARES: Final = "shares"
-_LEAST_BELOW_SHARES: Final = 4  # segments of a path that leads on from a shared item
+_LEAST_BELOW_SHARES: Final = 4  # segments of a path that continues below a shared item
 _MOST_STEMS: Final = 8
 # Words of a path that decide which content its response may open.
 CONTENT_WORDS: Final = frozenset(
@@ -50,7 +50,7 @@ CONTENT_WORDS: Final = frozenset(
 
 
 class Stem(Enum):
-    """The part of a path that another path begins with."""
+    """A part of a path with which another path begins."""
 
     WHOLE = "all of it"
     BEFORE_DELTA = "all but a last `delta`"
@@ -75,7 +75,7 @@ def _belongs_to_item(word: str) -> bool:
 
 
 def _drives_of(name: Name) -> Iterator[int]:
-    """Yield where the name of a drive ends if the response may hold several items of it."""
+    """Yield where the name of a drive ends, if the response may contain several items of the drive."""
     words = name.folded
     for at, word in enumerate(words):
         end = at + 1 if word == _DRIVE else at + 2 if word == _DRIVES else 0
@@ -99,7 +99,7 @@ def may_open(name: Name, method: str) -> bool:
         return False
     if any(word == _WORKBOOK and not _is_key(name, at) for at, word in enumerate(words)):
         return False
-    # What is read there is the content itself; what writes it responds with the item.
+    # A read of `content` returns the content itself. A write to it returns the item.
     return words[-1] != CONTENT or _is_key(name, len(words) - 1) or method not in _READS
 
 

@@ -1,7 +1,7 @@
-"""Request (and response) facts in, verdict and reason out.
+"""Decide on a request: facts of the request, and of the response, go in; a verdict and a reason come out.
 
-A plan holds the rules that concern one method and path. It has a lane for each reading of the path: rules in
-file order, tried until one decides. The strictest lane's verdict is the request's.
+A plan has the rules for one method and path. It has one lane for each interpretation of the path: rules in
+file order, tried until one decides. The strictest verdict of all lanes is the verdict of the request.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ class Decision:
     rule_id: str
     logged_rule_ids: tuple[str, ...] = ()
     transforms: Transforms | None = None
-    reason: str = "rule"  # rule, default, hiddenProperty, responseRule, impliedRequest
-    # Every rule that took part in the verdict, request rules first, if there was more than one.
+    reason: str = "rule"  # one of rule, default, hiddenProperty, responseRule, impliedRequest
+    # Every rule that contributed to the verdict, request rules first; empty if there was only one.
     several_rule_ids: tuple[str, ...] = ()
-    implied: str = ""  # the implied request that made the verdict stricter, for people
+    implied: str = ""  # the implied request that made the verdict stricter, as text for people
 
     @property
     def rule_ids(self) -> tuple[str, ...]:
-        """The rules that took part in the verdict, `rule_id` among them. Those that only log are not."""
+        """The rules that contributed to the verdict, `rule_id` included and rules that only log excluded."""
         return self.several_rule_ids or (self.rule_id,)
 
 
-# What checks and guards have said of one request: none depends on how its path is read.
+# Results of checks and guards for one request. None of them depends on the interpretation of the path.
 Known = dict[Check | QueryGuard, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A rule that concerns the path: what it decides if all its checks hold."""
+    """A rule that applies to the path: its checks, and its decision if all checks hold."""
 
     checks: tuple[Check, ...]
     decision: Decision
     guard: QueryGuard | None = None
-    reads_body: bool = False  # the request's
-    reads_response: bool = False  # its body
-    asks_response: bool = False  # anything of it
+    reads_body: bool = False  # reads the body of the request
+    reads_response: bool = False  # reads the body of the response
+    asks_response: bool = False  # needs any part of the response
 
     def decided(self, request: RequestFacts, known: Known | None = None) -> Decision:
         if self.guard is not None and self._is_probed(self.guard, request, known):
@@ -72,7 +72,7 @@ class Step:
         return probed == YES
 
 
-_MOST_LOGGED: Final = 64  # combinations that a lane remembers
+_MOST_LOGGED: Final = 64  # combinations of logging rules that a lane remembers
 
 _ENCODED_SLASH: Final = (
     "%2F, which the upstream may read as a slash, would change the verdict if it were one; "
@@ -80,16 +80,16 @@ _ENCODED_SLASH: Final = (
 )
 
 _SLASH_BEHIND_ENCODINGS: Final = (
-    "an encoded slash that is none to the upstream, and would lead to what a rule blocks or filters"
+    "an encoded slash, read as a slash, would lead to a path that a rule blocks or filters"
 )
 
-# What a lane says where no rule decides and that means nothing.
+# Decision of a lane in which no rule decides and the default does not count.
 NOTHING: Final = Decision("allow", "default", reason="default")
 
 
 @dataclass(slots=True)
 class Lane:
-    """The rules for one reading of the path, in file order; `constant` where no check is needed."""
+    """The rules for one interpretation of the path, in file order; `constant` if no check is needed."""
 
     importance: Importance
     steps: tuple[Step, ...]
@@ -102,7 +102,10 @@ class Lane:
     def evaluate(
         self, request: RequestFacts, response: ResponseFacts | None = None, known: Known | None = None
     ) -> Decision:
-        """`known` is shared by the lanes of one request, where it has several."""
+        """Return the decision of this lane.
+
+        The lanes of one request share `known`, if there are several.
+        """
         if self.constant is not None:
             return self.constant
         logged: tuple[str, ...] = ()
@@ -127,7 +130,7 @@ class Lane:
             decision = step.decision if step.guard is None else step.decided(request, known)
             if held == YES or decision.verdict == "block":
                 break
-            if decision.verdict == "filter":  # indeterminate: filter, and let the search go on
+            if decision.verdict == "filter":  # indeterminate: filter, and continue the search
                 floor = decision if floor is None else _strictest(floor, decision)
         else:
             decision = self.default
@@ -138,7 +141,10 @@ class Lane:
         return _with_logged(decision, logged)
 
     def _with_logged(self, decision: Decision, logged: tuple[str, ...]) -> Decision:
-        """Made once, since the same rules log again and again."""
+        """Return the decision with the logging rules.
+
+        The result is remembered, because the same rules log again and again.
+        """
         key = (decision.rule_id, decision.verdict, logged)
         known = self._logged.entries.get(key)
         if known is None:
@@ -150,18 +156,22 @@ class Lane:
 
 
 class ImpliedRules:
-    """Finds the requests that one request implies, and the plans for them."""
+    """Source of the requests that one request implies, and of the plans for them."""
 
     @property
     def reads_body(self) -> bool:
         raise NotImplementedError
 
     def may_imply(self, target: Target) -> bool:
-        """Return False if a request to this target surely implies no other, whatever its body is."""
+        """Return False if a request to this target certainly implies no other, whatever its body is."""
         raise NotImplementedError
 
     def requests(self, request: RequestFacts) -> Iterator[Implied]:
-        """Raises MalformedTarget, and BodyNeeded if the body is unread and may name some."""
+        """Yield the implied requests.
+
+        Raise MalformedTarget if the request cannot be read, and BodyNeeded if the body may imply some and was
+        not read.
+        """
         raise NotImplementedError
 
     def plan(self, way: Way, scope: Scope) -> Plan:
@@ -172,13 +182,13 @@ class ImpliedDecision(NamedTuple):
     """The verdict on an implied request alone, and its effect on the request."""
 
     implied: Implied
-    way: Way  # the one that decided
+    way: Way  # the variant that decided
     alone: Decision
-    effect: Decision | None  # None: it changes nothing
+    effect: Decision | None  # None: no effect
 
 
 class Plan:
-    """The rules that concern one method and path."""
+    """The rules for one method and path."""
 
     __slots__ = (
         "_foreseen",
@@ -217,7 +227,7 @@ class Plan:
         self._only = self._lanes[0] if len(lanes) == 1 and override_plan is None else None
         self.needs_body = needs_body or (implied is not None and implied.reads_body)
         self.has_response_rules = bool(self._response_lanes)
-        # What is decided without a look at the request, where nothing has to be known of it later either.
+        # The decision that needs no facts of the request, if no later step needs any either.
         self.constant: Decision | None = None
         if self._only is not None and not self.has_response_rules:
             self.constant = self._only.constant
@@ -232,16 +242,16 @@ class Plan:
         self._response_logs_request = any(step.reads_body for step in steps)
 
     def decide(self, request: RequestFacts) -> Decision:
-        """The verdict before the upstream is called.
+        """Return the verdict before the upstream is called.
 
-        Raises MalformedTarget where an encoded slash would change the verdict, MalformedBody (a kind of it)
-        where a condition asks for a property of a body that is no JSON, and BodyNeeded where it asks for one
-        of a body that is unread.
+        Raise MalformedTarget if an encoded slash would change the verdict. Raise MalformedBody, a subclass of
+        it, if a condition needs a property of a body that is not JSON. Raise BodyNeeded if a condition needs
+        a body that was not read.
         """
         if self._response_logs_request:
             request.wanted_for_the_log = request.unread
         if self._response_reads_request:
-            request.document  # noqa: B018 - refused now if it can't be read, not after the upstream has acted
+            request.document  # noqa: B018 - refuse an unreadable body now, not after the upstream has acted
         if self._only is not None:
             decision = self._only.evaluate(request)
         else:
@@ -272,7 +282,7 @@ class Plan:
         return decision
 
     def decides_without(self, target: Target) -> Decision | None:
-        """Return the verdict if it is known without a look at the request, its query included."""
+        """Return the verdict if it needs no facts of the request, not even its query; else None."""
         return None if self.constant is None or self._may_imply(target) else self.constant
 
     def looks_at_query(self, target: Target) -> bool:
@@ -283,7 +293,7 @@ class Plan:
         return self._implied is not None and self._implied.may_imply(target)
 
     def implied_decisions(self, request: RequestFacts) -> Iterator[ImpliedDecision]:
-        """Evaluate each request that this one implies. Raises as `decide` does."""
+        """Evaluate each request that this one implies. Raise the same exceptions as `decide`."""
         rules = self._implied
         if rules is None:
             return
@@ -293,7 +303,10 @@ class Plan:
             yield ImpliedDecision(implied, way, alone, _effect_on_request(implied, way, alone))
 
     def decide_unseen(self, request: RequestFacts) -> Decision:
-        """Return the verdict on a request whose own response is not seen. Raises as `decide` does."""
+        """Return the verdict on a request whose own response is not seen.
+
+        Raise the same exceptions as `decide`.
+        """
         decision = self.decide(request)
         for lane in self._unseen_lanes:
             outcome = lane.evaluate(request)
@@ -302,8 +315,11 @@ class Plan:
         return decision
 
     def decide_response(self, request: RequestFacts, decision: Decision, response: ResponseFacts) -> Decision:
-        """The request's decision made stricter by what the response is; `block` replaces the response. Raises
-        MalformedTarget, and BodyNeeded where it hangs on a response that is unread."""
+        """Make the decision on the request stricter by the response rules.
+
+        `block` replaces the response. Raise MalformedTarget if the response cannot be evaluated, and
+        BodyNeeded if its body was not read.
+        """
         if not self._response_lanes:
             return decision
         outcome = NOTHING
@@ -334,10 +350,10 @@ class Plan:
             outcome = lane.evaluate(request, None, known)
             decision = outcome if decision is None else _strictest(decision, outcome)
         if decision is None:
-            raise MalformedTarget("the target has no certain reading")
+            raise MalformedTarget("the target has no certain interpretation")
         for lane in self._slash_lanes:
             outcome = lane.evaluate(request, None, known)
-            untaken = lane.default is NOTHING  # such a reading can only make the verdict stricter
+            untaken = lane.default is NOTHING  # such an interpretation can only make the verdict stricter
             if untaken:
                 outcome = _strictest(decision, outcome)
             if _effect(outcome) != _effect(decision):
@@ -346,8 +362,10 @@ class Plan:
 
 
 def _foreseen(response_lanes: Sequence[Lane]) -> Iterator[Lane]:
-    """What response rules ask of the request alone, before any asks for the response: a path or a query that
-    names what they hide needs no response to be blocked, nor has the upstream to act on it."""
+    """Yield the steps of response rules that need only the request, up to the first that needs the response.
+
+    A path or query that names a hidden property is blocked before the upstream acts on it.
+    """
     for lane in response_lanes:
         steps: list[Step] = []
         for step in lane.steps:
@@ -361,7 +379,7 @@ def _foreseen(response_lanes: Sequence[Lane]) -> Iterator[Lane]:
 
 
 def _unseen(response_lanes: Sequence[Lane]) -> Iterator[Lane]:
-    """Return response rules for a response that is not seen: conditions on it are indeterminate."""
+    """Yield the response rules for a response that is not seen: conditions on it are indeterminate."""
     for lane in response_lanes:
         steps = [
             replace(step, checks=(indeterminate,)) if step.asks_response else step
@@ -379,14 +397,14 @@ def indeterminate(request: object, response: object) -> int:
 def _decided_alone(
     rules: ImpliedRules, implied: Implied, request: RequestFacts, left: list[int]
 ) -> tuple[Way, Decision]:
-    """The verdict of the rules that know one of its addresses, or else that of the default."""
+    """Return the verdict of the rules that match one of its addresses, or else of the default."""
     by_rules: Decision | None = None
     by_default = NOTHING
     deciding = implied.ways[0]
     for way in implied.ways:
         left[0] -= 1
         if left[0] < 0:
-            raise MalformedTarget("it implies too many requests")
+            raise MalformedTarget("the request implies too many requests")
         facts = request.implied(way.method, way.target, implied.document)
         facts.implied_left = left
         plan = rules.plan(way, implied.scope)
@@ -427,7 +445,10 @@ def _effect_on_request(implied: Implied, way: Way, alone: Decision) -> Decision 
 
 
 def _can_hide(transforms: Transforms | None, place: str) -> bool:
-    """Return False if the place is unknown: `$expand=*` names no relation. Rules about types need none."""
+    """Return False if the place of the response is unknown, because `$expand=*` names no relation.
+
+    Rules about types need no place.
+    """
     if "*" not in place or transforms is None:
         return True
     return replace(transforms, typed=()) == Transforms()
@@ -442,7 +463,7 @@ def _with_implied(decision: Decision, effect: Decision) -> Decision:
 
 
 def blocked_by_path(decision: Decision) -> Decision:
-    """The decision to apply if the path may name what `decision` hides, which only the response showed."""
+    """Return the decision for a path that may name a hidden property, which only the response showed."""
     return replace(decision, verdict="block", transforms=None, reason="hiddenProperty")
 
 
@@ -454,8 +475,10 @@ def _asked_once(check: Check, request: RequestFacts, response: ResponseFacts | N
 
 
 def _strictest(first: Decision, second: Decision, *, in_order: bool = True) -> Decision:
-    """Of two readings' verdicts the one to apply: block before filter before allow. `in_order` is False if
-    the second rule stands before the first one in the file."""
+    """Return the stricter of two decisions: block before filter before allow.
+
+    `in_order` is False if the second rule precedes the first one in the file.
+    """
     by_rule = first.reason == "default" and second.reason != "default"
     if second.verdict == "block" and (first.verdict != "block" or by_rule):
         stricter, other = second, first
@@ -477,7 +500,7 @@ def _with_logged(decision: Decision, logged: tuple[str, ...]) -> Decision:
 
 
 def _rules_of_both(first: Decision, second: Decision) -> tuple[str, ...]:
-    """The rules that took part in either decision, or nothing if that is one rule."""
+    """Return the rules that contributed to either decision; empty if that is only one rule."""
     rule_ids = _merged(first.rule_ids, second.rule_ids)
     return rule_ids if len(rule_ids) > 1 else ()
 
@@ -493,7 +516,7 @@ def _combined(first: Transforms | None, second: Transforms | None) -> Transforms
 
 
 def _effect(decision: Decision) -> object:
-    """Return the parts of a decision that make a difference to the client."""
+    """Return the parts of a decision that the client can notice."""
     return ("allow" if decision.verdict == "log_only" else decision.verdict), decision.transforms
 
 

@@ -1,4 +1,4 @@
-"""When a rule ends: the moment as a ruleset writes it, and the check that asks for it."""
+"""The end of a rule: the moment as a ruleset spells it, and the check that compares it with the clock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from proxy.policy.conditions import NO, YES, Check
 from proxy.policy.facts import RequestFacts, ResponseFacts
 from proxy.policy.ruleset import Until
 
-# RFC 3339 §5.6, without the leap second, which no clock here has.
+# RFC 3339 §5.6 without leap seconds, which Unix time does not have.
 MOMENT: Final = (
     r"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])"
     r"[Tt](?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?"
@@ -22,22 +22,22 @@ _EXAMPLE: Final = "2027-01-31T00:00:00Z or 2027-01-31T00:00:00+01:00"
 
 
 def parse_until(text: str) -> Until:
-    """The moment that `text` names. Raises ValueError."""
+    """Parse the moment at which a rule ends. Raise ValueError if the text is not one."""
     if not _MOMENT.fullmatch(text):
         if _WITHOUT_OFFSET.fullmatch(text):
             raise ValueError(f"a moment needs its date, its time and its offset from UTC: write {_EXAMPLE}")
-        raise ValueError(f"a moment is a time of RFC 3339: write {_EXAMPLE}")
+        raise ValueError(f"a moment must be a time of RFC 3339: write {_EXAMPLE}")
     try:
         moment = datetime.fromisoformat(text.upper())
     except ValueError:
-        raise ValueError(f"no calendar has that day: write {_EXAMPLE}") from None
+        raise ValueError(f"this day does not exist: write {_EXAMPLE}") from None
     if not 1970 < moment.year < 9999:
-        raise ValueError("a moment lies between the years 1971 and 9998")
+        raise ValueError("a moment must be between the years 1971 and 9998")
     return Until(moment.timestamp())
 
 
 def ending_check(until: Until) -> Check:
-    """Holds before the moment, and no longer at the moment itself."""
+    """Return a check that holds before the moment, and does not hold at the moment itself."""
     end = until.end
     return lambda request, response: _before(end, request, response)
 
@@ -47,6 +47,6 @@ def _before(end: float, request: RequestFacts, response: ResponseFacts | None) -
 
 
 def moment_text(seconds: float) -> str:
-    """A moment in UTC, as a ruleset writes it."""
+    """Write a moment in UTC as a ruleset spells it."""
     moment = datetime.fromtimestamp(seconds, UTC)
     return moment.isoformat(timespec="seconds" if not moment.microsecond else "microseconds")[:-6] + "Z"

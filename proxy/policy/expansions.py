@@ -1,5 +1,4 @@
-"""Read `$expand`: the relations that one level of it names, each with its own options (OData 4.01 part 2
-§5.1.3)."""
+"""Parse `$expand`: the relations of one level, each with its own options (OData 4.01 part 2 §5.1.3)."""
 
 from __future__ import annotations
 
@@ -11,9 +10,9 @@ from proxy.policy.canonical import MalformedTarget, option_name
 from proxy.policy.odata import fold
 
 MAX_EXPANSIONS: Final = 100  # relations on one level
-MAX_NESTING: Final = 8  # parentheses within one another
+MAX_NESTING: Final = 8  # levels of nested parentheses
 MAX_SEGMENTS: Final = 32
-# Each cast may be left out, so the number of names doubles with it.
+# A name can leave out each cast, so the number of names doubles with each cast.
 MAX_CASTS: Final = 4
 MAX_LEVELS: Final = 16  # a path of more segments than a pattern has matches no pattern
 _MOST_TEXTS: Final = 1024
@@ -22,16 +21,19 @@ _LONGEST_TEXT: Final = 512
 _SEGMENT: Final = re.compile(r"\*|\$?[^\W\d][\w.-]*")
 _OPTIONS_OF_ITEMS: Final = frozenset(("$ref", "$count", "$value"))
 _BOTH_QUOTES: Final = ("'", "'\"")
-_BLANKS: Final = " \t\r\n+"  # `+` is a blank to those who read a query as a form; no name has one
-_UNREADABLE: Final = "its $expand cannot be read"
+_BLANKS: Final = " \t\r\n+"  # a form parser reads `+` as a blank; no name contains one
+_UNREADABLE: Final = "$expand cannot be parsed"
 
 Options = dict[str, tuple[str, ...]]
 
 
 class Expansion(NamedTuple):
-    """One relation that is expanded. `options` are those of its parentheses, as those of a query."""
+    """A relation that is expanded.
 
-    path: tuple[str, ...]  # segments, casts among them, as they came
+    `options` are those in its parentheses, in the form of query options.
+    """
+
+    path: tuple[str, ...]  # segments with casts, as sent
     options: tuple[tuple[str, tuple[str, ...]], ...]
     levels: int
 
@@ -42,7 +44,10 @@ _known: Final[BoundedMemo[str, tuple[Expansion, ...]]] = BoundedMemo(
 
 
 def expansions_of(text: str) -> tuple[Expansion, ...]:
-    """Return the relations in a value of `$expand`, with either kind of quotes. Raises MalformedTarget."""
+    """Return the relations in a value of `$expand`, with either kind of quotes.
+
+    Raise MalformedTarget if the value cannot be parsed.
+    """
     found = _known.entries.get(text)
     if found is None:
         found = tuple(_read_with(text, _BOTH_QUOTES) if '"' in text else _read(text, "'"))
@@ -51,7 +56,10 @@ def expansions_of(text: str) -> tuple[Expansion, ...]:
 
 
 def _read_with(text: str, each: tuple[str, ...]) -> dict[Expansion, None]:
-    """Return the relations that any reader finds. A reader may refuse the text."""
+    """Return the relations that any parser finds.
+
+    Some parsers may reject the text, but not all.
+    """
     read: dict[Expansion, None] = {}
     refusals: list[MalformedTarget] = []
     for quotes in each:
@@ -67,7 +75,7 @@ def _read_with(text: str, each: tuple[str, ...]) -> dict[Expansion, None]:
 def _read(text: str, quotes: str) -> list[Expansion]:
     items = [item for item in _split(text, ",", quotes) if item.strip(_BLANKS)]
     if len(items) > MAX_EXPANSIONS:
-        raise MalformedTarget("its $expand names too many relations")
+        raise MalformedTarget("$expand names too many relations")
     return [_expansion(item.strip(_BLANKS), quotes) for item in items]
 
 
@@ -82,7 +90,7 @@ def _expansion(item: str, quotes: str) -> Expansion:
     if not all(map(_SEGMENT.fullmatch, segments)) or segments[0] in _OPTIONS_OF_ITEMS:
         raise MalformedTarget(_UNREADABLE)
     if len(segments) > MAX_SEGMENTS or sum("." in segment for segment in segments) > MAX_CASTS:
-        raise MalformedTarget("its $expand has too long a path")
+        raise MalformedTarget("$expand has too long a path")
     return Expansion(segments, tuple(options.items()), _levels(options.get("levels", ())))
 
 
@@ -93,7 +101,7 @@ def _options(text: str, quotes: str) -> Options:
         if not name.strip():
             continue
         known = option_name(name)
-        # A reader who takes a comma for the end of an option finds another one there.
+        # A parser that ends an option at a comma would find another option there.
         if not mark or (known == "select" and ("=" in value or "(" in value)):
             raise MalformedTarget(_UNREADABLE)
         options[known] = (*options.get(known, ()), value)
@@ -101,7 +109,7 @@ def _options(text: str, quotes: str) -> Options:
 
 
 def _levels(values: tuple[str, ...]) -> int:
-    """Return how many levels of the same relation are expanded: MAX_LEVELS if that is not a small number."""
+    """Return how many levels of the relation are expanded: MAX_LEVELS if it is not a small number."""
     levels = 1
     for value in values:
         text = value.strip()
@@ -110,7 +118,10 @@ def _levels(values: tuple[str, ...]) -> int:
 
 
 def _split(text: str, separators: str, quotes: str) -> list[str]:
-    """Split at separators that stand in no string and no parentheses. Raises MalformedTarget."""
+    """Split the text at separators outside strings and parentheses.
+
+    Raise MalformedTarget if a string or parenthesis is not closed.
+    """
     pieces: list[str] = []
     begin = depth = 0
     quote = ""
@@ -123,7 +134,7 @@ def _split(text: str, separators: str, quotes: str) -> list[str]:
         elif char == "(":
             depth += 1
             if depth > MAX_NESTING:
-                raise MalformedTarget("its $expand nests too deep")
+                raise MalformedTarget("$expand is nested too deeply")
         elif char == ")":
             depth -= 1
             if depth < 0:
@@ -138,5 +149,5 @@ def _split(text: str, separators: str, quotes: str) -> list[str]:
 
 
 def property_place(path: tuple[str, ...]) -> str:
-    """Return the property path by which a response holds what is expanded: without casts and `$ref`."""
+    """Return the property path of the expanded objects in a response: without casts and `$ref`."""
     return ".".join([fold(segment) for segment in path if "." not in segment and segment[0] != "$"])

@@ -1,4 +1,4 @@
-"""What a request and its response are evaluated against."""
+"""Facts of a request and its response, against which rules are evaluated."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from proxy.policy import json_text
 from proxy.policy.canonical import MAX_LIGATURES, MalformedTarget, Target
 from proxy.policy.odata import fold, folding_cost, ligatures
 
-_CONTROL_INFORMATION: Final = re.compile(r"(?<!@odata)\.")  # the dot of `@odata.type` walks into nothing
-# What all rules together may look at of one document, in elements and values: else a ruleset with many
-# conditions and a body with many elements would keep everybody else waiting. A response is the upstream's,
-# and a page of it has more of them than an application has to send.
+# the dot of `@odata.type` does not lead into an object
+_CONTROL_INFORMATION: Final = re.compile(r"(?<!@odata)\.")
+# Elements and values of one document that all rules together may look at. Without this limit, many conditions
+# on a body with many elements would delay all other requests. The limit is higher for a response, because a
+# page of results has more values than an application needs to send.
 _MAX_LOOKS: Final = 300_000
 _MAX_LOOKS_AT_RESPONSE: Final = 1_000_000
-_MAX_VALUES: Final = 100_000  # of a request's body, counted before they are made: a fifth of a second
-_MAX_TEXT: Final = 8_000_000  # what `folding_cost` may come to for all conditions: a third of a second
+_MAX_VALUES: Final = 100_000  # values of a request's body, counted before it is parsed: a fifth of a second
+_MAX_TEXT: Final = 8_000_000  # sum of `folding_cost` for all conditions: a third of a second
 
 
 class MalformedBody(MalformedTarget):
-    """A condition asks for a property of a request body that is no JSON in UTF-8: 400 badRequest."""
+    """A condition needs a property of a request body that is not JSON in UTF-8: 400 badRequest."""
 
 
 class BodyNeeded(Exception):
-    """A rule that decides asks for a body that nobody has read yet."""
+    """A rule that decides needs a body that was not read yet."""
 
 
 class Composite:
-    """Stands for an object or an empty array where a condition looks for one value."""
+    """Placeholder for an object or an empty array where a condition looks for one value."""
 
 
 COMPOSITE: Final = Composite()
@@ -38,7 +39,7 @@ Value = str | int | float | bool | None | Composite
 
 
 class Looks:
-    """How much rules may still look at: of one document, or of those in all parts of a `$batch`."""
+    """Number of values that rules may still look at, in one document or in all sub-requests of a `$batch`."""
 
     __slots__ = ("text", "values")
 
@@ -48,7 +49,10 @@ class Looks:
 
 
 class RequestFacts:
-    """`unread`: there is a body, and nobody has read it yet."""
+    """Facts of one request.
+
+    `unread` is True if the request has a body that was not read yet.
+    """
 
     __slots__ = (
         "_document",
@@ -83,14 +87,17 @@ class RequestFacts:
         self.now = now
         self.body = body
         self.unread = unread
-        # Of an implied request: how many evaluations are left to the request that came.
+        # For an implied request: the number of evaluations that the original request may still cause.
         self.implied_left: list[int] | None = None
-        self.wanted_for_the_log = False  # of an unread body: a rule that only logs would like to look at it
+        self.wanted_for_the_log = False  # True if a rule that only logs needs a body that was not read
         self._looks = looks
         self._document: _Document | None = None
 
     def as_taken(self) -> RequestFacts:
-        """As far as conditions on the query look: with the options as the upstream reads them."""
+        """Return the facts with the query options as the upstream reads them.
+
+        They are meant for conditions on the query, and have no body.
+        """
         target = self.target.as_taken
         if target is self.target:
             return self
@@ -101,41 +108,47 @@ class RequestFacts:
         return RequestFacts(method, target, self.headers, self.client_ip, self.now, None, self._looks)
 
     def implied(self, method: str, target: Target, document: object = None) -> RequestFacts:
-        """Return the facts of a request that this one implies, as if the same client had sent it alone.
-        `document` is its body."""
+        """Return the facts of an implied request, as if the same client had sent it alone.
+
+        `document` is its body.
+        """
         other = self.without_body(method, target)
         if document is not None:
             other.take_document(document)
         return other
 
     def take_document(self, document: object) -> None:
-        """Take an object of another request's body for the body."""
+        """Use an object of another request's body as the body."""
         self._document = _Document(None, self._looks or Looks())
         self._document.root = document
 
     @property
     def body_known(self) -> bool:
-        """Return False if there may be a body of which nothing is known."""
+        """True unless there may be a body whose content is unknown."""
         return True
 
     @property
     def has_document(self) -> bool:
-        """Return True if the body was read already, or is an object of another request's body."""
+        """True if the body was parsed already, or is an object of another request's body."""
         return self._document is not None
 
     @property
     def document(self) -> object:
-        """The body as JSON; None without a body. Raises MalformedBody and BodyNeeded."""
+        """The body as JSON; None without a body. Reading it may raise MalformedBody or BodyNeeded."""
         return self._read().root
 
     def values(self, path: tuple[str, ...], cost: int = 1) -> Sequence[Value]:
-        """What the property path leads to in the body; each value counts as `cost` looks. Raises
-        MalformedBody and BodyNeeded."""
+        """Return the values that the property path leads to in the body; each counts as `cost` looks.
+
+        Raise MalformedBody or BodyNeeded if the body cannot be read.
+        """
         return self._read().values(path, cost)
 
     def look(self, count: int) -> None:
-        """Count so many values of the body among those that rules look at. Raises MalformedBody if they are
-        too many together."""
+        """Count values of the body that a rule looks at.
+
+        Raise MalformedBody if all rules together look at too many.
+        """
         self._read().look(count)
 
     def _read(self) -> _Document:
@@ -148,8 +161,11 @@ class RequestFacts:
 
 
 class ResponseFacts:
-    """`body` is identity-coded; None or empty where the response has none. `unread`: it has one, and nobody
-    has read it yet."""
+    """Facts of a response.
+
+    `body` has no content coding. It is None or empty if the response has no body. `unread` is True if the
+    response has a body that was not read yet.
+    """
 
     __slots__ = ("_document", "body", "headers", "status", "unread", "wanted_for_the_log")
 
@@ -169,8 +185,10 @@ class ResponseFacts:
         self._document: _Document | None = None
 
     def values(self, path: tuple[str, ...], cost: int = 1) -> Sequence[Value]:
-        """What the property path leads to in the response, or in an item of its `value`. Raises
-        MalformedBody and BodyNeeded."""
+        """Return the values that the property path leads to in the response, or in an item of its `value`.
+
+        Raise MalformedBody or BodyNeeded if the body cannot be read.
+        """
         if self._document is None:
             if self.unread:
                 raise BodyNeeded
@@ -180,7 +198,7 @@ class ResponseFacts:
 
 
 class ItemReader:
-    """Looks values up in the items of one response, in all of them no more than rules may look at."""
+    """Look up values in the items of one response, within one limit for all items."""
 
     __slots__ = ("_looks",)
 
@@ -188,31 +206,33 @@ class ItemReader:
         self._looks = _Document(None, Looks(_MAX_LOOKS_AT_RESPONSE))
 
     def values(self, item: object, path: tuple[str, ...], cost: int) -> Sequence[Value]:
-        """Return all values that the property path leads to in `item`, of `parse_document`. Raises
-        MalformedBody."""
+        """Return all values that the property path leads to in `item`, which `parse_document` made.
+
+        Raise MalformedBody if rules look at too many values.
+        """
         return self._looks.values_in(item, path, cost)
 
 
 def parse_document(body: bytes) -> object:
-    """JSON with every occurrence of a name kept: an object is a dict of lists under folded names."""
+    """Parse JSON and keep every occurrence of a name: an object is a dict of lists by folded names."""
     try:
         text = json_text.readable(body).decode("utf-8")
         return json.loads(text, object_pairs_hook=_all_members, parse_constant=_refuse_constant)
     except MalformedBody:
         raise
     except json_text.TooDeep as error:
-        raise MalformedBody(f"a rule looks at the body, and it is {error}") from None
+        raise MalformedBody(f"a rule needs the body, but {error}") from None
     except ValueError:
-        raise MalformedBody("a rule looks at the body, and it is no JSON in UTF-8") from None
+        raise MalformedBody("a rule needs the body, which is not JSON in UTF-8") from None
 
 
 def _refuse_many_values(body: bytes) -> None:
     try:
         many = json_text.has_more_values(body, _MAX_VALUES)
     except json_text.JsonTextError:
-        raise MalformedBody("a rule looks at the body, and it is no JSON in UTF-8") from None
+        raise MalformedBody("a rule needs the body, which is not JSON in UTF-8") from None
     if many:
-        raise MalformedBody("it has too many values for a rule to look at")
+        raise MalformedBody("the body has too many values for a rule to look at")
 
 
 def property_path(path: str) -> tuple[str, ...]:
@@ -220,7 +240,7 @@ def property_path(path: str) -> tuple[str, ...]:
 
 
 class _Document:
-    """A body as JSON, None without one, and what rules have looked up in it."""
+    """A body as JSON, or None without a body, and the values that rules have looked up in it."""
 
     __slots__ = ("_costs", "_known", "_looks", "root")
 
@@ -237,7 +257,10 @@ class _Document:
         )
 
     def values(self, path: tuple[str, ...], cost: int) -> Sequence[Value]:
-        """All values that a property path leads to; dots walk into objects and arrays."""
+        """Return all values that a property path leads to.
+
+        Dots lead into objects and arrays.
+        """
         found = self._known.get(path)
         if found is None:
             found = []
@@ -251,7 +274,7 @@ class _Document:
         return found
 
     def values_in(self, value: object, path: tuple[str, ...], cost: int) -> Sequence[Value]:
-        """All values that a property path leads to from a part of a document."""
+        """Return all values that a property path leads to from a part of a document."""
         found: list[Value] = []
         self._collect(value, path, 0, found)
         self.look(len(found) * cost)
@@ -291,4 +314,4 @@ def _all_members(pairs: list[tuple[str, object]]) -> dict[str, list[object]]:
 
 
 def _refuse_constant(name: str) -> object:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")

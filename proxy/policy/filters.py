@@ -1,16 +1,16 @@
-"""JSON bytes in, JSON bytes out: hides properties and leaves every other byte as it was.
+"""Hide properties of a JSON text, and keep every other byte as it was.
 
-What is hidden, where the rules leave a choice:
+The following rules apply:
 
-- A filter can only vouch for properties that it finds by name. A list item that is no object, a bare `value`
-  and a top-level array have none, and may be the hidden property itself: they fail.
-- An annotation (`mail@odata.type`, `members@delta`) shares the fate of its property.
-- Under an allow list an object's own annotations go, except those that an SDK needs to read the object at all
-  (`_NEEDED_TO_READ`): `@odata.id`, `@odata.editLink` and the like spell the key of the object. They can be
-  allowed by name. At the top level all `@odata.*` stay.
-- A property that is allowed in part (`manager.mail`) but holds no object has no such part: it goes, unless
-  it is null.
-- Letter case means nothing, but a letter outside ASCII never stands for one inside it.
+- A filter can find properties only by their names. A list item that is not an object, a bare `value` and a
+  top-level array have no names, and may be the hidden property itself: the response fails.
+- An annotation (`mail@odata.type`, `members@delta`) is hidden or kept with its property.
+- Under an allow list, the annotations of an object itself are removed, because `@odata.id`, `@odata.editLink`
+  and similar ones contain the object's key. Those that an SDK needs to read the object at all stay
+  (`_NEEDED_TO_READ`). Others can be allowed by name. At the top level, all `@odata.*` stay.
+- If a property is allowed in part (`manager.mail`) but is not an object, it has no such part. It is removed,
+  unless it is null.
+- Letter case is ignored, but a letter outside ASCII is never equal to one inside ASCII.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from proxy.policy.transforms import ANYWHERE, ITEMS, Transforms, names_within, s
 
 
 class FilterFailed(ValueError):
-    """The body can't be filtered; it must not be passed on."""
+    """The body cannot be filtered, so it must not be passed on."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -39,7 +39,7 @@ class FilterFailed(ValueError):
 
 
 class PlainValues(FilterFailed):
-    """The body is a plain value or a list of them: only the path says whether one may be hidden."""
+    """The body is a plain value or a list of them, so only the path shows whether it is hidden."""
 
 
 class Filtered(NamedTuple):
@@ -50,7 +50,7 @@ class Filtered(NamedTuple):
 
 
 class CompiledFilter:
-    """One rule's transforms, ready to be applied to any number of responses."""
+    """The transforms of one rule, which can be applied to any number of responses."""
 
     def __init__(self, transforms: Transforms) -> None:
         self._names = [
@@ -69,18 +69,21 @@ class CompiledFilter:
         self._document = _Level(strip, allow, within, value_fate=items)
         self._items = ItemFilter(transforms.keep) if transforms.keep else None
         self._hides = bool(transforms.strip or transforms.within or transforms.allow is not None)
-        # What follows makes it faster and changes no response.
+        # The following fields only save time; they change no response.
         self._plans: list[shapes.Plan] = []
         self._lessons_left = _MAX_LESSONS
 
     def apply(self, body: bytes) -> Filtered:
-        """The body without what is hidden. Raises FilterFailed where that can't be vouched for, and
-        ItemNotFound if it is one object for which the conditions on items don't hold."""
+        """Return the body without hidden properties and items.
+
+        Raise FilterFailed if the body may contain a hidden property that the filter cannot find. Raise
+        ItemNotFound if it is one object for which the conditions on items do not hold.
+        """
         _refuse_deep(body)
         _refuse_verbose(body)
         if self._items is None:
             return self._without_properties(body)
-        # Items go first: their conditions look at properties that may be hidden, and no plan has them.
+        # Items are removed first. Their conditions may use hidden properties, and no plan covers items.
         left = _without_items(self._items, body)
         filtered = self._without_properties(left) if self._hides else Filtered(left, ())
         if left is body:
@@ -93,7 +96,7 @@ class CompiledFilter:
             if body.startswith(MARK):
                 body = body[len(MARK) :]
                 if body.startswith(MARK):
-                    raise FilterFailed("two byte order marks")
+                    raise FilterFailed("the response has two byte order marks")
                 inner = self._apply_without_mark(body)
                 return Filtered(MARK + inner.body, inner.removed)
             return self._apply_without_mark(body)
@@ -110,7 +113,7 @@ class CompiledFilter:
         body, removed = applied
         names = self._known_names.entries.get(removed)
         if names is None:
-            # Strips first, as in a rule's own list; the allow list's bit is the lowest.
+            # Removed paths come first, as in a rule's own list; the lowest bit is that of the allow list.
             bits = [*range(1, len(self._names)), 0]
             found = [name for bit in bits if removed >> bit & 1 for name in self._names[bit]]
             names = tuple(dict.fromkeys(found))  # a type may be filtered at several places
@@ -119,7 +122,7 @@ class CompiledFilter:
 
     def _apply_a_plan(self, body: bytes) -> tuple[bytes, int] | None:
         if not json_text.is_utf8(body):
-            raise FilterFailed("not UTF-8")
+            raise FilterFailed("the response is not UTF-8")
         for index, plan in enumerate(self._plans):
             filtered = plan.apply(body)
             if filtered is not None:
@@ -129,7 +132,7 @@ class CompiledFilter:
         return None
 
     def _learn(self, body: bytes, applied: tuple[bytes, int]) -> None:
-        """Keep a plan for responses like this one, for which it must do exactly what reading it did."""
+        """Keep a plan for similar responses, if it has exactly the same result for this one."""
         if not self._lessons_left:
             return
         self._lessons_left -= 1
@@ -138,7 +141,10 @@ class CompiledFilter:
             self._plans = [plan, *self._plans[: _MAX_PLANS - 1]]
 
     def apply_by_reading(self, body: bytes) -> Filtered:
-        """The same as `apply`, member by member: for any response, and the measure for the faster way."""
+        """Filter a body like `apply`, but member by member.
+
+        It works for any response, and is the reference for the faster method.
+        """
         return self._named(self._applied_by_reading(body))
 
     def _applied_by_reading(self, body: bytes) -> tuple[bytes, int]:
@@ -156,7 +162,7 @@ class CompiledFilter:
                 raise FilterFailed(str(error)) from error
             raise PlainValues(str(error)) from error
         if walk.bare_value and not _has_other_properties(body, start):
-            raise PlainValues("a bare value, which may be the hidden property")
+            raise PlainValues("the response is a bare value, which may be the hidden property")
         return walk.remainder(), walk.removed
 
 
@@ -173,8 +179,8 @@ def _without_items(items: ItemFilter, body: bytes) -> bytes:
 def _refuse_unnamed(body: bytes) -> NoReturn:
     """Raise PlainValues for a text without objects, else FilterFailed."""
     if json_text.objects_in(body):
-        raise FilterFailed("the response is no JSON object")
-    raise PlainValues("plain values, one of which may be the hidden property")
+        raise FilterFailed("the response is not a JSON object")
+    raise PlainValues("the response has plain values, one of which may be the hidden property")
 
 
 def _refuse_deep(body: bytes) -> None:
@@ -185,10 +191,12 @@ def _refuse_deep(body: bytes) -> None:
 
 
 def _refuse_verbose(body: bytes) -> None:
-    """Raise FilterFailed for OData's verbose JSON: services of OData 2 give it the type of any JSON, and its
-    properties lie within `d`."""
+    """Raise FilterFailed for OData's verbose JSON.
+
+    Services of OData 2 give it the type of any JSON, and its properties are within `d`.
+    """
     if _VERBOSE.match(body) is not None:
-        raise FilterFailed("it is OData's verbose JSON, whose properties lie elsewhere")
+        raise FilterFailed("the response is OData's verbose JSON, whose properties are at other places")
 
 
 def _has_other_properties(body: bytes, start: int) -> bool:
@@ -199,22 +207,21 @@ def _has_other_properties(body: bytes, start: int) -> bool:
 def compile_filter(transforms: Transforms) -> CompiledFilter:
     """Return the filter for transforms by path. Raises ValueError for those of types."""
     if transforms.typed:
-        raise ValueError("transforms of types need the filter of typed_filter.py")
+        raise ValueError("transforms of types need compile_filter of typed_filter.py")
     return CompiledFilter(transforms)
 
 
-# The names that a set of paths leads through; where a path ends, which means the whole of that property, the
-# fate of what is removed for it.
+# Names that a set of paths leads through. The end of a path stands for the whole property, and has its fate.
 _Tree = dict[str, Union[Fate, "_Tree"]]
 
-# A bit for each path that something may be removed for: the lowest is the allow list's. Those of allow lists
-# within the response follow those of the stripped paths.
+# One bit for each path for which something may be removed. The lowest is that of the allow list. Allow lists
+# within the response follow the removed paths.
 _UNLISTED = 1
 _STRIPPED = 2
 
 
 class _Within:
-    """The allow list of objects at a place below the document, and places below that."""
+    """The allow list of objects at a place below the document, and the places below it."""
 
     __slots__ = ("allow", "cause", "inner")
 
@@ -228,21 +235,21 @@ _NEEDED_TO_READ = frozenset({"@odata.type", "@odata.etag", "@odata.context", "@r
 _NEEDED_TO_READ_A_PART = frozenset(
     {"odata.type", "odata.count", "odata.context", "odata.nextlink", "odata.deltalink"}
 )
-# OData 2.0 JSON Format §4: the only member of the document.
+# OData 2.0 JSON Format §4: the only member of the document
 _VERBOSE = re.compile(rb'(?:\xef\xbb\xbf)?\s*+\{\s*+"(?:d|\\u0064)"\s*+:\s*+[\[{]')
 _OPEN_OBJECT, _OPEN_ARRAY, _CLOSE_ARRAY, _NULL = b"{[]n"
-_MOST_FATES = 4096  # names of members of which it is remembered whether they stay
+_MOST_FATES = 4096  # member names whose fate is remembered
 _MOST_KNOWN_NAMES = 256  # combinations of removed paths whose names are remembered
 _MAX_PLANS = 4
-_MAX_LESSONS = 64  # a filter whose responses come in ever new shapes stops making plans for them
+_MAX_LESSONS = 64  # plans that a filter makes at most, so that it stops if every response has a new shape
 
 
 class _PlainItem(Exception):
-    """An item of the document's list is not an object. The message says so."""
+    """An item of the document's list is not an object; the message explains it."""
 
 
 class _Bare(Enum):
-    """What becomes of a value that is no object where objects are looked into."""
+    """Fates of a value that is not an object where objects are expected."""
 
     STAYS = "stays"
     GOES = "goes"
@@ -250,9 +257,9 @@ class _Bare(Enum):
 
 
 class _Level:
-    """What to hide of an object at one place in the response."""
+    """The properties to hide in an object at one place in the response."""
 
-    by_type = False  # each object's own type decides
+    by_type = False  # True if the type of each object decides
 
     __slots__ = (
         "_anywhere",
@@ -284,13 +291,13 @@ class _Level:
         self._anywhere: _Tree = {} if anywhere is None or isinstance(anywhere, Fate) else anywhere
         self._deeper: _Level | None = None
         self.strip = _united(strip, self._anywhere) if self._anywhere else strip
-        self.allow = allow  # None: all is allowed
+        self.allow = allow  # None: everything is allowed
         self.not_allowed = Fate(cause)
         self._within = within
         self.bare = bare or (_Bare.STAYS if allow is None else _Bare.GOES)
         self.arrays_only = arrays_only
-        self.value_fate = value_fate  # level of the items of a document's `value`
-        # Members that need no decision: they stay, or go under an allow list.
+        self.value_fate = value_fate  # level of the items in the `value` of a document
+        # Members that need no decision: they stay, or they are removed under an allow list.
         self.plain_run = json_text.run_of_members_but(
             self._names_to_decide_on(), scalars=self.by_type or bool(self._anywhere)
         )
@@ -302,7 +309,7 @@ class _Level:
         return self
 
     def fate(self, token: bytes) -> Fate | _Level:
-        """Whether the member of this name stays, goes, or is to be looked into."""
+        """Return whether the member of this name stays, is removed, or must be examined."""
         fate = self._fates.entries.get(token)
         if fate is None:
             fate = self.decide(json_text.decoded_string(token))
@@ -316,7 +323,7 @@ class _Level:
             yield "value"
         if self.allow is not None:
             yield from self.allow
-            yield ""  # and with an @ the object's own annotations
+            yield ""  # matches annotations of the object itself, which begin with @
 
     def decide(self, name: str) -> Fate | _Level:
         if self.value_fate is not None and _fold(name) == "value":
@@ -351,7 +358,7 @@ class _Level:
         return child
 
     def _stripped(self, annotation: str) -> Fate:
-        """The fate of an annotation that is stripped by its own name, the last of its path."""
+        """Return the fate of an annotation that is removed by its own name, the last of its path."""
         fate = self.strip[annotation]
         assert isinstance(fate, Fate)
         return fate
@@ -366,7 +373,7 @@ class _Level:
         return self.not_allowed
 
     def _child(self, name: str, base: str, strip: _Tree, allow: _Tree | None) -> _Level | Fate:
-        """Return the level for objects of the member `name`, or KEEP if nothing of them is hidden."""
+        """Return the level for objects of the member `name`, or KEEP if nothing in them is hidden."""
         child = self._children.get(name)
         if child is not None:
             return child
@@ -388,11 +395,11 @@ class _Level:
         return child
 
     def is_level_below(self, fate: Fate | _Level) -> bool:
-        """Return True if only what is hidden anywhere is hidden of a member's objects."""
+        """Return True if nothing in a member's objects is hidden except names that are hidden anywhere."""
         return fate is not KEEP and fate is self._deeper
 
     def _level_below(self) -> _Level:
-        """Return the level of all objects of which only what is hidden anywhere is hidden."""
+        """Return the level of objects in which only names that are hidden anywhere are hidden."""
         below = self._deeper
         if below is None:
             below = self._deeper = _Level({ANYWHERE: self._anywhere}, None, {})
@@ -400,14 +407,14 @@ class _Level:
 
 
 class _Walk:
-    """One way through a valid text, noting what is to be cut out of it."""
+    """One pass through a valid text that collects the places to cut."""
 
     def __init__(self, text: bytes) -> None:
         self._text = text
-        self._cuts: list[tuple[int, int]] = []  # in order, not overlapping
+        self._cuts: list[tuple[int, int]] = []  # ascending, without overlaps
         self._met_value = False
         self.removed = 0  # bits of the paths for which something was cut
-        self.bare_value = False  # the document's `value` is neither array, object nor null
+        self.bare_value = False  # True if the document's `value` is not an array, an object or null
 
     def remainder(self) -> bytes:
         if not self._cuts:
@@ -421,12 +428,12 @@ class _Walk:
         return b"".join(pieces)
 
     def object(self, level: _Level, start: int) -> int:
-        """Look through the object that begins at `start`; returns its end."""
+        """Examine the object that begins at `start`, and return its end."""
         text = self._text
         if level.by_type:
             level = level.for_object(text, start)
         position = start + 1
-        kept_end = None  # where the last member that stays ends
+        kept_end = None  # end of the last member that stays
         while True:
             run_end = level.plain_run.match(text, position).end()  # type: ignore[union-attr]
             if run_end > position:
@@ -437,7 +444,8 @@ class _Walk:
                     self._cut(json_text.value_start(text, position), json_text.value_start(text, run_end))
             found = json_text.NAME.match(text, run_end)
             if found is None:
-                return json_text.require_after_value(text, position).end()  # of an object without members
+                # the end of an object without members
+                return json_text.require_after_value(text, position).end()
             stays, end = self._member(level, found)
             after = json_text.require_after_value(text, end)
             position = after.end()
@@ -459,7 +467,7 @@ class _Walk:
         self._cuts.append((start, end))
 
     def _member(self, level: _Level, name: re.Match[bytes]) -> tuple[bool, int]:
-        """Whether the member of this name stays, and where it ends."""
+        """Return whether the member of this name stays, and its end."""
         fate = level.fate(name[1])
         if fate is level.value_fate:
             fate = self._fate_of_value(level, name.end())
@@ -472,9 +480,9 @@ class _Walk:
         return fate is KEEP, json_text.value_end(self._text, name.end())
 
     def _fate_of_value(self, document: _Level, start: int) -> Fate | _Level:
-        """What the document's `value` is: items, an object, or a property like others."""
+        """Return the fate of the document's `value`: items, an object, or an ordinary property."""
         if self._met_value:
-            raise FilterFailed("more than one `value`")
+            raise FilterFailed("the response has more than one `value`")
         self._met_value = True
         first = self._text[start]
         if first == _OPEN_ARRAY and document.value_fate is not None:
@@ -482,14 +490,14 @@ class _Walk:
         fate = document.decide_by_name("value")
         if (fate is KEEP or document.is_level_below(fate)) and document.allow is None:
             if first == _OPEN_OBJECT and document.value_fate is not None:
-                return document  # which fails if there is another `value` in it
+                return document  # this level fails if the object contains another `value`
             self.bare_value = first != _NULL
         elif fate is document.not_allowed:
             self.bare_value = first not in (_OPEN_OBJECT, _OPEN_ARRAY, _NULL)
         return fate
 
     def _inside(self, level: _Level, start: int) -> int | None:
-        """Look through the objects of a value; returns its end, or None if the value has to go."""
+        """Examine the objects of a value. Return its end, or None if the value must be removed."""
         first = self._text[start]
         if first == _OPEN_OBJECT:
             return self.object(level, start)
@@ -498,11 +506,11 @@ class _Walk:
         if first == _NULL or level.bare is _Bare.STAYS:
             return json_text.value_end(self._text, start)
         if level.bare is _Bare.FAILS:
-            raise _PlainItem("a list item that is no object, which may be the hidden property")
+            raise _PlainItem("a list item is not an object, and may be the hidden property")
         return None
 
     def _array(self, level: _Level, start: int) -> int | None:
-        """Look through the array's items, and those of the arrays in it, however deep they lie."""
+        """Examine the array's items, and those of nested arrays of any depth."""
         text = self._text
         depth = 0
         position = start
@@ -516,7 +524,7 @@ class _Walk:
             else:
                 inside = self._inside(level, position)
                 if inside is None:
-                    return None  # the array goes as a whole
+                    return None  # the array is removed as a whole
                 end = inside
             while depth:
                 after = json_text.require_after_value(text, end)
@@ -531,14 +539,14 @@ class _Walk:
 def _fold(name: str) -> str:
     if name.isascii():
         return name.lower()
-    # An accent is a part of its letter or a character behind it: the same name (Unicode TR 15, NFC).
+    # An accent is part of its letter or a separate character after it: the same name (Unicode TR 15, NFC).
     folded = unicodedata.normalize("NFC", name.casefold())
-    # The Kelvin sign folds to k, the sharp s to ss: no property is spelled like that.
+    # The Kelvin sign folds to k, and the sharp s to ss; no name of a property contains them.
     return folded if folded.isascii() == name.isascii() else name
 
 
 def _tree(paths: Iterable[tuple[str, int]]) -> _Tree:
-    """Each path with the bit of what is removed for it."""
+    """Build a tree of paths, each with the bit that marks a removal for it."""
     tree: _Tree = {}
     for path, cause in paths:
         _plant(tree, _segments(path), Fate(cause))
@@ -546,7 +554,10 @@ def _tree(paths: Iterable[tuple[str, int]]) -> _Tree:
 
 
 def _within_tree(within: Iterable[tuple[str, tuple[str, ...]]], first: int) -> dict[str, _Within]:
-    """Arrange allow lists by the names that lead to their objects. `first` is the bit of the first list."""
+    """Arrange allow lists by the names that lead to their objects.
+
+    `first` is the bit of the first list.
+    """
     root: dict[str, _Within] = {}
     for at, (place, paths) in enumerate(within):
         names, node = root, None
@@ -562,7 +573,10 @@ def _within_tree(within: Iterable[tuple[str, tuple[str, ...]]], first: int) -> d
 
 
 def _united(first: _Tree, second: _Tree) -> _Tree:
-    """Return the paths of both trees. A path to an object covers all paths into the object."""
+    """Return the paths of both trees.
+
+    A path to an object covers all paths into the object.
+    """
     united = dict(first)
     for name, branch in second.items():
         known = united.get(name)
@@ -574,7 +588,10 @@ def _united(first: _Tree, second: _Tree) -> _Tree:
 
 
 def _intersection(first: _Tree, second: _Tree) -> _Tree:
-    """Return the tree of the properties that both trees allow. An allowed object allows all within it."""
+    """Return the tree of the properties that both trees allow.
+
+    An allowed object allows everything within it.
+    """
     both: _Tree = {}
     for name, one in first.items():
         other = second.get(name)
@@ -593,12 +610,15 @@ def _plant(tree: _Tree, segments: list[str], fate: Fate) -> None:
         tree[first] = fate
         return
     branch = tree.setdefault(first, {})
-    if not isinstance(branch, Fate):  # otherwise a shorter path means all of it already
+    if not isinstance(branch, Fate):  # otherwise a shorter path already covers the whole property
         _plant(branch, rest, fate)
 
 
 def _segments(path: str) -> list[str]:
-    """`manager.photo@odata.mediaReadLink` is two: the dots of an annotation's name lead nowhere."""
+    """Split a path at its dots, except those in the name of an annotation.
+
+    `manager.photo@odata.mediaReadLink` has two segments.
+    """
     name, at, annotation = path.partition("@")
     segments = name.split(".")
     segments[-1] += at + annotation

@@ -1,4 +1,4 @@
-"""Gates by client address and by time of the week, as functions of the request."""
+"""Gates by client address and by time of the week, as checks of a request."""
 
 from __future__ import annotations
 
@@ -16,15 +16,19 @@ from proxy.policy.ruleset import DAYS, IpGate, TimeGate
 _DAY: Final = 24 * 60
 _WEEK: Final = 7 * _DAY
 _EPOCH_MINUTE: Final = 3 * _DAY  # 1970-01-01 was a Thursday
-_OFFSET_HOLDS_FOR: Final = 15 * 60  # seconds; offsets of all zones change at quarters of an hour
-_MOST_ADDRESSES: Final = 4096  # addresses of clients that are remembered
+# seconds; in all time zones, the offset changes only at quarters of an hour
+_OFFSET_HOLDS_FOR: Final = 15 * 60
+_MOST_ADDRESSES: Final = 4096  # client addresses whose result is remembered
 _MAPPED_BITS: Final = 96
 
-Address = tuple[int, int]  # version and number
+Address = tuple[int, int]  # IP version, and the address as a number
 
 
 def parse_network(text: str) -> IPv4Network | IPv6Network:
-    """A network or one address. An IPv4-mapped IPv6 network is the IPv4 one. Raises ValueError."""
+    """Parse a network or one address.
+
+    An IPv4-mapped IPv6 network becomes the IPv4 network. Raise ValueError if the text is neither.
+    """
     network = ip_network(text)
     if isinstance(network, IPv6Network) and network.prefixlen >= _MAPPED_BITS:
         mapped = network.network_address.ipv4_mapped
@@ -75,13 +79,13 @@ def time_check(gate: TimeGate) -> Check:
 
 
 def minutes(text: str) -> int:
-    """`HH:MM` as minutes of the day. Raises ValueError."""
+    """Convert `HH:MM` to minutes of the day. Raise ValueError if the text has another form."""
     hours, colon, rest = text.partition(":")
     if not (colon and len(hours) == len(rest) == 2 and (hours + rest).isdecimal() and text.isascii()):
-        raise ValueError("a time is HH:MM")
+        raise ValueError("a time must have the form HH:MM")
     value = int(hours) * 60 + int(rest)
     if int(rest) > 59 or value > _DAY:
-        raise ValueError("a time is from 00:00 to 24:00")
+        raise ValueError("a time must be from 00:00 to 24:00")
     return value
 
 
@@ -115,7 +119,10 @@ def _address(text: str) -> Address | None:
 
 
 def is_address(text: str) -> bool:
-    """Whether gates can read it: else it is an address nobody knows, and they are indeterminate."""
+    """Return whether gates can parse the address.
+
+    For any other address, gates are indeterminate.
+    """
     return _address(text) is not None
 
 

@@ -1,4 +1,4 @@
-"""Whether a path names a property that a filter hides, and so would show it without the filter."""
+"""Decide whether a path names a property that a filter hides, so that the response would show it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Path = tuple[str, ...]
 class Naming(Enum):
     NOTHING = 0
     HIDDEN = 1
-    UNLISTED = 2  # not in the whitelist: hidden unless a rule names the segment in its own words
+    UNLISTED = 2  # not in the allow list: hidden unless a rule spells out the segment
 
 
 class HiddenProperties:
@@ -32,24 +32,27 @@ class HiddenProperties:
         self._allow = None if transforms.allow is None else [property_path(path) for path in transforms.allow]
 
     def words(self) -> set[str]:
-        """What the responses below depend on, beside `$value` and whether a word begins with a $."""
+        """Return the words that the results of the methods below depend on.
+
+        They depend also on `$value`, and on whether a word begins with a dollar sign.
+        """
         words = {word for path in (*self._strip, *(self._allow or ())) for word in path}
         return words | {_BATCH} if self.keeps_items else words
 
     def named_below(self, tail: Path) -> Naming:
-        """`tail` follows the path of an entity that the filter concerns."""
+        """Return how `tail`, the path below an entity that the filter matches, names a property."""
         if any(_leads_to(tail, path) for path in self._strip):
             return Naming.HIDDEN
-        if self.keeps_items:  # a count, references, or a part of an item that may not be kept
+        if self.keeps_items:  # such a path is a count, references, or a part of an item that may not be kept
             return Naming.NOTHING if tail[0] == _BATCH else Naming.UNLISTED
-        if tail[0] == _RAW_VALUE:  # the entity as raw text, which no filter can read
+        if tail[0] == _RAW_VALUE:  # the entity as raw text, which no filter can parse
             return Naming.UNLISTED
         if self._allow is None or tail[0].startswith("$"):
             return Naming.NOTHING
         return Naming.NOTHING if self._is_listed(tail) else Naming.UNLISTED
 
     def named_within(self, wild: Path) -> Naming:
-        """`wild` is what the wildcards at the end of the filter's own pattern stand for."""
+        """Return how `wild`, the segments that match the pattern's last wildcards, names a property."""
         tails = [wild[at:] for at in range(len(wild))]
         if any(_leads_to(tail, path) for path in self._strip for tail in tails):
             return Naming.HIDDEN
@@ -60,7 +63,7 @@ class HiddenProperties:
         return Naming.NOTHING if any(self._is_listed(tail) for tail in tails) else Naming.HIDDEN
 
     def lists(self, path: Path) -> bool:
-        """Return True if what `path` ends with is in the whitelist."""
+        """Return True if the end of `path` is in the allow list."""
         return any(self._is_listed(path[at:]) for at in range(len(path)))
 
     def _is_listed(self, tail: Path) -> bool:
@@ -68,7 +71,10 @@ class HiddenProperties:
 
 
 def _leads_to(tail: Path, path: Path) -> bool:
-    """Whether `tail` begins with the property path; a key may follow each collection on the way."""
+    """Return whether `tail` begins with the property path.
+
+    A key may follow each collection on the way.
+    """
     at = 0
     for index, part in enumerate(path):
         if at < len(tail) and tail[at] == part:

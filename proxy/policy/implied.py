@@ -1,7 +1,8 @@
-"""Requests that a request implies: what it expands, names, binds, creates, subscribes to or searches.
+"""Find the requests that a request implies by expanding, naming, binding, creating, subscribing or searching.
 
-Each is evaluated by the same rules as if it came alone. It has several addresses if the path alone does not
-say whether a collection is asked for: `GET /groups?$expand=members` reads `/groups/{any}/members`.
+Each implied request is evaluated by the same rules as if it came alone. It has several addresses if the path
+alone does not show whether a collection is requested. For example, `GET /groups?$expand=members` reads
+`/groups/{any}/members`.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ from proxy.policy.odata import NO_ALIASES, fold, meanings_of
 from proxy.policy.query_paths import Named, Unresolved
 
 MAX_IMPLIED: Final = 300  # evaluations of implied requests for one request
-MAX_NAMES: Final = 4096  # that all readings of one implied request have
+MAX_NAMES: Final = 4096  # names of one implied request in all interpretations
 MAX_MEMBERS: Final = 400  # members of a body that name relations
-_MAX_DEPTH: Final = 8  # objects within one another in a body
+_MAX_DEPTH: Final = 8  # levels of nested objects in a body
 
 WRITES: Final = frozenset(("POST", "PUT", "PATCH"))
-# A body of bytes binds nothing.
+# A body of bytes binds no relation.
 _STREAMS: Final = frozenset(("content", "$value"))
 _BYTES: Final = re.compile(
     rb"\s*(?:multipart|image|audio|video)/|\s*text/(?:html|csv|calendar)|"
@@ -53,12 +54,15 @@ _BYTES: Final = re.compile(
 _WORD: Final = re.compile(r"[^\W\d]\w*")
 _NAMING: Final = ("select", "filter", "orderby", "apply", "compute")
 _LONGEST_ADDRESS: Final = 8192
-_HOST: Final = re.compile(r"[/\\]{2}|[A-Za-z][\w+.-]*:[/\\]")  # or a scheme before it
+_HOST: Final = re.compile(r"[/\\]{2}|[A-Za-z][\w+.-]*:[/\\]")  # a host, with or without a scheme before it
 
 
 class Searched(NamedTuple):
-    """How to find the rules for a searched type: their patterns end with one of `words`, or with `**` behind
-    one of `holders`. They contain one of `among`, and none of `apart`."""
+    """Words that find the rules for a searched type.
+
+    Their patterns end with one of `words`, or with `**` after one of `holders`. They contain one of `among`,
+    and none of `apart`.
+    """
 
     words: frozenset[str]
     among: frozenset[str] = frozenset()
@@ -102,18 +106,18 @@ SEARCHED: Final[Mapping[str, Searched]] = {
     "bookmark": Searched(frozenset(("bookmarks",)), holders=frozenset(("search",))),
     "qna": Searched(frozenset(("qnas",)), holders=frozenset(("search",))),
 }
-# The content of items of any drive.
+# Rules for the content of items in any drive.
 CONTENT_OF_ANY_DRIVE: Final = Searched(frozenset((CONTENT,)), among=_FILES)
 FOUND_AT: Final = "hitsContainers.hits.resource"
-# A summary quotes what was found, and an aggregation lists its values.
+# Properties that reveal found objects: a summary quotes them, and an aggregation lists their values.
 TOLD_OF_FOUND: Final = ("hitsContainers.hits.summary", "hitsContainers.aggregations")
 
 
 class Changes(NamedTuple):
-    """Relations whose changes a delta brings (Microsoft's "Use delta query")."""
+    """Relations whose changes a delta returns (Microsoft's "Use delta query")."""
 
     relations: tuple[str, ...]
-    on_request: bool = False  # only if `$select` names them
+    on_request: bool = False  # True if only `$select` makes the delta return them
 
 
 _BROUGHT_BY_DELTA: Final[Mapping[str, Changes]] = {
@@ -125,7 +129,7 @@ _BROUGHT_BY_DELTA: Final[Mapping[str, Changes]] = {
 _DELTAS: Final = frozenset([(word,) for word in _BROUGHT_BY_DELTA])
 _SUBSCRIPTIONS: Final = ("subscriptions",)
 _SEARCH: Final = ("search", "query")
-# Words of a path that decide what a request implies.
+# Words of a path on which the implied requests depend.
 TELLING_WORDS: Final = (
     frozenset((*_BROUGHT_BY_DELTA, *_SUBSCRIPTIONS, *_SEARCH, *_STREAMS, "delta")) | CONTENT_WORDS
 )
@@ -133,14 +137,14 @@ _CONTINUES: Final = ("skiptoken", "deltatoken")
 
 
 class Effect(Enum):
-    """How a filter of an implied request affects the request."""
+    """Effect of a filter of an implied request on the request itself."""
 
-    AT_PLACE = "hides at the place of the response"
-    HIDES = "hides at the place of the response, as a block does"
-    NOTHING = "nothing comes back"
-    CANNOT = "nobody can filter what is pushed elsewhere or transformed"
+    AT_PLACE = "hides properties at the place of the response"
+    HIDES = "hides the whole place of the response, like a block"
+    NOTHING = "the response contains nothing of it"
+    CANNOT = "cannot be filtered, because the data is pushed elsewhere or transformed"
     PROBE = "only a query guard counts"
-    ADDRESSES = "hides the addresses that need no token"
+    ADDRESSES = "hides addresses that need no token"
 
 
 _EFFECT_OF_NAMING: Final = {"select": Effect.AT_PLACE, "apply": Effect.CANNOT}
@@ -150,34 +154,34 @@ class Scope(Enum):
     """The rules that evaluate an implied request."""
 
     ALL = "every rule, and the default"
-    RULES = "every rule, since only an unlikely reader finds the request"
-    PROBED = "every rule, for the query guards among them"
-    SPELLED_OUT = "rules that spell out what is named"
-    OPENED = "rules that allow it, and those that spell it out"
+    RULES = "every rule, because only an unlikely interpretation has the request"
+    PROBED = "every rule, for its query guard"
+    SPELLED_OUT = "rules that spell out the name"
+    OPENED = "rules that allow the content, and rules that spell it out"
 
 
 class Suffix(NamedTuple):
     """The segments that follow the address of the implying request, under each of their names."""
 
     names: tuple[tuple[str, ...], ...]
-    stem: Stem = Stem.WHOLE  # the part of the address that they follow
+    stem: Stem = Stem.WHOLE  # part of the address that precedes them
 
 
 class Way(NamedTuple):
-    """One request that an implied one may be."""
+    """A possible form of an implied request."""
 
     method: str
     target: Target
-    base: Target | None  # the address that `suffix` is added to
+    base: Target | None  # address that `suffix` is added to
     suffix: Suffix | None
-    searched: str = ""  # the folded name of a type that a search asks for
+    searched: str = ""  # folded name of the type that a search requests
     of_any_drive: bool = False
 
 
 class Implied(NamedTuple):
-    """A request that another one implies, in each way in which it may be meant."""
+    """A request that another one implies, in all its possible forms."""
 
-    cause: str  # such as $expand or members@odata.bind
+    cause: str  # source of the request, such as $expand or members@odata.bind
     ways: tuple[Way, ...]
     effect: Effect
     scope: Scope
@@ -187,7 +191,7 @@ class Implied(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """A way in which a response opens content that a rule spells out."""
+    """A way in which a response gives access to content that a rule spells out."""
 
     cause: str
     method: str
@@ -200,22 +204,24 @@ class Below:
     """Names that rules have below the address of a request."""
 
     def __init__(self, words: Set[str] = frozenset(), stricter_words: Set[str] = frozenset()) -> None:
-        self.words = words  # that follow it in any rule
-        self.stricter_words = stricter_words  # that lead to a rule that blocks or filters
+        self.words = words  # words that follow the address in any rule
+        self.stricter_words = stricter_words  # words that lead to a rule that blocks or filters
 
     def is_relation(self, word: str) -> bool:
-        """Return True if an object in a body under this name is an entity of its own."""
+        """Return True if an object in a body under this name is a separate entity."""
         return word in self.words
 
     def may_be_named_in(self, body: bytes) -> bool:
-        """Return False if the body surely has no name of a relation."""
+        """Return False if the body certainly contains no name of a relation."""
         return may_imply(body, self.words)
 
 
 def query_may_imply(query: str, words: Set[str]) -> bool:
-    """Return False if a query surely expands nothing, and names none of the words, without a look at its
-    options."""
-    # The common query, in a third of the time (bench/test_request.py): without an x nothing is expanded.
+    """Return False if a query certainly expands nothing and contains none of the words.
+
+    This does not parse the options.
+    """
+    # Fast path for common queries, in a third of the time (bench/test_request.py): `$expand` needs an x.
     if not words and "x" not in query and "X" not in query and "%" not in query:
         return False
     text = query.lower()
@@ -227,14 +233,17 @@ def query_may_imply(query: str, words: Set[str]) -> bool:
 
 
 def implied_by_query(target: Target, below: Below) -> Iterator[Implied]:
-    """Raises MalformedTarget for a query of which nobody can say what it expands."""
+    """Yield the requests that a query implies.
+
+    Raise MalformedTarget if it is not certain what the query expands.
+    """
     expanded = target.options.get("expand")
     if expanded is not None:
         taken = target.as_taken
         likely = expanded if "expand" in taken.doubtful else taken.options.get("expand", ())
         for text in dict.fromkeys(expanded):
             if text[:1] == "@" and text.lower() in target.options:
-                continue  # an alias, which is written out as well
+                continue  # an alias, which is also written out
             scope = Scope.ALL if text in likely else Scope.RULES
             for expansion in expansions_of(text):
                 yield from _expanded(target, expansion, scope)
@@ -268,7 +277,7 @@ def _repeated(names: tuple[tuple[str, ...], ...], level: int, key: str | None) -
 
 
 def _names_of(path: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Return each way to name the segments: a cast may be left out."""
+    """Return each name of the segments: a cast may be left out."""
     parts: list[list[tuple[str, ...]]] = []
     for segment in path:
         if segment == "*":
@@ -291,7 +300,10 @@ def _implied_below(
     options: Mapping[str, tuple[str, ...]] | None = None,
     document: object = None,
 ) -> Implied:
-    """Return a request below the address, or below any key of it: the path does not show if it has keys."""
+    """Return a request below the address, or below any key of it.
+
+    The path does not show whether the address has keys.
+    """
     known = options or {}
     ways: list[Way] = []
     stem = Stem.BEFORE_DELTA if target.may_end_in("delta") else Stem.WHOLE
@@ -308,11 +320,13 @@ def _below(target: Target, suffix: Suffix, options: Mapping[str, tuple[str, ...]
 
 
 def readings_below(readings: Iterable[Reading], suffix: Suffix) -> tuple[Reading, ...]:
-    """Return the readings of an address with the segments that follow it. Raises MalformedTarget for more
-    names than MAX_NAMES."""
+    """Return the interpretations of an address with the segments that follow it.
+
+    Raise MalformedTarget if they have more names than MAX_NAMES.
+    """
     readings = tuple(readings)
     if sum([len(reading.names) for reading in readings]) * len(suffix.names) > MAX_NAMES:
-        raise MalformedTarget("what it implies has too many names")
+        raise MalformedTarget("the implied requests have too many names")
     return tuple(
         [
             Reading(
@@ -343,7 +357,10 @@ def _name_below(name: Name, added: tuple[str, ...]) -> Name:
 
 
 def _named(target: Target, words: Set[str]) -> Iterator[Implied]:
-    """Find names in options that a rule spells out. An option that is too long names each such word."""
+    """Find names in options that a rule spells out.
+
+    An option that is too long is treated as if it named each such word.
+    """
     for option in _NAMING:
         for text in target.options.get(option, ()):
             lowered = text.lower()
@@ -389,13 +406,15 @@ def _paths_in(option: str, text: str, words: Set[str]) -> list[tuple[str, ...]]:
 
 
 def brings_relations(name: Name) -> bool:
-    """Return True if a delta brings relations that no query names."""
+    """Return True if a delta returns relations that no query names."""
     return name.folded[-1:] == ("delta",) and name.folded[-2:-1] in _DELTAS
 
 
 def _brought_by_delta(target: Target) -> Iterator[Implied]:
-    """Find the relations whose changes a delta brings. A token does not show which: the response hides what a
-    rule refuses."""
+    """Find the relations whose changes a delta returns.
+
+    A token does not show which relations the delta returns. So the response hides what a rule refuses.
+    """
     options = target.options
     continues = any(name in options for name in _CONTINUES)
     names = [name for text in options.get("select", ()) for name in text.split(",") if name.strip()]
@@ -417,7 +436,7 @@ def _brought_by_delta(target: Target) -> Iterator[Implied]:
                 )
 
 
-# Content
+# Implied reads of content
 
 OPENED_ITEM: Final = (
     Suffix(((CONTENT,),), Stem.ITEM),
@@ -453,13 +472,13 @@ def implied_by_addresses(target: Target, openings: Sequence[Opening]) -> Iterato
 
 
 def _path_of(names: Sequence[Name]) -> str:
-    """Return the shortest of the names, for people."""
+    """Return the shortest of the names as a path for people."""
     shortest = min(names, key=lambda name: len(name.folded))
     words = zip(shortest.folded, shortest.exact, strict=True)
     return "/" + "/".join([_shown(folded if exact is None else exact) for folded, exact in words])
 
 
-# Bodies
+# Implied requests of bodies
 
 
 def subscribes(name: Name) -> bool:
@@ -471,12 +490,12 @@ def searches(name: Name) -> bool:
 
 
 def is_stream(name: Name) -> bool:
-    """Return True if a body that is written there is the content of a stream, and names nothing."""
+    """Return True if a body written to this path is the content of a stream, and names nothing."""
     return bool(name.folded) and name.folded[-1] in _STREAMS
 
 
 def holds_bytes(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Return True if a body of this type surely holds something else than an entity."""
+    """Return True if a body of this type is certainly not an entity."""
     types = [value for name, value in headers if name.lower() == b"content-type"]
     return len(types) == 1 and _BYTES.match(types[0]) is not None and b"," not in types[0]
 
@@ -486,7 +505,10 @@ def says_json(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 
 def may_imply(body: bytes, words: Set[str]) -> bool:
-    """Return False if the body surely names no relation, without a look at its structure."""
+    """Return False if the body certainly names no relation.
+
+    This does not parse the body.
+    """
     lowered = body.lower()
     if b"\\u" in lowered or b"odata.bind" in lowered or b"@bind" in lowered or b"@delta" in lowered:
         return True
@@ -499,14 +521,14 @@ def may_imply(body: bytes, words: Set[str]) -> bool:
 
 
 def implied_by_members(request: RequestFacts, below: Below) -> Iterator[Implied]:
-    """Find the relations that the members of a written entity bind or create. Raises MalformedBody."""
+    """Find the relations that the members of a written entity bind or create. Raise MalformedBody."""
     members = _Members(request, below)
     for each in _entities_in(request.document):
         yield from members.of(each, (), 0)
 
 
 def _entities_in(document: object) -> list[dict[str, list[object]]]:
-    """Return the entity that is written, or each one of a list of them (OData JSON 4.01 §15)."""
+    """Return the written entity, or each entity of a written list (OData JSON 4.01 §15)."""
     found = document if isinstance(document, list) else [document]
     if isinstance(document, dict):
         for value in document.get("value", ()):
@@ -516,7 +538,7 @@ def _entities_in(document: object) -> list[dict[str, list[object]]]:
 
 
 class _Members:
-    """The walk through a body's objects."""
+    """The walk through the objects of a body."""
 
     __slots__ = ("_below", "_left", "_request")
 
@@ -539,7 +561,7 @@ class _Members:
                     yield from self._within((*path, base), value, name, depth, always=bool(mark))
 
     def _written(self, name: str, member: str) -> Implied:
-        """Return the write of a property, as if by its own path."""
+        """Return the write of a property, as if it were sent to the property's own path."""
         method = self._request.method.upper()
         return _implied_below(
             self._request.target,
@@ -560,7 +582,7 @@ class _Members:
     def _within(
         self, path: tuple[str, ...], value: object, name: str, depth: int, *, always: bool
     ) -> Iterator[Implied]:
-        """An object or a list below a name that rules know is created or changed there."""
+        """Yield the requests that create or change an object, or a list of objects, within a body."""
         each = value if isinstance(value, list) else [value]
         method = "POST" if isinstance(value, list) else self._request.method.upper()
         for one in each:
@@ -570,7 +592,8 @@ class _Members:
                 methods = ("POST",) if isinstance(value, list) else ("PUT", "POST")
                 yield from self._implied(name, methods, (*path, "$ref"), one)
             elif always or (not path[1:] and self._below.is_relation(path[0])):
-                yield from self._implied(name, (method,), path, one)  # which implies what is within it
+                # this request in turn implies what is within the object
+                yield from self._implied(name, (method,), path, one)
             else:
                 yield from self.of(one, path, depth + 1)
 
@@ -579,13 +602,13 @@ class _Members:
     ) -> Iterator[Implied]:
         self._left -= 1
         if self._left < 0:
-            raise MalformedBody("it names too many relations")
+            raise MalformedBody("the body names too many relations")
         target = self._request.target
         yield _implied_below(target, name, methods, (((path,)),), "", Effect.NOTHING, document=document)
 
 
 def implied_by_subscription(request: RequestFacts) -> Iterator[Implied]:
-    """Return the read that a subscription stands for. Raises MalformedBody and MalformedTarget."""
+    """Yield the reads that a subscription stands for. Raise MalformedBody or MalformedTarget."""
     pushes = any(value not in (False, None, "false") for value in request.values(("includeresourcedata",)))
     for value in request.values(("resource",)):
         if not isinstance(value, str):
@@ -597,13 +620,13 @@ def implied_by_subscription(request: RequestFacts) -> Iterator[Implied]:
 def _address(resource: str, target: Target) -> str:
     text = resource.strip()
     if len(text) > _LONGEST_ADDRESS:
-        raise MalformedBody("its resource is too long an address")
+        raise MalformedBody("`resource` is too long")
     try:
         address = quote(text.lstrip("/"), safe=TARGET_CHARS)
     except UnicodeEncodeError:
-        raise MalformedBody("its resource has a lone surrogate, which is half a character") from None
+        raise MalformedBody("`resource` contains a lone surrogate, which is half a character") from None
     if _HOST.match(fully_decoded(text)):
-        raise MalformedBody("its resource is an absolute address; write it without the host")
+        raise MalformedBody("`resource` is an absolute address; write it without the host")
     version = target.readings[0].names[0].folded[0]
     if fully_decoded(address).lower().startswith((f"{version}/", "v1.0/", "beta/")):
         return f"/{address}"
@@ -611,11 +634,11 @@ def _address(resource: str, target: Target) -> str:
 
 
 def implied_by_search(request: RequestFacts) -> Iterator[Implied]:
-    """A read of each type that a search asks for. Raises MalformedBody."""
+    """Yield a read of each type that a search requests. Raise MalformedBody."""
     for value in request.values(("requests", "entitytypes")):
         searched = fold(value) if isinstance(value, str) else ""
         if _WORD.fullmatch(searched):
             way = Way("GET", request.target, None, None, searched)
             yield Implied(f"entityTypes {value}", (way,), Effect.AT_PLACE, Scope.SPELLED_OUT, FOUND_AT)
         elif value is not None:
-            raise MalformedBody("one of its entityTypes is not the name of a type")
+            raise MalformedBody("an item of `entityTypes` is not the name of a type")

@@ -1,4 +1,4 @@
-"""Ways in which an upstream may read a path: names for the settings, bits for the canonicaliser."""
+"""Interpretations of a path that an upstream may use: names for the settings, bits for the canonicaliser."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Final
 
 ENCODED_SLASH: Final = 1  # `%2F` separates segments
-BACKSLASH: Final = 2  # so does a backslash, encoded or not
+BACKSLASH: Final = 2  # a backslash separates segments, encoded or not
 DECODED_AGAIN: Final = 4  # percent-encoding is decoded more than once
-PATH_PARAMETERS: Final = 8  # `;name=value` behind a segment is not part of it
-COMPATIBILITY: Final = 16  # full-width letters and the like count as the plain ones (NFKC)
+PATH_PARAMETERS: Final = 8  # `;name=value` after a segment is not part of it
+COMPATIBILITY: Final = 16  # full-width letters and similar characters are equal to plain ones (NFKC)
 
 GRAPH: Final = ENCODED_SLASH | BACKSLASH
 EVERY: Final = 31
@@ -25,7 +25,7 @@ GRAPH_NAMES: Final = ("encoded-slash", "backslash")
 
 
 def parse_interpretation(name: str) -> str:
-    """Return the name of an interpretation. Raise ValueError if there is none of that name."""
+    """Return the name of an interpretation. Raise ValueError if the name is unknown."""
     if name not in _BITS:
         raise ValueError(f"must be one of {', '.join(_BITS)}, not {name!r}")
     return name

@@ -1,16 +1,14 @@
-"""Items of a response for which not all conditions hold are cut out of its text: `items: {keep: …}`.
+"""Cut items out of a response if the conditions of `items: {keep: …}` do not all hold.
 
-These are items, and this is removed:
-
-- The items are those of the document's `value` array. Any other document is one object and is evaluated
-  itself. That holds too for a document with properties beside `value`: they would come along unevaluated.
-- The conditions are three-valued. An item for which one of them is indeterminate is removed. So is an item
-  without the property, even if `$select` left it out, and one that is not an object.
-- An entry of a delta with an id and `@removed` alone lacks the property too, and is removed. The application
-  may never have been shown that id.
-- The count of the document goes with every response, because it counts items that are removed. Links to the
-  next page stay, so that paging goes on; a page may be empty.
-- An object within an item is not an item. Conditions at a place (`members`) concern the items or the object
+- The items are those of the document's `value` array. Any other document is one object, and is evaluated
+  itself. So is a document with properties in addition to `value`, because the filter would not evaluate them.
+- The conditions are three-valued. An item for which a condition is indeterminate is removed. So is an item
+  without the property, even if `$select` left it out, and an item that is not an object.
+- An entry of a delta with only an id and `@removed` lacks the property too, and is removed. The application
+  may never have seen that id.
+- The count of the document is removed from every response, because it counts removed items. Links to the next
+  page stay, so that paging works; a page may be empty.
+- An object within an item is not an item. Conditions at a place (`members`) apply to the items or the object
   that the property path leads to. An object is removed with its member.
 """
 
@@ -63,7 +61,7 @@ class _Place:
 
 
 class ItemFilter:
-    """The conditions of one filter, ready to be applied to any number of responses."""
+    """The conditions of one filter, which can be applied to any number of responses."""
 
     def __init__(self, keep: Iterable[Kept]) -> None:
         self._root = _Place()
@@ -78,15 +76,18 @@ class ItemFilter:
             place.tests.append(_Test(each.condition))
 
     def apply(self, body: bytes) -> bytes:
-        """A valid JSON object without the items for which the conditions don't hold; `body` itself if nothing
-        is removed. Raises ItemNotFound, ManyValues and MalformedBody."""
+        """Return a JSON object without the items for which the conditions do not hold.
+
+        `body` must be valid. The result is `body` itself if nothing is removed. Raise ItemNotFound,
+        ManyValues or MalformedBody.
+        """
         cutting = _Cutting(body)
         cutting.document(self._root, json_text.value_start(body))
         return cutting.remainder()
 
 
 class _Cutting:
-    """One way through a text, noting what is to be cut out of it."""
+    """One pass through a text that collects the places to cut."""
 
     __slots__ = ("_cuts", "_reader", "_text")
 
@@ -110,13 +111,14 @@ class _Cutting:
         members = list(json_text.members(self._text, start))
         values = [member for member in members if fold(member.name) == _VALUE]
         if len(values) > 1:
-            raise ManyValues("more than one `value`")
+            raise ManyValues("the document has more than one `value`")
         if not values or not _is_list(self._text, members, values[0]):
             end = json_text.value_end(self._text, start)
             if root.tests and not self._holds(root, start, end):
                 raise ItemNotFound
             self._members(root, members)
-            for value in values:  # an object around the object, or a list beside other properties
+            # `value` is an object within the object, or a list with other properties next to it
+            for value in values:
                 self._within(root, value.value_start)
             return
         if root.tests:
@@ -125,7 +127,7 @@ class _Cutting:
         self._items(root, values[0].value_start)
 
     def _items(self, place: _Place, start: int) -> None:
-        """Look through the array that begins at `start`."""
+        """Examine the items of the array that begins at `start`."""
         spans = list(json_text.elements(self._text, start))
         kept: list[bool] = []
         for item_start, item_end in spans:
@@ -136,7 +138,7 @@ class _Cutting:
         self._cut(spans, kept)
 
     def _within(self, place: _Place, start: int) -> None:
-        """Look for places within the value that begins at `start`."""
+        """Find places within the value that begins at `start`."""
         if not place.inner:
             return
         if self._text[start] == _OPEN_OBJECT:
@@ -152,7 +154,7 @@ class _Cutting:
         self._cut([(member.start, member.value_end) for member in members], kept)
 
     def _member(self, place: _Place, member: json_text.Member) -> bool:
-        """Return whether the member stays, having looked into it."""
+        """Examine the member, and return whether it stays."""
         base, _, annotation = fold(member.name).partition("@")
         inner = place.inner.get(base)
         if inner is None:
@@ -180,7 +182,7 @@ class _Cutting:
         return all(each.test(read(item, each.path, each.looks)) == YES for each in place.tests)
 
     def _cut(self, spans: list[tuple[int, int]], kept: list[bool]) -> None:
-        """Cut out the elements or members that don't stay, each with the comma that goes with it."""
+        """Cut out the elements or members that do not stay, each with one of its commas."""
         last_kept = -1
         for at, stays in enumerate(kept):
             if stays:

@@ -1,4 +1,4 @@
-"""Where the parts of a JSON text lie, so that they can be cut or kept without rewriting a byte."""
+"""Positions of the parts of a JSON text, so that a part can be cut or kept without changing other bytes."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ import re2
 
 from proxy.config.given_text import MARK, without_mark
 
-# Levels of objects and arrays that a reader takes. OData's own library reads 100, and every Python and every
-# library that reads JSON here takes more than this, each with a limit of its own.
+# Nested objects and arrays that a JSON parser must accept. OData's own library reads 100 levels. Every Python
+# version and every library that reads JSON here accepts more than this, each with a different limit.
 MAX_LEVELS: Final = 512
 
 
 class JsonTextError(ValueError):
-    """Not one JSON value as RFC 8259 defines it, in UTF-8."""
+    """The text is not one JSON value in UTF-8 (RFC 8259)."""
 
 
 class TooDeep(JsonTextError):
-    """More levels of objects and arrays than any reader takes."""
+    """The text has more levels of objects and arrays than every parser accepts."""
 
 
 class Member(NamedTuple):
-    """One member of an object: its decoded name, and where its text lies."""
+    """One member of an object: its decoded name, and the position of its text."""
 
     name: str
-    start: int  # of the name's opening quote
+    start: int  # position of the name's opening quote
     value_start: int
     value_end: int
 
@@ -40,12 +40,12 @@ _QUOTE = 0x22
 _OPEN_BRACE = 0x7B
 _skip_whole_value = msgspec.json.Decoder(msgspec.Raw).decode
 
-# RFC 8259 §8.2: the grammar allows an escaped surrogate without its partner (mail previews cut in the middle
-# of an emoji have them); msgspec does not. A harmless escape of the same length stands in for the check.
+# RFC 8259 §8.2: the grammar allows an escaped surrogate without its partner, as in mail previews that end in
+# the middle of an emoji. msgspec does not allow it. So the check sees a harmless escape of the same length.
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 
-# Groups are repeated in atomic groups, not possessively: before 3.11.5, Python keeps what the last repetition
-# of a possessive group consumed although that repetition failed (python/cpython#106052).
+# Groups are repeated in atomic groups, not possessively. Before 3.11.5, Python keeps what a failed last
+# repetition of a possessive group consumed (python/cpython#106052).
 _STRING = rb'"[^"\\]*+(?>(?:\\.[^"\\]*+)*)"'
 _SCALAR = rb"[-+.0-9A-Za-z]++"
 
@@ -61,17 +61,19 @@ _VALUE = re.compile(rb"\s*+(?:" + _ANY_VALUE + b")", re.DOTALL)
 _OPENING_OR_STRING = re.compile(_STRING + rb"|[\[{,]", re.DOTALL)
 _BRACKET_OR_STRING = re.compile(_STRING + rb"|[\[\]{}]", re.DOTALL)
 
-# These read a text that `validate` has passed: they find, they do not check.
+# These patterns find parts of a text that has passed `validate`; they do not check the text.
 NAME = re.compile(rb"[\s,]*+(" + _STRING + rb")\s*+:\s*+", re.DOTALL)
 AFTER_VALUE = re.compile(rb"\s*+([,\]}])")
 WHITESPACE = re.compile(rb"(?:\A" + MARK + rb")?\s*+")
 
 
 def validate(text: bytes) -> None:
-    """Raise JsonTextError unless `text` is strictly valid: UTF-8, a byte order mark before it or none, and
-    MAX_LEVELS deep at most."""
+    """Raise JsonTextError unless `text` is strictly valid JSON.
+
+    It must be UTF-8, with or without a byte order mark, and at most MAX_LEVELS deep.
+    """
     if not is_utf8(text):
-        raise JsonTextError("not UTF-8")
+        raise JsonTextError("the text is not UTF-8")
     text = readable(text)
     try:
         try:
@@ -81,13 +83,13 @@ def validate(text: bytes) -> None:
                 raise
             _skip_whole_value(_SURROGATE_ESCAPE.sub(rb"\\u0020", text))
     except msgspec.DecodeError as error:
-        raise JsonTextError(f"not JSON: {error}") from error
+        raise JsonTextError(f"the text is not JSON: {error}") from error
 
 
 def readable(text: bytes) -> bytes:
-    """The text as any JSON parser takes it: without a byte order mark (RFC 8259 §8.1).
+    """Return the text in the form that any JSON parser accepts: without a byte order mark (RFC 8259 §8.1).
 
-    Raises TooDeep, so that no parser meets its own limit, which differs between them.
+    Raise TooDeep if it is nested too deep, because the limits of parsers differ.
     """
     refuse_deep(text)
     return without_mark(text)
@@ -95,15 +97,18 @@ def readable(text: bytes) -> bytes:
 
 def refuse_deep(text: bytes, levels: int = MAX_LEVELS) -> None:
     """Raise TooDeep if `text` is nested more than `levels` deep."""
-    # To delete a byte that is rare takes a fifth of the time that Python's count takes.
+    # Deleting a rare byte takes a fifth of the time of Python's count.
     opened = 2 * len(text) - len(text.replace(b"{", b"")) - len(text.replace(b"[", b""))
     if opened > levels and _within(levels).fullmatch(text) is None:
-        raise TooDeep(f"malformed, or nested more than {levels} levels deep")
+        raise TooDeep(f"the text is malformed, or nested more than {levels} levels deep")
 
 
 @cache
 def _within(levels: int) -> Any:
-    """A pattern of RE2 for balanced text of that depth at most: one pass, at half the speed of a parser."""
+    """Return a pattern of RE2 for balanced text of that depth at most.
+
+    It takes one pass, at half the speed of a parser.
+    """
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.never_capture = True
@@ -116,7 +121,10 @@ def _within(levels: int) -> Any:
 
 
 def has_more_values(text: bytes, limit: int) -> bool:
-    """Whether `text` has more values than that, objects and arrays counted twice. Raises JsonTextError."""
+    """Return whether `text` has more than `limit` values; objects and arrays count twice.
+
+    Raise JsonTextError if the text is not valid.
+    """
     if text.count(b",") + text.count(b"[") + text.count(b"{") <= limit:
         return False
     validate(text)
@@ -129,18 +137,18 @@ def has_more_values(text: bytes, limit: int) -> bool:
 
 
 def objects_in(text: bytes) -> int:
-    """How many objects a valid text has."""
+    """Return the number of objects in a valid text."""
     if b"{" not in text:
         return 0
     return sum(text[token.start()] == _OPEN_BRACE for token in _OPENING_OR_STRING.finditer(text))
 
 
 def run_of_members_but(names: Iterable[str], *, scalars: bool = False) -> re.Pattern[bytes]:
-    """Matches, at any place between members, as many whole members with their commas as there are.
+    """Return a pattern that matches as many whole members with their commas as possible.
 
-    It stops at a member named like one of `names`, in any letter case and with or without an annotation, and
-    at any whose name needs a closer look. It may match nothing. With `scalars` it stops at any member whose
-    value is an object or array too.
+    It can start at any place between members, and may match nothing. It stops before a member named like one
+    of `names`, in any letter case and with or without an annotation. It also stops before any member whose
+    name must be decoded. With `scalars`, it also stops before a member whose value is an object or array.
     """
     alternatives = []
     for name in names:
@@ -164,12 +172,12 @@ def is_utf8(text: bytes) -> bool:
 
 
 def decoded_string(token: bytes) -> str:
-    """What a string token, quotes included, stands for."""
+    """Decode a string token; the token includes its quotes."""
     if _BACKSLASH not in token:
         return token[1:-1].decode()
-    value = json.loads(token)  # unlike msgspec and orjson, takes a lone surrogate
+    value = json.loads(token)  # unlike msgspec and orjson, json accepts a lone surrogate
     if not isinstance(value, str):
-        raise JsonTextError("not a string")
+        raise JsonTextError("a value is not a string")
     return value
 
 
@@ -179,7 +187,7 @@ def value_start(text: bytes, position: int = 0) -> int:
 
 
 def value_end(text: bytes, start: int) -> int:
-    """The end of the value that begins at `start`."""
+    """Return the end of the value that begins at `start`."""
     found = _VALUE.match(text, start)
     if found:
         return found.end()
@@ -192,19 +200,19 @@ def value_end(text: bytes, start: int) -> int:
             depth -= 1
             if not depth:
                 return token.end()
-    raise JsonTextError("value without an end")
+    raise JsonTextError("a value has no end")
 
 
 def require_after_value(text: bytes, position: int) -> re.Match[bytes]:
-    """The comma or bracket that follows a value, in group 1."""
+    """Return the match of the comma or bracket after a value; group 1 is that character."""
     found = AFTER_VALUE.match(text, position)
     if found is None:
-        raise JsonTextError("value without an end")
+        raise JsonTextError("a value has no end")
     return found
 
 
 def members(text: bytes, start: int) -> Iterator[Member]:
-    """The members of the object that begins at `start`, duplicates included."""
+    """Yield the members of the object that begins at `start`, duplicates included."""
     position = start + 1
     while found := NAME.match(text, position):
         position = value_end(text, found.end())
@@ -214,7 +222,7 @@ def members(text: bytes, start: int) -> Iterator[Member]:
 
 
 def elements(text: bytes, start: int) -> Iterator[tuple[int, int]]:
-    """Start and end of each element of the array that begins at `start`."""
+    """Yield the start and end of each element of the array that begins at `start`."""
     position = value_start(text, start + 1)
     if text[position] == 0x5D:  # ]
         return

@@ -1,4 +1,4 @@
-"""Names that the published examples of Microsoft Graph use, to find the slip of a pen in a rule."""
+"""Names in the published examples of Microsoft Graph, used to detect misspelled names in rules."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ _RESOURCES: Final = """
     tasks teams teamwork termsOfUse termStore thumbnails todo transitiveMemberOf transitiveMembers users
     versions workbook worksheets
 """
-# Names of Microsoft Graph that are one letter off from another of its names: no slip, and never suggested.
+# Names of Microsoft Graph that differ by one letter from another of its names. They are not misspelled, and
+# never suggested.
 _PAIRED: Final = """
     address addresses altitude audio calls chart charts column columns contents contracts contentTypes devices
     email emails extensions filters groups instance latitude license name names operations participant phone
@@ -70,6 +71,6 @@ _ONLY_PROPERTIES: Final = """
     task user
 """
 PAIRED: Final = frozenset(_PAIRED.split())
-PAIRED_PROPERTIES: Final = frozenset(_ONLY_PROPERTIES.split())  # a path has the plural of each
+PAIRED_PROPERTIES: Final = frozenset(_ONLY_PROPERTIES.split())  # paths contain the plural of each
 PROPERTIES: Final = frozenset(_PROPERTIES.split())
 RESOURCES: Final = frozenset(_RESOURCES.split())

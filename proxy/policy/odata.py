@@ -1,4 +1,4 @@
-"""What one segment of an OData path can mean: a name, a key, a call, a cast, a file's path between colons."""
+"""Interpretations of one segment of an OData path: a name, a key, a call, a cast, or a path of a file."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-# Kinds of meanings, as bits.
+# Kinds of interpretations, as bits.
 CERTAIN = 0  # a verdict must hold for it
-SHADOW = 1  # unlikely: only a rule that blocks or filters it counts
-KEY = 2  # perhaps a key, more likely a call: unlikely where the method can call a function
+SHADOW = 1  # unlikely: counts only for a rule that blocks or filters it
+KEY = 2  # possibly a key, but more likely a call: unlikely if the method can call a function
 
-# Types that paths cast to. A qualified name that is none of these may be an operation as well, and is
-# evaluated as both.
+# Types that paths cast to. Any other qualified name may be an operation as well, and is evaluated as both.
 _TYPES = """
     administrativeunit aaduserconversationmember androidlobapp androidmanagedappprotection
     androidstoreapp androidcompliancepolicy application approlassignment approleassignment
@@ -54,25 +53,25 @@ _FUNCTION_NAME = re.compile(
     r"delta|reminderview|calendarview|(?!exportJobs\Z)(?:get|find|filter|search|retrieve|check|validate|verify|is|has|list|export)[A-Z]\w*"
 )
 _COLLECTION_NAME = re.compile(r".*s|people|children")
-_DELTA = "delta"  # the one function without arguments that SDKs call by its qualified name; no type
+_DELTA = "delta"  # the only function without arguments that SDKs call by its qualified name; not a type
 _CALL = re.compile(r"([A-Za-z_$][\w.$-]*) *\((.*)\)", re.DOTALL)
 _BARE_CALL = re.compile(r"[A-Za-z_$][\w.$-]* *\(\)")
 _ARGUMENT_NAME = re.compile(r"\s*([A-Za-z_]\w*)\s*=(.*)", re.DOTALL)
 _QUALIFIED = re.compile(r"(?:microsoft\.)?graph\.(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)", re.IGNORECASE)
 _OPEN_EXTENSION_ID = re.compile(r"microsoft\.graph\.opentypeextension\.", re.IGNORECASE)
 _MAX_OPEN = 8
-_MAX_COLONS = 6  # two each for a site, a drive and one to spare
+_MAX_COLONS = 6  # colons: two for a site, two for a drive and two in reserve
 _OPENS_FILE_PATH = frozenset(("items", "sites", "special"))
-_EXPANSION: Final = 18  # characters that NFKC makes of one at most (UAX #15 §9.1, of U+FDFA)
+_EXPANSION: Final = 18  # highest number of characters that NFKC makes of one (UAX #15 §9.1, for U+FDFA)
 _LIGATURE_COST: Final = 60
-# Of the general category Cf, and what NFKC_Casefold leaves out (Default_Ignorable_Code_Point), by ranges: one
-# pattern finds them in a tenth of the time that a look at each character takes.
+# Characters of the general category Cf, and those that NFKC_Casefold drops (Default_Ignorable_Code_Point), as
+# ranges. One pattern finds them in a tenth of the time of a test of each character.
 INVISIBLE: Final = re.compile(
     "[\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5\u180b-\u180f"
     "\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000110bd"
     "\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]+"
 )
-# Characters of which NFKC makes four or more.
+# Characters that NFKC expands to four or more.
 _LIGATURE: Final = re.compile(
     "[\u2057\u2152\u2167\u2177\u247d-\u2487\u2a0c\u321d\u321e\u3300-\u33d8\ufdf2-\ufdfc]"
 )
@@ -80,22 +79,25 @@ _EMPTY_PARENTHESES_REVERSED: Final = re.compile(r"(?:\)\( *)+")
 
 
 class Part(NamedTuple):
-    """A segment of a name. `exact` is None where only a rule's own words may match it, never a wildcard."""
+    """A segment of a resource name.
+
+    In `exact`, None means that only a rule's own words may match the segment, never a wildcard.
+    """
 
     folded: str
     exact: str | None
-    is_key: bool = False  # it came in parentheses, as in `/chats('19:x')`
+    is_key: bool = False  # True for a key in parentheses, as in `/chats('19:x')`
 
 
 class Meaning(NamedTuple):
-    """One meaning of a segment, under each of its names; a name is no segment, one, or two."""
+    """One interpretation of a segment, with all its names; a name has no, one or two parts."""
 
     kind: int
     names: tuple[tuple[Part, ...], ...]
 
 
 def by_own_words(meaning: Meaning) -> Meaning:
-    """The same, but that no wildcard stands for it."""
+    """Return the interpretation in a form that no wildcard matches."""
     return Meaning(
         meaning.kind,
         tuple(tuple(Part(part.folded, None, part.is_key) for part in name) for name in meaning.names),
@@ -103,12 +105,14 @@ def by_own_words(meaning: Meaning) -> Meaning:
 
 
 class MalformedSegment(ValueError):
-    """A segment that can't be read at all."""
+    """The segment cannot be parsed."""
 
 
 class Aliases:
-    """What parameter aliases stand for (OData 4.01 part 2 §5.3), and how much of it a path may write out: a
-    key names an alias in two characters, as often as the path has room for."""
+    """Values of parameter aliases (OData 4.01 part 2 §5.3), with a limit of the text that a path may insert.
+
+    A key names an alias in two characters, so a path could insert a long value many times.
+    """
 
     __slots__ = ("_room", "_values")
 
@@ -117,13 +121,16 @@ class Aliases:
         self._room = room
 
     def written_out(self, name: str) -> str:
-        """Raises MalformedSegment."""
+        """Return the value of an alias.
+
+        Raise MalformedSegment if the alias has no value or the limit is exceeded.
+        """
         value = self._values.get(name)
         if value is None:
-            raise MalformedSegment("a parameter alias without a value")
+            raise MalformedSegment("a parameter alias has no value")
         self._room -= folded_at_most(value)
         if self._room < 0:
-            raise MalformedSegment("parameter aliases that stand for too much")
+            raise MalformedSegment("parameter aliases stand for too much text")
         return value
 
 
@@ -131,7 +138,7 @@ NO_ALIASES: Final = Aliases({}, 0)
 
 
 def fold(text: str) -> str:
-    """Resource names that a server could take for one another become equal (NFKC_Casefold, trimmed)."""
+    """Make names equal that a server may treat as the same resource (NFKC_Casefold, trimmed)."""
     if text.isascii():
         return text.lower().strip(" ")
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
@@ -139,22 +146,25 @@ def fold(text: str) -> str:
 
 
 def folded_at_most(text: str) -> int:
-    """How long `fold` may make it, told without folding."""
+    """Return the highest possible length of the folded text, without folding it."""
     return len(text) if text.isascii() else _EXPANSION * len(text)
 
 
 def folding_cost(text: str) -> int:
-    """Of `fold`, in characters of ordinary text that is no ASCII; each takes some 40 ns."""
+    """Return the cost of `fold`, in characters of ordinary text outside ASCII; each takes some 40 ns."""
     return 0 if text.isascii() else len(text) + _LIGATURE_COST * ligatures(text)
 
 
 def ligatures(text: str) -> int:
-    """How many characters stand for four or more: no honest text has many, and each is work."""
+    """Return how many characters stand for four or more.
+
+    Ordinary text has few of them, and each costs time.
+    """
     return 0 if text.isascii() else len(_LIGATURE.findall(text))
 
 
 def trimmed(text: str) -> str:
-    """A segment less blanks around it, invisible characters, and empty parentheses behind what is no call."""
+    """Remove blanks around a segment, invisible characters, and `()` after anything but a call."""
     text = _visible(text).strip(" ")
     if _BARE_CALL.fullmatch(text) is not None:
         return text
@@ -169,7 +179,10 @@ def _visible(text: str) -> str:
 
 
 def meanings_of(text: str, aliases: Aliases, *, followed: bool = False) -> tuple[Meaning, ...]:
-    """`followed` by a segment that is no option of OData's, as `$count` is."""
+    """Return the interpretations of a segment.
+
+    `followed` is True if another segment follows that is not an option of OData such as `$count`.
+    """
     call = _CALL.fullmatch(text) if text.endswith(")") else None
     if call is not None:
         arguments = _split_arguments(call[2])
@@ -184,7 +197,10 @@ def meanings_of(text: str, aliases: Aliases, *, followed: bool = False) -> tuple
 
 
 def file_path_meanings(text: str, aliases: Aliases) -> tuple[Meaning, ...]:
-    """Between the colons of `root:/a (1)/b:` segments name files; what else they could be counts to block."""
+    """Return the interpretations of a segment between the colons of `root:/a (1)/b:`, which names a file.
+
+    Other interpretations count only for rules that block or filter.
+    """
     plain = _plain(text)
     others = tuple(
         Meaning(SHADOW, meaning.names) for meaning in meanings_of(text, aliases) if meaning != plain
@@ -194,16 +210,19 @@ def file_path_meanings(text: str, aliases: Aliases) -> tuple[Meaning, ...]:
 
 
 class ColonForm(NamedTuple):
-    """A path with `root:/a/b:` in it under one of its names."""
+    """One name of a path that contains `root:/a/b:`."""
 
     texts: list[str]
-    files: frozenset[int]  # positions of what names files
-    openings: frozenset[int]  # positions of what stands before a colon as it was written, such as `root:`
+    files: frozenset[int]  # positions of segments that name files
+    openings: frozenset[int]  # positions of segments before a colon as they were written, such as `root:`
 
 
 def colon_forms(segments: Sequence[str]) -> list[ColonForm]:
-    """A file found by its path is an item as one found by its id: `root:/a/b:/content` is
-    `items/{id}/content`, and so is `items/x:/a/b:/content`."""
+    """Return each name of a path with colons.
+
+    A file found by its path is an item like one found by its id. So `root:/a/b:/content` and
+    `items/x:/a/b:/content` are `items/{id}/content`.
+    """
     opening = next((at for at, text in enumerate(segments) if _opens_file_path(segments, at, text)), None)
     if opening is None:
         return [ColonForm(list(segments), frozenset(), frozenset())]
@@ -221,7 +240,7 @@ def colon_forms(segments: Sequence[str]) -> list[ColonForm]:
     written = list(segments[opening:end])
     forms = []
     if sum(text.endswith(":") for text in segments) > _MAX_COLONS:
-        raise MalformedSegment("too many paths between colons")
+        raise MalformedSegment("the path has too many parts between colons")
     for tail in colon_forms(segments[end:]):
         at = len(head) + len(written)
         named = [*range(len(head) + 1, at), *_moved(tail.files, at)]
@@ -239,7 +258,10 @@ def _moved(places: Iterable[int], by: int) -> list[int]:
 
 
 def _item_by_path(base: str, files: Sequence[str]) -> list[str]:
-    """`x:/a/b` is one id; with its collection before it in `items('x'):/a/b`."""
+    """Return the segments of an item found by a path.
+
+    `x:/a/b` is one id. In `items('x'):/a/b`, the collection precedes it.
+    """
     call = _CALL.fullmatch(base)
     arguments = _split_arguments(call[2]) if call is not None else None
     if call is None or not arguments:
@@ -253,12 +275,12 @@ def _item_by_path(base: str, files: Sequence[str]) -> list[str]:
 
 
 def close_parentheses(segments: Sequence[str]) -> list[str]:
-    """Segments joined again where a slash stood within a key's or call's parentheses: `search(q='a/b')`."""
+    """Join segments again if a slash was within the parentheses of a key or call: `search(q='a/b')`."""
     return ["/".join(group) for group in _groups(segments)]
 
 
 def without_matrix_parameters(segments: Sequence[str]) -> list[str]:
-    """`;x=y` cut from the end of each segment (RFC 3986 §3.3), but not out of a key or a call."""
+    """Remove `;x=y` from the end of each segment (RFC 3986 §3.3), but not from inside a key or a call."""
     kept: list[str] = []
     for group in _groups(segments):
         left = len(_before_semicolon("/".join(group)))
@@ -271,21 +293,21 @@ def without_matrix_parameters(segments: Sequence[str]) -> list[str]:
 
 
 def _groups(segments: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Those together that parentheses hold together."""
+    """Yield groups of segments; parentheses that span segments keep them in one group."""
     at = attempts = 0
     while at < len(segments):
         end = at + 1
         if "(" in segments[at] and _closing(segments[at : at + 1], 0) is None:
             attempts += 1
             if attempts > _MAX_OPEN:
-                raise MalformedSegment("too many open parentheses")
+                raise MalformedSegment("the path has too many open parentheses")
             end = _closing(segments, at) or end
         yield segments[at:end]
         at = end
 
 
 def _closing(segments: Sequence[str], start: int) -> int | None:
-    """The end of the segments in which the parentheses that segment `start` opens are closed."""
+    """Return the end of the segments that close the parentheses which segment `start` opens; else None."""
     depth, quoted = 0, False
     for at in range(start, len(segments)):
         for number, piece in enumerate(segments[at].split("'")):
@@ -299,7 +321,7 @@ def _closing(segments: Sequence[str], start: int) -> int | None:
 
 
 def _before_semicolon(text: str) -> str:
-    """What stands before the first semicolon outside of parentheses."""
+    """Return the text before the first semicolon outside of parentheses."""
     if ";" not in text:
         return text
     depth, quoted = 0, False
@@ -318,7 +340,7 @@ def _before_semicolon(text: str) -> str:
 
 
 def unquoted_literal(text: str) -> str | None:
-    """The value of an OData string literal (`'O''Brien'`), None where it is none."""
+    """Return the value of an OData string literal (`'O''Brien'`), or None if the text is not one."""
     if len(text) < 2 or text[0] != "'" or text[-1] != "'":
         return None
     inner = text[1:-1]
@@ -328,7 +350,7 @@ def unquoted_literal(text: str) -> str | None:
 
 
 def qualified_operation(folded: str) -> str | None:
-    """The plain name of `microsoft.graph.name` where that may be an operation; None for a known type."""
+    """Return the plain name of `microsoft.graph.name` if that may be an operation, or None."""
     qualified = _QUALIFIED.fullmatch(folded)
     if qualified is None or fold(qualified[1]) in _KNOWN_TYPES:
         return None
@@ -387,7 +409,7 @@ def _call_meanings(
         if len(pairs) == 1 and pairs[0][0].lower() in _KEY_NAMES:
             return (Meaning(CERTAIN, as_key),)
         if followed and _COLLECTION_NAME.fullmatch(name_part.folded):
-            # Nothing follows the collections that functions give: this is a key that we don't know.
+            # No segment follows a collection that a function returns, so this is a key with an unknown name.
             return (Meaning(CERTAIN, as_key), Meaning(SHADOW, call_names))
     return (Meaning(CERTAIN, call_names), Meaning(KEY, as_key))
 
@@ -406,7 +428,10 @@ def _value(text: str, aliases: Aliases) -> str:
 
 
 def _split_arguments(inner: str) -> list[str] | None:
-    """Arguments between the commas of the outer level; None where the text isn't one pair of parentheses."""
+    """Split arguments at the commas of the outer level.
+
+    Return None if the text is not the content of one pair of parentheses.
+    """
     if not inner.strip():
         return []
     arguments, start, depth, quoted = [], 0, 0, False

@@ -1,4 +1,4 @@
-"""Tells operations of a collection from its keys.
+"""Distinguish operations of a collection from its keys.
 
 The names are the functions and actions that bind to a collection in Microsoft Graph's `$metadata` of v1.0.
 """
@@ -31,16 +31,18 @@ FUNCTIONS: Final = frozenset([fold(name) for name in _FUNCTION_NAMES.split()])
 ACTIONS: Final = frozenset([fold(name) for name in _ACTION_NAMES.split()])
 OPERATIONS: Final = FUNCTIONS | ACTIONS
 
-# Others can't call an operation: what looks like one is a key.
+# Other methods cannot call an operation, so a segment that looks like an operation is a key.
 FUNCTION_METHODS: Final = frozenset(("GET", "HEAD", "POST"))
 
-# One thing, and a property or an operation of it follows.
+# Names of one object: a property or an operation of it follows, not a key.
 _NOT_COLLECTIONS: Final = frozenset(("v1.0", "beta", "me", "root", "manager", "drive"))
 
 
 def key_positions(segments: tuple[str | None, ...]) -> tuple[int, ...]:
-    """Return the wildcards of a pattern that may stand for a key. They follow a word, or a wildcard that
-    follows a key."""
+    """Return the positions of the wildcards of a pattern that may match a key.
+
+    They follow a word, or a wildcard that cannot itself match a key.
+    """
     found: list[int] = []
     for at in range(len(segments)):
         if segments[at] is not None or at == 0:
@@ -49,7 +51,7 @@ def key_positions(segments: tuple[str | None, ...]) -> tuple[int, ...]:
         if before is not None:
             is_key = before not in _NOT_COLLECTIONS
         else:
-            # Behind wildcards alone, each may be one.
+            # After nothing but wildcards, each may match a key.
             is_key = at - 1 not in found or not any(segments[:at])
         if is_key:
             found.append(at)
@@ -59,8 +61,10 @@ def key_positions(segments: tuple[str | None, ...]) -> tuple[int, ...]:
 def operation_at(
     positions: Iterable[int], words: tuple[str, ...], keys: tuple[int, ...], method: str
 ) -> str | None:
-    """Return the first operation in a key's place that the method, in capitals, can call. The segments in
-    `keys` are keys. An action is the last segment."""
+    """Return the first operation in the place of a key that the method can call.
+
+    The method is in capitals. The segments in `keys` are keys. An action is always the last segment.
+    """
     if method not in FUNCTION_METHODS:
         return None
     for at in positions:

@@ -1,4 +1,4 @@
-"""The server of an absolute address, in one form for every spelling of its scheme, host and port."""
+"""The server of an absolute address, in one normal form of scheme, host and port."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 from typing import Final, NamedTuple
 
 _DEFAULT_PORTS: Final = {"https": "443", "http": "80"}
-# The form is that of RFC 3986 §3.2. Any other address may lead to another server.
+# The form of RFC 3986 §3.2. Addresses of any other form may lead to another server.
 _ORIGIN: Final = re.compile(
     r"((?i:https?))://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,8}))?(?=[/?#]|\Z)"
 )
 
 
 class Origin(NamedTuple):
-    """Scheme, host and port of an address, in one spelling for all that mean the same."""
+    """Scheme, host and port of an address in their normal form."""
 
     scheme: str
     host: str
@@ -21,24 +21,24 @@ class Origin(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """Return the host for people, with its port unless the scheme implies that."""
+        """The host as shown to people, with its port unless the scheme implies the port."""
         return self.host if self.port == _DEFAULT_PORTS[self.scheme] else f"{self.host}:{self.port}"
 
 
 class Address(NamedTuple):
-    """An absolute address: its origin, and all that follows."""
+    """An absolute address: its origin, and the rest."""
 
     origin: Origin
     rest: str
 
 
 def parse_address(text: str) -> Address | None:
-    """Return None for an address of which nobody can be sure to which server it leads."""
+    """Parse an absolute address. Return None if its server is not certain."""
     found = _ORIGIN.match(text)
     if found is None:
         return None
     scheme = found[1].lower()
-    # The dot at the end of a host names the root (RFC 3986 §3.2.2).
+    # The dot at the end of a host name stands for the root (RFC 3986 §3.2.2).
     host = found[2].lower().removesuffix(".")
     port = (found[3] or _DEFAULT_PORTS[scheme]).lstrip("0")
     return Address(Origin(scheme, host, port), text[found.end() :])

@@ -1,4 +1,4 @@
-"""What of a path names resources and what is an id among many, told by the path alone."""
+"""Distinguish names of resources from ids in a path, without a schema."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from proxy.policy.odata import fold
 from proxy.policy.paths import MAX_PATTERN_SEGMENTS, InvalidPattern, parse_pattern
 from proxy.policy.rule_finder import importance_of
 
-# Collections of Graph whose members are named by a key: the segment after one is no resource's name, unless
-# it is one of a function's, an action's or a type's.
+# Collections of Graph whose members have keys. A segment after one of these is a key, unless it names a
+# function, action or type.
 _COLLECTION_NAMES = """
     accesspackages agreements applications appmanagementpolicies approleassignedto approleassignments
     apps assignments attachments calendargroups calendars calendarview calls channels chats childfolders
@@ -34,23 +34,23 @@ COLLECTIONS: Final = frozenset(_COLLECTION_NAMES.split())
 _NAMES_WITH_PLURAL: Final = {"people": "person", "children": "child", "calendarview": "event"}
 
 _GUID: Final = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
-_NAME: Final = re.compile(r"\$?[A-Za-z][A-Za-z0-9]*")  # of a resource, function, action or property
+_NAME: Final = re.compile(r"\$?[A-Za-z][A-Za-z0-9]*")  # name of a resource, function, action or property
 _FUNCTION: Final = re.compile(
     r"delta|recent|sharedWithMe|root|me|(?:get|find|filter|search|retrieve|check|validate|verify|is|has|list|export)[A-Z]\w*"
 )
 KNOWN_RESOURCES: Final = frozenset([fold(name) for name in RESOURCES])
 _ALWAYS_WORDS: Final = 2  # segments
-_LONG: Final = 16  # characters; a name as long as that has few digits in it
+_LONG: Final = 16  # characters; names of this length contain few digits
 _MANY_DIGITS: Final = 3
 
 
 Shape = tuple[str | None, ...]
-"""The folded words of a name; None where an id stands."""
+"""Folded words of a name; None for an id."""
 
 
 class Shaped(NamedTuple):
     shape: Shape
-    spelled: tuple[str, ...]  # each segment as it came; an id decoded
+    spelled: tuple[str, ...]  # the segments as sent; ids decoded
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -63,9 +63,9 @@ class Shaped(NamedTuple):
 
 
 def shapes_of(method: str, target: Target) -> list[Shaped] | None:
-    """Of every reading that has to be allowed for the request to be; None where a rule can't say one.
+    """Return the shapes of all interpretations that rules must allow before the request is allowed.
 
-    `method` in capitals.
+    Return None if a rule cannot express one of them. `method` is in capitals.
     """
     found: dict[Shaped, None] = {}
     for reading in target.readings:
@@ -79,7 +79,7 @@ def shapes_of(method: str, target: Target) -> list[Shaped] | None:
 
 
 def looks_like_id(text: str) -> bool:
-    """A GUID, a number, a mail address, or what else is no name of a resource."""
+    """Return True for a GUID, a number, a mail address, or other text that is not a resource's name."""
     if _NAME.fullmatch(text) is None:
         return True
     digits = sum(char.isdecimal() for char in text)
@@ -90,12 +90,15 @@ def looks_like_id(text: str) -> bool:
 
 
 def _narrowness(name: Name) -> tuple[bool, int, tuple[str, ...]]:
-    """A path between colons last, since it names files; with the name of a type before without."""
+    """Sort key of names: paths between colons last, because they name files, and names with a type first."""
     return any(word.endswith(":") for word in name.folded), -len(name.folded), name.folded
 
 
 def _shaped(method: str, name: Name) -> Shaped | None:
-    """None where a rule can't say it without saying more: version and first resource are words always."""
+    """Return the shape of a name, or None if no rule can match exactly this shape.
+
+    The version and the first resource are always words.
+    """
     if len(name.folded) > MAX_PATTERN_SEGMENTS:
         return None
     shape: list[str | None] = []
@@ -119,7 +122,7 @@ def _shaped(method: str, name: Name) -> Shaped | None:
 
 @lru_cache(maxsize=8192)
 def _word(folded: str, exact: str | None) -> str | None:
-    """As a rule spells it: without a call's arguments; None where it can't."""
+    """Return the word as a rule spells it, without arguments of a call; None if a rule cannot spell it."""
     written = "" if exact is None else exact.partition("(")[0]
     for spelled in (written if _NAME.fullmatch(written) else folded, folded, exact):
         if spelled and fold(spelled) == folded and _is_a_word(spelled, folded):
@@ -135,18 +138,19 @@ def _is_a_word(text: str, folded: str) -> bool:
 
 
 def _is_id(before: str | None, word: str, method: str, *, last: bool) -> bool:
-    """Whether the segment after `before` is one of many; a single one after a collection may still be."""
+    """Return whether the segment after `before` is one of many; the last one of a POST may be an action."""
     if word.startswith("$") or fold(word).startswith("microsoft.graph."):
         return False
-    if looks_like_id(word) and fold(word) not in KNOWN_RESOURCES:  # a name has no case
+    if looks_like_id(word) and fold(word) not in KNOWN_RESOURCES:  # names have no significant letter case
         return True
     if before is None or fold(before) not in COLLECTIONS or _FUNCTION.fullmatch(word):
         return False
-    return not (last and method == "POST")  # an action: a POST goes to no member of a collection
+    # an action, because a POST is not sent to a member of a collection
+    return not (last and method == "POST")
 
 
 def names_function(word: str) -> bool:
-    """Return True if a word, as it came, is spelled like the name of a function of Graph."""
+    """Return True if a word as sent is spelled like the name of a function of Graph."""
     return _FUNCTION.fullmatch(word) is not None
 
 

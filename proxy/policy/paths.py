@@ -22,20 +22,24 @@ T = TypeVar("T")
 
 
 class InvalidPattern(ValueError):
-    """Says what is wrong with a path pattern, for its writer."""
+    """The pattern is invalid; the message explains the error to its author."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """`segments` are folded resource names, None for a wildcard; `parameters` names some of the wildcards."""
+    """A parsed path pattern.
+
+    `segments` are folded resource names, with None for a wildcard. `parameters` has the names and positions
+    of the named wildcards.
+    """
 
     segments: tuple[str | None, ...]
     parameters: tuple[tuple[str, int], ...]
-    rest: bool  # ends in **
+    rest: bool  # True if the pattern ends in **
 
     @property
     def wildcards_from(self) -> int:
-        """Where the wildcards at the pattern's end begin."""
+        """Position where the wildcards at the end of the pattern begin."""
         at = len(self.segments)
         while at and self.segments[at - 1] is None:
             at -= 1
@@ -43,7 +47,7 @@ class Pattern:
 
 
 def parse_pattern(text: str) -> tuple[Pattern, ...]:
-    """The pattern under each of its names. Raises InvalidPattern."""
+    """Parse a pattern under each of its names. Raise InvalidPattern."""
     words = _words(text)
     rest = bool(words) and words[-1] == "**"
     if rest:
@@ -54,7 +58,7 @@ def parse_pattern(text: str) -> tuple[Pattern, ...]:
         found = _PARAMETER.fullmatch(word)
         if found is not None:
             if any(known == found[1] for known, _ in parameters):
-                raise InvalidPattern(f"parameter {{{found[1]}}} is named twice")
+                raise InvalidPattern(f"parameter {{{found[1]}}} occurs twice")
             parameters.append((found[1], len(names[0])))
         if found is not None or word == "*":
             for name in names:
@@ -66,29 +70,32 @@ def parse_pattern(text: str) -> tuple[Pattern, ...]:
 
 def _words(text: str) -> list[str]:
     if not text.startswith("/"):
-        raise InvalidPattern("a path begins with a slash")
+        raise InvalidPattern("a path pattern must begin with a slash")
     if any(char in text for char in "?#\\"):
         raise InvalidPattern(
-            "a path pattern has no query, fragment or backslash; conditions look at query options"
+            "a path pattern must not have a query, fragment or backslash; use conditions for query options"
         )
     words = text[1:].removesuffix("/").split("/") if text != "/" else []
     if len(words) > MAX_PATTERN_SEGMENTS:
-        raise InvalidPattern(f"more than {MAX_PATTERN_SEGMENTS} segments")
+        raise InvalidPattern(f"a path pattern must not have more than {MAX_PATTERN_SEGMENTS} segments")
     for at, word in enumerate(words):
         if word in ("", ".", ".."):
-            raise InvalidPattern("a path pattern has no empty and no dot segments")
+            raise InvalidPattern("a path pattern must not have empty segments or dot segments")
         if word == "**" and at != len(words) - 1:
-            raise InvalidPattern("** stands only at the end")
+            raise InvalidPattern("** is allowed only at the end")
         if word not in ("*", "**") and "*" in word:
-            raise InvalidPattern("* and ** are whole segments")
+            raise InvalidPattern("* and ** must be whole segments")
         if ("{" in word or "}" in word) and _PARAMETER.fullmatch(word) is None:
-            raise InvalidPattern("a parameter is a whole segment, {name} of letters, digits, _ and -")
+            raise InvalidPattern("a parameter must be a whole segment: {name} with letters, digits, _ and -")
     return words
 
 
 def _folded_names(word: str) -> tuple[tuple[str, ...], ...]:
-    """A rule's own word as requests are read, so that `delta()` in a rule is `delta` too. Most words of a
-    ruleset stand in many of its paths, and to read one takes half of all that a rule's compilation does."""
+    """Return the names of a rule's word, read like a segment of a request: `delta()` is also `delta`.
+
+    Most words of a ruleset stand in many of its paths. Parsing one takes half of the compilation of a rule,
+    so results are cached.
+    """
     return _read_names_cached(word) if len(word) <= _MAX_CACHED_WORD else _read_names(word)
 
 
@@ -99,7 +106,7 @@ def _read_names(word: str) -> tuple[tuple[str, ...], ...]:
         raise InvalidPattern(f"{word!r}: {error}") from None
     folded = readings[0].names[-1].folded
     if not folded:
-        raise InvalidPattern(f"{word!r}: a path pattern has no empty and no dot segments")
+        raise InvalidPattern(f"{word!r}: a path pattern must not have empty segments or dot segments")
     operation = qualified_operation(folded[-1])
     if operation is None:
         return (folded,)
@@ -113,9 +120,9 @@ def _encoded(word: str) -> str:
     decoded = unquote(word, errors="strict") if "%" in word else word
     unseen = unseen_in(decoded)
     if unseen is not None:
-        raise InvalidPattern(f"`{escaped(word)}` holds {named(unseen)}, which cannot be seen: remove it")
+        raise InvalidPattern(f"`{escaped(word)}` contains {named(unseen)}, which is invisible: remove it")
     if "%" in decoded or "/" in decoded or not decoded.isprintable():
-        raise InvalidPattern(f"{word!r}: write the segment as it reads when decoded")
+        raise InvalidPattern(f"{word!r}: write the segment in its decoded form")
     return "".join(
         char if char.isascii() and char not in "?#" else "".join(f"%{byte:02X}" for byte in char.encode())
         for char in decoded
@@ -131,12 +138,15 @@ class Node(Generic[T]):
     wildcard: Node[T] | None = None
     ends: list[T] = field(default_factory=list)
     rests: list[T] = field(default_factory=list)
-    # The largest strictness here and below.
+    # Highest strictness of this node and all nodes below.
     strictness: int = 0
 
 
 class PathTree(Generic[T]):
-    """Finds what is under the patterns that cover a name; costs by the path, not by their number."""
+    """A tree of patterns.
+
+    The cost of a search depends on the path, not on the number of patterns.
+    """
 
     def __init__(self) -> None:
         self.root: Node[T] = Node()
@@ -158,7 +168,7 @@ class PathTree(Generic[T]):
         (node.rests if pattern.rest else node.ends).append(value)
 
     def find(self, name: Name) -> tuple[list[T], list[T]]:
-        """What covers the path itself, and what ends above it."""
+        """Return the values of patterns that match the path itself, and of those that end above it."""
         found: list[T] = []
         above: list[T] = []
         level = [self.root]
@@ -181,7 +191,10 @@ class PathTree(Generic[T]):
         return found, above
 
     def find_any(self, name: Name) -> tuple[list[T], list[T], list[T]]:
-        """Do the same as `find` for a name with segments ANY_NAME. Values under a word for them come last."""
+        """Search like `find` for a name with segments ANY_NAME.
+
+        The third list has the values that only a guessed word leads to.
+        """
         found: list[T] = []
         perhaps: list[T] = []
         above: list[T] = []
@@ -204,7 +217,7 @@ class PathTree(Generic[T]):
         return found, above, perhaps
 
     def nodes_at(self, name: Name) -> list[Node[T]]:
-        """Return the nodes that the name leads to, whichever pattern they belong to."""
+        """Return the nodes to which the name leads, in all patterns."""
         level = [self.root]
         for word, exact in zip(name.folded, name.exact, strict=True):
             below: list[Node[T]] = []
@@ -219,7 +232,7 @@ class PathTree(Generic[T]):
 
 
 def take_apart(root: Node[T]) -> Generator[None, None, None]:
-    """Empties a tree that nobody uses any more; yields again and again on the way.
+    """Empty a tree that is no longer used, and yield often on the way.
 
     Freeing ten thousand rules at once would take milliseconds.
     """

@@ -1,9 +1,9 @@
-"""A filter on a response of any kind: JSON without what is hidden, and values that are not a hidden property.
+"""Filter a response of any kind: JSON without hidden properties, or values that are not a hidden property.
 
 A filter finds properties by their names. A number, a text or a list of them has no names, so only the path
-says what it is: OData returns plain values for a property that the path names, for a function or an action,
-and for `/$count`. Such a response passes if the path does not name what is hidden. Every other response
-without names, such as plain values in place of an entity, may be the hidden property itself and fails.
+shows what it is. OData returns plain values for a property that the path names, for a function or an action,
+and for `/$count`. Such a response passes if the path does not name a hidden property. Every other response
+without names, such as plain values in place of an entity, may be the hidden property itself. It fails.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from proxy.policy.transforms import ITEMS, Transforms
 _NUMBER: Final = re.compile(rb"[ \t\r\n]*[0-9]{1,19}[ \t\r\n]*")
 _NOTHING: Final = re.compile(rb"[ \t\r\n]*(?:null|\[[ \t\r\n]*\])[ \t\r\n]*")
 _VERBOSE: Final = re.compile(r";\s*odata\s*=\s*\"?verbose")
-_MOST_TYPES: Final = 256  # values of Content-Type that are remembered
-_LONGEST_TYPE: Final = 256  # bytes of one
+_MOST_TYPES: Final = 256  # Content-Type values that are remembered
+_LONGEST_TYPE: Final = 256  # bytes of one Content-Type value
 _COUNT: Final = "$count"
 _READS: Final = frozenset(("GET", "HEAD"))
 _NO_PROPERTIES: Final = b"{}"
 _RAW: Final = "$value"
-_LEAST_SEGMENTS: Final = 3  # version, resource, and what is asked of it
+_LEAST_SEGMENTS: Final = 3  # the API version, the resource, and the requested part of it
 _CAST: Final = "microsoft.graph."
-# Types of pictures and sound, and of any bytes. What such a body is, its first bytes have to prove.
+# Types of pictures, sound and arbitrary bytes. The first bytes of such a body must prove its format.
 _MEDIA: Final = ("image/", "audio/", "video/", "application/octet-stream")
 _SIGNATURES: Final = (
     b"\xff\xd8\xff",  # JPEG
@@ -62,14 +62,14 @@ _CONTAINER: Final = re.compile(
     rb"RIFF.{4}(?:WEBP|WAVE|AVI )|\x00.{3}ftyp|BM.{4}\x00{4}.{2}\x00\x00", re.DOTALL
 )
 _BEGINS_OTHER_TEXT: Final = "{[<\"'"
-# Of rows, columns and form fields, which may hold a property. "Larsen, Kim" has none of them.
+# Separators of rows, columns and form fields, which may contain a property. "Larsen, Kim" contains none.
 _SEPARATORS: Final = re.compile(r"[\t|&]|[,;](?! )")
-_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # more than one line, or no text
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # more than one line, or not text
 _EXTENSION: Final = re.compile(r"extension_[0-9A-Fa-f]{32}_\w+")
 _WORD: Final = re.compile(r"\w+")
 
 _KNOWN_PROPERTIES: Final = frozenset(fold(name) for name in PROPERTIES)
-# Of the names that are known as both: relations, which lead to objects.
+# Names that are both relations and properties; as relations they lead to objects.
 _RELATIONS: Final = frozenset(
     (
         "attachments",
@@ -85,7 +85,7 @@ _RELATIONS: Final = frozenset(
     )
 )
 _OBJECTS: Final = COLLECTIONS | SINGLETONS | _RELATIONS | (KNOWN_RESOURCES - _KNOWN_PROPERTIES)
-# Plurals that name one object.
+# Plural names of single objects.
 _NO_COLLECTIONS: Final = frozenset(
     (
         "analytics",
@@ -101,17 +101,17 @@ _NO_COLLECTIONS: Final = frozenset(
 )
 
 
-Asked = tuple[str, Target]  # the request's method in capitals, and its target
+Asked = tuple[str, Target]  # method of the request in capitals, and its target
 
 
 class NamesHidden(Exception):
-    """The path may name what the filter hides: the rule that hides it blocks the request."""
+    """The path may name a hidden property: the rule that hides it blocks the request."""
 
 
 class MediaType(NamedTuple):
-    """The parts of a Content-Type that a filter looks at."""
+    """The parts of a Content-Type that a filter uses."""
 
-    essence: str  # such as application/json, in lower case; empty without a Content-Type
+    essence: str  # e.g. application/json, in lower case; empty without a Content-Type
     is_json: bool
     is_verbose: bool  # OData's verbose JSON
 
@@ -120,7 +120,7 @@ _known_types: Final[BoundedMemo[bytes, MediaType]] = BoundedMemo(_MOST_TYPES, _L
 
 
 def media_type(content_type: bytes) -> MediaType:
-    """The media type of a Content-Type's value, empty if there is none."""
+    """Parse the value of a Content-Type; the result is empty for an empty value."""
     known = _known_types.entries.get(content_type)
     if known is None:
         text = content_type.decode("latin-1").lower()
@@ -134,15 +134,16 @@ def media_type(content_type: bytes) -> MediaType:
 def without_hidden(
     compiled: CompiledFilter, transforms: Transforms, asked: Asked, kind: MediaType, body: bytes
 ) -> Filtered:
-    """The body of a response with what the filter leaves of it, and what was removed.
+    """Filter the body of a response, and return it with the names of removed properties.
 
-    Raises FilterFailed if the body may hold a hidden property that the filter can't find. Raises NamesHidden
-    if the path may name one. Raises ItemNotFound if a read led to an object that the filter does not keep. A
-    write to such an object has been done: its response shows no property of the object.
+    Raise FilterFailed if the body may contain a hidden property that the filter cannot find. Raise
+    NamesHidden if the path may name one. Raise ItemNotFound if a read led to an object that the filter does
+    not keep. A write to such an object has already been done, so its response shows no property of the
+    object.
     """
     if kind.is_json:
         if kind.is_verbose:
-            raise FilterFailed("it is OData's verbose JSON, whose properties lie elsewhere")
+            raise FilterFailed("the response is OData's verbose JSON, whose properties are at other places")
         try:
             return compiled.apply(body)
         except ItemNotFound:
@@ -157,7 +158,7 @@ def without_hidden(
 
 
 def _require_plain(transforms: Transforms, asked: Asked, body: bytes, plain: PlainValues) -> None:
-    """Raise unless plain values are what the path asks for, and not what the filter hides."""
+    """Raise unless the path asks for plain values, and they are not a hidden property."""
     if _NOTHING.fullmatch(without_mark(body)):
         return
     if transforms.keep:
@@ -171,7 +172,7 @@ def _require_plain(transforms: Transforms, asked: Asked, body: bytes, plain: Pla
             _require_property(transforms, asked, path.parent, plain)
         elif asked[0] != "POST":
             _require_property(transforms, asked, path, plain)
-        elif _has_plain_values(last):  # an action, not a property
+        elif _has_plain_values(last):  # an action and not a property
             _refuse_stripped(transforms, path)
         else:
             raise plain
@@ -183,8 +184,9 @@ def _has_plain_values(word: str | None) -> bool:
 
 
 def _require_property(transforms: Transforms, asked: Asked, path: Shaped, failure: FilterFailed) -> None:
-    """Raise unless the path leads to a property or function, and to none that the filter hides."""
-    if not asked[1].path.removesuffix(f"/{_RAW}").endswith(")"):  # else it ends in a call, not in a type
+    """Raise unless the path leads to a property or function that the filter does not hide."""
+    # a path with ) at its end is a call and not a cast
+    if not asked[1].path.removesuffix(f"/{_RAW}").endswith(")"):
         path = _without_cast(path)
     last = path.shape[-1]
     if not _has_plain_values(last) or len(path.shape) < _LEAST_SEGMENTS:
@@ -199,7 +201,7 @@ def _may_end_in_key(path: Shaped) -> bool:
     words = path.shape
     last, collection = path.spelled[-1], words[-2]
     if collection is None or collection in COLLECTIONS or collection in SINGLETONS:
-        return False  # after a collection that is known, a key was told from a word
+        return False  # after a known collection, keys are already distinguished from words
     if collection in _NO_COLLECTIONS or names_function(last):
         return False
     is_known = collection in _KNOWN_PROPERTIES or collection in KNOWN_RESOURCES
@@ -209,12 +211,12 @@ def _may_end_in_key(path: Shaped) -> bool:
 def _require_raw(transforms: Transforms, asked: Asked, essence: str, body: bytes) -> None:
     """Raise unless the body is a count, one value of a property, or a picture or sound."""
     if transforms.keep:
-        raise FilterFailed("it is not JSON, and the filter keeps items by their properties")
+        raise FilterFailed("the response is not JSON, and the filter keeps items by their properties")
     ends = _ends(asked)
     is_count = essence == "text/plain" and _NUMBER.fullmatch(without_mark(body)) is not None
     if is_count and all(path.shape[-1] == _COUNT for path in ends):
         return
-    failed = FilterFailed("it is not JSON")
+    failed = FilterFailed("the response is not JSON")
     if not all(path.shape[-1] == _RAW for path in ends):
         raise failed
     if essence.startswith(_MEDIA) and _is_media(body):
@@ -228,15 +230,18 @@ def _require_raw(transforms: Transforms, asked: Asked, essence: str, body: bytes
 
 
 def _ends(asked: Asked) -> list[Shaped]:
-    """The path in each interpretation that counts. Raises FilterFailed."""
+    """Return the path in each interpretation that counts. Raise FilterFailed."""
     shapes = shapes_of(*asked)
     if not shapes or any(len(each.shape) < _LEAST_SEGMENTS for each in shapes):
-        raise FilterFailed("it has no names, and may be the hidden property")
+        raise FilterFailed("the response has no names, and may be the hidden property")
     return [_with_extensions(each) for each in shapes]
 
 
 def _with_extensions(path: Shaped) -> Shaped:
-    """The path in which directory extensions are words: they hold an application's id, yet are properties."""
+    """Return the path with directory extensions as words.
+
+    They contain an application's id, but they are properties.
+    """
     words = [
         fold(text) if word is None and _EXTENSION.fullmatch(text) else word
         for word, text in zip(path.shape, path.spelled, strict=True)
@@ -245,14 +250,17 @@ def _with_extensions(path: Shaped) -> Shaped:
 
 
 def _without_cast(path: Shaped) -> Shaped:
-    """The path before the name of a type, which asks for the same things (OData 4.01 Part 1 §11.2.2)."""
+    """Remove the name of a type from the end of a path.
+
+    The path then leads to the same objects (OData 4.01 Part 1 §11.2.2).
+    """
     while (last := path.shape[-1]) is not None and last.startswith(_CAST):
         path = path.parent
     return path
 
 
 def _refuse_stripped(transforms: Transforms, path: Shaped) -> None:
-    """Raise NamesHidden if the path names something that the filter strips."""
+    """Raise NamesHidden if the path names a removed property."""
     if HiddenProperties(Transforms(transforms.strip)).named_within(_words(path)) is not Naming.NOTHING:
         raise NamesHidden
 
@@ -267,14 +275,14 @@ def _refuse_unlisted(transforms: Transforms, path: Shaped) -> None:
 
 
 def _words(path: Shaped) -> tuple[str, ...]:
-    """The words of the path, with what no property is named for an id."""
+    """Return the words of the path, with a text that names no property in place of each id."""
     return tuple(word or "/" for word in path.shape)
 
 
 def _is_media(body: bytes) -> bool:
     """Return True if the body begins like a picture or sound.
 
-    Its type alone proves nothing: any text may have it.
+    The Content-Type alone proves nothing, because any text may have it.
     """
     return body.startswith(_SIGNATURES) or _CONTAINER.match(body) is not None
 

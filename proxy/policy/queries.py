@@ -1,5 +1,7 @@
-"""Whether query options probe a hidden property: a filter on it tells its value though no response shows
-it."""
+"""Decide whether query options probe a hidden property.
+
+A filter on a hidden property reveals its value even though no response shows it.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,9 @@ _OPTIONS: Final = frozenset(("select", "filter", "orderby", "expand", "apply", "
 _SEARCH_OPERATORS: Final = frozenset(("AND", "OR", "NOT"))
 _SEARCH_WORD: Final = re.compile(r'[^\s()"]+')
 _PROPERTY_SEARCHED: Final = re.compile(r"[+-]?[^\W\d]\w*:.")
-# Wherever they stand in the word: what separates one from the next differs between services.
+# Names anywhere in the word, because services differ in how they separate one from the next.
 _PROPERTIES_SEARCHED: Final = re.compile(r"(?<!\w)([^\W\d]\w*)(?=[:<>=])")
-# What the search of messages calls their properties (Microsoft's "Using the $search query parameter").
+# Names of message properties in `$search` (Microsoft's "Using the $search query parameter").
 _SEARCH_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "attachment": ("attachments",),
     "bcc": ("bccRecipients",),
@@ -39,13 +41,13 @@ _SEARCH_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 
 _NAME_OF_KEY: Final = re.compile(r"[(,]\s*([^\W\d]\w*)\s*=")
 
-# The names that allowed paths lead through; None where a path ends, which means all of that property.
+# Names that allowed paths lead through; None marks the end of a path, which allows the whole property.
 _Tree = dict[str, Optional["_Tree"]]
 _NOTHING: Final[_Tree] = {}
 
 
 class QueryGuard:
-    """Evaluates the query options of requests that a filter with `guard_queries` concerns."""
+    """A guard that evaluates the query options of requests under a filter with `guard_queries`."""
 
     __slots__ = ("_allowed", "_kept", "_stripped")
 
@@ -71,8 +73,11 @@ class QueryGuard:
             return True
 
     def _is_probed_in_path(self, target: Target) -> bool:
-        """By `search(q='…')`, which looks into everything as `$search` does, or by a stripped property as a
-        key. What an allow list lacks may be a function's parameter as well."""
+        """Return True if the path calls `search(q='…')` or uses a removed property as a key.
+
+        Such a call searches all properties, like `$search`. A name that is not in the allow list may be a
+        parameter of a function as well.
+        """
         if _searches(target):
             return True
         names = map(fold, _NAME_OF_KEY.findall(with_words_whole(fully_decoded(target.path))))
@@ -85,13 +90,13 @@ class QueryGuard:
         searched: set[str] = set()
         for text in searches:
             _collect_searched(text, named, searched)
-        texts: dict[tuple[str, str], Path | None] = {}  # and what their names are relative to
+        texts: dict[tuple[str, str], Path | None] = {}  # texts, and the path that their names are relative to
         for name, values in options.items():
             if name in _OPTIONS:
                 for value in values:
                     texts[name, _spaced(value)] = ()
             elif name[:1] == "@":
-                # Where the alias stands it is written out as well.
+                # The alias is also written out where it is used.
                 base: Path | None = None if "expand" in options or "apply" in options else ()
                 for value in values:
                     texts["", _spaced(value)] = base
@@ -102,7 +107,7 @@ class QueryGuard:
         return self._hides_any(named, searched)
 
     def _may_name(self, texts: list[str], searched: set[str]) -> bool:
-        """Whether the last word of a stripped path is there at all, wherever it stands."""
+        """Return whether the last word of a removed path occurs anywhere in the texts."""
         text = "\n".join(texts)
         if not text.isascii() or "\\" in text:
             return True
@@ -117,7 +122,7 @@ class QueryGuard:
         if not self._stripped:
             return False
         words = named.words() | searched
-        # Those that may belong to another object than the path that they stand in says.
+        # Words that may belong to another object than their path says.
         is_flat = named.renames or LEVELS in words
         unsure = words if is_flat else named.loose | named.homonyms | searched
         return any(
@@ -129,9 +134,11 @@ class QueryGuard:
 
 
 def _asks_about_items(kept: _Tree, options: Mapping[str, tuple[str, ...]], searches: tuple[str, ...]) -> bool:
-    """Return True if a query looks at another property of items than those by which they are kept. The link
-    to the next page reveals items that the response doesn't show. Raises Unresolved."""
-    if "apply" in options:  # counts and sums of all items
+    """Return True if a query uses a property of items other than those by which items are kept.
+
+    The link to the next page would reveal items that the response does not show. Raise Unresolved.
+    """
+    if "apply" in options:  # `$apply` counts and sums all items
         return True
     named = Named()
     searched: set[str] = set()
@@ -144,7 +151,10 @@ def _asks_about_items(kept: _Tree, options: Mapping[str, tuple[str, ...]], searc
 
 
 def _searches(target: Target) -> bool:
-    """Whether the path calls `search` in any reading; what is asked of what it found tells as much."""
+    """Return whether the path calls `search` in any interpretation.
+
+    A query on the search results reveals as much as the search itself.
+    """
     return any(_calls_search(name) for reading in target.readings for name in reading.names)
 
 
@@ -159,7 +169,10 @@ def _calls_search(name: Name) -> bool:
 
 
 def _spaced(value: str) -> str:
-    """A `+` that is none changes nothing of what we look for, and as a space it makes readings equal."""
+    """Replace each `+` by a space, which makes interpretations equal.
+
+    If the `+` is not a space, this does not change the names that are found.
+    """
     return value.replace("+", " ") if "+" in value else value
 
 
@@ -167,13 +180,13 @@ def _allows(tree: _Tree, named: Named, searched: set[str]) -> bool:
     return (
         not named.loose
         and all(tree.get(name, _NOTHING) is None for name in searched)
-        # What is allowed in part may be named itself, unless what is said of another name may mean its rest.
+        # A partly allowed object may itself be named, unless another name may refer to its other parts.
         and all(_is_allowed(path, tree, in_part=not named.renames) for path in named.paths)
     )
 
 
 def _may_be_meant(stripped: Path, paths: set[Path], unsure: set[str]) -> bool:
-    """Whether the words of a stripped path, all of which are named, may belong together."""
+    """Return whether the words of a removed path, all of which occur, may belong together."""
     if len(stripped) == 1 or not unsure.isdisjoint(stripped):
         return True
     return any(path[-1] == stripped[-1] and _leads_through(path, stripped) for path in paths)
@@ -189,14 +202,17 @@ def _tree(paths: Iterable[str]) -> _Tree:
 def _plant(tree: _Tree, path: Path) -> None:
     for part in path[:-1]:
         branch = tree.setdefault(part, {})
-        if branch is None:  # a shorter path means all of it already
+        if branch is None:  # a shorter path already allows the whole property
             return
         tree = branch
     tree[path[-1]] = None
 
 
 def _is_allowed(path: Path, tree: _Tree, *, in_part: bool) -> bool:
-    """What is allowed is so with all within it."""
+    """Return whether the tree allows the path.
+
+    An allowed property is allowed with everything within it.
+    """
     for part in path:
         branch = tree.get(part, _NOTHING)
         if branch is None:
@@ -208,15 +224,20 @@ def _is_allowed(path: Path, tree: _Tree, *, in_part: bool) -> bool:
 
 
 def _leads_through(path: Path, stripped: Path) -> bool:
-    """Whether the words follow one another in the path, whatever else is on the way: the same object may be
-    reached in several ways."""
+    """Return whether the words occur in the path in this order, with any words in between.
+
+    The same object may be reached in several ways.
+    """
     parts = iter(path)
     return all(word in parts for word in stripped)
 
 
 def _collect_searched(text: str, named: Named, names: set[str]) -> None:
-    """Raises Unresolved where a word names no property: it is looked for in all of them, the hidden ones too.
-    So is each word but the first of `"subject:one two"` in messages, where quotes hold a query of their own.
+    """Collect the names of searched properties.
+
+    Raise Unresolved if a word names no property, because it is searched for in all properties, hidden ones
+    included. In messages, this applies to each word but the first of `"subject:one two"`, where quotes
+    contain a query.
     """
     words = _SEARCH_WORD.findall(with_words_whole(text))
     named.take(len(words))
@@ -224,6 +245,6 @@ def _collect_searched(text: str, named: Named, names: set[str]) -> None:
         if word in _SEARCH_OPERATORS:
             continue
         if _PROPERTY_SEARCHED.match(word) is None:
-            raise Unresolved("a search for free text")
+            raise Unresolved("the query searches for free text")
         for name in map(fold, _PROPERTIES_SEARCHED.findall(word)):
             names.update(map(fold, _SEARCH_NAMES.get(name, (name,))))

@@ -1,8 +1,8 @@
-"""Which properties query options name, each as the path that leads to it from an item of the response.
+"""Find the properties that query options name, each as its path from an item of the response.
 
 A path is resolved through lambda variables (OData 4.01 part 2 §5.1.1.13) and the options of `$expand`
-(§5.1.3): `c/issuer` within `identities/any(c:…)` is `identities/issuer`. A word is taken for the language's
-own only where that has its place; one of which it isn't certain whose property it is, is loose.
+(§5.1.3): `c/issuer` within `identities/any(c:…)` is `identities/issuer`. A word is treated as a keyword only
+in a place where a keyword can stand. A word whose object is not certain is called loose.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from proxy.policy.odata import INVISIBLE, fold
 
 Path = tuple[str, ...]
 
-LEVELS: Final = (
-    "$levels"  # a path with it behind: what is said of that object holds for those below it as well
-)
+LEVELS: Final = "$levels"  # last part of a path whose options apply to the objects below it too
 
-MAX_TOKENS: Final = 10_000  # of one query in all readings: some 10 ms; 64 KiB of compared ids need 6,000
-MAX_WORDS: Final = 32  # of one path
+# tokens of one query in all interpretations: some 10 ms; 64 KiB of compared ids need 6,000
+MAX_TOKENS: Final = 10_000
+MAX_WORDS: Final = 32  # words of one path
 
 _GUID: Final = r"[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}(?!\w)"
 _STRING: Final = r"(?:(?i:duration|binary|geography|geometry)(?='))?'[^']*(?:''[^']*)*'"
-_NUMBER: Final = r"[0-9](?:\w|[.:-](?=[0-9]))*"  # a date or time too, but not what `1:name` chooses
+_NUMBER: Final = r"[0-9](?:\w|[.:-](?=[0-9]))*"  # matches dates and times too, but not the name in `1:name`
 _TOKEN: Final = rf"(?:{_STRING}|{_GUID}|{_NUMBER}|@[\w.]+|(\$?[^\W\d][\w.]*)\s*([(:=]?)|(\S))\s*"
-# What else a name may have behind its first letter (OData 4.01 ABNF, identifierCharacter): marks and
-# connecting punctuation, which `\w` lacks. What shows nothing is in no name.
+# Other characters that a name may have after its first letter (OData 4.01 ABNF, identifierCharacter): marks
+# and connecting punctuation, which `\w` lacks. Invisible characters are in no name.
 _NO_LETTERS: Final = re.compile(r"[^\x00-\x7f\w\s]")
 _IN_NAMES: Final = frozenset(("Mn", "Mc", "Pc"))
 _WORD: Final = re.compile(r"[^\W\d]\w*")
 _JSON_ESCAPE: Final = re.compile(r"\\u([0-9A-Fa-f]{4})")
-# OData has strings in single quotes, JSON's in double ones, where a backslash may stand before a quote (RFC
-# 8259 §7). Servers differ in which of them begins, and in what ends it. So such a text is read in every way.
+# OData has strings in single quotes. JSON has them in double quotes, where a backslash may precede a quote
+# (RFC 8259 §7). Servers differ in which quotes begin a string and what ends it. So such a text is parsed in
+# every way.
 _SINGLE_QUOTED: Final = re.compile(_TOKEN)
 _ALSO_DOUBLE_QUOTED: Final = re.compile(rf'"[^"]*"\s*|{_TOKEN}')
 _ALSO_JSON: Final = re.compile(rf'"[^"\\]*(?:\\.[^"\\]*)*(?:"\s*|\\?\Z)|{_TOKEN}', re.DOTALL)
@@ -55,14 +55,14 @@ _OPERATORS: Final = frozenset(_OPERATOR_WORDS.split())
 _LITERALS: Final = frozenset(("null", "true", "false", "inf", "nan"))
 _FUNCTIONS: Final = frozenset(_FUNCTION_WORDS.split())
 _TRANSFORMATIONS: Final = frozenset(_TRANSFORMATION_WORDS.split()) | {"concat"}
-_AGGREGATES: Final = frozenset(("min", "max", "sum", "average", "countdistinct"))  # behind `with`
+_AGGREGATES: Final = frozenset(("min", "max", "sum", "average", "countdistinct"))  # aggregates after `with`
 _LAMBDAS: Final = frozenset(("any", "all"))
 _SEARCHES: Final = frozenset(("search", "$search"))
-_SEGMENTS: Final = frozenset(("$count", "$ref", "$value"))  # of the property that they follow
+_SEGMENTS: Final = frozenset(("$count", "$ref", "$value"))  # segments of the property that they follow
 
 
 class _Mode(Enum):
-    """What a text is made of."""
+    """Kinds of a text's content."""
 
     PATHS = "paths"
     ORDER = "order"
@@ -83,9 +83,9 @@ _MODES: Final = {
     "levels": _Mode.EXPRESSION,
 }
 
-# What stands before a token, where that is no mark.
+# Kinds of the previous token, if it is not a mark.
 _OPERAND: Final = "operand"
-_CALL: Final = "call"  # of a function or transformation, closed
+_CALL: Final = "call"  # a closed call of a function or transformation
 _OPERATOR: Final = "operator"
 _WITH: Final = "with"
 _NOT: Final = "not"
@@ -97,27 +97,30 @@ _BEFORE_OPTIONS: Final = frozenset(("(", ";", "&"))
 
 
 class Unresolved(ValueError):
-    """A query of which nobody can say what it names."""
+    """It is not certain which properties a query names."""
 
 
 class Named:
-    """What the options of one query name."""
+    """The names in the options of one query."""
 
     __slots__ = ("homonyms", "loose", "paths", "renames", "tokens_left")
 
     def __init__(self) -> None:
-        self.paths: set[Path] = set()  # with all that lead to each
-        self.loose: set[str] = set()  # may be properties of anything
-        self.homonyms: set[str] = set()  # of variables and of `not`, by which a server might mean a property
-        self.renames = False  # `as` may give an object another name
+        self.paths: set[Path] = set()  # paths of properties
+        self.loose: set[str] = set()  # words that may be properties of any object
+        self.homonyms: set[str] = set()  # names of variables and `not`, which a server may read as properties
+        self.renames = False  # True if `as` may give an object another name
         self.tokens_left = MAX_TOKENS
 
     def add(self, option: str, text: str, base: Path | None = ()) -> None:
-        """`base` is None for a text of which it isn't certain where it applies. Raises Unresolved."""
+        """Collect the names in the value of an option.
+
+        `base` is the path that they are relative to, or None if it is not certain. Raise Unresolved.
+        """
         text = with_words_whole(text)
         mode = _MODES.get(option, _Mode.EXPRESSION)
         if mode is _Mode.PATHS and base == () and _PLAIN_NAMES.fullmatch(text) is not None:
-            names = text.lower().split(",")  # the common `$select`; the walk would find the same
+            names = text.lower().split(",")  # the common `$select`, for which the walk would find the same
             self.take(len(names))
             self.paths.update(zip(names, strict=True))
             return
@@ -129,7 +132,10 @@ class Named:
                 self._take_words_of_json(text[text.index("{") :])
 
     def _take_words_of_json(self, text: str) -> None:
-        """Readers of JSON differ in which names they take: in double quotes, in single ones or in none."""
+        """Collect all words of a JSON text.
+
+        JSON parsers differ in which names they accept: in double quotes, in single quotes or without quotes.
+        """
         words = _WORD.findall(_JSON_ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), text))
         self.take(len(words))
         self.loose.update(map(fold, words))
@@ -137,14 +143,14 @@ class Named:
     def take(self, tokens: int) -> None:
         self.tokens_left -= tokens
         if self.tokens_left < 0:
-            raise Unresolved("too long")
+            raise Unresolved("the query is too long")
 
     def words(self) -> set[str]:
         return self.loose.union(self.homonyms, *self.paths)
 
 
 def with_words_whole(text: str) -> str:
-    """The text with what a name may consist of, and no pattern takes for a part of one, as a part of one."""
+    """Make each name one word, by replacing characters of names that the patterns do not match."""
     return text if text.isascii() else _NO_LETTERS.sub(_in_a_name, unicodedata.normalize("NFC", text))
 
 
@@ -163,22 +169,22 @@ def _readings(text: str) -> list[re.Pattern[str]]:
 
 
 class _Frame:
-    """What stands within one pair of parentheses, or in none."""
+    """The content of one pair of parentheses, or the text outside of all parentheses."""
 
     __slots__ = ("base", "collection", "has_options", "home", "is_call", "mode", "variable")
 
     def __init__(self, mode: _Mode, base: Path | None, has_options: bool) -> None:
         self.mode = mode
-        self.base = base  # what its names are relative to; None where that isn't certain
-        self.home = base  # the same for the next of its options
+        self.base = base  # path that its names are relative to; None if not certain
+        self.home = base  # the same path for the next option of the frame
         self.has_options = has_options
         self.is_call = False
-        self.collection: Path | None = None  # of a lambda
+        self.collection: Path | None = None  # collection of a lambda
         self.variable: str | None = None
 
 
 class _Walk:
-    """One way through the tokens of a text."""
+    """One pass through the tokens of a text."""
 
     __slots__ = ("_before", "_frame", "_named", "_outer", "_path", "_variables")
 
@@ -186,9 +192,9 @@ class _Walk:
         self._named = named
         self._frame = _Frame(mode, base, True)
         self._outer: list[_Frame] = []
-        self._variables: dict[str, list[Path | None]] = {}  # OData's names have case, part 2 §2
+        self._variables: dict[str, list[Path | None]] = {}  # names in OData are case-sensitive (part 2 §2)
         self._before = ""
-        self._path: Path | None = None  # what a slash would continue; None where that isn't certain
+        self._path: Path | None = None  # path that a slash would continue; None if not certain
 
     def through(self, tokens: list[tuple[str, str, str]]) -> None:
         for name, after, mark in tokens:
@@ -203,7 +209,7 @@ class _Walk:
 
     def _pass_mark(self, mark: str) -> None:
         before = self._before
-        if before == _NOT and mark in ",);/":  # nothing is negated
+        if before == _NOT and mark in ",);/":  # `not` has no operand, so it is a property
             self._pass_property(self._frame.base, _NOT, "")
             before = _OPERAND
         self._before = mark
@@ -249,7 +255,7 @@ class _Walk:
         before, frame = self._before, self._frame
         word = fold(name)
         if after and word in _SEARCHES:
-            raise Unresolved("a search within another option")
+            raise Unresolved("another option contains a search")
         self._before = after or _OPERAND
         if before == "/" or (before == _NEXT_TRANSFORMATION and not self._is_transformation(word, after)):
             self._pass_segment(name, word, after)
@@ -259,18 +265,19 @@ class _Walk:
             self._declare(name, word)
         elif "." in name:
             if after == "(" and frame.mode is not _Mode.PATHS:
-                self._named.loose.add(word)  # a function of the service's own, which may tell anything
+                # a function of the service, whose result may depend on any property
+                self._named.loose.add(word)
             self._pass_cast(frame.base, after)
         elif frame.mode is _Mode.PATHS or not self._is_language(name, word, before, after):
             self._pass_property(None if before == '"' else frame.base, word, after)
             if before in _ENDS_OF_OPERANDS and not after:
-                self._before = ""  # no syntax that we know: the next word may be a property as well
+                self._before = ""  # unknown syntax: the next word may be a property as well
 
     def _is_transformation(self, word: str, after: str) -> bool:
         return self._frame.mode is _Mode.TRANSFORMATIONS and after == "(" and word in _TRANSFORMATIONS
 
     def _pass_segment(self, name: str, word: str, after: str) -> None:
-        """A name behind a slash."""
+        """Process a name after a slash."""
         if name[0] == "$":
             path = self._path = self._path if word in _SEGMENTS else None
             if after == "(":
@@ -289,24 +296,25 @@ class _Walk:
         if base is None:
             self._named.loose.add(word)
         elif len(base) >= MAX_WORDS:
-            raise Unresolved("too deep")
+            raise Unresolved("the query is nested too deep")
         else:
             path = (*base, word)
             self._named.paths.add(path)
         self._pass_cast(path, after)
 
     def _pass_cast(self, path: Path | None, after: str) -> None:
-        """A qualified name makes another type of what it follows, the property stays the same."""
+        """Process a cast: it changes the type of the object before it, and the property stays the same."""
         self._path = path
         if after != "(":
             return
         if self._frame.mode is _Mode.PATHS:
             self._open(_Frame(_Mode.EXPRESSION, path, True))
-        else:  # a key, a function of the service's own, or part of an aggregation: each names other things
+        # a key, a function of the service, or part of an aggregation: their names refer to other objects
+        else:
             self._open(_Frame(_Mode.EXPRESSION, None, False))
 
     def _pass_option(self, name: str, word: str, before: str, after: str) -> None:
-        """A name with a dollar sign before it, or an equals sign behind."""
+        """Process a name with a dollar sign before it or an equals sign after it."""
         frame = self._frame
         if after == "=" and frame.has_options and before in _BEFORE_OPTIONS:
             self._begin_option(word)
@@ -315,7 +323,7 @@ class _Walk:
         elif after == "(":
             self._open(_Frame(_Mode.EXPRESSION, None, True))
         else:
-            # Of an item of the response; within `$expand` servers differ (part 2 §5.1.1.14).
+            # These stand for an item of the response; within `$expand`, servers differ (part 2 §5.1.1.14).
             is_item = frame.base == () and (word == "$it" or (word == "$this" and not self._variables))
             self._path = () if is_item else None
 
@@ -350,8 +358,10 @@ class _Walk:
             self._named.loose.add(word)
 
     def _is_language(self, name: str, word: str, before: str, after: str) -> bool:
-        """Whether the word is OData's own or a variable where it stands: a property may be called `date`,
-        `has` or `null`. If so, goes on to what it means."""
+        """Return whether the word is a keyword or a variable at this place, and process it if so.
+
+        A property may be called `date`, `has` or `null`.
+        """
         follows_operand = before in _ENDS_OF_OPERANDS
         if follows_operand and word in _OPERATORS:
             self._named.renames = self._named.renames or word == "as"
@@ -385,12 +395,12 @@ class _Walk:
 
     def _open_call(self, word: str) -> None:
         frame = self._frame
-        # The transformations within `expand(…)` apply to what is expanded (OData aggregation 4.0 §3.12).
+        # The transformations within `expand(…)` apply to the expanded objects (OData aggregation 4.0 §3.12).
         base = None if word == "expand" else frame.base
         self._open(_Frame(_within(frame.mode), base, False))
         self._frame.is_call = True
 
 
 def _within(mode: _Mode) -> _Mode:
-    """What parentheses hold in an expression or a transformation."""
+    """Return the kind of content of parentheses in an expression or a transformation."""
     return mode if mode is _Mode.TRANSFORMATIONS else _Mode.EXPRESSION

@@ -1,4 +1,4 @@
-"""Find the types, relations and operations that a path reaches by the schema."""
+"""Find the types, relations and operations to which a path leads in the schema."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from proxy.policy.resource_model import (
 # Kinds of steps.
 ROOT: Final = 0  # an entity set or a singleton
 KEY: Final = 1
-RELATION: Final = 2  # a navigation
+RELATION: Final = 2  # a navigation property
 PROPERTY: Final = 3
 CONTENT: Final = 4  # a property that is a stream
 CAST: Final = 5
 OPERATION: Final = 6
 OPTION: Final = 7  # `$ref`, `$value` or `$count`
-INDETERMINATE: Final = 8  # this segment and all behind it may reach anything
+INDETERMINATE: Final = 8  # this segment and all later ones may lead to anything
 
 # Three-valued results.
 NO: Final = 0
 MAYBE: Final = 1
 YES: Final = 2
 
-# The next segment starts from one of these.
+# Starting points of the next segment.
 _SERVICE: Final = 0
 _ONE: Final = 1
 _MANY: Final = 2
-_VALUE: Final = 3  # a value without a type of its own, or several
+_VALUE: Final = 3  # a value without a type in the schema, or several values
 _END: Final = 4
 
 _NONE: Final = -1
@@ -47,10 +47,10 @@ _NO_POSITIONS: Final[frozenset[int]] = frozenset()
 
 
 class Step:
-    """One segment of a path, and the type that it leads to: -1 if that is a value or unknown.
+    """One segment of a path, and the type that it leads to: -1 for a value or an unknown type.
 
-    `owner` is the type that declares the relation or property, and `member` the row of it. For a root,
-    `member` is the row of the root.
+    `owner` is the type that declares the relation or property, and `member` is its row. For a root, `member`
+    is the row of the root.
     """
 
     __slots__ = ("collection", "kind", "member", "operations", "owner", "type")
@@ -78,9 +78,9 @@ _LOST: Final = Step(INDETERMINATE)
 def reaches(
     model: ResourceModel, names: Sequence[str], quoted: Container[int] = _NO_POSITIONS
 ) -> tuple[Step, ...]:
-    """Return the steps of a path behind its version, up to the first one that is indeterminate.
+    """Return the steps of a path after its version, up to the first indeterminate one.
 
-    `quoted` has the positions of keys that stand in quotes or parentheses: those are never operations.
+    `quoted` has the positions of keys in quotes or parentheses, which are never operations.
     """
     walk = _Walk(model)
     for at, name in enumerate(names):
@@ -92,9 +92,10 @@ def reaches(
 
 
 def reaches_type(model: ResourceModel, steps: Sequence[Step], type_: int) -> int:
-    """Return whether one of the steps is of the type or of a type derived from it.
+    """Return whether one of the steps has the type or a type derived from it.
 
-    MAYBE: a step is of a base type, so the object may be of the type, or a step is indeterminate.
+    The result is MAYBE if a step has a base type, because the object may be of the type, or if a step is
+    indeterminate.
     """
     best = NO
     for step in steps:
@@ -109,7 +110,7 @@ def reaches_type(model: ResourceModel, steps: Sequence[Step], type_: int) -> int
 
 
 def reaches_member(steps: Sequence[Step], owner: int, member: int) -> int:
-    """Return whether one of the steps is the relation or property that `owner` declares."""
+    """Return whether one of the steps is this relation or property of `owner`."""
     best = NO
     for step in steps:
         if step.kind == INDETERMINATE:
@@ -120,7 +121,7 @@ def reaches_member(steps: Sequence[Step], owner: int, member: int) -> int:
 
 
 class _Walk:
-    """The walk through one path: where it is, and the steps so far."""
+    """The state of the walk through one path: its place, and the steps so far."""
 
     __slots__ = ("_model", "_place", "_type", "steps")
 
@@ -173,7 +174,7 @@ class _Walk:
         return Step(ROOT, type_, many, member=root)
 
     def _in_collection(self, name: str) -> Step:
-        """Take the segment for an operation, a cast or a key, in this order."""
+        """Read the segment as an operation, a cast or a key, in this order."""
         simple = _called(name)
         number = self._model.name_id(simple.rpartition(".")[2])
         if number >= 0:
@@ -224,7 +225,7 @@ class _Walk:
         if model.distance(type_, self._type) < 0:
             if model.distance(self._type, type_) < 0:
                 return _LOST
-            type_ = self._type  # a cast to a base type does not change what the object is
+            type_ = self._type  # a cast to a base type does not change the type of the object
         self._type = type_
         return Step(CAST, type_, self._place == _MANY)
 
@@ -250,7 +251,7 @@ class _Walk:
         return self._called_operation(found) if found else _LOST
 
     def _overloads(self, simple: str, number: int, type_: int, many: bool) -> list[int]:
-        """Return the overloads that bind closest to the type, or those that bind to nothing if it is -1."""
+        """Return the overloads that bind closest to the type, or the unbound ones if the type is -1."""
         model = self._model
         first, last = model.operations_of(number)
         wanted = 0 if type_ < 0 else BOUND | BOUND_TO_COLLECTION if many else BOUND

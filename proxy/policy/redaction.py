@@ -1,6 +1,6 @@
-"""Redact the secrets of a query, and mark what had to be cut: `…[N more]` ends a text or a list.
+"""Redact the secrets of a query, and mark where text was cut.
 
-N counts the characters that a text lacks, or the items that a list lacks.
+`…[N more]` ends a text or list that was cut. N is the number of characters or items that were removed.
 """
 
 from __future__ import annotations
@@ -11,36 +11,39 @@ from typing import Final
 
 from proxy.policy.canonical import fully_decoded
 
-MASK: Final = "***"  # stands for a value that grants access
+MASK: Final = "***"  # replaces a value that grants access
 
-# Paging tokens ($skiptoken, $deltatoken) are no secrets; what grants access by itself is.
+# Paging tokens ($skiptoken, $deltatoken) are not secrets. A value that grants access by itself is one.
 _SECRET_NAME: Final = re.compile(
     r"access_token|id_token|refresh_token|secret|password|assertion|api_?key"
     r"|\A\s*(?:sig|code|token|tempauth|pwd)\s*\Z",
     re.IGNORECASE,
 )
-_SEPARATORS: Final = re.compile("[&;?]")  # at one or another of which each server splits
+_SEPARATORS: Final = re.compile("[&;?]")  # servers differ in which of these characters they split at
 _MAX_REMEMBERED_QUERY: Final = 512  # characters
 _CUT_MARK: Final = re.compile(r"…\[(?:[0-9]+ more|cut)\]")  # events of earlier releases have `…[cut]`
 
 
 def cut_mark(missing: int) -> str:
-    """The last element of a list, or the end of a text, of which `missing` items or characters were cut."""
+    """Return the mark of a cut: the last item of the list, or the end of the text.
+
+    `missing` is the number of items or characters that were removed.
+    """
     return f"…[{missing} more]"
 
 
 def is_cut(text: str) -> bool:
-    """Return True if a mark of a cut stands in the text, such as a target whose path or query was cut."""
+    """Return True if the text contains the mark of a cut, such as a target with a cut path or query."""
     return "…[" in text and _CUT_MARK.search(text) is not None
 
 
 def shortened(text: str, most: int) -> str:
-    """Return the text itself if it has at most `most` characters, else so many of them and the mark."""
+    """Return the text, or its first `most` characters with the mark of a cut if it is longer."""
     return text if len(text) <= most else text[:most] + cut_mark(len(text) - most)
 
 
 def without_secrets(query: str) -> str:
-    """The query less the values that grant access by themselves."""
+    """Return the query with each value that grants access by itself replaced by a mask."""
     if len(query) <= _MAX_REMEMBERED_QUERY:
         return _without_secrets_remembered(query)
     return _masked(query)

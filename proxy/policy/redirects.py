@@ -1,4 +1,7 @@
-"""Redirects that lead past the proxy: a client that follows one receives content that no filter has read."""
+"""Redirects that bypass the proxy.
+
+A client that follows one receives content that no filter has examined.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,12 @@ from typing import Final
 
 from proxy.policy.origins import Address, parse_address
 
-ELSEWHERE: Final = "it redirects to another host"  # the address may hold a credential: no message names it
+# The message does not name the address, which may contain a credential.
+ELSEWHERE: Final = "the response redirects to another host"
 UNREADABLE: Final = "unreadable"  # clients may read the host in different ways
 
-_ODD: Final = re.compile(rb"[^\x21-\x7e]|\\")  # bytes that clients drop, or read as something else
-_NETWORK_PATH: Final = "//"  # an address that takes over the scheme of the request
+_ODD: Final = re.compile(rb"[^\x21-\x7e]|\\")  # bytes that clients drop or replace
+_NETWORK_PATH: Final = "//"  # such an address uses the scheme of the request
 _SCHEME: Final = re.compile(r"[^/?#]*:")
 
 
@@ -22,12 +26,12 @@ def is_redirect(status: int) -> bool:
 
 
 def leads_elsewhere(headers: Sequence[tuple[bytes, bytes]], upstream_bases: Iterable[str]) -> bool:
-    """Return True if a redirect has a Location that is not surely below one of the upstream's addresses."""
+    """Return True if a redirect may lead to an address that is not below one of the upstream's addresses."""
     return host_elsewhere(headers, upstream_bases) is not None
 
 
 def host_elsewhere(headers: Sequence[tuple[bytes, bytes]], upstream_bases: Iterable[str]) -> str | None:
-    """Return the host of a Location that is not surely below one of the upstream's addresses."""
+    """Return the host of a Location that is not certainly below one of the upstream's addresses, or None."""
     locations = [value for name, value in headers if name.strip().lower() == b"location"]
     if not locations:
         return None
@@ -53,7 +57,7 @@ def _is_upstreams(location: str, bases: list[Address]) -> bool:
 
 
 def _host_of(location: str, bases: list[Address]) -> str:
-    """Return the host alone: path, query and user information may hold a credential."""
+    """Return only the host, because path, query and user information may contain a credential."""
     for base in bases:
         address = _absolute(location, base)
         if address is not None:

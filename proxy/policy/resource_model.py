@@ -1,4 +1,4 @@
-"""Hold the schema of a graph API in a flat form that loads fast."""
+"""The schema of a graph API, in a flat form that loads fast."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from hashlib import sha256
 from typing import Final
 
 MAGIC: Final = b"GWMODEL1"
-MAX_BYTES: Final = 16 * 1024 * 1024  # size of a flat form; that of Microsoft Graph's v1.0 has 0.4 MB
-MAX_BASE_TYPES: Final = 32  # base types above one type
+MAX_BYTES: Final = 16 * 1024 * 1024  # highest size of a flat form; Microsoft Graph's v1.0 schema has 0.4 MB
+MAX_BASE_TYPES: Final = 32  # highest number of base types above one type
 
-# Words of each row. The header counts names and the rows of each table. Rows are in the order of their names.
-# Types of one name are in the order of their namespaces, and operations in the order of their binding types.
+# Words of each row. The header has the number of names, and of rows of each table. Rows are sorted by their
+# names. Types with the same name are sorted by their namespaces, and operations by their binding types.
 HEADER_WORDS: Final = 7  # names, bytes of names, namespaces, types, members, roots, operations
-SPACE_WORDS: Final = 2  # name, namespace that the name stands for
+SPACE_WORDS: Final = 2  # name; namespace that the name stands for
 TYPE_WORDS: Final = 5  # name, namespace, base type + 1, flags, first member
 MEMBER_WORDS: Final = 3  # name, flags, type + 1
 ROOT_WORDS: Final = 3  # name, flags, type + 1
@@ -26,7 +26,7 @@ ENTITY: Final = 1
 OPEN: Final = 2
 MEDIA: Final = 4  # the entity is a stream too
 # Flags of members, roots and operations.
-COLLECTION: Final = 1  # a collection is at the end of the member or root, or returned
+COLLECTION: Final = 1  # the member or root leads to a collection, or the operation returns one
 NAVIGATION: Final = 2
 CONTAINED: Final = 4
 EXPANDABLE: Final = 8
@@ -43,7 +43,7 @@ _NAMES: Final = re.compile(rb"[A-Za-z0-9_.]*")
 
 
 class DamagedModel(ValueError):
-    """Bytes that are not the flat form of a schema."""
+    """The bytes are not the flat form of a schema."""
 
 
 def digest_of(data: bytes) -> str:
@@ -52,11 +52,10 @@ def digest_of(data: bytes) -> str:
 
 
 class ResourceModel:
-    """A schema as tables of words within the bytes that it was loaded from. Only two tables of types are made
-    later, when a rule needs them.
+    """A schema as tables of words within the bytes from which it was loaded.
 
-    Types, members, roots and operations are numbers: the rows of their tables.
-    -1 means that there is no such row.
+    Two tables of types are built only when a rule needs them. Types, members, roots and operations are
+    numbers: the rows of their tables. -1 means that no such row exists.
     """
 
     __slots__ = (
@@ -104,7 +103,7 @@ class ResourceModel:
         words = self._operations + OPERATION_WORDS * self.operations
         start += 4 * HEADER_WORDS
         if len(data) != start + 4 * words + header[1]:
-            raise DamagedModel("the schema is not as long as its tables")
+            raise DamagedModel("the size of the schema does not match its tables")
         if not self.names:
             raise DamagedModel("the schema is empty")
         self._words: Final[memoryview] = _words_of(data[start : start + 4 * words])
@@ -125,7 +124,7 @@ class ResourceModel:
         return self._ids.get(folded, _NO)
 
     def type_of(self, folded: str) -> int:
-        """Return the type with this full name, in lower case and with its namespace or an alias of it."""
+        """Return the type with this full name: in lower case, with its namespace or an alias of it."""
         space, _, simple = folded.rpartition(".")
         return self._type_of(self._space_of(space), self.name_id(simple))
 
@@ -138,7 +137,7 @@ class ResourceModel:
         return self._space_of(folded.rpartition(".")[0]) == self.operation_space(operation)
 
     def types_named(self, folded: str) -> tuple[int, ...]:
-        """Return all types with this name in lower case, whatever their namespace."""
+        """Return all types with this name in lower case, in any namespace."""
         name = self.name_id(folded)
         first = self._first(self._types, TYPE_WORDS, 0, self.types, name)
         last = first
@@ -163,7 +162,7 @@ class ResourceModel:
         return self._words[self._types + TYPE_WORDS * type_ + 4], self._end_of(type_)
 
     def derived_of(self, type_: int) -> list[int]:
-        """Return the types whose base type this is."""
+        """Return the types that have this type as their base type."""
         derived = self._derived
         if derived is None:
             derived = {}
@@ -198,7 +197,7 @@ class ResourceModel:
         return first, self._first(self._operations, OPERATION_WORDS, first, self.operations, name + 1)
 
     def operations_bound_to(self, type_: int, first: int, last: int) -> tuple[int, int]:
-        """Return the range of those that bind to the type, out of the range of one name."""
+        """Return the range of the operations of one name that bind to the type."""
         column = self._operations + 3
         first = self._first(column, OPERATION_WORDS, first, last, type_ + 1)
         return first, self._first(column, OPERATION_WORDS, first, last, type_ + 2)
@@ -212,7 +211,7 @@ class ResourceModel:
         return self._words[self._types + TYPE_WORDS * type_ + 3]
 
     def distance(self, type_: int, base: int) -> int:
-        """Return how many base types lie between a type and the type that it derives from, or -1."""
+        """Return how many derivation steps lead from a type to a base type, or -1 if it is not its base."""
         steps = 0
         while type_ >= 0:
             if type_ == base:
@@ -269,7 +268,7 @@ class ResourceModel:
     # The tables.
 
     def _space_of(self, folded: str) -> int:
-        """Return the namespace that a name or an alias stands for."""
+        """Return the namespace to which a name or an alias refers."""
         name = self.name_id(folded)
         space = self._first(self._spaces, SPACE_WORDS, 0, self.spaces, name)
         at = self._spaces + SPACE_WORDS * space
@@ -291,7 +290,7 @@ class ResourceModel:
         return _NO
 
     def _first(self, table: int, width: int, low: int, high: int, name: int) -> int:
-        """Return the first row from `low` to `high` whose name is not below `name`."""
+        """Return the first row from `low` to `high` whose name is not less than `name`."""
         words = self._words
         while low < high:
             middle = (low + high) >> 1
@@ -303,16 +302,18 @@ class ResourceModel:
         return low
 
     def _end_of(self, type_: int) -> int:
-        """Return the row behind the last member of a type."""
+        """Return the row after the last member of a type."""
         if type_ + 1 == self.types:
             return self.members
         return self._words[self._types + TYPE_WORDS * type_ + TYPE_WORDS + 4]
 
-    # Checks of the bytes: each number must lead to a row, and rows must be in the order of the lookups.
+    # Checks of the bytes: each number must refer to a row, and rows must be in the order that lookups need.
 
     def _read_names(self) -> dict[str, int]:
         if _NAMES.fullmatch(self._blob) is None:
-            raise DamagedModel("the schema has a name with other characters")
+            raise DamagedModel(
+                "a name of the schema has characters other than letters, digits, dots and underscores"
+            )
         folded = self._blob.decode("ascii").lower()
         ids: dict[str, int] = {}
         start = 0
@@ -320,14 +321,14 @@ class ResourceModel:
         for number in range(self.names):
             end: int = self._words[number]
             if end <= start or end > len(folded):
-                raise DamagedModel(f"name {number} of the schema is out of place")
+                raise DamagedModel(f"name {number} of the schema has an invalid position")
             name = folded[start:end]
             if name <= before:
-                raise DamagedModel(f"name {number} of the schema is not in order")
+                raise DamagedModel(f"name {number} of the schema is out of order")
             ids[name] = number
             start, before = end, name
         if start != len(folded):
-            raise DamagedModel("the schema has bytes behind its names")
+            raise DamagedModel("the schema has bytes after its names")
         return ids
 
     def _check_spaces(self) -> None:
@@ -337,7 +338,9 @@ class ResourceModel:
             name: int = words[at]
             target: int = words[at + 1]
             if name >= self.names or name <= before or target >= self.spaces:
-                raise DamagedModel(f"namespace {space} of the schema leads nowhere")
+                raise DamagedModel(
+                    f"namespace {space} of the schema has an invalid reference or is out of order"
+                )
             before = name
         for space in range(self.spaces):
             target = words[self._spaces + SPACE_WORDS * space + 1]
@@ -357,7 +360,7 @@ class ResourceModel:
             if name >= self.names or space >= self.spaces or order <= before:
                 raise DamagedModel(f"type {type_} of the schema is out of order")
             if base > self.types or flags & ~_TYPE_FLAGS or first < members or first > self.members:
-                raise DamagedModel(f"type {type_} of the schema leads nowhere")
+                raise DamagedModel(f"type {type_} of the schema has an invalid reference")
             before, members = order, first
         if self.members and (not self.types or words[self._types + 4]):
             raise DamagedModel("members of the schema have no type")
@@ -379,7 +382,9 @@ class ResourceModel:
                 flags: int = words[at + 1]
                 target: int = words[at + 2]
                 if name >= self.names or name <= before or flags & ~_MEMBER_FLAGS or target > self.types:
-                    raise DamagedModel(f"member {member} of the schema leads nowhere")
+                    raise DamagedModel(
+                        f"member {member} of the schema has an invalid reference or is out of order"
+                    )
                 if flags & NAVIGATION and not target:
                     raise DamagedModel(f"member {member} of the schema has no target")
                 before = name
@@ -393,7 +398,7 @@ class ResourceModel:
             flags: int = words[at + 1]
             type_: int = words[at + 2]
             if name >= self.names or name <= before or flags & ~COLLECTION or not 0 < type_ <= self.types:
-                raise DamagedModel(f"root {root} of the schema leads nowhere")
+                raise DamagedModel(f"root {root} of the schema has an invalid reference or is out of order")
             before = name
 
     def _check_operations(self) -> None:
@@ -408,12 +413,12 @@ class ResourceModel:
             if name >= self.names or order < before or space >= self.spaces or flags & ~_OPERATION_FLAGS:
                 raise DamagedModel(f"operation {operation} of the schema is out of order")
             if words[at + 3] > self.types or words[at + 4] > self.types:
-                raise DamagedModel(f"operation {operation} of the schema leads nowhere")
+                raise DamagedModel(f"operation {operation} of the schema has an invalid reference")
             before = order
 
 
 def _words_of(data: bytes) -> memoryview:
-    """Return little-endian words of 32 bits, as this machine reads them."""
+    """Return little-endian words of 32 bits in the byte order of this machine."""
     if sys.byteorder == "big":
         swapped = array("I", data)
         swapped.byteswap()

@@ -1,4 +1,4 @@
-"""Find the rules for a request, and for the requests that it implies, as a plan."""
+"""Find the rules for a request, and for the requests that it implies, and make a plan of them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ from proxy.policy.schemas import Schemas
 from proxy.policy.thing_rules import HIDES, NOTHING_HIDDEN, STRIPS, Finding, ThingRules
 from proxy.policy.transforms import EVERYTHING
 
-_MAX_IMPLIED_PLANS: Final = 64  # that one plan remembers
+_MAX_IMPLIED_PLANS: Final = 64  # plans of implied requests that one plan remembers
 _WITHOUT_KEYS: Final = frozenset(("me", "drive", "root", "calendar", "list", "external", "search"))
 _ADDRESSES: Final = "addresses of content"
 _ANY_SEGMENTS: Final = frozenset((ANY_KEY, ANY_NAME))
@@ -75,7 +75,10 @@ _HIDING: Final = frozenset((Scope.ALL, Scope.RULES, Scope.PROBED))
 
 
 class RuleFinder:
-    """Finds the rules for a request. It remembers nothing that holds a plan, and plans hold it."""
+    """Finds the rules for a request.
+
+    It keeps no reference to a plan, because plans refer to it.
+    """
 
     def __init__(
         self,
@@ -93,19 +96,19 @@ class RuleFinder:
         self.default = default
         self.tree = tree
         self.things = things
-        self._of_things = of_things  # the rules about things, by their index
+        self._of_things = of_things  # rules about things, by index
         self._names_of_things = things.stricter_names() if of_things else frozenset()
-        self._words = words  # all that make a difference, each to itself
-        # Without a rule that blocks or filters, no implied request makes a difference.
+        self._words = words  # words that make a difference for rules, each mapped to itself
+        # Without a rule that blocks or filters, implied requests make no difference.
         self._all_pass = default.verdict == "allow" and not tree.root.strictness and not of_things
 
     @property
     def word(self) -> Callable[[str], str | None]:
-        """The function that returns a segment if a rule or a schema has this name, and None if not."""
+        """Function that returns a segment if a rule or a schema has this name, and None if not."""
         return self._word_of if self._of_things else self._words.get
 
     def known(self, words: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the words that follow a path, with one word for all that have no rule."""
+        """Return the words that follow a path, with one placeholder for all words that no rule has."""
         word = self.word
         return tuple([each if each in _ANY_SEGMENTS else word(each) or "/" for each in words])
 
@@ -116,15 +119,17 @@ class RuleFinder:
     def plan_of_readings(
         self, method: str, readings: Sequence[Reading], scope: Scope = Scope.ALL, *, hides: bool = False
     ) -> Plan:
-        """Return the plan for a method, in capitals. With `hides`, a property in the path is hidden, not
-        blocked."""
-        # Only what is expanded has options of its own, which may imply more.
+        """Return the plan for a method in capitals.
+
+        With `hides`, a property in the path is hidden and not blocked.
+        """
+        # Only expanded relations have options, which may imply further requests.
         last = self._all_pass or scope not in _IMPLYING
         implied = None if last else ImpliedOfPlan(self, method, readings)
         lanes: list[Lane] = []
         response_lanes: list[Lane] = []
         override_matters = override_reads_body = False
-        of_names: dict[Name, list[Candidate]] = {}  # many readings have most names in common
+        of_names: dict[Name, list[Candidate]] = {}  # interpretations share most of their names
         for reading in readings:
             candidates = self.candidates(reading, method, of_names)
             if method == "POST" and any(candidate.entry.compiled.methods for candidate in candidates):
@@ -156,7 +161,7 @@ class RuleFinder:
         )
 
     def _spelled_out(self, candidates: list[Candidate], reading: Reading) -> list[Candidate]:
-        """Return rules that block or filter, and name the relation or property itself."""
+        """Return the rules that block or filter, and spell out the relation or property itself."""
         start = min([name.relations[0] for name in reading.names if name.relations], default=0)
         above: set[int] = set()
         if self._of_things:
@@ -180,7 +185,7 @@ class RuleFinder:
     # Implied requests
 
     def plan_of_search(self, searched: str) -> Plan:
-        """Return the plan of the rules that block or filter what a search finds, whoever owns it."""
+        """Return the plan of the rules that block or filter the objects that a search finds, of any owner."""
         found = self._wanted(SEARCHED.get(searched) or Searched(frozenset((searched, f"{searched}s"))))
         for index, transforms in self.things.finds(searched):
             entry = self._of_things[index]
@@ -199,7 +204,7 @@ class RuleFinder:
         return {index: found[index] for index in found if CONTENT in found[index].entry.pattern.segments}
 
     def _wanted(self, wanted: Searched) -> dict[int, Candidate]:
-        """Return a candidate for each rule that blocks or filters one of the paths, by its index."""
+        """Return a candidate, by index, for each rule that blocks or filters one of the paths."""
         found: dict[int, Candidate] = {}
         for entry in self._entries():
             compiled = entry.compiled
@@ -208,7 +213,10 @@ class RuleFinder:
         return found
 
     def openings(self, method: str, readings: Sequence[Reading]) -> tuple[Opening, ...]:
-        """Return how responses on a path open content without a token. Nothing if no rule spells that out."""
+        """Return the ways in which responses on a path open content without a token.
+
+        The result is empty if no rule spells out the content.
+        """
         if not self._spells_content:
             return ()
         names = [name for reading in readings for name in reading.names if may_open(name, method)]
@@ -236,7 +244,7 @@ class RuleFinder:
         return Opening(cause, method, tuple(suffixes), of_any_drive, effect)
 
     def _spells_out(self, method: str, readings: Sequence[Reading], suffix: Suffix) -> bool:
-        """Return True if a rule that blocks or filters spells out one of the paths, in any case."""
+        """Return True if a rule that blocks or filters may spell out one of the paths."""
         for reading in readings_below(readings, suffix):
             for name in reading.names:
                 found, above, perhaps = self.tree.find_any(name)
@@ -260,7 +268,7 @@ class RuleFinder:
         return _BelowThings(words, stricter | self._names_of_things, self.things, names)
 
     def fitting(self, implied: Implied) -> Implied:
-        """Return the implied request with those of its addresses that the schema has, if there is one."""
+        """Return the implied request with only those of its addresses that fit the schema best."""
         if not self._of_things or len(implied.ways) < 2:
             return implied
         fits = [self._fit(way) for way in implied.ways]
@@ -291,7 +299,7 @@ class RuleFinder:
                 nodes.append(node.wildcard)
 
     def stricter_below(self, name: Name) -> bool:
-        """Return True if a write below the address may be blocked though the address itself is allowed."""
+        """Return True if a write below the address may be blocked although the address itself is allowed."""
         if self._of_things:
             return True
         rests = [entry for entry in self.tree.find(name)[0] if entry.pattern.rest]
@@ -310,8 +318,10 @@ class RuleFinder:
     def candidates(
         self, reading: Reading, method: str, of_names: dict[Name, list[Candidate]]
     ) -> list[Candidate]:
-        """In file order, the rules whose path and parameters hold for the reading, or are indeterminate. By
-        however many names a rule knows it, each of its steps is there once; `of_names` remembers."""
+        """Return the rules that match the interpretation or may match it, in file order.
+
+        Each step of a rule occurs once, even if several names match. `of_names` caches candidates.
+        """
         best: dict[int, Candidate] = {}
         for name in reading.names:
             candidates = of_names.get(name)
@@ -322,7 +332,8 @@ class RuleFinder:
                 known = best.get(key)
                 if known is not None and known.held >= candidate.held:
                     continue
-                # Asked of each path: one that doesn't count takes no other's place.
+                # This is checked for each name, because a candidate that does not count must not replace one
+                # that does.
                 if counts_for(candidate, reading):
                     best[key] = candidate
         found = list(best.values())
@@ -333,7 +344,7 @@ class RuleFinder:
         return found
 
     def candidates_of_things(self, reading: Reading, method: str) -> list[Candidate]:
-        """Return a candidate for each rule about things that concerns the reading."""
+        """Return a candidate for each rule about things that applies to the interpretation."""
         certain_only = importance_of(reading.kind, method) != "certain"
         found: list[Candidate] = []
         for each in self.things.findings(reading.names, certain_only=certain_only):
@@ -344,7 +355,7 @@ class RuleFinder:
         return found
 
     def candidates_of_name(self, name: Name, method: str) -> list[Candidate]:
-        """Of each pattern that covers the name, or has something to say to what lies below it."""
+        """Return a candidate for each pattern that matches the name, or applies to paths below its own."""
         candidates: list[Candidate] = []
         perhaps: list[Entry] = []
         if ANY_NAME in name.folded:
@@ -391,7 +402,7 @@ class _BelowThings(Below):
 
 
 def _step_of(compiled: CompiledRule, finding: Finding) -> Step:
-    """Return what a rule about things decides for a path that it concerns."""
+    """Return the decision of a rule about things for a path to which it applies."""
     if finding.kind == HIDES:
         return compiled.blocking
     step = compiled.step
@@ -415,7 +426,7 @@ class _BodyOf(Enum):
 
 
 class ImpliedOfPlan(ImpliedRules):
-    """Finds the requests that requests of one plan imply, and remembers their plans."""
+    """Finds the requests that the requests of one plan imply, and remembers their plans."""
 
     __slots__ = (
         "_any_drive",
@@ -447,7 +458,7 @@ class ImpliedOfPlan(ImpliedRules):
             self._body = self._kind_of_body(names, any(node.strictness == REFUSES for node in nodes))
         self._openings = rules.openings(method, self._readings)
         self._any_drive: Plan | None = None
-        # The path, or a body, may imply requests without a query.
+        # The path or a body may imply requests without a query.
         self._by_path = (
             self.reads_body
             or bool(self._openings)
@@ -469,7 +480,7 @@ class ImpliedOfPlan(ImpliedRules):
         return _BodyOf.ENTITY if matters else _BodyOf.NOTHING
 
     def may_imply(self, target: Target) -> bool:
-        # A path that can be read in several ways may hold a query behind an encoded question mark.
+        # A path with several interpretations may contain a query after an encoded question mark.
         if self._by_path or target.plain is None:
             return True
         query = target.query
@@ -491,7 +502,7 @@ class ImpliedOfPlan(ImpliedRules):
                 yield self._rules.fitting(implied)
 
     def _names_relations(self, request: RequestFacts) -> bool:
-        """Return False if the body surely names none. Raises BodyNeeded and MalformedBody."""
+        """Return False if the body certainly names no relation. Raise BodyNeeded or MalformedBody."""
         if request.has_document:
             return True
         if holds_bytes(request.headers):
@@ -503,7 +514,7 @@ class ImpliedOfPlan(ImpliedRules):
         if says_json(request.headers):
             return True
         try:
-            request.document  # noqa: B018 - whether it is JSON
+            request.document  # noqa: B018 - raises if the body is not JSON
         except MalformedBody:
             return False
         return True
@@ -541,7 +552,7 @@ def _without_delta(name: Name) -> Name:
 
 
 def _hiding(candidate: Candidate) -> Candidate:
-    """Let the rule hide the property at its place in the response."""
+    """Return the candidate with a step that hides the property at its place in the response."""
     if not candidate.hides:
         return candidate
     decision = Decision("filter", candidate.entry.compiled.rule.id, (), EVERYTHING)
@@ -555,14 +566,17 @@ def _owner(name: Name) -> Name:
 
 
 def _searching(compiled: CompiledRule) -> Step:
-    """Return the step for a search. A search probes each property, so a query guard blocks it."""
+    """Return the step for a search.
+
+    A search probes each property, so a query guard blocks it.
+    """
     return compiled.step if compiled.step.guard is None else compiled.blocking
 
 
 def _opens(candidate: Candidate, reading: Reading) -> bool:
-    """Return True if the rule has a say in whether an address of content comes in a response.
+    """Return True if the rule affects whether the response may contain an address of content.
 
-    An allow list says by itself which addresses come.
+    An allow list itself determines which addresses the response contains.
     """
     if candidate.step.decision.verdict == "allow":
         return True
@@ -573,7 +587,7 @@ def _opens(candidate: Candidate, reading: Reading) -> bool:
 
 
 def _spells(entry: Entry, reading: Reading) -> bool:
-    """Return True if the pattern of a rule that blocks or filters names what follows the address."""
+    """Return True if the rule blocks or filters, and its pattern spells out segments after the address."""
     if entry.compiled.rule.verdict not in ("block", "filter"):
         return False
     segments = entry.pattern.segments
@@ -604,7 +618,7 @@ def _is_searched(pattern: Pattern, wanted: Searched) -> bool:
 
 
 def _may_hold(segments: Sequence[str | None], holders: Set[str]) -> bool:
-    """Return True if things of the holders lie below the segments, which may end with a key."""
+    """Return True if objects of the holders may be below the segments, which may end with a key."""
     last, before = (segments[-1], segments[-2]) if len(segments) > 1 else (None, None)
     if len(segments) < 2 or last in holders:
         return True
@@ -634,7 +648,7 @@ def _lane(
         steps.append(step)
         asks = asks or bool(step.checks) or step.guard is not None
         if not step.checks and step.decision.verdict != "log_only":
-            break  # decides whatever the request is: rules after it are never tried
+            break  # this step decides for every request, so rules after it are never tried
     lane = Lane(importance, tuple(steps), default)
     if not asks:
         lane.constant = lane.evaluate(_NO_FACTS)

@@ -1,4 +1,4 @@
-"""The model of a ruleset as plain values, quick to encode and decode."""
+"""The model of a ruleset as plain values that are fast to encode and decode."""
 
 from __future__ import annotations
 
@@ -21,17 +21,20 @@ RULE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
 
 class Match(msgspec.Struct, frozen=True):
-    """Either `path`, or one or more of `resource`, `operation` and `pack`, which name things of a schema."""
+    """The match of a rule: `path`, or names of things of a schema.
+
+    The latter are one or more of `resource`, `operation` and `pack`.
+    """
 
     path: tuple[str, ...] = ()
-    methods: tuple[str, ...] = ()  # none: any
+    methods: tuple[str, ...] = ()  # empty: any method
     resource: tuple[str, ...] = ()
     operation: tuple[str, ...] = ()
     pack: tuple[str, ...] = ()
 
     @property
     def names_things(self) -> bool:
-        """Return True if the rule can be compiled against a schema only."""
+        """True if the rule can only be compiled against a schema."""
         return bool(self.resource or self.operation or self.pack)
 
 
@@ -41,7 +44,10 @@ class IpGate(msgspec.Struct, frozen=True):
 
 
 class TimeGate(msgspec.Struct, frozen=True):
-    """Open on `days` from `start` until just before `end` (HH:MM), past midnight if `end` is the earlier."""
+    """A gate that is open on `days` from `start` until just before `end` (HH:MM).
+
+    If `end` is earlier than `start`, the gate stays open past midnight.
+    """
 
     days: tuple[str, ...] = DAYS
     start: str = "00:00"
@@ -50,16 +56,19 @@ class TimeGate(msgspec.Struct, frozen=True):
 
 
 class BodyOnly(msgspec.Struct, frozen=True):
-    """Property paths that a body may have. With `wants_another` it holds if the body has another one."""
+    """Property paths that a body may have.
+
+    With `wants_another`, the part holds if the body has another property.
+    """
 
     names: tuple[str, ...]
     wants_another: bool
 
 
 class Until(msgspec.Struct, frozen=True):
-    """A rule matches before `end`, and from then on no more."""
+    """The end of a rule: it matches before this moment, and no longer from then on."""
 
-    end: float  # Unix seconds
+    end: float  # Unix time in seconds
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -72,7 +81,7 @@ class Rule(msgspec.Struct, frozen=True):
     ip: IpGate | None = None
     time: TimeGate | None = None
     until: Until | None = None
-    body_only: tuple[str, ...] | None = None  # property paths
+    body_only: tuple[str, ...] | None = None  # property paths that the body may have
     transforms: Transforms | None = None
     guard_queries: bool = False
 

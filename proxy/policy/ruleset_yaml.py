@@ -1,4 +1,7 @@
-"""YAML to the model of a ruleset, every error with its line and column; JSON Schema."""
+"""Parse the YAML of a ruleset to its model, with line and column of every error.
+
+The module also makes the JSON Schema of rulesets.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ from proxy.policy.yaml_document import MAX_PROBLEMS, cut
 
 MAX_RULES = 20_000
 MAX_OPERANDS = 10_000
-MAX_KEPT = 100  # conditions on items: each is asked of each item of a response
+MAX_KEPT = 100  # conditions on items; each is evaluated for each item of a response
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 §5.6.2
 _PROPERTY = re.compile(r"[^\s./\\]+(?:\.[^\s./\\]+)*")
@@ -70,12 +73,15 @@ _NUMBER_OPERATORS = ("at_least", "at_most")
 _TEXT_OPERATORS = ("prefix", "suffix", "contains", "matches")
 _VALUE_OPERATORS = ("equals", "not_equals", *_LIST_OPERATORS, *_TEXT_OPERATORS)
 _OPERATORS = ("equals", "not_equals", *_LIST_OPERATORS, *_TEXT_OPERATORS, *_NUMBER_OPERATORS, "exists")
-_MOST_ERRORS = 4 * MAX_PROBLEMS  # of pydantic, which has one for each type that an operand isn't
-_LONGEST_COMPARED = 100  # of a misspelled word
-_TOO_MANY = "and so on: this is too much to tell it all"
+# errors of pydantic, which reports one for each type that an operand does not have
+_MOST_ERRORS = 4 * MAX_PROBLEMS
+_LONGEST_COMPARED = 100  # characters of a misspelled word
+_TOO_MANY = "there are more problems than this report lists"
 THING_WORDS = ("resource", "operation", "pack")
 _NO_MATCH = "a match needs `path`, or one or more of `resource`, `operation` and `pack`"
-_BOTH_MATCHES = "`path` and `resource`, `operation` or `pack` never stand in one rule: write two rules"
+_BOTH_MATCHES = (
+    "`path` cannot be combined with `resource`, `operation` or `pack` in one rule: write two rules"
+)
 _MISSING_TRANSFORMS = "a filter needs transforms: strip_properties, allow_properties or items"
 
 
@@ -88,7 +94,10 @@ class RulesetProblem:
 
 
 class InvalidRuleset(ValueError):
-    """Holds every problem, in document order; of very many the first, and one that says so."""
+    """Contains every problem in document order.
+
+    If there are very many, it contains the first ones, and one that says so.
+    """
 
     def __init__(self, problems: Iterable[RulesetProblem]) -> None:
         found = sorted(set(problems), key=lambda one: (one.line, one.column, one.where, one.message))
@@ -99,7 +108,7 @@ class InvalidRuleset(ValueError):
 
 
 def at_most(problems: list[RulesetProblem]) -> list[RulesetProblem]:
-    """The first MAX_PROBLEMS, and one that says that there are more."""
+    """Return the first MAX_PROBLEMS, and one that says that there are more."""
     if len(problems) <= MAX_PROBLEMS:
         return problems
     *report, more = problems[: MAX_PROBLEMS + 1]
@@ -107,7 +116,7 @@ def at_most(problems: list[RulesetProblem]) -> list[RulesetProblem]:
 
 
 def parse_ruleset(text: str) -> Ruleset:
-    """Raises InvalidRuleset with everything that is wrong."""
+    """Parse the text of a ruleset. Raise InvalidRuleset with all problems."""
     try:
         document = yaml_document.parse(text)
     except yaml_document.InvalidYaml as error:
@@ -115,13 +124,14 @@ def parse_ruleset(text: str) -> Ruleset:
     problems = [RulesetProblem(*one) for one in document.problems]
     unseen = list(islice(_unseen_problems(document), MAX_PROBLEMS + 1))
     problems += unseen
-    said = {(one.line, one.column) for one in unseen}  # the cause of any other problem there
+    # these are the cause of any other problem at the same place
+    said = {(one.line, one.column) for one in unseen}
     contradictions = (
         document_problem(document, where, message) for where, message in _contradictions(document.value)
     )
     more = (one for one in contradictions if (one.line, one.column) not in said)
     problems += islice(more, MAX_PROBLEMS + 1)
-    if len(problems) > MAX_PROBLEMS:  # the model of so much is large, and not needed
+    if len(problems) > MAX_PROBLEMS:  # the model of so large a text costs much memory, and is not needed
         raise InvalidRuleset(problems)
     model: _Ruleset | None = None
     try:
@@ -135,7 +145,10 @@ def parse_ruleset(text: str) -> Ruleset:
 
 
 def _unseen_problems(document: yaml_document.Document) -> Iterator[RulesetProblem]:
-    """Names and values that nobody can check by eye. A description is free text, which displays escape."""
+    """Yield problems of names and values with invisible characters.
+
+    A description is free text, and may contain them: displays escape them.
+    """
     for each in document.unseen:
         last = next((part for part in reversed(each.where) if isinstance(part, str)), "")
         if last == "description" and not each.may_be_elsewhere:
@@ -157,7 +170,10 @@ def _unseen_message(found: yaml_document.Unseen, is_value: bool) -> str:
 
 
 def ruleset_json_schema() -> dict[str, object]:
-    """For editors: what can be said of a ruleset without reading its paths, expressions and time zones."""
+    """Return the JSON Schema of rulesets for editors.
+
+    It does not check paths, expressions and time zones.
+    """
     return editor_schema("Graphward ruleset", _Ruleset)
 
 
@@ -168,7 +184,7 @@ def editor_schema(title: str, shape: type[BaseModel]) -> dict[str, object]:
 
 
 def _for_editors(schema: object) -> object:
-    """Without the names of Python's classes, and without null: an empty key is an oversight."""
+    """Remove the names of Python's classes, and null, because an empty key is a mistake."""
     if isinstance(schema, list):
         return [_for_editors(each) for each in schema if each != {"type": "null"}]
     if not isinstance(schema, dict):
@@ -183,13 +199,12 @@ def _for_editors(schema: object) -> object:
     return kept
 
 
-# -- the shape of the document
-# -----------------------------------------------------------------------------------
+# Shape of the document
 
 
 @dataclass(slots=True)
 class _Errors:
-    """How many there are so far in what is read."""
+    """Number of errors so far in the text."""
 
     count: int = 0
 
@@ -199,17 +214,23 @@ T = TypeVar("T")
 
 
 def read_shape(shape: type[S], value: object) -> S:
-    """Raises ValidationError, with not many more than _MOST_ERRORS errors."""
+    """Parse a document with pydantic.
+
+    Raise ValidationError with at most slightly more than _MOST_ERRORS errors.
+    """
     errors = _Errors()
     model = shape.model_validate(value, context=errors)
-    if errors.count:  # then something may have been passed over
-        raise AssertionError("an error was counted in a text that has none")
+    if errors.count:  # otherwise the parser may have skipped a part of the text
+        raise AssertionError("pydantic returned a model, but errors were counted")
     return model
 
 
 def _unless_many(value: Any, read: Callable[[Any], T], info: ValidationInfo) -> T:
-    """Passes over what comes after very many errors, which would all be held. This stands around all that
-    may be there often, and only where an error is one of the whole text: not within a choice of types."""
+    """Skip values after very many errors, because pydantic would keep all of them in memory.
+
+    This wraps every part that may occur often. It must not wrap a choice of types, where an error is not an
+    error of the whole text.
+    """
     errors = cast(_Errors, info.context)
     if errors.count >= _MOST_ERRORS:
         return cast(T, value)
@@ -234,7 +255,7 @@ def _checked_path(text: str) -> str:
     except InvalidPattern as error:
         raise ValueError(cut(str(error))) from None
     except UnicodeError:
-        raise ValueError("a path is Unicode text, percent escapes UTF-8") from None
+        raise ValueError("a path must be Unicode text, with percent escapes in UTF-8") from None
     return text
 
 
@@ -242,7 +263,7 @@ def _checked_network(text: str) -> str:
     try:
         parse_network(text)
     except ValueError as error:
-        raise ValueError(cut(f"no network or address: {error}")) from None
+        raise ValueError(cut(f"this is not a network or address: {error}")) from None
     return text
 
 
@@ -253,7 +274,7 @@ def _checked_minutes(text: str) -> str:
 
 def _checked_start(text: str) -> str:
     if minutes(text) == minutes("24:00"):
-        raise ValueError("24:00 is an end; a day begins at 00:00")
+        raise ValueError("24:00 is allowed only as an end; a day begins at 00:00")
     return text
 
 
@@ -271,13 +292,15 @@ def _checked_until(text: str) -> str:
 
 def _checked_method(text: str) -> str:
     if not _TOKEN.fullmatch(text):
-        raise ValueError("a method is a token such as GET")
+        raise ValueError("a method must be a token such as GET")
     return text.upper()
 
 
 def _checked_rule_id(text: str) -> str:
     if not RULE_ID.fullmatch(text):
-        raise ValueError("a rule id is up to 128 letters, digits and ._:- and begins with a letter or digit")
+        raise ValueError(
+            "a rule id must be 1 to 128 letters, digits or ._:- and begin with a letter or digit"
+        )
     if text.lower() == DEFAULT_RULE_ID:
         raise ValueError(f"the id `{DEFAULT_RULE_ID}` is reserved for requests that no rule decides")
     return text
@@ -285,35 +308,35 @@ def _checked_rule_id(text: str) -> str:
 
 def _checked_property(text: str) -> str:
     if not _PROPERTY.fullmatch(text):
-        raise ValueError("a property is a name, or names joined by dots, without spaces and slashes")
+        raise ValueError("a property must be a name, or names joined by dots, without spaces and slashes")
     return text
 
 
 def _checked_thing(text: str) -> str:
     if not _THING.fullmatch(text):
-        raise ValueError("a resource is a type, or a type and its relation or property: group.members")
+        raise ValueError("a resource must be a type, or a type and its relation or property: group.members")
     return text
 
 
 def _checked_name(text: str) -> str:
     if not _NAME.fullmatch(text):
-        raise ValueError("a name of letters, digits, dots and hyphens is wanted here")
+        raise ValueError("a name must consist of letters, digits, dots, hyphens and underscores")
     return text
 
 
 def _checked_field_name(text: str) -> str:
     if not _TOKEN.fullmatch(text):
-        raise ValueError("no name of a header field")
+        raise ValueError("this is not a valid name of a header field")
     return text
 
 
 def _text_like(pattern: str) -> WithJsonSchema:
-    """For editors alone: the validator says better what is wrong."""
+    """Return the schema of a text for editors; the validator gives a better error message."""
     return WithJsonSchema({"type": "string", "pattern": f"^(?:{pattern})$"})
 
 
 def _scalar_like(pattern: str = "", **more: JsonValue) -> WithJsonSchema:
-    """For editors: text, or a number or boolean that counts as it is written."""
+    """Return the schema of a text for editors, with numbers and booleans that count as they are written."""
     schema: dict[str, JsonValue] = {"type": ["string", "number", "boolean"]}
     return WithJsonSchema(schema | ({"pattern": f"^(?:{pattern})$"} if pattern else {}) | more)
 
@@ -321,10 +344,10 @@ def _scalar_like(pattern: str = "", **more: JsonValue) -> WithJsonSchema:
 def _checked_operand(value: Any) -> Any:
     if isinstance(value, bool | int | float | str | Written):
         return value
-    raise ValueError(f"a text, a number, true or false is wanted here, not {_kind_of(value)}")
+    raise ValueError(f"expected text, a number, true or false; found {_kind_of(value)}")
 
 
-# A scalar counts as it is written if text is meant, and as a number or boolean if one of those is meant.
+# A scalar counts as it is written where text is expected, and as a number or boolean where one of those is.
 _WrittenText = Annotated[StrictStr, BeforeValidator(as_text)]
 Text = Annotated[_WrittenText, _scalar_like()]
 Integer = Annotated[StrictInt, BeforeValidator(as_value)]
@@ -352,7 +375,7 @@ _Day = Annotated[Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"], FEW]
 
 
 class Shape(BaseModel):
-    """Knows its keys and takes no other."""
+    """A model that rejects unknown keys."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=False)
 
@@ -360,7 +383,7 @@ class Shape(BaseModel):
     @classmethod
     def _few_errors(cls, value: Any, read: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         if isinstance(value, dict) and len(value) > len(cls.model_fields) + MAX_PROBLEMS:
-            raise ValueError(f"{len(value)} keys, of which at most {len(cls.model_fields)} are known")
+            raise ValueError(f"found {len(value)} keys, of which at most {len(cls.model_fields)} are known")
         return _unless_many(value, read, info)
 
 
@@ -378,19 +401,20 @@ class _Match(Shape):
     )
 
     path: Annotated[list[_Path], Field(min_length=1)] | None = Field(
-        None, description="{name} and * are one segment, ** at the end the rest, none included."
+        None,
+        description="{name} and * match one segment; ** at the end matches the rest, which may be empty.",
     )
     resource: Annotated[list[_Thing], Field(min_length=1)] | None = Field(
-        None, description="Types, relations and properties of the upstream's schema: message, group.members."
+        None, description="Types, relations and properties of the schema, such as message or group.members."
     )
     operation: Annotated[list[_Operation], Field(min_length=1)] | None = Field(
-        None, description="Functions and actions of the upstream's schema: addPassword."
+        None, description="Functions and actions of the upstream's schema, such as addPassword."
     )
     pack: Annotated[list[_Operation], Field(min_length=1)] | None = Field(
-        None, description="Lists of things that belong together: mail, membership."
+        None, description="Lists of related things, such as mail or membership."
     )
     methods: Annotated[list[_Method], Field(min_length=1)] | None = Field(
-        None, description="Any if left out. GET stands for HEAD too."
+        None, description="HTTP methods (any method if left out). GET includes HEAD."
     )
 
 
@@ -398,24 +422,28 @@ class _Condition(Shape):
     model_config = ConfigDict(
         json_schema_extra={
             **_one_of(*_SOURCES),
-            # A status may stand for its own comparison.
+            # `status` may itself be the comparison.
             "if": {"properties": {"status": {"type": ["integer", "array"]}}, "required": ["status"]},
             "else": _some_of(*_OPERATORS),
         }
     )
 
-    param: Text | None = Field(None, description="The segment that {name} stands for, decoded.")
-    query: _OptionName | None = Field(None, description="A query option.")
-    header: _FieldName | None = Field(None, description="A field of the request.")
-    body: _Property | None = Field(None, description="A property of a JSON request body.")
+    param: Text | None = Field(
+        None, description="Name of a path parameter; the condition tests the decoded segment."
+    )
+    query: _OptionName | None = Field(None, description="Name of a query option.")
+    header: _FieldName | None = Field(None, description="Name of a header field of the request.")
+    body: _Property | None = Field(None, description="Path of a property of a JSON request body.")
     status: (
         Annotated[Literal[True], BeforeValidator(as_value)]
         | Integer
         | Annotated[list[Annotated[Integer, FEW]], Field(min_length=1)]
         | None
-    ) = Field(None, description="The response's status.")
-    response_header: _FieldName | None = Field(None, description="A field of the response.")
-    property: _Property | None = Field(None, description="A property of the response, or of an item of it.")
+    ) = Field(None, description="Status code of the response.")
+    response_header: _FieldName | None = Field(None, description="Name of a header field of the response.")
+    property: _Property | None = Field(
+        None, description="Path of a property of the response, or of an item of it."
+    )
     equals: _Scalar | None = None
     not_equals: _Scalar | None = None
     in_: _Scalars | None = Field(None, alias="in")
@@ -467,7 +495,9 @@ class _Transforms(Shape):
 
     strip_properties: Annotated[list[_Property], Field(min_length=1)] | None = None
     allow_properties: Annotated[list[_Property], Field(min_length=1)] | None = None
-    items: _Items | None = Field(None, description="Which items of a list stay, and which objects are found.")
+    items: _Items | None = Field(
+        None, description="Conditions on the items of a list that stay, and on single objects."
+    )
 
 
 class _Rule(Shape):
@@ -483,23 +513,23 @@ class _Rule(Shape):
     description: Text | None = None
     when: Literal["request", "response"] = "request"
     match: _Match
-    conditions: list[_Condition] | None = Field(None, description="All must hold.")
-    ip: _Ip | None = Field(None, description="Networks or addresses of the client.")
-    time: _Time | None = Field(None, description="Days and hours, in a time zone.")
+    conditions: list[_Condition] | None = Field(None, description="Conditions that must all hold.")
+    ip: _Ip | None = Field(None, description="Networks or addresses of clients.")
+    time: _Time | None = Field(None, description="Days and hours in a time zone.")
     until: _Until | None = Field(
-        None, description="The moment from which the rule matches no more: RFC 3339, with its offset."
+        None, description="Moment from which the rule no longer matches: RFC 3339, with its offset."
     )
     verdict: Literal["allow", "filter", "block", "log_only"] = Field(
-        description="What the rule decides where it matches; after log_only the search goes on."
+        description="Decision if the rule matches; after log_only, the next rules are tried."
     )
     body_only: Annotated[list[_Property], Field(min_length=1)] | None = Field(
         None,
-        description="Properties that the body of a write may carry, and no others. "
-        "A block matches a body that carries another one.",
+        description="Properties that the body of a write may have; others are not allowed. "
+        "A block matches a body that has another property.",
     )
-    transforms: _Transforms | None = Field(None, description="What a filter hides.")
+    transforms: _Transforms | None = Field(None, description="Properties and items that a filter hides.")
     guard_queries: _Truth = Field(
-        False, description="Block requests whose query probes what the filter hides."
+        False, description="True to block requests whose query probes a hidden property."
     )
 
 
@@ -508,12 +538,11 @@ class _Ruleset(Shape):
     name: Annotated[
         _WrittenText, Field(min_length=1, max_length=128), _scalar_like(minLength=1, maxLength=128)
     ]
-    default: Literal["allow", "block"] = Field("block", description="Where no rule decides.")
+    default: Literal["allow", "block"] = Field("block", description="Verdict if no rule decides.")
     rules: Annotated[list[_Rule], Field(max_length=MAX_RULES)]
 
 
-# -- what is wrong with the shape
-# --------------------------------------------------------------------------------
+# Messages about the shape
 
 
 _SHAPES: Mapping[str, type[BaseModel]] = {
@@ -532,14 +561,17 @@ _SHAPES: Mapping[str, type[BaseModel]] = {
 def shape_problems(
     document: yaml_document.Document, error: ValidationError, shapes: Mapping[str, type[BaseModel]]
 ) -> Iterator[RulesetProblem]:
-    """`shapes` are the models by the key under which they stand, the document's own under no name."""
+    """Yield a problem for each error of pydantic.
+
+    `shapes` has the models by the key under which they occur; the empty key is the document itself.
+    """
     seen: set[tuple[int | str, ...]] = set()
     place = (1, 1)
     for one in error.errors(include_url=False, include_context=True):
         where = document.known_part(one["loc"])
         missing = one["type"] == "missing"
         if where in seen and not missing:
-            continue  # the members of a union complain one by one
+            continue  # each member of a union reports its own error
         seen.add(where)
         problem = document_problem(
             document, where, _shape_message(cast("dict[str, Any]", one), shapes), missing=missing
@@ -570,18 +602,18 @@ def _shape_message(error: dict[str, Any], shapes: Mapping[str, type[BaseModel]])
     if kind == "literal_error":
         known = re.findall(r"'([^']*)'", str(context["expected"]))
         expected = str(context["expected"])
-        choice = "none of" if " or " in expected else "not"
+        choice = "not one of" if " or " in expected else "not"
         return f"{_quoted(given)} is {choice} {expected}" + _suggestion(
             given if isinstance(given, str) else "", known
         )
     if kind in ("model_type", "model_attributes_type"):
-        return f"keys and values are wanted here, not {_kind_of(given)}"
+        return f"expected keys and values, found {_kind_of(given)}"
     if kind == "list_type":
-        return f"a list is wanted here, not {_kind_of(given)}"
+        return f"expected a list, found {_kind_of(given)}"
     if kind == "too_short":
         return "the list is empty"
     if kind.startswith(("string", "int", "float", "bool")) and kind.endswith("type"):
-        return f"{_WANTED.get(kind, 'another type')} is wanted here, not {_kind_of(given)}"
+        return f"expected {_WANTED.get(kind, 'another type')}, found {_kind_of(given)}"
     return str(error["msg"])
 
 
@@ -610,7 +642,7 @@ def _kind_of(value: object) -> str:
 
 
 def _keys_beside(where: tuple[int | str, ...], shapes: Mapping[str, type[BaseModel]]) -> list[str]:
-    """The keys that are known where an unknown one stands."""
+    """Return the known keys at the place of an unknown one."""
     names = [part for part in where[:-1] if isinstance(part, str)]
     shape = shapes.get(names[-1] if names else "", shapes[""])
     return [info.alias or name for name, info in shape.model_fields.items()]
@@ -621,8 +653,7 @@ def _suggestion(name: str, known: Iterable[str]) -> str:
     return f", did you mean `{close[0]}`?" if close else ""
 
 
-# -- what contradicts itself though the shape is right
-# -----------------------------------------------------------
+# Contradictions in a document of the right shape
 
 _Where = tuple[int | str, ...]
 _Found = Iterator[tuple[_Where, str]]
@@ -639,7 +670,7 @@ def _contradictions(value: object) -> _Found:
         where = ("rules", at)
         rule_id = as_text(rule.get("id"))
         if isinstance(rule_id, str) and first_with.setdefault(rule_id, at) != at:
-            yield (*where, "id"), f"the id `{rule_id}` is that of rules[{first_with[rule_id]}] already"
+            yield (*where, "id"), f"the id `{rule_id}` is already used by rules[{first_with[rule_id]}]"
         yield from _match_contradictions(where, rule)
         yield from _transform_contradictions(where, rule)
         yield from _gate_contradictions(where, rule)
@@ -674,13 +705,16 @@ def _transform_contradictions(where: _Where, rule: dict[str, Any]) -> _Found:
         yield (*where, "verdict"), _MISSING_TRANSFORMS
     if verdict in ("allow", "block", "log_only"):
         if "transforms" in rule:
-            yield (*where, "transforms"), f"only a filter has transforms, and the verdict is {verdict}"
+            yield (*where, "transforms"), f"only a filter can have transforms, but the verdict is {verdict}"
         if "guard_queries" in rule:
-            yield (*where, "guard_queries"), f"only a filter guards queries, and the verdict is {verdict}"
+            yield (*where, "guard_queries"), f"only a filter can guard queries, but the verdict is {verdict}"
     if isinstance(transforms, dict):
         given = [key for key in ("strip_properties", "allow_properties") if key in transforms]
         if len(given) == 2:
-            yield (*where, "transforms"), "strip_properties and allow_properties never stand in one rule"
+            yield (
+                (*where, "transforms"),
+                "strip_properties and allow_properties cannot be combined in one rule",
+            )
         if not given and "items" not in transforms:
             yield (*where, "transforms"), _MISSING_TRANSFORMS
         if "items" in transforms:
@@ -696,7 +730,10 @@ def _item_contradictions(where: _Where, rule: dict[str, Any], items: object) -> 
             continue
         others = [key for key in _SOURCES if key in condition and key != "property"]
         if others:
-            yield (*where, "keep", at, others[0]), "an item is kept by its own properties: write `property`"
+            yield (
+                (*where, "keep", at, others[0]),
+                "a condition of `keep` must test a property of the item: write `property`",
+            )
         else:
             as_response_rule = {**rule, "when": "response"}
             yield from _condition_contradictions((*where, "keep", at), as_response_rule, condition)
@@ -711,7 +748,7 @@ def _gate_contradictions(where: _Where, rule: dict[str, Any]) -> _Found:
     if not {"days", "from", "to"} & time.keys():
         yield (*where, "time"), "a gate by time needs `days`, or `from` and `to`"
     if ("from" in time) != ("to" in time):
-        yield (*where, "time"), "`from` and `to` stand together"
+        yield (*where, "time"), "`from` and `to` must be given together"
     elif "from" in time and as_text(time["from"]) == as_text(time["to"]):
         yield (*where, "time", "to"), "`from` and `to` are the same; leave both out for whole days"
 
@@ -720,13 +757,13 @@ def _condition_contradictions(where: _Where, rule: dict[str, Any], condition: di
     sources = [key for key in _SOURCES if key in condition]
     if len(sources) != 1:
         found = " and ".join(sources) if sources else "none"
-        yield where, f"a condition looks at one of {', '.join(_SOURCES)}; here: {found}"
+        yield where, f"a condition needs exactly one of {', '.join(_SOURCES)}; found: {found}"
     shorthand = isinstance(condition.get("status"), list) or type(as_value(condition.get("status"))) is int
     if not shorthand and not any(operator in condition for operator in _OPERATORS):
         yield where, f"a condition needs an operator: {', '.join(_OPERATORS)}"
     for source in sources:
         if source in RESPONSE_SOURCES and rule.get("when") != "response":
-            yield (*where, source), f"`{source}` is known only in a rule with `when: response`"
+            yield (*where, source), f"`{source}` is available only in a rule with `when: response`"
         if condition[source] is None and source != "status":
             yield (*where, source), f"`{source}` needs a name"
     if "param" in sources:
@@ -751,7 +788,7 @@ def _unknown_parameter(where: _Where, rule: dict[str, Any], name: object) -> _Fo
         try:
             patterns = parse_pattern(path) if isinstance(path, str) else ()
         except (InvalidPattern, UnicodeError):
-            return  # reported by itself; the parameter may be in it
+            return  # this error is reported separately, and the path may contain the parameter
         known |= {parameter for pattern in patterns for parameter, _ in pattern.parameters}
     if name not in known:
         yield where, f"no path of the rule names a parameter {{{name}}}" + _suggestion(name, known)
@@ -762,7 +799,7 @@ def _status_contradictions(where: _Where, condition: dict[str, Any]) -> _Found:
         operand = condition.get(operator)
         operands = operand if isinstance(operand, list) else [operand]
         if operator not in (*_NUMBER_OPERATORS, "exists") and any(isinstance(one, str) for one in operands):
-            yield (*where, operator), "a status is a number"
+            yield (*where, operator), "a status must be a number"
 
 
 def _operand_contradictions(where: _Where, operator: str, operand: object) -> _Found:
@@ -774,13 +811,12 @@ def _operand_contradictions(where: _Where, operator: str, operand: object) -> _F
         try:
             compile_regex(operand)
         except InvalidRegex as error:
-            yield where, f"no regular expression of RE2: {error}"
+            yield where, f"this is not a regular expression of RE2: {error}"
     elif operator in ("prefix", "suffix", "contains") and operand == "":
-        yield where, f"`{operator}` of an empty text holds for every value"
+        yield where, f"`{operator}` with an empty text matches every value"
 
 
-# -- the plain model
-# ---------------------------------------------------------------------------------------------
+# Conversion to the plain model
 
 
 def _to_plain(model: _Ruleset) -> Ruleset:

@@ -1,8 +1,9 @@
-"""Plain scalars of YAML: what is written, and the number or boolean that it may stand for.
+"""Plain scalars of YAML: their spelling, and the number or boolean that they may stand for.
 
 YAML's implicit types lose the spelling: `1.10` becomes 1.1, `4.0` becomes 4 and `+47` becomes 47. So a plain
-scalar whose spelling its value does not give back stays a `Written`: text where text is meant, a number where
-a number is meant. All others are plain values, whose text is `text_of`.
+scalar becomes a `Written` if its value does not preserve the spelling. A `Written` is text where text is
+expected, and a number where a number is expected. All other scalars are plain values, whose text is
+`text_of`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from typing import Final, TypeVar
 
 import msgspec
 
-_MAX_DIGITS: Final = 18  # longest number; more digits are an id, which is text
-_LONGEST_WHOLE: Final = 150  # digits of a whole number in a text that a JSON number is compared with
+_MAX_DIGITS: Final = 18  # digits of the longest number; a longer one is an id, which is text
+# digits of the longest whole number in a text that is compared with a JSON number
+_LONGEST_WHOLE: Final = 150
 _DECIMAL: Final = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?")
 _WHOLE: Final = re.compile(r"[-+]?[0-9]+")
-# Of what YAML calls numbers, those that everybody takes for one: not `010`, `1e3`, `0x10`, `.5` or `1_000`.
+# Only the forms that every reader takes for a number: not `010`, `1e3`, `0x10`, `.5` or `1_000`.
 _PLAIN_NUMBER: Final = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,17})?")
 _OTHER_BASE: Final = re.compile(r"0x([0-9A-Fa-f]{1,16})|0o([0-7]{1,21})")
 _BEGINNINGS_OF_NUMBERS: Final = frozenset("+-0123456789")
@@ -34,13 +36,13 @@ T = TypeVar("T")
 
 
 class Written(msgspec.Struct, frozen=True):
-    """A plain scalar that stands for a number or a boolean in another spelling than `text_of` gives it."""
+    """A plain scalar whose spelling differs from the one that `text_of` gives its number or boolean."""
 
     written: str
 
     @property
     def value(self) -> bool | int | float:
-        """The number or boolean that it stands for."""
+        """The number or boolean that the scalar stands for."""
         truth = _TRUTH.get(self.written)
         if truth is not None:
             return truth
@@ -50,7 +52,7 @@ class Written(msgspec.Struct, frozen=True):
 
 
 def read_plain(text: str) -> bool | int | float | str | Written | None:
-    """Return what a scalar without quotes stands for, by the types of JSON; all else is text."""
+    """Return the value of a scalar without quotes, by the types of JSON; anything else is text."""
     if text in _NOTHING:
         return None
     if text in _TRUTH:
@@ -62,8 +64,10 @@ def read_plain(text: str) -> bool | int | float | str | Written | None:
 
 
 def number_in(text: str) -> int | float | None:
-    """The decimal number that a text spells, leading zeros and signs included. None if it spells none, or one
-    that has too many digits or is too large."""
+    """Return the decimal number that a text spells, leading zeros and signs included.
+
+    Return None if it spells no number, or if the number is too long or too large.
+    """
     if len(text) > 2 * _MAX_DIGITS + 8 or _DECIMAL.fullmatch(text) is None:
         return None
     if any(len(digits) > _MAX_DIGITS for digits in re.split(r"[^0-9]+", text)):
@@ -75,7 +79,7 @@ def number_in(text: str) -> int | float | None:
 
 
 def values_meant(text: str) -> tuple[bool | int | float, ...]:
-    """The number or boolean that a lenient reader may take a text for: numbers to the base 16 and 8 too."""
+    """Return the number or boolean that a lenient parser may read a text as, also to base 16 or 8."""
     if text in _TRUTH:
         return (_TRUTH[text],)
     other = _OTHER_BASE.fullmatch(text)
@@ -88,7 +92,7 @@ def values_meant(text: str) -> tuple[bool | int | float, ...]:
 
 
 def text_of(value: bool | int | float | str | Written) -> str:
-    """The text of a value as JSON and YAML spell it, or as it was written."""
+    """Return the text of a value as JSON and YAML spell it, or as it was written."""
     if isinstance(value, str):
         return value
     if isinstance(value, Written):
@@ -98,22 +102,28 @@ def text_of(value: bool | int | float | str | Written) -> str:
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return str(int(value))
     if isinstance(value, int) and value.bit_length() > 512:
-        return hex(value)  # decimal text of huge numbers costs quadratic time, and Python refuses it
+        return hex(value)  # converting huge numbers to decimal costs quadratic time, and Python refuses it
     return str(value)
 
 
 def as_text(value: T) -> T | str:
-    """Return a scalar as it is written, for a place where text is meant; anything else as it is."""
+    """Return a scalar as it is written, for a place where text is expected.
+
+    Any other value is returned unchanged.
+    """
     return text_of(value) if isinstance(value, bool | int | float | str | Written) else value
 
 
 def as_value(value: T) -> T | bool | int | float:
-    """Return the number or boolean that a scalar stands for, where one is meant; anything else as it is."""
+    """Return the number or boolean that a scalar stands for, for a place where one is expected.
+
+    Any other value is returned unchanged.
+    """
     return value.value if isinstance(value, Written) else value
 
 
 def as_values(value: object) -> object:
-    """Return a document with the number or boolean in place of each `Written` in it."""
+    """Return a document with each `Written` replaced by its number or boolean."""
     if isinstance(value, dict):
         return {key: as_values(each) for key, each in value.items()}
     if isinstance(value, list):

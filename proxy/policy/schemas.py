@@ -1,4 +1,4 @@
-"""The schemas that one ruleset was compiled against."""
+"""The schemas against which one ruleset was compiled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONGEST_ROOT: Final = 200
 
 
 class InvalidRoot(ValueError):
-    """A text that is not the root path of a service."""
+    """The text is not the root path of a service."""
 
 
 def folded_root(text: str) -> str:
@@ -26,7 +26,7 @@ def folded_root(text: str) -> str:
 
 
 def root_segments(root: str) -> tuple[str, ...]:
-    """Return the segments of a folded root path: none for `/`."""
+    """Return the segments of a folded root path; `/` has none."""
     return tuple(root[1:].split("/")) if root != "/" else ()
 
 
@@ -40,7 +40,10 @@ class Schemas:
         self._longest: Final[int] = max(map(len, by_root), default=-1)
 
     def of(self, folded: Sequence[str]) -> tuple[ResourceModel, int] | None:
-        """Return the schema of a path, and how many of its segments are the root. The longest root wins."""
+        """Return the schema of a path, and how many of its segments are the root.
+
+        The longest root takes precedence.
+        """
         for length in range(min(self._longest, len(folded)), -1, -1):
             model = self._by_root.get(tuple(folded[:length]))
             if model is not None:
@@ -49,7 +52,7 @@ class Schemas:
 
     @property
     def root_words(self) -> frozenset[str]:
-        """Return the segments of all roots."""
+        """Segments of all roots."""
         return frozenset([word for root in self._by_root for word in root])
 
     @property
@@ -61,5 +64,5 @@ NO_SCHEMAS: Final = Schemas({})
 
 
 def needs_schemas(ruleset: Ruleset) -> bool:
-    """Return True if a rule can be compiled against a schema only."""
+    """Return True if a rule can only be compiled against a schema."""
     return any(rule.match.names_things for rule in ruleset.rules)

@@ -1,13 +1,13 @@
-"""Filters responses whose shape has been met before, many times faster than reading them member by member.
+"""Filter responses of a known shape, many times faster than member by member.
 
-A shape is the members that objects at one place have, in their order. A response is decoded into structs made
-for its shape, in which every value is a span of the original text, and encoded again. Where that gives the
-very bytes that came, the shape describes the response whole: no unknown or doubled name, no other order or
-spelling. Then the hidden members are unset and what is left is encoded. Other responses are left to the
-reader.
+A shape is the list of the members that objects at one place have, in their order. A response is decoded into
+structs made for its shape, in which every value is a span of the original text, and encoded again. If the
+result is equal to the original bytes, the shape describes the whole response: it has no unknown or duplicate
+name, and no other order or spelling. Then the hidden members are unset, and the rest is encoded. Other
+responses are filtered member by member.
 
-Graph writes JSON compactly, others put spaces or lines between the tokens. A response that is formatted
-evenly from end to end is made compact for the comparison and formatted again afterwards.
+Graph writes compact JSON; other services put spaces or line breaks between the tokens. A response with
+uniform formatting is made compact for the comparison, and formatted again afterwards.
 """
 
 from __future__ import annotations
@@ -26,32 +26,34 @@ from msgspec import UNSET, Raw, UnsetType
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What becomes of a member: it stays, or goes for the configured path whose bit is `cause`."""
+    """The fate of a member: it stays, or is removed for the configured path whose bit is `cause`."""
 
     cause: int
 
 
 KEEP = Fate(0)
-TYPE_ANNOTATIONS = ("@odata.type", "@type")  # names of the member that says an object's type
+TYPE_ANNOTATIONS = ("@odata.type", "@type")  # names of the member that states an object's type
 
 
 class Level(Protocol):
-    """What to hide of the objects at one place."""
+    """The properties to hide in the objects at one place."""
 
-    arrays_only: bool  # another level holds where the place has one object and no array
-    by_type: bool  # objects that name their type may have another level
+    arrays_only: bool  # True if another level applies when the place has one object and not an array
+    by_type: bool  # True if objects that state their type may have another level
 
     def decide(self, name: str) -> Fate | Level: ...
 
 
-_MAX_MEMBERS = 512  # a shape costs memory and time to make; objects with more are dictionaries, not records
-_MAX_SPARSENESS = 64  # members of the shape that an object lacks, on average: each takes room all the same
+_MAX_MEMBERS = 512  # a shape costs memory and time; objects with more members are dictionaries, not records
+# highest average number of the shape's members that objects lack; each takes memory all the same
+_MAX_SPARSENESS = 64
 
 _members_of = msgspec.json.Decoder(dict[str, Raw]).decode
 _elements_of = msgspec.json.Decoder(list[Raw]).decode
 _encode = msgspec.json.Encoder().encode
 _format = msgspec.json.format
-_OPENING = re.compile(rb'\{(\n *+)?"[^"\\]*+":( ?)')  # of the object: its line break and indent, its space
+# groups: the object's line break and indent, and its space
+_OPENING = re.compile(rb'\{(\n *+)?"[^"\\]*+":( ?)')
 _NOT_THIS_SHAPE = msgspec.MsgspecError
 
 
@@ -73,7 +75,7 @@ class Shape:
         causes = {field: fate.cause for field, fate in fates if isinstance(fate, Fate) and fate.cause}
         dropped = list(causes)
         self._of_cause = [(cause, attrgetter(field)) for field, cause in causes.items()]
-        self.causes = 0  # bits of the paths for which a member may be removed here or further in
+        self.causes = 0  # bits of the paths for which a member may be removed, here or in inner objects
         for cause in (*causes.values(), *(shape.causes for shape in inner.values())):
             self.causes |= cause
         self._setters = [getattr(self.struct, field).__set__ for field in dropped]
@@ -91,7 +93,7 @@ class Shape:
         return list[inner.struct] | inner.struct | None | UnsetType  # type: ignore[name-defined]
 
     def causes_in(self, objects: list[Any], wanted: int) -> int:
-        """Those bits among `wanted` for whose paths the objects have a member to be removed."""
+        """Return the bits among `wanted` for whose paths the objects have a member to remove."""
         found = 0
         for cause, value_of in self._of_cause:
             if cause & wanted & ~found and any(map(is_not, map(value_of, objects), repeat(UNSET))):
@@ -108,7 +110,7 @@ class Shape:
         return found
 
     def hidden(self, objects: list[Any]) -> list[Any]:
-        """The objects without what is to be hidden of them."""
+        """Return the objects without hidden properties."""
         for field, shape in self._inner:
             for obj in objects:
                 value = getattr(obj, field)
@@ -124,11 +126,14 @@ class Shape:
 
 
 def _copier(names: list[str], fields: list[str]) -> Callable[[Any], Any]:
-    """Makes a smaller struct of an object: cheaper than unsetting more members than stay."""
+    """Return a function that copies the kept members of an object into a smaller struct.
+
+    This is cheaper than unsetting if more members are removed than stay.
+    """
     struct = msgspec.defstruct(
         "Kept", [(field, Any) for field in fields], rename=dict(zip(fields, names, strict=True)), gc=False
     )
-    if len(fields) < 2:  # attrgetter makes a tuple of two and more only
+    if len(fields) < 2:  # attrgetter returns a tuple only for two or more names
         return lambda obj: struct(*[getattr(obj, field) for field in fields])
     values_of = attrgetter(*fields)
     return lambda obj: struct(*values_of(obj))
@@ -143,8 +148,10 @@ class Plan:
         self._decode = msgspec.json.Decoder(shape.struct).decode
 
     def apply(self, body: bytes) -> tuple[bytes, int] | None:
-        """Filter a body, which must be UTF-8. Return it with the bits of the paths for which something was
-        removed, or None if the body is not of this shape.
+        """Filter a body, which must be UTF-8.
+
+        Return it with the bits of the paths for which something was removed. Return None if the body does not
+        have this shape.
         """
         opening = _OPENING.match(body)
         if opening is None:
@@ -181,22 +188,22 @@ class Plan:
 
 
 def learn(body: bytes, level: Level) -> Plan | None:
-    """A plan for responses like this one, if one can be made that filters it."""
+    """Return a plan for responses like this one, or None if its shape cannot be used."""
     try:
         shape = _learn_shape([Raw(body)], level)
     except _NOT_THIS_SHAPE:
         return None
-    except ValueError:  # a name that a struct can't have
+    except ValueError:  # a struct cannot have a field of this name
         return None
     return Plan(shape) if shape else None
 
 
 def _learn_shape(texts: list[Raw], level: Level) -> Shape | None:
     names: list[str] = []
-    places: dict[str, int] = {}  # of the names, as they were when they were last asked for
+    places: dict[str, int] = {}  # positions of the names when they were last needed
     known: set[str] = set()
     objects_inside: dict[str, list[Raw]] = {}
-    most = _MAX_SPARSENESS * len(texts)  # that the members seen are short of the shape's, together
+    most = _MAX_SPARSENESS * len(texts)  # members of the shape that all objects together may lack
     for text in texts:
         place = 0
         members = _members_of(text)
@@ -231,7 +238,10 @@ def _learn_shape(texts: list[Raw], level: Level) -> Shape | None:
 
 
 def _objects_in(values: list[Raw]) -> list[Raw] | None:
-    """The objects that are these values or lie in them as arrays; None if there is anything else but null."""
+    """Return the objects among these values and within their arrays.
+
+    Return None if a value is anything else but null.
+    """
     objects: list[Raw] = []
     for value in values:
         kind = bytes(value)[:1]

@@ -1,8 +1,8 @@
-"""Decide whether a path reaches what a rule about things names.
+"""Decide whether a path reaches a thing that a rule names.
 
-A block holds if any step of the path is, or may be, of a named thing: what lies below a thing is part of it.
-An allow holds only if the end of the path is certainly named, and each relation on the way that does not
-contain its objects.
+A block holds if any step of the path has, or may have, the type of a named thing, because everything below a
+thing is part of it. An allow is stricter. It holds only if the rule certainly names the end of the path. It
+must also name each relation on the way that does not contain its objects.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _NONE: Final = -1
 _VALUE: Final = "$value"
 _REF: Final = "$ref"
 _DELTA: Final = "delta"
-_MOST_INLINE: Final = 16  # complex types within each other that are looked into
+_MOST_INLINE: Final = 16  # levels of nested complex types that are examined
 
 
 class ReachedPath:
-    """The steps of one path, and the names that they were made of."""
+    """The steps of one path, and the names from which they were made."""
 
     __slots__ = ("certain", "model", "names", "start", "steps")
 
@@ -52,18 +52,18 @@ class ReachedPath:
     ) -> None:
         self.model: Final[ResourceModel] = model
         self.names: Final[tuple[str, ...]] = tuple(names)
-        self.start: Final[int] = start  # segments of the root before them
+        self.start: Final[int] = start  # number of segments of the root before the names
         self.steps: Final[tuple[Step, ...]] = reaches(model, names, quoted)
         self.certain: Final[bool] = not self.steps or self.steps[-1].kind != INDETERMINATE
 
     @property
     def end_type(self) -> int:
-        """Return the type of the objects at the end, or -1."""
+        """Type of the objects at the end of the path, or -1."""
         return self.steps[-1].type if self.steps and self.certain else _NONE
 
 
 class Met:
-    """The result of a search for named things: how far a path reaches one, and at which step, or -1."""
+    """The result of a search for named things: whether a path reaches one, and at which step, or -1."""
 
     __slots__ = ("held", "step")
 
@@ -76,7 +76,7 @@ _NOT_MET: Final = Met(NO, _NONE)
 
 
 def met_by(things: Things, path: ReachedPath) -> Met:
-    """Return how far any step of the path reaches a named thing."""
+    """Return whether any step of the path reaches a named thing."""
     best = _NOT_MET
     before = relation = _NONE
     steps = path.steps
@@ -126,12 +126,12 @@ def _member_held(things: Things, member: int, owner: int) -> int:
 
 
 def _is_narrowed(steps: Sequence[Step], at: int) -> bool:
-    """Return True if the next step says what the objects of this step are."""
+    """Return True if the next step narrows the objects of this step."""
     return at + 1 < len(steps) and (steps[at + 1].kind == KEY or steps[at + 1].kind == CAST)
 
 
 def allowed_by(things: Things, path: ReachedPath) -> bool:
-    """Return True if the rule names all that the path certainly reads or writes."""
+    """Return True if the rule names everything that the path certainly reads or writes."""
     if not path.certain or not path.steps:
         return False
     covered = named = False
@@ -176,7 +176,10 @@ def _operation_covered(things: Things, model: ResourceModel, step: Step) -> bool
 def _option_covered(
     things: Things, path: ReachedPath, at: int, before: int, covered: bool, named: bool
 ) -> bool:
-    """`$ref` reads or writes a relation and not its objects; `$value` may be a stream of its own."""
+    """Return whether the rule covers an option at the end of a path.
+
+    `$ref` reads or writes a relation and not its objects. `$value` may be a separate stream.
+    """
     name = path.names[at]
     if name == _REF:
         return named
@@ -196,7 +199,7 @@ def _has_stream(model: ResourceModel, type_: int) -> bool:
 
 
 def response_may_hold(things: Things, path: ReachedPath) -> bool:
-    """Return True if the response may hold an object of a named thing, without any `$expand`."""
+    """Return True if the response may contain an object of a named thing without any `$expand`."""
     if not path.certain:
         return True
     if not path.steps:
@@ -207,7 +210,7 @@ def response_may_hold(things: Things, path: ReachedPath) -> bool:
 
 
 def end_may_hold(things: Things, path: ReachedPath) -> bool:
-    """Return True if objects at the end of a path whose steps are certain may be, or hold, a named thing."""
+    """Return True if objects at the end of a path with certain steps may be, or contain, a named thing."""
     end = path.steps[-1]
     if end.type < 0:
         return False
@@ -220,7 +223,7 @@ def end_may_hold(things: Things, path: ReachedPath) -> bool:
 
 
 def ends_with_named(things: Things, path: ReachedPath) -> bool:
-    """Return True if what the path leads to is named by its relation, property or operation."""
+    """Return True if the rule names the end of the path by its relation, property or operation."""
     before = _NONE
     held = False
     for step in path.steps:
@@ -233,8 +236,11 @@ def ends_with_named(things: Things, path: ReachedPath) -> bool:
 
 
 def _may_hold(things: Things, model: ResourceModel, type_: int, navigations: bool, depth: int) -> bool:
-    """Look through the type, its bases and the complex types within it, and with `navigations` one relation
-    further."""
+    """Return True if objects of the type may be, or contain, a named thing.
+
+    The search covers the type, its bases and the complex types within it. With `navigations`, it covers one
+    relation further.
+    """
     if type_ in things.types or type_ in things.bases:
         return True
     if depth == 0:
@@ -258,7 +264,7 @@ def _may_hold(things: Things, model: ResourceModel, type_: int, navigations: boo
 
 
 def calls_delta(path: ReachedPath) -> bool:
-    """Return True if the path calls `delta`, whose objects bring relations without `$expand`."""
+    """Return True if the path calls `delta`, whose objects have relations without `$expand`."""
     return any(
         step.kind == OPERATION and name.rpartition(".")[2].startswith(_DELTA)
         for step, name in zip(path.steps, path.names, strict=False)
@@ -266,7 +272,7 @@ def calls_delta(path: ReachedPath) -> bool:
 
 
 def property_tail(things: Things, path: ReachedPath) -> tuple[str, ...]:
-    """Return the names behind the last object that is or may be of a named type, if properties follow it."""
+    """Return the names after the last object that may have a named type, if only properties follow it."""
     steps = path.steps
     for at in range(len(steps) - 1, -1, -1):
         step = steps[at]
@@ -279,13 +285,16 @@ def property_tail(things: Things, path: ReachedPath) -> tuple[str, ...]:
 
 
 def step_number(path: ReachedPath, at: int) -> int:
-    """Return the number of a step for people: keys, casts and options are part of the step before them."""
+    """Return the number of a step for people.
+
+    Keys, casts and options are part of the step before them.
+    """
     parts = (KEY, CAST, OPTION)
     return sum(step.kind not in parts for step in path.steps[: at + 1])
 
 
 def named_step(path: ReachedPath, at: int) -> str:
-    """Return the thing at a step, for people: its type, its property or its operation."""
+    """Return the thing at a step as text for people: its type, its property or its operation."""
     model, step = path.model, path.steps[at]
     if step.operations:
         return model.operation_name(step.operations[0])
@@ -297,7 +306,7 @@ def named_step(path: ReachedPath, at: int) -> str:
 
 
 def told(path: ReachedPath) -> str:
-    """Return what the path reaches, for people: `user → message (user.messages, contained)`."""
+    """Describe what the path reaches, for people: `user → message (user.messages, contained)`."""
     model = path.model
     texts: list[str] = []
     before = _NONE

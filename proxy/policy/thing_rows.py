@@ -40,7 +40,7 @@ class Types:
         return frozenset(found)
 
     def leading_to(self, types: Iterable[int], owners: Iterable[int]) -> frozenset[int]:
-        """Return all types whose objects may hold an object of the types, at any depth.
+        """Return all types whose objects may contain an object of the types, at any depth.
 
         `owners` are types that have a wanted member.
         """
@@ -70,7 +70,7 @@ class Member:
 
 
 class Part:
-    """Properties of objects that a rule names, or that hold an address of a thing that it names."""
+    """Properties of objects that a rule names, or that contain an address of a named thing."""
 
     __slots__ = ("names", "owners")
 
@@ -114,13 +114,13 @@ class Things:
         self.model: Final[ResourceModel] = model
         self.inheritance: Final[Types] = inheritance
         self.facts: Final[Facts] = facts
-        self.types: Final[frozenset[int]] = types  # named types and all that derive from them
-        self.bases: Final[frozenset[int]] = bases  # objects of these may be of the types
+        self.types: Final[frozenset[int]] = types  # the named types, and all types that derive from them
+        self.bases: Final[frozenset[int]] = bases  # base types: their objects may have one of the types
         self.members: Final[dict[int, Member]] = members
         self.operations: Final[frozenset[int]] = operations
-        self.handing: Final[frozenset[int]] = handing  # operations that hand over what is named
+        self.handing: Final[frozenset[int]] = handing  # operations that give their caller a named thing
         self.parts: Final[tuple[Part, ...]] = parts
-        self.elsewhere: Final[frozenset[int]] = elsewhere  # relations that lead to none of the types
+        self.elsewhere: Final[frozenset[int]] = elsewhere  # relations that never lead to one of the types
         streams: set[int] = set()
         for each in members.values():
             if model.member_flags(each.member) & STREAM:
@@ -130,7 +130,7 @@ class Things:
         self._may_hold: dict[tuple[int, bool], bool] = {}
 
     def known_to_hold(self, type_: int, navigations: bool) -> bool | None:
-        """Return what was found out before of the responses with objects of a type."""
+        """Return the cached result for responses with objects of a type; None if unknown."""
         return self._may_hold.get((type_, navigations))
 
     def remember(self, type_: int, navigations: bool, may_hold: bool) -> None:
@@ -138,7 +138,7 @@ class Things:
 
     @property
     def leading(self) -> frozenset[int]:
-        """Return the types within whose objects a named thing may lie."""
+        """Types whose objects may contain a named thing."""
         leading = self._leading
         if leading is None:
             owners = [owner for each in self.members.values() for owner in each.owners]

@@ -1,4 +1,4 @@
-"""Find the rules about things that concern a path."""
+"""Find the rules about things that apply to a path."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from proxy.policy.thing_rows import Part, Things
 from proxy.policy.things import Resolver
 from proxy.policy.transforms import Transforms, TypedTransforms
 
-# Paths of a service that reach no thing: what they hold is evaluated by itself, or is the schema.
+# Paths of a service that reach no thing: the sub-requests of a batch are evaluated separately.
 _NO_THINGS: Final = frozenset(("$batch", "$metadata"))
 _OPTIONS: Final = ("$value", "$ref", "$count")
 _NO_TYPE: Final = -1
@@ -40,13 +40,13 @@ _STRICT: Final = frozenset(("block", "filter"))
 
 # Kinds of findings.
 RULE: Final = 0
-HIDES: Final = 1  # the path names what a filter hides
-NOTHING_HIDDEN: Final = 2  # the response is one value that the filter lets through
-STRIPS: Final = 3  # the response may hold a property that the rule blocks
+HIDES: Final = 1  # the path names a hidden property
+NOTHING_HIDDEN: Final = 2  # the response is one value, which the filter lets pass
+STRIPS: Final = 3  # the response may contain a property that the rule blocks
 
 
 class Finding:
-    """A rule about things that concerns a path, by its index in the ruleset."""
+    """A rule about things that applies to a path, by its index in the ruleset."""
 
     __slots__ = ("held", "index", "kind", "transforms")
 
@@ -103,7 +103,7 @@ class ThingRule:
         )
 
     def named_property(self, tail: tuple[str, ...]) -> bool:
-        """Return True if the path leads to a property that the filter hides, or to one that contains it."""
+        """Return True if the path leads to a hidden property, or to one that contains it."""
         hidden = self.hidden
         if hidden is None or not tail:
             return False
@@ -113,7 +113,7 @@ class ThingRule:
         return bool(names) and any(path[: len(names)] == names for path in self._stripped)
 
     def may_name_property(self, names: tuple[str, ...]) -> bool:
-        """Return True if a path that no schema describes names a property that the filter strips."""
+        """Return True if a path that no schema describes names a property that the filter removes."""
         hidden = self.hidden
         return hidden is not None and hidden.named_within(names) is Naming.HIDDEN
 
@@ -138,7 +138,7 @@ class ThingRules:
 
     @property
     def facts(self) -> Facts:
-        """Return the facts of the first service that has some."""
+        """Facts of the first service that has facts."""
         for resolver in self._resolvers:
             if resolver.facts.packs:
                 return resolver.facts
@@ -151,11 +151,11 @@ class ThingRules:
         self._rules.append(ThingRule(index, verdict, match, transforms, self._resolvers))
 
     def knows(self, segment: str) -> bool:
-        """Return True if what a path reaches may depend on this segment, in lower case."""
+        """Return True if the things that a path reaches may depend on this segment, in lower case."""
         if segment in _OPTIONS or segment in _NO_THINGS or segment in self._roots:
             return True
         simple = segment.rpartition(".")[2] if "." in segment else segment
-        for model in self._models:  # noqa: SIM110 - asked of each segment of each request
+        for model in self._models:  # noqa: SIM110 - runs for each segment of each request
             if model.name_id(simple) >= 0:
                 return True
         return False
@@ -173,8 +173,10 @@ class ThingRules:
         return frozenset(found)
 
     def finds(self, searched: str) -> tuple[tuple[int, Transforms | None], ...]:
-        """Return each rule that blocks or filters a type that a search asks for, by its index, with the
-        transforms for objects of that type."""
+        """Return each rule that blocks or filters a type that a search requests.
+
+        Each has its index, and the transforms for objects of that type.
+        """
         found: list[tuple[int, Transforms | None]] = []
         for resolver in self._resolvers:
             for type_, member in resolver.searched(searched):
@@ -197,8 +199,11 @@ class ThingRules:
         return member >= 0 and path.model.member_flags(member) & NAVIGATION != 0
 
     def fit(self, name: Name) -> int:
-        """Return 2 if the schema has each step of an implied path, 1 if it does not know, and 0 if it takes a
-        relation for a key."""
+        """Return how well the schema describes an implied path.
+
+        Return 2 if the schema has each step, 1 if it does not describe the path, and 0 if it takes a relation
+        for a key.
+        """
         found = self._schemas.of(name.folded)
         if found is None:
             return 1
@@ -212,7 +217,10 @@ class ThingRules:
         return 2
 
     def reaches(self, names: tuple[Name, ...]) -> str:
-        """Return what a resource reaches by the schema, for people; empty if no schema describes it."""
+        """Describe what a resource reaches by the schema, for people.
+
+        The text is empty if no schema describes the resource.
+        """
         path = self.reached(names)
         return "" if path is None else told(path)
 
@@ -231,9 +239,9 @@ class ThingRules:
         return f"{word} {named_step(path, at)}, step {step_number(path, at)}"
 
     def reached(self, names: tuple[Name, ...]) -> ReachedPath | None:
-        """Return what a resource is by the schema, under the most telling of its names.
+        """Return the steps of a resource by the schema, for the name that says most.
 
-        None: no schema describes it.
+        Return None if no schema describes the resource.
         """
         best: ReachedPath | None = None
         for name in names:
@@ -248,8 +256,11 @@ class ThingRules:
         return best
 
     def findings(self, names: tuple[Name, ...], *, certain_only: bool) -> list[Finding]:
-        """Return what the rules have to say to a resource. `certain_only` is for a reading of the path that
-        counts only if it certainly reaches what a rule names."""
+        """Return the rules that apply to a resource.
+
+        `certain_only` is for an interpretation of the path that counts only if it certainly reaches a named
+        thing.
+        """
         if not names or any(self._reaches_nothing(name.folded) for name in names):
             return []
         path = self.reached(names)
@@ -265,7 +276,7 @@ class ThingRules:
         return found
 
     def _add_strips(self, rule: ThingRule, path: ReachedPath, found: list[Finding]) -> None:
-        """Block the path of a blocked property, or hide it in the objects that the path leads to."""
+        """Block the path of a blocked property, or hide it in the objects to which the path leads."""
         if not path.steps:
             return
         parts = rule.things[path.model.digest].parts
@@ -317,14 +328,14 @@ class ThingRules:
         return tuple(found)
 
     def _reaches_nothing(self, folded: tuple[str, ...]) -> bool:
-        """Return True for a batch, whose parts are evaluated, and for the schema itself."""
+        """Return True for a batch, whose sub-requests are evaluated, and for the schema itself."""
         if not folded or folded[-1] not in _NO_THINGS:
             return False
         found = self._schemas.of(folded)
         return len(folded) == (1 if found is None else found[1]) + 1
 
     def _add_unknown(self, rule: ThingRule, found: list[Finding], certain_only: bool) -> None:
-        """No schema says what the path reaches: a block holds, and an allow does not."""
+        """Add a finding for a path that no schema describes: a block holds, and an allow does not."""
         if rule.verdict == "allow" or certain_only:
             return
         transforms = rule.transforms
@@ -378,7 +389,7 @@ class ThingRules:
             named = path.certain and ends_with_named(things, path)
             typed = typed_transforms(transforms, things, path.end_type, named=named)
             if not typed.keep and not typed.typed:
-                return  # items of other objects
+                return  # the items are other objects
             found.append(Finding(rule.index, RULE, YES if allowed else INDETERMINATE, typed))
 
 
@@ -400,7 +411,7 @@ def _leads_to_part(part: Part, path: ReachedPath) -> bool:
 
 
 def typed_transforms(transforms: Transforms, things: Things, root: int, *, named: bool) -> Transforms:
-    """Return the transforms of a rule as they apply to a response whose objects have the type `root`."""
+    """Return the transforms of a rule in the form for a response whose objects have the type `root`."""
     typed: tuple[TypedTransforms, ...] = ()
     if transforms.strip or transforms.allow is not None:
         typed = (TypedTransforms(things, root, named, transforms.strip, transforms.allow),)

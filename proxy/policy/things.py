@@ -54,7 +54,10 @@ class Resolver:
         return found
 
     def searched(self, entity_type: str) -> list[tuple[int, int]]:
-        """Return each type that a search for a folded entity type finds, or a type and a member of it."""
+        """Return the types that a search for a folded entity type finds.
+
+        Each has -1, or the member of it that the search finds.
+        """
         found: list[tuple[int, int]] = []
         for known, names in self.facts.search_types.items():
             if known.lower() == entity_type:
@@ -79,7 +82,10 @@ class Resolver:
         return bool(self.types_of(name) or self.members_of(name))
 
     def resolve(self, match: Match) -> Things:
-        """Return what the match names. Names that the schema lacks name nothing."""
+        """Return the rows that the match names.
+
+        Names that the schema lacks are ignored.
+        """
         resources = list(match.resource)
         names = list(match.operation)
         for pack in match.pack:
@@ -118,7 +124,7 @@ class Resolver:
         members[member] = Member(member, owners, bases - owners)
 
     def _elsewhere(self, types: frozenset[int]) -> Iterator[int]:
-        """Yield the relations that lead to other types, though their declared type is a base of these."""
+        """Yield the relations that lead to other types, although their declared type is a base of these."""
         for name, targets in self.facts.targets.items():
             found = [type_ for target in targets for type_ in self.types_of(target)]
             if found and types.isdisjoint(self._types.with_derived(found)):
@@ -126,7 +132,7 @@ class Resolver:
                     yield member
 
     def _parts(self, types: frozenset[int], members: dict[int, Member]) -> Iterator[Part]:
-        """Yield the properties that lie within objects whose path does not name them."""
+        """Yield the properties within objects whose path does not name the properties."""
         model = self.model
         rare = {member for name in self.facts.on_request for _, member in self.members_of(name)}
         for each in members.values():
@@ -170,7 +176,7 @@ class Resolver:
 
 
 def words_of(match: Match, facts: Facts) -> str:
-    """Return what a rule names, for people, with the names that each pack stands for."""
+    """Return the names in a match as text for people, with the names that each pack contains."""
     texts: list[str] = []
     if match.resource:
         texts.append(f"resource {', '.join(match.resource)}")
@@ -184,7 +190,10 @@ def words_of(match: Match, facts: Facts) -> str:
 
 
 class Unknown:
-    """A name of a rule that no schema has. `place` is where it stands, from `rules` on."""
+    """A name of a rule that no schema has.
+
+    `place` is its place in the document, from `rules` on.
+    """
 
     __slots__ = ("message", "place")
 
@@ -219,8 +228,11 @@ def _problem(word: str, name: str, resolvers: Sequence[Resolver]) -> str:
         if name.lower() in known:
             return ""
         if not known:
-            return f"no pack `{name}`: the service of this schema has no packs; name types by `resource`"
-        return f"no pack `{name}`" + nearest(name, known)
+            return (
+                f"there is no pack `{name}`: the service of this schema has no packs; "
+                "name types by `resource`"
+            )
+        return f"there is no pack `{name}`" + nearest(name, known)
     if word == "operation":
         if any(resolver.operations_of(name) for resolver in resolvers):
             return ""
@@ -239,7 +251,7 @@ def _problem(word: str, name: str, resolvers: Sequence[Resolver]) -> str:
 
 
 def nearest(name: str, known: Iterable[str], owner: str = "") -> str:
-    """Return the known names that are most like an unknown one, as the end of an error."""
+    """Return the known names that are most similar to an unknown one, as the end of an error message."""
     by_folded = {each.lower(): each for each in known}
     close = get_close_matches(name[:_LONGEST_COMPARED].lower(), list(by_folded), n=_MOST_NEAREST, cutoff=0.6)
     prefix = f"{owner}." if owner else ""

@@ -1,4 +1,4 @@
-"""Names of time zones: which are known on this host, and what an unknown one means."""
+"""Check names of time zones, and explain unknown ones."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from difflib import get_close_matches
 from typing import Final
 from zoneinfo import ZoneInfo, available_timezones
 
-_FEW: Final = 100  # zones; a whole database has some 600
-_LONGEST: Final = 64  # characters of a name that is compared with all others
-# Names of long ago, which Debian 13 keeps in a package of their own.
+_FEW: Final = 100  # a host with fewer zones has no database; a whole one has some 600
+_LONGEST: Final = 64  # characters of the longest name that is compared with all others
+# Prefixes of obsolete names, which Debian 13 has in a separate package.
 _OLD: Final = ("US/", "Canada/", "Brazil/", "Chile/", "Mexico/")
 _INSTALL: Final = "install the package `tzdata` (of Debian or Alpine, or with pip)"
 
 
 def checked_time_zone(name: str) -> str:
-    """Return the name of a time zone that this host knows.
+    """Return the name of a time zone if this host has it.
 
-    Raise ValueError otherwise; its text says whether the name or the host's database is at fault.
+    Raise ValueError otherwise. Its message says whether the name is wrong or the host has no time zone
+    database.
     """
     try:
         ZoneInfo(name)
@@ -28,12 +29,12 @@ def checked_time_zone(name: str) -> str:
 def _problem(name: str) -> str:
     known = available_timezones()
     if len(known) < _FEW:
-        return f"this host has no time zone database to look {name!r} up in: {_INSTALL}"
-    wrong = f"no time zone of the IANA database: {name!r}"
+        return f"this host has no time zone database, so {name!r} cannot be checked: {_INSTALL}"
+    wrong = f"{name!r} is not a time zone of the IANA database"
     if len(name) > _LONGEST:
         return wrong
     if near := get_close_matches(name, sorted(known), n=1, cutoff=0.75):
         return f"{wrong}; did you mean {near[0]}?"
     if name.startswith(_OLD):
-        return f"{wrong} on this host: write the city's name, or install the package tzdata-legacy"
+        return f"{wrong} on this host: use the name of a city, or install the package tzdata-legacy"
     return wrong

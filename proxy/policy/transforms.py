@@ -1,4 +1,4 @@
-"""The transforms of a filter, as plain values that combine."""
+"""The transforms of a filter, as plain values that can be combined."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ from proxy.policy.thing_rows import Things
 
 _STRIP = "strip:"
 _ALLOW = "allow:"
-# In a property path of `strip`: what follows, in objects at that place and however deep within them.
+# `**` in a removed property path: the rest of the path applies to objects at that place, and at any depth
+# within them.
 ANYWHERE: Final = "**"
 _BELOW: Final = f"{ANYWHERE}."
-ITEMS = "items"  # name in an audit event of items that were removed
+ITEMS = "items"  # name of removed items in an audit event
 _KEEP = f"{ITEMS}:"
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A condition that items must meet to stay. `place` is the property path that leads to them. It is empty
-    for the items of the response itself. `text` differs for 1 and true, which are equal in Python."""
+    """A condition that items must meet to stay.
+
+    `place` is the property path that leads to the items. It is empty for the items of the response itself.
+    `text` distinguishes 1 and true, which are equal in Python.
+    """
 
     place: str
     condition: Condition
@@ -39,8 +43,8 @@ def kept(condition: Condition, place: str = "") -> Kept:
 class TypedTransforms:
     """Transforms of each object of a named thing, in a response whose objects have the type `root`.
 
-    `root` is -1 if the schema does not describe the response. `named` means that the rule names the objects
-    of the response itself: by the relation or operation that leads to them.
+    `root` is -1 if the schema does not describe the response. `named` is True if the rule names the objects
+    of the response itself by the relation or operation that leads to them.
     """
 
     things: Things
@@ -55,7 +59,7 @@ class TypedTransforms:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every path under the name that an audit event has for it."""
+        """Names of all paths as they appear in an audit event."""
         return (*map(strip_name, self.strip), *self.allow_names)
 
     @property
@@ -67,17 +71,20 @@ class TypedTransforms:
 
 @dataclass(frozen=True, slots=True)
 class Transforms:
-    """Property paths as the rules write them; dots walk into objects and arrays (``manager.mail``)."""
+    """Property paths as rules spell them; dots lead into objects and arrays (``manager.mail``)."""
 
     strip: tuple[str, ...] = ()
-    allow: tuple[str, ...] | None = None  # None: no whitelist
-    # Whitelists of objects within the response, each with the property path that leads to the objects.
+    allow: tuple[str, ...] | None = None  # None: no allow list
+    # Allow lists of objects within the response, each with the property path that leads to the objects.
     within: tuple[tuple[str, tuple[str, ...]], ...] = ()
     typed: tuple[TypedTransforms, ...] = ()
     keep: tuple[Kept, ...] = ()
 
     def combined(self, other: Transforms) -> Transforms:
-        """Both at once: strips are united, allows intersected. Never shows more than either alone."""
+        """Combine two transforms: unite the removed properties, and intersect the allow lists.
+
+        The result never shows more than either of them.
+        """
         return Transforms(
             _united(self.strip, other.strip),
             _intersected_allows(self.allow, other.allow),
@@ -87,7 +94,7 @@ class Transforms:
         )
 
     def at(self, place: str) -> Transforms:
-        """Return transforms that hide the same of the objects that the property path `place` leads to."""
+        """Return transforms that hide the same properties in the objects to which the path `place` leads."""
         strip = tuple([f"{place}.{path}" if path else place for path in self.strip])
         within = tuple([(f"{place}.{inner}", allow) for inner, allow in self.within])
         typed = tuple([each.at(place) for each in self.typed])
@@ -98,7 +105,7 @@ class Transforms:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every path under the name that an audit event has for it."""
+        """Names of all paths as they appear in an audit event."""
         inner = [name for place, allow in self.within for name in names_within(place, allow)]
         of_types = [name for each in self.typed for name in each.names]
         keep = [_KEEP + each.place + each.text for each in self.keep]
@@ -107,7 +114,7 @@ class Transforms:
 
     @property
     def allow_names(self) -> tuple[str, ...]:
-        """The allow list under the names that an audit event has for it; an empty list has one name."""
+        """Names of the allow list as they appear in an audit event; an empty list has one name."""
         if self.allow is None:
             return ()
         return tuple(_ALLOW + path for path in self.allow or ("",))
@@ -122,13 +129,15 @@ def names_within(place: str, allow: tuple[str, ...]) -> tuple[str, ...]:
     return tuple([f"{_ALLOW}{place}.{path}" for path in allow or ("",)])
 
 
-EVERYTHING: Final = Transforms(("",))  # hides the objects themselves, once it is said where they are
+EVERYTHING: Final = Transforms(("",))  # hides whole objects, after `at` has set their place
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Names of transforms, apart: what was removed by name, the allow list, if there was one, and the
-    conditions on items. An event has `ITEMS` in their place."""
+    """Names of transforms by kind: removed properties, the allow list if any, and conditions on items.
+
+    An event has `ITEMS` in place of the conditions.
+    """
 
     stripped: tuple[str, ...]
     allowed: tuple[str, ...] | None
@@ -136,7 +145,10 @@ class Named:
 
 
 def parse_names(names: Iterable[str]) -> Named:
-    """Separate stripped from allowed properties. A mark of how much was cut stays in the list it ends."""
+    """Separate removed from allowed properties.
+
+    The mark of a cut stays in the list that it ends.
+    """
     stripped: list[str] = []
     allowed: list[str] | None = None
     kept: list[str] = []
@@ -155,9 +167,9 @@ def parse_names(names: Iterable[str]) -> Named:
 
 
 def covers(shorter: str, longer: str) -> bool:
-    """Whether the property path `shorter` is `longer` or an object that contains it."""
+    """Return whether the property path `shorter` is `longer` or an object that contains it."""
     short, long = shorter.casefold(), longer.casefold()
-    # The dots of an annotation's name (`photo@odata.type`) lead nowhere.
+    # Dots in the name of an annotation (`photo@odata.type`) do not separate properties.
     return long == short or (long.startswith(short + ".") and "@" not in short)
 
 
@@ -175,7 +187,8 @@ def _intersected_allows(
         return second
     if second is None:
         return first
-    # An allowed object allows all within it, so `manager` and `manager.mail` meet in `manager.mail`.
+    # An allowed object allows everything within it, so `manager` and `manager.mail` have `manager.mail` in
+    # common.
     narrowed = [path for path in first if any(covers(other, path) for other in second)]
     narrowed += [path for path in second if any(covers(other, path) for other in first)]
     return _united(tuple(narrowed), ())

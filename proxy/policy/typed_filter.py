@@ -1,7 +1,7 @@
-"""Hide properties of each object of a type, wherever in a response it lies.
+"""Hide properties of each object of a type, anywhere in a response.
 
 The type of an object follows from the path of the request, from the names of the members that lead to it, and
-from its own `@odata.type`. An object that does not name its type counts as every type that it may be.
+from its own `@odata.type`. An object that does not state its type is treated as every type that it may have.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from proxy.policy.thing_rows import Things
 from proxy.policy.transforms import Transforms, TypedTransforms, strip_name
 
 _UNKNOWN = -1
-_MOST_TYPES = 256  # values of `@odata.type` of which a level remembers what they mean
+_MOST_TYPES = 256  # values of `@odata.type` whose levels are remembered
 _TYPE_FIRST = re.compile(rb'\{\s*+"@(?:odata\.)?type"\s*+:\s*+"([^"\\]*+)"')
 _TYPE_SOMEWHERE = re.compile(rb'"@(?:odata\.)?type"')
 
@@ -43,7 +43,7 @@ def filter_of(transforms: Transforms) -> CompiledFilter:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """Transforms of one rule, with the bit of each path that they remove something for."""
+    """Transforms of one rule, with the bit of each path for which they remove something."""
 
     things: Things
     strip: tuple[tuple[str, int], ...]
@@ -57,8 +57,8 @@ class _Here:
 
     rule: int
     type: int  # -1: unknown
-    exact: bool = False  # the object named its type
-    named: bool = False  # the rule names the objects by the way that led to them
+    exact: bool = False  # the object stated its type
+    named: bool = False  # the rule names the objects by the path that led to them
     place: tuple[str, ...] = ()
 
 
@@ -108,7 +108,7 @@ class _Context:
         return not here.exact and (here.type == _UNKNOWN or here.type in things.bases)
 
     def below(self, here: _Here, name: str) -> _Here | None:
-        """Return what the rule has to say to the objects of a member, or None if nothing."""
+        """Return the rule's state for the objects of a member, or None if the rule does not apply to them."""
         if here.place:
             first, *rest = here.place
             return replace(here, place=tuple(rest)) if first == name else None
@@ -116,7 +116,7 @@ class _Context:
         if here.type == _UNKNOWN:
             return _Here(here.rule, _UNKNOWN)
         found = _members_named(things, here, name)
-        if not found:  # the schema does not have the member: it may hold anything
+        if not found:  # the schema does not have the member, so it may contain anything
             return _Here(here.rule, _UNKNOWN)
         types = {things.model.member_type(member) for member, _ in found}
         named = any(held != NO for _, held in found)
@@ -129,7 +129,7 @@ class _Context:
 
 
 def _members_named(things: Things, here: _Here, name: str) -> list[tuple[int, int]]:
-    """Return the members that may be meant, each with whether the rule names it."""
+    """Return the members with this name, each with whether the rule names it."""
     number = things.model.name_id(name)
     if number < 0:
         return []
@@ -148,7 +148,7 @@ def _members_named(things: Things, here: _Here, name: str) -> list[tuple[int, in
 
 
 class _TypedLevel(_Level):
-    """The level of objects at one place whose types differ."""
+    """The level of objects of different types at one place."""
 
     by_type = True
 
@@ -178,7 +178,7 @@ class _TypedLevel(_Level):
                 if rule.allow is not None:
                     cause = rule.unlisted if allow is None else cause | rule.unlisted
                     allow = rule.allow if allow is None else _intersection(allow, rule.allow)
-        # Only objects have a type: for another value counts what the place itself hides.
+        # Only objects have a type. For any other value, the place itself decides what is hidden.
         bare = _Bare.STAYS if allow_given is None else _Bare.GOES
         if is_items:
             bare = _Bare.FAILS if self._unknown or strip_given or allow_given is not None else _Bare.STAYS
@@ -220,7 +220,7 @@ class _TypedLevel(_Level):
         return level
 
     def _narrowed(self, annotation: bytes) -> _TypedLevel:
-        """Return the level of objects that name this type."""
+        """Return the level of objects that state this type."""
         name = annotation.decode("utf-8", "replace").rpartition("#")[2].lower()
         here = tuple([self._narrow(each, name) for each in self._here])
         if here == self._here:
@@ -238,7 +238,10 @@ class _TypedLevel(_Level):
         )
 
     def _narrow(self, here: _Here, name: str) -> _Here:
-        """A type that is not derived from the expected one says nothing: the object may be either."""
+        """Narrow the type of the objects to the stated one.
+
+        A type that is not derived from the expected one is ignored, because the object may have either.
+        """
         things = self._context.rules[here.rule].things
         model = things.model
         type_ = model.type_of(name)
@@ -250,7 +253,7 @@ class _TypedLevel(_Level):
 
 
 def _type_named(text: bytes, start: int) -> bytes | None:
-    """Return the type that an object names, if it names one."""
+    """Return the type that an object states, or None."""
     first = _TYPE_FIRST.match(text, start)
     if first is not None:
         return first[1]

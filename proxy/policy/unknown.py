@@ -1,12 +1,11 @@
-"""Facts of which parts aren't known, and every way in which they may be.
+"""Evaluate rules on requests of which some facts are unknown, for all possible values of these facts.
 
-An audit event has no headers and no bodies. What the rules make of it is what they make of every request that
-it may have been: the evaluation runs once for each way, and where all come to the same, what isn't known
-doesn't matter.
+An audit event has no headers and no bodies. The evaluation covers every request that the event may describe,
+and runs once for each combination of possible values. If all combinations have the same outcome, the unknown
+facts make no difference.
 
-What isn't known is guessed where a check asks for it: first whether there is such a value, then how each
-comparison with it comes out. The same comparison comes out the same way wherever it is asked. A body is taken
-for JSON.
+Possible values are tried when a check needs an unknown fact: first whether the value exists, then the result
+of each comparison with it. The same comparison has the same result everywhere. A body is assumed to be JSON.
 """
 
 from __future__ import annotations
@@ -27,18 +26,19 @@ from proxy.policy.schemas import NO_SCHEMAS, Schemas
 RequestPart = Literal["ip", "time", "header", "body"]
 ResponsePart = Literal["status", "response_header", "property"]
 
-MAX_WAYS: Final = 256  # beyond that, all that was asked for is taken for missing
+# combinations of possible values; if there are more, all needed facts are reported as missing
+MAX_WAYS: Final = 256
 
 T = TypeVar("T", bound=Hashable)
 _Key = tuple[Hashable, ...]
-_Made = tuple[tuple[str, int], ...]  # what was asked for, in order, and which way it was
+_Made = tuple[tuple[str, int], ...]  # needed facts in order, each with the number of its assumed value
 _MASK_BYTES: Final = MASK.encode()
 _TWO_WAYS: Final = (NO, YES)
 _THREE_WAYS: Final = (NO, INDETERMINATE, YES)
 
 
 class PartlyKnownRequest(RequestFacts):
-    """A request of which the parts named in `unknown` aren't known."""
+    """A request whose parts named in `unknown` are unknown."""
 
     __slots__ = ("masks_secrets", "possible_facts", "unknown")
 
@@ -58,7 +58,7 @@ class PartlyKnownRequest(RequestFacts):
         super().__init__(method, target, headers, client_ip, now, body)
         self.possible_facts = possible_facts
         self.unknown = unknown
-        self.masks_secrets = masks_secrets  # MASK stands for a value in the query or in a header
+        self.masks_secrets = masks_secrets  # True if MASK replaces a value in the query or in a header
 
     def without_body(self, method: str, target: Target) -> RequestFacts:
         return PartlyKnownRequest(
@@ -96,27 +96,27 @@ class PartlyKnownResponse(ResponseFacts):
 @dataclass(slots=True)
 class _PossibleFact:
     key: _Key
-    fact: str  # what isn't known, for a person
+    fact: str  # the unknown fact, for people
     ways: int
     way: int = 0
 
 
 class PossibleFacts:
-    """One way in which everything may be that isn't known, and then the next."""
+    """One combination of values of all unknown facts; `slot` moves to the next one."""
 
     def __init__(self) -> None:
-        self._made: list[_PossibleFact] = []  # in the order in which they were asked for
+        self._made: list[_PossibleFact] = []  # facts in the order in which checks needed them
         self._at = 0
         self._known: dict[_Key, int] = {}
 
     def begin(self) -> None:
-        """Forget everything."""
+        """Remove all facts of the previous evaluation."""
         self._made.clear()
         self._at = 0
         self._known.clear()
 
     def ask(self, key: _Key, fact: str, ways: int) -> int:
-        """Which of the ways it is now."""
+        """Return the number of the value that is assumed for a fact."""
         way = self._known.get(key)
         if way is None:
             if self._at == len(self._made):
@@ -126,7 +126,7 @@ class PossibleFacts:
         return way
 
     def slot(self) -> bool:
-        """To the next way; False where there is none."""
+        """Move to the next combination of values. Return False if there is none."""
         while self._made and self._made[-1].way + 1 == self._made[-1].ways:
             self._made.pop()
         if not self._made:
@@ -142,11 +142,11 @@ class PossibleFacts:
 
 
 class Ways(NamedTuple, Generic[T]):
-    """What a evaluation comes to, whatever isn't known."""
+    """Outcomes of an evaluation for all possible values of the unknown facts."""
 
     outcomes: tuple[T, ...]
-    missing: tuple[str, ...] = ()  # the facts that it hangs on; none where there is one outcome
-    complete: bool = True  # False: there are more ways than are tried
+    missing: tuple[str, ...] = ()  # facts on which the outcome depends; empty if there is one outcome
+    complete: bool = True  # False: not all combinations were tried
 
 
 def every_way(evaluate: Callable[[], T], possible_facts: PossibleFacts) -> Ways[T]:
@@ -165,7 +165,7 @@ def every_way(evaluate: Callable[[], T], possible_facts: PossibleFacts) -> Ways[
 
 
 def _telling(runs: Sequence[tuple[_Made, T]], depth: int) -> set[str]:
-    """The facts that make a difference: under one way of them the outcomes are others than under another."""
+    """Return the facts that make a difference: different values of them have different sets of outcomes."""
     if len({outcome for _, outcome in runs}) == 1:
         return set()
     by_way: dict[int, list[tuple[_Made, T]]] = {}
@@ -177,11 +177,11 @@ def _telling(runs: Sequence[tuple[_Made, T]], depth: int) -> set[str]:
     return found
 
 
-# -- checks
+# Checks
 
 
 def is_unknown(part: Part, request: RequestFacts, response: ResponseFacts | None) -> bool:
-    """Whether the part asks for what isn't known."""
+    """Return whether the part needs an unknown fact."""
     if not isinstance(request, PartlyKnownRequest):
         return False
     if isinstance(part, TimeGate | Until):
@@ -198,7 +198,7 @@ def is_unknown(part: Part, request: RequestFacts, response: ResponseFacts | None
 
 
 def _is_masked(condition: Condition, request: RequestFacts, response: ResponseFacts | None) -> bool:
-    """Whether one of the values that the condition looks at is known to be there, and no more."""
+    """Return whether one of the condition's values is masked, so that only its existence is known."""
     match condition.source:
         case "query":
             return MASK in request.target.options.get(option_name(condition.name), ())
@@ -219,7 +219,7 @@ def partly_known_rules(ruleset: Ruleset, schemas: Schemas = NO_SCHEMAS) -> Compi
 
 
 def partly_known_check(part: Part) -> Check:
-    """As `compile_part` makes it, but of facts that may not be known."""
+    """Return the check of `compile_part`, extended to unknown facts."""
     known = compile_part(part)
     if isinstance(part, TimeGate | Until):
         return _gate_check(part, known, "the time of the request")
@@ -294,7 +294,10 @@ def _fact(condition: Condition) -> str:
 
 
 def _positive(test: Comparison) -> tuple[Comparison, bool]:
-    """The test without its negation, and whether it had one: `equals` and `not_equals` ask the same."""
+    """Return the test without its negation, and whether it had one.
+
+    So `equals` and `not_equals` share one assumed result.
+    """
     operand = test.operand if isinstance(test.operand, tuple) else (test.operand,)
     match test.operator:
         case "equals" | "in":

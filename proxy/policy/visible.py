@@ -1,4 +1,4 @@
-"""Names that a person can check by eye: characters that cannot be seen, and letters that look like others."""
+"""Detect invisible characters, and letters that look like others, in names that a person checks by eye."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Final
 from proxy.policy.odata import INVISIBLE
 
 _UNSEEN_CATEGORIES: Final = frozenset(("Cc", "Cf", "Cs", "Zs", "Zl", "Zp"))
-# Symbols by their category, and white to the eye: a braille pattern without dots, a note without a head, and
-# what stands for a picture that was not pasted.
+# Characters of symbol categories that look blank: a braille pattern without dots, a note without a head, and
+# the placeholder for a picture that was not pasted.
 _BLANKS: Final = frozenset("\u2800\U0001d159\ufffc")
 _OTHER_NAMES: Final = {"\t": "TAB", "\n": "LINE FEED", "\r": "CARRIAGE RETURN"}
 
-# Scripts that one name mixes by right, as in Japanese, Korean and Chinese (Unicode TR 39, table 1a).
+# Scripts that one name may mix, as in Japanese, Korean and Chinese (Unicode TR 39, table 1a).
 _MIXTURES: Final = (
     frozenset(("LATIN", "CJK", "HIRAGANA", "KATAKANA")),
     frozenset(("LATIN", "CJK", "HANGUL")),
@@ -23,7 +23,7 @@ _MIXTURES: Final = (
 )
 _NO_SCRIPT: Final = frozenset(("MICRO", "FEMININE", "MASCULINE", "MODIFIER", "IDEOGRAPHIC", "VERTICAL"))
 _WORD: Final = re.compile(r"[^\W_]+")
-# Letters of other alphabets that look like one of Latin.
+# Letters of other alphabets that look like a Latin letter.
 _LOOKS_LIKE: Final = str.maketrans(
     "аеорсухѕіјԁԛԝһӏѵԍАВЕКМНОРСТУХЅІЈԌԚԜαοιρνκυχΑΒΕΖΗΙΚΜΝΟΡΤΥΧօոսհցıɡɑᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘʀꜱᴛᴜᴠᴡʏᴢ",
     "aeopcyxsijdqwhlvgABEKMHOPCTYXSIJGQWaoipvkuxABEZHIKMNOPTYXonuhgigaabcdefghijklmnoprstuvwyz",
@@ -31,7 +31,7 @@ _LOOKS_LIKE: Final = str.maketrans(
 
 
 def unseen_in(text: str) -> str | None:
-    """The first character of a text that cannot be seen, other than a plain space. None if all can be."""
+    """Return the first invisible character of a text, other than a plain space, or None."""
     if text.isascii() and text.isprintable():
         return None
     return next((char for char in text if _is_unseen(char)), None)
@@ -48,7 +48,7 @@ def _is_unseen(char: str) -> bool:
 
 
 def named(char: str) -> str:
-    """Code point and name of a character, such as U+200B ZERO WIDTH SPACE."""
+    """Return the code point and name of a character, such as U+200B ZERO WIDTH SPACE."""
     name = _OTHER_NAMES.get(char) or unicodedata.name(char, "")
     if not name:
         name = "a control character" if unicodedata.category(char) == "Cc" else "without a name"
@@ -56,7 +56,7 @@ def named(char: str) -> str:
 
 
 def escaped(text: str, keep: str = "") -> str:
-    """Return the text for a display, with an escape for each character that cannot be seen, except `keep`."""
+    """Return the text for a display, with an escape for each invisible character except those in `keep`."""
     if unseen_in(text) is None:
         return text
     return "".join(_escape(char) if _is_unseen(char) and char not in keep else char for char in text)
@@ -68,8 +68,10 @@ def _escape(char: str) -> str:
 
 
 def mixed_scripts(text: str) -> tuple[str, str] | None:
-    """Two letters of one word that belong to different alphabets, the rarer of the two last. None if every
-    word of the text is of one script, or of scripts that are written together."""
+    """Return two letters of one word that belong to different alphabets, the rarer one last.
+
+    Return None if each word of the text has one script, or scripts that are written together.
+    """
     if text.isascii():
         return None
     for word in _WORD.findall(text):
@@ -82,7 +84,7 @@ def mixed_scripts(text: str) -> tuple[str, str] | None:
 
 
 def _script(char: str) -> str:
-    """By the first word of the character's name; empty for what belongs to every script."""
+    """Return the script of a character, by the first word of its name; empty if it has no script."""
     if char.isascii():
         return "LATIN" if char.isalpha() else ""
     if not unicodedata.category(char).startswith("L") or _first_word(char) in _NO_SCRIPT:
@@ -95,12 +97,12 @@ def _first_word(char: str) -> str:
 
 
 def looks_like(text: str) -> str:
-    """The text with each letter that looks like one of Latin's replaced by that, in lower case."""
+    """Replace each letter that looks like a Latin letter by that letter, and fold the text to lower case."""
     return unicodedata.normalize("NFKC", text).translate(_LOOKS_LIKE).casefold()
 
 
 def near(name: str, other: str) -> bool:
-    """Return True if one letter makes the difference: another one, one more, one less, or two exchanged."""
+    """Return True if the names differ by one letter: replaced, added, removed or swapped with the next."""
     if abs(len(name) - len(other)) > 1:
         return False
     at = next(_differences(name, other), min(len(name), len(other)))

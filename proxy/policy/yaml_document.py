@@ -1,7 +1,7 @@
-"""A YAML document as plain values that remember their lines; bounded in size, depth and number of nodes.
+"""A YAML document as plain values with their lines, bounded in size, depth and number of nodes.
 
-Read event by event, so that no nesting exhausts a stack and no alias decompresses unnoticed. Of YAML's
-implicit types only those of JSON are taken (YAML 1.2 core): `no` and `18:00` are text, as their writer meant.
+The text is read event by event, so that nesting cannot exhaust a stack, and each alias is counted. Of YAML's
+implicit types, only those of JSON are used (YAML 1.2 core): `no` and `18:00` are text, as their author meant.
 A number or boolean in an unusual spelling is a `Written` (scalars.py), which keeps the spelling.
 """
 
@@ -18,10 +18,11 @@ from proxy.policy.visible import escaped, unseen_in
 
 _NEXT_LINE = "\x85"
 MAX_CHARACTERS = 8 * 1024 * 1024
-MAX_NODES = 1_000_000  # aliases count as what they stand for
+MAX_NODES = 1_000_000  # an alias counts as many nodes as its target
 MAX_DEPTH = 32
-MAX_KEY_CHARACTERS = 1024  # each mistake below a key names it; YAML has the same limit for most keys
-MAX_PROBLEMS = 100  # one more says that there are more: what is told of a text isn't many times the text
+MAX_KEY_CHARACTERS = 1024  # each error below a key names it; YAML has the same limit for most keys
+# one more problem says that there are more, so that the report is not many times as long as the text
+MAX_PROBLEMS = 100
 
 _LONGEST_WHERE = 200
 _LONGEST_MESSAGE = 1000
@@ -47,7 +48,10 @@ class InvalidYaml(ValueError):
 
 @dataclass(slots=True)
 class _Node:
-    """`keys` and `below` are empty for a scalar, and one and the same for all: most nodes are scalars."""
+    """A value with its place.
+
+    All scalars share the same empty `keys` and `below`, because most nodes are scalars.
+    """
 
     mark: Mark
     value: Any
@@ -62,7 +66,7 @@ _NOTHING_BELOW: dict[int | str, _Node] = {}
 
 @dataclass(slots=True)
 class _Open:
-    """A collection whose end is still to come."""
+    """A collection whose end has not been read yet."""
 
     node: _Node
     where: Where
@@ -74,14 +78,17 @@ class _Open:
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """A scalar or key with a character that cannot be seen. `by_escape`: the source has an escape for it."""
+    """A scalar or key with an invisible character.
+
+    `by_escape` is True if the source has an escape for the character.
+    """
 
     mark: Mark
     where: Where
     char: str
     text: str
     by_escape: bool
-    may_be_elsewhere: bool  # an anchor: aliases may stand for it
+    may_be_elsewhere: bool  # True for an anchor, because aliases may refer to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +102,10 @@ class Document:
         return self.root.value
 
     def known_part(self, where: Where) -> Where:
-        """As much of the way as the document has; a missing or unknown key at its end stays."""
+        """Return the part of the path that the document has.
+
+        A missing or unknown key at its end stays.
+        """
         node = self.root
         known: list[int | str] = []
         for at, part in enumerate(where):
@@ -109,7 +119,7 @@ class Document:
         return tuple(known)
 
     def mark(self, where: Where, *, at_key: bool) -> Mark:
-        """Line and column, counted from 1, of what is there or of the nearest thing around it."""
+        """Return line and column, counted from 1, of a value or of the nearest one around it."""
         node = self.root
         for at, part in enumerate(where):
             below = node.below.get(part)
@@ -130,7 +140,7 @@ def spelled(where: Where) -> str:
 
 
 def problem(mark: Mark, where: Where, message: str) -> Problem:
-    """What it quotes may be as long as the text, and quoted for each of its aliases."""
+    """Return a problem with its texts cut, because they may quote very long text for each alias."""
     return (*mark, escaped(spelled(where)), cut(escaped(message)))
 
 
@@ -139,9 +149,9 @@ def cut(text: str, most: int = _LONGEST_MESSAGE) -> str:
 
 
 def parse(text: str) -> Document:
-    """Raises InvalidYaml where there is no document to speak of."""
+    """Parse a YAML document. Raise InvalidYaml if the text is not one."""
     if len(text) > MAX_CHARACTERS:
-        raise InvalidYaml([(1, 1, "document", f"longer than {MAX_CHARACTERS} characters")])
+        raise InvalidYaml([(1, 1, "document", f"the text is longer than {MAX_CHARACTERS} characters")])
     builder = _Builder(text)
     try:
         for event in _events(text):
@@ -149,19 +159,19 @@ def parse(text: str) -> Document:
     except yaml.MarkedYAMLError as error:
         at = error.problem_mark or error.context_mark
         line, column = (at.line + 1, at.column + 1) if at is not None else (1, 1)
-        what = f"no YAML: {error.problem or error.context}{_brace_hint(text, line, column)}"
+        what = f"the text is not YAML: {error.problem or error.context}{_brace_hint(text, line, column)}"
         raise builder.refused((line, column), (), what) from None
     except (yaml.YAMLError, UnicodeError, ValueError) as error:
         if isinstance(error, InvalidYaml):
             raise
-        raise builder.refused((1, 1), (), f"no YAML: {error}") from None
+        raise builder.refused((1, 1), (), f"the text is not YAML: {error}") from None
     if builder.root is None:
         raise InvalidYaml([(1, 1, "document", "the document is empty")])
     return Document(builder.root, tuple(builder.problems), tuple(builder.unseen))
 
 
 def _brace_hint(text: str, line: int, column: int) -> str:
-    """Return what to do if a brace without quotes is the mistake, as in `[/v1.0/users/{id}]`."""
+    """Return a hint if a brace without quotes is the mistake, as in `[/v1.0/users/{id}]`."""
     lines = text.splitlines()
     at = lines[line - 1][column - 1 : column] if line <= len(lines) else ""
     return ": put text that has { or } in quotes" if at in ("{", "}") else ""
@@ -189,7 +199,7 @@ class _Builder:
         if isinstance(event, yaml.DocumentStartEvent):
             self._documents += 1
             if self._documents > 1:
-                raise self.refused(_mark(event), (), "one document is wanted, not several")
+                raise self.refused(_mark(event), (), "the text has more than one document")
         elif isinstance(event, yaml.ScalarEvent):
             self._add(self._scalar(event), event)
         elif isinstance(event, yaml.AliasEvent):
@@ -202,9 +212,9 @@ class _Builder:
     def _begin(self, event: Any) -> None:
         where = self._where()
         if len(self._open) >= MAX_DEPTH:
-            raise self.refused(_mark(event), where, f"nested deeper than {MAX_DEPTH}")
+            raise self.refused(_mark(event), where, f"the text is nested deeper than {MAX_DEPTH} levels")
         if self._open and self._open[-1].is_mapping and self._open[-1].key_is_next:
-            raise self.refused(_mark(event), where, "a key is text")
+            raise self.refused(_mark(event), where, "a key must be text")
         is_mapping = isinstance(event, yaml.MappingStartEvent)
         self._nodes += 1
         self._check_tag(event)
@@ -220,7 +230,7 @@ class _Builder:
     def _add(self, node: _Node, event: Any) -> None:
         self._nodes += node.size
         if self._nodes > MAX_NODES:
-            raise self.refused(_mark(event), self._where(), f"more than {MAX_NODES} nodes")
+            raise self.refused(_mark(event), self._where(), f"the text has more than {MAX_NODES} nodes")
         around = self._open[-1] if self._open else None
         if around is not None and around.is_mapping and around.key_is_next:
             self._take_key(around, node, event)
@@ -232,15 +242,15 @@ class _Builder:
     def _take_key(self, around: _Open, node: _Node, event: Any) -> None:
         key = event.value if isinstance(event, yaml.ScalarEvent) else node.value
         if not isinstance(key, str):
-            raise self.refused(node.mark, around.where, "a key is text")
+            raise self.refused(node.mark, around.where, "a key must be text")
         if len(key) > MAX_KEY_CHARACTERS:
             raise self.refused(
-                _mark(event), around.where, f"a key longer than {MAX_KEY_CHARACTERS} characters"
+                _mark(event), around.where, f"a key is longer than {MAX_KEY_CHARACTERS} characters"
             )
         if key == "<<":
-            self._problem(node.mark, around.where, "merge keys (<<) are not taken")
+            self._problem(node.mark, around.where, "merge keys (<<) are not supported")
         elif key in around.node.below:
-            self._problem(_mark(event), (*around.where, key), f"the key `{key}` is here twice")
+            self._problem(_mark(event), (*around.where, key), f"the key `{key}` occurs twice")
         else:
             around.node.keys[key] = _mark(event)
         around.key = key
@@ -272,7 +282,7 @@ class _Builder:
         return _Node(mark, event.value if is_text else read_plain(event.value), _NO_KEYS, _NOTHING_BELOW)
 
     def _line_end_in(self, event: Any) -> str | None:
-        """A line end that no editor shows, of which YAML makes a space within quotes."""
+        """Return a line end that no editor shows and that YAML reads as a space within quotes, or None."""
         if _NEXT_LINE not in self._text:
             return None
         return _NEXT_LINE if _NEXT_LINE in self._text[event.start_mark.index : event.end_mark.index] else None
@@ -289,16 +299,18 @@ class _Builder:
     def _aliased(self, event: Any) -> _Node:
         target = self._anchors.get(event.anchor)
         if target is None:
-            message = f"the alias `*{event.anchor}` stands before the end of what it names, or names nothing"
+            message = (
+                f"the alias `*{event.anchor}` refers to an anchor that does not exist or has not ended yet"
+            )
             raise self.refused(_mark(event), self._where(), message)
         return target
 
     def _check_tag(self, event: Any) -> None:
         if event.tag is not None and event.tag not in _KNOWN_TAGS and event.tag != "!":
-            self._problem(_mark(event), self._where(), f"the tag {event.tag} is not taken")
+            self._problem(_mark(event), self._where(), f"the tag {event.tag} is not supported")
 
     def _problem(self, mark: Mark, where: Where, message: str) -> None:
-        """Raises InvalidYaml where it is one too many to go on."""
+        """Add a problem to the report. Raise InvalidYaml if there are too many."""
         self.problems.append(problem(mark, where, message))
         if len(self.problems) > MAX_PROBLEMS:
             raise InvalidYaml(self.problems)

@@ -29,7 +29,7 @@ class Secret:
     """A client secret, as its argon2 hash."""
 
     id: str
-    ends_at: float | None  # Unix seconds from which it proves nothing; None: it has no end
+    ends_at: float | None  # Unix time from which the credential is rejected, in seconds; None: no end
     hash: str
 
 
@@ -43,7 +43,7 @@ class Federated:
     subject: str
     audience: str
     reuse: AssertionReuse
-    keys: dict[str, Any] | None  # JWKS; None: the agent discovers the issuer's keys
+    keys: dict[str, Any] | None  # JWKS; None: the agent reads the issuer's keys from its discovery document
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Certificate:
     thumbprint: str  # SHA-256 of the DER, as base64url
 
 
-ENDED: Final = 0.0  # end of a credential that has ended by the clock of the control plane
+ENDED: Final = 0.0  # `ends_at` of a credential that has expired by the clock of the control plane
 
 Credential = Secret | Federated | PublicKey | Certificate
 
@@ -74,15 +74,16 @@ _decoder = msgspec.json.Decoder(SyncCredential)
 
 
 def readable_credentials(app: SyncApp) -> tuple[SyncCredential, ...] | None:
-    """Return the credentials of a sync response; None if it lists none at all.
+    """Return the credentials of a sync response; None if the response has no list.
 
-    A credential of a kind or form that this release can't read proves nobody. The others stay usable.
+    A credential of an unsupported kind or form is ignored, so it authenticates nobody. The others stay
+    usable.
     """
     return None if app.credentials is msgspec.UNSET else _readable(app, app.credentials)
 
 
 def readable_ended(app: SyncApp) -> tuple[SyncCredential, ...]:
-    """Return the credentials of a sync response that have ended."""
+    """Return the expired credentials of a sync response."""
     return () if app.ended_credentials is msgspec.UNSET else _readable(app, app.ended_credentials)
 
 
@@ -100,9 +101,9 @@ def _readable(app: SyncApp, listed: Iterable[msgspec.Raw]) -> tuple[SyncCredenti
 
 
 def credentials_of(app: App) -> tuple[Credential, ...] | None:
-    """Return the credentials of an application in the snapshot; None if its secret hashes decide alone.
+    """Return the credentials of an application in the snapshot; None if only its secret hashes apply.
 
-    Those that have ended come last.
+    Expired credentials come last.
     """
     if app.credentials is None:
         return None
@@ -128,7 +129,10 @@ def _plain(held: SyncCredential) -> Credential:
 
 
 def _unix_seconds(text: str | None) -> float | None:
-    """Return a time of the wire in Unix seconds. Raise ValueError if it is not RFC 3339."""
+    """Convert an RFC 3339 time of a sync response to Unix seconds.
+
+    Raise ValueError if the text has another form.
+    """
     if text is None:
         return None
     moment = datetime.fromisoformat(text)

@@ -1,11 +1,13 @@
-"""The file on this host that stops everything, or what its lines name, also while no control plane is there.
+"""The emergency stop file on this host: it stops all traffic, or what its lines name.
+
+The file works also while the control plane is unreachable.
 
     # who, when and why
     app hr-sync          by id, client id or name
     org Contoso          by id or name
 
-Without such a line, or with the line `all`, everything is stopped. So it is where the file can't be read or a
-line isn't understood: who put it there wanted less traffic, not more.
+A file without such a line, or with the line `all`, stops everything. A file that cannot be read, or that has
+an invalid line, also stops everything: its author wanted less traffic, not more.
 """
 
 from __future__ import annotations
@@ -27,15 +29,19 @@ _MAX_BYTES: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class KillOrder:
-    """What the file asks for: the very words, since only the rules say which ids they stand for."""
+    """Content of the emergency stop file, in its own words: only the rules map those words to ids."""
 
     everything: bool = False
     orgs: tuple[str, ...] = ()
     apps: tuple[str, ...] = ()
-    problem: str = ""  # why everything is stopped though nobody said so
+    problem: str = ""  # why an unreadable or invalid file stops everything
 
     def stops(self, orgs: Mapping[str, str], apps: Iterable[App]) -> Stops:
-        """`orgs` are names by id. A name that several have stops each of them."""
+        """Return the ids that the file stops.
+
+        `orgs` maps organisation ids to names. A name that several organisations or applications have stops
+        each of them.
+        """
         if self.everything:
             return EVERYTHING_STOPPED
         if not self.orgs and not self.apps:
@@ -48,7 +54,7 @@ class KillOrder:
         )
 
     def unknown(self, orgs: Mapping[str, str], apps: Iterable[App]) -> Iterator[str]:
-        """What it names and the rules don't."""
+        """Yield the names in the file that the rules do not have."""
         known_apps = {name for app in apps for name in _names_of(app)}
         known_orgs = {*orgs, *orgs.values()}
         yield from (f"org {each}" for each in self.orgs if each not in known_orgs)
@@ -69,16 +75,21 @@ def _names_of(app: App) -> frozenset[str]:
 
 
 def read_kill_file(path: Path) -> KillOrder:
-    """Never raises: a file that can't be read stops everything, and only one that isn't there nothing."""
+    """Read the emergency stop file.
+
+    This function never raises. A file that cannot be read stops everything; only a missing file stops
+    nothing.
+    """
     try:
-        path.lstat()  # asks for no descriptor: that none is left says nothing about a file that isn't there
+        # lstat needs no file descriptor, so running out of descriptors cannot look like a missing file
+        path.lstat()
         content = _content(path)
     except FileNotFoundError:
-        return _all("it is a link to what isn't there") if path.is_symlink() else NO_ORDER
+        return _all("it is a symbolic link to a missing file") if path.is_symlink() else NO_ORDER
     except OSError as error:
-        return _all(f"it can't be read: {error.strerror}")
+        return _all(f"it cannot be read: {error.strerror}")
     if content is None:
-        return _all("it is no regular file of at most 1 MiB")
+        return _all("it is not a regular file of at most 1 MiB")
     try:
         return parse_kill_file(decoded(content))
     except NotUtf8 as error:
@@ -86,7 +97,8 @@ def read_kill_file(path: Path) -> KillOrder:
 
 
 def _content(path: Path) -> bytes | None:
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not keep us waiting
+    # O_NONBLOCK: opening a pipe must not block
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         about = os.fstat(fd)
         if not stat.S_ISREG(about.st_mode) or about.st_size > _MAX_BYTES:
@@ -106,9 +118,10 @@ def parse_kill_file(text: str) -> KillOrder:
             return KillOrder(everything=True)
         kind, _, name = line.partition(" ")
         if kind not in named or not name.strip():
-            return _all(f"line {number} is not understood")
-        if not name.isprintable():  # it would stop nothing, since no application or organisation is called so
-            return _all(f"line {number} holds a character that cannot be seen: {escaped(line)}")
+            return _all(f"line {number} is neither `all`, `org NAME` nor `app NAME`")
+        # no application or organisation has such a name, so the line would stop nothing
+        if not name.isprintable():
+            return _all(f"line {number} contains an invisible character: {escaped(line)}")
         named[kind].append(name.strip())
     if not named["org"] and not named["app"]:
         return KillOrder(everything=True)

@@ -1,4 +1,7 @@
-"""The schemas of a snapshot as models: each loaded once, shared by all rulesets that name it."""
+"""Load the schemas of a snapshot as models.
+
+Each schema is loaded once, and all rulesets that name it share the model.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ Models = Mapping[str, ResourceModel]
 def load_models(snapshot: Snapshot, known: Models) -> dict[str, ResourceModel]:
     """Return the model of each schema that a ruleset of the snapshot names.
 
-    Raise SnapshotDamaged if one is missing, does not have its digest or belongs to no root path.
+    Raise SnapshotDamaged if a schema is missing, does not have its digest or belongs to no root path.
     """
     if missing := snapshot.missing_schemas():
         raise SnapshotDamaged(missing)

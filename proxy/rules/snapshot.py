@@ -1,17 +1,17 @@
-"""The persisted snapshot: rules and app identities that the agent proved good, for workers and restarts.
+"""The persisted snapshot: validated rules and applications that the agent stores for workers and restarts.
 
 The file is one line `graphward-snapshot <format> <sha256 of the rest>` and a JSON body. It is replaced by
-rename, so a reader finds the old one or the new one. Whatever else it finds, a flipped bit or half a
-file, is SnapshotDamaged and nothing of it is used.
+rename, so a reader finds the old file or the new one. Any other content, such as a flipped bit or half a
+file, raises SnapshotDamaged, and no part of it is used.
 
-The schemas that rulesets name are in the same file, deflated. A kill, a full disk or a copied file can not
-part them from their rulesets. Such a file has format 2, which a release without schemas refuses. That release
-would overlook the words that need a schema.
+The deflated schemas that rulesets name are in the same file. A kill, a full disk or a copied file cannot
+separate them from their rulesets. Such a file has format 2, which a release without schemas rejects.
+Otherwise that release would ignore the parts of a rule that need a schema.
 
-Staleness: the file's modification time is the time of the last good sync, an unchanged response included
-(`mark_synced`), and becomes `Snapshot.synced_at` on reading. A worker measures MaxStalenessSeconds from
-there when it starts; afterwards each `Rules` message restarts the measure on its monotonic clock, so
-that a clock that jumps neither stops the service nor keeps it going.
+Age of the rules: the file's modification time is the time of the last good sync, an unchanged response
+included (`mark_synced`). It becomes `Snapshot.synced_at` when the file is read. A worker measures
+MaxStalenessSeconds from that time when it starts. Later, each `Rules` message restarts the measurement on the
+worker's monotonic clock. So a clock that jumps neither stops the service nor keeps outdated rules active.
 """
 
 import hashlib
@@ -31,15 +31,16 @@ from proxy.wire.models import SyncCredential, SyncLinger
 
 _FORMAT: Final = 2
 _FORMAT_WITHOUT_SCHEMAS: Final = 1
-# Grows with each optional member of a sync response that this release reads and the last did not, and with
-# each change to how the text of a ruleset is read.
+# Raise this number with each optional member of a sync response that this release reads and the previous one
+# did not, and with each change to how the text of a ruleset is read.
 READ: Final = 5
-_CLOCK_LEEWAY_SECONDS: Final = 60.0  # by which a clock may be set back without a word
+_CLOCK_LEEWAY_SECONDS: Final = 60.0  # tolerance for a clock that was set back
 _ANY_FORMAT: Final = re.compile(rb"graphward-snapshot ([0-9]{1,9}) ")
 _FIRST_LINE: Final = re.compile(rb"graphward-snapshot [12] ([0-9a-f]{64})\n")
 _FIRST_LINE_BYTES: Final = len(b"graphward-snapshot 1 \n") + 64
-# For a write of a megabyte the kernel looks for memory in as large a piece. A virtual machine that returns
-# unused memory to its host is given such a piece again, at 14 ms instead of 1.5 (bench/test_audit.py).
+# To write one megabyte, the kernel looks for one piece of memory of that size. A virtual machine that returns
+# unused memory to its host must get such a piece again, which takes 14 ms instead of 1.5
+# (bench/test_audit.py).
 _WRITE_BYTES: Final = 64 * 1024
 
 
@@ -51,10 +52,10 @@ class App(msgspec.Struct, frozen=True):
     secret_hashes: tuple[str, ...]
     secret_version: int
     ruleset_id: str | None
-    enabled: bool  # never where it is stopped, so that a release that doesn't know of stops obeys them
+    enabled: bool  # False if the application is stopped, so that a release without stops obeys them
     shadow_ruleset_id: str | None = None
-    credentials: tuple[SyncCredential, ...] | None = None  # None: `secret_hashes` decides alone
-    ended_credentials: tuple[SyncCredential, ...] = ()  # ended within the last days
+    credentials: tuple[SyncCredential, ...] | None = None  # None: only `secret_hashes` applies
+    ended_credentials: tuple[SyncCredential, ...] = ()  # expired within the last days
 
 
 class SnapshotRuleset(msgspec.Struct, frozen=True):
@@ -62,35 +63,35 @@ class SnapshotRuleset(msgspec.Struct, frozen=True):
     org_id: str
     name: str
     version: int
-    digest: str  # of the YAML text, so that an unchanged one is not parsed again
+    digest: str  # digest of the YAML text; an unchanged text is not parsed again
     ruleset: Ruleset
-    schemas: dict[str, str] = {}  # digest of the schema of each root path that the rules name things of
+    schemas: dict[str, str] = {}  # schema digest by root path, for rules that name things
 
 
 class Snapshot(msgspec.Struct, frozen=True):
     version: str
     generated_at: str
-    generation: int  # grows with each snapshot that this proxy puts in place
-    synced_at: float  # of the file: see above
+    generation: int  # increases with each snapshot that this proxy activates
+    synced_at: float  # modification time of the file: see the module's docstring
     etag: str | None
     proxy_id: str | None
     sync_interval_seconds: float | None
     orgs: dict[str, str]
     apps: tuple[App, ...]
     rulesets: tuple[SnapshotRuleset, ...]
-    proves_unchanged: bool = False  # the control plane has to prove which version a 304 is about
+    proves_unchanged: bool = False  # the control plane must sign the version that a 304 confirms
     stops: Stops = NOTHING_STOPPED
-    read: int = 0  # READ of the release that read the sync response
-    schemas: dict[str, bytes] = {}  # deflated schemas that the rulesets name, by their digest
-    linger: SyncLinger | None = None  # None: an earlier control plane, which does not say
-    rotate_at: str | None = None  # when the control plane asks for new keys of this proxy
+    read: int = 0  # value of READ in the release that read the sync response
+    schemas: dict[str, bytes] = {}  # deflated schemas that the rulesets name, by digest
+    linger: SyncLinger | None = None  # None: an older control plane that does not send it
+    rotate_at: str | None = None  # time at which the control plane requests that this proxy renew its keys
 
     @property
     def rule_count(self) -> int:
         return sum(len(held.ruleset.rules) for held in self.rulesets)
 
     def missing_schemas(self) -> str:
-        """Return which schema a ruleset names that the snapshot does not have; an empty text if none."""
+        """Describe the first schema that a ruleset needs and the snapshot lacks; empty if all are present."""
         for held in self.rulesets:
             for root, digest in held.schemas.items():
                 if digest not in self.schemas:
@@ -98,18 +99,21 @@ class Snapshot(msgspec.Struct, frozen=True):
         return ""
 
     def age_at(self, now: float) -> float:
-        """Seconds since the control plane confirmed it, by this Unix time. Infinite for one of a later time,
-        since nobody knows then: a clock that was set back must not make old rules good again."""
+        """Return the seconds since the control plane confirmed the snapshot, at the Unix time `now`.
+
+        Return infinity if the confirmation is in the future: a clock that was set back must not make old
+        rules valid again.
+        """
         age = now - self.synced_at
         return math.inf if age < -_CLOCK_LEEWAY_SECONDS else max(0.0, age)
 
 
 class SnapshotDamaged(Exception):
-    """The file is not a whole snapshot of ours."""
+    """The file is not a complete and valid snapshot."""
 
 
 class _OutlinedRuleset(Ruleset, frozen=True, kw_only=True):
-    rules: tuple[msgspec.Raw, ...] = ()  # type: ignore[assignment]  # as text, to be decoded step by step
+    rules: tuple[msgspec.Raw, ...] = ()  # type: ignore[assignment]  # raw JSON, to be decoded in steps
 
 
 class _OutlinedEntry(SnapshotRuleset, frozen=True, kw_only=True):
@@ -120,7 +124,7 @@ class _Outline(Snapshot, frozen=True, kw_only=True):
     rulesets: tuple[_OutlinedEntry, ...]
 
 
-_RULES_AT_ONCE: Final = 100  # decoded without a pause: some hundred microseconds
+_RULES_AT_ONCE: Final = 100  # rules decoded in one step, which takes some hundred microseconds
 
 _encoder = msgspec.json.Encoder()
 _outline_decoder = msgspec.json.Decoder(_Outline)
@@ -139,10 +143,12 @@ def write_snapshot(path: Path, snapshot: Snapshot) -> None:
 
 
 def read_snapshot(path: Path, pause: Callable[[], None] = lambda: None) -> Snapshot:
-    """The snapshot in the file; SnapshotDamaged or FileNotFoundError where there is none to trust.
+    """Read the snapshot file.
 
-    `pause` is called again and again, so that who reads beside an event loop gives it its turn: decoding ten
-    thousand rules at once would hold the interpreter's lock for milliseconds.
+    Raise FileNotFoundError if the file is missing, and SnapshotDamaged if it is not valid.
+
+    Decoding ten thousand rules at once would hold the interpreter's lock for milliseconds. So `pause` is
+    called between steps, and a reader in another thread can yield to the event loop.
     """
     with path.open("rb") as file:
         content = file.read()
@@ -151,10 +157,10 @@ def read_snapshot(path: Path, pause: Callable[[], None] = lambda: None) -> Snaps
     later = _ANY_FORMAT.match(content)
     if later is not None and int(later[1]) > _FORMAT:
         raise SnapshotDamaged(
-            f"{path}: written by a newer release (format {int(later[1])}, this one knows {_FORMAT})"
+            f"{path}: written by a newer release (format {int(later[1])}; this release reads up to {_FORMAT})"
         )
     if first is None:
-        raise SnapshotDamaged(f"{path}: not a snapshot of a format known here")
+        raise SnapshotDamaged(f"{path}: not a snapshot, or its format is not supported")
     body = memoryview(content)[_FIRST_LINE_BYTES:]
     if hashlib.sha256(body).hexdigest().encode() != first[1]:
         raise SnapshotDamaged(f"{path}: checksum does not match")
@@ -183,15 +189,15 @@ def _as(cls: type[S], outline: msgspec.Struct, **changes: object) -> S:
 
 
 def mark_synced(path: Path, at: float) -> None:
-    """Notes that the control plane confirmed this very snapshot at that Unix time."""
+    """Record that the control plane confirmed this snapshot at that Unix time."""
     os.utime(path, (at, at))
 
 
 def write_by_rename(path: Path, content: bytes) -> None:
-    """Replaces a file so that every reader, and a machine that crashes, finds the old content or the new."""
+    """Replace a file atomically: readers, and a restart after a crash, find the old content or the new."""
     make_directory(path.parent)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    unfinished.unlink(missing_ok=True)  # a killed process may have left it
+    unfinished.unlink(missing_ok=True)  # a killed process may have left this file
     fd = make_file(unfinished, os.O_WRONLY)
     try:
         try:
@@ -207,7 +213,7 @@ def write_by_rename(path: Path, content: bytes) -> None:
 
 
 def write_at(fd: int, content: bytes, offset: int) -> None:
-    """Writes all of the content there, in pieces."""
+    """Write all of the content at this offset, in pieces."""
     view, at = memoryview(content), 0
     while at < len(content):
         at += os.pwrite(fd, view[at : at + _WRITE_BYTES], offset + at)

@@ -1,4 +1,4 @@
-"""Pure: what an operator has stopped: everything, whole organisations, single applications."""
+"""Pure: emergency stops of everything, of organisations and of single applications."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ _MOST_NAMED: Final = 5
 
 
 class Stops(msgspec.Struct, frozen=True):
-    """True where anything is stopped. No rule, secret or token lets a request past it."""
+    """Emergency stops; True if anything is stopped.
+
+    No rule, secret or token lets a stopped request pass.
+    """
 
     everything: bool = False
     orgs: frozenset[str] = frozenset()

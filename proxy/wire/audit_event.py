@@ -1,4 +1,4 @@
-"""What an audit event is made of: its fields, the closed list of reasons, its id and its time."""
+"""The parts of an audit event: its fields, the list of all reasons, its id and its time."""
 
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -16,30 +16,30 @@ EVENT_FIELDS: Final = (
 REQUIRED_FIELDS: Final = ("id", "time", "orgId", "method", "path", "status", "verdict")
 VERDICTS: Final = ("allow", "filter", "block", "log_only")
 
-# What an app's shadow ruleset would have said. "unknown": it would have had to read a body that wasn't held.
+# Verdicts of a shadow ruleset. "unknown": it needed a request body that was not buffered.
 SHADOW_VERDICTS: Final = (*VERDICTS, "unknown")
 
-STATUS_FAULT: Final = 500  # a fault of the proxy before a response began; never sent, only recorded
-STATUS_CLIENT_LEFT: Final = 499  # the client left before a response began; never sent, only recorded
+STATUS_FAULT: Final = 500  # a fault of the proxy before a response began; only recorded, never sent
+STATUS_CLIENT_LEFT: Final = 499  # the client left before a response began; only recorded, never sent
 
 REASONS: Final = MappingProxyType(
     {
-        # The policy decided.
+        # Decisions of the policy.
         "rule": "a request rule decided",
         "default": "no rule matched; the ruleset's default decided",
         "hiddenProperty": "the path or query names a property that a rule hides",
         "responseRule": "a response rule decided, once the upstream had responded",
         "impliedRequest": "a stricter rule applies to a request that this one implies, such as by `$expand`",
         "noRuleset": "the application has no ruleset, so everything is blocked",
-        # An operator decided, whatever the policy says.
+        # Decision of an operator, which overrides the policy.
         "stopped": "an operator has stopped the application, its organisation or everything",
-        # The token endpoint.
+        # Outcomes of the token endpoint.
         "tokenIssued": "a proxy token was issued",
         "tokenRefused": "the application's credentials were wrong, or it is disabled",
         "assertionRefused": "a client assertion was refused; `credentialProblem` has the reason",
         "certificateRefused": "a client certificate was refused; `credentialProblem` has the reason",
         "tooManyFailures": "the client or its address has failed too often; no secret was compared",
-        # The request was refused before its rules were evaluated.
+        # Requests that were refused before their rules were evaluated.
         "invalidToken": "the proxy token is expired, revoked or of a disabled application",
         "malformedRequest": "the request is not acceptable HTTP",
         "malformedTarget": "the request target is malformed",
@@ -49,12 +49,12 @@ REASONS: Final = MappingProxyType(
         "headersTooLarge": "the request's header section has too many bytes or too many fields",
         "requestTimeout": "the request came too slowly",
         "unsupported": "a method, version or feature of HTTP that the proxy does not serve, such as CONNECT",
-        # The proxy was not able to serve.
+        # Requests that the proxy was not able to serve.
         "notReady": "the proxy is not ready: no rules, rules too old, or no room for audit events",
         "credentialUnavailable": "the proxy has no valid upstream token",
         "overloaded": "the load is over a limit of the proxy: upstream connections or memory",
         "internalError": "a fault of the proxy itself",
-        # The upstream failed.
+        # Failures of the upstream.
         "upstreamError": "the upstream responded with a status that is reported as 502",
         "upstreamUnauthorised": "the upstream refused the proxy's own token",
         "upstreamUnreachable": "no connection to the upstream could be made, or it broke before a response",
@@ -62,14 +62,14 @@ REASONS: Final = MappingProxyType(
         "upstreamProtocol": "the upstream's response is not acceptable HTTP",
         "upstreamAborted": "the upstream's response broke off after it had begun",
         "filterFailed": "the response should have been filtered and could not be, so it was withheld",
-        # The client left.
+        # Clients that left.
         "clientAborted": "the client left before its response was complete, or a worker that hung was ended",
-        # A sub-request of a batch that the proxy did not send.
+        # Sub-requests of a batch that the proxy did not send.
         "dependencyFailed": "a sub-request of a $batch depends on one that was blocked or failed",
     }
 )
 
-# Reasons of requests for a token. No rule decides those.
+# Reasons of token requests. No rule decides those.
 TOKEN_REASONS: Final = frozenset(("tokenIssued", "tokenRefused", "assertionRefused", "certificateRefused"))
 
 CREDENTIAL_PROBLEMS: Final = MappingProxyType(
@@ -96,7 +96,7 @@ CREDENTIAL_PROBLEMS: Final = MappingProxyType(
 
 
 def uuid7(ms: int, random74: int) -> str:
-    """UUIDv7 text (RFC 9562 §5.7) of a Unix time in milliseconds and 74 bits: rand_a, then rand_b."""
+    """Return a UUIDv7 (RFC 9562 §5.7) of a Unix time in milliseconds and 74 bits: rand_a, then rand_b."""
     return "%08x-%04x-%04x-%04x-%012x" % (  # noqa: UP031 - an f-string takes half as long again
         ms >> 16 & 0xFFFFFFFF,
         ms & 0xFFFF,
@@ -108,7 +108,7 @@ def uuid7(ms: int, random74: int) -> str:
 
 @lru_cache(maxsize=64)
 def rfc3339(ms: int) -> str:
-    """`2026-11-21T04:25:58.123Z` of a Unix time in milliseconds."""
+    """Format a Unix time in milliseconds as `2026-11-21T04:25:58.123Z`."""
     seconds, milliseconds = divmod(ms, 1000)
     return f"{_to_the_second(seconds)}.{milliseconds:03d}Z"
 

@@ -1,20 +1,23 @@
-"""Pure: how numbers, shares and counts are written for people, everywhere alike."""
+"""Pure: one format for numbers, shares and counts in all texts for people."""
 
 from __future__ import annotations
 
 
 def number(value: float) -> str:
-    """Return a whole number with its digits in groups of three: `29,774`."""
+    """Format a whole number with its digits in groups of three: `29,774`."""
     return f"{value:,.0f}"
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """Return a count with its noun: `1 proxy`, `2 proxies`, `1,200 events`."""
+    """Format a count with its noun: `1 proxy`, `2 proxies`, `1,200 events`."""
     return f"{number(count)} {noun if count == 1 else plural or _plural(noun)}"
 
 
 def percent(part: float, whole: float) -> str:
-    """Return a share as `23.7%`. A part that exists is never 0%, and one that is not all is never 100%."""
+    """Format a share as `23.7%`.
+
+    A part that is not zero never shows as 0%, and a part that is not everything never as 100%.
+    """
     if whole <= 0 or part <= 0:
         return "0%"
     share = part / whole * 100

@@ -1,4 +1,4 @@
-"""What a doctor found, and how both programs tell it: lines for a person, or one JSON object."""
+"""Findings of the doctor commands, as lines for a person or as one JSON object."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Status = Literal["ok", "warn", "fail"]
 
 _RANK: Final[tuple[Status, ...]] = ("ok", "warn", "fail")
 _MASK: Final = "********"
-_SHORTEST_MASKED: Final = 6  # what is shorter occurs in ordinary words
+_SHORTEST_MASKED: Final = 6  # characters; shorter secrets could occur in ordinary words
 
 
 class Finding(msgspec.Struct, frozen=True):
     check: str
     status: Status
-    found: str  # one line of what is
-    fix: str = ""  # one line of what to do about it: a command or a setting
+    found: str  # one line that states the result
+    fix: str = ""  # one line with the remedy: a command or a setting
 
 
 def worst(findings: Iterable[Finding]) -> Status:
@@ -29,7 +29,7 @@ def worst(findings: Iterable[Finding]) -> Status:
 
 
 def masked(findings: Iterable[Finding], secrets: Iterable[str]) -> list[Finding]:
-    """None of the secrets stands in them, whatever an error's text had quoted."""
+    """Mask the secrets in the findings, because an error's text may quote them."""
     hidden = sorted({each for each in secrets if len(each) >= _SHORTEST_MASKED}, key=len, reverse=True)
 
     def clean(text: str) -> str:
@@ -41,12 +41,12 @@ def masked(findings: Iterable[Finding], secrets: Iterable[str]) -> list[Finding]
 
 
 def as_json(findings: Sequence[Finding]) -> str:
-    """Nothing in it drives a terminal."""
+    """Return the findings as JSON without characters that could control a terminal."""
     return escaped(msgspec.json.encode({"status": worst(findings), "findings": findings}).decode())
 
 
 def by_weight(findings: Iterable[Finding]) -> list[Finding]:
-    """What failed comes last, where a terminal shows it."""
+    """Sort the findings so that failures come last, where a terminal shows them."""
     return sorted(findings, key=lambda finding: _RANK.index(finding.status))
 
 

@@ -1,30 +1,39 @@
-"""Gives log lines to an outlet, and loses what it has no room for: no process waits for who reads its log."""
+"""Write log lines to an outlet, and drop lines that the outlet has no room for.
+
+No process blocks because its log is not read.
+"""
 
 from __future__ import annotations
 
 import logging
 from typing import Final, Protocol
 
-_PATIENCE_SECONDS: Final = 0.25  # for a reader that is only slow; whoever isn't there gets it once
+_PATIENCE_SECONDS: Final = 0.25  # wait for a slow reader; a reader that let it pass is not waited for again
 
 
 class Outlet(Protocol):
     def ready(self, seconds: float) -> bool:
-        """Whether it takes something now, or within that time."""
+        """Return whether the outlet can take bytes now, or can within that time."""
 
     def write(self, data: bytes) -> int:
-        """How many bytes it took. Raises OSError: BlockingIOError where that is none, for now."""
+        """Return how many bytes were written.
+
+        Raise BlockingIOError if the outlet can take none now, or another OSError if it is broken.
+        """
 
     def close(self) -> None: ...
 
 
 class LineHandler(logging.Handler):
-    """A line that was begun is ended before the next; how many were lost in between is a line of its own."""
+    """A log handler that completes each line before it begins the next.
+
+    If it drops lines, it logs their number as a line.
+    """
 
     def __init__(self, outlet: Outlet) -> None:
         super().__init__()
         self._outlet = outlet
-        self._rest = b""  # of what was begun
+        self._rest = b""  # rest of a line that is partly written
         self._lost = 0
         self._patient = True
 
@@ -55,7 +64,7 @@ class LineHandler(logging.Handler):
         return f"{self.format(record)}\n".encode(errors="backslashreplace")
 
     def _write(self, data: bytes) -> bytes:
-        """What is left of it."""
+        """Write the data, and return the bytes that are left."""
         while data:
             if not self._outlet.ready(_PATIENCE_SECONDS if self._patient else 0):
                 self._patient = False
@@ -66,11 +75,11 @@ class LineHandler(logging.Handler):
                 self._patient = False
                 return data
             except OSError:
-                return b""  # the reader is gone, or the disk is full: there is nobody to tell
+                return b""  # the reader is gone, or the disk is full: no place is left to report it
             self._patient = True
         return b""
 
 
 def _of_lost(count: int) -> logging.LogRecord:
-    message = "%d lines before this one are lost: nobody read the log"
+    message = "dropped %d lines before this one: the log was not read in time"
     return logging.LogRecord(__name__, logging.WARNING, "", 0, message, (count,), None)

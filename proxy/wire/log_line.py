@@ -1,4 +1,4 @@
-"""A log line: one event on one line, as text or JSON, whatever the input that it speaks of."""
+"""A log line: one event on one line, as text or JSON, for any input."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import msgspec
 
 from proxy.wire.audit_event import rfc3339
 
-# C0, DEL, C1, the separators that some viewers break lines at, what turns the direction of text, what shows
-# nothing, and lone surrogates: none may forge a line, hide part of one, pass one name off as another, drive a
-# terminal or break the reader.
+# Control characters (C0, DEL, C1), separators at which some viewers break lines, characters that change the
+# direction of text, invisible characters, and lone surrogates. None of these may forge a line, hide part of
+# one, disguise a name, control a terminal or break the reader.
 _UNSAFE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
     "\u2060-\u206f\u2800\u3164\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
@@ -22,7 +22,7 @@ _LONGEST: Final = 8192  # characters
 
 
 def escaped(text: str) -> str:
-    """Unsafe characters as JSON escapes, so that JSON text still means the same."""
+    """Replace unsafe characters by JSON escapes, so that JSON text keeps its meaning."""
     return _UNSAFE.sub(lambda found: _escape(ord(found[0])), text)
 
 
@@ -33,13 +33,16 @@ def _escape(code: int) -> str:
 
 
 def one_line(text: str) -> str:
-    """`text` as it may stand in a log: unsafe characters escaped, length bounded."""
+    """Return `text` in a form that is safe in a log: unsafe characters escaped, length bounded."""
     text = escaped(text)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…({len(text)} characters)"
 
 
 class LineFormatter(logging.Formatter):
-    """`2026-11-21T04:25:58.123Z WARNING worker-0 server.connection: message`; `process` may be empty."""
+    """Format records as `2026-11-21T04:25:58.123Z WARNING worker-0 server.connection: message`.
+
+    `process` may be empty.
+    """
 
     def __init__(self, style: Literal["text", "json"], process: str = "") -> None:
         super().__init__()
@@ -59,7 +62,7 @@ class LineFormatter(logging.Formatter):
 
 
 def _failure(record: logging.LogRecord) -> str:
-    """An exception as its type, text and the places that it came through, innermost last."""
+    """Describe an exception by its type, its text and the places that it passed, innermost last."""
     info = record.exc_info
     if not info or info[1] is None:
         return ""

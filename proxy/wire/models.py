@@ -12,14 +12,17 @@ METRICS_PATH: Final = "/api/v1/agent/metrics"
 ENROL_PATH: Final = "/api/v1/enrol"
 
 HELD_SCHEMAS_HEADER: Final = "X-Held-Schemas"
-"""Digests of the schemas that a proxy has, in a request of sync. The response leaves their bytes out. A proxy
-that finds one missing all the same asks again without the header."""
-MOST_HELD_SCHEMAS: Final = 64  # digests that the header names
+"""Request header of a sync: digests of the schemas that the proxy already has.
 
-MOST_ISSUERS_OF_ORG: Final = 50  # issuers of one organisation whose keys a proxy reads
+The response omits the bytes of those schemas. A proxy that still finds one missing repeats the request
+without the header.
+"""
+MOST_HELD_SCHEMAS: Final = 64  # highest number of digests in the header
+
+MOST_ISSUERS_OF_ORG: Final = 50  # highest number of issuers of one organisation whose keys a proxy reads
 MAX_BATCH_BYTES: Final = 5 * 1024 * 1024
 
-# Unknown members are ignored on purpose: a contract may be extended, and an older proxy must go on.
+# Unknown members are ignored on purpose: the contract may be extended, and an older proxy must keep working.
 
 
 class SyncOrg(msgspec.Struct, frozen=True, rename="camel"):
@@ -82,19 +85,20 @@ class SyncApp(msgspec.Struct, frozen=True, rename="camel"):
     secret_version: int
     ruleset_id: str | None = None
     enabled: bool = True
-    shadow_ruleset_id: str | msgspec.UnsetType | None = (
-        msgspec.UNSET
-    )  # tried out beside the other, never obeyed
-    # Each is a SyncCredential, or of a kind that a later release adds: `proxy.rules.credentials` reads each
-    # alone. An earlier control plane leaves the member out: `secret_hashes` decides alone.
+    # evaluated in addition to the active ruleset, never enforced
+    shadow_ruleset_id: str | msgspec.UnsetType | None = msgspec.UNSET
+    # Each item is a SyncCredential or of a kind that a later release adds: `proxy.rules.credentials` reads
+    # each item separately. An older control plane omits the member: then only `secret_hashes` applies.
     credentials: tuple[msgspec.Raw, ...] | msgspec.UnsetType = msgspec.UNSET
-    # They prove nobody, and let a proxy say that a refused one has ended.
+    # These authenticate nobody. They let a proxy report that a refused credential has expired.
     ended_credentials: tuple[msgspec.Raw, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class SyncStops(msgspec.Struct, frozen=True, rename="camel"):
-    """Active emergency stops. The applications concerned are also sent as disabled, for proxies that do not
-    read this member."""
+    """Active emergency stops.
+
+    The applications concerned are also sent as disabled, for proxies that do not read this member.
+    """
 
     everything: bool = False
     orgs: tuple[str, ...] = ()
@@ -107,24 +111,23 @@ class SyncRuleset(msgspec.Struct, frozen=True, rename="camel"):
     name: str
     version: int
     yaml: str
-    schemas: dict[str, str] | msgspec.UnsetType = (
-        msgspec.UNSET
-    )  # digest by root path, for rules that name things
+    # schema digest by root path, for rules that name things
+    schemas: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class SyncLinger(msgspec.Struct, frozen=True, rename="camel"):
-    """Seconds for which a proxy collects events before it sends a batch that is not full."""
+    """Time that a proxy collects events before it sends a batch that is not full, in seconds."""
 
-    seconds: float  # this for each organisation that has events to send
-    orgs: dict[str, float]  # the least of an organisation that several proxies share
+    seconds: float  # used for each organisation that has events to send
+    orgs: dict[str, float]  # shortest time for an organisation that several proxies share
 
 
 class SyncMetadata(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     sync_interval_seconds: float | None = None
-    proxy_id: str | None = None  # the instance's own id, so that it can write it into its events
-    proves_unchanged: bool = False  # whether every 304 carries X-Unchanged-Signature
+    proxy_id: str | None = None  # id of the proxy, which it writes into its events
+    proves_unchanged: bool = False  # True if every 304 carries X-Unchanged-Signature
     linger: SyncLinger | None = None
-    rotate_at: str | None = None  # time from which the proxy renews its keys, if it does that by itself
+    rotate_at: str | None = None  # time from which the proxy renews its keys automatically
 
 
 class SyncAnswer(msgspec.Struct, frozen=True, rename="camel"):
@@ -134,8 +137,8 @@ class SyncAnswer(msgspec.Struct, frozen=True, rename="camel"):
     apps: tuple[SyncApp, ...]
     rulesets: tuple[SyncRuleset, ...]
     metadata: SyncMetadata = SyncMetadata()
-    stops: SyncStops | msgspec.UnsetType = msgspec.UNSET  # left out where nothing is stopped
-    # Deflated schemas by their digest, as base64 in JSON: each that a ruleset names and the proxy lacks.
+    stops: SyncStops | msgspec.UnsetType = msgspec.UNSET  # absent if nothing is stopped
+    # Deflated schemas by digest, as base64 in JSON: each schema that a ruleset names and the proxy lacks.
     schemas: dict[str, bytes] | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -153,19 +156,20 @@ class Heartbeat(msgspec.Struct, frozen=True, rename="camel"):
     loaded_rules: int
     sync_version: str | None
     checks: dict[str, Check]
-    last_seq: dict[str, int]  # per organisation, the last sequence number handed out
+    last_seq: dict[str, int]  # last assigned sequence number per organisation
     audit_pending: int
     oldest_pending_seconds: float
-    sync_age_seconds: float | None = None  # since the rules were last confirmed
-    rulesets: dict[str, int] | None = None  # version of each that every worker enforces
+    sync_age_seconds: float | None = None  # time since the rules were last confirmed
+    rulesets: dict[str, int] | None = None  # ruleset versions that every worker enforces
     public_base_url: str | None = None  # address that applications use, if the settings name it
-    ended: bool | msgspec.UnsetType = msgspec.UNSET  # true: it stops now, with nothing left to deliver
+    # true: the proxy stops now and has no events left to deliver
+    ended: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class Latency(msgspec.Struct, frozen=True, rename="camel"):
     buckets: tuple[tuple[float, int], ...]  # (upper bound in ms, requests at or below it): cumulative
     sum: float  # milliseconds
-    count: int  # of all, so the ones above the last bound too
+    count: int  # all requests, those above the last bound included
 
 
 class Metrics(msgspec.Struct, frozen=True, rename="camel"):
@@ -185,7 +189,8 @@ class AuditAnswer(msgspec.Struct, frozen=True, rename="camel"):
     batch_id: str
     accepted: int
     duplicate: bool = False
-    content_differs: bool | msgspec.UnsetType = msgspec.UNSET  # true: other events came under this id before
+    # true: this batch id was used before for other events
+    content_differs: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class ReportResponse(msgspec.Struct, frozen=True, rename="camel"):
@@ -195,17 +200,17 @@ class ReportResponse(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class EnrolRequest(msgspec.Struct, frozen=True, rename="camel"):
-    """Body of a proxy that has an enrolment token and no keys yet."""
+    """Body of a request from a proxy that has an enrolment token and no keys yet."""
 
     name: str
-    enrolment_id: str  # UUID; the same one again means that the response to the first was lost
+    enrolment_id: str  # UUID; a repeated one means that the first response was lost
     version: str = ""
 
 
 class RenewRequest(msgspec.Struct, frozen=True, rename="camel"):
     """Body of a request by which a proxy replaces its keys. Its current keys sign the request."""
 
-    renewal_id: str  # UUID; the same one again means that the response to the first was lost
+    renewal_id: str  # UUID; a repeated one means that the first response was lost
 
 
 class EnrolResponse(msgspec.Struct, frozen=True, rename="camel"):
@@ -216,7 +221,7 @@ class EnrolResponse(msgspec.Struct, frozen=True, rename="camel"):
     orgs: tuple[SyncOrg, ...]
     api_key: str
     hmac_secret: str
-    rotate_at: str | None = None  # time from which the proxy renews its keys; null: it never has to
+    rotate_at: str | None = None  # time from which the proxy renews its keys; null: never
 
 
 class ErrorDetail(msgspec.Struct, frozen=True, rename="camel"):

@@ -7,17 +7,21 @@ from typing import Final
 
 from proxy.policy.resource_model import MAX_BYTES, DamagedModel, ResourceModel
 
-MAX_PACKED_BYTES: Final = 4 * 1024 * 1024  # size of one schema; that of Microsoft Graph's v1.0 has 0.1 MB
+# highest size of one schema; Microsoft Graph's v1.0 schema has 0.1 MB
+MAX_PACKED_BYTES: Final = 4 * 1024 * 1024
 _LEVEL: Final = 9
 
 
 def pack(flat: bytes) -> bytes:
-    """Return the deflated form of a flat form."""
+    """Deflate the flat form of a schema."""
     return zlib.compress(flat, _LEVEL)
 
 
 def unpack(packed: bytes) -> bytes:
-    """Return the flat form. Raise DamagedModel if the bytes cannot be inflated or are too large."""
+    """Inflate a schema to its flat form.
+
+    Raise DamagedModel if the bytes cannot be inflated or are too large.
+    """
     if len(packed) > MAX_PACKED_BYTES:
         raise DamagedModel(f"the schema has more than {MAX_PACKED_BYTES} deflated bytes")
     inflater = zlib.decompressobj()
@@ -28,7 +32,7 @@ def unpack(packed: bytes) -> bytes:
     if len(flat) > MAX_BYTES:
         raise DamagedModel(f"the schema has more than {MAX_BYTES} bytes")
     if not inflater.eof or inflater.unused_data:
-        raise DamagedModel("the bytes of the schema are cut off, or others follow them")
+        raise DamagedModel("the bytes of the schema are truncated, or other bytes follow them")
     return flat
 
 

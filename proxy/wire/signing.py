@@ -1,4 +1,4 @@
-"""HMAC-SHA256 signatures of the agent API: of requests, and of the responses that must not be forged."""
+"""HMAC-SHA256 signatures of the agent API: of requests, and of responses that must not be forged."""
 
 import hmac
 import re
@@ -8,11 +8,13 @@ from typing import Final
 API_KEY_HEADER: Final = "X-Api-Key"
 TIMESTAMP_HEADER: Final = "X-Timestamp"
 SIGNATURE_HEADER: Final = "X-Hmac-Signature"
-# Of a 304 alone: which version is unchanged. Its X-Hmac-Signature signs an empty body, so it can't say.
+# Only a 304 has this header: it signs the version that is unchanged. The X-Hmac-Signature of a 304 signs an
+# empty body, so it cannot identify a version.
 UNCHANGED_HEADER: Final = "X-Unchanged-Signature"
 
 MAX_SKEW_SECONDS: Final = 300
-_SMALL_BODY: Final = 64 * 1024  # bytes that are copied to be signed in one call, which takes half the time
+# up to so many bytes are copied to be signed in one call, which takes half the time
+_SMALL_BODY: Final = 64 * 1024
 
 # Lowercase only: the specification makes an uppercase digest a mismatch. ASCII classes, because \d takes
 # any Unicode digit, and fullmatch, because $ would let a trailing newline through.
@@ -21,7 +23,7 @@ _TIMESTAMP = re.compile(r"[0-9]{1,12}")
 
 
 def sign(secret: bytes, timestamp: str, body: bytes) -> str:
-    """The lowercase hex signature of a request: HMAC over `<timestamp>.<raw body bytes>`."""
+    """Return the lowercase hex signature of a request: HMAC over `<timestamp>.<raw body bytes>`."""
     return _mac(secret, timestamp.encode("ascii") + b".", body)
 
 
@@ -34,44 +36,49 @@ def _mac(secret: bytes, head: bytes, body: bytes) -> str:
 
 
 def verify(secret: bytes, timestamp: str, body: bytes, signature: str) -> bool:
-    """Whether `signature` is that of this request, in constant time; never raises, whatever the text."""
+    """Return whether `signature` belongs to this request, in constant time.
+
+    Any text is allowed; this function never raises.
+    """
     if not timestamp.isascii() or _SIGNATURE.fullmatch(signature) is None:
         return False
     return hmac.compare_digest(sign(secret, timestamp, body), signature)
 
 
 def timestamp_in_range(timestamp: str, now: float) -> bool:
-    """Whether the X-Timestamp is plain Unix seconds within ±300 s of `now`, the bounds included."""
+    """Return whether X-Timestamp is plain Unix seconds within ±300 s of `now`, the bounds included."""
     if _TIMESTAMP.fullmatch(timestamp) is None:
         return False
     return abs(int(timestamp) - int(now)) <= MAX_SKEW_SECONDS
 
 
 def sign_response(secret: bytes, request_signature: str, body: bytes) -> str:
-    """The signature of a response, bound to the one request that it responds to (a 304 signs the empty
-    body)."""
+    """Return the signature of a response, bound to the request that it responds to.
+
+    A 304 signs the empty body.
+    """
     return _mac(secret, b"response." + request_signature.encode("ascii") + b".", body)
 
 
 def verify_response(secret: bytes, request_signature: str, body: bytes, signature: str) -> bool:
-    """Whether the holder of the secret made `signature` for exactly this response to exactly this request."""
+    """Return whether the holder of the secret signed exactly this response to exactly this request."""
     if _SIGNATURE.fullmatch(signature) is None:
         return False
     return hmac.compare_digest(sign_response(secret, request_signature, body), signature)
 
 
 def sign_unchanged(secret: bytes, request_signature: str, version: str) -> str:
-    """The signature of a 304, over the version that the control plane found unchanged.
+    """Return the signature of a 304 over the version that the control plane found unchanged.
 
-    If-None-Match isn't signed. Without this, who stands between could put a newer version's ETag in its
-    place, get a signed 304 for it, and so keep a proxy on rules that were withdrawn.
+    If-None-Match is not signed. Without this signature, an intermediary could replace it by the ETag of a
+    newer version. The proxy would then get a signed 304 for that version and keep rules that were withdrawn.
     """
     payload = f"unchanged.{request_signature}.{version}"
     return hmac.new(secret, payload.encode("utf-8", "surrogatepass"), sha256).hexdigest()
 
 
 def verify_unchanged(secret: bytes, request_signature: str, version: str, signature: str) -> bool:
-    """Whether the holder of the secret says that this very version is the active one."""
+    """Return whether the holder of the secret signed exactly this version as the active one."""
     if _SIGNATURE.fullmatch(signature) is None:
         return False
     return hmac.compare_digest(sign_unchanged(secret, request_signature, version), signature)

@@ -18,7 +18,7 @@ class TraceParent:
     """Parts of a text that `trace_of` returned."""
 
     trace_id: str
-    span_id: str  # span of the caller; empty if an earlier release kept the trace id alone
+    span_id: str  # span of the caller; empty in texts of an older release, which stored only the trace id
     flags: int
 
     @property
@@ -38,12 +38,15 @@ def trace_of(traceparent: bytes) -> str | None:
 
 
 def trace_id_in(trace: str) -> str:
-    """Return the trace id of a text that `trace_of` returned, or of a trace id alone."""
+    """Return the trace id of a text that `trace_of` returned, or of a text that is only a trace id."""
     return trace[:_TRACE_ID]
 
 
 def parent_in(trace: str) -> TraceParent:
-    """Take such a text apart. A trace id alone counts as sampled: its flags are unknown."""
+    """Split such a text into its parts.
+
+    A text that is only a trace id counts as sampled, because its flags are unknown.
+    """
     trace_id, _, rest = trace.partition("-")
     span_id, _, flags = rest.partition("-")
     return TraceParent(trace_id, span_id, int(flags, 16) if flags else _SAMPLED)

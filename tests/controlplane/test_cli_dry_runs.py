@@ -103,7 +103,8 @@ def test_explain_reads_well() -> None:
         "  no-mail       block: by resource message, step 2",
     ]
     malformed = ruleset("explain", EXAMPLE, *SCHEMA, "--target", "/v1.0/%00")
-    assert malformed.stdout == "refused     400 malformedTarget: a control character when decoded\n"
+    problem = "malformedTarget: the path contains a control character after decoding"
+    assert malformed.stdout == f"refused     400 {problem}\n"
 
 
 def test_a_stored_ruleset_is_explained_by_name_and_version(tmp_path: Path) -> None:
@@ -178,7 +179,7 @@ def test_cases_beside_the_rules_are_run_and_every_failure_told(tmp_path: Path) -
     assert ruleset("test", str(rules)).returncode == 0
     assert ruleset("test", str(rules), "--require-coverage").returncode == 1
     cases.write_text("cases: 1\n")
-    assert refused("test", str(rules)) == [f"{cases}:1:8: cases: a list is wanted here, not a number"]
+    assert refused("test", str(rules)) == [f"{cases}:1:8: cases: expected a list, found a number"]
     cases.unlink()
     assert refused("test", str(rules)) == [f"{cases}: No such file or directory"]
 

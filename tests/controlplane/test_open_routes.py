@@ -100,7 +100,7 @@ async def test_the_editor_lists_open_routes_with_an_example_and_the_match_that_c
         assert "<code>GET /v1.0/me/mailFolders/id1/messages</code>" in seen.text
         assert "This closes all of them: <code>match: {resource: [message]}</code>" in seen.text
         seen = await visitor.post("/rulesets/new", {**draft, "yaml": "rules: ["})
-        assert "rules:2:1: document: no YAML" in seen.text
+        assert "rules:2:1: document: the text is not YAML" in seen.text
 
 
 async def test_a_check_for_an_organisation_warns_by_its_schema(

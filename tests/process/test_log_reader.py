@@ -89,7 +89,7 @@ async def test_nothing_waits_for_a_log_that_nobody_reads(tmp_path: Path) -> None
         await status_becomes(client, "/v1.0/users", 200)
         report = ""
         async with asyncio.timeout(WAIT_SECONDS):
-            while "lines before this one are lost" not in report:
+            while "lines before this one: the log was not read in time" not in report:
                 report += logs["proxy"].read()
                 await asyncio.sleep(0.05)
 

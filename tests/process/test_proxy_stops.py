@@ -229,7 +229,7 @@ async def test_a_local_file_stops_without_a_control_plane(tmp_path: Path) -> Non
 
         file.unlink()
         file.mkdir()  # what can't be read is no way to go on
-        await until(lambda: "it is no regular file" in log_of(system))
+        await until(lambda: "it is not a regular file" in log_of(system))
         assert await code(client) == "emergencyStop"
         file.rmdir()
         await becomes(client, "")

@@ -219,5 +219,5 @@ def test_of_very_much_advice_the_first_is_told_and_that_there_is_more() -> None:
     )
     report = ruleset_advice(text, parse_ruleset(text))
     assert len(report) == MAX_PROBLEMS + 1
-    assert report[-1].message.startswith("and so on")
+    assert report[-1].message.startswith("there are more problems")
     assert all(len(one.message) <= 1000 for one in report)

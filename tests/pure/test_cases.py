@@ -124,7 +124,7 @@ cases:
   - {request: GET /a, ip: 10.2.2.300, expect: {verdict: block}}
 """) == [
         (2, "a request is a method and a target: GET /v1.0/users?$top=5"),
-        (5, "'maybe' is none of 'allow', 'filter', 'block', 'log_only' or 'refused'"),
+        (5, "'maybe' is not one of 'allow', 'filter', 'block', 'log_only' or 'refused'"),
         (6, "unknown key `tim`, did you mean `time`?"),
         (7, "a time has a date and an offset: 2026-03-02T09:00:00+01:00"),
         (7, "unknown key `rul`, did you mean `rule`?"),
@@ -135,7 +135,7 @@ cases:
         (2, "a body is expected, and no response given")
     ]
     assert refusals("cases: []\n") == [(1, "the list is empty")]
-    assert refusals("- [")[0][1].startswith("no YAML")
+    assert refusals("- [")[0][1].startswith("the text is not YAML")
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_mistakes_in_very_many_cases_are_told_as_of_a_ruleset(headers: str) -> N
     case = f"  - &c {{request: GET /x, headers: {headers}, expect: {{verdict: allow}}}}\n"
     report = refusals("cases:\n" + case + "  - *c\n" * 300)
     assert len(report) == MAX_PROBLEMS + 1
-    assert report[-1][1].startswith("and so on")
+    assert report[-1][1].startswith("there are more problems")
 
 
 def test_a_body_expected_of_no_response_is_told_as_often_and_no_more() -> None:

@@ -455,11 +455,11 @@ def parsed(rule: str = RULES, default: str = "block") -> Ruleset:
         (
             "{keep: [{query: $top, exists: true}]}",
             "rules[0].transforms.items.keep[0].query",
-            "its own properties",
+            "a property of the item",
         ),
-        ("{keep: [{status: 200}]}", "rules[0].transforms.items.keep[0].status", "its own properties"),
+        ("{keep: [{status: 200}]}", "rules[0].transforms.items.keep[0].status", "a property of the item"),
         ("{keep: [{property: a}]}", "rules[0].transforms.items.keep[0]", "needs an operator"),
-        ("{keep: [{equals: a}]}", "rules[0].transforms.items.keep[0]", "looks at one of"),
+        ("{keep: [{equals: a}]}", "rules[0].transforms.items.keep[0]", "needs exactly one of"),
         ("{keep: [{property: a, matches: '('}]}", "rules[0].transforms.items.keep[0].matches", "RE2"),
         (
             "{keep: [{property: a, equls: b}]}",

@@ -61,7 +61,7 @@ def test_a_line_that_was_begun_is_ended_and_those_after_it_are_counted() -> None
     assert pipe.text == b"INFO one\nINF"
     pipe.room = 1000
     say(handler, "five", "six")
-    report = b"WARNING 2 lines before this one are lost: nobody read the log\n"
+    report = b"WARNING dropped 2 lines before this one: the log was not read in time\n"
     assert pipe.text == b"INFO one\nINFO two\n" + report + b"INFO five\nINFO six\n"
 
 

@@ -137,14 +137,14 @@ rules:
                 "verdict: filter, transforms: {strip_properties: [a], allow_properties: [b]}}"
             ),
             "rules[0].transforms",
-            "never stand in one rule",
+            "cannot be combined in one rule",
         ),
         (
             "{id: a, match: {path: [/x]}, verdict: filter, transforms: {strip_properties: [a/b]}}",
             "rules[0].transforms.strip_properties[0]",
             "without spaces and slashes",
         ),
-        ("{id: a, match: {path: [/x/%2e]}, verdict: allow}", "rules[0].match.path[0]", "no dot segments"),
+        ("{id: a, match: {path: [/x/%2e]}, verdict: allow}", "rules[0].match.path[0]", "or dot segments"),
         ("{id: a, match: {path: [/x]}, verdict: alow}", "rules[0].verdict", "did you mean `allow`"),
         ("{id: Default, match: {path: [/x]}, verdict: allow}", "rules[0].id", "reserved"),
         (
@@ -190,7 +190,7 @@ rules:
         (
             "{id: a, match: {path: [/x]}, verdict: allow, conditions: [{query: a, equals: [b]}]}",
             "rules[0].conditions[0].equals",
-            "wanted",
+            "expected text, a number",
         ),
         (
             "{id: a, match: {path: [/x]}, verdict: allow, conditions: [{query: a, matches: '(?=a)'}]}",
@@ -219,7 +219,7 @@ rules:
         (
             "{id: a, match: {path: [/x]}, verdict: allow, time: {from: 08:00}}",
             "rules[0].time",
-            "stand together",
+            "must be given together",
         ),
         (
             "{id: a, match: {path: [/x]}, verdict: allow, time: {from: 8:00, to: 09:00}}",
@@ -272,21 +272,21 @@ def test_ids_are_unique() -> None:
     ("text", "words"),
     [
         ("", "empty"),
-        ("a: [", "no YAML"),
+        ("a: [", "not YAML"),
         ("a: [/users/{id}]", "put text that has { or } in quotes"),
-        ("\tx: 1", "no YAML"),
-        ("a: 1\n---\nb: 2", "one document"),
+        ("\tx: 1", "not YAML"),
+        ("a: 1\n---\nb: 2", "more than one document"),
         ("[" * 100, "nested deeper"),
         ("{a: " * 100, "nested deeper"),
         ("x: *nothing", "alias"),
         ("x: &a [*a]", "alias"),
-        ("a: \x00", "no YAML"),
-        ("? [a]\n: b", "a key is text"),
+        ("a: \x00", "not YAML"),
+        ("? [a]\n: b", "a key must be text"),
         ("5: x", "rules"),
         ("- a", "keys and values"),
         ("x" * (8 * 1024 * 1024 + 1), "longer than"),
-        ("%YAML 9.9\n---\na: b", "no YAML"),
-        ("a: \ud800", "no YAML"),
+        ("%YAML 9.9\n---\na: b", "not YAML"),
+        ("a: \ud800", "not YAML"),
     ],
 )
 def test_what_is_no_document_is_refused(text: str, words: str) -> None:
@@ -319,7 +319,9 @@ def _many_rules(first: str, then: str) -> str:
 def test_of_very_many_mistakes_the_first_are_told_and_that_there_are_more(text: str) -> None:
     found = problems(text)
     assert len(found) == MAX_PROBLEMS + 1
-    assert [one.message.startswith("and so on") for one in found] == [False] * MAX_PROBLEMS + [True]
+    assert [one.message.startswith("there are more problems") for one in found] == [False] * MAX_PROBLEMS + [
+        True
+    ]
 
 
 def test_no_more_mistakes_are_looked_for_than_are_told() -> None:
@@ -331,7 +333,7 @@ def test_no_more_mistakes_are_looked_for_than_are_told() -> None:
 
 def test_a_key_among_very_many_unknown_ones_is_not_told_by_itself() -> None:
     (problem,) = problems("".join(f"a{number}: 1\n" for number in range(300)))
-    assert problem.message == "300 keys, of which at most 4 are known"
+    assert problem.message == "found 300 keys, of which at most 4 are known"
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ def test_truths_are_truths_however_they_are_spelled() -> None:
     guard_queries: TRUE
 """
     assert parse_ruleset(HEAD + text).rules[0].guard_queries is True
-    assert "true or false is wanted here" in refusal(HEAD + text.replace("TRUE", "yes"))
+    assert "expected true or false, found text" in refusal(HEAD + text.replace("TRUE", "yes"))
 
 
 def test_names_are_what_is_written() -> None:
@@ -191,7 +191,7 @@ rules:
 
 def test_a_number_that_names_a_rule_twice_is_found() -> None:
     rules = "  - {id: 1.10, match: {path: [/x]}, verdict: allow}\n" * 2
-    assert "the id `1.10` is that of rules[0] already" in refusal(HEAD + rules)
+    assert "the id `1.10` is already used by rules[0]" in refusal(HEAD + rules)
 
 
 def test_a_parameter_that_no_path_has_is_found_whatever_it_is_written_as() -> None:
@@ -204,7 +204,7 @@ def test_nothing_is_no_value(nothing: str) -> None:
     text = "  - {{id: a, match: {{path: [/x]}}, verdict: allow, conditions: [{{header: X, {}}}]}}"
     assert 'write "null" in quotes' in refusal(HEAD + text.format(f"equals: {nothing}"))
     if nothing:
-        assert "not nothing" in refusal(HEAD + text.format(f"in: [a, {nothing}]"))
+        assert "found nothing" in refusal(HEAD + text.format(f"in: [a, {nothing}]"))
 
 
 @pytest.mark.parametrize(

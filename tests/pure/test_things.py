@@ -52,12 +52,17 @@ def test_a_ruleset_of_paths_alone_needs_no_schema() -> None:
     ("match", "column", "where", "message"),
     [
         ("{methods: [GET]}", 18, "rules[0].match", "a match needs `path`, or one or more of"),
-        ("{path: [/a], pack: [mail]}", 37, "rules[0].match.pack", "never stand in one rule"),
-        ("{resource: [a b]}", 30, "rules[0].match.resource[0]", "a resource is a type, or a type and"),
-        ("{resource: [/users]}", 30, "rules[0].match.resource[0]", "a resource is a type, or a type and"),
-        ("{operation: ['f(x)']}", 31, "rules[0].match.operation[0]", "a name of letters"),
+        ("{path: [/a], pack: [mail]}", 37, "rules[0].match.pack", "cannot be combined"),
+        ("{resource: [a b]}", 30, "rules[0].match.resource[0]", "a resource must be a type, or a type"),
+        (
+            "{resource: [/users]}",
+            30,
+            "rules[0].match.resource[0]",
+            "a resource must be a type, or a type",
+        ),
+        ("{operation: ['f(x)']}", 31, "rules[0].match.operation[0]", "a name must consist of letters"),
         ("{pack: []}", 25, "rules[0].match.pack", "the list is empty"),
-        ("{resource: message}", 29, "rules[0].match.resource", "a list is wanted here, not text"),
+        ("{resource: message}", 29, "rules[0].match.resource", "expected a list, found text"),
         ("{ressource: [message]}", 19, "rules[0].match.ressource", "did you mean `resource`?"),
     ],
 )
@@ -313,7 +318,7 @@ def test_a_ruleset_without_its_schema_lets_nothing_past_its_blocks(word: str) ->
             "the schema has no type `sample.mail.massage`, did you mean `sample.mail.message`?",
         ),
         ("{operation: [sent]}", ("operation", 0), "the schema has no operation `sent`, did you mean `send`?"),
-        ("{pack: [mail]}", ("pack", 0), "no pack `mail`: the service of this schema has no packs"),
+        ("{pack: [mail]}", ("pack", 0), "there is no pack `mail`: the service of this schema has no packs"),
     ],
 )
 def test_an_unknown_name_is_an_error_with_the_nearest_names(
@@ -447,7 +452,7 @@ def test_the_packs_are_those_that_outside_programs_rely_on() -> None:
         "list-items",
     }
     (found,) = unknown_things(ruleset_of("{pack: [mails]}"), GRAPH_SCHEMAS)
-    assert found.message == "no pack `mails`, did you mean `mail` or `files`?"
+    assert found.message == "there is no pack `mails`, did you mean `mail` or `files`?"
 
 
 # -- what a request implies

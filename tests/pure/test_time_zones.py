@@ -27,18 +27,18 @@ def _nothing(*_: object) -> None:
 
 
 def test_a_host_without_a_database_is_named_with_the_package(no_database: None) -> None:
-    with pytest.raises(ValueError, match=r"this host has no time zone database .*'Europe/Oslo'.*`tzdata`"):
+    with pytest.raises(ValueError, match=r"this host has no time zone database, .*'Europe/Oslo'.*`tzdata`"):
         checked_time_zone("Europe/Oslo")
 
 
 def test_a_name_that_is_nearly_right_gets_the_right_one() -> None:
-    with pytest.raises(ValueError, match=r"'Europe/Olso'; did you mean Europe/Oslo\?"):
+    with pytest.raises(ValueError, match=r"'Europe/Olso' is not a time zone .*; did you mean Europe/Oslo\?"):
         checked_time_zone("Europe/Olso")
 
 
 @pytest.mark.parametrize("name", ["", "../../etc/passwd", "/etc/localtime", "x" * 5000, "Nowhere at all"])
 def test_a_name_that_is_none_is_wrong(name: str) -> None:
-    with pytest.raises(ValueError, match="no time zone of the IANA database"):
+    with pytest.raises(ValueError, match="is not a time zone of the IANA database"):
         checked_time_zone(name)
 
 

@@ -1,4 +1,4 @@
-"""The form in which facts of a service are written down."""
+"""Data types for the facts of a service."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _NONE: Final[tuple[str, ...]] = ()
 
 
 class Pack:
-    """A list of things that belong together, by the names that rules use."""
+    """A list of related things, by the names that rules use."""
 
     __slots__ = ("operation", "resource")
 
@@ -19,10 +19,10 @@ class Pack:
 
 
 class Address:
-    """A property that holds a pre-authenticated address of a thing.
+    """A property that contains a pre-authenticated address of a thing.
 
-    `within` is the property under which objects hold the owner, if it is a part of other objects. `relation`
-    is the last relation that a path to them has.
+    `within` is the property under which other objects contain the owner, if the owner is a part of them.
+    `relation` is the last relation of a path to such owners.
     """
 
     __slots__ = ("owner", "property", "relation", "thing", "within")
@@ -38,9 +38,9 @@ class Address:
 
 
 class HandedOver:
-    """An operation whose caller gets a thing or an address of it, though the schema does not say so.
+    """An operation that gives its caller a thing or an address of it, although the schema does not say so.
 
-    `owner` is the type that the operation binds to, or empty for all of that name.
+    `owner` is the type to which the operation binds, or empty for all operations of that name.
     """
 
     __slots__ = ("operation", "owner", "things")
@@ -52,7 +52,7 @@ class HandedOver:
 
 
 class Facts:
-    """Facts of one service, which is known by a namespace of its schema."""
+    """Facts of one service, which is recognised by a namespace of its schema."""
 
     __slots__ = ("addresses", "handed_over", "namespace", "on_request", "packs", "search_types", "targets")
 
@@ -71,10 +71,10 @@ class Facts:
         self.handed_over: Final[tuple[HandedOver, ...]] = handed_over
         self.addresses: Final[tuple[Address, ...]] = addresses
         self.search_types: Final[dict[str, tuple[str, ...]]] = dict(search_types)
-        # Types to which a relation leads, if its declared type is a base of many others.
+        # Types to which a relation actually leads, if its declared type is a base of many others.
         self.targets: Final[dict[str, tuple[str, ...]]] = dict(targets or {})
         self.on_request: Final[tuple[str, ...]] = (
-            on_request  # properties that come only if `$select` has them
+            on_request  # properties that a response contains only if `$select` names them
         )
 
 

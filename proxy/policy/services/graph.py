@@ -1,7 +1,7 @@
-"""Facts of Microsoft Graph that its schema does not say, each with the page that says it.
+"""Facts of Microsoft Graph that its schema does not contain, each with the page that documents it.
 
-Pages are those of https://learn.microsoft.com/graph/api/ unless they begin otherwise. Names that the
-schema of an upstream lacks (an older one, or that of a national cloud) are passed over.
+Pages are those of https://learn.microsoft.com/graph/api/ unless another address is given. Names that an
+upstream's schema lacks are skipped. Examples are an older schema and that of a national cloud.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _PACKS: Final = {
         (
             "driveItem.content",  # driveitem-get-content
             "driveItemVersion.content",  # driveitemversion-get-contents
-            "workbook",  # resources/workbook: what an Excel file holds
+            "workbook",  # resources/workbook: content of an Excel file
             "thumbnailSet",  # driveitem-list-thumbnails: pictures of the content
             "itemPreviewInfo",  # driveitem-preview
         ),
@@ -149,7 +149,7 @@ _PACKS: Final = {
         (
             "signIn",  # resources/signin
             "user.signInActivity",  # resources/signinactivity
-            "riskDetection",  # resources/riskdetection: each has its sign-in
+            "riskDetection",  # resources/riskdetection: each contains its sign-in
             "riskyUser",  # resources/riskyuser
             "riskyServicePrincipal",  # resources/riskyserviceprincipal
             "servicePrincipalRiskDetection",  # resources/serviceprincipalriskdetection
@@ -230,7 +230,7 @@ _PACKS: Final = {
 _MAILBOX: Final = ("message", "event", "contact")
 
 _HANDED_OVER: Final = (
-    # Links and copies of a file, and sessions that write one.
+    # Operations that return links or copies of a file, or sessions that write one.
     HandedOver("createLink", "driveItem", ("driveItem.content",)),  # driveitem-createlink
     HandedOver("invite", "driveItem", ("driveItem.content",)),  # driveitem-invite
     HandedOver("preview", "driveItem", ("driveItem.content",)),  # driveitem-preview
@@ -238,7 +238,7 @@ _HANDED_OVER: Final = (
     HandedOver("createUploadSession", "driveItem", ("driveItem.content",)),  # driveitem-createuploadsession
     HandedOver("createLink", "listItem", ("driveItem.content",)),  # listitem-createlink
     HandedOver("retrieval", "copilotRoot", ("driveItem.content", "listItem")),  # copilotroot-retrieval
-    # Exports.
+    # Operations that export data.
     HandedOver(  # user-exportpersonaldata
         "exportPersonalData", "user", (*_MAILBOX, "chatMessage", "driveItem.content", "user.mailboxSettings")
     ),
@@ -255,7 +255,7 @@ _HANDED_OVER: Final = (
     ),
     # https://learn.microsoft.com/defender-xdr/advanced-hunting-schema-tables: EmailEvents, SigninLogs, …
     HandedOver("runHuntingQuery", "security", ("message", "signIn", "chatMessage")),
-    # Membership and credentials.
+    # Operations on membership and credentials.
     HandedOver(  # directoryobject-getmembergroups
         "getMemberGroups", "directoryObject", ("group.members", "user.memberOf", "group.transitiveMembers")
     ),
@@ -297,7 +297,7 @@ _ADDRESSES: Final = (
     Address("driveItemVersion.content", "driveItemVersion", "@microsoft.graph.downloadUrl"),
 )
 
-# resources/search-api-overview: what each of `entityTypes` finds.
+# resources/search-api-overview: types that each of `entityTypes` finds.
 _SEARCH_TYPES: Final = {
     "message": ("message",),
     "event": ("event",),

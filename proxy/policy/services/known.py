@@ -12,7 +12,7 @@ _KNOWN: Final = (GRAPH_FACTS,)
 
 
 def facts_of(model: ResourceModel) -> Facts:
-    """Return the facts of a service, or none if its schema has no known namespace."""
+    """Return the facts of a service, or NO_FACTS if its schema has no known namespace."""
     for facts in _KNOWN:
         if model.has_space_of(facts.namespace + "."):
             return facts
