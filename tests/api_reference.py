@@ -1,4 +1,4 @@
-"""Writes docs/reference/api.md from the description of both APIs: python -m tests.api_reference."""
+"""Write docs/reference/api.md from the description of both APIs: python -m tests.api_reference."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _operation(method: str, path: str, operation: _Json) -> Iterator[str]:
 
 
 def _is_special(name: str) -> bool:
-    """Return True if the errors are not those of all operations of the admin API."""
+    """Return True if the operation has errors that not all operations of the admin API have."""
     return name.startswith(f"{_AGENT}.")
 
 
@@ -172,7 +172,7 @@ def _row(operation: str, member: str, place: str, schema: _Json, *, required: bo
 
 
 def meaning_of(operation: str, member: str, schema: _Json) -> str:
-    """Return the text of a member of a request: its own, else the one in `api_texts`."""
+    """Return the text of a request member: its own description, or else the one in `api_texts`."""
     own = described(schema)
     return own or MEMBERS.get(f"{operation}.{member}") or MEMBERS[member]
 

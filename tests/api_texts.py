@@ -1,4 +1,4 @@
-"""Permissions of operations, and members of requests that have no text in the code: for docs/reference/api.md.
+"""Texts for docs/reference/api.md that the code lacks: permissions of operations, and request members.
 
 A test fails if an operation or a member has no text, or a text has no operation or member.
 """
@@ -143,7 +143,7 @@ PERMISSIONS: Final = {
     "session.end": _ANY,
 }
 
-# By name, or by `operation.member` if the member means something else there.
+# The key is a member's name, or `operation.member` if the member has another meaning in that operation.
 MEMBERS: Final = {
     "after": "Id of the last event that was received. A browser sends it as `Last-Event-ID`.",
     "against": "Compare with the recorded verdicts, or with those of the active version.",

@@ -1,4 +1,4 @@
-"""Writes docs/reference/cli.md from the commands themselves: python -m tests.cli_reference."""
+"""Write docs/reference/cli.md from the commands themselves: python -m tests.cli_reference."""
 
 from __future__ import annotations
 
@@ -148,7 +148,10 @@ def _cell(text: str) -> str:
 
 
 def _sentence(text: str) -> str:
-    """Return a help text as sentences: a capital first, a full stop last, what it brings in brackets after."""
+    """Return a help text as sentences.
+
+    It starts with a capital and ends with a full stop. Text that was already in brackets follows in brackets.
+    """
     words, _, extra = " ".join(text.split()).partition("  [")
     found = re.fullmatch(r"(.*?) ?\[((?:default|required|env)[^\]]*)\]", words)
     words, extra = (found[1], found[2]) if found else (words, extra)

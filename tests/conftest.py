@@ -1,10 +1,10 @@
-"""What holds for all tests."""
+"""Settings that hold for all tests."""
 
 import importlib.util
 
-if importlib.util.find_spec("hypothesis") is not None:  # the SDKs' environment has none
+if importlib.util.find_spec("hypothesis") is not None:  # the SDKs' environment does not have it
     from hypothesis import settings
 
-    # How long an example takes says something of the machine and what else it does.
+    # No deadline: the time of an example depends on the machine and on its other load.
     settings.register_profile("untimed", deadline=None)
     settings.load_profile("untimed")

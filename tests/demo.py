@@ -1,4 +1,4 @@
-"""The whole system at work on fakes: `./dev demo` shows it, `./dev demo --check` asserts it."""
+"""The whole system on fakes: `./dev demo` shows it, `./dev demo --check` asserts its results."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MEANINGS: Final = {
 
 
 class Screen:
-    """What the demo prints. A terminal that was closed takes no text."""
+    """Output of the demo. A terminal that was closed receives no text."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -48,7 +48,7 @@ class Screen:
             self.console.print(f"demo: {escape(text)}", soft_wrap=True, highlight=False)
 
     def print(self, markup: str) -> None:
-        """Print a line that may be longer than the terminal is wide, for copying."""
+        """Print a line for copying, which may be longer than the terminal is wide."""
         self.console.print(markup, soft_wrap=True, highlight=False)
 
     def welcome(self, system: System, sign_in: SignIn, pages: Sequence[StartPage]) -> None:
@@ -81,7 +81,7 @@ class Screen:
             self.console.print(part)
 
     def farewell(self, system: System, sign_in: SignIn, pages: Sequence[StartPage]) -> None:
-        """Print again what must be on the screen while the demo runs."""
+        """Print again what must stay on the screen while the demo runs."""
         self.print(f"\n[bold]Console {system.console_url}/[/bold]  {sign_in.name} / {sign_in.password}")
         for page in pages:
             self.print(f"  {page.name}: {escape(system.console_url + page.path)}")
@@ -122,7 +122,7 @@ def demo_system(directory: Path, day: Yesterday) -> System:
 
 async def run(*, check: bool) -> int:
     screen = Screen(Console(width=None if sys.stdout.isatty() else _WITHOUT_TERMINAL))
-    _stop_once_on_signals(screen)  # before there is anything to clear up
+    _stop_once_on_signals(screen)  # before there are resources to clean up
     directory = Path(tempfile.mkdtemp(prefix="graphward-demo-"))
     keep_files = False
     day = Yesterday()
@@ -148,9 +148,9 @@ def _clear_up(screen: Screen, directory: Path, *, keep_files: bool) -> None:
 
 
 def _stop_once_on_signals(screen: Screen) -> None:
-    """Let the first signal end the demo, and no later one disturb its end."""
+    """Let the first signal end the demo, and ignore later signals."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last when its terminal is closed
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # SIGHUP: the terminal was closed
 
     def stop() -> None:
         for number in numbers:

@@ -1,4 +1,4 @@
-"""The console of the demo: the pages to begin with, and whether each shows what it promises."""
+"""The console of the demo: the pages to open first, and a check of the text on each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class StartPage:
     name: str
     path: str
     about: str
-    promised: str  # a text that the page must show
+    promised: str  # text that the page must show
 
 
 def start_pages(results: Sequence[Result]) -> list[StartPage]:
@@ -55,7 +55,7 @@ def start_pages(results: Sequence[Result]) -> list[StartPage]:
 
 async def console_complaints(address: str, sign_in: SignIn, pages: Sequence[StartPage]) -> list[str]:
     """Sign in as a browser does, open each page, and return what is missing."""
-    jar = aiohttp.CookieJar(unsafe=True)  # an IP address as the host
+    jar = aiohttp.CookieJar(unsafe=True)  # the host is an IP address
     async with aiohttp.ClientSession(address, cookie_jar=jar) as session:
         async with session.get("/") as response:
             if not response.url.path.startswith("/login"):

@@ -1,4 +1,4 @@
-"""The day before the demo: an organisation that has used the proxy for weeks, and its last day's events."""
+"""The day before the demo: an organisation with weeks of use, and the events of its last day."""
 
 from __future__ import annotations
 
@@ -80,15 +80,15 @@ class SignIn:
 
 
 class Yesterday:
-    """Registers the organisation and its apps as of weeks ago, and stores the events of the last day."""
+    """Writer of a past: the organisation and its apps are weeks old, and the last day has events."""
 
     def __init__(self) -> None:
         digits = secrets.token_hex(6)
         self.sign_in = SignIn(OPERATOR, f"{digits[:4]}-{digits[4:8]}-{digits[8:]}")
-        self.verdicts: Counter[str] = Counter()  # of the stored events
+        self.verdicts: Counter[str] = Counter()  # verdicts of the stored events
 
     async def register(self, system: System) -> Registered:
-        """Write all of it to the store. The control plane must not be running."""
+        """Write the whole past to the store. The control plane must not be running."""
         now_ms = time.time_ns() // 1_000_000
         clock = FakeClock(now_ms - 40 * DAY_MS)
         async with _beside_the_store(system.control_plane_config, clock) as context:
@@ -107,7 +107,7 @@ class Yesterday:
 
 
 class _Past:
-    """Operations at the times of a clock that is moved on by hand."""
+    """Operations at past times, by a clock that the caller moves."""
 
     def __init__(self, context: OperationContext, clock: FakeClock, maker: TrafficMaker) -> None:
         self.actor = Actor(OPERATOR, {EVERY_ORG: "admin"}, "127.0.0.1")
@@ -151,7 +151,7 @@ class _Past:
         return Schemas({("v1.0",): ResourceModel(flat, schema.digest)})
 
     async def _publish(self, name: str, text: str, note: str) -> None:
-        """Store a version as `ruleset.apply` does, without the process that it checks the text in."""
+        """Store a version as `ruleset.apply` does, but check the text in this process."""
         context, clock = self._context, self._clock
         org = await context.resolve.org(self.actor, "viewer", ORG)
         parsed = parse_ruleset(text)
@@ -175,7 +175,7 @@ class _Past:
         org = await context.resolve.org(self.actor, "viewer", ORG)
         proxy = await context.resolve.proxy(self.actor, "viewer", PROXY)
         named = {app.name: app for app in await context.store.apps(org.org_id)}
-        # A search of the last 24 hours finds that events are held from its beginning on.
+        # A search of the last 24 hours finds events from its beginning on.
         earlier = [(traffic, at_ms - DAY_MS) for traffic, at_ms in self._maker.moments(_TRAFFIC, EARLIER)]
         events = [
             self._maker.event(traffic, named[traffic.name], proxy, at_ms, number)

@@ -1,4 +1,4 @@
-"""The picture of the demo for the README: .venv/bin/python -m tests.demo_picture writes docs/demo.svg."""
+"""Write docs/demo.svg, the picture of the demo for the README: .venv/bin/python -m tests.demo_picture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The requests of the demo, sent through a running system, and every difference from the expected outcome."""
+"""The requests of the demo, sent through a running system, and each difference from the expected result."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ AUDIT_SECONDS: Final = 15
 
 @dataclass(slots=True)
 class Result:
-    """A row with its outcome for the client, for the upstream and in the audit trail."""
+    """A row with its result for the client, for the upstream and in the audit trail."""
 
     row: Row
-    heading: str  # of its group
+    heading: str  # heading of its group
     id: str
     target: str
     status: int = 0
     headers: list[tuple[str, str]] = field(default_factory=list)
     wire_body: bytes = b""
     body: bytes = b""
-    seen: list[Received] = field(default_factory=list)  # by the upstream
-    upstream_body: bytes | None = None  # its response to this request
+    seen: list[Received] = field(default_factory=list)  # requests that the upstream received
+    upstream_body: bytes | None = None  # the upstream's response to this request
     events: list[dict[str, Any]] = field(default_factory=list)
     parts: list[dict[str, Any]] = field(default_factory=list)
 
@@ -49,7 +49,7 @@ class Result:
 
 
 class Demo:
-    """Sends the rows through a running system and compares each outcome with the expected one."""
+    """Sender of the rows through a running system, which compares each result with the expected one."""
 
     def __init__(self, system: System) -> None:
         self.system = system
@@ -101,10 +101,10 @@ class Demo:
             result.upstream_body = response.body if response.stream is None else None
 
     def _next_page(self) -> str:
-        """The target that the last response's link leads to, as an SDK follows it."""
+        """Return the target of the last response's link, which an SDK follows."""
         last = self.results[-1]
         link = str((parsed(last.body) or {}).get("@odata.nextLink"))
-        # A link that leads elsewhere is not followed, and its row fails by its status.
+        # A link to another host is not followed, and its row fails by its status.
         here = link.startswith(f"{self.system.proxy_url}/")
         return link.removeprefix(self.system.proxy_url) if here else "/v1.0/$no-link-to-the-proxy"
 
@@ -141,7 +141,7 @@ class Demo:
         coded = result.header("Content-Encoding") == "gzip"
         result.body = gzip.decompress(result.wire_body) if coded else result.wire_body
         if response.will_close:
-            connection.close()  # the next request opens it again
+            connection.close()  # the next request opens the connection again
 
     def _connect(self) -> http.client.HTTPSConnection:
         host, _, port = self.system.proxy_url.removeprefix("https://").partition(":")
@@ -171,7 +171,7 @@ class Demo:
     # Evaluation
 
     async def replayed(self) -> list[str]:
-        """Return what a replay of the stored events would change, although the rules are the same."""
+        """Return what a replay of the stored events would change with the same rules."""
         files = [str(RULESETS / name) for name in ("hr-sync.yaml", "reporting.yaml")]
         report = await asyncio.gather(
             *(self.system.cli("ruleset", "replay", file, "--org", self.system.org_id) for file in files)
@@ -187,7 +187,7 @@ class Demo:
         ]
 
     async def missing_events(self) -> list[str]:
-        """Return each range of event numbers that has not arrived, those of the day before included."""
+        """Return each range of event numbers that has not arrived, including those of the day before."""
         shown = await self.system.cli("proxy", "show", PROXY)
         return [
             f"{PROXY}: events {each['missing']} are missing below {each['highestSeq']}"
@@ -196,14 +196,14 @@ class Demo:
         ]
 
     def complaints(self) -> list[str]:
-        """Return every difference from the expected outcomes."""
+        """Return each difference from the expected results."""
         report = [
             f"{name(result)}: {complaint}" for result in self.results for complaint in _complaints(result)
         ]
         return report + list(self._leaks())
 
     def _leaks(self) -> Iterator[str]:
-        """Yield each credential that the other side has seen, or that a log shows."""
+        """Yield each credential that the other side has received, or that a log contains."""
         system = self.system
         hidden = (*system.identity.tokens, *system.managed_identity.tokens, CLIENT_SECRET, SIGNING_KEY)
         upstream = [secret.encode() for secret in hidden]
@@ -276,7 +276,7 @@ def _event_complaints(result: Result) -> Iterator[str]:
 
 
 def parsed(body: bytes) -> dict[str, Any] | None:
-    """A JSON object, or None for whatever else."""
+    """Return the JSON object, or None if the text is not one."""
     try:
         value = json.loads(body)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The requests of the demo and the outcome that each must have, in groups and in the order of sending."""
+"""The requests of the demo with their expected results, in groups and in the order of sending."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from tests.fakes.examples import Example, examples
 
-PAYROLL: Final = "payroll"  # applications, and below the rulesets that evaluate them
+PAYROLL: Final = "payroll"  # applications, followed by the rulesets that evaluate them
 POWER_BI: Final = "power-bi"
 HR_RULES: Final = "hr-sync"
 REPORTING_RULES: Final = "reporting"
@@ -19,12 +19,13 @@ ADA: Final = "/v1.0/users/ada@contoso.com"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A request and what is expected of the response, of the audit trail and of what the upstream saw."""
+    """Request with the expected response, audit event and upstream request."""
 
     title: str
-    target: str  # empty: the page that the previous response's nextLink leads to
+    target: str  # if empty: the target of the previous response's nextLink
     status: int
-    verdict: str | None  # of its audit event; None if no known application sent it, so that there is no event
+    # verdict of its audit event; None if the application is unknown, so that there is no event
+    verdict: str | None
     rule: str | None
     method: str = "GET"
     app: str = PAYROLL
@@ -32,13 +33,13 @@ class Row:
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
     chunked: bool = False
-    hidden: tuple[str, ...] = ()  # properties that must not be anywhere in the response
-    unchanged: bool = False  # the response's body has the upstream's very bytes
-    parts: tuple[tuple[int, str], ...] = ()  # of a $batch: status and verdict of each part
+    hidden: tuple[str, ...] = ()  # properties that must not occur anywhere in the response
+    unchanged: bool = False  # the response's body is byte for byte the upstream's
+    parts: tuple[tuple[int, str], ...] = ()  # status and verdict of each sub-request of a $batch
 
     @property
     def forwarded(self) -> bool:
-        """Whether the upstream may see it: what is blocked before, or is nobody's, stays here."""
+        """Return whether the upstream receives it: blocked and unauthenticated requests are not forwarded."""
         return self.verdict in ("allow", "filter", "log_only") or self.rule == "no-directors"
 
 
@@ -46,7 +47,7 @@ CONTACTS: Final = ("mobilePhone", "businessPhones", "otherMails")
 
 
 def groups() -> Iterator[tuple[str, Iterator[Row]]]:
-    """Yield the rows by their heading. The last group is the one that stays on the screen."""
+    """Yield the rows by their heading. The last group stays on the screen."""
     yield "Allowed", _allowed()
     yield "Filtered: properties are removed from the response", _filtered()
     yield "Blocked", _blocked()
@@ -118,7 +119,7 @@ def _blocked() -> Iterator[Row]:
 
 
 def _disguised() -> Iterator[Row]:
-    """Every spelling of the path that `no-mail` blocks."""
+    """Return every spelling of the path that `no-mail` blocks."""
     for title, target in (
         ("capitals", "/v1.0/Users/ada@contoso.com/MESSAGES"),
         ("percent-encoded", "/v1.0/users/ada@contoso.com/%6Dessages"),

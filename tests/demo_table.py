@@ -13,11 +13,11 @@ from rich.text import Text
 from tests.demo_requests import Result, parsed
 
 STYLES: Final = {"allow": "green", "filter": "yellow", "block": "red", "log_only": "cyan"}
-# A narrower terminal has no room for the last column; one that is still narrower has the case and the rule
-# below the request.
+# A narrower terminal has no room for the last column. An even narrower one has the case and the rule below
+# the request.
 _ALL_COLUMNS: Final = 170
 _WITHOUT_CHANGES: Final = 120
-_REQUEST: Final = 57  # columns: no spelling of a path in the demo is longer
+_REQUEST: Final = 57  # columns: as wide as the longest spelling of a path in the demo
 _REASONS: Final = {"default": "no rule (default)"}
 
 
@@ -75,7 +75,7 @@ def _rule(event: dict[str, Any]) -> str:
 
 
 def _change(result: Result) -> str:
-    """Return the difference between the upstream's response and the client's, in a few words."""
+    """Return a short description of the difference between the upstream's response and the client's."""
     if not result.status:
         return result.body.decode()
     if not result.seen:
@@ -104,7 +104,10 @@ def _difference(upstream: bytes, received: bytes) -> str:
 
 
 def property_names(value: Any, prefix: str = "") -> set[str]:
-    """Return the paths of all properties. The items of a list, and of a page's `value`, count as one."""
+    """Return the paths of all properties.
+
+    The items of a list, and of a page's `value`, count as one.
+    """
     if isinstance(value, list):
         return set().union(*(property_names(item, prefix) for item in value))
     if not isinstance(value, dict):

@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 ROOT: Final = Path(__file__).parent.parent
 PAGE: Final = ROOT / "docs" / "reference" / "dependencies.md"
 _PINNED: Final = re.compile(r"^([A-Za-z0-9._-]+)==([^ ;\\]+)", re.MULTILINE)
-# What packages write for the same licence, to its SPDX identifier.
+# A licence as packages write it -> its SPDX identifier.
 _SPDX: Final = {
     "Apache 2.0": "Apache-2.0",
     "Apache License 2.0": "Apache-2.0",
@@ -27,17 +27,17 @@ _SPDX: Final = {
     "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
     "Python Software Foundation License": "PSF-2.0",
 }
-_LONGEST_NAME: Final = 60  # some packages put the whole text where its name belongs
+_LONGEST_NAME: Final = 60  # characters: some packages put the whole licence text into the field of its name
 
 
 def locked() -> dict[str, str]:
-    """Name -> version of every package in the lock."""
+    """Return the name and version of every package in the lock."""
     text = (ROOT / "requirements.lock").read_text("utf-8")
     return {canonicalize_name(name): version for name, version in _PINNED.findall(text)}
 
 
 def needed_to_run() -> set[str]:
-    """What the programs import, and what that needs in turn."""
+    """Return the packages that the programs import, and their dependencies."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     versions = locked()
     found: set[str] = set()
@@ -48,7 +48,7 @@ def needed_to_run() -> set[str]:
         requirement = waiting.pop()
         name = canonicalize_name(requirement.name)
         if name not in versions:
-            continue  # not for this platform or Python
+            continue  # not needed on this platform or Python version
         first = name not in found
         found.add(name)
         if first or requirement.extras:

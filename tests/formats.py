@@ -1,7 +1,7 @@
-"""Makes the files of today's formats that later releases have to open: `python -m tests.formats`.
+"""Write files in today's formats that later releases must open: `python -m tests.formats`.
 
-Once for each release that changes a format, into a directory of its own, beside the older ones: the tests in
-test_formats.py open them all. Nothing in it is secret: keys and hashes are of no system but this.
+Run it once for each release that changes a format. It writes a new directory beside the older ones, and
+test_formats.py opens them all. The files have no secrets: their keys and hashes belong to no other system.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.process.agent_parts import write
 
 FORMATS: Final = Path(__file__).parent / "fixtures" / "formats"
 JOURNALED: Final = 12  # events that the agent had collected, half of them delivered
-SPOOLED: Final = 5  # and events that it had not seen
+SPOOLED: Final = 5  # events that the agent had not collected
 DELIVERED: Final = 6
 NAME: Final = "v1"
 
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def _audit(retention: Path) -> None:
-    """A directory as a kill leaves it: journal and state with a batch in flight, and a spool."""
+    """Write a directory as after a kill: journal and state with a batch in flight, and a spool."""
     spool = SpoolWriter(
         retention,
         segment_bytes=MIN_SEGMENT_BYTES,
@@ -100,12 +100,12 @@ def _audit(retention: Path) -> None:
     first = journal.plan("org-1", max_events=DELIVERED, max_bytes=1 << 20)
     assert first is not None
     journal.done("org-1", first)
-    journal.plan("org-2", max_events=DELIVERED, max_bytes=1 << 20)  # sent, and no response yet
+    journal.plan("org-2", max_events=DELIVERED, max_bytes=1 << 20)  # sent, without a response yet
     for n in range(JOURNALED, JOURNALED + SPOOLED):
         write(spool, [n], f"org-{n % 2 + 1}")
     for prepared in sorted((retention / "spool").iterdir())[1:]:
-        prepared.unlink()  # which says nothing and takes room
-    # The writer's map is the file: what a kill leaves is what is there now.
+        prepared.unlink()  # an empty file that takes space
+    # The writer's memory map is the file, so the file is now as after a kill.
     (retention / "budget.lock").unlink()
 
 
@@ -129,7 +129,7 @@ def _snapshot(path: Path) -> None:
 
 
 async def _store(scratch: Path, made: Path) -> dict[str, Any]:
-    """A database as a running control plane leaves it, and what its proxies and applications know."""
+    """Write the database of a running control plane, and the credentials of its proxies and applications."""
     config = write_settings(scratch)
     rules = scratch / "rules.yaml"
     rules.write_text(RULESET.format(name="rules"), "utf-8")

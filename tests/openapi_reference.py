@@ -1,4 +1,4 @@
-"""Writes docs/openapi.json from the types that both APIs have: python -m tests.openapi_reference."""
+"""Write docs/openapi.json from the types of both APIs: python -m tests.openapi_reference."""
 
 from __future__ import annotations
 

@@ -18,13 +18,13 @@ from tests.fakes.identity import FakeIdentityProvider
 
 @dataclass
 class Browser:
-    """Goes where it is sent, with the cookies of each host."""
+    """Browser that follows redirects and keeps the cookies of each host."""
 
     session: aiohttp.ClientSession
     cookies: dict[str, dict[str, str]] = field(default_factory=dict)
 
     async def get(self, url: str) -> tuple[int, str, str]:
-        """Status, where it leads, and the body."""
+        """Return the status, the redirect's location and the body."""
         jar = self.cookies.setdefault(urlsplit(url).netloc, {})
         headers = {"Cookie": "; ".join(f"{name}={value}" for name, value in jar.items())} if jar else {}
         async with self.session.get(url, headers=headers, allow_redirects=False) as response:
@@ -41,7 +41,7 @@ class Console:
     address: str
 
     async def to_callback(self, wanted: str = "/") -> str:
-        """Begin at the console, consent at the provider; where the browser is sent back to."""
+        """Begin at the console and consent at the provider. Return where the browser is sent back to."""
         status, to_provider, _ = await self.browser.get(f"{self.address}/login/single-sign-on?next={wanted}")
         assert status == 303
         status, back, _ = await self.browser.get(to_provider)
@@ -53,7 +53,7 @@ class Console:
         return status, location
 
     async def page(self) -> tuple[int, str]:
-        """Status and text of where a sign-in ends."""
+        """Return the status and the text of the page on which a sign-in ends."""
         status, to_provider, body = await self.browser.get(f"{self.address}/login/single-sign-on")
         if status == 303:
             _, back, _ = await self.browser.get(to_provider)
@@ -61,7 +61,7 @@ class Console:
         return status, html.unescape(body)
 
     async def last_record(self) -> dict[str, str]:
-        """What the operator log keeps of the newest sign-in, which is written beside its response."""
+        """Return the operator log's newest sign-in. It is written while the response is sent."""
         for _ in range(1000):
             if lines := await self.plane.store.operator_log(LogQuery(limit=1)):
                 found: dict[str, str] = json.loads(lines[0].request)
@@ -70,7 +70,7 @@ class Console:
         pytest.fail("no sign-in is on record")
 
     async def record_of(self, cause: str) -> dict[str, str]:
-        """What the operator log keeps of the newest sign-in, once it is one with this `singleSignOn`."""
+        """Wait until the newest sign-in in the operator log has this `singleSignOn`. Return its record."""
         for _ in range(1000):
             if (found := await self.last_record()).get("singleSignOn") == cause:
                 return found

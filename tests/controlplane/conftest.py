@@ -1,4 +1,4 @@
-"""The control plane for one test."""
+"""Fixtures of the control plane for one test."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.fakes.postgres import NoServer, PostgresServer, postgres_server
 
 @pytest.fixture(autouse=True)
 def cheap_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hash in this process costs next to nothing: the real ones took a sixth of these tests' time."""
+    """Replace password hashes by cheap ones: the real ones took a sixth of the time of these tests."""
     monkeypatch.setattr("controlplane.secrets._hasher", lambda: CHEAP)
 
 
 @pytest.fixture(autouse=True)
 def unchanged_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command that runs in this process leaves its file mode mask as later tests need it."""
+    """Restore the file mode mask after a command that ran in this process."""
     monkeypatch.setattr("controlplane.cli.keep_to_itself", lambda: None)
 
 
@@ -36,7 +36,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """A PostgreSQL server with a database `migrated` that has the tables of the store."""
+    """Return a PostgreSQL server with a database `migrated` that has the tables of the store."""
     try:
         with postgres_server() as server:
             from controlplane.store.postgres_database import bring_up_at
@@ -52,7 +52,7 @@ def postgres() -> Iterator[PostgresServer]:
 def postgres_url(
     postgres: PostgresServer, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
-    """A database with the tables of the store, on which the time of limits is the one of the fake clock."""
+    """Return a database with the tables of the store, whose limits use the fake clock."""
     from controlplane.store.postgres_connection import PostgresConnection
 
     monkeypatch.setattr(PostgresConnection, "steady_ms", lambda _: clock.steady_ms())
@@ -64,7 +64,7 @@ def postgres_url(
 async def either_store(
     request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock
 ) -> AsyncIterator[SqlStore]:
-    """An empty store: each test that uses it runs on both engines."""
+    """Return an empty store. Each test that uses it runs on both engines."""
     opened: SqlStore
     if request.param == "sqlite":
         opened = await SqliteStore.open(tmp_path / "store.db", clock)
@@ -84,7 +84,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def engine(request: pytest.FixtureRequest) -> dict[str, str]:
-    """The sections of the settings that choose the engine of the store: SQLite, or what the test asks for."""
+    """Return the settings sections that choose the store's engine: SQLite, or the one that the test names."""
     if getattr(request, "param", "sqlite") == "sqlite":
         return {}
     url = request.getfixturevalue("postgres_url")
@@ -106,13 +106,13 @@ async def proxy(plane: Plane) -> ProxyClient:
 
 @pytest.fixture
 async def commands(plane: Plane, tmp_path: Path) -> Commands:
-    """A server whose first operator was made beside it."""
+    """Return a server whose first operator was created by a command beside the store."""
     return await commands_at(plane, tmp_path)
 
 
 @pytest.fixture
 def held(tmp_path: Path) -> Iterator[Latch]:
-    """A latch that delays runs in other processes until the test releases it, or ends."""
+    """Return a latch that delays runs in other processes until the test releases it or ends."""
     latch = Latch(tmp_path)
     try:
         yield latch

@@ -15,13 +15,13 @@ class Latch:
 
     def __init__(self, directory: Path) -> None:
         self.path = str(directory / "latch")
-        self.begun = str(directory / "begun")  # a pipe that tells its reader that a run has begun
+        self.begun = str(directory / "begun")  # a pipe whose reader learns that a run has begun
         os.mkfifo(self.begun)
         self._file = open(self.path, "w")  # noqa: SIM115 - closed by `release`
         fcntl.flock(self._file, fcntl.LOCK_EX)
 
     def await_begin(self) -> int:
-        """Block until a run waits that was given `begun`. Return the id of its process."""
+        """Block until a run that was given `begun` waits. Return its process id."""
         return int(Path(self.begun).read_text())
 
     def release(self) -> None:
@@ -38,13 +38,13 @@ def wait_for(path: str, begun: str | None = None) -> bool:
 
 
 def read_slowly(path: str, begun: str, *arguments: Any) -> Any:
-    """Read a ruleset that is to be applied once the latch is released."""
+    """Read a ruleset that is to be applied as soon as the latch is released."""
     wait_for(path, begun)
     return rulesets.read_ruleset(*arguments)
 
 
 def stubborn() -> None:
-    """Run for ever, whatever is raised."""
+    """Run for ever, and ignore every exception."""
     while True:
         try:
             while True:

@@ -1,4 +1,4 @@
-"""What tests let an operator create, by name, through the operations of a command beside the store."""
+"""Things that tests create by name, through the operations of a command beside the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Archives the events of a store into a directory, in small ranges, until it is killed or has all of them."""
+"""Archive the events of a store in a directory, in small ranges, until killed or finished."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SETTINGS = BlobSettings(name="archive", kind="blob", url="s3://audit", region="x
 
 
 class Directory:
-    """Object storage in a directory: an object is there as a whole or not at all, and is written once."""
+    """Object storage in a directory: an object is written whole and only once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -46,7 +46,7 @@ class Directory:
         return self._folder.names(prefix)
 
     async def close(self) -> None:
-        """A directory needs no end."""
+        """Do nothing: a directory needs no close."""
 
 
 async def archive(store_path: Path, directory: Path) -> None:

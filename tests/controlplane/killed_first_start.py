@@ -1,7 +1,7 @@
-"""First commands of a control plane, each killed one step later than the one before it, until none is.
+"""First commands of a control plane. Each run is killed one step later than the run before.
 
 A step is an access to a file in the directory, or a migration. After each kill the same command is run again
-in the same directory. Its exit status is printed, one a line.
+in the same directory. Its exit status is printed, one a line. The runs end when one of them is not killed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOST = 500
 
 
 class _Killer:
-    """Kills this process before a step."""
+    """Killer of this process before a given step."""
 
     def __init__(self, folder: Path, steps: int) -> None:
         self._folder = os.fsencode(folder)
@@ -53,7 +53,7 @@ class _Killer:
 
 
 async def _begin(config: Path) -> None:
-    """What a first start does with the store and the master key, before it serves."""
+    """Do what a first start does with the store and the master key before it serves."""
     settings = read_settings(config)
     store = await SqliteStore.open(settings.store.path, SystemClock(), settings.secrets.key_file)
     try:

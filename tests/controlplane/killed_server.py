@@ -1,4 +1,4 @@
-"""The control plane, but for a SIGKILL before or after the commit of a batch whose id asks for one."""
+"""The control plane, with a SIGKILL before or after the commit of a batch whose id requests one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An index writer that SIGKILL ends when ClickHouse has the first range, and nobody has heard of it.
+"""An index writer that SIGKILL ends after ClickHouse stored the first range, before it is confirmed.
 
 python -m tests.controlplane.killed_writer STORE URL
 """

@@ -1,4 +1,4 @@
-"""The commands of one operator, at a running server and beside its store."""
+"""Commands of one operator, both at a running server and beside its store."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ PASSWORD = "correct horse battery staple"
 
 @dataclass
 class Commands:
-    """One operator at the server, and beside its store."""
+    """One operator, who runs commands at the server or beside its store."""
 
     config: Path
     url: str
     token_file: Path
 
     async def run(self, where: str, *arguments: str) -> tuple[int, str, str]:
-        """In a thread: a process for each would take as long as all the rest."""
+        """Run the command in a thread: a process for each command would double the time of these tests."""
         there = {
             "store": ["--config", str(self.config)],
             "server": ["--url", self.url, "--token-file", str(self.token_file)],
@@ -44,7 +44,7 @@ class Commands:
 
 
 async def commands_at(plane: Plane, directory: Path) -> Commands:
-    """A server whose first operator was made beside it."""
+    """Start a server whose first operator was created by a command beside the store."""
     password, token = directory / "password", directory / "token"
     password.write_text(f"{PASSWORD}\n")
     commands = Commands(directory / "controlplane.toml", plane.console_url, token)

@@ -1,4 +1,4 @@
-"""A control plane on real sockets and a real file, a clock to turn by hand, a proxy that signs by itself."""
+"""A control plane on real sockets and a real file, with a fake clock and a proxy that signs by itself."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Response:
 
 @dataclass
 class ProxyClient:
-    """Signs as the specification says, with nothing of ours."""
+    """Proxy that signs as the specification says, without any code of the product."""
 
     session: aiohttp.ClientSession
     base_url: str
@@ -96,7 +96,7 @@ class ProxyClient:
         method: str | None = None,
         data: Any = None,
     ) -> Response:
-        """A signed request; `headers` replaces the signing ones, `data` the body that is signed."""
+        """Send a signed request. `headers` replaces the signing headers, `data` the body that is signed."""
         method = method or ("GET" if path == SYNC else "POST")
         sent = self.headers(body, timestamp) if headers is None else headers
         payload = data if data is not None else body
@@ -116,7 +116,7 @@ class ProxyClient:
 
 
 class Plane:
-    """A running control plane, and what an operator does to it."""
+    """A running control plane, and the actions of an operator on it."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class Plane:
         return (await self.inventory.apply_ruleset(org, name, 1, text)).ruleset_id
 
     async def stored(self) -> list[tuple[str, dict[str, Any]]]:
-        """Every event in the system of record, with its organisation."""
+        """Return every event in the system of record, with its organisation."""
         events = await self.store.events_after(0, 1_000_000)
         return [(event.org_id, json.loads(event.body)) for event in events]
 
@@ -182,7 +182,7 @@ def write_settings(folder: Path, **sections: str) -> Path:
 
 
 async def agreed_with(store: Store, ms: int) -> WitnessedTime:
-    """Return a time with which the clock of each proxy that is in use agrees."""
+    """Return a time that agrees with the clock of each proxy that is in use."""
     witnessed = WitnessedTime()
     for proxy_id in await store.hands_of_proxies():
         witnessed.agree(proxy_id, ms)
@@ -191,7 +191,7 @@ async def agreed_with(store: Store, ms: int) -> WitnessedTime:
 
 @asynccontextmanager
 async def started(folder: Path, clock: FakeClock, **sections: str) -> AsyncIterator[Plane]:
-    """The control plane between a start and a stop; a second start in the folder goes on where it was."""
+    """Start the control plane, and stop it at the end. A second start continues the first one's data."""
     settings = read_settings(write_settings(folder, **sections), {})
     async with running(settings, clock) as addresses, aiohttp.ClientSession(auto_decompress=False) as session:
         operator = await open_store(settings.store.path, settings.store.url, clock, None)

@@ -1,4 +1,4 @@
-"""The control plane as a real process, and its commands."""
+"""The control plane and its commands as real processes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Server:
 
 @asynccontextmanager
 async def server(config: Path, module: str | None = None) -> AsyncIterator[Server]:
-    """The server process, killed at the end if it still runs then. A module may be run in its place."""
+    """Start the server process; kill it at the end if it still runs. A module may be run instead."""
     reader = asyncio.StreamReader()
     reads, writes = (os.fdopen(end, mode) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
     protocol = asyncio.StreamReaderProtocol(reader)
@@ -72,7 +72,7 @@ async def server(config: Path, module: str | None = None) -> AsyncIterator[Serve
 async def _started(
     module: str | None, config: Path, log: IO[bytes]
 ) -> commands.Server | asyncio.subprocess.Process:
-    if module is None:  # forked: that costs a tenth of a new Python
+    if module is None:  # forked: a fork takes a tenth of the time of a new Python
         return commands.Server("--config", str(config), environment={}, log=log)
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", module, "--config", str(config)),
@@ -87,13 +87,13 @@ def cli(config: Path, *arguments: str, **environment: str) -> subprocess.Complet
 
 
 def facts(config: Path, *arguments: str) -> Any:
-    """What the command prints with --json; it must succeed."""
+    """Run the command, which must succeed. Return the facts that it prints with --json."""
     done = cli(config, *arguments, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)
 
 
 def events_in(store: sqlite3.Connection) -> list[dict[str, Any]]:
-    """Every stored event of a file, in the order of arrival."""
+    """Return every stored event of a file, in the order of arrival."""
     blocks = store.execute("SELECT body FROM blocks ORDER BY position").fetchall()
     return [event for (body,) in blocks for event in json.loads(unpacked(body)) if event is not None]

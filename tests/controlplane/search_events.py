@@ -1,4 +1,4 @@
-"""Events for the tests of search, and what a filter means, said once more in the plainest way."""
+"""Events for the tests of search, and a second, simplest implementation of a filter's meaning."""
 
 import re
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class Accepted:
 
 
 def event(number: int, **changes: Any) -> dict[str, Any]:
-    """The event of the `number`th second."""
+    """Return the event of the `number`th second."""
     time_ms = START_MS + number * 1000
     made = {
         "id": uuid7(time_ms, number), "time": rfc3339(time_ms), "orgId": ORG, "proxyId": "proxy-1",
@@ -214,11 +214,11 @@ CASES: tuple[tuple[str, list[int]], ...] = (
     ("ip:10.1.*", [4]),
     ("ip:10.1*", [6, 4]),
     ("rule:no-*", [2]),
-    ("rule:open", [5]),  # it took part
+    ("rule:open", [5]),  # this rule took part
     ("rule:OPEN,no-mail", [5, 2]),
     ("-rule:default", [10, 9, 7, 2]),
     ("ruleIds:op*", [5]),
-    ("ruleId:open", []),  # it didn't decide
+    ("ruleId:open", []),  # this rule did not decide
     ("ruleId:no-mail", [2]),
     ("trace:4BF92F3577B34DA6A3CE929D0E0E4736", [5]),
     ("has:traceId", [5]),

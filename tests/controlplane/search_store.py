@@ -1,4 +1,4 @@
-"""A SQLite index over a real store's file: what is written into the index is put into the store first."""
+"""A SQLite index over the file of a real store. Blocks are stored there before they are indexed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StoredIndex(SqliteIndex):
 
 
 def put(store: Path, events: Sequence[Event]) -> None:
-    """A block for each event."""
+    """Put one block for each event into the store and the index."""
     with closing(sqlite3.connect(store, timeout=20)) as file:
         file.executemany(
             "INSERT OR IGNORE INTO blocks VALUES (?, 1, ?, 'proxy-1', 0, 0, ?)",
@@ -42,7 +42,7 @@ def put(store: Path, events: Sequence[Event]) -> None:
 
 @cache
 def _migrated() -> bytes:
-    """An empty store, as it lies on the disk."""
+    """Return the bytes of an empty store's file."""
     with TemporaryDirectory() as directory:
         store = Path(directory) / "store.db"
         migrate(store)
@@ -51,7 +51,7 @@ def _migrated() -> bytes:
 
 @asynccontextmanager
 async def opened(path: Path) -> AsyncIterator[StoredIndex]:
-    """The index at `path`, and a store beside it."""
+    """Open the index at `path`, with a store beside it."""
     store = path.with_name("store.db")
     if not store.exists():
         store.write_bytes(_migrated())

@@ -1,4 +1,4 @@
-"""A search that finds nothing says what may be wrong with the question, and never what others own."""
+"""A search without results names possible mistakes of the query, and never what other organisations have."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ NOW = 100 * DAY
             ["organisation acme keeps 30 days: events before 1970-03-12T00:00:00.000Z are gone"],
         ),
         (0, 80 * DAY, 75 * DAY, ["from: no event before 1970-03-22T00:00:00.000Z is held"]),
-        (0, 69 * DAY, 69 * DAY, []),  # the purge is still to come
+        (0, 69 * DAY, 69 * DAY, []),  # the purge has not run yet
         (90 * DAY, 91 * DAY, None, []),
         (90 * DAY, 91 * DAY, 80 * DAY, ["from: no event before 1970-04-02T00:00:00.000Z is held"]),
         (
@@ -130,7 +130,7 @@ def test_what_retention_purged_is_told_from_what_was_never_there(
     ("created", "oldest", "gaps"),
     [
         ([90], 91, [("absent", 90)]),
-        ([95], 91, [("absent", 91)]),  # events of the time before the organisation
+        ([95], 91, [("absent", 91)]),  # events from before the organisation was created
         ([0], 80, [("absent", 0), ("purged", 70)]),
         ([0], None, [("absent", 0), ("purged", 70)]),
         ([0], 69, [("absent", 0), ("purged", 69)]),
@@ -169,7 +169,7 @@ def test_of_many_organisations_few_are_named() -> None:
 
 
 async def test_a_rule_of_an_earlier_version_is_no_mistake(named: Trail) -> None:
-    """An event names it."""
+    """A filter by an earlier version is not reported as a mistake, because an event names that version."""
     assert (await named.ask("all", "events", filter='rule:"no mail"'))["notes"] == []
 
 

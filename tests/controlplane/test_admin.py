@@ -1,4 +1,4 @@
-"""The admin API: who may ask, for what, how it is told, and what stays on record of it."""
+"""The admin API: who may call which operation, how errors are reported, and what is logged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HASHED = CHEAP.hash(PASSWORD)
 
 @dataclass
 class Browser:
-    """Keeps its cookie, and says of itself what a browser says."""
+    """Client that keeps its cookie and sends the headers of a browser."""
 
     session: aiohttp.ClientSession
     url: str
@@ -64,7 +64,7 @@ async def browser(plane: Plane) -> AsyncIterator[Browser]:
 
 
 async def operator(plane: Plane, name: str, roles: Mapping[str, Role]) -> str:
-    """An operator with roles by the organisations' names; an API token of theirs."""
+    """Create an operator with roles by the organisations' names. Return an API token of this operator."""
     org_ids = {org.name: org.org_id for org in await plane.store.orgs()} | {"*": "*"}
     added = Operator(
         f"id-of-{name}",
@@ -96,7 +96,7 @@ async def call(
 
 
 async def lines(plane: Plane) -> list[tuple[str, str, dict[str, Any], str | None]]:
-    """The record, oldest first."""
+    """Return the lines of the operator log, oldest first."""
     found = await plane.store.operator_log(LogQuery(limit=1000))
     return [(each.operator, each.operation, json.loads(each.request), each.outcome) for each in found[::-1]]
 
@@ -173,7 +173,8 @@ async def test_a_session_is_a_cookie_that_scripts_and_other_sites_do_not_get(
     response = await browser.sign_in("ada")
     attributes = response.headers["Set-Cookie"].split("; ")
     assert {"HttpOnly", "SameSite=Lax", "Path=/"} <= set(attributes)
-    assert attributes[0].startswith("graphward=")  # plain HTTP on loopback: no browser would keep __Host-
+    # plain HTTP on loopback: no browser would keep a __Host- cookie
+    assert attributes[0].startswith("graphward=")
     assert "Secure" not in attributes
     assert response.json["operator"] == "ada"
     assert (await browser.send("GET", "/orgs")).status == 200
@@ -183,13 +184,14 @@ async def test_a_session_is_a_cookie_that_scripts_and_other_sites_do_not_get(
     assert browser.cookie != first
     assert (await browser.send("GET", "/orgs", headers={"Cookie": first})).status == 200
     browser.cookie = first
-    assert (await browser.send("GET", "/orgs")).status == 401  # a sign-in ends the session it came with
+    # a sign-in ends the session that the request came with
+    assert (await browser.send("GET", "/orgs")).status == 401
 
 
 async def test_no_session_begins_with_a_password_that_was_replaced_meanwhile(
     plane: Plane, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Comparing takes time, and a new password ends only the sessions that there are."""
+    """A password check takes time, and a new password ends only the sessions that exist at that moment."""
     await operator(plane, "ada", {"*": "admin"})
     compared, replaced = threading.Event(), threading.Event()
 
@@ -251,7 +253,8 @@ async def test_another_site_can_not_sign_a_browser_in(plane: Plane, browser: Bro
     await operator(plane, "ada", {"*": "admin"})
     browser.headers = {"Sec-Fetch-Site": "cross-site"}
     assert (await browser.sign_in("ada")).status == 403
-    browser.headers["Authorization"] = "Basic eDp5"  # of http://x:y@console/, which a page may lead to
+    # the header of http://x:y@console/, to which a page may link
+    browser.headers["Authorization"] = "Basic eDp5"
     assert (await browser.sign_in("ada")).status == 403
 
 
@@ -273,7 +276,10 @@ async def test_another_site_can_not_sign_a_browser_in(plane: Plane, browser: Bro
 async def test_a_name_that_another_site_resolved_to_this_host_is_none_of_ours(
     plane: Plane, host: str, known: bool
 ) -> None:
-    """A page of evil.example, whose name becomes 127.0.0.1, would be of our origin to its browser."""
+    """Refuse a foreign host name that resolves to this host.
+
+    If the name of evil.example becomes 127.0.0.1, its page has the same origin as the console in the browser.
+    """
     for path in ("/login", "/admin/v1/openapi.json"):
         async with plane.session.get(plane.console_url + path, headers={"Host": host}) as response:
             assert response.status == (200 if known else 403)
@@ -335,7 +341,7 @@ async def test_guessing_ends_soon_and_says_nothing_about_who_exists(
         assert (known.status, known.body) == (unknown.status, unknown.body)
     assert [each.status for each in responses["ada"]] == [401] * 5 + [429]
     assert responses["ada"][-1].headers["Retry-After"] == "900"
-    assert (await browser.sign_in("ada")).status == 429  # the right password too
+    assert (await browser.sign_in("ada")).status == 429  # the right password is refused too
     clock.advance(seconds=900)
     assert (await browser.sign_in("ada")).status == 200
     assert [each[:2] for each in await lines(plane)][:6] == [("ada", "session.sign-in")] * 5 + [
@@ -346,7 +352,7 @@ async def test_guessing_ends_soon_and_says_nothing_about_who_exists(
 async def test_who_is_nobody_costs_as_much_as_who_is_somebody(
     plane: Plane, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One comparison, of a hash of the same cost, whether or not there is anything to compare with."""
+    """Check a password against one hash of the same cost, even if the operator does not exist."""
     await operator(plane, "ada", {"*": "admin"})
     await operator(plane, "disabled", {"*": "viewer"})
     await plane.store.set_operator_enabled("id-of-disabled", False)
@@ -363,7 +369,7 @@ async def test_who_is_nobody_costs_as_much_as_who_is_somebody(
     ]
     assert {(response.status, response.body) for response in responses} == {(401, responses[0].body)}
     assert len(compared) == 5
-    assert len(set(compared)) == 1  # algorithm and parameters
+    assert len(set(compared)) == 1  # the same algorithm and parameters
 
 
 async def test_many_guesses_at_once_are_no_more_than_one_after_the_other(
@@ -377,7 +383,7 @@ async def test_many_guesses_at_once_are_no_more_than_one_after_the_other(
 async def test_a_sign_in_for_which_no_hash_is_made_does_not_count(
     plane: Plane, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a flood of such sign-ins would push those out of the count that guessed."""
+    """Otherwise a flood of such sign-ins would push real guesses out of the count."""
     with monkeypatch.context() as patched:
         patched.setattr(gate, "_MOST_HASHES_WAITING", 0)
         assert {(await browser.sign_in("ada", "wrong")).status for _ in range(6)} == {503}
@@ -396,7 +402,7 @@ async def test_a_flood_of_names_of_nobody_does_not_fill_the_record(
             assert (await browser.sign_in(name)).status == 401
         clock.advance(seconds=900)
         assert (await browser.sign_in("nobody-5")).status == 401
-    async with started(tmp_path, clock) as plane:  # a stop waits for what is still to be recorded
+    async with started(tmp_path, clock) as plane:  # a stop waits for lines that are not yet logged
         assert [each[0] for each in await lines(plane)] == ["unknown"] * 3 + ["ada", "unknown"]
 
 
@@ -418,7 +424,7 @@ async def test_who_is_disabled_reads_no_further_in_a_response_that_goes_on(
         await plane.store.set_operator_enabled("id-of-ada", False)
         await proxy.audit(batch("b2", proxy.org_ids[0], [2]))
         rest = bytearray()
-        with pytest.raises(aiohttp.ClientPayloadError):  # nor does a part of an export look whole
+        with pytest.raises(aiohttp.ClientPayloadError):  # a truncated export does not look complete
             await _read_into(rest, response)
         assert b"event-2" not in rest
 
@@ -448,7 +454,7 @@ async def test_over_tls_the_cookie_is_bound_to_this_very_host(tmp_path: Path, cl
 
 
 async def test_a_form_of_another_site_is_none_of_ours(plane: Plane, browser: Browser) -> None:
-    """A page elsewhere can send a form with our cookie; it can't know the token."""
+    """A page elsewhere can send a form with the operator's cookie, but not with the form's token."""
     await operator(plane, "ada", {"*": "admin"})
     await browser.sign_in("ada")
     url, headers = f"{plane.console_url}/orgs", {"Cookie": browser.cookie}
@@ -475,7 +481,7 @@ async def test_a_stranger_s_body_is_small_and_nobody_s_is_endless(
 
 
 class SlowBodies:
-    """Bodies that go on only once they may, of requests of which the server has read the head."""
+    """Request bodies that pause after the server has read the head, until the test continues them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun: asyncio.Queue[None] = asyncio.Queue()
@@ -543,7 +549,7 @@ async def test_a_form_of_a_session_that_ended_meanwhile_changes_nothing(
 async def test_large_bodies_of_one_operator_leave_room_for_those_of_others(
     plane: Plane, slow: SlowBodies
 ) -> None:
-    """They are held in memory. Small ones, of which an emergency stop is one, always find a place."""
+    """Large bodies are buffered in memory. Small ones, such as an emergency stop, always find room."""
     token = await operator(plane, "ada", {"*": "admin"})
     other = await operator(plane, "eve", {"*": "admin"})
     check = "/admin/v1/rulesets/check"

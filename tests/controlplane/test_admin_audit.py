@@ -1,4 +1,4 @@
-"""Audit events over the admin API: found, counted, followed, taken away, each by its own organisation."""
+"""Audit events over the admin API: search, counts, live tail and export, each by its own organisation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def minute(org_id: str, number: int, **members: Any) -> dict[str, Any]:
 
 @dataclass
 class Trail:
-    """Two organisations with events, and who may look at which."""
+    """Two organisations with events, and operators who may read one or both."""
 
     plane: Plane
     orgs: dict[str, str]
@@ -83,7 +83,7 @@ def numbers(page: Any) -> list[int]:
     return [made["seq"] for made in page["events"]]
 
 
-# Finding
+# Search
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ async def test_pages_follow_each_other(trail: Trail) -> None:
 
 
 async def test_a_cursor_tells_nothing_of_how_much_there_is_elsewhere(trail: Trail) -> None:
-    """It holds a position among the events of all organisations."""
+    """A cursor holds a position among the events of all organisations, and must not reveal it."""
     pages = [await trail.ask(who, "events", limit=3, org="acme") for who in ("all", "acme", "acme")]
     plain, sealed, again = (page["next"] for page in pages)
     assert len({plain, sealed, again}) == 3
@@ -188,7 +188,7 @@ async def test_a_search_says_that_events_may_be_missing_while_the_index_is_fille
     assert (page["behind"], 9 in numbers(page)) == (False, True)
 
 
-# Counting
+# Counts
 
 
 async def test_facets_name_what_they_count(trail: Trail) -> None:
@@ -224,8 +224,8 @@ async def test_an_event_of_a_time_to_come_does_not_flatten_a_histogram(trail: Tr
 async def test_no_time_of_an_event_or_a_question_is_too_much_for_a_histogram(
     trail: Trail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One event of a hostile proxy would take the overview from everybody who sees its organisation."""
-    # A store may have times that UTC has no year for: earlier releases took them.
+    """One event of a hostile proxy must not break the overview for everyone who sees its organisation."""
+    # A store may have times beyond the years of UTC, because earlier releases accepted them.
     monkeypatch.setattr("controlplane.ingest.EARLIEST_MS", -(1 << 62))
     monkeypatch.setattr("controlplane.ingest.LATEST_MS", 1 << 62)
     odd = ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "1969-01-01T00:00:00Z")
@@ -298,7 +298,7 @@ async def test_an_id_is_looked_up_in_what_the_actor_may_see(trail: Trail) -> Non
     assert refused.status == 400
 
 
-# Each by its own organisation
+# Access by organisation
 
 
 @pytest.mark.parametrize("text", ["", "org:beta", "beta-only", "-verdict:block", "id:event-7", "path:*"])
@@ -322,7 +322,7 @@ async def test_nothing_of_a_foreign_organisation_is_found_counted_or_taken_away(
     assert acme not in str(await trail.ask("nobody", "facets", fields=["org"], filter=text))
 
 
-# Taking away
+# Export
 
 
 async def test_an_export_has_every_page(trail: Trail) -> None:
@@ -380,7 +380,7 @@ async def test_no_text_of_an_export_is_a_formula_or_another_cell(trail: Trail) -
         assert row["durationMs"] == "-1.5"
         for name in ("path", "query", "transforms"):
             assert row[name][:1] not in ("=", "+", "-", "@", "\t", "\r", "\n", "＝"), text
-            for cell in row[name].split(";"):  # where that begins another one
+            for cell in row[name].split(";"):  # if the cell begins another list
                 assert cell.lstrip(" \u00a0\ufeff")[:1] not in ("=", "+", "-", "@"), text
             kept = row[name].replace("'", "")
             assert kept.startswith(text.replace("\0", "\ufffd").replace("'", ""))
@@ -402,12 +402,12 @@ async def test_an_event_of_several_lines_is_one_line(trail: Trail) -> None:
     assert json.loads(line)["path"] == "/a\nb"
 
 
-# Following
+# Live tail
 
 
 @dataclass
 class Reader:
-    """Server-sent events as a browser reads them (WHATWG HTML section 9.2.6), connection after connection."""
+    """Server-sent events as a browser reads them (WHATWG HTML section 9.2.6), over successive connections."""
 
     trail: Trail
     who: str
@@ -427,7 +427,7 @@ class Reader:
         ) as response:
             assert response.status == 200, await response.read()
             assert response.headers["Content-Type"] == "text/event-stream"
-            await self.read(response, blocks=1)  # it says at once where it begins
+            await self.read(response, blocks=1)  # the stream sends its start position at once
             yield response
 
     async def read(self, response: aiohttp.ClientResponse, *, blocks: int) -> None:
@@ -446,7 +446,7 @@ class Reader:
                     self.other.append((fields.get("event", ""), fields.get("data", fields.get("", ""))))
 
     async def take(self, response: aiohttp.ClientResponse, count: int) -> list[int]:
-        """The numbers of the next events."""
+        """Return the numbers of the next events."""
         before = len(self.got)
         await self.read(response, blocks=count)
         return self.got[before:]
@@ -462,7 +462,7 @@ async def test_each_event_comes_once_however_often_the_connection_breaks(trail: 
             if expected:
                 await reader.take(response, expected)
             await trail.keep("acme", *(event(acme, number) for number in range(first, first + 10)))
-            # Broken off between events that came together.
+            # The connection ends between events that arrived together.
             await reader.take(response, 4)
         await trail.keep("acme", *(event(acme, number) for number in range(first + 10, first + 14)))
     async with reader.connected() as response:
@@ -483,7 +483,7 @@ async def test_a_tail_has_nothing_of_a_foreign_organisation_and_tells_nothing_of
     assert not reader.last_event_id.isdigit()
     for org in ("beta", "gamma"):
         assert (await trail.get("acme", "tail", org=org)).status == 404
-    # Another one's place, or a plain number, is none of this reader's.
+    # A position of another reader, or a plain number, is not accepted.
     assert (await trail.get("acme", "tail", after="12")).status == 400
 
 
@@ -523,7 +523,7 @@ async def test_there_is_an_end_to_how_many_follow(trail: Trail, monkeypatch: pyt
         refused = await trail.get("acme", "tail")
         assert (refused.status, refused.code) == (503, "unavailable")
         assert "Retry-After" in refused.headers
-    for _ in range(500):  # the place is free once the server has seen the connection end
+    for _ in range(500):  # the slot is free after the server noticed the end of the connection
         if await _status(trail, "acme") == 200:
             return
         await asyncio.sleep(0.02)

@@ -1,4 +1,4 @@
-"""An archive of events: what is written, and that each change of it is found with nothing but the archive."""
+"""An archive of events: what is written, and that the archive alone reveals each change of it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def put(store: SqlStore, org_id: str, numbers: Iterable[int], *bodies: byt
 
 
 async def archived(store: SqlStore, objects: MemoryObjects, after: int = 0) -> int:
-    """Write what the store has after the position, as far as it fits into one range; return its end."""
+    """Write the store's events after the position, as far as they fit into one range. Return its end."""
     found = await store.archive_range(after)
     assert found is not None
     await ArchiveWriter(store, objects).write(after, found.upto)
@@ -108,12 +108,12 @@ async def test_a_range_that_is_written_again_changes_nothing(either_store: SqlSt
     await ArchiveWriter(either_store, objects).write(0, upto)
     assert objects.objects == before
     assert objects.refused == 1
-    # Another zlib made other bytes of the same events.
+    # Another version of zlib made other bytes of the same events.
     (name,) = (each for each in before if each.endswith(EVENTS_SUFFIX))
     objects.objects = {name: gzip.compress(gzip.decompress(before[name]), 1, mtime=0)}
     await ArchiveWriter(either_store, objects).write(0, upto)
     assert [each.fault for each in await verdicts(objects)] == [None]
-    # An object of somebody else has the name: it stays, and the archive stands still.
+    # An object of another program has the name: it stays, and the archive stops.
     for suffix in (EVENTS_SUFFIX, MANIFEST_SUFFIX):
         other = {name.removesuffix(EVENTS_SUFFIX) + suffix: gzip.compress(b"{}\n")}
         objects.objects = dict(other)
@@ -133,7 +133,7 @@ async def test_what_retention_took_is_explained_by_the_chain(
     upto = await archived(either_store, objects)
     (found,) = await verdicts(objects)
     assert (found.fault, found.events, found.purged, found.unexplained) == (None, 5, 4, 0)
-    # What was archived before it was purged stays, also if ranges overlap.
+    # Archived events stay in the archive after a purge, even if ranges overlap.
     await put(either_store, "org-a", range(9, 12))
     await archived(either_store, objects, upto)
     await either_store.purge_events("org-a", clock.wall + 1, 2)
@@ -183,7 +183,7 @@ def names(objects: Objects, suffix: str) -> list[str]:
 def with_events(
     number: int, edit: Callable[[list[bytes]], list[bytes]], *, is_careful: bool = True
 ) -> Change:
-    """Change the lines of a range; whoever is careful writes their digests into the manifest too."""
+    """Change the lines of a range. A careful forger also writes their digests into the manifest."""
 
     def change(objects: Objects) -> None:
         name = names(objects, EVENTS_SUFFIX)[number]
@@ -212,7 +212,7 @@ def rewrite(objects: Objects, number: int, edit: Callable[[Manifest], Manifest])
 
 
 def with_link(of: int, at: int, **members: Any) -> Change:
-    """Change what a link of a manifest says."""
+    """Change the content of a link in a manifest."""
 
     def edit(manifest: Manifest) -> Manifest:
         changed = list(manifest.links)
@@ -223,7 +223,7 @@ def with_link(of: int, at: int, **members: Any) -> Change:
 
 
 def remade(number: int) -> Change:
-    """Remove the first event of a range, and make the chain again from there to the range's end."""
+    """Remove the first event of a range, and compute the chain again up to the range's end."""
 
     def change(objects: Objects) -> None:
         with_events(number, lambda found: found[1:])(objects)
@@ -277,7 +277,7 @@ def copied(source: int, target: int) -> Change:
 
 
 SIXTH: Final = {0: sha256(body("org-a", 6)).hexdigest()}  # the first event of the second range
-# Three ranges, each of two blocks of three events. Each: what is done, and what is found.
+# Three ranges, each of two blocks of three events. Each case has a change and its finding.
 CHANGES: Final[dict[str, tuple[Change, str]]] = {
     "an event changed": (
         with_events(1, lambda found: [found[0].replace(b"event-6", b"event-x"), *found[1:]]),
@@ -433,7 +433,8 @@ def test_an_auditor_verifies_a_copy_with_nothing_else(
     assert (status, "use --checkpoint or --head" in out) == (0, True)
     status, _, errors = verify(str(copy / "org-a"))
     assert (status, "give the folder above it" in errors) == (2, True)
-    for removed in sorted((copy / "org-a").rglob("*-*.*"))[:2]:  # the first range, as a lifecycle rule does
+    # removes the first range, as a lifecycle rule would
+    for removed in sorted((copy / "org-a").rglob("*-*.*"))[:2]:
         removed.unlink()
     status, out, errors = verify(str(copy), "--checkpoint", str(checkpoint))
     assert (status, "no links from 1 to 2" in errors, "nothing before it" in out) == (1, True, False)

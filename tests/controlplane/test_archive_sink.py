@@ -1,4 +1,4 @@
-"""The sink `blob`: ranges that are fixed before they are written, and storage that writes a name once."""
+"""The sink `blob`: a range is fixed before it is written, and storage writes each name once."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def consumer_of(store: SqlStore, clock: FakeClock, settings: AnySink = SETTINGS)
 
 
 class Crash(Exception):
-    """The process ends here."""
+    """Simulated end of the process at this point."""
 
 
 async def test_events_are_archived_once_they_have_waited_long_enough(
@@ -76,9 +76,9 @@ async def test_events_are_archived_once_they_have_waited_long_enough(
 async def test_a_crash_anywhere_leaves_each_event_once(
     either_store: SqlStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More events come between the crash and the next start, which gets the range that was fixed."""
+    """More events arrive between the crash and the next start, which writes the range that was fixed."""
     objects, sent = MemoryObjects(), 0
-    for crash_at in range(4):  # before and after each of the two objects, and before the cursor moves
+    for crash_at in range(4):  # crash before and after each of the two objects, and before the cursor moves
         sent += len(await put(either_store, "org-a", range(sent, sent + 5)))
         clock.wall += FLUSH_MS
         writes = 0
@@ -175,7 +175,7 @@ def with_wrong_key(settings: BlobSettings) -> BlobSettings:
 
 
 async def exercise(settings: BlobSettings) -> None:
-    """Do with the storage what an archive does."""
+    """Do the same with the storage as an archive does."""
     sink = BlobSink(open_objects(settings, DIRECT), 1.0)
     assert await sink.test() == "the storage takes objects, gives them back and overwrites none"
     objects = sink.objects
@@ -194,7 +194,10 @@ async def exercise(settings: BlobSettings) -> None:
 
 @pytest.mark.skipif("GRAPHWARD_TEST_STORAGE" not in os.environ, reason="no real storage is named")
 async def test_real_storage_does_the_same() -> None:
-    """The variable has a table of settings as Python writes it, such as `{"url": "s3://audit", …}`."""
+    """Run against real storage if the variable is set.
+
+    The variable has a table of settings as Python writes it, such as `{"url": "s3://audit", …}`.
+    """
     import ast
 
     given = ast.literal_eval(os.environ["GRAPHWARD_TEST_STORAGE"])
@@ -226,7 +229,7 @@ async def test_sigkill_at_any_moment_leaves_each_event_once(tmp_path: Path, cloc
             process.kill()
             await process.wait()
             kills += 1
-        if kills == 4:  # the last one may finish
+        if kills == 4:  # the last process may finish
             assert await (await asyncio.create_subprocess_exec(*command)).wait() == 0
             ended = True
     (found,) = [each async for each in verify_archive(Folder(copy), {})]

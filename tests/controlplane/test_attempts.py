@@ -1,4 +1,4 @@
-"""Failed sign-ins are counted by name and by network, in a window that slides, here or in a shared store."""
+"""Failed sign-ins are counted by name and network in a sliding window, locally or in a shared store."""
 
 from __future__ import annotations
 

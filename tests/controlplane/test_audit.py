@@ -1,4 +1,4 @@
-"""Audit batches: shape, size, organisations, and that each counts once."""
+"""Audit batches: form, size, organisations, and that each batch counts once."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ async def test_a_body_that_is_no_batch_is_400(
 
 
 async def test_the_last_of_two_equal_keys_counts_everywhere(plane: Plane, proxy: ProxyClient) -> None:
-    """As every JSON parser of ours reads it: so what was authorised is what is found."""
+    """The authorisation check and the stored event use the same one of two equal keys: the last."""
     (org,) = proxy.org_ids
     foreign = await plane.org("other")
     twice = json.dumps(event(org, 1)).replace('"orgId"', f'"orgId": "{org}", "orgId"', 1)
@@ -235,7 +235,7 @@ async def test_a_foreign_organisation_is_403_and_does_not_tell_whether_it_exists
     assert (response.status, response.code) == (403, "notAuthorisedForTenant")
     assert foreign not in response.body.decode()
     assert await plane.stored() == []
-    # Nor does the batch id leave a trace.
+    # The batch id leaves no trace either.
     assert (await proxy.audit(batch("b1", proxy.org_ids[0], [1]))).json["duplicate"] is False
 
 
@@ -248,7 +248,7 @@ async def test_a_revoked_organisation_is_403_at_once(plane: Plane, proxy: ProxyC
     assert (await proxy.audit(batch("b1", org, [1]))).status == 202
     await plane.inventory.revoke("edge-1", "acme")
     assert (await proxy.audit(batch("b2", org, [2]))).code == "notAuthorisedForTenant"
-    # A replay doesn't get past it either.
+    # A replay does not bypass the check either.
     assert (await proxy.audit(batch("b1", org, [1]))).code == "notAuthorisedForTenant"
 
 
@@ -297,7 +297,7 @@ async def test_the_idempotency_window_is_48_hours_from_the_first_acceptance(
 async def test_an_id_with_a_time_is_refused_without_end_although_it_is_kept_for_days(
     plane: Plane, proxy: ProxyClient, clock: FakeClock, ahead_days: int
 ) -> None:
-    """Also if the clock of the proxy was ahead when it made the id."""
+    """The id is refused even if the proxy's clock was ahead when the id was made."""
     sent = batch(uuid7(clock.wall + ahead_days * DAY_MS, 1), proxy.org_ids[0], [1])
     assert (await proxy.audit(sent)).json["accepted"] == 1
     clock.advance(hours=48)
@@ -306,7 +306,7 @@ async def test_an_id_with_a_time_is_refused_without_end_although_it_is_kept_for_
         clock.advance(hours=24 * days)
         await plane.store.purge_batches(clock.wall, 10)
         assert (await proxy.audit(sent)).code == "batchExpired"
-    assert await plane.store.purge_batches(clock.wall, 10) == 0  # the store had let go of it
+    assert await plane.store.purge_batches(clock.wall, 10) == 0  # the store had removed the id
     assert len(await plane.stored()) == 1
 
 
@@ -318,7 +318,7 @@ async def test_a_late_batch_with_an_old_id_is_stored_under_a_new_one(
     assert (await proxy.audit(batch(old, org, [1]))).code == "batchExpired"
     assert (await proxy.audit(batch(uuid7(clock.wall, 1), org, [1]))).json["accepted"] == 1
     assert (await proxy.audit(batch(young, org, [2]))).json["accepted"] == 1
-    # In the 48 hours it is a duplicate, although its own time is too old by now.
+    # Within the 48 hours the batch is a duplicate, although its own time is too old.
     clock.advance(hours=1)
     assert (await proxy.audit(batch(young, org, [2]))).json["duplicate"] is True
 

@@ -1,4 +1,4 @@
-"""A store that was lost is not taken for a first start, and a first start that was killed still comes up."""
+"""A lost store does not count as a first start, and a first start that was killed can be repeated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _cli(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 async def used(tmp_path: Path, clock: FakeClock) -> Path:
-    """The directory of a store that was in use, with its key, its reserve and its index."""
+    """Return the directory of a store that was in use, with its key, its reserve and its index."""
     async with started(tmp_path, clock) as plane:
         await plane.org("acme")
         await plane.proxy("edge-1", "acme")
@@ -66,7 +66,7 @@ def test_a_lost_store_is_refused_by_everything_in_one_line(used: Path, lose: obj
 
 
 def test_a_directory_in_the_place_of_the_store_is_named(used: Path) -> None:
-    """A container makes one for a missing file that is mounted."""
+    """A container runtime creates a directory if the file of a mount is missing."""
     store = used / "controlplane.db"
     store.unlink()
     store.mkdir()

@@ -1,4 +1,4 @@
-"""Streams of the admin API through nginx without a directive of ours."""
+"""Streams of the admin API pass through nginx without special directives."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.fakes.lifeline import end_with_parent
 from tests.fakes.ports import free_port
 
 NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
-# Longer than an event takes, shorter than the stream's own next line, which would push it out of a buffer.
+# Seconds: longer than an event takes, but shorter than the stream's keepalive, which would flush a buffer.
 SOON_SECONDS = 10.0
 
 
 @asynccontextmanager
 async def nginx(folder: Path, behind: str) -> AsyncIterator[str]:
-    """The address of an nginx that passes everything to `behind`."""
+    """Return the address of an nginx that forwards everything to `behind`."""
     port = free_port()
     config = folder / "nginx.conf"
     config.write_text(

@@ -1,4 +1,4 @@
-"""Blocks of events come back byte for byte, in the form of this release and of those before."""
+"""Blocks of events are read back byte for byte, in the form of this release and of earlier ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who stands between, or holds a stolen key: nothing that crosses can be bent, and nobody is shut out."""
+"""Attackers on the path, or with a stolen key, can change no message and block no other proxy."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from tests.controlplane.processes import ROOT, cli, facts
 
 
 class Between:
-    """Reads and changes what crosses, as who ends the TLS between proxy and control plane can."""
+    """Proxy on the path that reads and changes messages, as a TLS-terminating attacker can."""
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
-        self.if_none_match: str | None = None  # in place of what the proxy sent
+        self.if_none_match: str | None = None  # replaces the header that the proxy sent
         self.drops: set[str] = set()
 
     async def relay(self, request: web.Request) -> web.Response:
@@ -62,7 +62,7 @@ class Between:
 async def test_nobody_between_can_keep_a_proxy_on_withdrawn_rules(
     plane: Plane, proxy: ProxyClient, tmp_path: Path, drops: set[str]
 ) -> None:
-    """A newer version's ETag in the proxy's request brings a signed 304, for rules that it hasn't."""
+    """An attacker puts a newer ETag into the request, to receive a signed 304 for rules the proxy lacks."""
     await plane.ruleset("acme", "rules")
     await plane.inventory.add_app("payroll", "acme", "rules")
     between = Between(plane)
@@ -95,7 +95,7 @@ async def test_nobody_between_can_keep_a_proxy_on_withdrawn_rules(
     await runner.cleanup()
 
 
-# Strangers
+# Unauthenticated clients
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -108,7 +108,7 @@ async def _connected(plane: Plane, sent: bytes = b"") -> Streams:
 
 
 async def _closed(streams: Streams) -> bytes:
-    """What came before the other side closed."""
+    """Return the bytes that arrived before the other side closed the connection."""
     reader, writer = streams
     try:
         return await asyncio.wait_for(reader.read(), 20)
@@ -173,7 +173,7 @@ async def test_who_has_asked_in_time_keeps_the_connection(
 ) -> None:
     reader, writer = await _connected(plane, _head(proxy, "GET", SYNC))
     assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
-    assert await _closed(await _connected(plane)) == b""  # a later one has been cut meanwhile
+    assert await _closed(await _connected(plane)) == b""  # a later connection was closed to make room
     writer.write(_head(proxy, "GET", SYNC, "Connection: close"))
     assert (await reader.read()).count(b"HTTP/1.1 200 OK\r\n") == 1
     writer.close()
@@ -182,7 +182,7 @@ async def test_who_has_asked_in_time_keeps_the_connection(
 async def test_a_flood_of_connections_shuts_no_proxy_out(
     plane: Plane, proxy: ProxyClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The oldest stranger makes room; a connection that carried a signed request stays."""
+    """The oldest unauthenticated connection is closed; a connection with a signed request stays."""
     monkeypatch.setattr(connections, "_MOST_UNPROVED", 20)
     known, to_known = await _connected(plane, _head(proxy, "GET", SYNC))
     assert await known.readline() == b"HTTP/1.1 200 OK\r\n"
@@ -218,11 +218,11 @@ async def test_who_takes_no_response_is_cut(
     assert reader.exception() is None
 
 
-# A stolen API key, or a body that was recorded
+# A stolen API key, or a recorded body
 
 
 async def test_bodies_that_never_come_keep_no_other_concern_waiting(plane: Plane, proxy: ProxyClient) -> None:
-    """Eight uploads of a slow line, or of who has the API key without the secret."""
+    """Eight uploads come from a slow line, or from a client that has the API key without the secret."""
     stuck = [
         await _connected(plane, _head(proxy, "POST", AUDIT, "Content-Length: 9", "Expect: 100-continue"))
         for _ in range(8)
@@ -257,7 +257,7 @@ METRICS_BODY = b'{"windowStart": "2026-11-21T12:00:00.000Z", "evaluated": 1}'
 
 
 async def test_a_recorded_body_does_at_no_other_endpoint(plane: Plane, proxy: ProxyClient) -> None:
-    """The signature covers no path: it is the body that has to be another's."""
+    """The signature does not cover the path, so the body itself must be invalid at other endpoints."""
     batch_body = json.dumps(batch("b1", proxy.org_ids[0], [1])).encode()
     for path, body in (
         (HEARTBEAT, METRICS_BODY),
@@ -278,7 +278,7 @@ async def test_a_recorded_body_does_at_no_other_endpoint(plane: Plane, proxy: Pr
 
 
 async def test_events_are_the_signer_s_whomever_they_name(plane: Plane, proxy: ProxyClient) -> None:
-    """A stolen key writes no event that a search takes for another proxy's."""
+    """An event sent with a stolen key must not appear in a search for another proxy's events."""
     (org,) = proxy.org_ids
     other = await plane.proxy("edge-2", "acme")
     own, forged, odd = (
@@ -300,7 +300,7 @@ async def test_events_are_the_signer_s_whomever_they_name(plane: Plane, proxy: P
 async def test_no_key_takes_every_place_in_the_store_s_queue(
     plane: Plane, proxy: ProxyClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each sync without an ETag is a write; heartbeats and batches are others."""
+    """Each sync without an ETag is a write; so are heartbeats and batches."""
     running, most = 0, 0
     sync_content = RegistryTables.sync_content
 
@@ -329,7 +329,7 @@ async def test_a_response_s_signature_is_none_of_a_request(proxy: ProxyClient) -
 
 
 async def test_a_report_sent_again_counts_once(plane: Plane, proxy: ProxyClient) -> None:
-    """As by an agent that was killed between the 200 and its note of it: the window's start names it."""
+    """The start of its window identifies a report that an agent sends again after it was killed."""
     for evaluated in (1, 7):
         body = METRICS_BODY.replace(b"1}", b"%d}" % evaluated)
         assert (await proxy.send(METRICS, body)).status == 200
@@ -337,7 +337,7 @@ async def test_a_report_sent_again_counts_once(plane: Plane, proxy: ProxyClient)
     assert json.loads(report.body)["evaluated"] == 7
 
 
-# Events that are meant to break what reads them
+# Events that are made to break their readers
 
 ODD_VALUES = [
     b"18446744073709551616",
@@ -363,8 +363,7 @@ MEMBERS = (
 async def test_no_event_of_one_tenant_keeps_another_s_from_being_found(
     plane: Plane, proxy: ProxyClient
 ) -> None:
-    """Each odd event is refused, or is stored, found and purged like any other; none stops the index
-    writer."""
+    """Each odd event is refused, or stored, found and purged normally. None stops the index writer."""
     (org,), other = proxy.org_ids, await plane.org("other")
     stranger = await plane.proxy("edge-2", "other")
     made = itertools.count(1)
@@ -386,7 +385,7 @@ async def test_no_event_of_one_tenant_keeps_another_s_from_being_found(
     await index.close()
 
 
-# What an operator sees of it
+# Display to an operator
 
 
 @pytest.mark.parametrize("path", [HEARTBEAT, METRICS])
@@ -432,7 +431,7 @@ async def test_nothing_that_an_editor_wrote_hides_a_rule_on_a_terminal(plane: Pl
     await plane.ruleset("acme", "hr", text)
     shown = await asyncio.to_thread(_on_a_terminal, config, "ruleset", "show", "hr")
     lines = ["version: 1", "name: hr  # \\u202eturned", "rules: []  # all\\u000dnone ", ""]
-    assert shown.split("\r\n") == lines  # as a terminal ends them
+    assert shown.split("\r\n") == lines  # the terminal ends lines in this way
     in_a_pipe = await asyncio.to_thread(_bytes_of, config, "ruleset", "show", "hr")
     assert in_a_pipe == text.encode()
 
@@ -451,6 +450,6 @@ def _on_a_terminal(config: Path, *arguments: str) -> str:
         while True:
             try:
                 shown += os.read(ours, 65536)
-            except OSError:  # the other end is closed
+            except OSError:  # the other end closed the connection
                 os.close(ours)
                 return shown.decode()

@@ -1,4 +1,4 @@
-"""The commands, run as an operator runs them: what they print, where errors go, with which status."""
+"""Commands as an operator runs them: output, error lines and exit status."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def hr(config: Path) -> Path:
-    """Organisation `acme`, and a good ruleset file `hr`."""
+    """Create the organisation `acme` and a valid ruleset file `hr`."""
     facts(config, "org", "add", "acme")
     path = config.parent / "hr.yaml"
     path.write_text(RULESET.format(name="hr"))
@@ -44,7 +44,7 @@ def hr(config: Path) -> Path:
 
 
 def _fails(config: Path, status: int, *arguments: str) -> list[str]:
-    """The lines on standard error of a command that must fail with this status and print nothing else."""
+    """Return the error lines of a command that must fail with this status and print nothing else."""
     done = cli(config, *arguments)
     assert (done.returncode, done.stdout) == (status, "")
     assert "Traceback" not in done.stderr
@@ -109,7 +109,7 @@ def test_proxy(config: Path) -> None:
     assert renewed["proxyId"] == added["proxyId"]
     assert renewed["apiKey"] != added["apiKey"]
     assert renewed["hmacSecret"] != added["hmacSecret"]
-    # A secret is printed once, by what made it.
+    # Only the command that made a secret prints it, and only once.
     for command in (("list",), ("show", "edge-1")):
         printed = json.dumps(facts(config, "proxy", *command))
         assert renewed["apiKey"] not in printed
@@ -124,7 +124,7 @@ def test_proxy(config: Path) -> None:
 def test_ruleset(config: Path, hr: Path) -> None:
     applied = facts(config, "ruleset", "apply", str(hr), "--org", "acme")
     assert applied == {"rulesetId": applied["rulesetId"], "name": "hr", "version": 1, "changed": True}
-    # The same text again is no new version, and says so.
+    # Publishing the same text again makes no new version, and the command says so.
     assert facts(config, "ruleset", "apply", str(hr), "--org", "acme") == {**applied, "changed": False}
     assert _fails(config, 1, "ruleset", "rollback", "hr") == [
         "ruleset hr has no version before the first, which is in force"
@@ -135,7 +135,7 @@ def test_ruleset(config: Path, hr: Path) -> None:
     assert facts(config, "ruleset", "show", "hr")["yaml"] == second
     assert facts(config, "ruleset", "show", "hr", "--version", "1")["yaml"] == RULESET.format(name="hr")
     assert cli(config, "ruleset", "show", "hr").stdout == second
-    # A rollback goes forward: version 3 with the text of version 1.
+    # A rollback makes a new version: version 3 with the text of version 1.
     rolled_back = facts(config, "ruleset", "rollback", "hr", "--org", "acme")
     assert rolled_back == {"rulesetId": applied["rulesetId"], "name": "hr", "version": 3}
     history = facts(config, "ruleset", "history", applied["rulesetId"])["versions"]
@@ -180,7 +180,7 @@ def test_a_bad_ruleset_is_refused_whole_with_every_error_by_line_and_column(conf
     places = [re.match(re.escape(str(hr)) + r":(\d+):(\d+): ", line) for line in lines]
     assert all(places)
     assert {int(place[1]) for place in places if place} >= {5, 9, 10}
-    # The version in force stays.
+    # The active version stays.
     assert facts(config, "ruleset", "show", "hr")["version"] == 1
 
 
@@ -275,7 +275,7 @@ def test_one_tenants_things_are_unknown_in_another(config: Path, hr: Path) -> No
         == facts(config, "ruleset", "list", *acme)["rulesets"]
         == []
     )
-    # Nor can an app be bound across, and its own organisation still has it untouched.
+    # An app cannot be assigned to another organisation either, and its own organisation keeps it unchanged.
     facts(config, "org", "add", "third")
     hr.write_text(RULESET.format(name="third-rules"))
     third = facts(config, "ruleset", "apply", str(hr), "--org", "third")["rulesetId"]
@@ -316,10 +316,11 @@ def test_a_name_that_could_mislead_is_refused(config: Path, name: str) -> None:
         ("record", "search", "--operator="),
         ("ruleset", "replay", "hr", "--app", "x", "--org", "acme", "--hours", "0"),
         ("operator", "add", "x", "--no-password", "--role", "viewer"),
-        ("operator", "add", "x", "--role", "viewer"),  # which nobody is asked a password for
+        # this role needs a password, and no terminal can be read for one
+        ("operator", "add", "x", "--role", "viewer"),
         ("app", "rotate-secret", "x", "--grace", "9999999d"),
         ("--token-file", "token", "org", "list"),
-        ("org", "add", "bad\udcff"),  # a byte that is no UTF-8
+        ("org", "add", "bad\udcff"),  # a byte that is not UTF-8
         ("org", "add", "*"),
     ],
 )
@@ -379,7 +380,7 @@ def test_the_sample_settings_run_as_they_stand(tmp_path: Path) -> None:
 
 
 def test_missing_events_are_named(config: Path) -> None:
-    """From what has come and what the proxy says that it has handed out."""
+    """The gap is computed from the numbers that arrived and the highest number that the proxy reported."""
     org = facts(config, "org", "add", "acme")["orgId"]
     proxy = facts(config, "proxy", "add", "edge-1", "--org", "acme")["proxyId"]
     _sql(
@@ -419,7 +420,7 @@ def _sql(config: Path, script: str) -> None:
 
 
 def test_the_command_line_starts_without_what_it_does_not_need(config: Path) -> None:
-    """An operator waits for these imports at each command."""
+    """Imports delay each command of an operator."""
     code = (
         "import sys; from controlplane.cli import main; "
         f"main(['--config', {str(config)!r}, 'org', 'list', '--json']); "

@@ -1,4 +1,4 @@
-"""`apply` and `export`: exit statuses, files of secrets and the rehearsal."""
+"""`apply` and `export`: exit statuses, secret files and the dry run."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_a_directory_is_planned_applied_and_found_again(
         *("contoso.yaml", "fleet.yaml", "graphward.schema.json", "rulesets")
     ]
     assert await commands.run("server", "apply", str(copied), "--plan") == (0, unchanged, "")
-    assert (await commands.run("server", "export", str(copied)))[0] == 1  # it is not empty
+    assert (await commands.run("server", "export", str(copied)))[0] == 1  # the directory is not empty
 
 
 def test_the_first_apply_makes_the_store_and_a_plan_makes_none(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ async def test_what_is_wrong_ends_with_1_and_changes_nothing(
     assert (status, "rulesets/staff.yaml: is not a regular file" in err) == (1, True)
     (folder / "contoso.yaml").unlink()
     (folder / "contoso.yaml").symlink_to(outside)
-    (folder / ".yamllint.yaml").write_text("rules: {}\n")  # of another tool
+    (folder / ".yamllint.yaml").write_text("rules: {}\n")  # a file of another tool
     status, _, err = await commands.run("server", "apply", str(folder), "--plan")
     assert (status, err) == (1, f"{folder}/contoso.yaml: leads out of the directory\n")
 
@@ -224,7 +224,7 @@ async def test_what_only_waits_is_not_called_applied(
     assert (await commands.run("server", "apply", str(folder)))[1].splitlines()[-1] == "Applied."
     (folder / "rulesets/staff.yaml").write_text(RULESET.format(name="staff") + "# new\n")
     said = "Nothing is in force yet: 1 change waits for a second person."
-    for _ in range(2):  # it proposes, and then finds the proposal
+    for _ in range(2):  # the first run proposes, the second finds the proposal
         status, out, _ = await commands.run("server", "apply", str(folder))
         assert (status, said in out.splitlines()) == (0, True)
     assert "Plan: 0 to add, 1 to change, 0 to delete; 1 of them for a second person to approve." in out
@@ -279,20 +279,20 @@ def test_the_names_of_secret_files_depend_on_the_thing_alone(tmp_path: Path) -> 
     alike = [("contoso", name) for name in ("a-b", "a b", "A-B", "a.b", "a_b", "日本", "Ω日", "a--b")]
     alike += [("contoso.a", "b"), ("contoso-a", "b")]
     bases = set()
-    for number, named in enumerate(alike):  # one run for each, as a pipeline has
+    for number, named in enumerate(alike):  # one run for each file, as a pipeline would do
         (tmp_path / str(number)).mkdir()
         kept = secret_files(tmp_path / str(number), named).write(secrets_of(named))
         assert [(each.org, each.name) for each in kept.files] == [named, named]
         names = [Path(each.file).name for each in kept.files]
         assert [name.rpartition(".")[2] for name in names] == ["client-id", "client-secret"]
-        bases.add(names[0].replace(".", "--").casefold())  # the name in the vault of the sample
+        bases.add(names[0].replace(".", "--").casefold())  # the name in the vault of the example
     assert len(bases) == len(alike)
     assert {"contoso--a-b--client-id", "contoso-a--b--client-id"} <= bases
 
 
 def test_a_secret_that_cannot_be_written_is_named_and_stops_no_other(tmp_path: Path) -> None:
     named = [("contoso", name) for name in ("one", "two", "three")]
-    (tmp_path / "contoso.two.client-secret.part").mkdir()  # nothing can be written there
+    (tmp_path / "contoso.two.client-secret.part").mkdir()  # a directory with this name makes the write fail
     kept = secret_files(tmp_path, *named).write(secrets_of(*named))
     assert [Path(each.file).name for each in kept.files] == [
         *("contoso.one.client-id", "contoso.one.client-secret", "contoso.two.client-id"),
@@ -304,7 +304,7 @@ def test_a_secret_that_cannot_be_written_is_named_and_stops_no_other(tmp_path: P
 def test_room_for_every_secret_is_required_before_the_change(tmp_path: Path) -> None:
     files = secret_files(tmp_path / "secrets", ("contoso", "payroll"))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))  # bytes, which are too few, as on a full disk
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))  # bytes: too few, as on a full disk
     try:
         with pytest.raises(CommandFailed, match=r"of 1 app and 0 proxies can't be written: File too large"):
             files.require_place()

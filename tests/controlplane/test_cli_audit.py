@@ -1,4 +1,4 @@
-"""`audit search` as an operator runs it: everything accepted is found at once, and mistakes are one line."""
+"""`audit search` as an operator runs it: accepted events are found at once, and mistakes print one line."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def minute(org_id: str, number: int, **members: Any) -> dict[str, Any]:
 
 @pytest.fixture
 async def config(tmp_path: Path) -> Path:
-    """Two organisations with events, ingested by a server that has stopped."""
+    """Two organisations with events, which a server stored before it stopped."""
     async with started(tmp_path, FakeClock()) as plane:
         acme, beta = await plane.org("acme"), await plane.org("beta")
         await plane.ruleset("acme", "hr")

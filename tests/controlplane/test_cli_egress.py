@@ -1,4 +1,4 @@
-"""The command line on a machine whose only way out is an egress proxy, named by variables."""
+"""The command line on a host that reaches the network only through an egress proxy from its environment."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tests.fakes.egress import FakeEgress
 from tests.fakes.graph import SCHEMA, FakeGraph
 from tests.fakes.server import Response
 
-HOST = "console.invalid"  # resolves nowhere (RFC 6761): only the egress proxy leads there
+HOST = "console.invalid"  # never resolves (RFC 6761): it is reachable only through the egress proxy
 PASSWORD = "pass-of-the-egress"
 _VARIABLES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy", "ALL_PROXY")
 
 
 @pytest.fixture
 async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeGraph]:
-    """A server behind TLS that knows no admin API; its authority is trusted here."""
+    """Start a TLS server without an admin API, whose certificate authority is trusted here."""
     authority = CertificateAuthority(tmp_path / "certificates")
     for name in _VARIABLES:
         monkeypatch.delenv(name, raising=False)
@@ -68,7 +68,7 @@ async def test_a_command_at_a_server_leaves_by_the_variables(
     assert egress.targets == [f"{HOST}:443"]
     assert b"gwt_" not in b"".join(egress.heads)
 
-    assert await listed(tmp_path, "other.invalid") == 1  # whose certificate is another's
+    assert await listed(tmp_path, "other.invalid") == 1  # the certificate is for another name
     assert "certificate" in capsys.readouterr().err
     assert len(server.requests) == 1
 

@@ -1,4 +1,4 @@
-"""`audit` beyond `search`: counted, looked into, taken away, followed; beside the store and at a server."""
+"""`audit` commands besides `search`: count, show, export and tail; beside the store and at a server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WAYS = ("store", "server")
 
 
 async def keep(plane: Plane, *numbers: int, name: str = "acme", **members: Any) -> str:
-    """Events of the organisation, through a proxy of its own."""
+    """Store events of the organisation through a proxy of that organisation."""
     org_id = await plane.org(name)
     proxy = await plane.proxy(f"edge-{name}", name)
     made = [event(org_id, number, time=f"2026-11-21T04:{number:02}:00.000Z", **members) for number in numbers]
@@ -88,7 +88,7 @@ async def test_events_are_taken_away_whole(
     rows = list(csv.DictReader(io.StringIO(text, newline="")))
     assert [row["seq"] for row in rows] == ["4", "3", "2", "1", "0"]
     assert {row["path"] for row in rows} == {"'=1+1"}
-    # What can't be had leaves no file that looks like it.
+    # A failed export leaves no file that looks like a complete one.
     nothing = tmp_path / "nothing.csv"
     status, _, _ = await commands.run(where, "audit", "export", "--org", "nobody", "--output", str(nothing))
     assert status == 1
@@ -156,7 +156,7 @@ async def test_events_are_printed_as_they_are_stored_until_it_is_interrupted(
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "controlplane", *there, "audit", "tail", "-path:/quiet", "--json",
         cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        # As a terminal starts it; who starts tests in the background may have them ignore the interrupt.
+        # Restore the default handler: a shell that runs tests in the background ignores the interrupt.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     assert process.stdout is not None
@@ -164,7 +164,7 @@ async def test_events_are_printed_as_they_are_stored_until_it_is_interrupted(
         line = asyncio.create_task(process.stdout.readline())
         number = 0
         async with asyncio.timeout(60):
-            while not line.done():  # until it listens
+            while not line.done():  # wait until it listens
                 number += 1
                 made = [event(org_id, number), event(org_id, -number, seq=None, path="/quiet")]
                 assert (await proxy.audit({"batchId": f"b{number}", "events": made})).status == 202

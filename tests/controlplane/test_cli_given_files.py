@@ -1,4 +1,4 @@
-"""Files that a command names: a byte order mark is no part of a password or token, and UTF-16 is refused."""
+"""Files named on the command line: a byte order mark is skipped, and UTF-16 is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`audit head` and `audit verify` as an operator runs them, and the same over the admin API."""
+"""`audit head` and `audit verify` as an operator runs them, and the same operations over the admin API."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture
 async def config(tmp_path: Path) -> Path:
-    """Two organisations with events, ingested by a server that has stopped."""
+    """Two organisations with events, which a server stored before it stopped."""
     async with started(tmp_path, FakeClock()) as plane:
         for name in ("acme", "beta"):
             org = await plane.org(name)

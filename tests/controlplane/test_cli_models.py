@@ -1,4 +1,4 @@
-"""`model fetch`, `list` and `diff`, and rulesets that are published against a schema."""
+"""`model fetch`, `list` and `diff`, and rulesets that are published with a schema."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def small(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def changed(tmp_path: Path) -> Path:
-    """The small schema with another relation, a type more and an operation less."""
+    """Return the small schema with another relation, one more type and one operation less."""
     text = SMALL.decode()
     for old, new in (
         ('Name="messages" Type="Collection(mail.message)"', 'Name="mails" Type="Collection(mail.message)"'),
@@ -52,7 +52,7 @@ RULES = "version: 1\nname: hr\nrules:\n  - {id: no-mail, match: {resource: [mess
 
 @pytest.fixture
 def rules(tmp_path: Path) -> Path:
-    """A ruleset with a rule that names a thing."""
+    """Return a ruleset with a rule that names a resource of the schema."""
     path = tmp_path / "hr.yaml"
     path.write_text(RULES)
     return path
@@ -147,7 +147,7 @@ async def test_a_fetch_for_all_organisations(commands: Commands, plane: Plane, s
     (line,) = (await plane.store.operator_log(LogQuery(1, operation="model.fetch")))[:1]
     assert line.outcome == "done"
     assert len(line.org_ids) == 2
-    assert len(line.request) < 1000  # of the document, its digest
+    assert len(line.request) < 1000  # the request has only the document's digest
 
 
 async def test_people_read_what_came_of_it(
@@ -390,7 +390,7 @@ async def test_a_ruleset_with_an_unknown_name_is_refused_and_the_version_in_forc
         assert status == 2
         said = "the schema has no type `masage`, did you mean `message`?"
         assert err == f"{wrong}:4:47: rules[0].match.resource[1]: {said}\n"
-    # So is a name that a new schema lacks.
+    # A name that a new schema lacks is refused too.
     other = tmp_path / "other.csdl"
     other.write_bytes(SMALL.replace(b'"message"', b'"letter"').replace(b"mail.message", b"mail.letter"))
     await commands.facts("store", "model", "fetch", str(other), *options)

@@ -86,7 +86,7 @@ async def test_a_table_is_a_page_and_says_how_to_get_the_next(commands: Commands
     assert "acme" not in rest
     assert "more:" not in rest
     whole = await commands.facts("store", "org", "list")
-    assert list(whole) == ["orgs"]  # as programs that know no pages read it
+    assert list(whole) == ["orgs"]  # as a program without support for pages reads it
     assert len(whole["orgs"]) == 3
     page = await commands.facts("server", "org", "list", "--limit", "2")
     assert (len(page["orgs"]), page["next"], page["total"]) == (2, following.split()[-1], 3)
@@ -158,13 +158,14 @@ async def test_an_operator_s_day_on_the_command_line(
     assert made["token"] not in listed
     await commands.facts(where, "operator", "token", "revoke", "alan", "ci")
     assert (await commands.facts(where, "operator", "disable", "alan"))["enabled"] is False
-    assert (await commands.run(where, "operator", "disable", "ada"))[0] == 1  # the last admin over all
+    # this is the last admin of all organisations
+    assert (await commands.run(where, "operator", "disable", "ada"))[0] == 1
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("operator", "add", "x"),  # nobody sits at a terminal to be asked for a password
+        ("operator", "add", "x"),  # no terminal is there to ask for a password
         ("operator", "add", "x", "--admin", "--role", "viewer"),
         ("operator", "add", "x", "--no-password", "--password-file", "y"),
         ("operator", "add", "x", "--no-password", "--role", "viewer"),
@@ -272,7 +273,7 @@ async def test_what_people_read_is_no_json(commands: Commands, plane: Plane, pro
 
 
 def test_waiting_shows_on_a_terminal_what_it_waits_for(tmp_path: Path) -> None:
-    """One line that changes, and nothing that a proxy's name could drive."""
+    """The progress is one line that is overwritten; a proxy's name cannot control the terminal."""
     config = write_settings(tmp_path)
     facts(config, "org", "add", "acme")
     facts(config, "proxy", "add", "edge-1", "--org", "acme")
@@ -292,7 +293,7 @@ def test_waiting_shows_on_a_terminal_what_it_waits_for(tmp_path: Path) -> None:
     )
     os.close(follower)
     report = b""
-    with suppress(OSError):  # how a terminal says that nobody writes to it any more
+    with suppress(OSError):  # a terminal reports the end of its writer in this way
         while part := os.read(leader, 65536):
             report += part
     os.close(leader)
@@ -301,7 +302,7 @@ def test_waiting_shows_on_a_terminal_what_it_waits_for(tmp_path: Path) -> None:
     assert b"edge-1 does not enforce hr version 1: it was never seen" in report
 
 
-# A server that responds oddly
+# A server with odd responses
 
 
 def response(body: bytes, *fields: bytes, status: bytes = b"200 OK", length: int | None = None) -> bytes:
@@ -310,7 +311,7 @@ def response(body: bytes, *fields: bytes, status: bytes = b"200 OK", length: int
 
 
 async def said_of(tmp_path: Path, responded: bytes, *arguments: str) -> tuple[int, str, str]:
-    """What a command says of a server that responds with this and closes."""
+    """Return the command's error if a server sends this response and closes."""
     (tmp_path / "token").write_text("gwt_x")
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -365,7 +366,8 @@ async def test_a_report_may_take_longer_than_any_other_response(
         (response(b'{"orgs": ', length=500), "the response broke off: "),
         (response(b"zz\r\n", b"Transfer-Encoding: chunked"), "the response broke off: "),
         (b"\x15\x03\x01\x00\x02\x02F", "the response is not valid HTTP: "),
-        # More fields than any library allows: the driver of ClickHouse raises the limit of this process.
+        # More header fields than libraries allow by default; the ClickHouse driver raises this process's
+        # limit.
         (response(b"", *[b"A: b"] * 20_000), "the response is not valid HTTP: "),
         (b"", "Remote end closed connection without response"),
         (

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture
 async def config(tmp_path: Path) -> Path:
-    """An organisation with three events of November 2026, and one number that never came."""
+    """An organisation with three events of November 2026, and one number that never arrived."""
     async with started(tmp_path, FakeClock()) as plane:
         org = await plane.org("acme")
         proxy = await plane.proxy("edge", "acme")
@@ -41,7 +41,7 @@ def test_a_report_is_made_and_checked_without_a_store(config: Path, tmp_path: Pa
     page = tmp_path / "mail.html"
     period = ("--from", "2026-11-21", "--to", "2026-11-21T11:00:00Z")
     made = cli(config, "audit", "report", "--org", "acme", *period, "--output", str(page))
-    assert (made.returncode, made.stderr) == (1, "")  # it is incomplete
+    assert (made.returncode, made.stderr) == (1, "")  # the report is incomplete
     first, headline, *_ = made.stdout.splitlines()
     assert first.startswith("Incomplete between 2026-11-21 00:00:00 UTC and 2026-11-21 11:00:00 UTC: ")
     shown = "The trail that is held shows no application that read or changed mail of acme"
@@ -49,7 +49,7 @@ def test_a_report_is_made_and_checked_without_a_store(config: Path, tmp_path: Pa
     assert "1 event of edge never arrived: number 3." in made.stdout
     key = tmp_path / "graphward.key"
     key.write_text(cli(config, "audit", "report-key").stdout)
-    elsewhere = tmp_path / "nowhere.toml"  # is never opened
+    elsewhere = tmp_path / "nowhere.toml"  # this file is never opened
     found = cli(elsewhere, "audit", "verify-report", str(page), "--key", str(key))
     assert (found.returncode, found.stderr) == (0, "")
     assert "valid: this page is as it was signed with" in found.stdout
@@ -82,7 +82,7 @@ def test_an_export_names_its_filter_its_time_and_the_head_of_the_chain(
     files = ("--output", str(data), "--manifest", str(manifest))
     asked = ("audit", "export", "path:/v1.0/users", "--org", "acme", "--format", form)
     assert cli(config, *asked, *files).returncode == 0
-    assert data.read_bytes() == cli(config, *asked).stdout.encode()  # as without a manifest
+    assert data.read_bytes() == cli(config, *asked).stdout.encode()  # the same as without a manifest
     signed = json.loads(manifest.read_text())["signed"]
     assert (signed["filter"], signed["org"], signed["events"]) == ("path:/v1.0/users", "acme", 3)
     assert signed["heads"][0]["link"] == facts(config, "audit", "head")["heads"][0]["link"]
@@ -91,7 +91,7 @@ def test_an_export_names_its_filter_its_time_and_the_head_of_the_chain(
     assert (found.returncode, found.stderr) == (0, "")
     assert f"3 events of acme, {signed['oldest']} to " in found.stdout
     assert "Note: 1 event number of acme never arrived" in found.stdout
-    whole = tmp_path / "whole"  # as the admin API and the console give it
+    whole = tmp_path / "whole"  # as the admin API and the console return it
     whole.write_bytes(data.read_bytes() + manifest.read_bytes())
     found = cli(config, "audit", "verify-report", str(whole), *key)
     assert (found.returncode, found.stderr) == (0, "")
@@ -103,7 +103,7 @@ def test_an_export_names_its_filter_its_time_and_the_head_of_the_chain(
     data.write_bytes(data.read_bytes().replace(b"GET", b"PUT", 1))
     changed = cli(config, "audit", "verify-report", str(manifest), *key, "--data", str(data))
     assert changed.returncode == 1
-    assert "the data is not what was exported: its SHA-256 is" in changed.stderr  # its length fits
+    assert "the data is not what was exported: its SHA-256 is" in changed.stderr  # its length is right
 
 
 def test_json_is_the_signed_line_and_a_class_is_one_of_six(config: Path) -> None:

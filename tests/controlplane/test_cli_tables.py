@@ -39,7 +39,7 @@ BEFORE: Final = "2026-11-25T14:03:22.123Z"
 PATH: Final = "/v1.0/users/8b2f0c1e-aaaa-4bbb-8ccc-0123456789ab/mailFolders/inbox/messages/" + "AAMk" * 20
 ID: Final = "019a0000-0000-7000-8000-000000000001"
 DIGEST: Final = "ab" * 32
-# One row of each listing, with the cells that may be neither cut nor left out. A long name may be folded.
+# One row of each listing, with the cells that may not be truncated or omitted. A long name may be folded.
 LISTINGS: Final[dict[str, tuple[Layout, dict[str, Any], tuple[str, ...]]]] = {
     "org list": (
         org.ORGS,

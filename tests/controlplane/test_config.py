@@ -1,4 +1,4 @@
-"""Management as code: a plan, and its changes made whole or not at all, on both engines."""
+"""Management as code: a plan, and its changes applied whole or not at all, on both engines."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_a_plan_lists_everything_and_the_second_apply_changes_nothing(
         ("add", "operator", "ci"),
     ]
     assert (await plan(context, WANTED)).digest == planned.digest
-    assert await context.store.orgs() == []  # nothing but the plan was made
+    assert await context.store.orgs() == []  # only the plan was made
 
     made = await apply(context, WANTED, expected=planned.digest)
     assert [(each.org, each.name) for each in made.apps] == [("contoso", "crm")]
@@ -151,7 +151,7 @@ async def test_drift_is_changed_back_and_names_who_changed_it(context: Operation
     assert [(each.name, each.before, each.after) for each in app.members] == [
         ("owner", "marketing", "sales"),
         ("note", "x", None),
-    ]  # nobody asked for `enabled`, so an app that is disabled stays disabled
+    ]  # `enabled` is not set in the file, so a disabled app stays disabled
     assert [(each.kind, each.operator, each.operation) for each in planned.last_changes] == [
         ("ruleset", "local:ada", "ruleset.apply"),
         ("app", "local:ada", "app.disable"),
@@ -163,7 +163,7 @@ async def test_drift_is_changed_back_and_names_who_changed_it(context: Operation
 
 
 async def test_everything_or_nothing(context: OperationContext) -> None:
-    taken = WantedApp("two", "elsewhere")  # no ruleset has this name, which only the last step finds out
+    taken = WantedApp("two", "elsewhere")  # no ruleset has this name, which only the last step detects
     wanted = Wanted((replace_org(apps=(CRM, taken)),), WANTED.proxies)
     with pytest.raises(NotFound, match="elsewhere"):
         await apply(context, wanted)
@@ -198,7 +198,7 @@ async def test_two_applies_at_once_make_the_things_once(context: OperationContex
 async def test_each_change_needs_the_role_that_it_needs_alone(context: OperationContext) -> None:
     await apply(context, WANTED)
     (org,) = await context.store.orgs()
-    # An editor in one organisation, as the operator ci is after its roles are looked up again.
+    # An editor of one organisation: the operator ci after its roles are refreshed.
     ci = Actor("ci", {})
     published = replace_org(rulesets=(WantedRuleset("staff", TEXT + "# new\n"),), apps=None, retention=None)
     actor = replace(ci, roles={org.org_id: "editor", "*": "viewer"})
@@ -227,7 +227,7 @@ async def test_a_second_person_gets_a_proposal_and_what_needs_it_waits(context: 
     (proposed,) = made.proposals
     again = await plan(context, wanted)
     assert [(each.name, each.gate) for each in again.changes] == [("mail", "proposed"), ("archive", "waits")]
-    assert (await apply(context, wanted)).proposals == ()  # the open one stays as it is
+    assert (await apply(context, wanted)).proposals == ()  # the open proposal stays unchanged
 
     approval = proposals.ApproveProposal(proposal=proposed.proposal)
     await perform(proposals.approve, context, local_actor("grace"), approval)
@@ -265,7 +265,7 @@ async def test_prune_deletes_what_managed_lists_do_not_name(context: OperationCo
     lines = await context.store.operator_log(LogQuery(limit=3))
     assert [line.operation for line in lines] == ["proxy.delete", "ruleset.delete", "app.delete"]
 
-    kept = replace_org(rulesets=(), apps=None)  # the app that uses the ruleset is not managed, and stays
+    kept = replace_org(rulesets=(), apps=None)  # the app that uses the ruleset is not managed here, and stays
     with pytest.raises(Conflict, match="staff is in use"):
         await perform(config.apply, context, ADA, config.ApplyConfig(Wanted((kept,)), prune=True))
 
@@ -275,7 +275,7 @@ async def test_a_proxy_without_an_organisation_belongs_to_no_directory(context: 
     await apply(context, Wanted((CONTOSO, fabrikam), (WantedProxy("owing", ("fabrikam",)),)))
     await perform(deletions.delete_org, context, ADA, orgs.OrgReference("fabrikam"))
     planned = await plan(context, Wanted((CONTOSO,), proxies=()), prune=True)
-    assert planned.changes == ()  # it still delivers the events of fabrikam
+    assert planned.changes == ()  # the proxy still delivers the events of fabrikam
     exported = await perform(config.export, context, ADA, config.ExportConfig())
     assert (exported.config.proxies, (await plan(context, exported.config, prune=True)).changes) == ((), ())
 
@@ -361,7 +361,8 @@ async def test_whoever_plans_finds_the_open_proposals_of_everybody(context: Oper
     by_name = {each.name: each.proposal for each in made.proposals}
     assert by_name.keys() == {"staff", "crm"}
     (stored,) = await context.store.apps(None)
-    assert (stored.owner, stored.ruleset_name) == ("hr", "staff")  # only the ruleset needs a second person
+    # only the ruleset needs a second person's approval
+    assert (stored.owner, stored.ruleset_name) == ("hr", "staff")
 
     request = config.PlanConfig(wanted)
     planned = await perform(config.plan, context, ADA, request)
@@ -405,7 +406,7 @@ async def test_a_plan_says_why_it_would_be_refused(context: OperationContext) ->
     assert "ruleset staff of organisation contoso: ruleset staff is in use" in in_use.refused[0]
     possible = with_apps(CRM, WantedApp("second", "old"))
     assert (await plan(context, possible)).refused == ()
-    assert [app.name for app in await context.store.apps(None)] == ["crm"]  # each trial was undone
+    assert [app.name for app in await context.store.apps(None)] == ["crm"]  # each attempt was undone
     after = await context.store.operator_log(LogQuery(limit=100))
     assert {line.operation for line in after[: len(after) - len(before)]} == {"config.apply"}
 
@@ -440,7 +441,7 @@ async def test_an_app_as_code_needs_no_secret_and_has_the_federated_credentials_
     assert (held.secret, held.federated) == (False, (WORKFLOW,))
     assert (await plan(context, exported)).changes == ()
 
-    # Nothing changes if the list is left out. A change of the reuse replaces the credential.
+    # Omitting the list changes nothing. A change of the reuse replaces the credential.
     unmanaged = with_apps(*CONTOSO.apps or (), WantedApp("jobs", "staff"))
     assert (await plan(context, unmanaged)).changes == ()
     again = WantedFederated(WORKFLOW.issuer, WORKFLOW.subject, reuse="untilEnd")
@@ -475,7 +476,7 @@ async def test_keys_certificates_and_ends_are_those_of_the_directory(
     await apply(context, WANTED)
 
     async def has(app: WantedApp) -> list[str]:
-        """Apply the directory, and return the operations that this took."""
+        """Apply the directory. Return the operations that it took."""
         await apply(context, with_apps(*CONTOSO.apps or (), app))
         assert (await plan(context, with_apps(*CONTOSO.apps or (), app))).changes == ()
         lines = [line.operation for line in await context.store.operator_log(LogQuery(limit=20))]
@@ -495,7 +496,7 @@ async def test_keys_certificates_and_ends_are_those_of_the_directory(
     write_directory(tmp_path / "exported", exported)
     assert (await plan(context, read_directory(tmp_path / "exported"))).changes == ()
 
-    # An end that is left out stays. One that is given moves. What is not listed is removed.
+    # An omitted end stays. An end with another value moves. A credential that is not listed is removed.
     other = WantedFederated("https://issuer.example", "s", keys=jwks("two"))
     changed = WantedApp(
         *("jobs", "staff"),

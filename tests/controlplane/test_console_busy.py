@@ -1,4 +1,4 @@
-"""Pages on rulesets while others have the control plane work for them."""
+"""Ruleset pages of the console while other operators use the control plane's worker processes."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ async def crowded(
     held: Latch,
     operators: int = 16,
 ) -> AsyncIterator[None]:
-    """As many operators as may wait, unless it is said how many; none of them gets any further."""
+    """Fill the queue with as many operators as may wait, or `count`, and let none of them proceed."""
     while await run_for_page(Actor("ada", {}), sum, (1, 2)) is None:
-        pass  # on a busy host the first process of pages takes longer than a page waits
+        pass  # on a busy host the start of the first page process takes longer than a page waits
     viewers = [Actor(f"viewer-{number}", {}) for number in range(operators)]
     crowd = [asyncio.create_task(work(viewer, wait_for, held.path)) for viewer in viewers]
     await asyncio.sleep(0)
@@ -69,7 +69,8 @@ async def test_who_tries_things_out_is_in_nobody_s_way(plane: Plane, held: Latch
 async def test_where_much_is_looked_at_a_page_comes_without_what_takes_long(
     plane: Plane, held: Latch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lane, "_LONGEST_OF_A_PAGE", 100.0)  # the crowd waits on while a slow host makes pages
+    # s: these operators wait until a slow host made the pages
+    monkeypatch.setattr(lane, "_LONGEST_OF_A_PAGE", 100.0)
     draft = {"yaml": RULESET.format(name="hr").replace("r1", "r3"), "base": "2"}
     async with visiting(plane) as visitor, crowded(run_for_page, held):
         seen = await visitor.get(PAGE)

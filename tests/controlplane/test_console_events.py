@@ -1,4 +1,4 @@
-"""What the console makes of audit events: terms for a filter, a command for a shell, the lines of a rule."""
+"""Console texts for audit events: filter terms, shell commands and rule lines."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_term_takes_the_place_of_its_opposite() -> None:
     assert terms.with_term("verdict:block", "-verdict:block") == "-verdict:block"
 
 
-# The command
+# The shell command
 
 
 def event(**members: Any) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def test_a_body_that_is_not_stored_is_named() -> None:
     assert "--head" in (curl_of(event(method="HEAD")) or "")
 
 
-# A line of a list
+# A list line
 
 
 def test_nothing_of_an_event_disturbs_a_list() -> None:
@@ -149,7 +149,7 @@ def test_nothing_of_an_event_disturbs_a_list() -> None:
     assert (row.verdict, row.status, row.duration, row.method) == ("", "true", "", '["GET"]')
 
 
-# A rule
+# A rule line
 
 
 RULES = """\

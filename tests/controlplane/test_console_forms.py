@@ -1,4 +1,4 @@
-"""Forms of the console that are not taken: what was entered stays."""
+"""Forms of the console that are refused keep what was entered."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def test_a_stop_that_is_refused_stays_as_it_was_entered(plane: Plane, scop
     apps = {app.name: app.app_id for app in await plane.store.apps(None)}
     entered = {"app": {"app": apps["second"]}, "org": {"org": orgs["zeta"]}, "all": {}}[scope]
     async with visiting(plane) as visitor:
-        # From the page of another organisation, where that may be.
+        # The form is sent from the page of another organisation, if that is allowed.
         path = "/stops" if scope == "app" else "/stops?org=acme"
         seen = await visitor.post(path, {"scope": scope, "sure": "yes", "reason": "r" * 501, **entered})
     assert seen.status == 422
@@ -31,7 +31,7 @@ async def test_a_stop_that_is_refused_stays_as_it_was_entered(plane: Plane, scop
         == {
             "app": {apps["second"]},
             "org": {orgs["zeta"]},
-            "all": set(),  # what is to be stopped is never chosen for the operator
+            "all": set(),  # the page never preselects what to stop
         }[scope]
     )
     reasons = dict(
@@ -76,7 +76,7 @@ _ROTATE = {"name": "edge-1", "expected": "9"}
 _EDGE = {"name": "edge-1", "first": "acme"}
 _OWN = {"password": "a long enough password", "current": "wrong"}
 _WRITE_NAME = "To replace the secrets, enter the name of the proxy, edge-1. Nothing was changed."
-# Where a form is sent below its page, what it says, the page, and the reason that the page then shows.
+# Each case: path of the form, its error, the page, and the reason that the page then shows.
 REFUSED = {
     "add an organisation": ("", {"name": "acme"}, "/orgs", "an organisation named acme exists already"),
     "add an app": ("", {"name": "mail", "ruleset": "hr"}, "/apps?org=acme", "Choose a ruleset."),

@@ -1,4 +1,4 @@
-"""What is around every page of the console, as HTTP tells it: who is let in, what a page may do, errors."""
+"""The frame of every console page over HTTP: access, security headers and errors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def _sign_in(plane: Plane, session: aiohttp.ClientSession) -> None:
 
 @pytest.fixture
 async def jar() -> aiohttp.CookieJar:
-    return aiohttp.CookieJar(unsafe=True)  # addresses are hosts too
+    return aiohttp.CookieJar(unsafe=True)  # accept cookies of hosts that are IP addresses
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
@@ -194,7 +194,7 @@ async def test_a_fault_of_ours_is_told_to_the_log_alone(
 ) -> None:
     async with aiohttp.ClientSession(cookie_jar=jar) as session:
         await _signed_in(plane, session)
-        # A page that its template can't be filled with.
+        # A page whose template fails.
         monkeypatch.setattr("controlplane.console.orgs._TIERS", None)
         async with session.get(f"{plane.console_url}/orgs") as response:
             assert response.status == 500
@@ -206,7 +206,7 @@ async def test_a_fault_of_ours_is_told_to_the_log_alone(
 async def test_without_its_store_a_page_says_that_proxies_serve_on(
     plane: Plane, jar: aiohttp.CookieJar, caplog: pytest.LogCaptureFixture, table: str
 ) -> None:
-    """Either the store can't say who asks, or not what the frame shows."""
+    """Either the session or the data of the frame can't be read from the store."""
     async with aiohttp.ClientSession(cookie_jar=jar) as session:
         await _signed_in(plane, session)
         with closing(sqlite3.connect(plane.settings.store.path)) as store:

@@ -15,7 +15,7 @@ NAMES = ("acme", "beta", "globex", "gamma", "umbrella")
 
 
 async def _names(visitor: Visitor, path: str) -> list[str]:
-    """The names in the first column of the list's table."""
+    """Return the names in the first column of the list's table."""
     seen = await visitor.get(path)
     assert seen.status == 200
     return re.findall(r'<td data-label="\w+"[^>]*>(?:<span>)?<a class="name[^>]*>([^<]+)</a>', seen.text)
@@ -30,7 +30,7 @@ async def _link(visitor: Visitor, path: str, text: str) -> str:
 
 @pytest.fixture
 async def visitor_of(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> Plane:
-    """Pages of two rows; each organisation has a ruleset, an app, a proxy and an operator of its own."""
+    """Sign in with pages of two rows. Each organisation has its own ruleset, app, proxy and operator."""
     monkeypatch.setattr("controlplane.console.lists._ROWS", 2)
     for name in NAMES:
         org_id = await plane.org(name)

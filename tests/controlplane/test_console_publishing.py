@@ -1,4 +1,4 @@
-"""Publishing a draft: what was reviewed comes into force, and nothing else."""
+"""Publishing a draft activates exactly the text that was reviewed."""
 
 from __future__ import annotations
 
@@ -109,10 +109,10 @@ async def test_a_reason_is_asked_for_and_kept(plane: Plane) -> None:
         page = (await visitor.get("/rulesets/acme/hr")).text
         assert "new system" in page
         assert "too strict" in page
-        assert "active at" not in page  # without a proxy there is nothing to wait for
+        assert "active at" not in page  # without a proxy no activation is awaited
         await plane.proxy("edge-1", "acme")
         page = (await visitor.get("/rulesets/acme/hr")).text
-        assert page.count("active at 0 of 1") == 2  # beside the text and in the history
+        assert page.count("active at 0 of 1") == 2  # shown next to the text and in the history
 
 
 async def test_an_organisation_that_needs_a_second_person_gets_a_proposal(plane: Plane) -> None:

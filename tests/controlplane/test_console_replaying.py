@@ -1,4 +1,4 @@
-"""A replay on a draft's page: in steps, each of which carries on what the form says was counted so far."""
+"""A replay on a draft's page runs in steps. Each step continues from the counts in the form."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def test_steps_count_on_until_all_was_looked_at(
     plane: Plane, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replaying, "_EVENTS_OF_A_STEP", 1)
-    monkeypatch.setattr(blocks, "MAX_SLICE_BYTES", 1)  # a batch at a time
+    monkeypatch.setattr(blocks, "MAX_SLICE_BYTES", 1)  # one batch at a time
     for number in range(3):
         await traffic.send([group_path(number, "members"), group_path(number)])
     progress = await step(context_of(plane))

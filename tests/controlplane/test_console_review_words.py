@@ -1,4 +1,4 @@
-"""The words of a review: what becomes blocked, allowed, removed and visible, and what that rests on."""
+"""Words of a review: what becomes blocked, allowed, removed and visible, and on which evidence."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_what_is_coloured_is_the_text_and_no_markup_of_its_writer() -> None:
 
 
 def _coloured(text: str) -> list[str]:
-    """Lines with a bar where a colour begins or ends."""
+    """Return the lines with a bar at each begin and end of a colour."""
     return [Markup(re.sub("<[^>]*>", "|", line.html)).unescape() for line in listing(text) or ()]
 
 
@@ -107,7 +107,7 @@ def test_changed_lines_come_with_a_few_around_them() -> None:
 
 
 def _marked(old: str, new: str) -> list[str]:
-    """Changed lines with what differs within them in brackets."""
+    """Return the changed lines, with the parts that differ in brackets."""
     return [
         "".join(f"[{each.text}]" if each.changed else each.text for each in line.pieces) or line.text
         for group in text_diff(old, new) or ()

@@ -106,7 +106,7 @@ async def test_charts_name_what_was_published_and_stopped_and_stopped_apps_are_m
 ) -> None:
     context, (org,) = context_of(plane), proxy.org_ids
     applied = ApplyRuleset(org=org, yaml=RULESET.format(name="hr"))
-    for _ in range(2):  # the second time it is active already, and nothing changes
+    for _ in range(2):  # the second time the version is already active, and nothing changes
         await perform(apply, context, OWNER, applied)
     payroll = await perform(add, context, OWNER, AddApp("payroll", org, "hr"))
     portal = await perform(add, context, OWNER, AddApp("portal", org, "hr"))

@@ -1,4 +1,4 @@
-"""Credentials of apps: what proxies receive of them, when they end, and when each was last used."""
+"""Credentials of apps: what proxies receive of them, when they end, and their last use."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ async def test_a_credential_ends_at_its_time_by_a_new_version(plane: Plane, prox
     app, after = await synced(proxy)
     assert after != before
     assert [each["kind"] for each in app["credentials"]] == ["secret"]
-    (ended,) = app["endedCredentials"]  # a proxy says so to the operator
+    (ended,) = app["endedCredentials"]  # the proxy reports this to the operator
     assert (ended["id"], ended["endsAt"]) == (added.id, rfc3339(ends_ms))
     assert [each.state for each in await held(plane)] == ["valid", "ended"]
     asked = credentials.EndCredential("payroll", credential=added.id, expires="30d")
@@ -268,7 +268,7 @@ async def test_the_last_use_of_each_credential_is_known_never_or_not_recorded(
     used, unused = await held(plane)
     assert (used.use, used.last_used) == ("used", rfc3339(now - 1000))
     assert (unused.use, unused.last_used) == ("never", None)
-    # A proxy of an earlier release does not report the credential, and one that lies takes no row of another.
+    # A proxy of an earlier release omits the credential. A false report changes no row of another app.
     plane.clock.advance(seconds=60.0)
     now = plane.clock.wall_ms()
     events = [token_event(proxy, made.app_id, now, credentialId=f"crd-{at:012x}") for at in range(150)]

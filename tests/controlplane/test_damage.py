@@ -1,4 +1,4 @@
-"""A database of which one page went bad: what can't be read is a 503 or no start, never a wrong response."""
+"""A database with one damaged page: the response is a 503 or the start fails, never wrong data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KNOWN = json.loads((FORMATS / "v1" / "known.json").read_text("utf-8"))
 
 @contextlib.contextmanager
 def named(path: Path) -> Iterator[None]:
-    """A start that fails says which file is at fault and what to do."""
+    """Return the error of a failed start, which names the damaged file and the remedy."""
     try:
         yield
     except StoreError as error:
@@ -66,7 +66,7 @@ async def test_a_bad_page_is_never_a_response(tmp_path: Path, page: int, clock: 
 async def test_a_damaged_index_is_put_aside_and_built_anew(
     tmp_path: Path, damage: str, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is derived from the store, and proxies go on being served."""
+    """The index is derived from the store, so it is quarantined and rebuilt while proxies are served."""
     path = tmp_path / "var" / "controlplane.db.search.sqlite"
     async with started(tmp_path, clock) as plane:
         org = await plane.org("acme")
@@ -94,7 +94,7 @@ async def test_a_damaged_index_is_put_aside_and_built_anew(
 
 
 async def indexed(plane: Plane, position: int) -> None:
-    """Until the index has the events up to this position."""
+    """Wait until the index has the events up to this position."""
     path = plane.settings.store.path
     index = await open_index(plane.settings.search_index, plane.store, path)
     try:

@@ -1,4 +1,4 @@
-"""A damaged block of events: its organisation loses these events, and nobody loses anything else."""
+"""A damaged block of events: its organisation loses these events, and no other event is lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from controlplane.store.sql_store import SqlStore
 from controlplane.store.sqlite import SqliteStore
 from tests.controlplane.plane import NOON_MS, FakeClock, agreed_with, event
 
-DAMAGED, WHOLE = "org-a", "org-b"  # retention begins with the first
+DAMAGED, WHOLE = "org-a", "org-b"  # retention begins with the first one
 LIMITS = RateLimits(1000, 1000)
 KEY = bytes(32)
 
@@ -32,8 +32,10 @@ def new(org: str, *numbers: int) -> NewBatch:
 
 
 async def fill(store: SqlStore, body: bytes) -> None:
-    """Store events 1 and 2 of an organisation in a block that is damaged, event 3 in a whole one, and event 4
-    of another organisation."""
+    """Store four events: 1 and 2 of an organisation in a damaged block, and two whole blocks.
+
+    The whole blocks have event 3 of the same organisation and event 4 of another one.
+    """
     store.sign_links(KEY)
     for org in (DAMAGED, WHOLE):
         await store.add_org(Org(org, org, "base", 1))

@@ -1,4 +1,4 @@
-"""URLs of PostgreSQL: whatever a password holds, no part of it is shown."""
+"""URLs of PostgreSQL: no part of a password is shown, whatever characters it has."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_password_that_is_not_percent_encoded_is_refused_unseen(
 
 
 def test_no_password_passes_for_something_else() -> None:
-    """Each is refused, or the driver takes it for the password that the URL shows to a reader."""
+    """Each URL is refused, or the driver reads the same password as a person would."""
     conninfo = pytest.importorskip("psycopg.conninfo")
     refusals = set()
     for characters in product("@/:?#[]% ä&=,4", repeat=3):
@@ -52,7 +52,7 @@ def test_no_password_passes_for_something_else() -> None:
         assert conninfo.conninfo_to_dict(url)["host"] == "h"
         assert conninfo.conninfo_to_dict(url)["password"] in secrets_of_url(url)
         assert address_of(url) == "postgresql://h:1/db"
-    assert len(refusals) == 1  # one text for all, so it shows nothing of them
+    assert len(refusals) == 1  # one text for all, so it reveals nothing of them
 
 
 @pytest.mark.parametrize("password", PASSWORDS)

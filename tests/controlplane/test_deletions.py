@@ -44,7 +44,7 @@ HOST = local_actor("root")
 
 @pytest.fixture
 async def context(plane: Plane) -> OperationContext:
-    """The organisation acme with the rulesets hr and spare, and the app payroll."""
+    """Create the organisation acme with the rulesets hr and spare, and the app payroll."""
     await plane.org("acme")
     for name in ("hr", "spare"):
         await plane.ruleset("acme", name)
@@ -78,7 +78,8 @@ async def test_an_app_ends_at_the_next_sync_and_its_name_is_free(
     assert after["version"] != before["version"]
     with pytest.raises(NotFound, match=r"app payroll was deleted on 2026-11-21T12:00:.* by local:root"):
         await plane.inventory.app(first.app_id)
-    with pytest.raises(NotFound, match="this app was deleted"):  # found by somebody else before
+    # another operator had found it before the deletion
+    with pytest.raises(NotFound, match="this app was deleted"):
         await context.store.set_app_enabled(first.app_id, True)
     with pytest.raises(NotFound, match="this app was deleted"):
         await context.store.delete_app(first.app_id, "ada")
@@ -110,7 +111,7 @@ async def test_a_ruleset_in_use_stays_and_the_error_names_its_users(
     with pytest.raises(Conflict, match="version 1 is active, and 2 was expected"):
         await delete_ruleset(context, "spare", 2)
     found = await context.resolve.ruleset(HOST, "viewer", "spare", None)
-    await delete_ruleset(context, "spare", 1)  # takes no service away: no second person is asked
+    await delete_ruleset(context, "spare", 1)  # no application loses access, so a second person is not needed
     with pytest.raises(NotFound, match="ruleset spare was deleted"):
         await rulesets.show.perform(context, HOST, rulesets.ShowRuleset("spare"))
     with pytest.raises(NotFound, match="this ruleset was deleted"):
@@ -182,7 +183,10 @@ async def test_an_organisation_with_apps_stays(context: OperationContext, plane:
 async def test_events_that_come_late_are_stored_and_go_on_naming_what_was_deleted(
     context: OperationContext, plane: Plane, commands: Commands, clock: FakeClock
 ) -> None:
-    """A proxy that was away owes events of an app, a ruleset and an organisation that are gone."""
+    """Late events keep the names of deleted things.
+
+    A proxy that was offline delivers events of an app, a ruleset and an organisation that were deleted.
+    """
     proxy = await plane.proxy("edge-1", "acme")
     (org,) = proxy.org_ids
     first = (await plane.inventory.app("payroll")).app_id
@@ -223,7 +227,7 @@ async def test_events_that_come_late_are_stored_and_go_on_naming_what_was_delete
     explained = await event_explanations.explain_event.perform(context, HOST, wanted)
     assert (explained.judged_by, explained.fits) == ("hr (deleted 2026-11-21)@1", True)
     status, out, err = await commands.run("server", "audit", "report", "--org", "acme", "--json")
-    assert (status, err) == (1, "")  # a number is missing
+    assert (status, err) == (1, "")  # an event number is missing
     report = json.loads(out)["signed"]["report"]
     assert report["org"] == "acme (deleted 2026-11-21)"
     (trail,) = report["proxies"]
@@ -231,7 +235,7 @@ async def test_events_that_come_late_are_stored_and_go_on_naming_what_was_delete
     to_verify = integrity.Verify("acme (deleted 2026-11-21)")
     (verdict,) = (await integrity.verify.perform(context, HOST, to_verify)).orgs
     assert (verdict.misfit, verdict.events, verdict.missing_events) == (None, 4, 1)
-    viewer = Actor("bob", {org: "viewer"})  # as somebody with a role in that organisation alone had
+    viewer = Actor("bob", {org: "viewer"})  # the actor of an operator with a role in that organisation only
     with pytest.raises(NotFound):
         await deletions.delete_app.perform(context, viewer, apps.AppReference(second))
 
@@ -320,7 +324,7 @@ class Terminal(StringIO):
 async def test_a_command_asks_before_it_deletes(
     commands: Commands, plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a terminal nobody can answer, so that it takes `--yes`."""
+    """Without a terminal the command needs `--yes`, because no operator can confirm."""
     await commands.facts("store", "org", "add", "acme")
     status, _, err = await commands.run("server", "org", "delete", "acme")
     assert status == 2
@@ -357,8 +361,8 @@ async def test_the_console_says_what_goes_before_and_who_did_it_after(
         done = await visitor.post("/delete", {"kind": "app", "thing": app.app_id})
         assert (done.status, done.led_to, done.flash) == (303, "/apps", "The app payroll is deleted.")
         for seen in (
-            await visitor.get(f"/apps/{app.app_id}"),  # as the page of an event links to it
-            await visitor.post("/delete", {"kind": "app", "thing": app.app_id}),  # sent twice
+            await visitor.get(f"/apps/{app.app_id}"),  # the link on an event's page
+            await visitor.post("/delete", {"kind": "app", "thing": app.app_id}),  # the form is sent twice
         ):
             assert seen.status == 404
             assert "App payroll was deleted on 2026-11-21T12:00:00.000Z by ada" in seen.text
@@ -388,7 +392,7 @@ async def test_the_console_says_what_goes_before_and_who_did_it_after(
 async def test_deletions_among_syncs_and_changes_leave_no_half(
     context: OperationContext, plane: Plane
 ) -> None:
-    """Whoever comes first wins, the other one is told, and no sync names a ruleset or app that is gone."""
+    """The first of two operators wins, the other gets an error, and no sync names a deleted thing."""
     proxy = await plane.proxy("edge-1", "acme")
     names = [f"app-{number}" for number in range(6)]
     made = [(await plane.inventory.add_app(name, "acme", "hr")).app for name in names]

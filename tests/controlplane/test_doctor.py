@@ -1,4 +1,4 @@
-"""`doctor` of the control plane: each fault, made for real, is found and told with its remedy."""
+"""`doctor` of the control plane: each fault is made for real, found, and reported with its remedy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """A control plane that was set up, with one proxy that nobody has heard of yet."""
+    """Create a control plane with one proxy that has not connected yet."""
     config = write_settings(tmp_path)
     facts(config, "org", "add", "acme")
     facts(config, "proxy", "add", "edge-1", "--org", "acme")
@@ -272,7 +272,7 @@ def test_on_a_terminal_it_is_coloured_and_drives_nothing(config: Path) -> None:
     try:
         while part := os.read(leader, 65536):
             report += part
-    except OSError:  # how a terminal says that nobody writes to it any more
+    except OSError:  # a terminal reports the end of its writer in this way
         pass
     os.close(leader)
     assert process.wait() == 0

@@ -1,4 +1,4 @@
-"""What an operator asks of a draft, as operations: text or a stored ruleset in, facts out."""
+"""Dry runs of a draft as operations: the input is text or a stored ruleset, the output is facts."""
 
 from __future__ import annotations
 

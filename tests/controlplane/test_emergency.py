@@ -1,4 +1,4 @@
-"""Stopping and lifting: who may, what of it shows to whom, and that one stop doesn't lift another."""
+"""Emergency stops: permissions, visibility, and that one stop does not lift another."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_only_an_admin_over_all_stops_and_lifts_everything(context: Operat
     await emergency.stop_all.perform(context, strong, emergency.AllToStop("incident"))
     with pytest.raises(Forbidden):
         await emergency.lift_all.perform(context, await actor(context, "admin"), EVERYTHING)
-    # Whom it concerns may know: everybody.
+    # Every operator of the organisation may see the stop.
     assert await stopped(context, await actor(context, "viewer", "rival")) == [("all", None, None)]
     assert (await emergency.lift_all.perform(context, strong, EVERYTHING)).stops == ()
     with pytest.raises(NotFound):

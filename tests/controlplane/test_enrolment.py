@@ -1,4 +1,4 @@
-"""Proxies that enrol themselves with a token, renew their keys, and are retired."""
+"""Proxies that enrol with a token, renew their keys, and are retired."""
 
 from __future__ import annotations
 
@@ -154,11 +154,12 @@ async def test_a_token_ends_at_its_moment_and_a_stranger_learns_nothing(
     assert codes == ["invalidEnrolmentToken"] * 20
     limited = await enrol(plane, "gwe_x")
     assert (limited.status, int(limited.headers["Retry-After"]) > 0) == (429, True)
-    holder = await enrol(plane, made.token)  # who has a real token learns its state, and is noted
+    holder = await enrol(plane, made.token)  # the holder of a real token learns its state, and this is logged
     assert "has expired" in holder.json["error"]["message"]
     assert [each[1:3] for each in await lines(plane)].count(("proxy.enrol", "forbidden")) == 2
     other = await token(plane)
-    assert (await enrol(plane, other.token, "edge-2")).status == 201  # which no stranger's failures delay
+    # failures of unauthenticated clients do not delay it
+    assert (await enrol(plane, other.token, "edge-2")).status == 201
     for value in ("", "Basic x", "Bearer", "Bearer " + "x" * 300):
         async with plane.session.post(plane.base_url + ENROL, headers={"Authorization": value}) as response:
             assert response.status == 401
@@ -192,9 +193,9 @@ async def test_an_operator_takes_keys_back_whatever_renewal_is_under_way(plane: 
     assert [(await each.sync()).status for each in (old, by_operator)] == [200, 200]
 
     renewed = client(plane, (await renew(by_operator)).json)
-    last = await rotated(0)  # while the signatures of renewals with older keys are verified already
+    last = await rotated(0)  # while signatures of renewals with older keys are already verified
     for thief in (old, by_operator, renewed):
-        for seconds in (-0.05, 0.1):  # clocks of two hosts differ
+        for seconds in (-0.05, 0.1):  # the clocks of two hosts differ
             plane.clock.advance(seconds=seconds)
             signed_s = plane.clock.wall_ms() // 1000 + 7200
             asked = Renewal(old.proxy_id, digest(thief.api_key), signed_s, "192.0.2.1")
@@ -247,7 +248,7 @@ async def test_repetitions_are_fewer_each_time_and_leave_one_line(plane: Plane) 
     ]
     new = client(plane, renewed[-1].json)
     await new.sync()
-    assert len(await repeated(lambda: renew(new))) == 0  # nobody needs one
+    assert len(await repeated(lambda: renew(new))) == 0  # no renewal is due
     plane.clock.advance(hours=1)
     assert (await renew(new)).status == 200
 
@@ -269,7 +270,7 @@ async def test_a_copy_of_a_renewal_gives_nobody_keys(plane: Plane) -> None:
 async def test_whoever_enrols_stays_a_stranger_and_keeps_no_connection(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else each request with a revoked token would take a connection out of the bound for strangers."""
+    """Otherwise each request with a revoked token would take a connection from unauthenticated clients."""
     await plane.org("acme")
     made = await token(plane, name="leaked")
     proved = []
@@ -317,7 +318,7 @@ async def test_keys_are_renewed_with_an_overlap_and_never_more_than_two_pairs(pl
     assert lost.json["rotateAt"] == "2026-11-23T12:00:00.000Z"
     assert first.hmac_secret != lost.json["hmacSecret"]
     plane.clock.advance(seconds=1)
-    answer = await renew(first)  # the response was lost: the keys in it never work again
+    answer = await renew(first)  # the response was lost, so its keys never work again
     second = client(plane, answer.json)
     assert [(await each.sync()).status for each in (first, client(plane, lost.json), second)] == [
         200,
@@ -327,13 +328,13 @@ async def test_keys_are_renewed_with_an_overlap_and_never_more_than_two_pairs(pl
 
     plane.clock.advance(hours=0.9)
     assert (await first.sync()).status == 200
-    assert (await renew(first)).code == "unknownApiKey"  # the newer ones are in use
+    assert (await renew(first)).code == "unknownApiKey"  # the newer keys are in use
     plane.clock.advance(hours=0.1)
     assert (await first.sync()).code == "unknownApiKey"
 
     third = client(plane, (await renew(second)).json)
     assert [(await each.sync()).status for each in (second, third)] == [200, 200]
-    forged = replace(third, hmac_secret=second.hmac_secret)  # each key goes with its own secret
+    forged = replace(third, hmac_secret=second.hmac_secret)  # each key works only with its own secret
     assert (await forged.sync()).code == "invalidSignature"
     by_hand = await plane.proxy("by-hand", "acme")
     assert (await renew(by_hand)).status == 403
@@ -390,7 +391,7 @@ async def test_a_revoked_token_ends_with_the_proxies_that_came_by_it(plane: Plan
     acme = (await plane.inventory.org("acme")).org_id
     with_proxies = enrolment.RevokeEnrolmentToken("leaked", with_proxies=True)
     context = context_of(plane)
-    with pytest.raises(Forbidden):  # one of them serves an organisation of somebody else
+    with pytest.raises(Forbidden):  # one of them serves an organisation of another operator
         await enrolment.revoke.perform(context, Actor("ada", {acme: "admin"}), with_proxies)
     with pytest.raises(Forbidden):
         await enrolment.revoke.perform(context, Actor("bob", {acme: "editor"}), with_proxies)
@@ -470,14 +471,15 @@ async def test_a_silent_proxy_is_retired_by_witnessed_time_and_comes_back_by_a_c
     retirement = Retirement(plane.store, plane.clock, witnessed)
     end_ms = NOON_MS + 7 * 86_400_000
     assert (await stays.send(HEARTBEAT, BEAT.encode())).status == 200
-    for proxy in (gone, stays):  # a token's proxy and an operator's, on hosts whose clocks are ahead
+    # one proxy of a token and one of an operator, on hosts whose clocks are ahead
+    for proxy in (gone, stays):
         witnessed.agree(proxy.proxy_id, end_ms + 1)
     plane.clock.advance(hours=7 * DAY)
-    assert await retirement.retire() == 0  # by the control plane's own clock, the time has not come
+    assert await retirement.retire() == 0  # by the control plane's own clock it is too early
     plane.clock.advance(seconds=0.001)
-    if not plane.store.is_shared:  # else the clock of the database is the second witness
+    if not plane.store.is_shared:  # otherwise the database's clock is the second witness
         witnessed.agree(stays.proxy_id, end_ms)
-        assert await retirement.retire() == 0  # one proxy alone moves no time
+        assert await retirement.retire() == 0  # one proxy alone does not move the time
     witnessed.agree(stays.proxy_id, end_ms + 1)
     assert await retirement.retire() == 1
     assert (await lines(plane))[0] == (
@@ -501,7 +503,7 @@ async def test_a_silent_proxy_is_retired_by_witnessed_time_and_comes_back_by_a_c
 async def test_many_at_once_never_get_more_identities_than_the_token_allows(
     tmp_path: Path, clock: FakeClock, engine: dict[str, str]
 ) -> None:
-    """Two control planes over one database, or two connections of one program to one file."""
+    """Run two control planes over one database, or two connections of one program to one file."""
     url = engine["Store"].split('"')[1] if engine else ""
     async with AsyncExitStack() as stack:
         stores = []
@@ -548,4 +550,4 @@ async def test_a_deleted_proxy_leaves_its_events_and_a_free_name(plane: Plane) -
         await do(plane, proxies.rotate_secret, proxies.RotateProxySecret("edge-7f9c"))
     assert (await enrol(plane, made.token)).json["name"] == "edge-7f9c"
     (report,) = (await plane.store.latest_reports([gone.proxy_id], 0)).values()
-    assert report.heartbeat is not None  # a report of the time before says what did not arrive
+    assert report.heartbeat is not None  # a report of the earlier period says what did not arrive

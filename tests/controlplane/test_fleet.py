@@ -1,4 +1,4 @@
-"""The fleet at a glance, from what signed heartbeats, metrics and batches said."""
+"""The fleet overview, computed from signed heartbeats, metrics and batches."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_a_proxy_that_names_its_rulesets_is_known_version_by_version(
     await plane.ruleset("acme", "hr", RULESET.format(name="hr") + "# 3\n")
     await beat(proxy, rulesets={ruleset_id: 1})
     (rules,) = (await listed(plane))["edge-1"].rulesets
-    # Behind since the first version that it does not have came into force, not since the last did.
+    # A proxy is outdated since the first version that it lacks became active, not since the last one.
     assert (rules.state, rules.version, rules.in_force, rules.behind_seconds) == ("behind", 1, 3, 10)
     plane.clock.advance(seconds=85)
     await beat(proxy, rulesets={ruleset_id: 1})
@@ -102,7 +102,7 @@ async def test_an_older_proxy_is_known_by_its_sync_version_and_else_unknown(
     await plane.ruleset("acme", "hr", RULESET.format(name="hr") + "# 2\n")
     (rules,) = (await listed(plane))["edge-1"].rulesets
     assert (rules.state, rules.version) == ("unknown", None)
-    # It has fetched the new rules; whether they are in force, its next heartbeat tells.
+    # The proxy fetched the new rules. Its next heartbeat reports whether they are active.
     assert (await proxy.sync()).status == 200
     assert (await listed(plane))["edge-1"].rulesets[0].state == "unknown"
 
@@ -128,7 +128,7 @@ async def test_a_rollout_names_who_has_arrived_and_who_has_not(plane: Plane, pro
         "edge-4": ("disabled", 1),
     }
     assert (found["edge-1"].behind_seconds, found["edge-2"].behind_seconds) == (None, 5)
-    # A later version than the one that is asked for will do.
+    # A later version than the requested one is accepted.
     assert (await rollout(plane, version=1))["edge-2"].state == "enforced"
     with pytest.raises(NotFound, match="ruleset hr has no version 9"):
         await rollout(plane, version=9)

@@ -1,4 +1,4 @@
-"""What is thought of a proxy: by age, in multiples of the interval, whatever its last word was."""
+"""A proxy's health by the age of its last message, in multiples of the interval."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_proxy_that_never_sent_a_heartbeat_has_no_heartbeat() -> None:
         (300, "stale", False),
         (300.001, "failed", True),
         (86_400 * 400, "failed", True),
-        (-90.001, "stale", False),  # our clock was set back since
+        (-90.001, "stale", False),  # our clock was set back after the message
         (-301, "failed", True),
     ],
 )
@@ -49,8 +49,8 @@ def test_ok_is_worth_nothing_once_it_is_old(age_seconds: float, health: str, los
     [
         (0, "degraded", "degraded"),
         (0, "failed", "failed"),
-        (91, "degraded", "stale"),  # what it says of itself is no news of now
-        (91, "failed", "failed"),  # and nobody said that it is over
+        (91, "degraded", "stale"),  # its own statement is out of date
+        (91, "failed", "failed"),  # no message said that the failure is over
         (301, "degraded", "failed"),
     ],
 )
@@ -82,8 +82,9 @@ def test_what_is_measured_of_it_degrades_it_beyond_a_threshold(member: str, most
     ("members", "health", "presence"),
     [
         ({"last_seen_ms": NOW - 400_000}, "ended", "ended"),
-        ({"last_seen_ms": None}, "ended", "ended"),  # of a deleted proxy no other message is known
-        ({"last_seen_ms": NOW - 399_999}, "failed", "lost"),  # it spoke again, and fell silent
+        ({"last_seen_ms": None}, "ended", "ended"),  # a deleted proxy has no other message
+        # the proxy sent a message after the failure, and then no more
+        ({"last_seen_ms": NOW - 399_999}, "failed", "lost"),
         ({"last_seen_ms": NOW - 400_000, "losses": Losses(missing=2)}, "degraded", "ended"),
         ({"last_seen_ms": NOW - 400_000, "reused_ms": NOW - 400_000}, "degraded", "ended"),
         ({"last_seen_ms": NOW - 400_000, "behind_ms": 10**9, "sync_age_ms": 10**9}, "ended", "ended"),
@@ -121,7 +122,7 @@ def test_a_clock_that_is_behind_is_told_as_such() -> None:
         (100, 100_000, 0),
         (100, 100_999, 0),  # any instant of that second
         (100, 101_000, 0),
-        (100, 101_001, -1),  # behind, or on its way for a millisecond
+        (100, 101_001, -1),  # outdated, or the sync is one millisecond old
         (100, 99_999, 1),
         (100, 40_000, 60_000),
         (100, 399_000, -298_000),
@@ -148,7 +149,7 @@ def test_a_duration_as_a_person_says_it(ms: int, text: str) -> None:
         ([(10.0, 100), (20.0, 100)], 100, 0.5, 5.0),
         ([(10.0, 0), (20.0, 100)], 100, 0.5, 15.0),
         ([(10.0, 90), (20.0, 100)], 100, 0.95, 15.0),
-        ([(10.0, 50), (20.0, 50)], 100, 0.95, 20.0),  # beyond the last bound, where nothing is known
+        ([(10.0, 50), (20.0, 50)], 100, 0.95, 20.0),  # above the last bound the value is unknown
         ([(10.0, 0)], 0, 0.5, None),
         ([], 5, 0.5, None),
     ],

@@ -1,4 +1,4 @@
-"""The control plane's disk is full: it takes no batch, and operators can still stop whom they have to."""
+"""A full disk of the control plane: batches are refused, and emergency stops still work."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def plane(disk: Path, clock: FakeClock) -> AsyncIterator[Plane]:
 
 
 def fill(disk: Path) -> None:
-    """Takes every byte that is left; again, what has become free since."""
+    """Take all free bytes of the disk. A second call takes what became free since then."""
     with (disk / "something-else").open("ab", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(b"\0" * 4096)
@@ -113,7 +113,7 @@ async def test_proxies_that_ask_for_keys_use_none_of_the_reserve(plane: Plane, d
         assert (await renew(proxy)).status in (200, 429, 503)
         assert "used up" in (await enrol(plane, made.token)).json["error"]["message"]
     assert reserve_size(disk) == kept
-    assert (await proxy.sync()).status == 200  # whatever became of the renewals
+    assert (await proxy.sync()).status == 200  # whatever the result of the renewals
 
     (disk / "something-else").unlink()
     plane.clock.advance(hours=1)

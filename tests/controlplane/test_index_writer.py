@@ -1,4 +1,4 @@
-"""From outbox to index: every event, in order, whatever the index does meanwhile."""
+"""From the outbox to the index: every event, in order, also if the index fails."""
 
 import asyncio
 import sqlite3
@@ -40,7 +40,7 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
 
 
 async def commit(store: SqliteStore, numbers: Sequence[int]) -> None:
-    """A batch as ingest commits it."""
+    """Store a batch as ingest commits it."""
     made = [event(number) for number in numbers]
     ids, seqs = [one["id"] for one in made], [one["seq"] for one in made]
     bodies = [orjson.dumps(one) for one in made]
@@ -49,7 +49,7 @@ async def commit(store: SqliteStore, numbers: Sequence[int]) -> None:
 
 
 class ScriptedIndex:
-    """An index that takes what it is given, and fails as it is told to."""
+    """Index that stores its input, and fails when the test says so."""
 
     def __init__(self, *failures: Exception) -> None:
         self.failures = list(failures)
@@ -130,7 +130,7 @@ async def test_a_wake_brings_what_was_committed_before_it(store: SqliteStore) ->
 
 
 async def test_without_a_wake_it_looks_by_itself(store: SqliteStore) -> None:
-    """Another process may have committed."""
+    """Another process may have committed, which causes no wake."""
     index = ScriptedIndex()
     async with running(index_writer(store, index, poll_seconds=0.001)):
         await commit(store, [1])
@@ -174,7 +174,7 @@ async def test_an_event_that_no_index_can_take_keeps_none_of_the_others_out(
 
 
 async def test_wakes_do_not_shorten_the_pause_after_a_failure(store: SqliteStore) -> None:
-    """A busy control plane must not hammer an index that is down."""
+    """A busy control plane must not send more requests to an index that is down."""
     index = ScriptedIndex(*[IndexUnavailableError("away")] * 100)
     subject = index_writer(store, index, first_pause_seconds=3600, longest_pause_seconds=3600)
     await commit(store, [1])
@@ -192,7 +192,7 @@ async def test_a_crash_between_write_and_note_repeats_the_batch_and_the_index_ho
     index = await SqliteIndex.open(tmp_path / "search.sqlite", tmp_path / "store.db")
     try:
         await commit(store, range(10))
-        await index.write(await store.events_after(0, 4))  # and then the process died
+        await index.write(await store.events_after(0, 4))  # the process ended before it confirmed the write
         assert await IndexWriter(store, index, batch_events=3).drain() == 10
         page = await index.search(SearchQuery((ORG,), parse_filter("verdict:allow")))
         assert numbers(page.events) == list(reversed(range(10)))
@@ -206,7 +206,7 @@ _VALUES: Final = {"text": "x", "texts": ["a", "b"], "number": 1.5, "time": None}
 
 
 def written(path: Path) -> list[list[tuple[Any, ...]]]:
-    """What is in the index, but for what it is named."""
+    """Return the content of the index without its names."""
     with closing(sqlite3.connect(path)) as file:
         return [
             file.execute(f"SELECT * FROM {table}").fetchall()
@@ -215,7 +215,7 @@ def written(path: Path) -> list[list[tuple[Any, ...]]]:
 
 
 async def accept(store: SqliteStore, subject: IndexWriter, *made: dict[str, Any]) -> None:
-    """A batch as a running control plane takes it in."""
+    """Store a batch as a running control plane accepts it."""
 
     def stored(parsed: Parsed | None) -> None:
         if parsed is not None:
@@ -228,7 +228,7 @@ async def accept(store: SqliteStore, subject: IndexWriter, *made: dict[str, Any]
 async def test_what_was_read_at_ingestion_is_found_as_if_it_had_been_read_again(
     tmp_path: Path, store: SqliteStore
 ) -> None:
-    """Byte for byte the same segments, with every field in some event and missing in another."""
+    """Compare the segments byte for byte; every field occurs in some event and is missing in another."""
     index = await SqliteIndex.open(tmp_path / "search.sqlite", tmp_path / "store.db")
     again = await SqliteIndex.open(tmp_path / "again.sqlite", tmp_path / "store.db")
     subject = IndexWriter(store, index)
@@ -239,7 +239,7 @@ async def test_what_was_read_at_ingestion_is_found_as_if_it_had_been_read_again(
     try:
         with patch.object(store, "events_after", AsyncMock(return_value=[])) as read:
             assert await subject.drain() == 3
-        read.assert_awaited_once_with(3, ANY)  # nothing but the end was read from the store
+        read.assert_awaited_once_with(3, ANY)  # only the end was read from the store
         await again.write(await store.events_after(0, 9))
     finally:
         await index.close()
@@ -248,7 +248,7 @@ async def test_what_was_read_at_ingestion_is_found_as_if_it_had_been_read_again(
 
 
 async def test_what_does_not_follow_is_read_from_the_store(tmp_path: Path, store: SqliteStore) -> None:
-    """Another process stores events; a batch has events that came before, or members that nobody knows."""
+    """Another process stores events, or a batch has repeated events or unknown members."""
     index = await SqliteIndex.open(tmp_path / "search.sqlite", tmp_path / "store.db")
     subject = IndexWriter(store, index)
     try:
@@ -343,7 +343,7 @@ async def test_an_index_that_another_process_made_anew_is_filled_whole(
 async def test_an_older_index_in_the_place_of_the_newer_one_is_filled_whole(
     tmp_path: Path, store: SqliteStore
 ) -> None:
-    """The store's note says that it has more than it holds."""
+    """The store's cursor is ahead of an older index that replaced the newer one."""
     index = await SqliteIndex.open(tmp_path / "search.sqlite", tmp_path / "store.db")
     try:
         await commit(store, range(5))

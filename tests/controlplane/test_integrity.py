@@ -1,4 +1,4 @@
-"""The chain of audit events: whoever changes the file is found out, and retention leaves a proof."""
+"""The chain of audit events: a change of the file is detected, and retention leaves a proof."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def tamper(plane: Plane, change: Tamper | str) -> None:
 
 @pytest.fixture
 async def org(plane: Plane, proxy: ProxyClient) -> str:
-    """An organisation with four blocks of three events; the third block begins at position 7."""
+    """Create an organisation with four blocks of three events; the third block begins at position 7."""
     (org,) = proxy.org_ids
     for number in range(4):
         sent = batch(f"b{number}", org, range(number * 3 + 1, number * 3 + 4))
@@ -76,7 +76,7 @@ def inflated(body: bytes) -> bytes:
 
 
 async def test_a_link_can_be_made_by_whoever_reads_the_documentation(plane: Plane, org: str) -> None:
-    """With nothing of ours but the dictionary: JSON, DEFLATE, SHA-256, and the file."""
+    """Build a link with only the documented parts: the dictionary, JSON, DEFLATE, SHA-256 and the file."""
     with closing(sqlite3.connect(plane.settings.store.path)) as file:
         link = bytes(32)
         for row in file.execute("SELECT * FROM chain WHERE org_id = ? ORDER BY number", (org,)):
@@ -90,12 +90,12 @@ async def test_a_link_can_be_made_by_whoever_reads_the_documentation(plane: Plan
             assert hashlib.sha256(digests).digest() == row[8]
 
 
-# Each: what is done to the file, what is found, and where: link, position, event.
+# Each case: the change of the file, the finding, and its place (link, position, event).
 Found = tuple[str, int | None, int | None, str | None]
 
 
 def _edited(position: int, edit: Callable[[list[Any]], list[Any]]) -> Tamper:
-    """Events of one block made others, the rest left byte for byte as it was sent."""
+    """Replace events of one block, and leave the rest byte for byte as it was sent."""
 
     def change(file: sqlite3.Connection) -> None:
         ((body,),) = file.execute("SELECT body FROM blocks WHERE position = ?", (position,))
@@ -130,7 +130,7 @@ def _drop_link_and_renumber(file: sqlite3.Connection) -> None:
 
 
 def _add_link(file: sqlite3.Connection) -> None:
-    """One more link in the midst, and those behind it moved up, as they were."""
+    """Insert one more link in the middle, and move the later links up unchanged."""
     for number in (4, 3):
         file.execute("UPDATE chain SET number = ? WHERE number = ?", (number + 1, number))
     file.execute("INSERT INTO chain SELECT org_id, 3, kind, chained_ms, position, count, proxy_id, batch,"
@@ -138,7 +138,7 @@ def _add_link(file: sqlite3.Connection) -> None:
 
 
 def _make_anew(file: sqlite3.Connection) -> None:
-    """Events changed, and digests and links with them: all fits, but the master key was not to be had."""
+    """Change events, digests and links consistently, but without the master key."""
     _edited(7, lambda events: [each | {"verdict": "block"} for each in events])(file)
     ((body,),) = file.execute("SELECT body FROM blocks WHERE position = 7")
     digests = b"".join(
@@ -158,14 +158,14 @@ def _cut(file: sqlite3.Connection) -> None:
 
 
 def _purge_before_the_first(file: sqlite3.Connection) -> None:
-    """A walk begins with link 1: what stands before it would be believed unseen."""
+    """Verification begins with link 1, so an event before it would never be checked."""
     file.execute("INSERT INTO chain SELECT org_id, 0, 'purge', chained_ms, position, count, '', x'',"
                  " CAST('{\"gone\":[0,1,2]}' AS BLOB), link, mac FROM chain WHERE number = 3")  # fmt: skip
     file.execute("DELETE FROM blocks WHERE position = 7")
 
 
 def _all_made_anew_before_the_first(file: sqlite3.Connection) -> None:
-    """No link left, but for one before the first, which claims to speak of every position."""
+    """Remove all links, and put one before the first that claims to cover every position."""
     _edited(7, lambda events: [each | {"verdict": "block"} for each in events])(file)
     file.execute("UPDATE chain SET number = 0, position = 1000000 WHERE number = 4")
     file.execute("DELETE FROM chain WHERE number > 0")
@@ -280,7 +280,7 @@ async def test_tampering_is_named(plane: Plane, org: str, name: str) -> None:
 
 
 async def test_a_known_head_finds_an_end_that_was_cut_off(plane: Plane, org: str) -> None:
-    """Without one nobody could tell: what is left fits, and was all there was at some time."""
+    """A truncated end is consistent in itself, so only a known chain head reveals it."""
     known = await _head(plane, org)
 
     tamper(plane, _cut)
@@ -310,7 +310,7 @@ async def test_a_walk_from_a_known_head_looks_at_what_came_after(
 async def test_a_purge_is_no_excuse_for_what_came_after_it(
     plane: Plane, proxy: ProxyClient, org: str
 ) -> None:
-    """Nobody looks again at what lies before a known head: what a forger puts there must not be believed."""
+    """Events before a known chain head are not verified again, so a forged purge there must be rejected."""
     known = await _head(plane, org)
     assert (await proxy.audit(batch("b9", org, [13, 14]))).status == 202
     tamper(
@@ -340,13 +340,13 @@ async def _head(plane: Plane, org: str) -> Known:
 # -- retention -------------------------------------------------------------------------------------
 
 
-# A minute ahead of the control plane's clock, which is still a time that can be true.
+# One minute ahead of the control plane's clock, which is still accepted.
 AHEAD = "2026-11-21T12:01:00.000Z"
 
 
 @pytest.fixture
 async def aged(plane: Plane, proxy: ProxyClient) -> str:
-    """Two blocks; of each the first and the last event are past their time."""
+    """Store two blocks; in each the first and the last event have expired."""
     (org,) = proxy.org_ids
     for first in (1, 4):
         old, late = event(org, first), event(org, first + 2)
@@ -371,7 +371,8 @@ async def test_what_retention_takes_leaves_a_proof(plane: Plane, proxy: ProxyCli
         assert file.execute("SELECT count(*) FROM event_digests").fetchone() == (1,)
     sent = [event(aged, 1), event(aged, 2, time=AHEAD), event(aged, 3)]
     digests = b"".join(hashlib.sha256(json.dumps(each).encode()).digest() for each in sent)
-    assert hashlib.sha256(digests).digest() == content  # who has kept a copy can prove what it was
+    # a kept copy of the event can be proved with its digest
+    assert hashlib.sha256(digests).digest() == content
 
 
 ENLARGED = "UPDATE chain SET content = CAST('{\"gone\":[0,1,2]}' AS BLOB) WHERE number = 3"
@@ -398,7 +399,7 @@ async def test_tampering_is_named_after_a_purge(plane: Plane, aged: str, name: s
 
 
 async def test_an_event_made_old_is_not_purged(plane: Plane, org: str) -> None:
-    """Else whoever writes the file would have retention take away what must not be seen."""
+    """Otherwise an attacker with access to the file could let retention remove an event."""
     plane.store.sign_links(chain_key(await open_vault(plane.settings.secrets, plane.store)))
 
     old = {"time": "2001-01-01T00:00:00.000Z"}
@@ -411,7 +412,7 @@ async def test_an_event_made_old_is_not_purged(plane: Plane, org: str) -> None:
     assert (found.what, found.link, found.position) == ("changed", 3, 8)
 
 
-# -- meanwhile, and before -------------------------------------------------------------------------
+# -- concurrent and earlier writers ------------------------------------------------------------------
 
 
 async def test_ingestion_and_purges_go_on_while_a_chain_is_walked(plane: Plane, proxy: ProxyClient) -> None:
@@ -442,7 +443,7 @@ async def test_ingestion_and_purges_go_on_while_a_chain_is_walked(plane: Plane, 
 
 
 async def test_a_purge_that_is_cut_short_leaves_neither_half(plane: Plane, aged: str) -> None:
-    """Nor do events go without a link: both are of one transaction."""
+    """Events and links are in one transaction, so neither goes without the other."""
     with closing(sqlite3.connect(plane.settings.store.path)) as file:
         file.execute("CREATE TRIGGER t BEFORE UPDATE ON blocks BEGIN SELECT RAISE(ABORT, 'cut short'); END")
         file.commit()
@@ -486,7 +487,7 @@ async def test_events_of_an_earlier_release_are_chained_at_the_first_start(
 
 
 async def test_nobody_gets_events_adopted_later(tmp_path: Path, clock: FakeClock) -> None:
-    """A store that was chained from its beginning never takes what lies there for an earlier release's."""
+    """A store that was chained from its beginning never adopts events as those of an earlier release."""
     async with started(tmp_path, clock) as plane:
         org = await plane.org("acme")
         proxy = await plane.proxy("edge-1", "acme")
@@ -501,7 +502,7 @@ async def test_nobody_gets_events_adopted_later(tmp_path: Path, clock: FakeClock
         assert found.what == "inserted"
 
 
-# -- whatever is done ------------------------------------------------------------------------------
+# -- random changes ----------------------------------------------------------------------------------
 
 CELLS = {
     "chain": ("kind", "chained_ms", "position", "count", "proxy_id", "batch", "content", "link", "mac"),
@@ -513,7 +514,7 @@ _ONE = st.sampled_from([(table, column) for table, columns in CELLS.items() for 
 
 @pytest.fixture(scope="module")
 def untouched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The directory of a store with some blocks, of which events were purged."""
+    """Return the directory of a store with some blocks, from which events were purged."""
     folder = tmp_path_factory.mktemp("untouched")
 
     async def make() -> str:

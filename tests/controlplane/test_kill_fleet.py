@@ -1,4 +1,4 @@
-"""Two control planes behind one address, on one PostgreSQL: killed at random under load, the database too."""
+"""Two control planes behind one address on one PostgreSQL: each, and the database, is killed under load."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ from controlplane.store.postgres import PostgresStore
 pytestmark = [pytest.mark.process, pytest.mark.timeout(660 if LONG else 120)]
 
 OF_PROXY, OF_ORG = 60, 100  # batches a minute, the defaults
-EVENTS: Final = 3  # of a batch
+EVENTS: Final = 3  # events per batch
 ROUNDS = 30 if LONG else 3
-KILL_EVERY = 60  # acknowledged batches
+KILL_EVERY = 60  # acknowledged batches between kills
 MINUTE_MS: Final = 60_000
 
 
@@ -59,7 +59,7 @@ async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:
 @dataclass
 class ControlPlane:
     config: Path
-    agents: int  # its ports
+    agents: int  # ports of its agents
     console: int
     log: IO[bytes]
     process: commands.Server | None = None
@@ -78,7 +78,7 @@ class ControlPlane:
         assert await self.process.wait() == 0
 
     async def status(self, session: aiohttp.ClientSession, path: str) -> int:
-        """Return the status of its response; 0 if there is none."""
+        """Return the status of the response, or 0 if there is no response."""
         try:
             async with session.get(f"http://127.0.0.1:{self.agents}{path}") as response:
                 return response.status
@@ -94,7 +94,7 @@ class ControlPlane:
 
 @asynccontextmanager
 async def one_address(ports: Sequence[int]) -> AsyncIterator[str]:
-    """A load balancer: each connection goes to any of the ports that takes it."""
+    """Run a load balancer: each connection goes to any port that accepts it."""
     chance = random.Random(1)
 
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -123,7 +123,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 @dataclass
 class Fleet:
     planes: list[ControlPlane]
-    session: aiohttp.ClientSession  # each request on a connection of its own
+    session: aiohttp.ClientSession  # opens a connection for each request
     agents_url: str
     console_url: str
     store: PostgresStore
@@ -194,12 +194,12 @@ async def fleet(postgres: PostgresServer, tmp_path: Path) -> AsyncIterator[Fleet
 
 @dataclass
 class Load:
-    """Proxies that each send one batch after the other, and again until it is accepted or refused."""
+    """Proxies that send one batch after the other, and repeat each until it is accepted or refused."""
 
     chance: random.Random
     acknowledged: dict[str, list[str]] = field(default_factory=dict)  # events of each proxy, in order
     batches: int = 0
-    is_over: asyncio.Event = field(default_factory=asyncio.Event)  # no more kills
+    is_over: asyncio.Event = field(default_factory=asyncio.Event)  # set when no more kills follow
     more: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def send_all(self, proxy: ProxyClient) -> None:
@@ -213,7 +213,7 @@ class Load:
                         await self.is_over.wait()
 
     async def send(self, proxy: ProxyClient, name: str) -> bool:
-        """Send one batch, whose events follow on those of the last accepted one. Return if it is accepted."""
+        """Send one batch, whose events follow the last accepted ones. Return True if it is accepted."""
         events = self.acknowledged.setdefault(proxy.proxy_id, [])
         ids = [f"{proxy.proxy_id}-{len(events) + each + 1}" for each in range(EVENTS)]
         body = self._body(proxy, f"{proxy.proxy_id}-{name}", ids, len(events) + 1)
@@ -238,7 +238,7 @@ class Load:
         return json.dumps({"batchId": batch_id, "events": events}).encode()
 
     async def _is_accepted(self, proxy: ProxyClient, body: bytes) -> bool:
-        """Send the batch; some go to both control planes at once."""
+        """Send the batch, sometimes to both control planes at once. Return True if it is accepted."""
         copies = 2 if self.chance.random() < 0.3 else 1
         statuses = await asyncio.gather(*(self._status(proxy, body) for _ in range(copies)))
         return 202 in statuses
@@ -275,7 +275,7 @@ async def use_console(browser: Browser, statuses: Counter[int]) -> None:
 
 
 async def kill_in_turn(fleet: Fleet, load: Load, postgres: PostgresServer) -> None:
-    """Kill a control plane each time that so many more batches are acknowledged; once, the database too."""
+    """Kill one control plane after each `KILL_EVERY` acknowledged batches; once also the database."""
     for number in range(ROUNDS):
         await load.until(KILL_EVERY * (number + 1))
         plane = load.chance.choice(fleet.planes)
@@ -291,7 +291,7 @@ async def lose_database(fleet: Fleet, postgres: PostgresServer) -> None:
     await asyncio.to_thread(postgres.kill)
     assert await other.status(fleet.session, "/readyz") == 503
     assert await other.status(fleet.session, "/healthz") == 200
-    postgres.start()  # the server ends with the thread that started it
+    postgres.start()  # PostgreSQL ends with the thread that started it
     await other.until_ready(fleet.session)
 
 
@@ -324,16 +324,16 @@ async def test_kills_lose_no_acknowledged_batch_double_none_and_sign_nobody_out(
     for each in beside:
         each.cancel()
 
-    # Stored once, whatever was acknowledged; nothing else.
+    # Each acknowledged event is stored once, and no other event is stored.
     stored = Counter(json.loads(each.body)["id"] for each in events)
     assert stored == Counter(id_ for ids in load.acknowledged.values() for id_ in ids)
     assert max(stored.values()) == 1
-    # No event appeared behind the reader.
+    # No event appeared at a position that the reader had passed.
     assert seen == [each.position for each in events]
-    # Nobody was signed out.
+    # All sessions are still valid.
     assert statuses[200] > 0
     assert not statuses.keys() - {200, 503, 0}
-    # Another control plane goes on with the search index.
+    # Another control plane continues the search index.
     assert Counter(await _found(browser)) == stored
     await _check_proxies(fleet, load)
     await _check_limits(fleet)
@@ -345,7 +345,7 @@ async def test_kills_lose_no_acknowledged_batch_double_none_and_sign_nobody_out(
 
 
 async def _tail_shows_events_of_the_other(fleet: Fleet, browser: Browser, load: Load) -> None:
-    """At once: a look at the store comes each five seconds only."""
+    """Check that events arrive at once: the tail itself polls the store only every five seconds."""
     first, second = fleet.planes
     url, headers = f"http://127.0.0.1:{first.console}/admin/v1/audit/tail", {"Cookie": browser.cookie}
     async with fleet.session.get(url, headers=headers) as response:
@@ -374,7 +374,7 @@ async def _found(browser: Browser) -> list[str]:
 
 
 async def _check_proxies(fleet: Fleet, load: Load) -> None:
-    """No number is missing or came twice."""
+    """Check that no number is missing or was stored twice."""
     for proxy in fleet.proxies:
         (state,) = await fleet.store.sequences(proxy.proxy_id, 10)
         assert state.highest == len(load.acknowledged[proxy.proxy_id])
@@ -382,7 +382,7 @@ async def _check_proxies(fleet: Fleet, load: Load) -> None:
 
 
 async def _check_limits(fleet: Fleet) -> None:
-    """In no minute was more accepted than the limits allow, and within one minute not less either."""
+    """Check that each minute accepted no more than the limits, and that one minute reached them."""
     rows: list[Any] = await fleet.store._database.fetch(
         "SELECT b.accepted_ms, b.proxy_id, p.org_id FROM batches AS b"
         " JOIN proxy_orgs AS p ON p.proxy_id = b.proxy_id ORDER BY b.accepted_ms"

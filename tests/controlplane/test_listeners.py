@@ -1,4 +1,4 @@
-"""Listeners: all are bound before one is served, and one that can't be had ends the start with one line."""
+"""Listeners: all are bound before one is served, and a failed bind ends the start with one line."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_busy_listener_ends_the_start_before_anything_is_made(tmp_path: Path, 
 
 
 def test_a_port_that_is_taken_between_bind_and_listen_lets_no_client_connect(tmp_path: Path) -> None:
-    """Two programs that start at once may both bind: only one of them may listen."""
+    """Two programs that start at the same time may both bind, but only one of them may listen."""
     metrics = f'Listen = "127.0.0.1:{free_port()}"'
     settings = read_settings(write_settings(tmp_path, Metrics=metrics), {})
     (address,) = settings.metrics.listen
@@ -48,7 +48,7 @@ def test_a_port_that_is_taken_between_bind_and_listen_lets_no_client_connect(tmp
 
 
 def test_the_default_addresses_are_no_exception(tmp_path: Path) -> None:
-    """Nobody wrote `Console.Listen` into the settings; it is had, or the start says why not."""
+    """The start binds `Console.Listen` or reports why not, even if the settings do not contain it."""
     (tmp_path / "controlplane.toml").write_text(
         '[ControlPlane]\nListen = "127.0.0.1:0"\n[Metrics]\nListen = []\n', "utf-8"
     )
@@ -58,7 +58,7 @@ def test_the_default_addresses_are_no_exception(tmp_path: Path) -> None:
             held.bind(("127.0.0.1", 8091))
             held.listen()
         except OSError:
-            pass  # somebody else holds it already, which does as well
+            pass  # another program already has the port, which serves the same purpose
         done = cli(tmp_path / "controlplane.toml")
     assert done.returncode == 1
     assert done.stderr.startswith("Console.Listen: 127.0.0.1:8091 is in use by ")
@@ -72,7 +72,7 @@ def test_the_default_addresses_are_no_exception(tmp_path: Path) -> None:
         ("127.0.0.1", "0.0.0.0"),
         ("127.0.0.1", "localhost"),
         ("::1", "::1"),
-        ("::", "127.0.0.1"),  # of both families
+        ("::", "127.0.0.1"),  # both address families
     ],
 )
 def test_the_holder_of_a_port_is_named(listens: str, wanted: str) -> None:

@@ -42,7 +42,7 @@ Ask = Callable[..., Awaitable[Any]]
 
 @pytest.fixture
 def empty(tmp_path: Path, clock: FakeClock, either_store: SqlStore) -> OperationContext:
-    """Operations on an empty store, without a server."""
+    """Return operations on an empty store, without a server."""
 
     async def absent() -> NoReturn:
         raise AssertionError("no list needs it")
@@ -58,7 +58,7 @@ async def context(empty: OperationContext, either_store: SqlStore) -> OperationC
 
 
 async def _fill(store: SqlStore) -> None:
-    """Two organisations. Each name of NAMES is that of a proxy, an app, a ruleset and an operator."""
+    """Create two organisations. Each name of NAMES is given to a proxy, an app, a ruleset and an operator."""
     for at, org in enumerate(("acme", "globex")):
         await store.add_org(Org(f"org-{org}", org, "base", 5 - at))
     for at, name in enumerate(NAMES):
@@ -96,9 +96,9 @@ async def _ids(context: OperationContext, name: ListName, actor: Actor = ADA, **
 
 
 async def _pages(context: OperationContext, name: ListName, **members: Any) -> list[list[str]]:
-    """The ids of each page."""
+    """Return the ids of each page."""
     pages: list[list[str]] = []
-    cursors: list[str | None] = [None]  # of each page
+    cursors: list[str | None] = [None]  # one for each page
     while True:
         found = await _found(context, name, cursor=cursors[-1], **members)
         assert found.before == sum(map(len, pages))
@@ -110,7 +110,7 @@ async def _pages(context: OperationContext, name: ListName, **members: Any) -> l
 
 
 async def test_the_pages_of_a_list_have_each_row_once_in_order(context: OperationContext) -> None:
-    """By each column, in both directions; equal values are told apart by name."""
+    """Sort by each column in both directions; equal values are ordered by name."""
     for name in LISTS:
         whole = await _ids(context, name)
         assert [each for page in await _pages(context, name, limit=2) for each in page] == whole
@@ -140,8 +140,8 @@ async def test_a_list_is_sorted_by_what_its_rows_show(context: OperationContext)
 async def test_rows_that_come_and_go_between_two_pages_move_no_other_row(context: OperationContext) -> None:
     first = await _found(context, "orgs", limit=1)
     assert [each.name for each in first.orgs] == ["acme"]
-    await context.store.add_org(Org("org-aaa", "aaa", "base", 1))  # before the place of the cursor
-    await context.store.add_org(Org("org-bcd", "bcd", "base", 1))  # after it
+    await context.store.add_org(Org("org-aaa", "aaa", "base", 1))  # sorts before the cursor
+    await context.store.add_org(Org("org-bcd", "bcd", "base", 1))  # sorts after it
     following = await _found(context, "orgs", limit=5, cursor=first.next)
     assert [each.name for each in following.orgs] == ["bcd", "globex"]
     assert (following.next, following.total) == (None, 4)
@@ -155,7 +155,7 @@ async def test_a_search_finds_part_of_a_name_or_a_whole_id(context: OperationCon
         for search, found in (
             ("EDGE", {"edge", "Edge-2"}),
             ("dge-", {"Edge-2"}),
-            ("_1", {"inner_1"}),  # no wildcard
+            ("_1", {"inner_1"}),  # not a wildcard
             ("%", {"inner%1"}),
             ("!", {"inner!1"}),
             ("nothing", set()),
@@ -259,7 +259,7 @@ async def test_a_request_without_a_page_gets_every_row_and_nothing_else(plane: P
         assert (await call(plane, token, "GET", f"/apps?limit={limit}")).status == 400
 
 
-# Health in the store, and health as it is assessed
+# Health in the store, and assessed health
 
 
 async def _beat(proxy: ProxyClient, **members: Any) -> None:
@@ -268,7 +268,7 @@ async def _beat(proxy: ProxyClient, **members: Any) -> None:
 
 
 class _Proxies:
-    """Proxies of one organisation in a store, and what they send, by their names."""
+    """Proxies of one organisation in a store, and the messages that they send, by name."""
 
     def __init__(self, store: SqlStore, clock: FakeClock) -> None:
         self.store = store
@@ -300,7 +300,7 @@ class _Proxies:
 
 
 async def _every_health(proxies: _Proxies) -> None:
-    """Proxies on both sides of each bound of health, by an interval of 30 s."""
+    """Create proxies on both sides of each bound of health, with an interval of 30 s."""
     await proxies.add(
         "never", "lost", "stale", "stale-failed", "late", "failed", "degraded", "unconfirmed", "unsent",
         "skewed", "behind", "just-behind", "gap", "reused", "well", "off", "off-gap",

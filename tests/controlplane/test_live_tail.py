@@ -1,4 +1,4 @@
-"""Following new events: each once and in order, whoever comes back, falls behind or listens beside."""
+"""The live tail: each event once and in order, for readers that reconnect, lag or read in parallel."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def store(either_store: SqlStore) -> SqlStore:
 
 @pytest.fixture
 def tail(store: SqlStore) -> LiveTail:
-    """It looks at the store when it is woken, and never by itself."""
+    """Return a tail that reads the store only when it is woken."""
     return LiveTail(store, poll_seconds=NEVER)
 
 
@@ -43,7 +43,7 @@ def everything(document: Document) -> bool:
 
 
 async def take(listener: Listener, count: int) -> list[int]:
-    """The numbers of the next events; just as many must come."""
+    """Return the numbers of the next events; exactly as many must arrive."""
     taken: list[int] = []
     async with asyncio.timeout(10):
         while len(taken) < count:
@@ -53,7 +53,7 @@ async def take(listener: Listener, count: int) -> list[int]:
 
 
 async def served(*listeners: Listener) -> None:
-    """Wait until the task that reads for all gives these listeners their events."""
+    """Wait until the shared reader task has given these listeners their events."""
     async with asyncio.timeout(10):
         while not all(each.is_served for each in listeners):  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0)
@@ -79,7 +79,7 @@ async def test_only_what_is_wanted_comes(store: SqlStore, tail: LiveTail) -> Non
 
 
 async def test_who_comes_back_gets_each_event_once(store: SqlStore, tail: LiveTail) -> None:
-    """Whatever came meanwhile, however often it breaks off, while another goes on listening."""
+    """A reader that reconnects often gets each event once, while another reader continues."""
     got: list[int] = []
     position: int | None = 0
     async with tail.listener("beside", everything, 0) as other:
@@ -161,7 +161,7 @@ async def test_who_was_away_for_too_long_is_told_of_the_gap(
     async with tail.listener("ada", everything, 3) as listener:
         assert listener.has_gap
         assert await take(listener, 5) == [15, 16, 17, 18, 19]
-    # A place that this store never came to is of another one, as before a restore.
+    # A position that this store never reached belongs to another store, for example one before a restore.
     async with tail.listener("ada", everything, 99) as listener:
         assert listener.has_gap
         assert listener.position == 20
@@ -216,7 +216,7 @@ async def test_one_can_not_take_the_room_of_all(tail: LiveTail) -> None:
 
 
 async def test_one_organisation_can_not_take_the_room_of_all(tail: LiveTail) -> None:
-    """Promise 17."""
+    """Readers of one organisation cannot take all slots (promise 17 of the threat model)."""
     async with AsyncExitStack() as stack:
         for number in range(tail_module.MOST_OF_THE_SAME):
             following = tail.listener(f"operator-{number}", everything, None, ("acme",))
@@ -242,12 +242,12 @@ async def test_a_store_that_can_not_be_read_ends_the_listening_and_is_tried_agai
         await served(listener)
         with monkeypatch.context() as broken:
             broken.setattr(store, "events_after", None)
-            await keep(store, 0, 1)  # not before: the tail may look by itself
+            await keep(store, 0, 1)  # not earlier: the tail may poll by itself
             tail.wake()
             with pytest.raises(CutOff, match="events can't be read"):
                 await waiting
             async with tail.listener("alan", everything, 0) as other:
-                with pytest.raises(CutOff, match="events can't be read"):  # while it catches up
+                with pytest.raises(CutOff, match="events can't be read"):  # while the reader catches up
                     await other.next()
         async with tail.listener("alan", everything, 0) as other:
             assert await take(other, 1) == [0]

@@ -41,7 +41,7 @@ def sink_event(number: int, **members: Any) -> SinkEvent:
 
 
 class Credential:
-    """Gives the token of the service, and counts how often it is asked."""
+    """Credential that gives the token of the service, and counts the requests for it."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -124,7 +124,7 @@ async def test_the_service_says_which_events_wait_and_which_are_refused(
     service.mode = "ok"
     await table.send(some)
     assert len(credential.asked) == 2, "another token is asked for after a 401"
-    # A later call of a batch fails: the events before it are not sent again.
+    # A later call of a batch fails. The events of earlier calls are not sent again.
     large = [sink_event(number, query="q" * 60_000) for number in range(19)]
     with pytest.raises(SinkUnavailable) as caught:
         await table.send([*large, sink_event(20, path="/poison")])
@@ -240,7 +240,7 @@ PORTAL: Final = Response(200, (("Content-Type", "text/html"),), b"<html>Please s
 async def test_a_success_that_is_not_one_of_the_service_delivers_nothing(
     table: SentinelSink, service: FakeLogsIngestion, otlp: OtlpSink, collector: FakeLogCollector
 ) -> None:
-    """A portal, a load balancer or another program stands at the address."""
+    """The responder is a captive portal, a load balancer or another program."""
     as_json = (("Content-Type", "application/json"),)
     strangers = [
         PORTAL,
@@ -267,7 +267,7 @@ async def test_a_success_that_is_not_one_of_the_service_delivers_nothing(
 async def test_no_part_of_a_secret_is_in_the_words_of_a_service(
     table: SentinelSink, service: FakeLogsIngestion, otlp: OtlpSink, collector: FakeLogCollector
 ) -> None:
-    for length in range(290, 301):  # the words are cut after 300 characters
+    for length in range(290, 301):  # the text is truncated after 300 characters
         padding = b"x" * length
         collector.instead = Response(401, (), padding + b"key,1")
         with pytest.raises(SinkUnavailable) as caught:

@@ -1,4 +1,4 @@
-"""A proxy whose trail has a fault is not well until an operator has acknowledged it."""
+"""A proxy with a fault in its audit trail is not healthy until an operator acknowledges it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def _acknowledge(plane: Plane, **members: Any) -> proxies.Acknowledged:
 
 @pytest.fixture
 async def well(proxy: ProxyClient) -> ProxyClient:
-    """A proxy that sends heartbeats, and events 1 to 3."""
+    """Return a proxy that sends heartbeats and events 1 to 3."""
     checks = {"sync": {"status": "ok"}}
     assert (await proxy.send(HEARTBEAT, json.dumps({"checks": checks}).encode())).status == 200
     assert (await proxy.audit(batch("b1", proxy.org_ids[0], [1, 2, 3]))).status == 202
@@ -83,7 +83,7 @@ async def test_a_proxy_with_missing_events_is_degraded_until_they_come(
 async def test_a_clock_that_was_ahead_for_a_while_hides_no_later_report(
     plane: Plane, well: ProxyClient
 ) -> None:
-    """The control plane's own clock."""
+    """The control plane's own clock was ahead."""
     plane.clock.wall += 400 * DAY_MS
     beat = json.dumps({"checks": {"audit": {"status": "failed"}}}).encode()
     assert (await well.send(HEARTBEAT, beat)).status == 200
@@ -132,7 +132,7 @@ async def test_an_acknowledged_gap_that_closes_in_part_stays_acknowledged(
     (org,) = well.org_ids
     await well.audit(batch("b2", org, [10]))
     await _acknowledge(plane)
-    await well.audit(batch("b3", org, [6]))  # splits the range in two
+    await well.audit(batch("b3", org, [6]))  # splits the range into two
     assert await _health(plane) == ("ok", ())
 
 
@@ -210,7 +210,7 @@ async def test_a_scrape_that_names_not_every_proxy_names_those_with_losses(
         assert (await scraped(plane))["proxy_losses", "missing", "edge-2"] == 2
 
 
-# -- times that can't be true ----------------------------------------------------------------------
+# -- impossible times --------------------------------------------------------------------------------
 
 
 async def _mark(plane: Plane, proxy: ProxyClient, ms: int, **members: Any) -> dict[str, Any]:
@@ -263,7 +263,7 @@ async def test_an_event_that_comes_again_is_counted_once(plane: Plane, proxy: Pr
     assert (await _healths(plane))[0].implausible_times == 1
 
 
-# -- what a verification says ----------------------------------------------------------------------
+# -- result of a verification ------------------------------------------------------------------------
 
 
 async def test_a_verification_names_what_never_came_and_the_period(
@@ -286,7 +286,7 @@ async def test_a_verification_names_what_never_came_and_the_period(
 
 
 async def test_a_purge_is_no_receipt(plane: Plane, well: ProxyClient, clock: FakeClock) -> None:
-    """The period of receipt ends with the last event that came, however late retention removed others."""
+    """The period of receipt ends with the last received event, even if retention removed others later."""
     (org,) = well.org_ids
     came = rfc3339(clock.wall)
     clock.advance(hours=31 * 24)

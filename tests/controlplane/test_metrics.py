@@ -1,4 +1,4 @@
-"""What Prometheus reads of the control plane."""
+"""Metrics of the control plane that Prometheus reads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PREFIX = "graphward_controlplane_"
 
 
 async def scraped(plane: Plane) -> dict[tuple[str, ...], float]:
-    """Each sample by its name, without the prefix, and its labels' values."""
+    """Return each sample by its name without the prefix, and by the values of its labels."""
     address = plane.settings.metrics.listen[0]
     async with plane.session.get(f"http://{address}/metrics") as response:
         assert response.status == 200
@@ -91,7 +91,7 @@ async def test_a_proxy_is_told_with_what_it_lacks_while_it_is_enabled(
         await proxy.audit({**again, "events": [{**each, "id": each["id"] + "x"} for each in again["events"]]})
         assert (await scraped(plane))["proxy_repeated_numbers", "edge-1"] == 2
         await proxy.send(HEARTBEAT, b'{"ended": true, "auditPending": 0}')
-        ended = await scraped(plane)  # it stopped in order: no alert
+        ended = await scraped(plane)  # an orderly stop: no alert
         assert ("proxy_last_seen_timestamp_seconds", "edge-1") not in ended
         assert ended["proxy_missing_events", "edge-1"] == 2 + 3
         clock.advance(seconds=1)
@@ -141,7 +141,7 @@ async def test_credentials_of_apps_are_counted_by_the_time_until_they_end(
         clock.advance(seconds=86_400)
         found = await scraped(plane)
         assert (found["credentials_ending", "ended"], found["credentials_ending", "30d"]) == (1, 2)
-        assert found["credentials_ended_in_use",] == 0  # nobody used it
+        assert found["credentials_ended_in_use",] == 0  # this credential was never used
         note = "INSERT INTO credential_uses (app_id, credential_id, last_ms) VALUES (?, ?, ?)"
         used = (made.app.app_id, "crd-0", clock.wall_ms() - 86_400_000)
         await plane.store._database.write(lambda connection: connection.run(note, used), REGISTRY)
@@ -167,7 +167,7 @@ async def test_the_lag_is_what_the_index_has_not_taken(
 async def test_the_lag_is_left_out_until_it_was_measured(
     tmp_path: Path, clock: FakeClock, listening: dict[str, str]
 ) -> None:
-    """An index that is away: nothing listens there."""
+    """The index is unreachable: no process listens there."""
     away = {"SearchIndex": 'Kind = "clickhouse"\nUrl = "http://127.0.0.1:9"'}
     async with started(tmp_path, clock, **listening, **away) as plane:
         acme = await plane.org("acme")

@@ -1,4 +1,4 @@
-"""Notices for operators: what makes one, and that a webhook gets each, whatever happens meanwhile."""
+"""Notices for operators: their causes, and that a webhook gets each one despite crashes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def receiver() -> AsyncIterator[FakeReceiver]:
 
 
 class Delivering:
-    """A delivery to the receiver, with a connection of its own."""
+    """Run a delivery to the receiver, with its own connection."""
 
     def __init__(self, store: SqlStore, clock: FakeClock, webhook: WebhookSettings) -> None:
         self.webhook = Webhook(webhook, DIRECT, clock, "https://control.example")
@@ -122,7 +122,7 @@ async def test_a_webhook_gets_each_notice_signed_and_in_order(
     await store.log_position_noticed()
     made = [notice(1), notice(2, "sink", ()), notice(3, org_ids=("org-2",)), notice(4, "emergencyStop")]
     await store.add_notices(made, 0)
-    await store.add_notices(made, 0)  # as a leader that was held up does
+    await store.add_notices(made, 0)  # as a delayed leader does
     all_kinds = settings(receiver.base_url + "/hook")
     await Delivering(store, clock, all_kinds).drain()
     assert [each.headers["webhook-id"] for each in receiver.taken] == ["ntc_1", "ntc_2", "ntc_3", "ntc_4"]
@@ -172,7 +172,7 @@ async def test_a_receiver_that_is_away_loses_nothing_and_one_that_refuses_makes_
 async def test_a_control_plane_that_was_killed_goes_on_where_it_stood(
     tmp_path: Path, clock: FakeClock, receiver: FakeReceiver
 ) -> None:
-    """A stop is on record and the process ends at once: the next one tells of it."""
+    """A stop is stored and the process ends at once. The next process sends its notice."""
     table = f'[[Sinks]]\nName = "pager"\nKind = "webhook"\nUrl = "{receiver.base_url}"\nSecret = "{SECRET}"\n'
     async with started(tmp_path, clock) as plane:
         await plane.store.begin_webhook("pager", at_newest=True)
@@ -264,7 +264,7 @@ async def test_what_lasts_has_a_begin_a_reminder_each_day_and_an_end(
 
 
 class Sources:
-    """A fleet of one proxy with two events missing, and an app with a credential that ends."""
+    """Fleet of one proxy with two missing events, and an app with a credential that ends."""
 
     def __init__(self, ends_ms: int = 0) -> None:
         self._ends_ms = ends_ms

@@ -1,4 +1,4 @@
-"""An operator lists the routes that a ruleset leaves open, by the admin API and in the console."""
+"""Operators list the routes that a ruleset leaves open, over the admin API and in the console."""
 
 from __future__ import annotations
 

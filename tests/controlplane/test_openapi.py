@@ -1,4 +1,4 @@
-"""The description of both APIs: current, complete, and whole in itself."""
+"""The description of both APIs: up to date, complete, and without references to other documents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations: roles, what of another organisation shows, and what operators may do to each other."""
+"""Operations: roles, isolation of organisations, and what operators may do to each other."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ from tests.controlplane.plane import RULESET, FakeClock, Plane, context_of
 
 OWNER: Final = local_actor("owner")
 PASSWORD: Final = "correct horse battery staple"
-MARK: Final = "zebra"  # in the name of everything of the other organisation
+MARK: Final = "zebra"  # part of each name in the other organisation
 
 
 @pytest.fixture
 async def context(plane: Plane) -> AsyncIterator[OperationContext]:
-    """Two organisations with one of everything each: acme, and the other one, whose things are marked."""
+    """Create two organisations with one of everything each: acme, and another one with marked names."""
     await plane.org("acme")
     await plane.org(f"{MARK}-org")
     for org, name in (("acme", "own"), (f"{MARK}-org", MARK)):
@@ -78,13 +78,13 @@ async def context(plane: Plane) -> AsyncIterator[OperationContext]:
 
 
 async def actor(context: OperationContext, name: str = "eve", **roles: Role) -> Actor:
-    """With roles by the organisations' names; `every` is every one."""
+    """Return an actor with roles by the organisations' names; `every` means all organisations."""
     ids = {org.name: org.org_id for org in await context.store.orgs()} | {"every": "*"}
     return Actor(name, {ids[org]: role for org, role in roles.items()})
 
 
 async def known(context: OperationContext, name: str, **roles: Role) -> Actor:
-    """The same, and an operator in the store: who changes something is looked up there."""
+    """Return the same actor, stored as an operator: each change looks its operator up."""
     made = await actor(context, name, **roles)
     operator_id = f"id-of-{name}"
     await context.store.add_operator(
@@ -97,7 +97,7 @@ async def known(context: OperationContext, name: str, **roles: Role) -> Actor:
 
 
 def _references(mark: str) -> dict[str, Any]:
-    """Everything that a request's members can name, of the organisation with this mark."""
+    """Return every name that members of a request can refer to, in the organisation with this mark."""
     return {
         "org": f"{mark}-org",
         "orgs": (f"{mark}-org",),
@@ -115,7 +115,7 @@ def _references(mark: str) -> dict[str, Any]:
 
 
 def _sample(cls: type[Any], known: Mapping[str, Any]) -> Any:
-    """A request of the type, its members known by name, or else made up by type."""
+    """Return a sample request of the type, with known values by name and made-up values by type."""
     hints = typing.get_type_hints(cls)
     members = {}
     for each in msgspec.structs.fields(cls):
@@ -129,7 +129,7 @@ def _sample(cls: type[Any], known: Mapping[str, Any]) -> Any:
 def _made_up(hint: Any, known: Mapping[str, Any]) -> Any:
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         fields = {each.name for each in msgspec.structs.fields(hint)}
-        # Text or name, where it takes one of the two.
+        # Text or name, if exactly one of the two is allowed.
         return _sample(
             hint, {name: value for name, value in known.items() if name != "yaml" or "ruleset" not in fields}
         )
@@ -143,7 +143,7 @@ def _made_up(hint: Any, known: Mapping[str, Any]) -> Any:
 async def _outcome(
     context: OperationContext, who: Actor, operation: Operation[Any, Any], asked: Request, mark: str
 ) -> str:
-    """What the actor can tell by asking, with the asked-for name out of it."""
+    """Return the result that the actor sees, without the requested name."""
     try:
         report = msgspec.json.encode(await operation.perform(context, who, asked)).decode()
     except (NotFound, Forbidden, InvalidRequest, Conflict, AlreadyExists) as error:
@@ -157,7 +157,7 @@ def _about_an_organisation(operation: Operation[Any, Any]) -> bool:
 
 
 async def test_another_organisation_is_as_unknown_as_one_that_never_was(context: OperationContext) -> None:
-    """Each operation, asked for another's things and for things that nobody has, tells the same."""
+    """Each operation returns the same for another organisation's things as for things that don't exist."""
     eve = await actor(context, acme="admin")
     evaluated = [each for each in OPERATIONS if _about_an_organisation(each)]
     assert len(evaluated) > 30
@@ -169,7 +169,7 @@ async def test_another_organisation_is_as_unknown_as_one_that_never_was(context:
 
 
 async def test_nothing_of_another_organisation_shows(context: OperationContext) -> None:
-    """Neither in what is asked for without naming one, nor in what is one's own."""
+    """Neither lists nor things of the actor's own organisation reveal another organisation."""
     hidden = {MARK}
     for org in await context.store.orgs():
         if MARK in org.name:
@@ -185,7 +185,7 @@ async def test_nothing_of_another_organisation_shows(context: OperationContext) 
 
 @pytest.mark.parametrize("role", [None, "viewer"])
 async def test_who_may_only_read_changes_nothing(context: OperationContext, role: Role | None) -> None:
-    """Over the whole table: each operation that changes something is refused."""
+    """Each operation of the whole table that changes something is refused to a viewer."""
     eve = await actor(context, **({} if role is None else {"acme": role}))
     own = {**_references("own"), "org": "acme", "orgs": ("acme",)}
     own["config"] = Wanted((WantedOrg("acme", retention="7y"),))
@@ -243,13 +243,13 @@ async def test_a_viewer_reads_an_editor_changes_rules_an_admin_hands_out_secrets
             await apps.rotate_secret.perform(context, weak, apps.RotateSecret("own-app"))
     assert (await apps.add.perform(context, admin, add)).client_secret
     assert not (await apps.disable.perform(context, editor, apps.AppReference("own-app"))).enabled
-    with pytest.raises(Forbidden):  # what was stopped for a reason is let on by an admin
+    with pytest.raises(Forbidden):  # only an admin may lift a stop that has a reason
         await apps.enable.perform(context, editor, apps.AppReference("own-app"))
     assert (await apps.enable.perform(context, admin, apps.AppReference("own-app"))).enabled
 
 
 async def test_a_secret_is_replaced_by_one_of_those_who_saw_the_same(context: OperationContext) -> None:
-    """Else the second one would end the first one's secret, which was shown that once."""
+    """Otherwise the second operator would end the secret that the first one was shown once."""
     once = apps.RotateSecret("own-app", grace_seconds=3600, expected=1)
     both = [apps.rotate_secret.perform(context, OWNER, once) for _ in range(2)]
     made, refused = await asyncio.gather(*both, return_exceptions=True)
@@ -295,14 +295,14 @@ async def test_a_shared_proxy_shows_each_organisation_its_own_half(context: Oper
     shown = await fleet.show.perform(context, eve, fleet.ProxyReference("own-proxy"))
     assert shown.orgs == ("acme",)
     assert ids[f"{MARK}-org"] not in msgspec.json.encode(shown).decode()
-    assert shown.metrics is None  # totals over both
+    assert shown.metrics is None  # the metrics are totals of both organisations
     assert [each.org_id for each in shown.sequences] == [ids["acme"]]
-    with pytest.raises(Forbidden):  # the other organisation's too
+    with pytest.raises(Forbidden):  # the proxy serves the other organisation too
         await proxies.rotate_secret.perform(context, eve, proxies.RotateProxySecret("own-proxy"))
     with pytest.raises(Forbidden):
         await proxies.disable.perform(context, eve, proxies.ProxyReference("own-proxy"))
     taken = await proxies.revoke.perform(context, eve, proxies.OrgOfProxy("own-proxy", "acme"))
-    assert taken.orgs == ()  # each may take its own back
+    assert taken.orgs == ()  # each operator may take back the own proposal
     assert (await Inventory(context).proxy("own-proxy")).org_ids == (ids[f"{MARK}-org"],)
 
 
@@ -387,7 +387,7 @@ async def test_a_name_that_would_be_mistaken_in_the_record_is_none(
 async def test_nobody_acts_for_another_by_a_name_that_unicode_takes_for_the_same(
     context: OperationContext, boss: str, namesake: str
 ) -> None:
-    """The store tells the two apart, so an admin of one organisation may add the second."""
+    """The store keeps the two names apart, so an admin of one organisation may add the second one."""
     await operators.add.perform(context, OWNER, operators.AddOperator(boss, PASSWORD, "admin", "*"))
     eve = await actor(context, "eve", acme="admin")
     await operators.add.perform(context, eve, operators.AddOperator(namesake, PASSWORD, "admin", "acme"))
@@ -405,7 +405,7 @@ async def test_nobody_acts_for_another_by_a_name_that_unicode_takes_for_the_same
 
 
 async def test_nobody_hands_out_more_than_they_have(context: OperationContext) -> None:
-    """An admin of one organisation can't become, or make, one of another, by any way."""
+    """An admin of one organisation cannot become, or create, an admin of another one."""
     eve = await actor(context, "eve", acme="admin")
     await operators.add.perform(context, OWNER, operators.AddOperator("boss", PASSWORD, "admin", "*"))
     await operators.add.perform(context, OWNER, operators.AddOperator("both", PASSWORD, "viewer", "acme"))
@@ -490,7 +490,7 @@ async def test_nobody_keeps_another_from_verifying(context: OperationContext) ->
     await anext(first)
     another = asyncio.ensure_future(integrity.verify.perform(context, ada, integrity.Verify("acme")))
     await asyncio.sleep(0)
-    with pytest.raises(StoreBusy):  # one of an operator's own at a time, waiting ones too
+    with pytest.raises(StoreBusy):  # an operator runs one at a time; waiting ones count too
         await integrity.verify.perform(context, eve, integrity.Verify("acme"))
     assert not another.done()
     await first.aclose()
@@ -499,7 +499,7 @@ async def test_nobody_keeps_another_from_verifying(context: OperationContext) ->
 
 
 async def test_there_is_an_end_to_how_many_export(context: OperationContext) -> None:
-    """Each holds a page of events for as long as its reader takes over it."""
+    """Each export keeps a page of events in memory as long as its reader takes."""
     eve, ada = await actor(context, "eve", acme="viewer"), await actor(context, "ada", acme="viewer")
     csv = event_export.ExportEvents(format="csv")
     under_way = [
@@ -626,7 +626,7 @@ async def test_a_change_of_rules_is_on_record_with_what_came_of_it(context: Oper
 
 
 async def test_what_is_changed_is_changed_with_the_roles_of_that_moment(context: OperationContext) -> None:
-    """Who asks is looked up when the request begins, and its body or a dry run may take long."""
+    """The caller's roles are read when the request begins, but its body or a dry run may take long."""
     ada, eve = await known(context, "ada", every="admin"), await known(context, "eve", acme="editor")
     asked = rulesets.ApplyRuleset("acme", RULESET.format(name="new"))
     await perform(operators.grant, context, ada, operators.GrantRole("eve", "acme", "viewer"))
@@ -655,7 +655,7 @@ async def test_nothing_is_done_that_can_not_be_recorded_and_what_was_done_is_res
     with monkeypatch.context() as patched:
         patched.setattr(type(context.store), "end_log_line", full)
         rotated = await perform(apps.rotate_secret, context, ada, apps.RotateSecret("own-app"))
-    assert rotated.client_secret  # shown this once: it must not be lost
+    assert rotated.client_secret  # shown only this once: it must not be lost
     page = await operator_log.search.perform(context, ada, operator_log.SearchOperatorLog())
     assert [(each.operation, each.outcome) for each in page.lines] == [("app.rotate-secret", None)]
 
@@ -689,7 +689,7 @@ async def test_what_is_still_being_done_is_on_record_as_under_way(
 
 
 async def test_a_line_of_the_record_is_short_whatever_was_asked(context: OperationContext) -> None:
-    """Who may do nothing at all leaves a line too: a disk must not be filled with them."""
+    """An operator without permissions writes log lines too, and must not fill the disk with them."""
     eve = await known(context, "eve")
     asked = proxies.AddProxy("edge", tuple(f"org-{number}" for number in range(100_000)))
     with pytest.raises(NotFound):
@@ -713,7 +713,7 @@ async def test_the_record_shows_each_organisation_its_own_lines(context: Operati
 
 
 async def test_who_got_a_role_stands_in_the_record_of_its_organisation(context: OperationContext) -> None:
-    """Wherever else they have one: else an admin could make another one whom nobody beside him knows of."""
+    """Otherwise an admin could create another admin whom the organisation's operators can't see."""
     ada, eve = await known(context, "ada", every="admin"), await known(context, "eve", acme="viewer")
     await perform(operators.add, context, ada, operators.AddOperator("abroad", None, "viewer", f"{MARK}-org"))
     own = operators.GrantRole("abroad", "acme", "admin")
@@ -730,7 +730,7 @@ async def test_who_got_a_role_stands_in_the_record_of_its_organisation(context: 
 async def test_a_cursor_of_the_record_tells_nothing_of_what_is_done_elsewhere(
     context: OperationContext,
 ) -> None:
-    """It holds a place among the lines of all organisations."""
+    """The cursor holds a position among the lines of all organisations."""
     ada = await known(context, "ada", every="admin")
     eve = await known(context, "eve", acme="viewer")
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""What an operator of little rights can do to the control plane and to others by asking for too much."""
+"""An operator with few rights cannot disturb the control plane or others with excessive requests."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def context(plane: Plane) -> OperationContext:
 async def test_a_dry_run_without_end_is_stopped_and_the_next_one_goes_on(
     context: OperationContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of the rules is asked in each of the cases: hours of it fit in a body of a megabyte."""
+    """Each rule is evaluated in each case, so a body of one megabyte can mean hours of work."""
     rules = "".join(
         f"  - {{id: r{at}, match: {{path: [/**]}}, conditions: [{{header: x, equals: a}}], verdict: block}}\n"
         for at in range(500)
@@ -83,7 +83,7 @@ async def test_a_dry_run_without_end_is_stopped_and_the_next_one_goes_on(
 async def test_work_that_nothing_stops_is_stopped_and_the_next_goes_on(
     endless: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever it catches, and also within a match in C that runs no Python for days."""
+    """Stop work that catches every exception, or runs in a C function that runs no Python for days."""
     with monkeypatch.context() as patch:
         patch.setattr(lane, "LONGEST_SECONDS", 0.1)
         with pytest.raises(InvalidRequest, match=r"takes longer than 0\.1 s"):
@@ -164,11 +164,11 @@ async def test_who_tries_much_out_waits_for_himself_and_lets_others_take_turns(
     await asyncio.sleep(0)
     held.release()
     await asyncio.gather(*trying)
-    assert ended.index(EDITOR.name) == 1  # behind the one that ran
+    assert ended.index(EDITOR.name) == 1  # after the operator whose run was in progress
 
 
 def test_no_stop_waits_for_a_dry_run(held: Latch) -> None:
-    """The whole time that one may take would be six times what a stop has by `DrainSeconds`."""
+    """The longest dry run takes six times as long as a stop has by `DrainSeconds`."""
     program = """
 import asyncio, sys
 from pathlib import Path
@@ -184,15 +184,14 @@ async def serve(path, begun):
 asyncio.run(serve(*sys.argv[1:]))
 """
     command = [sys.executable, "-c", program, held.path, held.begun]
-    # Its processes have its output too: whoever reads that to its end has waited for all of them.
+    # The worker processes share its output: a reader that reaches the end has waited for all of them.
     subprocess.run(command, check=True, timeout=30, stdout=subprocess.PIPE)
 
 
 async def test_no_operator_takes_every_place_in_the_store_s_queue(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is refused leaves a line in the operator log too, and every line waits for the disk as batches
-    do."""
+    """Refused requests write a log line too, and each line waits for the disk like a batch."""
     token = await operator(plane, "ada", {})
     running, most = 0, 0
     begin_log_line = OperatorTables.begin_log_line
@@ -269,7 +268,7 @@ async def test_a_rollback_undoes_no_version_that_nobody_looked_at(
 async def test_long_texts_of_former_versions_are_only_read_where_they_are_asked_for(
     plane: Plane, context: OperationContext
 ) -> None:
-    """A version may have megabytes and there is no end to them: looking at one must not hold all."""
+    """Versions may have megabytes each without a limit on their count, so a page must not load all texts."""
     await plane.org("acme")
     for number in range(20):
         text = f"{SMALL}# {number} {'x' * 1_000_000}\n"
@@ -289,11 +288,11 @@ async def test_long_texts_of_former_versions_are_only_read_where_they_are_asked_
 async def test_no_organisation_keeps_another_s_rules_from_a_proxy_that_they_share(
     plane: Plane, context: OperationContext
 ) -> None:
-    """A proxy takes a response of 64 MiB and no longer one, with whatever is in it of others."""
+    """A proxy accepts a response of at most 64 MiB, which includes the rules of all its organisations."""
     await plane.org("acme")
     await plane.org("globex")
     shared = await plane.proxy("shared", "acme", "globex")
-    filler = "#" + "\n" * (7 * 1024 * 1024)  # of which JSON makes two characters each
+    filler = "#" + "\n" * (7 * 1024 * 1024)  # JSON encodes each of them as two characters
 
     async def publish(org: str, name: str, text: str = filler) -> None:
         yaml = f"version: 1\nname: {name}\nrules: []\n{text}"
@@ -314,7 +313,7 @@ async def test_no_organisation_keeps_another_s_rules_from_a_proxy_that_they_shar
 
 
 class SlowIndex:
-    """Responds to nothing until it is told to."""
+    """Index that sends no response until the test releases it."""
 
     def __init__(self) -> None:
         self.asked: asyncio.Queue[SearchQuery] = asyncio.Queue()
@@ -326,11 +325,11 @@ class SlowIndex:
         return SearchPage((), None)
 
     async def span(self, org_ids: Sequence[str] | None) -> None:
-        """Hold no event."""
+        """Return None: the index has no events."""
 
 
 async def test_who_searches_much_waits_for_himself(context: OperationContext) -> None:
-    """An index has one reader for all: what one operator puts before it, everybody waits for."""
+    """All operators share one reader of the index, so one operator's queries must not delay the others."""
     index = SlowIndex()
 
     async def slow() -> SearchIndex:
@@ -359,7 +358,7 @@ async def test_who_searches_much_waits_for_himself(context: OperationContext) ->
 async def test_nobody_s_own_head_changes_what_is_known_of_a_chain(
     plane: Plane, proxy: ProxyClient, context: OperationContext
 ) -> None:
-    """A viewer could have a finding forgotten by passing over what has it, or have one made up."""
+    """A viewer could otherwise clear a finding with a false chain head, or cause one."""
     (org,) = proxy.org_ids
     viewer = Actor("victor", {org: "viewer"})
     assert (await proxy.audit(batch("b1", org, [1, 2]))).status == 202
@@ -412,8 +411,8 @@ TIMES = (
 async def test_no_number_or_time_of_a_proxy_takes_a_page_from_anybody(
     plane: Plane, proxy: ProxyClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever holds the key of one organisation's proxy could else blind those who look at all of them."""
-    # A store may have times that UTC has no year for: earlier releases took them.
+    """The key of one organisation's proxy could otherwise break pages that list all proxies."""
+    # A store may have times beyond the years of UTC, because earlier releases accepted them.
     monkeypatch.setattr("controlplane.ingest.EARLIEST_MS", -(1 << 62))
     monkeypatch.setattr("controlplane.ingest.LATEST_MS", 1 << 62)
     (org,) = proxy.org_ids
@@ -421,9 +420,7 @@ async def test_no_number_or_time_of_a_proxy_takes_a_page_from_anybody(
     events = [
         event(org, at, id=f"odd-{at}", time=time, clientId="c") for at, time in enumerate(TIMES, start=1)
     ]
-    events.append(
-        event(org, len(events) + 1, id="odd-shadow", shadowVerdict="block")
-    )  # and nothing more of it
+    events.append(event(org, len(events) + 1, id="odd-shadow", shadowVerdict="block"))  # and nothing more
     assert (await proxy.audit({"batchId": "b1", "events": events})).status == 202
     pages = ["/", "/proxies", f"/proxies/{proxy.proxy_id}", "/search", "/live"]
     pages += [f"/events/{org}/{each['id']}" for each in events]

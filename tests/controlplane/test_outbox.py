@@ -1,4 +1,4 @@
-"""The outbox of an index that takes whole ranges, on both engines of the store."""
+"""The outbox of an index that stores whole ranges, on both engines of the store."""
 
 from __future__ import annotations
 

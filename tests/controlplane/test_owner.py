@@ -1,4 +1,4 @@
-"""Files that root's commands make, and files that the service's user can't open."""
+"""Files that root's commands create, and files that the service's user can't open."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ pytestmark = [
 
 @pytest.fixture
 def config() -> Iterator[Path]:
-    """Settings beside a directory of the service's user. Any user reaches them, unlike pytest's own."""
+    """Write settings in a directory of the service's user. Any user reaches it, unlike pytest's own."""
     directory = Path(tempfile.mkdtemp(prefix="graphward-"))
     config = write_settings(directory)
     state = directory / "state"
@@ -57,7 +57,7 @@ def config() -> Iterator[Path]:
 
 
 def _search(config: Path) -> None:
-    """Make the search index as root, by a search that finds nothing and says why."""
+    """Create the search index as root, by a search that finds nothing and prints the reason."""
     done = commands.run("--config", str(config), "audit", "search")
     assert done.returncode == 0, done.stderr
 
@@ -98,7 +98,7 @@ def test_a_command_that_only_reads_makes_no_master_key(config: Path) -> None:
     facts(config, "audit", "verify")
     _search(config)
     assert not (config.parent / "state" / "var" / "master.key").exists()
-    facts(config, "proxy", "add", "edge-1", "--org", "acme")  # the store has no other key's mark
+    facts(config, "proxy", "add", "edge-1", "--org", "acme")  # the store has no mark of another key
     assert _as_nobody(config, "org", "list").returncode == 0
 
 
@@ -142,7 +142,7 @@ def test_a_file_of_somebody_else_is_one_line_with_what_to_type(config: Path, nam
 
 
 def test_a_directory_that_can_be_written_but_not_read_blames_no_owner(config: Path) -> None:
-    """The store can't be made for another reason: the process may open no more files."""
+    """The store can't be created for another reason: the process may open no more files."""
     state = config.parent / "state"
     os.chown(state, 0, 0)
     state.chmod(0o733)
@@ -189,7 +189,7 @@ def _python_as_nobody(config: Path, *arguments: str) -> subprocess.CompletedProc
 def test_a_file_of_ones_own_that_cannot_be_written_blames_no_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a read-only file system, for example, where another owner could not write either."""
+    """On a read-only file system, for example, another owner could not write either."""
     file = tmp_path / "control.db"
     file.touch()
     monkeypatch.setattr(os, "access", lambda *_: False)
@@ -200,7 +200,7 @@ def test_a_file_of_ones_own_that_cannot_be_written_blames_no_owner(
 @pytest.mark.parametrize(
     ("owner", "group", "mode", "told"),
     [
-        (0, NOBODY, 0o440, ""),  # as Kubernetes gives a Secret to a pod
+        (0, NOBODY, 0o440, ""),  # the mode that Kubernetes gives a Secret in a pod
         (0, NOBODY, 0o460, "0460"),
         (0, NOBODY, 0o444, "0444"),
         (0, 0, 0o440, "0440"),

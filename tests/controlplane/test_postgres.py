@@ -1,4 +1,4 @@
-"""Two control planes on one PostgreSQL database: exact together, and whole after the server was lost."""
+"""Two control planes on one PostgreSQL database: exact counts together, and no loss with the server."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def new(batch_id: str, org: str = "acme", proxy: str = "p1", count: int = 1) -> 
 
 
 async def read(store: PostgresStore, position: int = 0) -> list[str]:
-    """The batches of the events after the position, in the order in which a reader gets them."""
+    """Return the batches of the events after the position, in the order in which a reader gets them."""
     return [each.body.decode()[7:9] for each in await store.events_after(position, 100)]
 
 
 async def test_no_event_appears_behind_a_reader(two: tuple[PostgresStore, PostgresStore]) -> None:
-    """A batch got its positions first and is committed last."""
+    """The batch gets its positions first and is committed last."""
     slow, other = two
     has_position, may_end = threading.Event(), threading.Event()
 
@@ -105,7 +105,7 @@ async def test_each_of_many_readers_gets_what_was_committed_before(
 async def test_a_transaction_without_positions_holds_no_reader_up(
     two: tuple[PostgresStore, PostgresStore], postgres_url: str
 ) -> None:
-    """A backup may take hours."""
+    """A backup may take hours and must not delay readers."""
     with closing(connect(postgres_url)) as raw:
         raw.execute("BEGIN")
         raw.execute("INSERT INTO outbox_cursor (index_name, position) VALUES ('slow', 1)")
@@ -141,7 +141,7 @@ async def test_limits_are_exact_over_both(two: tuple[PostgresStore, PostgresStor
 async def test_limits_are_measured_with_the_clock_of_the_database(
     postgres: PostgresServer, clock: FakeClock
 ) -> None:
-    """The clock of this host stands still, in the year 2026 of the tests."""
+    """The host's clock stands still, in the year 2026 of the tests."""
     store = await PostgresStore.open(postgres.url("migrated"), clock)
     try:
         await store.commit_batch(new("b1"), LIMITS)
@@ -161,12 +161,12 @@ async def test_a_batch_that_comes_to_both_is_stored_once(two: tuple[PostgresStor
 
 
 async def test_a_note_with_a_nul_is_kept_with_a_mark(two: tuple[PostgresStore, PostgresStore]) -> None:
-    """SQLite stores the character, PostgreSQL does not."""
+    """SQLite stores the NUL character, PostgreSQL does not."""
     assert (await two[0].add_stop(Stop(None, None, "a\0b", "ada", 1))).reason == "a\ufffdb"
     assert await two[0].find_orgs("acme\0") == []
 
 
-# A server that is lost
+# Loss of the server
 
 
 async def test_a_job_runs_again_if_its_connection_was_lost_before_the_commit(
@@ -189,7 +189,7 @@ async def test_a_job_runs_again_if_its_connection_was_lost_before_the_commit(
 
 
 def test_rows_whose_connection_is_lost_leave_no_cursor_open(postgres_url: str) -> None:
-    """A cursor that is still open when it is collected is a warning, which fails this test."""
+    """A cursor that is still open when it is collected raises a warning, which fails this test."""
 
     def read_of_a_lost_connection() -> None:
         with PostgresConnection(raw).each("SELECT generate_series(1, 100000)") as rows:
@@ -207,7 +207,7 @@ def test_rows_whose_connection_is_lost_leave_no_cursor_open(postgres_url: str) -
 async def test_a_commit_that_may_have_succeeded_is_an_error_and_runs_once(
     two: tuple[PostgresStore, PostgresStore], postgres_url: str
 ) -> None:
-    """A trigger at the end of the commit ends the connection: nobody can know what became of it."""
+    """A trigger at the end of the commit ends the connection, so the result of the commit is unknown."""
     with closing(connect(postgres_url)) as raw:
         raw.execute(
             "CREATE FUNCTION cut() RETURNS trigger LANGUAGE plpgsql AS"
@@ -362,7 +362,7 @@ def test_a_doctor_examines_the_database(tmp_path: Path, postgres_url: str) -> No
     findings = {each.check: each for each in examine(settings, tmp_path / "controlplane.toml")}
     assert findings["store: schema"].status == "ok"
     assert findings["store: connections"].status == "ok"
-    assert findings["store: durability"].status == "fail"  # the server of the tests writes nothing to disk
+    assert findings["store: durability"].status == "fail"  # the server of the tests does not sync to disk
     assert "secret-word" not in str(findings)
 
 

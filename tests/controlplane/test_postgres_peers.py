@@ -63,7 +63,7 @@ async def test_one_leads_and_another_takes_over_when_it_ends(join: Join) -> None
         first = join()
         await first.peers.until_leading()
         second = join()
-        await second.woken.acquire()  # it has its session
+        await second.woken.acquire()  # it has a session
         second.peers.announce()
         await first.woken.acquire()
         assert (first.peers.leads, second.peers.leads) == (True, False)
@@ -82,7 +82,7 @@ async def test_who_loses_its_session_leads_no_more(join: Join, postgres: Postgre
 
 
 async def test_who_stalls_leads_no_more(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server frees the lock, since a process that was stopped closes no connection."""
+    """PostgreSQL releases the lock, because a stopped process closes no connection."""
     async with soon():
         with monkeypatch.context() as patched:
             patched.setattr(postgres_peers, "_STALLED_MS", 500)
@@ -97,7 +97,7 @@ async def test_who_stalls_leads_no_more(join: Join, monkeypatch: pytest.MonkeyPa
 async def test_the_server_looks_within_ten_seconds_if_a_host_vanished(
     postgres: PostgresServer, postgres_url: str, clock: FakeClock
 ) -> None:
-    """Else it keeps the sessions of such a host, their locks and their places for two hours."""
+    """Otherwise PostgreSQL keeps the sessions of such a host, with locks and slots, for two hours."""
     store = await PostgresStore.open(postgres.url_over_tcp("migrated"), clock)
     peers = store.join()
     run = asyncio.create_task(peers.run(lambda: None))
@@ -107,10 +107,10 @@ async def test_the_server_looks_within_ten_seconds_if_a_host_vanished(
             await store.note_instance(Instance("one", "one", "1.0"))
             await store.running_instances()
             waits = keepalives(postgres.port)
-            while {timer for timer, _ in waits} != {"02"}:  # data is under way
+            while {timer for timer, _ in waits} != {"02"}:  # until no data is in flight
                 await asyncio.sleep(0.01)
                 waits = keepalives(postgres.port)
-        # One leads, one writes, one reads.
+        # The first one leads, the second writes, the third reads.
         assert [seconds <= 10 for _, seconds in waits] == [True] * 3
     finally:
         await Member(peers, run).leave()
@@ -118,7 +118,7 @@ async def test_the_server_looks_within_ten_seconds_if_a_host_vanished(
 
 
 def keepalives(port: int) -> list[tuple[str, float]]:
-    """Return the timer of each connection of the server (02: for keepalives), and the seconds left."""
+    """Return the timer (02: keepalive) of each connection of PostgreSQL, and the seconds left."""
     found = []
     for line in Path("/proc/net/tcp").read_text("ascii").splitlines()[1:]:
         _, local, _, state, _, timer, *_ = line.split()
@@ -141,7 +141,7 @@ async def test_events_of_another_control_plane_are_announced_at_once(
             await second.woken.acquire()
         await asyncio.to_thread(postgres.end_sessions, "migrated")
         await second.woken.acquire()  # events may have been missed
-        while True:  # the other one may have no session yet
+        while True:  # the other control plane may have no session yet
             first.peers.announce()
             try:
                 async with asyncio.timeout(0.5):

@@ -1,4 +1,4 @@
-"""Real processes: kills, signals, commands beside a running server; what is on disk and in the log then."""
+"""Real processes: kills, signals, commands beside a running server; then the files and the log."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_a_kill_between_commit_and_response_counts_the_batch_once(
 
 
 async def _replay(proxy: ProxyClient, killed: dict[str, Any]) -> None:
-    """After the restart: what was committed is a duplicate, what was not is stored now."""
+    """Send the batches again after the restart: committed ones are duplicates, others are stored now."""
     committed = killed["batchId"].startswith("kill-after")
     sent = killed if committed else {**killed, "batchId": f"replay-{killed['batchId']}"}
     response = await proxy.audit(sent)
@@ -123,7 +123,7 @@ async def test_sigterm_ends_the_server_after_its_last_response(
         assert await running.wait() == 0
     assert running.log[-1].endswith("stopped\n")
     assert _stored(config) == list(range(20))
-    # A clean stop leaves one whole file behind.
+    # A clean stop leaves one complete file.
     assert not (config.parent / "var" / "controlplane.db-wal").exists()
 
 
@@ -162,7 +162,7 @@ async def test_a_backup_taken_under_load_restores(config: Path, session: aiohttp
         batches = connection.execute("SELECT count(*) FROM batches").fetchone()[0]
     connection.close()
     assert set(range(10)) <= restored <= set(range(100))
-    assert batches == len(restored)  # whole batches only
+    assert batches == len(restored)  # only whole batches
     (backup.parent / "master.key").write_bytes((config.parent / "var" / "master.key").read_bytes())
     again = write_settings(backup.parents[1])
     async with server(again) as running:

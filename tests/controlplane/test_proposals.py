@@ -1,4 +1,4 @@
-"""A second person: what an organisation that needs one lets nobody change alone, and who may decide."""
+"""Second-person approval: changes that nobody can make alone, and who may approve them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def text(verdict: str, name: str = "hr") -> str:
 
 @pytest.fixture
 async def context(plane: Plane) -> OperationContext:
-    """Two organisations with an app each, of which one needs a second person, and operators of that one."""
+    """Create two organisations with an app each, and the operators of the one that needs approval."""
     for org in ("acme", "rival"):
         await plane.org(org)
         await plane.ruleset(org, "hr")
@@ -43,7 +43,7 @@ async def actor(context: OperationContext, name: str, role: Role = "editor", org
 
 
 async def active(context: OperationContext) -> tuple[int, str, str | None]:
-    """Version of the ruleset hr of acme, and the rulesets of its app."""
+    """Return the version of acme's ruleset hr, and the rulesets of its app."""
     shown = await rulesets.show.perform(context, HOST, rulesets.ShowRuleset("hr", "acme"))
     app = await apps.show.perform(context, HOST, apps.AppReference("acme-app"))
     return shown.version, app.ruleset, app.shadow_ruleset
@@ -59,7 +59,7 @@ async def publish(context: OperationContext, who: Actor, yaml: str) -> str:
 
 @pytest.fixture(autouse=True)
 def _roles_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Actors of these tests have no accounts whose roles could be read again."""
+    """Skip the refresh of roles: actors of these tests have no accounts."""
 
     async def same(self: OperationContext, who: Actor) -> Actor:
         return who

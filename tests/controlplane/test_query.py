@@ -1,4 +1,4 @@
-"""The filter grammar: what a filter says, and that a wrong one is told by its column."""
+"""The filter grammar: the meaning of a filter, and errors that give their column."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""60 batches a minute of one proxy, 100 of one organisation, exactly; Retry-After is true to the second."""
+"""Limits of 60 batches a minute per proxy and 100 per organisation; Retry-After is exact to the second."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _numbers = iter(range(10**9))
 
 
 async def _send(proxy: ProxyClient, count: int = 1) -> list[int]:
-    """The statuses of `count` new batches, one after the other."""
+    """Send `count` new batches, one after the other. Return their statuses."""
     return [(await _one(proxy)).status for _ in range(count)]
 
 
@@ -52,7 +52,7 @@ async def test_retry_after_is_true_to_the_second(proxy: ProxyClient, clock: Fake
     await _send(proxy, 30)
     clock.advance(seconds=19.8)
     response = await _one(proxy)
-    # The first 30 are 30.2 s old: their slots are free in 29.8 s.
+    # The first 30 batches are 30.2 s old: their slots are free in 29.8 s.
     assert response.headers["Retry-After"] == "30"
     clock.advance(seconds=29)
     assert (await _one(proxy)).headers["Retry-After"] == "1"
@@ -68,9 +68,9 @@ async def test_100_batches_of_an_organisation_over_all_its_proxies(plane: Plane)
     assert await _send(first, 60) == [202] * 60
     plane.clock.advance(seconds=5)
     assert await _send(second, 41) == [202] * 40 + [429]
-    # The proxy's own limit has room; what frees is the organisation's oldest slot, 55 s from now.
+    # The proxy's own limit has room. The organisation's oldest slot is free in 55 s.
     assert (await _one(second)).headers["Retry-After"] == "55"
-    # Where both limits block, the longer wait is told.
+    # If both limits apply, Retry-After is the longer wait.
     plane.clock.advance(seconds=55)
     assert await _send(second, 21) == [202] * 20 + [429]
 
@@ -82,7 +82,7 @@ async def test_a_tenant_at_its_limit_does_not_touch_another(plane: Plane) -> Non
     other = await plane.proxy("p2", "one")
     assert await _send(both, 60) == [202] * 60
     assert await _send(other, 41) == [202] * 40 + [429]
-    # Organisation `one` is full; `two` is not, and neither is a proxy of it.
+    # Organisation `one` reached its limit. Organisation `two` and its proxy did not.
     assert (await _one(await plane.proxy("p3", "two"))).status == 202
 
 
@@ -93,7 +93,7 @@ async def test_concurrent_batches_do_not_get_past_the_limit(proxy: ProxyClient) 
 
 
 async def test_only_stored_batches_count(plane: Plane, proxy: ProxyClient) -> None:
-    """Not a duplicate, not a refused one, not a limited one."""
+    """Duplicate, refused and limited batches do not count."""
     sent = batch("same", proxy.org_ids[0], [0])
     assert (await proxy.audit(sent)).status == 202
     for _ in range(70):

@@ -1,4 +1,4 @@
-"""A draft tried on stored events, and stored events explained: on a real store, as operations."""
+"""Replay of a draft on stored events, and explanations of stored events, as operations on a real store."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DRAFT = RULES.replace("/v1.0/groups/**", "/v1.0/groups/{id}")
 
 
 class Traffic:
-    """Events of one application, an hour and more before noon."""
+    """Events of one application, from an hour and more before noon."""
 
     def __init__(self, plane: Plane, proxy: ProxyClient, app_id: str, number: int = 0) -> None:
         self._plane = plane
@@ -125,14 +125,15 @@ async def test_a_draft_is_compared_with_the_active_version_if_one_was_published_
     (group,) = rollback.groups
     assert group.recorded is not None
     assert (group.recorded.verdict, group.recorded.by) == ("allow", "groups")
-    assert (rollback.unclear, rollback.unchanged) == (0, 1)  # the header decides alike in both
+    # the header leads to the same decision in both rulesets
+    assert (rollback.unclear, rollback.unchanged) == (0, 1)
 
     other_header = await against_active(DRAFT.replace("equals: eventual", "equals: other"))
     assert (other_header.changed, other_header.unclear) == (0, 1)
 
 
 async def test_rules_that_ended_within_the_time_are_named(plane: Plane, traffic: Traffic) -> None:
-    """Each event is evaluated at its own time."""
+    """Each event is evaluated at the time when it happened."""
     await traffic.send([group_path(1), {**group_path(2), "time": "2026-11-21T11:30:00.000Z"}])
     until = "    until: 2026-11-21T11:15:00Z\n    verdict: allow\n"
     draft = RULES.removesuffix("    verdict: allow\n") + until
@@ -144,7 +145,7 @@ async def test_rules_that_ended_within_the_time_are_named(plane: Plane, traffic:
 
 
 async def test_what_the_rules_of_then_tell_is_not_unclear(plane: Plane, traffic: Traffic) -> None:
-    """The header isn't stored, but the version that evaluated says which way it was."""
+    """The header is not stored, but the stored version shows how it was evaluated."""
     blocked = {"verdict": "block", "ruleId": "default", "reason": "default", "upstreamStatus": None}
     await traffic.send([{"ruleId": "eventual"}, blocked])
     report = await replayed(context_of(plane))
@@ -188,7 +189,7 @@ async def test_only_applications_that_the_draft_would_be_in_force_for_are_evalua
         ({}, ("payroll",), 1),
         ({"every_app": True}, (), 2),
         ({"app": "bound-elsewhere"}, ("bound-elsewhere",), 1),
-        ({"source": new}, (), 2),  # nobody is bound to it yet
+        ({"source": new}, (), 2),  # no app is assigned to it yet
     ):
         report = await replayed(context, **members)
         assert (report.apps, report.events) == (apps, events), members
@@ -210,8 +211,8 @@ async def test_further_ways_of_change_are_counted_once_there_is_no_room_to_tell_
 async def test_a_long_replay_goes_on_where_the_last_response_ended(
     plane: Plane, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However late it is meanwhile, and whatever has come: each event counts once."""
-    monkeypatch.setattr(blocks, "MAX_SLICE_BYTES", 1)  # a batch at a time
+    """Each event counts once, even if time passed and new events arrived in between."""
+    monkeypatch.setattr(blocks, "MAX_SLICE_BYTES", 1)  # one batch at a time
     for hour in (9, 11, 10):
         time = f"2026-11-21T{hour:02}:00:00.000Z"
         await traffic.send({**group_path(number, "members"), "time": time} for number in range(10))
@@ -235,7 +236,7 @@ async def test_a_long_replay_goes_on_where_the_last_response_ended(
 async def test_a_cursor_tells_a_tenant_nothing_of_others(
     plane: Plane, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It holds a place that counts the events of every organisation."""
+    """The cursor holds a position that counts the events of every organisation."""
     monkeypatch.setattr(blocks, "MAX_SLICE_BYTES", 1)
     for number in range(3):
         await traffic.send([group_path(number)])
@@ -289,7 +290,7 @@ async def test_what_another_s_proxy_calls_an_event_ends_no_replay(plane: Plane, 
 async def test_a_block_that_began_long_before_the_time_is_looked_through(
     plane: Plane, traffic: Traffic
 ) -> None:
-    """A proxy that was cut off for a week ships a batch that reaches over all of it."""
+    """A proxy that was cut off for a week delivers one batch that covers all of it."""
     times = ("2026-11-14T11:00:00.000Z", "2026-11-21T11:00:00.000Z")
     await traffic.send({**group_path(1, "members"), "time": time} for time in times)
     assert (await replayed(context_of(plane))).events == 1
@@ -356,7 +357,7 @@ async def test_another_organisation_s_traffic_is_unknown(plane: Plane, traffic: 
         await explain_event.perform(context_of(plane), stranger, ExplainEvent(org="acme", id="event-1"))
 
 
-# -- rules out of traffic
+# -- suggested rules --------------------------------------------------------------------------------
 
 
 async def test_a_suggested_ruleset_blocks_nothing_of_the_traffic_that_it_was_made_of(
@@ -409,7 +410,7 @@ async def test_a_suggested_ruleset_blocks_nothing_of_the_traffic_that_it_was_mad
 async def test_what_a_suggested_filter_blocks_is_left_out_and_never_shown_whole(
     plane: Plane, traffic: Traffic
 ) -> None:
-    """Somebody's id is the name of a property."""
+    """A person's id is the name of a property."""
     hidden = {"verdict": "filter", "ruleId": "r", "transforms": ["strip:mail"]}
     paths = ("/v1.0/users/mail", "/v1.0/users/7", "/v1.0/groups")
     await traffic.send({**hidden, "path": path} for path in paths)
@@ -425,7 +426,7 @@ async def test_what_a_suggested_filter_blocks_is_left_out_and_never_shown_whole(
 
 
 async def test_a_suggested_filter_hides_what_its_rule_was_to_hide(plane: Plane, traffic: Traffic) -> None:
-    """A response that had nothing to hide names no transform in its event."""
+    """A response without hidden properties names no transform in its event."""
     text = """version: 1
 name: hr
 rules:
@@ -520,7 +521,7 @@ async def test_a_request_that_no_rule_was_asked_about_says_why(plane: Plane, tra
     assert report.recorded_reason.startswith("the proxy token is expired")
 
 
-# -- events that name what was removed, which may be less than what the filter hides
+# -- events that name removed properties, which may be fewer than the filter hides
 
 FILTERING = """version: 1
 name: hr

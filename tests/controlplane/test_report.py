@@ -1,4 +1,4 @@
-"""The auditor's answer, made on a real store: what it says in each state of completeness, and its files."""
+"""The auditor's report on a real store: its text in each state of completeness, and its files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MAIL = "/v1.0/users/ada/messages"
 
 @pytest.fixture
 async def proxy(plane: Plane) -> ProxyClient:
-    """A proxy of an organisation that was registered two days ago."""
+    """Return a proxy of an organisation that was registered two days ago."""
     plane.clock.advance(hours=-48)
     await plane.org("acme")
     proxy = await plane.proxy("edge-1", "acme")
@@ -58,7 +58,7 @@ async def app_id(plane: Plane, proxy: ProxyClient) -> str:
 
 
 class Trail:
-    """Events of one application of the last hours, and the heartbeat that says that all were delivered."""
+    """Events of one application in the last hours, and the heartbeat that reports all as delivered."""
 
     def __init__(self, plane: Plane, proxy: ProxyClient, app_id: str) -> None:
         self.plane = plane
@@ -223,7 +223,7 @@ async def test_a_missing_number_makes_it_incomplete(trail: Trail) -> None:
             {"auditPending": 9, "oldestPendingSeconds": 3600},
             "had not delivered 9 events at its last heartbeat",
         ),
-        ({"auditPending": 9, "oldestPendingSeconds": 10}, ""),  # those are newer than the period
+        ({"auditPending": 9, "oldestPendingSeconds": 10}, ""),  # the pending events are newer than the period
         (None, "has never sent a heartbeat"),
         ({"lastSeq": None, "auditPending": None}, "did not say at its last heartbeat what it had not"),
     ],
@@ -259,20 +259,21 @@ async def test_a_proxy_that_stopped_in_order_leaves_no_gap_until_it_speaks_again
     await trail.plane.inventory.set_proxy_enabled(trail.proxy.proxy_id, False)
     assert (await answer(trail.plane)).complete
     await trail.plane.inventory.set_proxy_enabled(trail.proxy.proxy_id, True)
-    await trail.send({"path": "/v1.0/users"})  # it is back, and crashes before its first heartbeat
+    await trail.send({"path": "/v1.0/users"})  # the proxy is back, and crashes before its first heartbeat
     trail.plane.clock.advance(hours=1)
     assert "fell silent" in (await answer(trail.plane)).gaps[0]
 
 
 async def purge(trail: Trail, days: int) -> int:
-    """Delete what is older, as retention does."""
+    """Delete older events, as retention does."""
     store = trail.plane.store
     store.sign_links(chain_key(await context_of(trail.plane).vault()))
     before_ms = trail.plane.clock.wall_ms() - days * 86_400_000
     return await store.purge_events(trail.proxy.org_ids[0], before_ms, 100)
 
 
-@pytest.mark.parametrize("retention", ["base", "7y"])  # what was deleted stays so if more is kept since then
+# deleted events stay deleted if the retention period becomes longer
+@pytest.mark.parametrize("retention", ["base", "7y"])
 async def test_what_retention_deleted_makes_it_incomplete(trail: Trail, retention: Retention) -> None:
     await trail.send({"path": MAIL}, {"path": "/v1.0/users"})
     trail.plane.clock.advance(hours=31 * 24)
@@ -353,7 +354,7 @@ async def test_reports_wait_for_each_other_and_one_of_an_actor_is_made(trail: Tr
         assert begin(context, actor, first) is made[-1]
         with pytest.raises(StoreBusy, match="you already have a report under way"):
             begin(context, actor, other)
-    walking = verification(context, OPERATOR, Verify("acme"))  # costs nobody a report
+    walking = verification(context, OPERATOR, Verify("acme"))  # a verification delays no report
     await anext(walking)
     others = asyncio.gather(*(each.files() for each in made))
     await walking.aclose()
@@ -375,7 +376,7 @@ async def test_the_console_shows_the_report_and_offers_its_files(plane: Plane, t
         fixed = await visitor.get("/audit/report?org=acme&from=-1d&mail=yes&directory=yes")
         page = await visitor.get(
             str(fixed.led_to)
-        )  # its times are fixed, so that a reload shows the same report
+        )  # the times are fixed, so that a reload shows the same report
         assert page.status == 200
         assert "No application read or changed mail of acme" in page.text
         assert "&lt;b&gt; by r1 (1)" in page.text

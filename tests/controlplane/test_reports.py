@@ -110,7 +110,7 @@ async def test_a_report_is_bounded(proxy: ProxyClient, path: str, bound: int) ->
 
 
 async def test_a_proxy_that_reports_all_the_time_waits(plane: Plane, proxy: ProxyClient) -> None:
-    """Else one stolen key fills the store, and takes the writes of all others."""
+    """Otherwise one stolen key could fill the store and block the writes of all others."""
     sent = [(await proxy.send(HEARTBEAT, b"{}")).status for _ in range(61)]
     assert sent == [200] * 60 + [429]
     refused = await proxy.send(HEARTBEAT, b"{}")
@@ -136,7 +136,7 @@ async def test_a_proxy_of_ten_thousand_organisations_can_tell_of_all_of_them(
         "lastSeq": dict.fromkeys(organisations, 123_456_789),
         "rulesets": dict.fromkeys(organisations, 1234),
     }
-    body = json.dumps(heartbeat, separators=(",", ":")).encode()  # as a proxy writes it
+    body = json.dumps(heartbeat, separators=(",", ":")).encode()  # the encoding that a proxy uses
     assert (await proxy.send(HEARTBEAT, body)).status == 200
     (report,) = await plane.store.heartbeats(proxy.proxy_id, 10)
     assert json.loads(report.body) == heartbeat
@@ -180,7 +180,7 @@ async def test_sequences_are_of_one_proxy_and_one_organisation(plane: Plane) -> 
 
 
 async def test_numbers_that_are_given_out_twice_are_told(plane: Plane, proxy: ProxyClient) -> None:
-    """By a proxy that lost its journals, or by two under one name."""
+    """A proxy lost its journals, or two proxies have one name."""
     (org,) = proxy.org_ids
 
     async def repeated() -> tuple[int, int | None]:
@@ -192,7 +192,7 @@ async def test_numbers_that_are_given_out_twice_are_told(plane: Plane, proxy: Pr
         return {"batchId": batch_id, "events": made}
 
     await proxy.audit(batch("b1", org, [1, 2, 3, 6]))
-    await proxy.audit(batch("b2", org, [2, 3, 4]))  # of which two came before, under the same ids
+    await proxy.audit(batch("b2", org, [2, 3, 4]))  # two of them arrived before, with the same ids
     await proxy.audit(others("b3", [None, None, 0]))
     assert await repeated() == (0, None)
     when = plane.clock.wall_ms()
@@ -226,7 +226,7 @@ async def test_ranges_beyond_reason_are_counted_rather_than_kept(
 
 
 def test_gaps_are_what_a_set_says() -> None:
-    """Random arrivals, against the definition: missing is what is below the highest and did not come."""
+    """Random arrivals match the definition: a number below the highest that did not arrive is missing."""
     generator = random.Random(7)
     for _ in range(200):
         highest, gaps, came = 0, list[Gap](), set[int]()

@@ -1,4 +1,4 @@
-"""References of operators: which row an id or a name refers to, for whom, and what the operator log says."""
+"""References of operators: the row of an id or a name, by operator, and the line in the operator log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ def admin(*orgs: str) -> Actor:
 
 @pytest.fixture
 async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
-    """Two organisations whose rulesets and apps have the same names. `shared` serves both, `spare` none."""
+    """Create two organisations whose rulesets and apps have the same names.
+
+    The proxy `shared` serves both, `spare` serves none.
+    """
     opened = await SqliteStore.open(tmp_path / "store.db", clock)
     await add_two_orgs(opened)
     for org in NAMES:
@@ -43,7 +46,7 @@ async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
 
 
 class Asked:
-    """A resolver, and what the line in the operator log would be about after its call."""
+    """Resolver, with the subject of the operator log's line after its call."""
 
     def __init__(self, store: SqliteStore) -> None:
         self.about: set[str] = set()
@@ -98,7 +101,7 @@ async def test_every_key_of_a_row_refers_to_it(
 async def test_a_row_that_the_actor_may_not_see_is_as_unknown_as_any(
     asked: Asked, find: Find, kind: str, references: list[str], actor: Actor
 ) -> None:
-    """Neither the message nor the operator log tells it from a reference to nothing."""
+    """Neither the message nor the operator log distinguishes it from a reference to a missing row."""
     for reference in (references[0], "nothing"):
         with pytest.raises(NotFound, match=f"^there is no {kind} {reference}$"):
             await find(asked.resolve, actor, "viewer", reference)

@@ -1,4 +1,4 @@
-"""What goes when its organisation's tier ends, and what must not."""
+"""Retention: what is removed when an organisation's tier ends, and what must stay."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _days_from(clock: FakeClock, days: float) -> str:
 
 
 async def _purge(plane: Plane, index: PurgeableIndex | None = None) -> int:
-    """One pass, with a proxy whose clock agrees with the control plane's."""
+    """Run one pass, with a proxy whose clock agrees with the control plane's."""
     witnessed = await agreed_with(plane.store, plane.clock.wall)
     return await Retention(plane.store, index or _Index(), plane.clock, witnessed, 60).purge()
 
@@ -61,7 +61,7 @@ async def test_events_go_at_the_end_of_their_tier(
 
 
 async def test_an_event_is_kept_for_its_tier_after_it_was_received(plane: Plane, clock: FakeClock) -> None:
-    """A proxy with a slow clock, or with an old backlog, must not shorten what the organisation pays for."""
+    """A proxy with a slow clock, or with an old backlog, must not shorten the paid retention."""
     org = await plane.org("acme")
     proxy = await plane.proxy("edge-1", "acme")
     late = [event(org, at, time=_days_from(clock, -age)) for at, age in enumerate((29, 31, 400, 20_000), 1)]
@@ -74,7 +74,7 @@ async def test_an_event_is_kept_for_its_tier_after_it_was_received(plane: Plane,
 
 
 async def test_receipt_decides_for_an_event_from_the_future(plane: Plane, clock: FakeClock) -> None:
-    """Else one proxy with a fast clock would have its events kept for ever."""
+    """Otherwise one proxy with a fast clock would have its events kept for ever."""
     org = await plane.org("acme")
     proxy = await plane.proxy("edge-1", "acme")
     ahead = [event(org, at, time=_days_from(clock, days)) for at, days in enumerate((1, 400, 200_000), 1)]
@@ -121,7 +121,7 @@ async def test_an_index_that_is_away_keeps_nothing_in_the_store(plane: Plane, cl
 
 
 async def test_a_receipt_that_lies_ahead_is_corrected(plane: Plane, clock: FakeClock) -> None:
-    """The host's clock, and the proxy's with it, stood a year ahead and was set right again."""
+    """The clocks of the host and the proxy were a year ahead, and were corrected."""
     org = await plane.org("acme")
     proxy = await plane.proxy("edge-1", "acme")
     right = clock.wall
@@ -177,7 +177,7 @@ async def test_sessions_go_when_they_end_and_the_record_after_seven_years(
     await retention.purge()
     assert await plane.store.session(b"old") is None
     assert await plane.store.session(b"new") is not None
-    assert len(await plane.store.operator_log(LogQuery(limit=9))) == 2  # nobody has agreed with the clock
+    assert len(await plane.store.operator_log(LogQuery(limit=9))) == 2  # no proxy agrees with the clock yet
     clock.advance(seconds=0.001)
     witnessed.agree(proxy.proxy_id, clock.wall)
     await retention.purge()
@@ -185,7 +185,7 @@ async def test_sessions_go_when_they_end_and_the_record_after_seven_years(
 
 
 async def test_positions_are_never_given_twice(plane: Plane, proxy: ProxyClient) -> None:
-    """Else the outbox would pass over an event that came after a purge of the newest."""
+    """Otherwise the outbox would skip an event that arrived after a purge of the newest."""
     (org,) = proxy.org_ids
     await proxy.audit(batch("b1", org, [1, 2, 3]))
     assert await plane.store.purge_events(org, plane.clock.wall + 1, 10) == 3
@@ -222,7 +222,7 @@ async def test_a_proxy_that_agrees_with_a_wrong_clock_purges_nothing(plane: Plan
     assert await retention.purge() == 0
 
     witnessed.agree(honest.proxy_id, clock.wall)
-    clock.wall = year_ahead  # now our own clock is wrong, and only the rogue says the same
+    clock.wall = year_ahead  # our own clock is wrong now, and only the rogue proxy agrees
     assert await retention.purge() == 0
     assert retention.problem is not None
     assert "only one proxy has agreed with this host's clock" in retention.problem
@@ -234,7 +234,7 @@ async def test_a_proxy_that_agrees_with_a_wrong_clock_purges_nothing(plane: Plan
 async def test_a_proxy_that_stopped_in_order_keeps_no_event_from_its_end(
     plane: Plane, clock: FakeClock
 ) -> None:
-    """Of two proxies, both must agree with the clock; one that ended is in use no longer."""
+    """Both proxies in use must agree with the clock, but a proxy that ended is no longer in use."""
     org = await plane.org("acme")
     staying, ending = [await plane.proxy(name, "acme") for name in ("staying", "ending")]
     await staying.audit(batch("b1", org, [1]))

@@ -1,4 +1,4 @@
-"""A batch id that comes again: the same events are a replay, other ones are told to everybody concerned."""
+"""A reused batch id: the same events are a replay; other events are reported to everyone concerned."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_other_events_under_a_known_batch_id_are_told(
     assert await plane.stored() == [(org, first)]
     assert await reused(plane, proxy) == (1, plane.clock.wall_ms())
     assert f"proxy {proxy.proxy_id} used batch id 'b1' again for other events" in caplog.text
-    # Under an id of its own it is stored.
+    # With a new id the batch is stored.
     response = await proxy.audit({**again, "batchId": "b2"})
     assert response.json["duplicate"] is False
 
@@ -55,12 +55,12 @@ async def test_other_events_under_a_known_batch_id_are_told(
 async def test_other_content_under_a_known_event_id_is_told(
     plane: Plane, proxy: ProxyClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In a batch of its own id, so that the batch is no replay."""
+    """The batch has a new id, so it is not a replay."""
     (org,) = proxy.org_ids
     first = event(org, 1)
     await proxy.audit(with_id("b1", first))
     await proxy.audit(with_id("b2", first, event(org, 2)))
-    assert await reused(plane, proxy) == (0, None)  # sent again under a new batch id
+    assert await reused(plane, proxy) == (0, None)  # sent again with a new batch id
     response = await proxy.audit(with_id("b3", {**first, "path": "/v1.0/groups"}, event(org, 3)))
     assert response.json == {"batchId": "b3", "accepted": 1, "duplicate": False}
     assert await reused(plane, proxy) == (1, plane.clock.wall_ms())
@@ -68,7 +68,7 @@ async def test_other_content_under_a_known_event_id_is_told(
 
 
 async def test_a_replay_may_be_written_another_way(plane: Plane, proxy: ProxyClient) -> None:
-    """A client that makes its JSON again for each attempt: other white space, order and escapes."""
+    """A client may encode its JSON again for each attempt, with other white space, order and escapes."""
     (org,) = proxy.org_ids
     events = [event(org, number, note="é", x=[1, {"a": 1.0, "b": None}]) for number in range(100)]
     await proxy.audit(with_id("b1", *events))

@@ -1,4 +1,4 @@
-"""Roles by groups of an identity provider: who gets which, for how long, and who does not."""
+"""Roles from groups of an identity provider: who gets which role, and for how long."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from tests.fakes.ports import free_port
 
 ENTRA = "https://login.microsoftonline.com/6f1e2a30-4b5c-4d6e-8f70-91a2b3c4d5e6/v2.0"
 GROUP = "3f0b2a94-7a55-4a3e-9a29-0d6f7f6a1c11"
-# The members of a version 2.0 ID token, by https://learn.microsoft.com/entra/identity-platform/id-token-claims-reference
+# Claims of a version 2.0 ID token, from
+# https://learn.microsoft.com/entra/identity-platform/id-token-claims-reference
 ENTRA_TOKEN: dict[str, Any] = {
     "aud": CLIENT_ID,
     "iss": ENTRA,
@@ -113,7 +114,7 @@ def test_entra_s_object_id_is_the_person_and_elsewhere_the_subject() -> None:
 def test_more_groups_than_entra_names_are_not_taken_for_none(overage: dict[str, Any]) -> None:
     by_group = [mapping(GROUP, claim="groups")]
     assert incomplete_claims(by_group, came(**overage)) == ["groups"]
-    assert not incomplete_claims([mapping()], came(**overage))  # nobody looks at groups
+    assert not incomplete_claims([mapping()], came(**overage))  # the mapping does not use groups
     assert not incomplete_claims(by_group, came(groups=[GROUP]))
 
 
@@ -179,7 +180,7 @@ async def test_a_group_lets_in_whom_nobody_made_an_operator(console: Console) ->
     status, _, page = await console.browser.get(f"{console.address}/operators")
     assert (status, "roles until" in page) == (200, True)
 
-    # Another address, another display name, the same person; and roles are those of the newest sign-in.
+    # The same person with another address and display name; roles are those of the newest sign-in.
     people.claims |= {"preferred_username": "ada.king@contoso.com", "roles": "Graphward.Admin"}
     assert (await console.sign_in())[0] == 303
     assert await console.signed_in_as() == "sso:ada@contoso.com"
@@ -189,7 +190,7 @@ async def test_a_group_lets_in_whom_nobody_made_an_operator(console: Console) ->
     assert again.roles == {"*": "admin", acme: "editor"}
     assert again.provided.display_name == "ada.king@contoso.com"
 
-    # Somebody else who was given the address that Ada had.
+    # Another person who was given Ada's former address.
     people.claims |= {"preferred_username": "ada@contoso.com"}
     people.changed = {"sub": "person-2"}
     people.userinfo = {"sub": "person-2"}
@@ -222,7 +223,7 @@ async def test_a_local_operator_keeps_the_local_roles_and_a_disabled_one_stays_o
     status, page = await console.page()
     assert (status, "may not sign in here: ask an administrator" in page) == (401, True)
     assert (await console.record_of("disabled"))["subject"] == "person-1"
-    # Also where only userinfo has the name.
+    # The same if only userinfo has the name.
     people.claims, people.userinfo = (
         {"roles": ["Graphward.Admin"]},
         {"preferred_username": "alan@contoso.com"},
@@ -246,7 +247,7 @@ async def test_who_leaves_the_group_has_no_role_from_the_next_sign_in_on(console
     assert record["values"] == "roles: Other.Role; groups: nothing"
     (line,) = await store.operator_log(LogQuery(limit=1))
     assert (line.operator, line.outcome) == ("sso:ada@contoso.com", "unauthenticated")
-    for _ in range(21):  # no visitor's fault: passwords must go on letting people in from this address
+    for _ in range(21):  # failures without the visitor's fault must not block passwords from this address
         assert (await console.page())[0] == 401
 
 
@@ -266,7 +267,7 @@ async def test_roles_end_after_the_stated_time_for_sessions_and_api_tokens(conso
         async with plane.session.request(method, url, headers=headers, json=body) as response:
             return response.status, await response.text()
 
-    # Nobody gives more or less than the groups do, nor a password beside the provider.
+    # Roles are exactly those of the groups, also for an operator with a password.
     status, text = await refused("PUT", f"{here}/roles/*", role="viewer")
     assert (status, "change the groups there" in text) == (409, True)
     assert (await refused("DELETE", f"{here}/roles/*"))[0] == 409
@@ -286,7 +287,7 @@ async def test_roles_end_after_the_stated_time_for_sessions_and_api_tokens(conso
         async with plane.session.get(f"{api}/orgs", headers=bearer) as response:
             return response.status, await response.text()
 
-    for _ in range(17):  # in use all the time
+    for _ in range(17):  # in continuous use
         plane.clock.advance(seconds=1690)
         assert await console.signed_in_as() == "sso:ada@contoso.com"
     assert (await by_token())[0] == 200
@@ -308,7 +309,7 @@ async def test_roles_end_after_the_stated_time_for_sessions_and_api_tokens(conso
     before = await plane.store.operator(ada.operator_id)
     plane.clock.advance(seconds=60)
     people.claims["groups"] = [GROUP]
-    assert (await console.sign_in())[0] == 401  # whatever the group says
+    assert (await console.sign_in())[0] == 401  # even though the group gives a role
     assert (await console.record_of("disabled"))["subject"] == "person-1"
     assert await plane.store.operator(ada.operator_id) == before  # a refused sign-in renews no role
 
@@ -342,7 +343,7 @@ async def test_the_name_of_a_local_operator_gives_a_stranger_nothing_of_it(conso
     (line,) = await store.operator_log(LogQuery(limit=1))
     assert line.operator == "ada"
 
-    # Groups give the stranger what is theirs, as somebody else.
+    # The groups of an unknown person give this person a separate account.
     people.claims["roles"] = ["Graphward.Admin"]
     assert (await console.sign_in())[0] == 303
     assert await console.signed_in_as() == "sso:ada"
@@ -354,7 +355,7 @@ async def test_the_name_of_a_local_operator_gives_a_stranger_nothing_of_it(conso
         await link.perform(context, owner, LinkOperator("sso:ada", "person-9"))
     assert (await console.record_of("roles"))["notLinkedTo"] == "ada"
     await store.set_operator_enabled("id-ada", False)
-    assert (await console.sign_in())[0] == 401  # a person who was kept out comes in by no other way
+    assert (await console.sign_in())[0] == 401  # a disabled person is refused at every kind of sign-in
 
 
 async def test_a_role_in_no_organisation_lets_nobody_in(console: Console) -> None:

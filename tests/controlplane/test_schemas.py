@@ -1,4 +1,4 @@
-"""Schemas in the store, and on their way to proxies."""
+"""Schemas in the store, and their delivery to proxies."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def listed(store: SqlStore, org: str = "acme") -> list[tuple[str, str, boo
 async def applied(
     store: SqlStore, *schemas: NewSchema, text: str = "version: 1\n", name: str = "hr"
 ) -> tuple[int, str]:
-    """Return the version, and what is new in it."""
+    """Publish the schema. Return its version and what is new in it."""
     named = {each.root: each.digest for each in schemas}
     ruleset, new = await store.apply_ruleset(
         Ruleset(f"ruleset-{name}", "org-acme", name, 1, 0, 1), text, None, None, named
@@ -81,7 +81,7 @@ async def test_the_same_schema_again_changes_nothing(store: SqlStore) -> None:
 
 async def test_organisations_share_the_bytes_of_a_schema_and_not_the_choice(store: SqlStore) -> None:
     await store.add_schema(["org-acme", "org-globex"], ONE)
-    for each in (TWO, THREE):  # the one before the current one stays
+    for each in (TWO, THREE):  # the version before the current one stays
         await store.add_schema(["org-acme"], each)
     assert await listed(store, "globex") == [("/v1.0", ONE.digest, True)]
     assert await store.packed_schema(ONE.digest) == ONE.packed
@@ -160,7 +160,7 @@ async def test_an_organisation_has_no_more_schemas_than_proxies_can_take(
 async def test_rulesets_in_force_name_no_more_than_a_worker_should_load(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else each ruleset could keep another old schema in every worker."""
+    """Otherwise each ruleset could keep another old schema in the memory of every worker."""
     monkeypatch.setattr(schema_tables, "MOST_BYTES_OF_ORG", ONE.bytes + TWO.bytes)
     await store.add_schema(["org-acme"], ONE)
     await applied(store, ONE, name="hr")
@@ -177,14 +177,14 @@ async def test_rulesets_in_force_name_no_more_than_a_worker_should_load(
 
 
 async def test_the_tables_hold_to_each_other(store: SqlStore) -> None:
-    """Deleting what a version names is refused by the database itself."""
+    """The database itself refuses to delete what a version refers to."""
     await store.add_schema(["org-acme"], ONE)
     await applied(store, ONE)
     with pytest.raises(StoreError):
         await store._database.write(lambda rows: rows.run("DELETE FROM schemas"), NO_LOCKS)
 
 
-# To the proxies
+# Delivery to proxies
 
 
 async def test_a_proxy_is_sent_the_schemas_that_its_rulesets_name(plane: Plane, proxy: ProxyClient) -> None:

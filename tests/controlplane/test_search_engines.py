@@ -1,4 +1,4 @@
-"""What every engine of the search index does, on real ones: what it finds, in which order, and for whom."""
+"""Behaviour of every search engine, on real ones: what it finds, in which order, and for whom."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Opener = Callable[[], AbstractAsyncContextManager[SearchIndex]]
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql", CLICKHOUSE])
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opener]:
-    """An opener of empty indexes."""
+    """Return a function that opens empty indexes."""
     if request.param == "sqlite":
         yield partial(_in_sqlite, tmp_path_factory)
     elif request.param == "postgresql":
@@ -102,7 +102,7 @@ async def index(engine: Opener) -> AsyncIterator[SearchIndex]:
 
 
 async def found(index: SearchIndex, text: str, org: str | None = ORG, **more: Any) -> list[int]:
-    """The numbers of the matching events, newest first."""
+    """Return the numbers of the matching events, newest first."""
     page = await index.search(SearchQuery(None if org is None else (org,), parse_filter(text), **more))
     return numbers(page.events)
 
@@ -111,7 +111,7 @@ async def found(index: SearchIndex, text: str, org: str | None = ORG, **more: An
 
 
 async def test_what_a_filter_finds(index: SearchIndex) -> None:
-    """Of one organisation, and in the operator's view of all."""
+    """Search in one organisation, and in the operator's view of all."""
     await index.write(accepted(*SAMPLES))
     for text, wanted in CASES:
         assert await found(index, text) == wanted, text
@@ -299,7 +299,7 @@ async def test_several_organisations_are_searched_and_no_other(index: SearchInde
 
 
 async def test_the_organisation_is_the_stores_and_compared_exactly(index: SearchIndex) -> None:
-    """Not what the event says of itself, nor an id that differs by case only."""
+    """The organisation comes from the store, not from the event, and ids that differ by case are distinct."""
     await index.write([Accepted(1, OTHER_ORG.upper(), orjson.dumps(event(1)))])
     assert await found(index, "") == []
     assert await found(index, "", org=OTHER_ORG) == []
@@ -414,7 +414,7 @@ async def test_the_span_is_that_of_the_organisations_asked_for(index: SearchInde
     assert await index.span(()) is None
 
 
-# -- what comes again, and what goes ---------------------------------------------------------------
+# -- repeated and purged events ----------------------------------------------------------------------
 
 
 async def test_an_event_that_comes_again_changes_nothing(index: SearchIndex) -> None:

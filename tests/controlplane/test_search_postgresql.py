@@ -1,4 +1,4 @@
-"""PostgreSQL as search index: each event once whatever is killed, and tables that were lost or changed."""
+"""PostgreSQL as search index: each event once despite kills, and tables that were lost or changed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_a_crash_between_write_and_note_repeats_the_batch_and_the_index_ho
     index: PostgresIndex, store: SqliteStore, url: str
 ) -> None:
     await commit(store, range(10))
-    await index.write(await store.events_after(0, 4))  # and then the process died
+    await index.write(await store.events_after(0, 4))  # the process ended before it confirmed the write
     others = [PostgresIndex(url) for _ in range(3)]
     writers = [IndexWriter(store, other, batch_events=size) for size, other in enumerate(others, 2)]
     await asyncio.gather(*(writer.drain() for writer in writers))
@@ -91,8 +91,9 @@ async def test_a_server_that_crashes_and_comes_back_loses_nothing(
     "statement",
     [
         f"DROP TABLE {STATE}, {TABLE}",
-        f"UPDATE {STATE} SET format = 0",  # as of another release
-        f"DELETE FROM {TABLE} WHERE position > 2; UPDATE {STATE} SET reached = 2",  # as restored from a copy
+        f"UPDATE {STATE} SET format = 0",  # as another release writes it
+        # as after a restore from a copy
+        f"DELETE FROM {TABLE} WHERE position > 2; UPDATE {STATE} SET reached = 2",
     ],
     ids=["dropped", "other-format", "restored"],
 )
@@ -148,7 +149,7 @@ async def test_a_rare_word_is_looked_up_and_not_looked_for(index: PostgresIndex,
 
 
 async def test_a_page_of_a_host_without_a_clock_is_read(index: PostgresIndex) -> None:
-    """Its times are small numbers, and its positions are not."""
+    """Its times are small numbers, but its positions are not."""
     made = (event(number, time=f"1970-01-01T00:00:0{number}Z") for number in range(2))
     await index.write(accepted(*made, first_position=40_000))
     assert await found(index) == [1, 0]
@@ -182,7 +183,7 @@ async def test_counts_say_if_their_time_was_over(slow: PostgresIndex) -> None:
 
 @pytest.fixture
 async def slow(index: PostgresIndex, url: str, monkeypatch: pytest.MonkeyPatch) -> PostgresIndex:
-    """An index of 40 events, each of which takes 5 ms."""
+    """Create an index of 40 events, each of which takes 5 ms."""
     await index.write(accepted(*map(event, range(40))))
     sleep = "CREATE FUNCTION slowly() RETURNS boolean AS 'SELECT pg_sleep(0.005); SELECT true' LANGUAGE sql"
     view = f"CREATE VIEW {TABLE} AS SELECT * FROM held WHERE slowly()"

@@ -40,7 +40,7 @@ from tests.controlplane.search_events import (
 
 
 class PlainTable:
-    """A dialect over the plainest table: a column of folded text for each field, JSON if it has several."""
+    """Dialect of the simplest table: a column of folded text for each field, JSON if it has several."""
 
     org, time, position = "org_id", "time_ms", "position"
 

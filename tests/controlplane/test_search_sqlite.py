@@ -1,4 +1,4 @@
-"""The SQLite search index, on real files: what it finds, in which order, for whom, and what it survives."""
+"""The SQLite search index on real files: results, order, organisations, and recovery."""
 
 import asyncio
 import os
@@ -53,7 +53,7 @@ async def index(tmp_path: Path) -> AsyncIterator[SqliteIndex]:
 
 
 async def found(index: SearchIndex, text: str, org: str | None = ORG, **more: Any) -> list[int]:
-    """The numbers of the matching events, newest first."""
+    """Return the numbers of the matching events, newest first."""
     page = await index.search(SearchQuery(None if org is None else (org,), parse_filter(text), **more))
     return numbers(page.events)
 
@@ -98,8 +98,7 @@ async def test_a_page_of_the_largest_events_of_a_proxy_is_whole(index: SqliteInd
 async def test_pages_that_end_with_their_time_hold_each_event_once(
     index: SqliteIndex, monkeypatch: pytest.MonkeyPatch, seconds: int, text: str
 ) -> None:
-    """Parts that lie over each other in time, and two organisations; a second passes with each look at the
-    time."""
+    """Parts overlap in time and have two organisations; each look at the clock takes a second."""
 
     class Ticks(TimeLimit):
         def __init__(self, _: float, may_end: Callable[[Key], bool]) -> None:
@@ -122,7 +121,7 @@ async def test_a_page_ends_with_its_time_and_the_next_one_goes_on(
     index: SqliteIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Ticks(TimeLimit):
-        """A second for each look: at the part, and at four of its events."""
+        """Clock that moves one second for each look: at a part, and at four of its events."""
 
         def __init__(self, _: float, may_end: Callable[[Key], bool]) -> None:
             super().__init__(6, may_end, count().__next__)
@@ -152,7 +151,7 @@ async def test_many_pages_of_one_organisation_hold_up_another_by_one_at_most(ind
 
 
 async def test_what_retention_took_from_the_store_is_found_no_more(index: StoredIndex) -> None:
-    """Also where the index has not been purged yet."""
+    """The events are hidden even before the index is purged."""
     await index.write(accepted(*(event(number) for number in range(3))))
     with closing(sqlite3.connect(index.store)) as store:
         store.execute("DELETE FROM blocks WHERE position = 2")
@@ -163,7 +162,7 @@ async def test_what_retention_took_from_the_store_is_found_no_more(index: Stored
 
 
 async def test_an_index_that_is_ahead_of_its_store_is_built_again(tmp_path: Path) -> None:
-    """A backup of the store was restored: positions will be given once more, to other events."""
+    """A backup of the store was restored, so its positions will be assigned again to other events."""
     path = tmp_path / "search.sqlite"
     async with opened(path) as index:
         await index.write(accepted(event(1), event(2)))
@@ -181,7 +180,7 @@ async def test_an_index_that_is_ahead_of_its_store_is_built_again(tmp_path: Path
 async def test_an_index_that_a_busy_server_writes_meanwhile_is_not_ahead_of_its_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch is stored and indexed in the very moment in which a command opens the index."""
+    """A batch is stored and indexed at the moment when a command opens the index."""
     path = tmp_path / "search.sqlite"
     run = _Connection.run
     late = [accepted(event(2), first_position=2)]
@@ -201,7 +200,7 @@ async def test_an_index_that_a_busy_server_writes_meanwhile_is_not_ahead_of_its_
 
 
 async def test_nothing_is_written_to_an_index_that_lacks_what_came_before(tmp_path: Path) -> None:
-    """Another process made it again, and has filled it up to some event."""
+    """Another process created the index again and filled it up to some event."""
     path = tmp_path / "search.sqlite"
     async with opened(path) as server:
         await server.write(accepted(event(1), event(2)))
@@ -230,7 +229,7 @@ async def test_nothing_is_written_to_an_index_of_another_release(index: SqliteIn
 
 
 async def test_two_writers_at_once_write_each_event_once(tmp_path: Path) -> None:
-    """The server's index writer and the command line's, over the same outbox."""
+    """The server's index writer and the command line's write the same outbox."""
     path = tmp_path / "search.sqlite"
     batches = [
         accepted(*(event(n) for n in range(s, s + 20)), first_position=s + 1) for s in range(0, 100, 20)
@@ -272,7 +271,7 @@ async def test_a_new_file_has_a_new_name_in_the_outbox_and_a_reopened_one_keeps_
 async def test_an_index_that_was_opened_twice_still_holds_its_log_against_other_processes(
     tmp_path: Path,
 ) -> None:
-    """POSIX locks are the process's: closing a file anywhere in it gives them all up."""
+    """POSIX locks belong to the process: closing a file anywhere in it releases them all."""
     path = tmp_path / "search.sqlite"
     sql = "SELECT coalesce(sum(count), 0) FROM parts"
     count = f"import sqlite3; print(*sqlite3.connect({str(path)!r}).execute({sql!r}))"
@@ -400,7 +399,7 @@ async def test_a_purge_goes_through_all_parts_and_drops_the_empty_ones(
     assert await index.purge(ORG, START_MS + 99_000, limit=100) == 11
     assert await found(index, "") == []
     assert await index.span((ORG,)) is None
-    # The newest part goes with the first event of the one behind it.
+    # The newest part is removed with the first event of the part behind it.
     assert tables_of_parts(tmp_path / "store.db.search.sqlite") == {"4"}
     await index.write(accepted(event(20), first_position=20))
     assert tables_of_parts(tmp_path / "store.db.search.sqlite") == {"5"}
@@ -453,7 +452,7 @@ async def test_an_index_that_another_process_made_anew_is_read_with_its_own_dict
 async def test_events_of_many_organisations_that_come_together_stay_apart(
     index: SqliteIndex, tmp_path: Path
 ) -> None:
-    """FTS5 gets them in the order of keys, so they make one segment and not one for each organisation."""
+    """FTS5 gets them in the order of keys, so they make one segment instead of one per organisation."""
     made = [event(n, orgId=f"org-{n % 7}", path=f"/v1.0/users/u{n}") for n in range(70)]
     await index.write(accepted(*made))
     for number in range(7):
@@ -480,7 +479,7 @@ async def test_counts_say_when_they_are_not_of_everything(
     assert (len(facets.fields["ip"]), facets.counted, facets.complete) == (3, 3, False)
     histogram = await index.histogram(SearchQuery((ORG,), parse_filter("users")), 3_600_000)
     assert (histogram.complete, sum(count for _, count in histogram.buckets)) == (False, 3)
-    # Of these fields counts are kept.
+    # The index keeps counts of these fields.
     facets = await index.facets(SearchQuery((ORG,)), ["verdict"])
     assert (facets.fields["verdict"], facets.counted, facets.complete) == ((("allow", 6),), 6, True)
     histogram = await index.histogram(SearchQuery((ORG,)), 3_600_000)
@@ -491,7 +490,7 @@ async def test_counts_say_when_they_are_not_of_everything(
 async def test_counts_say_how_far_they_came_in_their_time(
     index: SqliteIndex, monkeypatch: pytest.MonkeyPatch, looks: int, counted: int
 ) -> None:
-    """Two parts, each with three events to look at; the newer one first."""
+    """Two parts, each with three events to read; the newer part first."""
 
     class Looks(TimeLimit):
         def __init__(self, seconds: float, may_end: Callable[[Key], bool]) -> None:
@@ -549,7 +548,7 @@ async def test_who_leaves_while_waiting_gives_the_turn_on() -> None:
         waiting[0].cancel()
         waiting[2].cancel()
         await asyncio.sleep(0)
-    waiting[1].cancel()  # whose turn it is by now
+    waiting[1].cancel()  # its turn has come
     await asyncio.gather(*waiting, return_exceptions=True)
     await take("d")
     assert done == ["c", "d"]
@@ -578,7 +577,7 @@ async def test_who_leaves_keeps_the_place_until_the_work_is_done() -> None:
 async def test_the_newest_are_counted_whatever_they_arrived_with(
     index: SqliteIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four proxies and two organisations, whose events lie over each other in time."""
+    """Four proxies and two organisations, whose events overlap in time."""
     monkeypatch.setattr("controlplane.search.part_counts.MATCHES", 10)
     monkeypatch.setattr("controlplane.search.parts.PART_BITS", 3)
     for proxy in range(4):
@@ -611,7 +610,7 @@ async def test_the_newest_are_counted_whatever_they_arrived_with(
 async def test_counts_are_those_of_the_events(
     index: SqliteIndex, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    """By the counts that are kept and by rows, over several parts, before and after a purge."""
+    """Compare kept counts with rows, over several parts, before and after a purge."""
     monkeypatch.setattr("controlplane.search.parts.PART_BITS", 9)
     made = [
         event(
@@ -684,7 +683,7 @@ async def test_it_finds_what_the_filter_means(
     filters: list[str],
     data: st.DataObject,
 ) -> None:
-    """However the events came: at once or one by one, in one part or in several."""
+    """Write the events at once or one by one, in one part or in several."""
     events = [event(number) | changes for number, changes in enumerate(made)]
     at_once = data.draw(st.sampled_from([1, 3, 20]))
     tokens = data.draw(st.sampled_from([1, 32]))

@@ -15,7 +15,7 @@ from proxy.wire.log_line import LineFormatter, one_line
 
 @pytest.fixture
 def cheap_hashes() -> None:
-    """Here the parameters are the real ones."""
+    """Keep the real hash parameters in this module."""
 
 
 def test_secrets_hold_256_bits_and_are_safe_in_headers_and_forms() -> None:

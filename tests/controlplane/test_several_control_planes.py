@@ -1,4 +1,4 @@
-"""Several control planes over one store: which of them run and lead, and how the end of one shows."""
+"""Several control planes over one store: which of them run and lead, and how the end of one is shown."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ postgres_database = pytest.importorskip("controlplane.store.postgres_database")
 
 @dataclass(frozen=True)
 class TwoStores:
-    """One database, as each of two control planes has it."""
+    """One database, through the store of each of two control planes."""
 
     first: SqlStore
     second: SqlStore
@@ -74,7 +74,7 @@ async def test_what_another_control_plane_does_is_under_way_until_that_one_has_d
     assert await under_way(two.second) == [False]
     assert [each.instance.name for each in await two.second.running_instances()] == ["host-second 1"]
 
-    await two.first.note_instance(Instance("first", "host-first 1", "1.0"))  # it was held up, and not dead
+    await two.first.note_instance(Instance("first", "host-first 1", "1.0"))  # it was delayed, and not dead
     assert await under_way(two.second) == [True]
     await two.first.end_log_line(position, "done", ())
     assert await under_way(two.second) == [False]
@@ -105,7 +105,7 @@ async def test_a_file_may_lie_behind_a_link(tmp_path: Path, clock: FakeClock) ->
 
 @pytest.fixture
 async def planes(postgres_url: str, tmp_path: Path, clock: FakeClock) -> AsyncIterator[list[Plane]]:
-    """Two control planes on one database; the second one has a copy of the first one's master key."""
+    """Start two control planes on one database; the second has a copy of the first one's master key."""
     first, second = (tmp_path / name / "var" for name in ("first", "second"))
     first.parent.mkdir()
     second.mkdir(parents=True, mode=0o700)
@@ -149,13 +149,13 @@ def sign(name: str, leads: bool, seen_ms: int) -> RunningInstance:
     ("signs", "status", "said"),
     [
         ([sign("a", True, 99_000), sign("b", False, 95_000)], "ok", "2 run: a (leads); b"),
-        # The leader was killed, and another one took over at once.
+        # The leader was killed, and another control plane took over at once.
         (
             [sign("a", True, 88_000), sign("b", True, 89_000)],
             "ok",
             "1 runs: b (leads); a (last sign 12 s ago)",
         ),
-        # Nobody took over.
+        # No control plane took over.
         (
             [sign("a", True, 80_000), sign("b", False, 99_000)],
             "warn",
@@ -224,7 +224,7 @@ async def test_jobs_run_while_a_control_plane_leads() -> None:
 async def test_a_control_plane_that_stopped_leaves_no_note(
     two: TwoStores, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Giving up the lead writes a note, whose thread may come to the database after the removal."""
+    """Giving up the lead writes a note in a thread, which may reach the database after the removal."""
     written, has_begun, may_go_on = postgres_database._write, threading.Event(), threading.Event()
 
     def delayed(*given: Any) -> Any:

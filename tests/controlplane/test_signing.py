@@ -1,4 +1,4 @@
-"""Every statement on the signatures of agent requests, with its edges."""
+"""Every statement on the signatures of agent requests, with its edge cases."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ async def test_a_compressed_body_is_refused_though_its_bytes_are_signed(proxy: P
     headers["Content-Encoding"] = "gzip"
     response = await proxy.send(HEARTBEAT, body, headers=headers)
     assert (response.status, response.code) == (400, "invalidPayload")
-    # A bomb is refused as cheaply: it is never expanded.
+    # A decompression bomb is refused as cheaply: it is never decompressed.
     unsigned = {"Content-Encoding": "gzip", "X-Api-Key": "unknown"}
     assert (await proxy.send(AUDIT, gzip.compress(bytes(10_000_000)), headers=unsigned)).status == 401
 
@@ -202,7 +202,7 @@ async def test_a_sync_has_no_body(proxy: ProxyClient) -> None:
 
 @pytest.mark.parametrize("fault", ["X-Api-Key", "X-Timestamp", "X-Hmac-Signature"])
 async def test_a_body_is_not_asked_for_before_the_head_is_good(proxy: ProxyClient, fault: str) -> None:
-    """With Expect: 100-continue the sender learns of its refusal before it has sent a byte of the body."""
+    """With Expect: 100-continue a sender receives its refusal before it sent a byte of the body."""
     headers = proxy.headers(b"")
     headers[fault] = "wrong"
     host, port = proxy.base_url.removeprefix("http://").split(":")
@@ -251,7 +251,7 @@ async def test_signatures_are_compared_in_constant_time(
 
 
 def _is_signed(proxy: ProxyClient, sent: CIMultiDict[str], response: Response) -> bool:
-    """As a proxy looks at it: the key's holder made this body for this very request."""
+    """Return True if a proxy accepts it: the holder of the key signed this body for this very request."""
     signed = f"response.{sent['X-Hmac-Signature']}.".encode() + response.body
     expected = hmac.new(proxy.hmac_secret.encode(), signed, hashlib.sha256).hexdigest()
     return response.headers.get("X-Hmac-Signature") == expected
@@ -314,7 +314,7 @@ async def test_an_expired_a_limited_and_a_failed_batch_are_responded_signed_and_
 
 
 async def test_nothing_is_signed_for_a_request_that_was_not_verified(proxy: ProxyClient) -> None:
-    """Or a caller without the secret could have a response signed for a request of the proxy's."""
+    """Otherwise a caller without the secret could get a signed response for a request of the proxy."""
     body = json.dumps(batch("b1", proxy.org_ids[0], [1])).encode()
     good = proxy.headers(body)
     wrong = CIMultiDict({**good, "X-Hmac-Signature": "0" * 64})
@@ -326,7 +326,7 @@ async def test_nothing_is_signed_for_a_request_that_was_not_verified(proxy: Prox
         (late, body, 401),
         (foreign, body, 401),
         (good, body + b" ", 401),
-        (good, too_large, 413),  # a recorded head before a body that nobody reads
+        (good, too_large, 413),  # a recorded head before a body that is not read
     ):
         response = await proxy.send(AUDIT, sent, headers=headers)
         assert response.status == status

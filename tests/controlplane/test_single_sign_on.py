@@ -1,4 +1,4 @@
-"""Sign-in at an identity provider: who comes in, and what is not taken for a proof."""
+"""Sign-in at an identity provider: who is admitted, and what does not count as proof."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_who_signs_in_there_is_the_operator_of_that_name_here(console: Con
     assert await console.sign_in() == (303, "/orgs")
     assert await console.signed_in_as() == "ada@contoso.com"
     (asked,) = console.provider.people.asked
-    assert len(asked["code_challenge"]) == 43  # of 256 bits
+    assert len(asked["code_challenge"]) == 43  # 256 bits
     lines = await console.plane.store.operator_log(LogQuery(limit=9))
     assert [(each.operator, each.operation, each.outcome) for each in lines] == [
         ("ada@contoso.com", "session.sign-in", "done")
@@ -71,13 +71,13 @@ async def test_who_signs_in_there_is_the_operator_of_that_name_here(console: Con
 async def test_an_operator_is_reached_by_the_person_of_the_first_sign_in_alone(console: Console) -> None:
     people, store = console.provider.people, console.plane.store
     assert (await console.sign_in())[0] == 303
-    # The person has another name by now, and asks for no userinfo.
+    # The person has another name now, and the provider offers no userinfo.
     people.claims = {"preferred_username": "ada.king@contoso.com"}
     assert (await console.sign_in())[0] == 303
     assert await console.signed_in_as() == "ada@contoso.com"
     record = await console.record_of("linked")
     assert (record["displayName"], record["subject"]) == ("ada.king@contoso.com", "person-1")
-    # Somebody else has the name that she had, and gets nothing of hers.
+    # Another person has her former name, and gets none of her roles.
     console.browser = Browser(console.browser.session)
     people.claims, people.changed = {"preferred_username": "ada@contoso.com"}, {"sub": "person-2"}
     status, page = await console.page()
@@ -86,7 +86,7 @@ async def test_an_operator_is_reached_by_the_person_of_the_first_sign_in_alone(c
     assert (record["claim"], record["subject"]) == ("preferred_username", "person-2")
     (line,) = await store.operator_log(LogQuery(limit=1))
     assert (line.operator, line.outcome) == ("ada@contoso.com", "unauthenticated")
-    # A password makes no difference to who is linked, and an admin can link another person.
+    # A password does not change the linked identity, and an admin can link another person.
     await store.set_password("id-ada@contoso.com", hash_password("correct horse battery staple"))
     assert (await console.page())[0] == 401
     await store.link_operator("id-ada@contoso.com", record["issuer"], "person-2")
@@ -96,7 +96,7 @@ async def test_an_operator_is_reached_by_the_person_of_the_first_sign_in_alone(c
         await store.link_operator("id-alan@contoso.com", record["issuer"], "person-2")
     await store.unlink_operator("id-ada@contoso.com")
     assert await console.signed_in_as() is None
-    assert (await console.page())[0] == 401  # an operator with a password is never reached by name
+    assert (await console.page())[0] == 401  # an operator with a password is never found by name
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ async def test_nobody_is_made_an_operator_by_what_is_said_of_them(
 
 
 async def test_a_provider_s_long_response_may_come_in_many_pieces(console: Console) -> None:
-    """A key with its chain of certificates has kilobytes, and a provider publishes several."""
+    """A key with its certificate chain has kilobytes, and a provider publishes several keys."""
     people = console.provider.people
     people.published += [
         {"kty": "RSA", "use": "sig", "kid": f"older-{at}", "x5c": ["A" * 2000]} for at in range(400)
@@ -263,7 +263,7 @@ async def test_a_provider_may_change_its_keys(console: Console) -> None:
 
 
 async def test_a_sign_in_ends_in_the_browser_that_began_it(console: Console) -> None:
-    """Else another could have a victim work in the other's name, or come in with a victim's code."""
+    """Otherwise an attacker could sign a victim in under a false name, or use a victim's code."""
     back = await console.to_callback()
     victim = Browser(console.browser.session)
     assert (await victim.get(back))[0] == 401
@@ -295,7 +295,7 @@ async def test_the_provider_s_failures_are_told_as_such(console: Console) -> Non
 
 
 async def test_who_tries_while_the_provider_is_away_is_shut_out_of_nothing(console: Console) -> None:
-    """Behind one address there may be everybody, and passwords are what is left to them then."""
+    """Many people may share one address, and passwords are their only sign-in during the outage."""
     back = await console.to_callback()
     console.provider.mode = "garbage"
     assert [(await console.browser.get(back))[0] for _ in range(25)] == [503] * 25
@@ -317,7 +317,7 @@ async def test_guessing_codes_ends_soon(console: Console) -> None:
 
 
 async def test_claims_that_the_token_leaves_out_are_asked_for(console: Console) -> None:
-    """The standard's own default for the code flow: the token proves `sub` alone."""
+    """By the standard's default for the code flow, the token has only `sub`."""
     people = console.provider.people
     people.claims = {}
     people.userinfo = {"email": "ada@contoso.com", "email_verified": True}
@@ -334,7 +334,7 @@ async def test_userinfo_is_not_asked_where_the_token_says_enough(console: Consol
 @pytest.mark.parametrize(
     ("token", "userinfo"),
     [
-        # An address and its verification count together, never one of each place.
+        # An address and its verification come from one place, never one from each.
         ({"email": "ada@contoso.com"}, {"email_verified": True}),
         ({"email_verified": True}, {"email": "ada@contoso.com"}),
         ({}, {"preferred_username": "ada@contoso.com", "sub": "person-2"}),
@@ -407,7 +407,7 @@ async def test_an_access_token_of_another_sign_in_is_not_used(console: Console) 
     assert (await console.sign_in())[0] == 401
 
 
-# What is said of a failure
+# Words for a failure
 
 
 async def test_what_the_provider_says_is_in_the_log_and_the_record(
@@ -492,7 +492,7 @@ async def test_who_is_nobody_here_is_told_which_names_were_looked_for(
 async def test_what_no_visitor_did_counts_against_no_visitor(
     console: Console, fault: dict[str, object]
 ) -> None:
-    """Behind one address there may be everybody, and passwords must go on letting them in."""
+    """Many people may share one address, and passwords must still work for them."""
     people = console.provider.people
     before = {name: getattr(people, name) for name in fault}
     for name, value in fault.items():
@@ -511,7 +511,7 @@ async def test_somebody_who_is_nobody_here_counts(console: Console) -> None:
 
 @pytest.mark.parametrize(("issuer", "status"), [("", 303), ("/", 303), ("-of-another", 401)])
 async def test_the_issuer_of_a_response_is_this_provider(console: Console, issuer: str, status: int) -> None:
-    """Where it is said (RFC 9207), as a defence against a provider that is mixed up with another."""
+    """The check applies if the response has an issuer (RFC 9207), against mixed-up providers."""
     provider = console.provider
     provider.people.back = {"iss": f"{provider.base_url}/{TENANT}/v2.0{issuer}"}
     assert (await console.sign_in())[0] == status

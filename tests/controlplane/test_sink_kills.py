@@ -1,4 +1,4 @@
-"""SIGKILL of the control plane while it delivers: a sink lacks no event, and gets them in order."""
+"""SIGKILL of the control plane during delivery: a sink gets each event, in order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def test_no_kill_loses_an_event_on_its_way_to_a_sink(tmp_path: Path) -> No
         for is_killed in (True, False):
             async with server(config) as running:
                 proxy.base_url = running.address
-                if is_killed:  # between the delivery and the response to it
+                if is_killed:  # between the delivery and its response
                     collector.after.append(partial(running.process.send_signal, signal.SIGKILL))
                     assert (await proxy.audit(batch("b1", org, range(3)))).status == 202
                     assert await running.wait() == -signal.SIGKILL

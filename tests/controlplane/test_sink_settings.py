@@ -1,4 +1,4 @@
-"""[[Sinks]]: the kind chooses the keys, and every mistake is told with its place."""
+"""[[Sinks]]: the kind determines the keys, and every error names its place."""
 
 from __future__ import annotations
 

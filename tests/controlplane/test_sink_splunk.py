@@ -1,4 +1,4 @@
-"""Splunk's collector: what it takes, what it refuses, and what it says."""
+"""Splunk's collector: events that it accepts or refuses, and its responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Syslog: messages by RFC 5424, framed by RFC 5425, over TLS; and the connection that breaks."""
+"""Syslog: messages by RFC 5424, framed by RFC 5425, over TLS; and lost connections."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_messages_arrive_over_tls_with_a_client_certificate(tmp_path: Path
         sink = SyslogSink(settings)
         assert (await sink.test()).startswith(f"connected to 127.0.0.1:{server.port} over TLSv1.")
         await sent_and_read(sink, server, 1, 2, 3)
-        # The server ends the connection: it may not have read the newest messages, so they come again.
+        # The server ends the connection. It may not have read the newest messages, so they are sent again.
         server.end_connections()
         await asyncio.sleep(0)
         await sink.send(events(event(4)))
@@ -138,7 +138,7 @@ async def test_an_application_hides_no_request_by_a_long_url(form: Literal["even
 
 
 async def test_what_a_connection_outlived_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A load balancer ends idle connections. Alerts that count would see the same requests again."""
+    """A load balancer ends idle connections, and repeated messages would distort alerts that count."""
     async with syslog_server() as server:
         sink = SyslogSink(replace(SETTINGS, url=f"tcp://127.0.0.1:{server.port}"))
         drop, dropped = sink._drop, asyncio.Event()

@@ -1,4 +1,4 @@
-"""From the outbox to a sink: every event that it wants, in order, whatever the sink does meanwhile."""
+"""From the outbox to a sink: every wanted event, in order, also if the sink fails."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ async def test_an_event_that_is_refused_for_good_keeps_no_other_from_the_sink(
         (first + 3, "no such index ********"),
         (first + 8, "blank"),
     ]
-    # Both are sent again; one is taken now.
+    # Both events are sent again; one is accepted now.
     del sink.poisoned[first + 3]
     assert await store.retry_dead_letters("siem", None) == 2
     await consumer.drain(sink)
@@ -167,7 +167,7 @@ async def test_too_many_dead_letters_stop_the_sink_until_an_operator_has_looked(
 async def test_no_application_stops_a_sink_by_an_event_at_which_it_fails(
     either_store: SqlStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A firewall before the sink responds 403 to what stands in the event, or the sink has a fault."""
+    """A firewall before the sink responds 403 to the event's content, or the sink has a fault."""
     monkeypatch.setattr(consumer_module, "MOST_DEAD_LETTERS", 2)
     store, sink = either_store, RecordingSink()
     sent, at_fault = sink.send, {"/x/poison"}
@@ -190,7 +190,7 @@ async def test_no_application_stops_a_sink_by_an_event_at_which_it_fails(
     letters = await store.dead_letters("siem", 10)
     assert len(letters) == 4, "more than stop a sink, were they in a row"
     assert "takes other events, and fails at this one again and again: responded 500" in letters[0].reason
-    # The sink itself is away: nothing is a dead letter, however often it is tried.
+    # The sink itself is unreachable: no event becomes a dead letter, however often it is retried.
     at_fault.add("/")
     at_fault.add("/v1.0/users")
     await commit(store, *(event(at, appId=f"app-{at}") for at in range(20, 24)))
@@ -276,7 +276,7 @@ async def test_a_run_goes_on_by_itself_after_failures(either_store: SqlStore, cl
 async def test_retention_waits_for_a_sink_no_longer_than_its_settings_say(
     plane: Plane, clock: FakeClock, names: tuple[str, ...], hold_days: int, kept: list[int]
 ) -> None:
-    """A sink that is not in the settings any more holds nothing back."""
+    """A sink that is no longer in the settings delays no purge."""
     org = await plane.org("acme")
     await (await plane.proxy("edge-1", "acme")).send(HEARTBEAT, json.dumps(GOOD_HEARTBEAT).encode())
     made = [event(at, orgId=org, time="2026-01-01T00:00:00Z") for at in (1, 2)]

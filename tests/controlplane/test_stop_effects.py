@@ -1,4 +1,4 @@
-"""What an emergency stop would refuse, which proxies have it, and the words for both."""
+"""Effects of an emergency stop: refused requests, proxies that applied it, and the words for both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store's file: migrations, other releases, concurrent starts, a full disk, a crowded queue."""
+"""The store's file: migrations, other releases, concurrent starts, a full disk, a full queue."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_migrations_are_applied_once_each_in_their_order(tmp_path: Path) -> None
 async def test_a_database_of_an_earlier_release_is_brought_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: FakeClock
 ) -> None:
-    """Events had a row each: they keep positions, bytes, times and ids."""
+    """Events had a row each; they keep their positions, bytes, times and ids."""
     path = tmp_path / "store.db"
     with monkeypatch.context() as patched:
         patched.setattr("controlplane.store.migrate._migrations", lambda: _migrations()[:3])
@@ -95,7 +95,7 @@ async def test_a_database_of_an_earlier_release_is_brought_up(
     await store.close()
 
 
-# Schemas of the program that control planes are upgraded from one by one.
+# Schemas of the releases from which control planes are upgraded one by one.
 _BEFORE = {"migrations": 28, "migrations/postgres": 10}
 
 
@@ -212,7 +212,7 @@ async def test_a_job_that_fails_takes_nobody_with_it(database: SqliteDatabase) -
 
 
 async def test_a_job_that_fails_uses_up_no_position(database: SqliteDatabase) -> None:
-    """Also if it fails between others of its group; the positions of the others follow each other."""
+    """A job that fails inside a group uses no position either; the others' positions are consecutive."""
 
     def batch_of(count: int, *, fails: bool = False) -> Callable[[Connection], int]:
         def job(connection: Connection) -> int:
@@ -239,7 +239,7 @@ async def test_jobs_that_wait_together_commit_together(database: SqliteDatabase)
         connection.run(f"INSERT INTO outbox_cursor VALUES ('{len(states)}', 1)")
 
     await asyncio.gather(*(database.write(job, NO_LOCKS) for _ in range(20)))
-    # None saw what another had written: all of it became visible in one commit.
+    # No transaction saw the writes of another: all became visible in one commit.
     assert states == [0] * 20
     assert len(await database.fetch("SELECT * FROM outbox_cursor")) == 20
 
@@ -247,7 +247,7 @@ async def test_jobs_that_wait_together_commit_together(database: SqliteDatabase)
 async def test_a_crowded_queue_says_so_at_once(
     database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the number of writes, and by their bytes. A call of each proxy of a large fleet has a place."""
+    """Limits count writes and bytes. A call of each proxy of a large fleet has room."""
     assert waiting.MOST_WAITING >= 8000
     release = threading.Event()
 
@@ -274,7 +274,7 @@ async def test_a_crowded_queue_says_so_at_once(
 async def test_a_full_disk_stores_nothing_and_is_over_once_there_is_room(
     plane: Plane, proxy: ProxyClient, clock: FakeClock
 ) -> None:
-    """SQLite's own page limit fails as a full disk does: with SQLITE_FULL, in the midst of a statement."""
+    """SQLite's own page limit fails like a full disk: with SQLITE_FULL, in the middle of a statement."""
     store = await SqliteStore.open(plane.settings.store.path, clock)
     ids = [f"e{n}" for n in range(99)]
     events = [json.dumps({"id": each, "pad": "x" * 9999}).encode() for each in ids]
@@ -289,7 +289,7 @@ async def test_a_full_disk_stores_nothing_and_is_over_once_there_is_room(
 
 
 async def _limit_pages(store: SqliteStore, pages: int) -> None:
-    # Not in a job: the limit is of the connection, and never below what the file holds already.
+    # Not in a job: the limit belongs to the connection, and is never below the present size.
     database = store._database
     assert isinstance(database, SqliteDatabase)
     database._writer.raw.execute(f"PRAGMA max_page_count = {pages}")
@@ -343,7 +343,7 @@ async def test_the_outbox_hands_out_no_more_than_memory_should_hold(plane: Plane
 async def test_a_store_without_its_master_key_starts_not_and_makes_none(
     tmp_path: Path, clock: FakeClock
 ) -> None:
-    """A restore whose key was kept apart: a new key would only hide that the right one is missing."""
+    """A restore lacked its key, which was kept elsewhere: a new key would hide the loss."""
     async with started(tmp_path, clock) as plane:
         await plane.org("acme")
         await plane.proxy("edge-1", "acme")
@@ -362,7 +362,7 @@ async def test_a_store_without_its_master_key_starts_not_and_makes_none(
 async def test_who_is_interrupted_leaves_no_thread_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Python waits for it at the end of a command, and Ctrl-C would not end that."""
+    """Python waits for the thread at the end of a command, and Ctrl-C would not end it."""
     threads: list[threading.Thread] = []
     begun = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""`store copy`: a store moves from SQLite to PostgreSQL, whole, also if the copy is killed on the way."""
+"""`store copy`: a store moves from SQLite to PostgreSQL, whole even after a killed copy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytest.importorskip("psycopg")
 from controlplane.store.postgres_database import connect
 from controlplane.store.store_copy import Progress, copy_rows, finish
 
-# A copy that is killed when it comes to a table.
+# Each copy is killed when it reaches a table.
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -49,7 +49,7 @@ def target(postgres: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture
 async def file(tmp_path: Path, clock: FakeClock) -> Path:
-    """The store of a control plane that has run: an organisation, a ruleset, a proxy, and 200 events."""
+    """Create the store of a used control plane: an organisation, a ruleset, a proxy, and 200 events."""
     async with started(tmp_path, clock) as plane:
         await _fill(plane)
         return plane.settings.store.path
@@ -68,7 +68,7 @@ async def _fill(plane: Plane) -> None:
     await plane.store.delete_app(app.app_id, "ada")
 
 
-# The command, interrupted when it tells of its first rows.
+# The command is interrupted when it reports its first rows.
 INTERRUPTED = """
 import os, signal, sys
 from controlplane.cli import main, store

@@ -1,4 +1,4 @@
-"""Sync: what a proxy is given, signed, and never an older state after a newer one."""
+"""Sync: a proxy receives signed rules, and never an older state after a newer one."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_proxies_linger_longer_as_they_become_more(plane: Plane, proxy: Pr
     after = await proxy.sync(before.headers["ETag"])
     assert (after.status, after.json["metadata"]["linger"]["orgs"]) == (200, {org: 6.0})
     await plane.inventory.set_proxy_enabled(others[0].proxy_id, False)
-    # Seven are given the time of eight, so nobody needs to be told.
+    # Seven have the time of eight, so the report needs no warning.
     assert (await proxy.sync(after.headers["ETag"])).status == 304
 
 
@@ -82,7 +82,7 @@ async def test_nothing_of_another_tenant_is_sent(plane: Plane, proxy: ProxyClien
     response = await proxy.sync()
     assert response.json["apps"] == response.json["rulesets"] == []
     assert foreign not in response.body.decode()
-    # Nor does it show by a new version that something happened there.
+    # A new version does not reveal either that something happened there.
     await plane.inventory.add_app("second", "rival", "secret-rules")
     assert (await proxy.sync(response.headers["ETag"])).status == 304
 
@@ -137,7 +137,7 @@ async def test_each_change_is_a_new_version(plane: Plane, proxy: ProxyClient) ->
     await changed()
     await inventory.roll_back("one", "acme")
     await changed()
-    # A state that was there before is a new version all the same: a version never comes back.
+    # A state that was there before gets a new version too: a version is never used again.
     assert len(set(seen)) == len(seen)
 
 
@@ -162,7 +162,7 @@ async def test_generated_at_never_goes_back(tmp_path: Path, clock: FakeClock) ->
 async def test_generated_at_recovers_from_a_clock_that_was_days_ahead(
     plane: Plane, proxy: ProxyClient, clock: FakeClock
 ) -> None:
-    """No proxy takes rules of a time to come, so none of that time would ever be in force again."""
+    """Proxies refuse rules from the future, so rules with such a time would never be active."""
     begun = clock.wall
     clock.wall += 3 * 24 * HOUR_MS
     assert (await proxy.sync()).json["generatedAt"] == rfc3339(clock.wall)
@@ -195,7 +195,7 @@ async def test_a_rotation_with_grace_keeps_the_old_secret_and_its_tokens_until_t
     clock.advance(hours=23.9)
     assert (await proxy.sync(response.headers["ETag"])).status == 304
     clock.advance(hours=0.1)
-    # Its end is a change by itself, though nobody touched the application.
+    # The end of a credential is a change by itself, even if no operator changed the application.
     ended = await proxy.sync(response.headers["ETag"])
     (after,) = ended.json["apps"]
     assert (after["secretVersion"], after["secretHashes"]) == (2, app["secretHashes"][:1])
@@ -240,7 +240,7 @@ async def test_an_emergency_rotation_ends_a_running_grace(plane: Plane, proxy: P
     await plane.inventory.rotate_secret("payroll", "acme", 0)
     (app,) = (await proxy.sync()).json["apps"]
     assert (app["secretVersion"], len(app["secretHashes"])) == (3, 1)
-    # A clock that is set back brings nothing to life again.
+    # A clock that is set back does not make an ended credential valid again.
     plane.clock.wall -= 365 * 24 * HOUR_MS
     (app,) = (await proxy.sync()).json["apps"]
     assert (app["secretVersion"], len(app["secretHashes"])) == (3, 1)
@@ -276,7 +276,7 @@ async def test_what_is_stopped_is_told_and_not_enabled_for_older_proxies(
     before = (await proxy.sync()).headers["ETag"]
     await stop(foreign_org, None)
     await stop(foreign_org, foreign.app_id)
-    assert (await proxy.sync(before)).status == 304  # a stop elsewhere doesn't show
+    assert (await proxy.sync(before)).status == 304  # a stop of another organisation is not visible
     await stop(org, payroll.app_id)
     one = {"everything": False, "orgs": [], "apps": [payroll.app_id]}
     assert await report() == ({"crm": True, "payroll": False}, one)
@@ -288,7 +288,8 @@ async def test_what_is_stopped_is_told_and_not_enabled_for_older_proxies(
     await plane.store.lift_stop(None, None)
     await plane.store.lift_stop(org, payroll.app_id)
     await plane.inventory.set_app_enabled(crm.app_id, None, False)
-    assert await report() == ({"crm": False, "payroll": True}, None)  # lifting enables nothing
+    # lifting the stop enables no disabled app
+    assert await report() == ({"crm": False, "payroll": True}, None)
 
 
 async def test_a_shadow_ruleset_is_told_where_there_is_one(plane: Plane, proxy: ProxyClient) -> None:

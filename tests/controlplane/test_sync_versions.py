@@ -1,4 +1,4 @@
-"""A remembered sync version holds until anything that the proxy receives is changed, by whichever process."""
+"""A cached sync version is valid until any process changes what the proxy receives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.controlplane.plane import FakeClock
 from tests.controlplane.two_orgs import add_two_orgs
 from tests.fakes.postgres import PostgresServer
 
-LIMITS = RateLimits(org=40, proxy=60)  # two proxies linger longer than one, and three longer than two
+LIMITS = RateLimits(org=40, proxy=60)  # two proxies overflow one's limit, three overflow two's
 EDGE = "proxy-acme"
 
 CHANGES: dict[str, Callable[[SqlStore], Awaitable[object]]] = {
@@ -46,7 +46,7 @@ def proxy(name: str, number: int) -> Proxy:
 
 
 async def asked(store: SqlStore, *known: str) -> str:
-    """The version that the proxy has after a sync; it had one of these before."""
+    """Return the version that the proxy has after a sync; it had one of the given versions before."""
     content = await store.sync_content(EDGE, known, LIMITS)
     return content if isinstance(content, str) else content.version
 

@@ -1,4 +1,4 @@
-"""Rules about things, tried before they are live: each way to try them reads the schema that counts."""
+"""Dry runs of rules about resources: each kind of dry run reads the relevant schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes of the store that happen together: all of them are made, or none is."""
+"""Changes of the store in one transaction: all of them are made, or none is."""
 
 from __future__ import annotations
 

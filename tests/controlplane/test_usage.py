@@ -1,4 +1,4 @@
-"""Usage of apps and rules: counted once as events are stored, by day, and only for apps that exist."""
+"""Usage of apps and rules: counted once as events are stored, by day, and only for existing apps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LONG_AGO_MS = NOON_MS - 40 * DAY_MS
 
 @pytest.fixture
 async def context(tmp_path: Path, clock: FakeClock, either_store: SqlStore) -> OperationContext:
-    """An organisation with a ruleset and three apps that were added 40 days ago."""
+    """Return an organisation with a ruleset and three apps that were added 40 days ago."""
 
     async def absent() -> NoReturn:
         raise AssertionError("usage needs neither vault nor index")
@@ -75,7 +75,7 @@ async def test_an_app_s_requests_are_counted_once_each(context: OperationContext
         _event("e2", "busy", NOON_MS - 2 * DAY_MS),
         _event("e5", "nobody", NOON_MS),
         _event("e6", "busy", NOON_MS + 400 * DAY_MS),  # an impossible time
-        _event("e7", "busy", NOON_MS - 61_000, None, later={"member": 1}),  # of a later release
+        _event("e7", "busy", NOON_MS - 61_000, None, later={"member": 1}),  # a field of a later release
     )
     await _send(context, "b2", _event("e1", "busy", NOON_MS - 60_000))  # the same event again
     then = NOON_MS - 35 * DAY_MS
@@ -100,7 +100,7 @@ async def test_unused_apps_are_listed(context: OperationContext) -> None:
         return [each.name for each in found.apps]
 
     assert await names(unused="never") == ["new", "unused"]
-    assert await names(unused="idle") == ["idle", "unused"]  # a new one had no 30 days
+    assert await names(unused="idle") == ["idle", "unused"]  # a new app is not yet 30 days old
     assert await names(sort="-lastSeen", limit=2) == ["busy", "idle"]
     assert await names(ruleset="hr", org="acme", limit=1) == ["busy"]
     assert await names(shadow="hr", org="acme") == []
@@ -114,7 +114,7 @@ async def test_hits_of_rules_are_counted_with_the_time_of_the_last(context: Oper
         "b2",
         _event("e1", "busy", NOON_MS - 5000),
         _event("e2", "idle", NOON_MS - 4000, "read", loggedRuleIds=["watch", "read"]),
-        _event("e4", "busy", NOON_MS, "x" * 129),  # what no rule can be called
+        _event("e4", "busy", NOON_MS, "x" * 129),  # too long for a rule's name
         _event("e5", "busy", NOON_MS, "nul\0", loggedRuleIds=["\x1b[31m", "\u202eda", "", "-a"]),
         _event("e6", "nobody", NOON_MS, "foreign"),
     )
@@ -125,7 +125,8 @@ async def test_hits_of_rules_are_counted_with_the_time_of_the_last(context: Oper
         ("read", 2, rfc3339(NOON_MS - 4000)),
         ("watch", 1, rfc3339(NOON_MS - 4000)),
     ]
-    assert await context.store.purge_usage(day_of(NOON_MS) - 31) == 2  # of the app and of the rule
+    # one row of the app and one of the rule
+    assert await context.store.purge_usage(day_of(NOON_MS) - 31) == 2
     found = await rulesets.usage.perform(context, ADA, asked)
     assert [each.rule for each in found.rules] == ["read", "watch"]
 

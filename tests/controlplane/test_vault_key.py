@@ -1,4 +1,4 @@
-"""The master key in a key vault: read by each command and each start, never made, moved there and back."""
+"""The master key in a key vault: commands read it, never create it there, and it can move there and back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAME = "master-key"
 
 @dataclass
 class Moved:
-    """A control plane whose key is in a file, and the vault that may hold it."""
+    """A control plane whose key is in a file, and the vault to which the key may move."""
 
     config: Path
     vault: FakeKeyVault
@@ -43,7 +43,7 @@ class Moved:
         return json.loads(done.stdout)
 
     async def master_key(self) -> dict[str, str]:
-        """What doctor says of it."""
+        """Return the finding of doctor on the master key."""
         found = json.loads((await self.cli("doctor", "--json")).stdout)["findings"]
         (finding,) = (each for each in found if each["check"] == "master key")
         return dict(finding)
@@ -75,7 +75,7 @@ async def test_a_key_moves_from_its_file_into_the_vault_and_back(moved: Moved) -
     before = moved.config.read_text()
     moved.use_vault()
     moved.file.unlink()
-    assert (await moved.cli("--check")).returncode == 0  # which makes no connection
+    assert (await moved.cli("--check")).returncode == 0  # `--check` makes no connection
     refused = await moved.cli("proxy", "add", "edge-2", "--org", "acme")
     assert refused.returncode == 1
     assert refused.stderr.startswith(
@@ -83,7 +83,7 @@ async def test_a_key_moves_from_its_file_into_the_vault_and_back(moved: Moved) -
         f"{MANAGED_IDENTITY}: responded with 404 SecretNotFound"
     ), refused.stderr
     assert "Check Secrets.MasterKeyVaultUrl and MasterKeySecretName" in refused.stderr
-    moved.vault.put(NAME, key)  # its line end included
+    moved.vault.put(NAME, key)  # the stored value includes the line end
     await moved.facts("proxy", "add", "edge-2", "--org", "acme")
     source = f"secret {NAME} of {moved.vault.base_url}"
     assert await moved.master_key() == {
@@ -122,7 +122,7 @@ async def test_a_key_that_is_not_the_stores_opens_nothing(moved: Moved) -> None:
     moved.identity.mode = "unassigned"
     unassigned = await moved.master_key()
     assert "is it assigned to this machine?" in unassigned["found"]
-    assert unassigned["fix"].startswith("let this machine reach the vault")  # and not: another key
+    assert unassigned["fix"].startswith("let this machine reach the vault")  # the remedy is not another key
 
 
 def test_a_file_beside_the_vault_is_told_with_its_line(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""An operator who looks at pages of the console and sends their forms, without a browser."""
+"""An operator who reads pages of the console and sends their forms, without a browser."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.controlplane.test_admin import Browser, operator
 class Seen:
     status: int
     text: str
-    led_to: str | None = None  # where a form that was taken leads
+    led_to: str | None = None  # location to which an accepted form redirects
     flash: str = ""  # sentence that the next page shows once
 
 
@@ -46,7 +46,7 @@ class Visitor:
 
 @asynccontextmanager
 async def visiting(plane: Plane) -> AsyncIterator[Visitor]:
-    """Ada, an administrator."""
+    """Sign in as Ada, an administrator."""
     await operator(plane, "ada", {"*": "admin"})
     async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
         browser = Browser(session, plane.console_url)

@@ -1,5 +1,7 @@
-"""Something between proxy and control plane that responds to some requests itself: a firewall, a gateway, a
-captive page. What it does not respond to goes on as it came."""
+"""Fake firewall, gateway or captive portal between proxy and control plane.
+
+It responds to some requests itself, and forwards the others unchanged.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ _OWN_TO_A_CONNECTION: Final = {"host", "content-length", "transfer-encoding", "c
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A response of its own."""
+    """Response of the intermediary itself."""
 
     status: int
     body: bytes = b""
@@ -28,15 +30,19 @@ class Foreign:
 
 
 class Between:
-    """`answers` says, by the last part of a path, what gets a response here; `changes` what becomes of
-    responses that come back from behind."""
+    """Intermediary between proxy and control plane.
+
+    `answers` has its own responses by the last part of a path; `changes` has the changes that it makes to
+    responses from the control plane.
+    """
 
     def __init__(self, behind: str = "", tls: ssl.SSLContext | None = None) -> None:
         self.behind = behind
         self.responses: dict[str, Foreign] = {}
-        self.relabels: dict[int, int] = {}  # status of the control plane -> the one that is passed on
+        self.relabels: dict[int, int] = {}  # status of the control plane -> the status that is forwarded
         self.redirects: dict[str, str] = {}  # last part of a path -> the endpoint that gets the request
-        # What a gateway does to responses from behind, by the last part of the request's path.
+        # Changes that a gateway makes to responses from the control plane, by the last part of the request's
+        # path.
         self.changes: dict[str, Callable[[web.Response], web.Response]] = {}
         self.counts: Counter[str] = Counter()  # requests, by the last part of the path
         self._tls = tls
@@ -59,7 +65,7 @@ class Between:
         await self._session.close()
 
     async def asked(self, name: str, more: int = 2) -> None:
-        """Waits for so many more requests of an endpoint."""
+        """Wait for `more` further requests of an endpoint."""
         target = self.counts[name] + more
         async with asyncio.timeout(40):
             while self.counts[name] < target:  # noqa: ASYNC110 - another process asks

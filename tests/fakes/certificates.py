@@ -1,4 +1,4 @@
-"""A throw-away certificate authority and server certificates, for tests, benchmarks and the demo."""
+"""A temporary certificate authority and server certificates, for tests, benchmarks and the demo."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ServerCertificate:
 
 @dataclass(frozen=True, slots=True)
 class ClientCertificate:
-    """What proves a client of the identity provider, in the two forms that a key vault stores."""
+    """Key and certificate of a client at the identity provider, in the two forms that a key vault stores."""
 
     certificate: x509.Certificate
     pem: str
@@ -50,7 +50,7 @@ def client_certificate(
     key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | None = None,
     chain: Sequence[x509.Certificate] = (),
 ) -> ClientCertificate:
-    """Self-signed, as a key vault makes them; with `chain` before it, as issuers deliver them."""
+    """Make a self-signed certificate, as a key vault does, or one with `chain`, as issuers deliver it."""
     key = key or rsa.generate_private_key(65537, 2048)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
@@ -76,7 +76,7 @@ def client_certificate(
 
 
 class CertificateAuthority:
-    """An authority that lives as long as its directory; `ca_file` is what clients are told to trust."""
+    """Authority that exists as long as its directory; clients trust its `ca_file`."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -93,7 +93,7 @@ class CertificateAuthority:
     def server(
         self, label: str = "server", names: tuple[str, ...] = LOCAL_NAMES, *, days: float = 30
     ) -> ServerCertificate:
-        """A certificate for `names` that ends in so many days, in files that begin with `label`."""
+        """Make a certificate for `names` with a lifetime in days, in files whose names begin with `label`."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0])])
         certificate = self._build(subject, key.public_key(), self._server_extensions(names), days)
@@ -166,7 +166,7 @@ def _general_name(name: str) -> x509.GeneralName:
 
 
 def speak_old_tls(context: ssl.SSLContext) -> None:
-    """Let it agree to TLS 1.0 and 1.1 only, whatever the machine's policy says."""
+    """Let the context agree to TLS 1.0 and 1.1 only, whatever the machine's policy is."""
     context.set_ciphers("ALL:@SECLEVEL=0")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -1,4 +1,4 @@
-"""ClickHouse for tests: its own engine behind HTTP, or the server that CLICKHOUSE_URL names."""
+"""ClickHouse for tests: its own engine behind HTTP, or the server in CLICKHOUSE_URL."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOW_TO_GET: Final = "no ClickHouse here: ./dev setup installs its engine, or CLI
 
 
 class ClickHouse:
-    """The engine over the files of a directory, which outlive it."""
+    """The engine over the files of a directory, which exist longer than the engine."""
 
     def __init__(self, directory: Path, password: str = "") -> None:
         self._directory = directory
@@ -51,14 +51,14 @@ class ClickHouse:
         assert self._process.stdout.readline().startswith("listening"), "it did not start: see above"
 
     def stop_short(self) -> None:
-        """Let it take connections and respond to none, until it goes on."""
+        """Suspend it, so that it accepts connections without a response, until it is resumed."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def go_on(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """As a loss of the process ends it: at once."""
+        """Kill the process at once."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()

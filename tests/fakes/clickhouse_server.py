@@ -1,8 +1,8 @@
-"""ClickHouse's HTTP interface over its own engine, chdb, which .venv-clickhouse alone has.
+"""ClickHouse's HTTP interface over its own engine, chdb, which only .venv-clickhouse has.
 
-It does what a client of ClickHouse relies on: queries with parameters and settings, INSERTs with data in any
-format, compression, errors with their code. The rest is the engine itself. It has no sessions, no users with
-rights and no replicas.
+It supports the parts that a client of ClickHouse uses: queries with parameters and settings, INSERTs with
+data in any format, compression, and errors with their code. The engine does the rest. It has no sessions, no
+users with rights and no replicas.
 
     python clickhouse_server.py DIRECTORY PORT [PASSWORD]
 
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
-# Parameters of the interface itself; every other one is a setting of the query.
+# Parameters of the interface itself. All other parameters are settings of the query.
 _OF_THE_INTERFACE: Final = frozenset(
     {
         *("query", "database", "user", "password", "session_id", "session_timeout", "session_check"),
@@ -36,12 +36,12 @@ _OF_THE_INTERFACE: Final = frozenset(
         "http_headers_progress_interval_ms",
     }
 )
-# An INSERT whose data follow it: in the body behind the line, or in the body alone.
+# An INSERT followed by its data: in the body after the statement, or in the body alone.
 _INSERT: Final = re.compile(rb"(\s*INSERT\s+INTO\b[^\n]*?)\s*\bFORMAT\s+(\w+)[ \t]*\n", re.IGNORECASE)
 _FORMAT: Final = re.compile(r"\bFORMAT\s+(\w+)\s*;?\s*\Z", re.IGNORECASE)
 _CODE: Final = re.compile(r"Code: (\d+)\.")
 _AUTHENTICATION_FAILED: Final = 516
-_UNKNOWN: Final = frozenset({60, 81})  # a table, a database: 404 as from the server
+_UNKNOWN: Final = frozenset({60, 81})  # unknown table or database: 404, as from the server
 
 
 class Engine:
@@ -66,7 +66,7 @@ class Engine:
             return self._session.query(sql, form, params=parameters or None)
 
     def insert(self, sql: str, data: bytes, database: str, given: Mapping[str, str]) -> Any:
-        """Run the INSERT with `{}` in the place of its data, which the engine reads from a file."""
+        """Run the INSERT with `{}` in place of its data, which the engine reads from a file."""
         with tempfile.NamedTemporaryFile() as file:
             file.write(data)
             file.flush()
@@ -139,7 +139,7 @@ class Handler(BaseHTTPRequestHandler):
             else:
                 sql = whole.decode()
                 result = self.engine.run(sql, form, database, given)
-        except Exception as error:  # the engine's own error carries its code in its text
+        except Exception as error:  # the engine's own error has its code in its text
             code = _CODE.search(str(error))
             self._fail(int(code[1]) if code else 1, str(error))
             return
@@ -180,11 +180,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """What goes wrong is in the response."""
+        """Log nothing: errors are in the response."""
 
 
 def _form(kind: str, body: bytes) -> dict[str, str]:
-    """Parameters that are too many for an address."""
+    """Return the parameters that are too long for an address."""
     message = BytesParser(policy=HTTP).parsebytes(b"Content-Type: " + kind.encode() + b"\r\n\r\n" + body)
     given = {}
     for part in message.iter_parts():

@@ -1,7 +1,7 @@
-"""The control plane's command line, each command a process forked from one that has everything imported.
+"""The control plane's command line; each command runs in a process forked from one with all imports done.
 
-Tests and demo run a thousand of them, and starting Python and importing is most of what one costs. So it is
-of the server, which is the command line without a command.
+Tests and the demo run a thousand commands, and most of a command's time is the start of Python and its
+imports. The server starts the same way: it is the command line without a command.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ from tests.fakes.lifeline import end_with_parent
 ROOT: Final = Path(__file__).parents[2]
 TIMEOUT_SECONDS: Final = 60
 _PRINTS_TABLES: Final = ("rich.progress", "rich.table")
-_MAX_MESSAGE: Final = 128 * 1024  # a command's arguments and environment
+_MAX_MESSAGE: Final = 128 * 1024  # bytes of a command's arguments and environment
 _starting = threading.Lock()
 _server: tuple[socket.socket, subprocess.Popen[bytes]] | None = None
 
 
 def run(*arguments: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """`python -m controlplane` with these arguments, in the project's folder and with nothing to read.
+    """Run `python -m controlplane` with these arguments, in the project's directory and with empty input.
 
-    Raises subprocess.TimeoutExpired after TIMEOUT_SECONDS."""
+    Raises subprocess.TimeoutExpired after TIMEOUT_SECONDS.
+    """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         with _forked(arguments, environment, out, err, apart=False) as status:
             if not select.select([status], [], [], TIMEOUT_SECONDS)[0]:
@@ -52,11 +53,13 @@ def run(*arguments: str, environment: Mapping[str, str] | None = None) -> subpro
 
 
 class Server:
-    """The control plane serving until it is stopped: of asyncio's Process what is asked of it, for a process
-    that is no child of ours. In a session of its own."""
+    """Running control plane, with the used part of the interface of asyncio's Process.
+
+    The process is not a child of this one. It has its own session.
+    """
 
     def __init__(self, *arguments: str, environment: Mapping[str, str], log: IO[bytes]) -> None:
-        """Within a running event loop."""
+        """Connect to the process. This needs a running event loop."""
         self._status = _forked(arguments, environment, log, log, apart=True)
         self.pid = int(self._status.readline())
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -90,7 +93,7 @@ def _forked(
     *,
     apart: bool,
 ) -> IO[bytes]:
-    """What the process says of itself: its id, where it is in a session of its own, and its exit status."""
+    """Yield what the process reports: its id, as soon as it has its own session, and its exit status."""
     message = json.dumps([arguments, {**os.environ, **(environment or {})}, apart]).encode()
     said, says = os.pipe()
     try:
@@ -129,13 +132,13 @@ def _stop(connection: socket.socket, process: subprocess.Popen[bytes]) -> None:
 
 
 def serve(connection: socket.socket) -> NoReturn:
-    """Forks for every message, until the other side is gone; what is still running then ends too."""
+    """Fork for every message until the other side is gone; then end the processes that still run."""
     for module in pkgutil.walk_packages(controlplane.__path__, "controlplane."):
         importlib.import_module(module.name)
     _warm_up()
     gc.collect()
-    gc.freeze()  # the collector of a process writes to no page that it shares with this one
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them: the pipe tells of their end
+    gc.freeze()  # the garbage collector of a child copies no shared pages
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for them: the pipe reports their end
     while True:
         message, descriptors, _, _ = socket.recv_fds(connection, _MAX_MESSAGE, 3)
         if not message:
@@ -148,7 +151,7 @@ def serve(connection: socket.socket) -> NoReturn:
 
 
 def _warm_up() -> None:
-    """Run a command, so that no process has to build what each of them uses."""
+    """Run a command, so that its caches exist before any fork."""
     from controlplane.cli import main
 
     for name in _PRINTS_TABLES:
@@ -169,7 +172,7 @@ def _become(
         os.write(status, b"%d\n" % os.getpid())
     os.dup2(out, 1)
     os.dup2(err, 2)
-    # The streams that were inherited take them for what they were: a file, or a pipe.
+    # Inherited streams are opened again by their kind: a file or a pipe.
     sys.stdout = os.fdopen(1, "w", closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     os.environ.clear()

@@ -1,5 +1,4 @@
-"""Fake for the control plane: checks every signature byte for byte, responses as the specification or as
-told."""
+"""A fake control plane that checks every signature, and responds by the specification or by a script."""
 
 from __future__ import annotations
 
@@ -22,13 +21,14 @@ Script = Response | Callable[[], Awaitable[Response]]
 
 
 class FakeControlPlane(Fake):
-    """Scripts are used up one response per request; after that the specification rules again."""
+    """Fake control plane. Each scripted response is used once; after that the specification applies again."""
 
     def __init__(self, *, tls: ServerCertificate | None = None, port: int = 0, record: bool = False) -> None:
         super().__init__(tls=tls, port=port, record=record)
-        self.problems: list[str] = []  # requests that break the signing rules or a contract
-        self.events: dict[str, list[dict[str, Any]]] = {}  # accepted, per organisation, once per batch
-        self.bodies: dict[str, set[bytes]] = {}  # batch id -> every body that was sent under it
+        self.problems: list[str] = []  # requests that violate the signing rules or a contract
+        # accepted events of each organisation, counted once per batch
+        self.events: dict[str, list[dict[str, Any]]] = {}
+        self.bodies: dict[str, set[bytes]] = {}  # batch id -> every body that was sent with it
         self.attempts: list[tuple[float, str, str, int]] = []  # (monotonic, organisation, batch id, status)
         self.heartbeats: list[dict[str, Any]] = []
         self.metrics: list[dict[str, Any]] = []
@@ -37,7 +37,7 @@ class FakeControlPlane(Fake):
         self.sync_script: deque[Script] = deque()
         self.metrics_script: deque[Script] = deque()
         self.organisation_scripts: dict[str, deque[Script]] = {}
-        self.down = False  # every audit batch gets 503
+        self.down = False  # respond 503 to every audit batch
         self.sign_responses = True
         self.spoil_signature: Callable[[str], str] = lambda signature: signature
         self.sync_body: dict[str, Any] = sync_body()
@@ -62,19 +62,19 @@ class FakeControlPlane(Fake):
         return response
 
     def _as_its_own(self, request: Received, response: Response) -> Response:
-        """Signed, unless it is signed already or is the response of something in between."""
+        """Sign the response, unless it is already signed or comes from an intermediary."""
         names = {name.lower() for name, _ in response.headers}
         if response.stream is not None or not _is_json(response) or {"x-hmac-signature", "via"} & names:
             return response
         return self.signed(request, response)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Waits for something to have been received."""
+        """Wait until the condition on what was received is true."""
         async with self._news:
             await self._news.wait_for(condition)
 
     def check_status(self, name: str) -> str | None:
-        """As the last heartbeat told it; none before the first, nor of a check that it doesn't name."""
+        """Return the check's status in the last heartbeat; None without a heartbeat or such a check."""
         checks = self.heartbeats[-1]["checks"] if self.heartbeats else {}
         return checks[name]["status"] if name in checks else None
 
@@ -155,19 +155,25 @@ async def _next(script: deque[Script]) -> Response:
 
 
 def error(status: int, code: str, *headers: tuple[str, str], **members: Any) -> Response:
-    """`batchId` names another batch than the one that gets a response; other members are the error's own."""
+    """Return an error response.
+
+    `batchId` names another batch than the one of the request; other members are members of the error.
+    """
     named = {name: members.pop(name) for name in list(members) if name == "batchId"}
     detail = {"code": code, "message": f"fake says {code}", **members}
     return _json(status, {"error": detail, **named}, *headers)
 
 
 def accepted(**members: Any) -> Response:
-    """A 202 of the control plane, which names the batch that it responds to unless told otherwise."""
+    """Return a 202 of the control plane.
+
+    It names the batch of the request unless another is given.
+    """
     return _json(202, {"accepted": 0, "duplicate": False} | members)
 
 
 def foreign(response: Response) -> Response:
-    """The response as something in between gives it: without a signature."""
+    """Return the response as an intermediary would give it: without a signature."""
     return Response(response.status, (*response.headers, ("Via", "1.1 gateway")), response.body)
 
 
@@ -176,7 +182,7 @@ def _is_json(response: Response) -> bool:
 
 
 def _naming(batch_id: str, response: Response) -> Response:
-    """As the control plane responds about a batch."""
+    """Return the response with the batch id of its request, as the control plane does."""
     if not _is_json(response) or ("Via", "1.1 gateway") in response.headers:
         return response
     body = {"batchId": batch_id} | json.loads(response.body)
@@ -188,7 +194,7 @@ def _json(status: int, body: dict[str, Any], *headers: tuple[str, str]) -> Respo
 
 
 async def hang() -> Response:
-    """A response that never comes."""
+    """Wait for ever instead of a response."""
     await asyncio.Event().wait()
     raise AssertionError("unreachable")
 

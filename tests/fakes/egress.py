@@ -1,7 +1,7 @@
-"""Fake for the HTTP proxy that alone leads out of a network: `CONNECT`, and absolute targets for http.
+"""Fake HTTP proxy that is a network's only way out: `CONNECT`, and absolute targets for http.
 
-It alone knows the addresses of `names`, as a proxy with its own resolver does. It keeps what it received, so
-that a test can tell what left that way. `says` replaces its response to `CONNECT`, for misbehaviour.
+Only the proxy can resolve `names`, like a proxy with its own resolver. It records what it received, so that a
+test can check what was sent through it. `says` replaces its response to `CONNECT`, to simulate faults.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ WANTS_CREDENTIALS: Final = (
 
 class FakeEgress:
     def __init__(self, names: dict[str, tuple[str, int]] | None = None, *, credentials: str = "") -> None:
-        """`names` has the address of each `host:port`; others are unreachable. `credentials` has the user and
-        password that it wants, as `user:password`."""
+        """Create the proxy with the addresses of its names.
+
+        `names` has the address of each `host:port`; others are unreachable. `credentials` has the user and
+        password that it requires, as `user:password`.
+        """
         self.names = names if names is not None else {}
-        self.says: bytes | None = None  # in place of its own response to CONNECT; b"" says nothing
-        self.closes = False  # after what it says
-        self.preface = b""  # before its response to a CONNECT that succeeds
-        self.targets: list[str] = []  # of every request
+        self.says: bytes | None = None  # replaces its own response to CONNECT; b"" sends no response
+        self.closes = False  # close the connection after `says`
+        self.preface = b""  # sent before its response to a CONNECT that succeeds
+        self.targets: list[str] = []  # target of every request
         self.heads: list[bytes] = []
         self.tunnelled = bytearray()  # bytes from all clients, within tunnels
         self._wanted = f"Basic {base64.b64encode(credentials.encode()).decode()}" if credentials else ""
@@ -125,7 +128,7 @@ def _place_of(target: str) -> str:
 
 
 def _forwarded(method: str, target: str, lines: list[str]) -> bytes:
-    """Return the head of a request in origin form, on a connection of its own."""
+    """Return the request's head in origin form, for its own connection."""
     parts = urlsplit(target)
     kept = [line for line in lines if line and not line.lower().startswith(("proxy-", "connection:"))]
     path = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"

@@ -1,4 +1,4 @@
-"""Fake for a control plane that enrols proxies and renews their keys, as the contract of enrolment says."""
+"""A fake control plane that enrols proxies and renews their keys by the contract of enrolment."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class EnrolledProxy:
     proxy_id: str
     name: str
     enrolment_id: str
-    keys: dict[str, str] = field(default_factory=dict)  # API key -> HMAC secret, all that are valid
+    keys: dict[str, str] = field(default_factory=dict)  # API key -> HMAC secret, for all valid keys
     renewal_id: str = ""
-    renewed_from: str = ""  # the API key that asked for the renewal
+    renewed_from: str = ""  # API key that requested the renewal
     is_seen: bool = False
 
 
 class EnrollingControlPlane(FakeControlPlane):
-    """Nobody but an enrolled proxy can sign a request here."""
+    """Fake control plane that accepts signed requests only from an enrolled proxy."""
 
     def __init__(self, *, tls: ServerCertificate | None = None) -> None:
         super().__init__(tls=tls, record=True)
@@ -38,7 +38,7 @@ class EnrollingControlPlane(FakeControlPlane):
         self.proxies: list[EnrolledProxy] = []
         self.enrol_script: deque[Script] = deque()
         self.rotate_at: str | None = None
-        self.refused_keys = 0  # signed requests with an API key that is not valid
+        self.refused_keys = 0  # signed requests with an invalid API key
         self.before_enrol_response: Callable[[], Awaitable[None]] | None = None
         self.sync_body = sync_body()
 
@@ -107,7 +107,8 @@ class EnrollingControlPlane(FakeControlPlane):
         if owner is None:
             return error(401, "unknownApiKey")
         self._check_signing(request)
-        if body["renewalId"] == owner.renewal_id:  # no chain: what the lost response held is void
+        # no renewal on top of another: the keys in the lost response become void
+        if body["renewalId"] == owner.renewal_id:
             owner.keys = {owner.renewed_from: owner.keys[owner.renewed_from]}
         owner.renewal_id, owner.renewed_from = body["renewalId"], request.value("X-Api-Key")
         return self.signed(request, _json(200, self._identity(owner)))

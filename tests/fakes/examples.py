@@ -1,4 +1,4 @@
-"""The published request and response pairs of tests/fixtures/graph-examples.jsonl, ready for the wire."""
+"""The published request and response pairs of tests/fixtures/graph-examples.jsonl, in wire form."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FILE: Final = Path(__file__).parent.parent / "fixtures" / "graph-examples.jsonl
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One pair. `target` is encoded where the published one holds what a request line can't."""
+    """Published pair. `target` is percent-encoded if the published one is not valid in a request line."""
 
     id: str
     name: str
@@ -51,7 +51,7 @@ def _example(published: dict[str, Any]) -> Example:
 
 
 def _headers(published: list[list[str]]) -> tuple[tuple[str, str], ...]:
-    """Without Content-Length, which is often wrong as published: whoever sends the body computes it."""
+    """Return the headers without Content-Length, which is often wrong; the sender computes it."""
     return tuple((name, value) for name, value in published if name.lower() != "content-length")
 
 

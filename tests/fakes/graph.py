@@ -1,7 +1,7 @@
-"""Fake for the graph API: published examples, a small directory, and routes for every shape of response.
+"""Fake for the graph API: published examples, a small directory, and routes for every form of response.
 
-In a test: `async with FakeGraph(tls=certificate, accepts=identity.accepts) as graph: ... graph.requests`.
-As a process: `python -m tests.fakes.graph --cert FILE --key FILE --token TEXT` prints `ready ADDRESS`.
+In a test: `async with FakeGraph(tls=certificate, accepts=identity.accepts) as graph: ... graph.requests`. As
+a process: `python -m tests.fakes.graph --cert FILE --key FILE --token TEXT` prints `ready ADDRESS`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Handler = Callable[["FakeGraph", Received, "re.Match[str]"], Response | Awaitabl
 
 
 class FakeGraph(Fake):
-    """Responds to like the real service where `realistic`: chunked, compressed, with diagnostic headers."""
+    """Fake graph. If `realistic`, responses are chunked and compressed, with diagnostic headers."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class FakeGraph(Fake):
     ) -> None:
         super().__init__(tls=tls, port=port, record=record, record_file=record_file)
         self.realistic = realistic
-        self.first_responses: dict[str, deque[Response]] = {}  # path -> what it responds before the usual
+        self.first_responses: dict[str, deque[Response]] = {}  # path -> responses that precede the usual one
         self.uploads: dict[str, bytearray] = {}
         self._accepts = accepts
         self._examples: dict[tuple[str, str], Response] = {}
@@ -77,7 +77,7 @@ class FakeGraph(Fake):
         return self._dressed(request, response)
 
     async def content(self, request: Received) -> Response:
-        """What the service says, before transfer: also that of a part of a $batch."""
+        """Return the response before transfer encoding, also for a sub-request of a $batch."""
         first = self.first_responses.get(request.path)
         if first:
             return first.popleft()
@@ -89,7 +89,7 @@ class FakeGraph(Fake):
             if match and (not methods or request.method in methods):
                 response = handler(self, request, match)
                 return response if isinstance(response, Response) else await response
-        # No other page of it was published, so any query gets the one there is.
+        # Only one page was published, so the response to any query is that page.
         example = self._example(request, request.path)
         if example is not None:
             return example
@@ -97,7 +97,7 @@ class FakeGraph(Fake):
 
     def _refusal(self, request: Received) -> Response | None:
         if request.method == "GET" and _SCHEMA_PATH.fullmatch(unquote(request.path)):
-            return None  # the real service shows its schema to a caller without a token
+            return None  # the real service returns its schema to a caller without a token
         if transfers.is_pre_authenticated(request):
             sent = request.values("Authorization")
             return problem(401, "InvalidAudience", "This address is its own credential.") if sent else None
@@ -113,7 +113,8 @@ class FakeGraph(Fake):
 
     def _example(self, request: Received, target: str) -> Response | None:
         if not self._examples:
-            for each in reversed(examples()):  # of two with one target, the first published wins
+            # of two examples with one target, the first published one is used
+            for each in reversed(examples()):
                 body = each.response_body.replace(PUBLISHED_BASE.encode(), self.base_url.encode())
                 response = Response(each.status, each.response_headers, body)
                 self._examples[each.method, unquote(each.target)] = response
@@ -121,7 +122,7 @@ class FakeGraph(Fake):
         return self._examples.get((method, unquote(target)))
 
     def _dressed(self, request: Received, response: Response) -> Response:
-        """The headers and codings that the real service puts around its responses."""
+        """Return the response with the headers and codings that the real service adds."""
         request_id = str(uuid.uuid4())
         headers = [("Cache-Control", "no-cache"), *response.headers, ("request-id", request_id)]
         headers.append(("client-request-id", request.value("client-request-id") or request_id))
@@ -145,7 +146,7 @@ class FakeGraph(Fake):
 
 
 def _first_coding(accepted: str) -> str:
-    """The first that the client names of those that the service has."""
+    """Return the first of the client's codings that the service supports."""
     offered = (each.partition(";")[0].strip() for each in accepted.lower().split(","))
     return next((each for each in offered if each in ("gzip", "br")), "")
 
@@ -264,11 +265,11 @@ def _metadata(_: FakeGraph, __: Received, ___: re.Match[str]) -> Response:
     return Response(200, (("Content-Type", "application/xml"),), SCHEMA)
 
 
-# Routes for every shape of response
+# Routes for every form of response
 
 
 def _echo(_: FakeGraph, request: Received, __: re.Match[str]) -> Response:
-    # No real upstream tells a client the proxy's credential, and neither does this one.
+    # No real upstream sends the proxy's credential to a client, so the echo omits it.
     head = re.sub(rb"(?im)^(authorization:).*?\r?$", rb"\1 (not shown)\r", request.head).decode("latin-1")
     return _json({"head": head, "bodyBytes": request.body_length, "bodySha256": request.body_sha256})
 
@@ -285,7 +286,7 @@ def _bytes(_: FakeGraph, request: Received, match: re.Match[str]) -> Response:
 
 
 def pattern_bytes(count: int) -> Iterator[bytes]:
-    """`count` bytes that differ along the way, so that a lost or repeated piece shows in their digest."""
+    """Return `count` bytes without a period, so that a lost or repeated piece changes their digest."""
     block = b"".join(hashlib.sha256(str(each).encode()).digest() for each in range(2048))
     for start in range(0, count, len(block)):
         yield block[: min(len(block), count - start)]
@@ -356,7 +357,7 @@ async def _batch(graph: FakeGraph, request: Received, match: re.Match[str]) -> R
             }
         else:
             responses[part["id"]] = await _batch_part(graph, part, match["version"])
-    # The real service responses in any order: not the one that was asked.
+    # The real service returns responses in any order, so they are not in the requested order.
     return _json({"responses": list(reversed(responses.values()))})
 
 

@@ -1,5 +1,7 @@
-"""Fake for the identity provider: client credentials in, upstream tokens out, people's sign-ins by OpenID
-Connect, and the ways it fails."""
+"""Fake identity provider: client credentials, upstream tokens, people's sign-ins, and its failures.
+
+People sign in by OpenID Connect.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,10 @@ ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
 
 class FakeIdentityProvider(Fake):
-    """Issues tokens to the clients of one tenant: one, unless more are registered. `mode` may be changed at
-    any time."""
+    """Issuer of tokens to clients of one tenant: to one client, unless more are registered.
+
+    `mode` may be changed at any time.
+    """
 
     def __init__(
         self,
@@ -49,13 +53,14 @@ class FakeIdentityProvider(Fake):
         self.mode: Mode = "ok"
         self.lifetime_seconds = lifetime_seconds
         self.acquisitions = 0
-        self.client_secrets = {CLIENT_SECRET}  # what is registered for the client now
+        self.client_secrets = {CLIENT_SECRET}  # secrets that are registered for the client now
         self.more_clients: dict[str, str] = {}  # further client ids, each with its secret
-        self.gates: dict[str, asyncio.Event] = {}  # client ids that get a response once it is set
+        self.gates: dict[str, asyncio.Event] = {}  # client ids whose response waits until the event is set
         self.certificates: list[x509.Certificate] = []
-        # Judges tokens of others that prove the client: an AADSTS code, empty if the token is trusted.
+        # Checks tokens of other issuers that prove the client: an AADSTS code, or empty if the token is
+        # trusted.
         self.federation: Callable[[str], str] | None = None
-        self.refusals: list[str] = []  # why an assertion was not taken
+        self.refusals: list[str] = []  # why each assertion was refused
         self._assertions_seen: set[str] = set()
         self._clock = clock
         self._ends: dict[str, float] = {}
@@ -67,15 +72,15 @@ class FakeIdentityProvider(Fake):
 
     @property
     def tokens(self) -> list[str]:
-        """Every token that was ever issued, oldest first."""
+        """Return every token that was ever issued, oldest first."""
         return list(self._ends)
 
     def accepts(self, token: str) -> bool:
-        """Whether the upstream takes this token now."""
+        """Return whether the upstream accepts this token now."""
         return self._clock() < self._ends.get(token, float("-inf"))
 
     def client_of(self, token: str) -> str | None:
-        """Whom a token was issued to."""
+        """Return the client that a token was issued to."""
         return self._clients.get(token)
 
     def issued_to(self, client_id: str) -> list[str]:
@@ -121,7 +126,7 @@ class FakeIdentityProvider(Fake):
         return self._token(form)
 
     def _client_secret(self, request: Received, form: dict[str, str]) -> str | None:
-        """In the one way that is advertised for it (RFC 6749 section 2.3.1)."""
+        """Return the client's secret, sent by the only advertised method (RFC 6749 section 2.3.1)."""
         if self.people.client_proves_by == "client_secret_post":
             return form.get("client_secret")
         scheme, _, credentials = "".join(request.values("Authorization")).partition(" ")
@@ -129,7 +134,7 @@ class FakeIdentityProvider(Fake):
         return unquote_plus(secret) if (scheme, unquote_plus(client_id)) == ("Basic", CLIENT_ID) else None
 
     def _published(self, request: Received) -> Response | None:
-        """What responses also while no token is to be had."""
+        """Return the response for documents that are available even while no token is issued."""
         match request.path.removeprefix(f"/{TENANT}/"):
             case "v2.0/.well-known/openid-configuration":
                 return _json(200, self._discovery())
@@ -177,8 +182,11 @@ class FakeIdentityProvider(Fake):
         return ""
 
     def _check_assertion(self, form: dict[str, str]) -> None:
-        """As Entra takes it of its own library: a registered certificate's thumbprint, its signature, our own
-        address, at most half an hour of life, and no second use."""
+        """Check an assertion as Entra does for its own library.
+
+        It needs a registered certificate's thumbprint, its signature, our own address, at most half an hour
+        of life, and no second use.
+        """
         if form.get("client_assertion_type") != ASSERTION_TYPE or "client_secret" in form:
             raise ValueError("client_assertion_type")
         text = form["client_assertion"]
@@ -219,29 +227,29 @@ class FakeIdentityProvider(Fake):
 
 
 class SignIns:
-    """Of the one person who sits at the browser: what is said of them, and what is wrong with saying it."""
+    """State of the sign-ins of one person at the browser: the claims, and the faults to simulate."""
 
     def __init__(self) -> None:
         self.claims: dict[str, object] = {"preferred_username": "ada@contoso.com"}
-        self.changed: dict[str, object] = {}  # members of the ID token as they should not be
+        self.changed: dict[str, object] = {}  # members that replace correct ones of the ID token
         self.algorithm = "RS256"
         self.key: object = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         self.key_id = "key-1"
-        self.slash = ""  # at the end of the issuer's name, where some providers have one
+        self.slash = ""  # appended to the issuer's name, as some providers have it
         self.published = [self.jwk()]
         self.client_proves_by = "client_secret_post"
         self.asked: list[dict[str, str]] = []
-        self.discovery: dict[str, object] = {}  # members of the discovery document as they should not be
-        self.back: dict[str, str] = {}  # what the browser brings back in place of a code, or beside it
-        self.refusal: tuple[int, dict[str, object]] | None = None  # of the token endpoint
-        self.beside_tokens: dict[str, object] = {}  # members of the token response as they should not be
-        self.userinfo: dict[str, object] = {}  # claims that are given there, and not in the ID token
-        self.userinfo_response: Response | None = None  # in place of these
-        self.report = 0  # how often userinfo was asked for
+        self.discovery: dict[str, object] = {}  # members that replace correct ones of the discovery document
+        self.back: dict[str, str] = {}  # parameters that the browser returns instead of a code, or with it
+        self.refusal: tuple[int, dict[str, object]] | None = None  # response of the token endpoint
+        self.beside_tokens: dict[str, object] = {}  # members that replace correct ones of the token response
+        self.userinfo: dict[str, object] = {}  # claims that only userinfo returns, not the ID token
+        self.userinfo_response: Response | None = None  # replaces the response with these claims
+        self.report = 0  # number of requests to userinfo
         self._codes: dict[str, dict[str, str]] = {}
 
     def jwk(self) -> dict[str, object]:
-        """The public half of the key, as a provider publishes it."""
+        """Return the public half of the key, as a provider publishes it."""
         assert isinstance(self.key, rsa.RSAPrivateKey)
         found = jwt.algorithms.RSAAlgorithm.to_jwk(self.key.public_key(), as_dict=True)
         return {**found, "kid": self.key_id, "use": "sig"}
@@ -251,7 +259,7 @@ class SignIns:
         return jwt.encode(claims, self.key, self.algorithm, header)  # type: ignore[arg-type]
 
     def begin(self, query: dict[str, str]) -> Response:
-        """The person consents at once, and is sent back with a code."""
+        """Redirect back with a code: the person consents at once."""
         self.asked.append(query)
         wanted = {"response_type": "code", "code_challenge_method": "S256", "client_id": CLIENT_ID}
         if any(query.get(name) != value for name, value in wanted.items()) or "openid" not in query["scope"]:
@@ -264,7 +272,7 @@ class SignIns:
         return Response(302, (("Location", f"{query['redirect_uri']}?{urlencode(brought)}"),))
 
     def tell(self, authorization: str) -> Response:
-        """The userinfo endpoint (OpenID Connect Core section 5.3)."""
+        """Return the response of the userinfo endpoint (OpenID Connect Core section 5.3)."""
         self.report += 1
         if self.userinfo_response is not None:
             return self.userinfo_response
@@ -273,7 +281,7 @@ class SignIns:
         return _json(200, {"sub": "person-1", **self.userinfo})
 
     def finish(self, form: dict[str, str], issuer: str, client_secret: str | None) -> Response:
-        """A code is good once, for who holds the verifier of its challenge (RFC 7636 section 4.6)."""
+        """Exchange a code, once, for the holder of its challenge's verifier (RFC 7636 section 4.6)."""
         if self.refusal is not None:
             return _json(*self.refusal)
         query = self._codes.pop(form.get("code", ""), None)

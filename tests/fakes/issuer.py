@@ -1,5 +1,8 @@
-"""Fake for an issuer of workload tokens, as Kubernetes, GitHub or Entra is one: a discovery document, keys
-that rotate, and tokens. The tests of the proxy, of the SDKs and of the agent share it."""
+"""A fake issuer of workload tokens such as Kubernetes, GitHub or Entra.
+
+It has a discovery document, keys that rotate, and tokens. The tests of the proxy, of the SDKs and of the
+agent share it.
+"""
 
 from __future__ import annotations
 
@@ -53,14 +56,14 @@ class SigningKey:
         return self.sign_bytes(json.dumps(given).encode(), json.dumps(claims).encode(), algorithm)
 
     def sign_bytes(self, header: bytes, claims: bytes, algorithm: str | None = None) -> str:
-        """Return a JWT of any bytes."""
+        """Return a JWT of arbitrary bytes."""
         signed = f"{coded(header)}.{coded(claims)}"
         signature = _ALGORITHMS[algorithm or self.algorithm].sign(signed.encode(), self.private)
         return f"{signed}.{coded(signature)}"
 
 
 def claims_of(issuer: str, subject: str, audience: str, **changes: Any) -> dict[str, Any]:
-    """Return claims of a token that is good for ten minutes. A claim of None is left out."""
+    """Return claims of a token that is valid for ten minutes. A claim of None is left out."""
     now = int(time.time())
     claims = {
         "iss": issuer,
@@ -75,22 +78,22 @@ def claims_of(issuer: str, subject: str, audience: str, **changes: Any) -> dict[
 
 
 class FakeIssuer(Fake):
-    """Publishes `keys`; `mode` may be changed at any time."""
+    """Issuer that publishes `keys`; `mode` may be changed at any time."""
 
     def __init__(self, *, tls: ServerCertificate | None = None, port: int = 0, path: str = "") -> None:
         super().__init__(tls=tls, port=port)
         self.mode: Mode = "ok"
         self.keys = [SigningKey()]
-        self.reads = 0  # of the keys
+        self.reads = 0  # number of reads of the keys
         self._path = path
-        self.was_read = asyncio.Event()  # set at each reading of the keys
+        self.was_read = asyncio.Event()  # set at each read of the keys
 
     @property
     def issuer(self) -> str:
         return self.base_url + self._path
 
     def rotate(self, *, keep: bool = False) -> SigningKey:
-        """Sign with a new key from now on; with `keep` the earlier ones stay published."""
+        """Sign with a new key from now on. With `keep` the earlier ones stay published."""
         new = SigningKey(key_id=f"key-{uuid.uuid4()}")
         self.keys = [new, *(self.keys if keep else [])]
         return new

@@ -1,4 +1,4 @@
-"""Fakes for Azure Key Vault and for the managed identity that opens it; Azure's own SDK talks to both."""
+"""Fakes for Azure Key Vault and its managed identity, used through Azure's own SDK."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ VERSIONS_OF_A_PAGE: Final = 2
 
 
 class FakeManagedIdentity(Fake):
-    """The token endpoints of App Service (proved by a header) and of virtual machines, both plain HTTP."""
+    """Token endpoints of App Service (proved by a header) and of virtual machines, both over plain HTTP."""
 
     def __init__(self) -> None:
         super().__init__()
         self.mode: IdentityMode = "ok"
         self.tokens: dict[str, str] = {}  # token -> resource
-        self.identities: list[str] = []  # who was asked for; empty for the system-assigned one
+        self.identities: list[str] = []  # client id of each request; empty for the system-assigned identity
 
     @property
     def machine_environment(self) -> dict[str, str]:
-        """On a virtual machine there is none; this is where the SDK can be told of another address."""
+        """Return the environment of a virtual machine, with only a test address for the SDK."""
         return {"AZURE_POD_IDENTITY_AUTHORITY_HOST": self.base_url}
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the platform puts into a process's environment."""
+        """Return the environment variables that the platform gives to a process."""
         return {"IDENTITY_ENDPOINT": f"{self.base_url}/msi/token", "IDENTITY_HEADER": IDENTITY_HEADER}
 
     async def response(self, request: Received) -> Response:
@@ -80,7 +80,7 @@ class FakeManagedIdentity(Fake):
 
 @dataclass(slots=True)
 class Version:
-    """One version of a secret, as the vault keeps it."""
+    """Version of a secret, as the vault stores it."""
 
     value: str
     content_type: str | None = None
@@ -106,28 +106,30 @@ class Version:
 
 
 class FakeKeyVault(Fake):
-    """Secrets with versions, behind the challenge that a real vault responds with. `mode` may be changed at
-    any time."""
+    """Vault with secret versions, behind the challenge of a real vault. `mode` may be changed at any time."""
 
     def __init__(self, identity: FakeManagedIdentity, *, tls: ServerCertificate) -> None:
         super().__init__(tls=tls)
         self.mode: VaultMode = "ok"
-        self.reads: list[str] = []  # name of each secret whose value was given out
-        self.applications: FakeIdentityProvider | None = None  # whose tokens open it too
-        self.name = ""  # in clients' addresses, if it is not the one that this listens on
+        self.reads: list[str] = []  # name of each secret whose value was returned
+        self.applications: FakeIdentityProvider | None = None  # issuer whose tokens are accepted too
+        self.name = ""  # host name in clients' addresses, if it is not the listening address
         self._identity = identity
         self._secrets: dict[str, list[Version]] = {}
 
     @property
     def resource(self) -> str:
-        """What tokens are asked for. As `vault.azure.net` is to `contoso.vault.azure.net`, so is `0.0.1` to
-        `127.0.0.1`: the SDK refuses a challenge for any other resource, and this needs no name service."""
+        """Return the resource for which clients request tokens.
+
+        `0.0.1` is to `127.0.0.1` as `vault.azure.net` is to `contoso.vault.azure.net`. The SDK refuses a
+        challenge for any other resource, and this one needs no name service.
+        """
         if self.name:
             return f"https://{self.name.partition('.')[2]}"
         return self.base_url.replace("127.0.0.1", "0.0.1")
 
     def put(self, name: str, value: str, content_type: str | None = None, **attributes: Any) -> Version:
-        """A newer version of the secret."""
+        """Store a newer version of the secret."""
         version = Version(value, content_type, **attributes)
         self._secrets.setdefault(name, []).append(version)
         return version

@@ -1,4 +1,4 @@
-"""Processes that end when the program that started them ends, however that comes about."""
+"""Child processes that end when their parent process ends, even by SIGKILL."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import signal
 from typing import Final
 
 _PR_SET_PDEATHSIG: Final = 1
-_LIBC: Final = ctypes.CDLL(None)  # loaded here: a child between fork and exec must load nothing
+_LIBC: Final = ctypes.CDLL(None)  # loaded here: a child between fork and exec must not load libraries
 
 
 def end_with_parent() -> None:
-    """Have the kernel send SIGTERM once the parent has ended, a SIGKILL included: for `preexec_fn`.
+    """Let the kernel send SIGTERM once the parent has ended, even by SIGKILL: for `preexec_fn`.
 
-    A child in a session of its own gets no signal of the terminal, and nobody is left to pass one on.
+    A child in another session gets no signals of the terminal, and no process is left that could forward one.
     """
     parent = os.getppid()
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # the parent ended before the kernel was asked
+    if os.getppid() != parent:  # the parent ended before the call
         os._exit(1)

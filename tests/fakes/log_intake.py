@@ -1,4 +1,4 @@
-"""Fakes for two takers of logs: the Logs Ingestion API of Azure Monitor, and a collector of OTLP over HTTP.
+"""Fakes for two receivers of logs: Azure Monitor's Logs Ingestion API, and an OTLP collector over HTTP.
 
 Both behave as their documentation says: limits of size, throttling, refusals with the words of the service,
 and responses that reject some records only.
@@ -22,12 +22,12 @@ IngestionMode = Literal["ok", "throttled", "noRole", "expired", "badStream", "bu
 
 
 class FakeLogsIngestion(Fake):
-    """One data collection rule with one stream. A row whose `Path` is `/poison` makes its call invalid."""
+    """Data collection rule with one stream. A row whose `Path` is `/poison` makes its call invalid."""
 
     def __init__(self) -> None:
         super().__init__()
         self.mode: IngestionMode = "ok"
-        self.instead: Response | None = None  # another program responds at this address
+        self.instead: Response | None = None  # response of another program at this address
         self.calls: list[list[dict[str, Any]]] = []
 
     @property
@@ -70,12 +70,12 @@ CollectorMode = Literal["ok", "throttled", "partial", "warning", "badData", "una
 
 
 class FakeLogCollector(Fake):
-    """Keeps the log records that it accepts. `api-key` is the header that it wants."""
+    """Collector that stores the log records that it accepts. It requires the header `api-key`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.mode: CollectorMode = "ok"
-        self.instead: Response | None = None  # another program responds at this address
+        self.instead: Response | None = None  # response of another program at this address
         self.records: list[dict[str, Any]] = []
 
     async def response(self, request: Received) -> Response:

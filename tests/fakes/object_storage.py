@@ -1,4 +1,4 @@
-"""Fakes for object storage that write a name once: a bucket of S3, and a container of Azure Blob Storage.
+"""Fakes for object storage that writes a name once: a bucket of S3, and a container of Azure Blob Storage.
 
 Both follow the documentation of the REST interfaces as far as an archive uses them: conditional writes,
 reads, lists in pages, throttling with `Retry-After`, and signatures.
@@ -32,13 +32,13 @@ _PORTAL: Final = Response(200, (("Content-Type", "text/html"),), b"<html>Welcome
 
 
 class ObjectStorage(Fake):
-    """Keeps objects by name. `throttled` is the number of requests that come too fast."""
+    """Storage of objects by name. `throttled` is the number of requests to refuse as too fast."""
 
     def __init__(self) -> None:
         super().__init__()
         self.objects: dict[str, bytes] = {}
         self.throttled = 0
-        self.is_a_portal = False  # another program stands at the address, and welcomes everybody
+        self.is_a_portal = False  # a captive portal is at the address, and responds 200 to all requests
         self.overwrites = False  # as servers do that ignore the condition
 
     def _is_taken(self, request: Received, name: str) -> bool:
@@ -51,7 +51,7 @@ class ObjectStorage(Fake):
 
 
 class FakeS3(ObjectStorage):
-    """A bucket with path-style addresses."""
+    """Bucket with path-style addresses."""
 
     async def response(self, request: Received) -> Response:
         if self.is_a_portal:
@@ -69,7 +69,7 @@ class FakeS3(ObjectStorage):
             if self._is_taken(request, name):
                 return _s3_error(412, "PreconditionFailed")
             if request.value("x-amz-checksum-sha256") != base64.b64encode(sha256(body).digest()).decode():
-                return _s3_error(400, "InvalidRequest")  # object lock asks for a checksum
+                return _s3_error(400, "InvalidRequest")  # object lock requires a checksum
             self.objects[name] = body
             return Response(200, (("ETag", f'"{sha256(body).hexdigest()}"'),))
         if name:
@@ -82,7 +82,7 @@ class FakeS3(ObjectStorage):
         return Response(200, (), f"<ListBucketResult>{keys}{token}</ListBucketResult>".encode())
 
     def _is_signed(self, request: Received) -> bool:
-        """Return True if a signature that is made here again is the one that came."""
+        """Return True if the request's signature equals the one computed here."""
         given = request.value("Authorization")
         names = _SIGNED.search(given)
         if names is None or request.value("X-Amz-Content-SHA256") != request.body_sha256:
@@ -101,7 +101,7 @@ def _s3_error(status: int, code: str, *headers: tuple[str, str]) -> Response:
 
 
 class FakeBlobStorage(ObjectStorage):
-    """A container whose clients have a signature that lets them read, list and create, but not overwrite."""
+    """Container for clients whose signature permits to read, list and create, but not overwrite."""
 
     async def response(self, request: Received) -> Response:
         if self.is_a_portal:

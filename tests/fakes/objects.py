@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 class MemoryObjects:
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
-        self.refused = 0  # objects that were there already
+        self.refused = 0  # number of objects that existed already
 
     async def create(self, name: str, body: bytes) -> bool:
         if name in self.objects:
@@ -26,4 +26,4 @@ class MemoryObjects:
                 yield name
 
     async def close(self) -> None:
-        """Memory needs no end."""
+        """Do nothing: memory needs no close."""

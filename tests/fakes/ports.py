@@ -1,4 +1,4 @@
-"""Ports for servers that have to know theirs before they start."""
+"""Ports for servers that need their port number before they start."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from itertools import cycle
 from pathlib import Path
 from typing import Final
 
-# Below what the system gives to outgoing connections, and a range for each process that runs tests beside
-# others: so nobody takes a port between our look and the server's start. Where in its range a process begins
-# differs, for another run of the tests or of the demo on the same machine.
+# Ports below those that the system gives to outgoing connections, with one range for each parallel test
+# process. So no program takes a port between the check and the server's start. Each process begins at another
+# place in its range, so that another run on the same machine picks other ports.
 _FIRST: Final = 10_000
 _EACH: Final = 2_000
 
@@ -27,7 +27,7 @@ _ports = _candidates()
 
 
 def free_port() -> int:
-    """A port on loopback that nobody listens on."""
+    """Return a port of loopback that no program listens on."""
     for port in _ports:
         try:
             with socket.create_server(("127.0.0.1", port)):
@@ -38,5 +38,5 @@ def free_port() -> int:
 
 
 def this_program() -> str:
-    """How an error names the process that runs the tests, as the one that holds a port."""
+    """Return the words by which an error names the test process as the holder of a port."""
     return f"{Path('/proc/self/comm').read_text('utf-8').strip()}, process {os.getpid()}"

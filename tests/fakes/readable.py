@@ -1,4 +1,4 @@
-"""The checkout and its Python, shown to a user that may not look into the home directory above them."""
+"""Access to the checkout and its Python for users who can't read the home directory above them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from tests.fakes.system import ROOT
 
 
 def as_if_all_could_read_the_checkout(scratch: Path) -> list[str]:
-    """The start of a command that shows the checkout and its Python to all users, in its own mount namespace.
+    """Return the start of a command that makes the checkout and its Python readable to all users.
 
-    It is empty unless a directory above them, a home directory of mode 0700 for example, keeps users out.
+    The command runs in its own mount namespace. The result is empty unless a directory above them keeps users
+    out, for example a home directory of mode 0700.
     """
     needed = [Path(each).resolve() for each in (ROOT, sys.prefix, sys.base_prefix)]
     closed = {above for each in needed for above in each.parents if not above.stat().st_mode & stat.S_IXOTH}

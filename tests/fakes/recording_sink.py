@@ -1,4 +1,4 @@
-"""A sink that takes events into a list, and fails as it is told to."""
+"""A sink that appends events to a list, and fails as its script says."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class RecordingSink:
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits(1000, 1_000_000)
         self.taken: list[SinkEvent] = []
-        self.calls: list[list[int]] = []  # positions of each try
-        self.failures: list[Exception] = []  # the next tries end with these
-        self.poisoned: dict[int, str] = {}  # position of an event, and why the sink refuses it
-        self.names_refused = True  # it says which event it refuses, rather than refusing all
+        self.calls: list[list[int]] = []  # positions of each attempt
+        self.failures: list[Exception] = []  # errors of the next attempts
+        self.poisoned: dict[int, str] = {}  # position of an event -> why the sink refuses it
+        self.names_refused = True  # the sink names the refused event, instead of refusing the whole batch
         self.hangs = False
         self.took = asyncio.Semaphore(0)  # released for each call that delivered
 

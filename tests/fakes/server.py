@@ -1,8 +1,8 @@
-"""A small strict HTTP/1.1 server for fakes: keeps what it received byte for byte, sends what it is told.
+"""A small strict HTTP/1.1 server for fakes: records what it received byte for byte, sends what is scripted.
 
-It reads framing as strictly as RFC 9112 allows and marks what is ambiguous, so that a test can evaluate a
-proxy by what reached the upstream. It responds to one request after another on a connection and never
-guesses."""
+It reads framing as strictly as RFC 9112 allows and marks ambiguities, so that a test can check what a proxy
+sent upstream. It responds to one request after another on a connection and never guesses.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from typing import Final, Self
 
 from tests.fakes.certificates import ServerCertificate
 
-# Of a body only so much is kept; its length and digest cover the whole.
-KEPT_BODY_BYTES: Final = 5 * 1024 * 1024  # the largest batch that a control plane takes
+# Bytes of a body that are kept; its length and digest cover the whole.
+KEPT_BODY_BYTES: Final = 5 * 1024 * 1024  # the largest batch that a control plane accepts
 _MAX_HEAD_BYTES: Final = 1024 * 1024
 _REQUEST_LINE: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([!-~]+) HTTP/1\.([01])\Z")
 _FIELD: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*?)[ \t]*\Z")
@@ -38,19 +38,19 @@ _REASONS: Final = {
 
 
 class MalformedError(Exception):
-    """A request that can't be read in exactly one way."""
+    """Request that can't be read in exactly one way."""
 
 
 @dataclass(slots=True)
 class Received:
-    """One request as it came."""
+    """Request as it was received."""
 
     connection: int
     head: bytes
     method: str = ""
     target: str = ""
     headers: list[tuple[str, str]] = field(default_factory=list)
-    wire_body: bytearray = field(default_factory=bytearray)  # with the framing of chunks
+    wire_body: bytearray = field(default_factory=bytearray)  # the body with its chunk framing
     body: bytearray = field(default_factory=bytearray)
     body_length: int = 0
     complete: bool = False
@@ -73,7 +73,7 @@ class Received:
         return [value for each, value in self.headers if each.lower() == name.lower()]
 
     def value(self, name: str) -> str:
-        """The one value of a field, or empty text."""
+        """Return the only value of a header field, or empty text."""
         values = self.values(name)
         return values[0] if len(values) == 1 else ""
 
@@ -103,7 +103,7 @@ def _keep(kept: bytearray, data: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What to send. A `stream` of `length` bytes, or of unknown length in chunks, stands in for `body`."""
+    """Response to send. A `stream` of `length` bytes, or of unknown length in chunks, replaces `body`."""
 
     status: int
     headers: tuple[tuple[str, str], ...] = ()
@@ -117,11 +117,11 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class RawResponse:
-    """Exact bytes in place of a response, for what no proper server would send."""
+    """Exact bytes to send instead of a response, for what no correct server would send."""
 
     data: bytes
     close: bool = True
-    before_body: bool = False  # sent as soon as the head is there, the request's body left unread
+    before_body: bool = False  # sent as soon as the head has arrived, without reading the request's body
 
 
 class Fake:
@@ -136,7 +136,7 @@ class Fake:
         record_file: Path | None = None,
     ) -> None:
         self.requests: list[Received] = []
-        self.fragments: list[bytes] = []  # what came in place of a whole head
+        self.fragments: list[bytes] = []  # bytes of incomplete heads
         self.raw_responses: dict[str, RawResponse] = {}  # path -> exact bytes
         self.connections_opened = 0
         self.connections_open = 0
@@ -150,12 +150,12 @@ class Fake:
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
-    # To be overridden
+    # Methods to override
 
     async def response(self, request: Received) -> Response:
         raise NotImplementedError
 
-    # Life
+    # Start and stop
 
     async def __aenter__(self) -> Self:
         context = self._tls.server_context() if self._tls else None
@@ -184,16 +184,16 @@ class Fake:
     def port(self) -> int:
         return self._port
 
-    # For tests
+    # Methods for tests
 
     async def received(self, count: int) -> list[Received]:
-        """Waits until `count` requests have come, whole or given up, and returns all."""
+        """Wait until `count` requests have arrived, complete or aborted. Return all of them."""
         async with self._changed:
             await self._changed.wait_for(lambda: sum(self._is_over(each) for each in self.requests) >= count)
         return self.requests
 
     def gate(self, name: str) -> asyncio.Event:
-        """Opens `/v1.0/gate/NAME`, where requests wait, when it is set."""
+        """Return the event that opens `/v1.0/gate/NAME`, where requests wait until it is set."""
         return self._gates.setdefault(name, asyncio.Event())
 
     @staticmethod
@@ -212,7 +212,7 @@ class Fake:
         try:
             await self._serve(next(self._numbers), reader, writer)
         except (ConnectionError, asyncio.CancelledError):
-            pass  # the peer has gone, or the fake goes
+            pass  # the peer has closed, or the fake stops
         finally:
             self.connections_open -= 1
             writer.transport.abort() if writer.transport.is_closing() else writer.close()
@@ -292,7 +292,7 @@ class Fake:
 
 
 def read_head(request: Received) -> int | None:
-    """Fills the request from its head. Returns the body's length, None for chunked."""
+    """Read the head into the request. Return the body's length, or None if it is chunked."""
     line, *lines = request.head[:-4].split(b"\r\n")
     match = _REQUEST_LINE.match(line)
     if match is None:
@@ -309,7 +309,10 @@ def read_head(request: Received) -> int | None:
 
 
 def _framing(request: Received) -> int | None:
-    """RFC 9112 §6.3, with every case that two parsers could read differently refused."""
+    """Return the framing by RFC 9112 §6.3.
+
+    Refuse every case that two parsers could read differently.
+    """
     codings, lengths = request.values("Transfer-Encoding"), request.values("Content-Length")
     if codings and lengths:
         raise MalformedError("Content-Length beside Transfer-Encoding")

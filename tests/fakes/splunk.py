@@ -1,4 +1,4 @@
-"""Splunk's HTTP Event Collector, as its documentation describes responses, errors and acknowledgements."""
+"""Splunk's HTTP Event Collector: responses, errors and acknowledgements as documented."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ class SplunkCollector:
         self.token = token
         self.index = "main"
         self.events: list[dict[str, Any]] = []
-        self.codes: list[int] = []  # the next deliveries end with these
-        self.responses: list[web.Response] = []  # or with these, whatever they are
+        self.codes: list[int] = []  # codes of the next responses
+        self.responses: list[web.Response] = []  # next responses, used instead of `codes`
         self.acknowledges = False
         self.looks_until_indexed = 1
         self.url = ""
-        self.after: list[Callable[[], None]] = []  # called between taking one and the response
+        self.after: list[Callable[[], None]] = []  # called between the storage of a delivery and its response
         self.took = asyncio.Semaphore(0)  # released for each delivery
-        self._channels: dict[str, dict[int, int]] = {}  # of each acknowledgement, looks that are left
+        # for each acknowledgement, the number of polls until it is true
+        self._channels: dict[str, dict[int, int]] = {}
         self._acks = 0
 
     def _error(self, code: int, **more: Any) -> web.Response:

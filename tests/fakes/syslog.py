@@ -1,4 +1,4 @@
-"""A syslog server over TCP or TLS that reads messages with their length before them (RFC 5425, RFC 6587)."""
+"""A syslog server over TCP or TLS that reads messages with a length prefix (RFC 5425, RFC 6587)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class SyslogServer:
         self.messages: list[bytes] = []
         self.connections = 0
         self.port = 0
-        self.reads = asyncio.Event()  # cleared: what arrives stays unread
+        self.reads = asyncio.Event()  # while cleared, arriving bytes are not read
         self.reads.set()
         self.arrived = asyncio.Semaphore(0)  # released for each message
         self._writers: set[asyncio.StreamWriter] = set()
@@ -35,7 +35,7 @@ class SyslogServer:
             writer.close()
 
     def end_connections(self) -> None:
-        """End them as a server that is restarted does."""
+        """Close all connections, as a server does that is restarted."""
         for writer in self._writers:
             writer.close()
 

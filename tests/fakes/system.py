@@ -1,7 +1,7 @@
 """The whole system on one machine: fakes in this process, control plane and proxy as real processes.
 
 `async with System(directory) as system` gives addresses, applications with their credentials, and the command
-line. The demo runs it; tests that need everything at once can too.
+line. The demo runs it, and so do tests that need the whole system.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from tests.fakes.lifeline import end_with_parent
 from tests.fakes.ports import free_port
 
 ROOT: Final = Path(__file__).parents[2]
-CODE: Final = Path(proxy.__file__).parents[1]  # of the proxy: the sources, or what is compiled of them
+# directory of the proxy's code: the sources, or the compiled modules
+CODE: Final = Path(proxy.__file__).parents[1]
 PROXY: Final = "demo-proxy"
 START_SECONDS: Final = 25
 STOP_SECONDS: Final = 10
@@ -42,12 +43,12 @@ SIGNING_KEY: Final = "fake~signing~key~of~the~fleet~0001"
 
 
 class SystemFailedError(Exception):
-    """Something did not start, or a command failed. The text says what and shows the end of its log."""
+    """Failed start or command. The text names it and shows the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """An app identity as `app add` printed it."""
+    """Application as `app add` printed it."""
 
     name: str
     client_id: str
@@ -56,7 +57,7 @@ class Application:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """An organisation, its applications by name, and the credentials that `proxy add` prints."""
+    """Organisation, its applications by name, and the credentials that `proxy add` prints."""
 
     org_id: str
     keys: Mapping[str, str]
@@ -65,7 +66,7 @@ class Registered:
 
 @dataclass(slots=True)
 class Child:
-    """A process of ours, in a session of its own, so that only we stop it."""
+    """Child process in its own session, so that only this program stops it."""
 
     name: str
     process: asyncio.subprocess.Process | commands.Server
@@ -80,23 +81,28 @@ class Child:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.process.wait(), STOP_SECONDS)
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)  # whoever of its children outlived it
+            os.killpg(self.process.pid, signal.SIGKILL)  # kills children that are still running
         await self.process.wait()
 
 
 def _search_path(code: Path, environment: Mapping[str, str]) -> str:
-    """Of a child: a test's own modules, the code that it is to run, and what this process has."""
+    """Return a child's search path: a test's own modules, the code to run, and this process's paths."""
     inherited = os.environ.get("PYTHONPATH", "")
     return os.pathsep.join(filter(None, (environment.get("PYTHONPATH"), str(code), inherited)))
 
 
 class System:
-    """`applications` names each app identity's ruleset file; the environments override settings
-    (`Audit__MaxBatchSize`). With `vault` the client secret and the signing key are in a key
-    vault, as in production. If it is not `warm`, the control plane is started as an operator starts it, which
-    takes a second longer. `register` writes organisation and applications to the store before the control
-    plane starts; without it, the command line adds them afterwards. With `console`, the control plane serves
-    the console at `console_url`. Its servers have certificates for `names`."""
+    """The system, configured by these arguments.
+
+    `applications` names each application's ruleset file; the environments override settings
+    (`Audit__MaxBatchSize`). With `vault` the client secret and the signing key are in a key vault, as in
+    production. Without `warm`, the control plane is started as an operator starts it, which takes a second
+    longer.
+
+    `register` writes organisation and applications to the store before the control plane starts. Without it,
+    the command line adds them afterwards. With `console`, the control plane serves the console at
+    `console_url`. Its servers have certificates for `names`.
+    """
 
     def __init__(
         self,
@@ -161,7 +167,7 @@ class System:
 
     @property
     def audit_directory(self) -> Path:
-        """The directory of the proxy's spool, journals and sequence numbers."""
+        """Directory of the proxy's spool, journals and sequence numbers."""
         return self.directory / "audit"
 
     @property
@@ -201,7 +207,7 @@ class System:
         await self.start_proxy()
 
     async def start_control_plane(self) -> None:
-        """Also after it has been killed or stopped."""
+        """Start the control plane, also after it was killed or stopped."""
         config, environment = self.control_plane_config, self._control_plane_environment
         if self._warm:
             self.control_plane = self._fork(config, environment)
@@ -210,7 +216,7 @@ class System:
         await self._until(self.control_plane, self._control_plane_listens)
 
     async def start_proxy(self, *, until_ready: bool = True) -> None:
-        """Also after it has been killed or stopped."""
+        """Start the proxy, also after it was killed or stopped."""
         environment = {**self.managed_identity.environment, **self._proxy_environment}
         self.proxy = await self._spawn("proxy", self.proxy_config, environment, self._proxy_code)
         await self._until(self.proxy, self._proxy_is_ready if until_ready else self._both_listen)
@@ -221,10 +227,10 @@ class System:
         for fake in reversed(self._fakes):
             await fake.__aexit__(None, None, None)
 
-    # What an operator does by hand
+    # Actions of an operator
 
     async def cli(self, *arguments: str) -> Any:
-        """One command of the control plane's command line; its JSON."""
+        """Run a command of the control plane's command line. Return its JSON."""
         config = str(self.control_plane_config)
         done = await asyncio.to_thread(commands.run, "--config", config, *arguments, "--json")
         if done.returncode != 0:
@@ -378,7 +384,7 @@ VaultRefreshSeconds = 0.5"""
         return _listens(self._control_plane_port)
 
     def _both_listen(self) -> bool:
-        """Workers open for applications a moment after the agent has for its operator."""
+        """Wait for both listeners: the workers' listener opens shortly after the agent's."""
         return _listens(self._admin_port) and _listens(self._proxy_port)
 
     def _proxy_is_ready(self) -> bool:

@@ -1,4 +1,4 @@
-"""Fake for a collector of traces: OTLP over HTTP, in JSON, as the OpenTelemetry specification says."""
+"""A fake collector of traces: OTLP over HTTP, in JSON, as the OpenTelemetry specification says."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _NANOSECONDS: Final = re.compile(r"[1-9][0-9]{18}")
 
 
 class FakeTraceCollector(Fake):
-    """Keeps the spans that it accepts. A span that breaks the protocol is one of `problems`."""
+    """Collector that stores accepted spans. A span that violates the protocol is one of `problems`."""
 
     def __init__(self, *, token: str = "") -> None:
         super().__init__()
         self.mode: Mode = "ok"
-        self.retry_after = "0"  # of a response that throttles
-        self.token = token  # that each request must have as its Authorization
+        self.retry_after = "0"  # value of Retry-After in a response that throttles
+        self.token = token  # value of Authorization that each request must have
         self.spans: list[dict[str, Any]] = []
         self.resources: list[dict[str, Any]] = []
         self.problems: list[str] = []
@@ -77,7 +77,7 @@ class FakeTraceCollector(Fake):
 
 
 def attributes(of: dict[str, Any]) -> dict[str, Any]:
-    """The attributes of a span or a resource as plain values."""
+    """Return the attributes of a span or a resource as plain values."""
     found: dict[str, Any] = {}
     for each in of["attributes"]:
         value = each["value"]

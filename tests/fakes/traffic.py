@@ -1,4 +1,4 @@
-"""Audit events of a day: what applications ask, and what the rules make of each request."""
+"""Audit events of a day: requests of applications, and the rules' verdict on each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NO_LIMIT: Final = RateLimits(org=1_000_000, proxy=1_000_000)
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What an application does all day: requests with their weights."""
+    """Requests of an application over a day, with their weights."""
 
     org: str
     name: str
@@ -42,7 +42,7 @@ class Traffic:
 
 
 class TrafficMaker:
-    """Makes events that the given rules would leave behind. The same random source makes the same events."""
+    """Maker of events that the given rules would produce. The same random source makes the same events."""
 
     def __init__(self, now_ms: int, source: random.Random) -> None:
         self._now_ms = now_ms
@@ -56,7 +56,7 @@ class TrafficMaker:
         self._versions[name] = version
 
     def moments(self, traffics: Sequence[Traffic], count: int) -> list[tuple[Traffic, int]]:
-        """Return when each request of the day is made, in the order of time: more by day than by night."""
+        """Return the time of each request of the day in order: more requests by day than by night."""
         found = []
         for traffic in self._random.choices(traffics, [each.share for each in traffics], k=count):
             while True:
@@ -118,11 +118,11 @@ class TrafficMaker:
         person = str(uuid.UUID(int=random.Random(self._random.randrange(60)).getrandbits(128), version=4))
         mail = f"AAMkAGVmMDEzM{self._random.randrange(10**6):06d}="
         filled = target.replace("{id}", person).replace("{mail}", mail)
-        # Published examples have placeholders of their own, which stand for an id.
+        # Published examples have placeholders, which are replaced by an id.
         return method, re.sub(r"(%7B|\{).*?(%7D|\})", person, filled)
 
     def _outcome(self, ruleset: str, method: str, target: str, ip: str, at_ms: int) -> dict[str, Any]:
-        """What the policy itself says, and now and then an upstream that isn't well."""
+        """Return the result of the policy itself, and sometimes an upstream error."""
         if target == "/proxy/token":
             refused = self._random.random() < 0.06
             return {
@@ -159,7 +159,7 @@ class TrafficMaker:
 
 
 def batch(proxy: Proxy, org: Org, events: Sequence[Mapping[str, Any]]) -> NewBatch:
-    """Return the events as a batch that the store takes."""
+    """Return the events as a batch that the store accepts."""
     times = [rfc3339_ms(event["time"]) or 0 for event in events]
     bodies = [json.dumps(event, separators=(",", ":")).encode() for event in events]
     known = msgspec.json.decode(b"[" + b",".join(bodies) + b"]", type=list[Event])

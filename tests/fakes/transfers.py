@@ -1,7 +1,7 @@
-"""Upload sessions and downloads of the fake graph: addresses that are their own credential.
+"""Upload sessions and downloads of the fake graph: addresses that contain their own credential.
 
-The real service gives such addresses on other hosts; here the host is `localhost`, while the graph's is
-`127.0.0.1`. Whoever sends a token there is refused, as the real ones do.
+The real service gives such addresses on other hosts. Here their host is `localhost`, and the graph's is
+`127.0.0.1`. A request with a token is refused there, as by the real service.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fake for a receiver of webhooks: keeps what it was sent, checks the signature with a library of its own."""
+"""A fake receiver of webhooks: records requests, and checks signatures with an independent library."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Call:
 
 @dataclass
 class Answer:
-    """What the next requests get, before it is 204 again."""
+    """Response to the next requests. After it the receiver responds 204 again."""
 
     status: int
     headers: tuple[tuple[str, str], ...] = ()
@@ -68,7 +68,7 @@ class FakeReceiver(Fake):
 
 
 def _is_signed(headers: dict[str, str], body: bytes) -> bool:
-    """Check as a receiver does: https://www.standardwebhooks.com/, Verifying webhook authenticity."""
+    """Return True if the signature is valid by https://www.standardwebhooks.com/."""
     given = headers.get("webhook-signature", "")
     signed = f"{headers.get('webhook-id')}.{headers.get('webhook-timestamp')}.".encode() + body
     key = base64.b64decode(SECRET.removeprefix("whsec_"))

@@ -1,4 +1,4 @@
-"""Programs and helpers for tests of the agent: a worker that writes a spool, an agent that only audits."""
+"""Helpers for tests of the agent: a worker that writes a spool, and an agent that only audits."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def collector(directory: Path, journal: Journal, **changes: Any) -> Collector:
 
 
 def collect_all(part: Collector, passes: int = 60) -> None:
-    """Passes until nothing moves any more: what a live agent does in some seconds."""
+    """Repeat passes until nothing changes, which takes a live agent some seconds."""
     quiet = 0
     for _ in range(passes):
         quiet = 0 if part.run_pass() else quiet + 1

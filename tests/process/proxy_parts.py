@@ -1,5 +1,4 @@
-"""Helpers for tests of the whole proxy: its processes, a client that knows what it got a response, the events
-that arrived."""
+"""Helpers for tests of the whole proxy: its processes, a recording client, and the events that arrived."""
 
 from __future__ import annotations
 
@@ -66,7 +65,7 @@ async def whole_system(
 
 
 async def until(condition: Callable[[], object], seconds: float = WAIT_SECONDS) -> None:
-    """Waits for something outside this process, which can't wake us."""
+    """Wait until the condition is true. It is polled, because another process changes it."""
     try:
         async with asyncio.timeout(seconds):
             while not await asyncio.to_thread(condition):  # noqa: ASYNC110
@@ -95,7 +94,7 @@ def processes(system: System, kind: str = "") -> dict[str, int]:
 
 
 def rss_kib(pid: int) -> int:
-    """What a process holds in memory of its own; the mapped spool is the kernel's to write back."""
+    """Return the private memory of a process in KiB, without the mapped spool."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1])
@@ -107,7 +106,7 @@ def alive(pid: int) -> bool:
 
 
 def _living_group(pid: int | str) -> int | None:
-    """The process group of a process that lives."""
+    """Return the process group of a live process."""
     try:
         state, _, group = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:3]
     except OSError:
@@ -116,12 +115,12 @@ def _living_group(pid: int | str) -> int | None:
 
 
 def lives(group: int) -> bool:
-    """Whether a process of the group does, one without its name yet included. Each has the listeners."""
+    """Return whether a process of the group is alive, also without its name yet. Each has the listeners."""
     return any(_living_group(pid) == group for pid in os.listdir("/proc") if pid.isdigit())
 
 
 async def kill_all(system: System) -> None:
-    """Every process of the proxy at once."""
+    """Kill all processes of the proxy at once."""
     group = system.proxy.process.pid
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
@@ -136,7 +135,7 @@ async def kill_control_plane(system: System) -> None:
 
 
 def get(url: str, context: ssl.SSLContext | None = None, **headers: str) -> tuple[int, bytes]:
-    """One request on a connection of its own."""
+    """Send one request on a new connection."""
     request = urllib.request.Request(url, headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=10, context=context) as response:
@@ -168,7 +167,7 @@ def log_of(system: System) -> str:
 
 
 def events(system: System) -> list[dict[str, Any]]:
-    """Every stored event, in the order of arrival."""
+    """Return every stored event, in the order of arrival."""
     with contextlib.closing(sqlite3.connect(system.directory / "controlplane.db", timeout=30)) as store:
         return events_in(store)
 
@@ -179,7 +178,7 @@ def stored_paths(system: System) -> set[str]:
 
 
 def assert_no_gap(found: list[dict[str, Any]]) -> None:
-    """Sequence numbers of the one organisation: each from 1 on, each once."""
+    """Assert that the only organisation's sequence numbers run from 1 without gap or duplicate."""
     assert sorted(event["seq"] for event in found) == list(range(1, len(found) + 1))
 
 
@@ -187,8 +186,11 @@ def assert_no_gap(found: list[dict[str, Any]]) -> None:
 
 
 class Closed(Exception):
-    """The connection ended before the response did. `idle`: it was a kept one and not a byte had come, which
-    HTTP allows a server at any time (RFC 9112 §9.3.1)."""
+    """The connection ended before the response did.
+
+    `idle`: the connection was reused and not a byte had arrived, which HTTP allows a server at any time (RFC
+    9112 §9.3.1).
+    """
 
     def __init__(self, *, idle: bool) -> None:
         super().__init__("idle" if idle else "within a response")
@@ -203,7 +205,7 @@ class Reply:
 
 
 class Client:
-    """One kept connection at a time, speaking plain HTTP/1.1 so that nothing is retried behind our back."""
+    """Plain HTTP/1.1 client with one kept connection at a time, and without hidden retries."""
 
     def __init__(self, system: System, context: ssl.SSLContext, token: str = "") -> None:
         self._port = int(system.proxy_url.rpartition(":")[2])
@@ -293,18 +295,21 @@ async def client_of(system: System) -> AsyncIterator[Client]:
 
 @dataclass
 class Load:
-    """Clients that ask again and again, each request by a path of its own, until told to stop. Their pauses
-    leave two processors to those who are asked, and still dozens of requests under way at any instant."""
+    """Clients that send requests, each with a new path, until they are stopped.
+
+    Their pauses leave two processors to the servers, and still dozens of requests are in flight at any
+    instant.
+    """
 
     system: System
     clients: int = 8
     pause: float = 0.01  # seconds between a response and the next request of the same client
-    kept: bool = True  # connections; else one for each request
+    kept: bool = True  # reuse connections; otherwise open one for each request
     responded: dict[str, int] = field(default_factory=dict)  # path -> status, of completed responses
-    served: int = 0  # of them with status 200
+    served: int = 0  # number of these with status 200
     idle_closes: int = 0
     refused_connects: int = 0
-    broken: list[str] = field(default_factory=list)  # what HTTP does not allow
+    broken: list[str] = field(default_factory=list)  # violations of HTTP
     connections: int = 0
 
     async def __aenter__(self) -> Load:
@@ -323,7 +328,7 @@ class Load:
         return set(self.responded.values())
 
     async def responses(self, count: int) -> None:
-        """Waits for that many more responses."""
+        """Wait for `more` further responses."""
         target = len(self.responded) + count
         async with asyncio.timeout(WAIT_SECONDS):
             while len(self.responded) < target:  # noqa: ASYNC110
@@ -351,14 +356,17 @@ class Load:
             self.served += reply.status == 200
             if not self.kept:
                 client.close()
-            # Of a 503, in place of the Retry-After that a real client would follow.
+            # Pause after a 503, in place of the Retry-After that a real client would follow.
             await asyncio.sleep(0.05 if reply.status == 503 else self.pause)
         self.connections += client.connects
         client.close()
 
 
 async def status_becomes(client: Client, target: str, status: int) -> None:
-    """Asked again and again on one connection; the interval is a second, and its jitter only shortens it."""
+    """Poll on one connection until the status appears.
+
+    The interval is a second, and its jitter only shortens it.
+    """
     async with asyncio.timeout(10):
         while (await client.get(target)).status != status:  # noqa: ASYNC110
             await asyncio.sleep(0.05)

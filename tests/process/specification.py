@@ -1,4 +1,4 @@
-"""An outsider's client, written from the specification alone: raw sockets, own signing, real processes."""
+"""A client written from the specification alone: raw sockets, its own signatures, real processes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def send(
     *,
     context: ssl.SSLContext | None = None,
 ) -> Reply:
-    """One request on a connection of its own; Host and Content-Length are written unless they are given."""
+    """Send one request on a new connection. Host and Content-Length are added unless they are given."""
     names = {name.lower() for name, _ in fields}
     written = list(fields)
     if "host" not in names:
@@ -119,7 +119,7 @@ def read_reply(connection: socket.socket, method: str = "GET") -> Reply:
 
 
 def until(condition: Callable[[], T], seconds: float = PATIENCE_SECONDS) -> T:
-    """The first truthy value of the condition."""
+    """Return the first truthy value of the condition."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, "it never came"
@@ -127,7 +127,7 @@ def until(condition: Callable[[], T], seconds: float = PATIENCE_SECONDS) -> T:
     return value
 
 
-# Signing, from the specification's words
+# Signing by the text of the specification
 
 
 def signature_of(secret: str, timestamp: str, body: bytes) -> str:
@@ -141,7 +141,7 @@ def response_signature_of(secret: str, request_signature: str, body: bytes) -> s
 
 @dataclass
 class AgentClient:
-    """A proxy instance as the control plane sees it."""
+    """Client of the agent API, which the control plane sees as a proxy."""
 
     base_url: str
     api_key: str
@@ -168,7 +168,7 @@ class AgentClient:
         replace: Mapping[str, str | None] | None = None,
         extra: Fields = (),
     ) -> Reply:
-        """A signed call; `replace` gives signing fields another value, or none at all."""
+        """Send a signed request. `replace` changes or removes signing fields."""
         changed = replace or {}
         fields = [
             (name, changed.get(name) or value)
@@ -187,7 +187,7 @@ class AgentClient:
 
 
 def event(org_id: str, **members: Any) -> dict[str, Any]:
-    """An audit event with the required members only."""
+    """Return an audit event with the required members only."""
     return {
         "id": str(uuid.uuid4()),
         "time": "2026-11-21T04:25:58.123Z",
@@ -208,7 +208,7 @@ def batch(*events: dict[str, Any], batch_id: str = "") -> dict[str, Any]:
 
 
 class Process:
-    """A program as a user starts it, its output in a file."""
+    """Program as a user starts it, with its output in a file."""
 
     def __init__(self, log: Path, *arguments: str, **environment: str) -> None:
         self.log = log
@@ -229,7 +229,7 @@ class Process:
         return self.log.read_text("utf-8", "replace")
 
     def until_said(self, pattern: str) -> str:
-        """The pattern's first group, once the program has said it."""
+        """Wait until the program printed the pattern. Return its first group."""
 
         def said() -> re.Match[str] | None:
             assert self.popen.poll() is None, self.output
@@ -274,7 +274,7 @@ def run(module: str, *arguments: str, **environment: str) -> subprocess.Complete
 
 
 class Operator:
-    """The control plane's command line over one settings file."""
+    """The control plane's command line with one settings file."""
 
     def __init__(self, directory: Path, settings: str = "") -> None:
         self.directory = directory
@@ -306,7 +306,7 @@ class Operator:
         return AgentClient(base_url, keys["apiKey"], keys["hmacSecret"], keys["proxyId"])
 
 
-# Fakes, which live on a loop of their own so that tests can block
+# Fakes, which run on another event loop so that tests can block
 
 
 class Loop:
@@ -326,7 +326,7 @@ class Loop:
 
 @dataclass
 class Live:
-    """The whole system, and an application's way of talking to it."""
+    """The whole system, and requests of an application to it."""
 
     system: System
     loop: Loop
@@ -377,7 +377,7 @@ class Live:
         return self.tokens[app]
 
     def ask(self, app: str, method: str, target: str, fields: Fields = (), body: bytes = b"") -> Reply:
-        """A request of the application with its token."""
+        """Send a request of the application with its token."""
         bearer = ("Authorization", f"Bearer {self.token(app)}")
         return self.send(method, target, [bearer, *fields], body)
 
@@ -386,21 +386,21 @@ class Live:
     def upstream_says(
         self, path: str, body: bytes, fields: Fields = (JSON,), status: int = 200, *, close: bool = False
     ) -> None:
-        """Exactly these bytes for a path, whatever the method."""
+        """Let the upstream send exactly these bytes for a path, for any method."""
         head = [f"HTTP/1.1 {status} Whatever", *(f"{name}: {value}" for name, value in fields)]
         head.append(f"Content-Length: {len(body)}")
         data = "\r\n".join([*head, "", ""]).encode("latin-1") + body
         self.system.graph.raw_responses[path] = RawResponse(data, close=close)
 
     def seen(self, request_id: str) -> list[Any]:
-        """What the upstream received under a client-request-id."""
+        """Return the request that the upstream received with a client-request-id."""
         requests = list(self.system.graph.requests)
         return [each for each in requests if each.value("client-request-id") == request_id]
 
     # The audit trail
 
     def events(self, *request_ids: str) -> list[dict[str, Any]]:
-        """One event for each client-request-id, once all have come."""
+        """Return one event for each client-request-id, as soon as all have arrived."""
         wanted = set(request_ids)
 
         def found() -> dict[str, Any] | None:
@@ -421,13 +421,13 @@ def whole_system(
     *,
     vault: bool = True,
 ) -> Iterator[Live]:
-    """The system with an application for each ruleset, both under one name."""
+    """Start the system with an application for each ruleset, both with the same name."""
     files = {}
     for name, text in rulesets.items():
         files[name] = directory / f"{name}.yaml"
         files[name].write_text(text, "utf-8")
     loop = Loop()
-    # A module's tests ask with wrong secrets more often in a minute than any application does.
+    # The tests of a module send wrong secrets more often in a minute than any application does.
     until_ready = {"Token__MaxFailuresPerAddress": "10000", "Token__MaxFailuresPerClient": "10000"}
     environment = {**until_ready, **(environment or {})}
     system = System(directory, files, workers=1, vault=vault, proxy_environment=environment)
@@ -444,7 +444,7 @@ def whole_system(
 def fake_proxy_settings(
     directory: Path, control_plane: str, upstream: str, admin_port: int, more: str = ""
 ) -> Path:
-    """Settings of a proxy whose control plane is the scripted one."""
+    """Write settings of a proxy whose control plane is the scripted one."""
     path = directory / "proxy.toml"
     path.write_text(
         f"""\
@@ -477,7 +477,7 @@ Listen = "127.0.0.1:{admin_port}"
 
 
 def claims_of(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Header and claims of a JWT, unverified."""
+    """Return the header and the claims of a JWT, without verification."""
     header, claims, _ = token.split(".")
     return _decoded(header), _decoded(claims)
 

@@ -1,4 +1,4 @@
-"""From spool to journal: every record once and in order, and whatever is missing takes its numbers."""
+"""From spool to journal: every record once and in order; missing events keep their numbers reserved."""
 
 import errno
 import json
@@ -121,7 +121,7 @@ def test_a_restart_goes_on_where_the_state_was_saved(tmp_path: Path) -> None:
 
 
 class PulledPlugError(Exception):
-    """The process ends here."""
+    """Simulated end of the process at this point."""
 
 
 @pytest.mark.parametrize("at", ["pwrite", "fdatasync", "unlink", "fsync"])
@@ -279,7 +279,7 @@ def test_a_segment_cut_below_what_was_read_costs_no_more_than_the_cut(tmp_path: 
 
 @pytest.mark.parametrize("bit", [32, 33, 63])
 def test_a_flipped_bit_in_a_number_costs_one_event(tmp_path: Path, bit: int) -> None:
-    """The checksum covers the lower half of it."""
+    """The checksum covers the lower half of the number."""
     spool = spool_writer(tmp_path)
     write(spool, range(200))
     path = segments(tmp_path)[0]
@@ -406,7 +406,7 @@ def test_drop_oldest_names_what_it_dropped(tmp_path: Path) -> None:
 
 
 def test_drop_oldest_goes_on_after_a_time_without_an_agent(tmp_path: Path) -> None:
-    """In which the workers filled all that they may take."""
+    """The workers filled the whole space that they may use."""
     limit = 16 * MIB
     spool = spool_writer(tmp_path)
     spool._max_bytes, spool._when_full = limit, "drop-oldest"
@@ -465,7 +465,7 @@ def test_the_least_budget_has_room_for_what_every_worker_holds_and_more(
 
 
 def test_drop_oldest_drops_nothing_where_that_makes_no_room(tmp_path: Path) -> None:
-    """A core dump, say, that is larger than all that audit may take."""
+    """Another file, such as a core dump, is larger than the whole space for audit events."""
     limit = 16 * MIB
     journal = a_journal(tmp_path, max_bytes=limit)
     part = collector(tmp_path, journal, max_bytes=limit, when_full="drop-oldest")
@@ -475,7 +475,7 @@ def test_drop_oldest_drops_nothing_where_that_makes_no_room(tmp_path: Path) -> N
     foreign = tmp_path / "core.1234"
     foreign.touch()
     os.truncate(foreign, limit)
-    for begin in (3000, 3010):  # the first find the room that was measured before
+    for begin in (3000, 3010):  # the first events fit into the room that was measured before
         write(spool, range(begin, begin + 10))
         collect_all(part)
     assert part.stalled is not None
@@ -524,7 +524,7 @@ def test_a_state_slot_that_was_half_written_falls_back_to_the_other(tmp_path: Pa
 def test_a_state_that_goes_bad_after_its_segments_went_loses_and_doubles_nothing(
     tmp_path: Path, live: bool
 ) -> None:
-    """The newest slot, read back as something else: what the other doesn't know of is still in the spool."""
+    """The newest slot is damaged. Events that the other slot lacks are still in the spool."""
     spool = spool_writer(tmp_path)
     recorded = spoilt = 0
     for at in range(40):
@@ -539,7 +539,7 @@ def test_a_state_that_goes_bad_after_its_segments_went_loses_and_doubles_nothing
         part.close()
         slots = [(tmp_path / name).read_bytes() for name in ("state.0", "state.1")]
         ages = [int(slot.split(b" ")[2]) if slot.startswith(b"graphward") else 0 for slot in slots]
-        if min(ages) > 0:  # else one of them is bad already
+        if min(ages) > 0:  # otherwise one of them is damaged already
             (tmp_path / f"state.{ages.index(max(ages))}").write_bytes(b"\xff" * 65536)
             spoilt += 1
     assert spoilt > 10
@@ -666,7 +666,10 @@ def test_a_damaged_journal_line_is_passed_over_and_named(tmp_path: Path, part: b
 def test_every_number_of_a_journal_that_a_bad_block_took_is_named(
     tmp_path: Path, blocks: list[tuple[int, int]], lost: int
 ) -> None:
-    """Promise 32. A block that reads as zeros takes newlines with it."""
+    """Losses in a journal are named (promise 32 of the threat model).
+
+    A block that reads as zeros has no newlines.
+    """
     spool = spool_writer(tmp_path)
     write(spool, range(10))
     journal = a_journal(tmp_path)

@@ -1,5 +1,4 @@
-"""Upstream tokens: ahead of their end, one fetch at a time, none past its end, nothing taken for one that is
-none."""
+"""Upstream tokens: fetched before they expire, one at a time, never used after expiry, never a bad one."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ SCOPE = "https://graph.microsoft.com/.default"
 
 
 class Told:
-    """What the workers were told."""
+    """Messages that the workers received."""
 
     def __init__(self) -> None:
         self.messages: list[ActiveUpstreamToken | UpstreamTokenUnavailable] = []
@@ -48,13 +47,13 @@ class Told:
 
 
 class Scripted:
-    """A provider that gives what it is told, one after the other."""
+    """Provider that returns scripted results in order."""
 
     def __init__(self, clock: Any, *results: float | str | Exception) -> None:
         self.results = list(results)
         self.fetches = 0
         self.in_flight = 0
-        self.refused: list[bool] = []  # what each fetch was told of the last token
+        self.refused: list[bool] = []  # for each fetch, whether the last token was rejected
         self._clock = clock
 
     async def fetch(self, *, refused: bool = False) -> UpstreamToken:
@@ -154,7 +153,7 @@ async def test_an_error_that_nobody_foresaw_is_a_failure_that_quotes_nothing(
 async def test_a_clock_that_jumps_neither_takes_a_token_away_nor_lengthens_its_life(
     hours: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that is told after the jump works out the token's end by the clock of then."""
+    """A worker that receives a token after a jump computes its end with the new clock."""
     monkeypatch.setattr("proxy.agent.credentials.manager._LONGEST_SLEEP", 0.01)
     jump = 0.0
 
@@ -166,7 +165,8 @@ async def test_a_clock_that_jumps_neither_takes_a_token_away_nor_lengthens_its_l
     async with managing(manager):
         await report.count(1)
         jump = hours * 3600.0
-        # Set forward: that it has ended by the clock, and its successor. Set back: the same, by that clock.
+        # Clock set forward: the token has expired by it, and so has its successor. Set back: both, by that
+        # clock.
         await report.count(3 if hours > 0 else 2)
         now = report.messages[-1]
         assert isinstance(now, ActiveUpstreamToken)
@@ -197,8 +197,8 @@ async def test_a_refused_token_is_fetched_again_once() -> None:
         _, second = await report.count(2)
         assert isinstance(second, ActiveUpstreamToken)
         assert second.generation > first.generation
-        manager.rejected(first.generation)  # late: from a worker that had not heard yet
-        manager.rejected(second.generation)  # too soon after the last
+        manager.rejected(first.generation)  # late: from a worker that had not yet received the new token
+        manager.rejected(second.generation)  # too soon after the last rejection
         for _ in range(20):
             await asyncio.sleep(0)
         assert provider.refused == [False, True]
@@ -237,7 +237,7 @@ async def test_client_credentials_are_exchanged_for_a_token() -> None:
 
 
 class Responding(FakeIdentityProvider):
-    """An identity provider that responds with what the test says."""
+    """Identity provider with scripted responses."""
 
     def __init__(self, response: Response) -> None:
         super().__init__()

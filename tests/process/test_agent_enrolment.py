@@ -1,4 +1,4 @@
-"""A proxy enrols itself once, whatever is killed or lost, renews its keys, and never undoes a revocation."""
+"""A proxy enrols once despite kills and losses, renews its keys, and never undoes a revocation."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 class Proxy:
-    """The enrolment of one proxy on one directory, which is started again after each kill."""
+    """The enrolment of one proxy on one directory, started again after each kill."""
 
     def __init__(self, control: EnrollingControlPlane, session: aiohttp.ClientSession, path: Path) -> None:
         self.control = control
         self.session = session
         self.path = path
-        self.ahead = 0.0  # seconds that its clock is ahead
+        self.ahead = 0.0  # seconds by which its clock is ahead
         self.token = TOKEN
         self.enrolment = self.another()
 
@@ -79,7 +79,7 @@ class Proxy:
         return Enrolment(options, self.session, lambda: time.time() + self.ahead)
 
     async def until_at_rest(self) -> None:
-        """Steps until keys are held and nothing is under way."""
+        """Run steps until the proxy has keys and no request is in flight."""
         async with asyncio.timeout(10):
             while True:
                 await self.enrolment.once()
@@ -140,7 +140,7 @@ async def test_a_refused_token_is_told_with_its_cure_and_tried_again_slowly(
     assert "proxy enrol-token add" in record.message
     assert "--doctor" in record.message
     assert TOKEN not in record.message
-    control.uses_left[TOKEN] = 1  # an operator has seen to it
+    control.uses_left[TOKEN] = 1  # an operator raised the limit
     await proxy.until_at_rest()
     assert await proxy.is_accepted()
 
@@ -195,7 +195,7 @@ async def test_a_revoked_proxy_does_not_enrol_again_although_its_token_is_good(
         await proxy.enrolment.once()
         proxy.start()
     assert len(control.proxies) == 1
-    proxy.path.unlink()  # by the operator
+    proxy.path.unlink()  # an operator removed the file
     proxy.start()
     await proxy.until_at_rest()
     assert await proxy.is_accepted()
@@ -245,11 +245,11 @@ def test_the_name_is_that_of_the_machine_as_far_as_the_control_plane_allows(
 
 
 class Killed(BaseException):
-    """The process is gone: nothing after this runs."""
+    """The process was killed: no code after this runs."""
 
 
 def killed_at_write(monkeypatch: pytest.MonkeyPatch, number: int, *, written: bool) -> None:
-    """The process is killed at this write of the file: before it, or as soon as it is on disk."""
+    """Kill the process at this write of the file: before it, or as soon as it is on disk."""
     count = 0
 
     def write(path: Path, state: IdentityState) -> None:
@@ -264,13 +264,13 @@ def killed_at_write(monkeypatch: pytest.MonkeyPatch, number: int, *, written: bo
 
 
 async def killed(proxy: Proxy) -> None:
-    """Steps until the kill, then starts the proxy again."""
+    """Run steps until the kill, then start the proxy again."""
     with pytest.raises(Killed):
         await proxy.until_at_rest()
 
 
 async def killed_when(proxy: Proxy, handled: asyncio.Event) -> None:
-    """The process is killed once the control plane has acted on its request, with no response."""
+    """Kill the process after the control plane processed its request, before the response."""
     task = asyncio.create_task(proxy.until_at_rest())
     async with asyncio.timeout(10):
         await handled.wait()
@@ -328,7 +328,7 @@ async def test_a_full_disk_delays_an_enrolment_and_loses_nothing(
     await proxy.enrolment.once()
     with monkeypatch.context() as patch:
         patch.setattr(enrolment_module, "write_identity", full)
-        await proxy.enrolment.once()  # the response came, and can't be kept, so its keys are not used
+        await proxy.enrolment.once()  # the response arrived but can't be stored, so its keys are not used
     assert not proxy.enrolment.is_enrolled.is_set()
     await proxy.until_at_rest()
     assert await proxy.is_accepted()
@@ -340,10 +340,11 @@ def rotate_in(control: EnrollingControlPlane, seconds: float) -> None:
 
 
 async def until_due(control: EnrollingControlPlane, proxy: Proxy) -> str:
-    """Enrols, then moves the clock on to the time of renewal; returns the key before it."""
+    """Enrol, then move the clock to the time of renewal. Return the key before it."""
     rotate_in(control, 100)
     await proxy.until_at_rest()
-    assert 90 < proxy.enrolment._pause() <= 111  # later by at most a tenth, so that a fleet spreads
+    # later by at most a tenth, so that a fleet spreads its renewals
+    assert 90 < proxy.enrolment._pause() <= 111
     control.rotate_at = None
     proxy.ahead = 112
     return proxy.api_key
@@ -413,7 +414,7 @@ async def test_a_lost_response_of_a_renewal_leaves_a_proxy_that_works(
 async def test_new_keys_that_are_refused_leave_the_old_ones_in_use(
     control: EnrollingControlPlane, proxy: Proxy
 ) -> None:
-    """As after a restore of the control plane from a backup that does not know them."""
+    """The control plane was restored from a backup that lacks the new keys."""
     before = await until_due(control, proxy)
     await proxy.enrolment.once()
     await proxy.enrolment.once()
@@ -427,14 +428,14 @@ async def test_new_keys_that_are_refused_leave_the_old_ones_in_use(
 
 
 async def renewed(control: EnrollingControlPlane, proxy: Proxy) -> tuple[str, str]:
-    """Renews the keys once; returns the API keys before and after it."""
+    """Renew the keys once. Return the API keys before and after it."""
     before = await until_due(control, proxy)
     await proxy.until_at_rest()
     return before, proxy.api_key
 
 
 async def refused_by(control: EnrollingControlPlane, proxy: Proxy) -> str:
-    """Makes a call as the agent does; returns the error code of the response."""
+    """Make a request as the agent does. Return the error code of the response."""
     calls = ControlPlane(proxy.session, proxy.enrolment.present, refused=proxy.enrolment.report_refusal)
     return (await calls.get(control.base_url + SYNC, {}, max_bytes=1 << 20)).error_code
 
@@ -452,7 +453,7 @@ async def test_keys_before_a_restored_backup_are_used_and_renewed_at_once(
         write_identity(proxy.path, Renewing(state.keys, str(uuid4()), state.earlier))
     known = {before: secrets[0].keys[before]}
     secrets[0].keys = dict(known)
-    proxy.start()  # the file alone has to hold the pair
+    proxy.start()  # the file alone must hold the pair of keys
     assert await refused_by(control, proxy) == "unknownApiKey"
     await proxy.until_at_rest()
     assert await proxy.is_accepted()
@@ -474,12 +475,12 @@ async def test_keys_before_the_present_ones_do_not_undo_a_revocation(
         assert not await proxy.enrolment.once()
         assert 270 <= proxy.enrolment._pause() <= 300
         await refused_by(control, proxy)
-        assert not proxy.enrolment._changed.is_set()  # which would end the pause
+        assert not proxy.enrolment._changed.is_set()  # setting it would end the pause
     assert (proxy.path.read_bytes(), proxy.api_key) == (held, after)
     for reason in ("revoked", "another machine with a copy", "restored from a backup"):
         assert reason in proxy.enrolment.check().detail
     asked = [each for each in control.requests if each.path == ENROL]
-    control.proxies[0].keys = kept  # `proxy enable`
+    control.proxies[0].keys = kept  # the effect of `proxy enable`
     assert await proxy.enrolment.once()
     assert (proxy.api_key, proxy.enrolment.check().status) == (after, "ok")
     assert [each for each in control.requests if each.path == ENROL] == asked
@@ -619,7 +620,7 @@ async def test_the_real_control_plane_enrols_renews_and_revokes(
         await until(lambda state: isinstance(state, Enrolled))
         first = keys_in(path)
         assert first is not None
-        write_identity(path, Enrolling(str(uuid4())))  # of another proxy
+        write_identity(path, Enrolling(str(uuid4())))  # the identity of another proxy
         await until(lambda state: isinstance(state, Enrolled))
         second = keys_in(path)
         assert second is not None

@@ -1,5 +1,4 @@
-"""A control plane that responds with garbage, too much, too slowly or about something else: the agent stands
-it."""
+"""A control plane with invalid, huge, slow or unrelated responses does not break the agent."""
 
 from __future__ import annotations
 
@@ -62,7 +61,7 @@ async def test_no_depth_of_an_unsigned_response_ends_the_sync(
 async def test_an_etag_that_cannot_be_sent_back_is_not_kept(
     tmp_path: Path, control: FakeControlPlane, etag: str
 ) -> None:
-    """It is in no signature: kept, it would end the agent, or every sync from then on, restarts included."""
+    """Signatures do not cover the ETag. A stored bad ETag would break the agent or every later sync."""
 
     async def response() -> Response:
         body = json.dumps(control.sync_body).encode()
@@ -162,7 +161,7 @@ async def test_what_is_no_response_is_a_failed_call(control: FakeControlPlane, n
         calls = ControlPlane(session, lambda: IDENTITY, timeout_seconds=10)
         with pytest.raises(CallFailed) as failed:
             await calls.get(control.base_url + SYNC, {}, max_bytes=64 * 1024)
-        assert str(failed.value).encode()  # or no heartbeat could tell it
+        assert str(failed.value).encode()  # the error must be encodable, or no heartbeat could report it
         del control.raw_responses[SYNC]
         assert (await calls.get(control.base_url + SYNC, {}, max_bytes=64 * 1024)).is_signed
 
@@ -250,7 +249,7 @@ async def test_no_depth_of_an_identity_provider_s_response_is_more_than_a_failur
 
 @pytest.mark.process
 async def test_calls_that_hang_or_kill_keep_no_rules_from_coming(tmp_path: Path) -> None:
-    """Heartbeats and reports that never get a response, and responses to sync that no parser stands."""
+    """Heartbeats and reports never get a response, and some sync responses crash every parser."""
     async with a_proxy(tmp_path) as running:
         worker, control, pid = running.workers[0], running.control, running.pid
         await worker.until(lambda report: any(isinstance(each, Rules) for each in report))

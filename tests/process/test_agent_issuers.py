@@ -1,4 +1,4 @@
-"""The agent reads keys of the issuers that applications name, ahead of need, and of no others."""
+"""The agent reads keys of exactly the issuers that applications name, before they are needed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def snapshot(*apps: App) -> Snapshot:
 
 @dataclass
 class Agent:
-    """What the workers are told."""
+    """Agent with the messages that its workers receive."""
 
     path: Path
     session: ClientSession
@@ -102,7 +102,7 @@ async def test_one_organisation_s_issuers_push_no_other_organisation_s_out() -> 
     chosen = share(pinned_issuers([*many, mine, app("https://zzz", org="theirs")]), {"https://0052"})
     assert len(chosen.read) == MOST_ISSUERS_OF_ORG + 1
     assert {"https://zzz", "https://0052"} <= chosen.read.keys()
-    assert chosen.payer["https://zzz"] == "mine"  # it waits for no turn of the others
+    assert chosen.payer["https://zzz"] == "mine"  # it does not wait for slots of the others
     left_out = {org: [each.issuer for each in rest] for org, rest in chosen.left_out.items()}
     assert left_out == {"theirs": ["https://0049", "https://0050", "https://0051"]}
 
@@ -215,7 +215,7 @@ async def test_keys_outlive_a_restart_and_an_absence_of_their_issuer_but_not_the
         check = part.check()
         assert check is not None
         assert (check.status, check.detail.startswith("no keys of")) == ("failed", True)
-        agent.now = 1e9 - 61  # the clock was set back: the age is not known
+        agent.now = 1e9 - 61  # the clock was set back, so the age is unknown
         assert part.current()[0].good_until == 0.0
         part.use(snapshot())
         assert (part.current(), part.check()) == ([], None)

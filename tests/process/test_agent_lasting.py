@@ -1,4 +1,4 @@
-"""A problem that lasts takes few lines of the log."""
+"""A lasting problem writes few log lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Upstream tokens without a secret: a token that the platform keeps in a file, and managed identities."""
+"""Upstream tokens without a secret: a token that the platform writes to a file, and managed identities."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def service_account_token(audience: str = EXCHANGE) -> str:
 
 
 def of_the_cluster(assertion: str) -> str:
-    """Entra's judgement of a service account's token, by the federated credential of the application."""
+    """Return Entra's result for a service account's token, by the application's federated credential."""
     try:
         jwt.decode(assertion, KEY, ["HS256"], audience=EXCHANGE, issuer=ISSUER, subject=SUBJECT)
     except jwt.InvalidAudienceError:
@@ -70,7 +70,7 @@ async def providers(
     credentials: str,
     upstream: str = "https://graph.microsoft.com",
 ) -> AsyncIterator[dict[str, CredentialProvider]]:
-    """What the agent makes of these settings."""
+    """Return the providers that the agent creates from these settings."""
     path = directory / "proxy.toml"
     path.write_text(
         f'[Agent]\nApiKey = "k"\nHmacSecret = "s"\n[RuleSync]\nSaasBaseUrl = "https://control"\n'
@@ -109,7 +109,7 @@ async def test_a_service_account_proves_the_application_with_the_token_that_its_
         file.write_text(service_account_token("api://another"))
         with pytest.raises(CredentialError, match=r"401 invalid_client AADSTS700212; compare .*audience"):
             await default.fetch()
-        file.write_text(service_account_token() + "\n")  # kubelet replaced it
+        file.write_text(service_account_token() + "\n")  # the kubelet replaced it
         token = await default.fetch()
         assert entra.client_of(token.token) == CLIENT_ID
         assert token.expires_at == pytest.approx(time.time() + 3599, abs=3)

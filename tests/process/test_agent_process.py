@@ -111,7 +111,7 @@ Listen = "127.0.0.1:{port}"
 
 @dataclass
 class Worker:
-    """A worker's end of the channel, and all that it was told."""
+    """A worker's end of the channel, and all messages that it received."""
 
     end: socket.socket
     report: list[Message] = field(default_factory=list)
@@ -144,7 +144,7 @@ class Running:
     pid: int = 0
 
     def start(self) -> None:
-        # Forked as the supervisor does it: sockets and pages are handed over, not made anew.
+        # Forked as the supervisor does it: sockets and pages are inherited, not created again.
         process = get_context("fork").Process(target=self._be_the_agent)
         process.start()
         assert process.pid is not None
@@ -171,13 +171,13 @@ class Running:
             return response.status, await response.text()
 
     async def says(self, words: str) -> None:
-        """In its log."""
+        """Wait until the agent's log contains the text."""
         async with asyncio.timeout(20):
             while words not in self.log_file.read_text():  # noqa: ASYNC110 - another process writes it
                 await asyncio.sleep(0.02)
 
     def alive(self, **gauges: int) -> None:
-        """What live workers write into their pages."""
+        """Write the counters of live workers into their pages."""
         for page in self.counters.workers:
             page.values[c.ALIVE_AT] = int(time.time())
             page.values[c.SPOOL_READY] = 1
@@ -228,7 +228,7 @@ async def a_proxy(
 
 
 def held_by(report: list[Message]) -> dict[str, ActiveUpstreamToken]:
-    """Identity -> the latest token that a worker was told of."""
+    """Return each identity with the latest token that a worker received."""
     return {each.identity: each for each in report if isinstance(each, ActiveUpstreamToken)}
 
 
@@ -256,7 +256,7 @@ async def test_workers_are_told_of_rules_and_token(tmp_path: Path) -> None:
 
 
 async def test_the_first_heartbeat_waits_for_the_first_token(tmp_path: Path) -> None:
-    """The agent is new after an upgrade too, and the proxy must not be reported as failed for that moment."""
+    """The agent is also new after an upgrade, and the proxy must not be reported as failed in that moment."""
     async with a_proxy(tmp_path) as running:
         worker, control = running.workers[0], running.control
         await worker.until(lambda report: bool(credentials(report)) and bool(rules(report)))
@@ -322,14 +322,14 @@ async def test_new_rules_reach_the_workers_within_an_interval_and_a_bad_one_neve
 
 
 async def test_a_heartbeat_tells_at_once_which_rules_every_worker_enforces(tmp_path: Path) -> None:
-    """And none tells it while one of them still evaluates by others."""
+    """A heartbeat never reports a version while one of the workers still evaluates by another."""
     async with a_proxy(tmp_path, environ={"RuleSync__IntervalSeconds": "600"}) as running:
         await running.workers[0].until(lambda report: bool(rules(report)))
         generation = read_snapshot(running.settings.rule_sync.cache_path).generation
         running.alive()
         running.counters.workers[0].values[c.SNAPSHOT_GENERATION] = generation
         heartbeats = running.control.heartbeats
-        # Twice what it takes the agent to look again; the next heartbeat is due in half a minute.
+        # s: twice the agent's polling interval; the next heartbeat is due in half a minute.
         await asyncio.sleep(0.5)
         assert [beat["rulesets"] for beat in heartbeats] == [None] * len(heartbeats)
         running.alive()
@@ -414,7 +414,7 @@ async def test_readiness_says_what_is_missing_and_metrics_count_workers_together
             one.values[index] = 0
             status, text = await running.get("/readyz")
             assert (status, json.loads(text)["reasons"]) == (503, [reason])
-            other.values[c.TAKES_REQUESTS] = 1  # what the one that takes none lacks keeps nobody waiting
+            other.values[c.TAKES_REQUESTS] = 1  # a worker that takes no requests delays no readiness
             status, _ = await running.get("/readyz")
             assert status == 200
             other.values[c.TAKES_REQUESTS] = 0
@@ -435,7 +435,7 @@ async def test_readiness_says_what_is_missing_and_metrics_count_workers_together
 
 
 async def test_a_proxy_is_ready_while_its_workers_serve_whatever_its_agent_lacks(tmp_path: Path) -> None:
-    """As during a reload to settings that are wrong: it is the old workers that take requests."""
+    """During a reload with wrong settings, the old workers still serve requests."""
     async with a_proxy(tmp_path) as running:
         await running.workers[0].until(lambda report: bool(credentials(report)) and bool(rules(report)))
         assert await running.end(signal.SIGKILL) == -signal.SIGKILL
@@ -484,7 +484,8 @@ async def test_who_takes_the_admin_port_of_a_dead_agent_stops_nothing_but_its_re
                 )
             )
             await running.says("/readyz and /metrics are away")
-            other.shutdown(socket.SHUT_RDWR)  # to close it isn't enough: our child was born with it
+            # close is not enough, because the forked child inherited the socket
+            other.shutdown(socket.SHUT_RDWR)
         await running.says("/readyz and /metrics respond")
         assert await running.get("/healthz") == (200, f"ok {__version__}\n")
         assert running.log_file.read_text().count("Admin.Listen") == 2
@@ -493,7 +494,7 @@ async def test_who_takes_the_admin_port_of_a_dead_agent_stops_nothing_but_its_re
 
 
 async def test_a_spool_that_cannot_be_read_fails_one_check_and_nothing_else(tmp_path: Path) -> None:
-    """A file stands in its place, at the start and later."""
+    """A file is in the place of the spool, at the start and later."""
     spool_path = tmp_path / "var/audit/spool"
     spool_path.parent.mkdir(parents=True)
     spool_path.touch()
@@ -522,7 +523,7 @@ async def test_a_spool_that_cannot_be_read_fails_one_check_and_nothing_else(tmp_
         write(spool, range(50, 60), time_ms=int(time.time() * 1000))
         spool.close()
         await running.says("audit events are collected again")
-        assert await running.end(signal.SIGTERM) == 0  # of the process that began
+        assert await running.end(signal.SIGTERM) == 0  # the first process ends
         assert control.seqs("org-1") == list(range(1, 61))
 
 
@@ -663,7 +664,7 @@ async def test_each_identity_has_a_token_of_its_own_and_renews_it_alone(tmp_path
 
 
 async def test_a_worker_is_told_of_no_token_only_after_an_attempt(tmp_path: Path) -> None:
-    """So that a new one can tell an identity that is about to have its token from one that won't."""
+    """A new worker can then distinguish a token that is about to arrive from one that will not."""
     async with a_proxy(tmp_path, IDENTITIES) as running:
         worker = running.workers[0]
         await worker.until(lambda report: len(held_by(report)) == 3 and bool(rules(report)))
@@ -671,7 +672,7 @@ async def test_a_worker_is_told_of_no_token_only_after_an_attempt(tmp_path: Path
         running.identity.mode = "hang"
         worker.report.clear()
         running.start()
-        for count in (1, 2):  # what belongs to the first response has come with the second
+        for count in (1, 2):  # the data of the first response arrived with the second
             worker.channel.send(Hello())
             await worker.until(lambda report, count=count: len(rules(report)) >= count)  # type: ignore[misc]
         assert unavailable_of(worker.report) == {}
@@ -682,7 +683,7 @@ async def test_a_worker_is_told_of_no_token_only_after_an_attempt(tmp_path: Path
 
 
 async def test_an_identity_that_is_refused_degrades_and_the_last_one_in_use_fails(tmp_path: Path) -> None:
-    """The rules know client-1 of org-1 alone, which goes up with mail."""
+    """The rules have only client-1 of org-1, which is sent upstream with the identity mail."""
     async with a_proxy(tmp_path, IDENTITIES) as running:
         identity, worker = running.identity, running.workers[0]
         await worker.until(lambda report: len(held_by(report)) == 3 and bool(rules(report)))
@@ -717,7 +718,7 @@ async def test_an_identity_that_is_refused_degrades_and_the_last_one_in_use_fail
         control = running.control
         await control.until(lambda: control.check_status("credentials/files") == "failed")
 
-        # Told again, though the rules are the ones that it knew before.
+        # The rules are sent again, although they are unchanged.
         await running.control.until(lambda: running.log_file.read_text().count(unknown) == 2)
         assert await running.end(signal.SIGKILL) == -signal.SIGKILL
         del identity.more_clients["client-of-mail"]
@@ -727,7 +728,8 @@ async def test_an_identity_that_is_refused_degrades_and_the_last_one_in_use_fail
         status, text = await running.get("/readyz")
         assert status == 503
         assert json.loads(text)["reasons"] == ["there is no upstream token"]
-        assert json.loads(text)["checks"]["credentials/default"]["status"] == "ok"  # which nobody uses
+        # no organisation uses this identity
+        assert json.loads(text)["checks"]["credentials/default"]["status"] == "ok"
 
 
 async def test_each_identity_is_proved_by_its_own_secret_of_the_vault(
@@ -739,7 +741,7 @@ async def test_each_identity_is_proved_by_its_own_secret_of_the_vault(
         FakeKeyVault(managed_identity, tls=authority.server()) as vault,
     ):
         vault.put("graph-client", CLIENT_SECRET)
-        vault.put("graph-mail", CLIENTS["client-of-mail"])  # and none for files yet
+        vault.put("graph-mail", CLIENTS["client-of-mail"])  # there is no secret for files yet
         for name, value in managed_identity.environment.items():
             monkeypatch.setenv(name, value)
         environ = {
@@ -781,7 +783,7 @@ async def test_a_message_of_another_release_is_passed_over() -> None:
 
 
 async def test_a_proxy_without_keys_enrols_itself_and_renews_them_while_it_works(tmp_path: Path) -> None:
-    """Not ready until then, with the reason. Rules, heartbeats and events use the present keys."""
+    """Until enrolment the proxy is not ready, and reports why. All requests then use the present keys."""
     fake = EnrollingControlPlane()
     fake.enrol_script.append(error(429, "rateLimited", ("Retry-After", "1")))
     async with a_proxy(tmp_path, agent=f'EnrolmentToken = "{TOKEN}"', fake=fake) as running:
@@ -801,7 +803,7 @@ async def test_a_proxy_without_keys_enrols_itself_and_renews_them_while_it_works
         async with asyncio.timeout(20):
             await fake.until(lambda: len(enrolled.keys) == 2)
             await running.says("the keys of this proxy are renewed")
-            enrolled.keys.pop(first)  # the overlap is over
+            enrolled.keys.pop(first)  # the overlap of the keys is over
             write(spool, range(20), time_ms=int(time.time() * 1000))
             await fake.until(lambda: len(fake.seqs("org-1")) == 20)
         assert {event["proxyId"] for event in fake.events["org-1"]} == {"proxy-1"}
@@ -832,7 +834,7 @@ async def test_what_an_earlier_identity_still_owes_goes_out_after_the_next_enrol
         fake.revoke(fake.proxies[0])
         running.settings.agent.identity_path.unlink()
         fake.sync_body = sync_body(metadata={"proxyId": "proxy-2"})
-        # Not delivered, nor numbered, before the proxy is enrolled.
+        # The events are neither delivered nor numbered before the proxy is enrolled.
         fake.enrol_script.append(error(429, "rateLimited", ("Retry-After", "1")))
         running.start()
         async with asyncio.timeout(30):

@@ -1,4 +1,4 @@
-"""Batches that were set aside go out again once an operator has moved their files to `resend/`."""
+"""Quarantined batches are sent again after an operator moves their files to `resend/`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.process.test_agent_shipper import Rig, journal_with, rig
 
 @dataclass
 class Refused:
-    """Batches of org-1 that were refused, and somebody who sends what is moved to `resend/`."""
+    """Refused batches of org-1, and an operator who sends those in `resend/`."""
 
     directory: Path
     parts: Rig
@@ -91,7 +91,7 @@ async def test_what_was_moved_arrives_byte_for_byte_and_is_gone(
         found.move_all()
         await until(lambda: not found.waiting)
         assert sorted(control.seqs("org-1")) == list(range(1, 201))
-        assert [len(bodies) for bodies in control.bodies.values()] == [1, 1]  # each time the same bytes
+        assert [len(bodies) for bodies in control.bodies.values()] == [1, 1]  # the same bytes each time
         await until(lambda: found.parts.shipper.quarantined() == {})
         assert found.rejected == []
 
@@ -212,7 +212,7 @@ async def test_events_of_an_organisation_that_was_taken_from_the_proxy_by_mistak
         report(system, "proxy", "grant", "demo-proxy", "--org", org)
 
         def are_stored() -> bool:
-            for file in rejected.glob("*.json"):  # of which more come until the proxy has heard of the grant
+            for file in rejected.glob("*.json"):  # more files appear until the proxy has received the grant
                 file.rename(waiting / file.name)
             return asked <= stored_paths(system)
 

@@ -1,4 +1,4 @@
-"""A schema comes with the rules that name it, or nothing of the response is taken."""
+"""A schema arrives with the rules that name it, or the whole response is refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def control() -> AsyncIterator[FakeControlPlane]:
 
 
 def delivering(named: dict[str, str], packed: dict[str, bytes] | None, **members: Any) -> dict[str, Any]:
-    """Return a sync body whose ruleset names schemas, and which has these."""
+    """Return a sync body whose ruleset names schemas, and which contains these."""
     (ruleset,) = sync_body()["rulesets"]
     if packed is not None:
         members["schemas"] = {digest: base64.b64encode(each).decode() for digest, each in packed.items()}
@@ -50,7 +50,7 @@ async def test_a_schema_is_in_the_snapshot_with_the_rules_that_name_it(
         assert await sync.once()
         held = read_snapshot(cache)
         assert held.rulesets[0].schemas == {"/v1.0": DIGEST}
-        assert list(held.schemas) == [DIGEST]  # and none that no ruleset names
+        assert list(held.schemas) == [DIGEST]  # schemas that no ruleset names are dropped
         assert load_models(held, {})[DIGEST].digest == DIGEST
     async with syncing(control, cache, announced) as sync:
         assert sync.snapshot == held
@@ -97,7 +97,7 @@ async def test_a_schema_that_is_missing_or_damaged_leaves_all_rules_as_they_are(
 
 
 async def test_a_schema_comes_once(tmp_path: Path, control: FakeControlPlane) -> None:
-    """The request names the schemas that the proxy has, and the response leaves their bytes out."""
+    """The request names the proxy's schemas, and the response omits their bytes."""
     cache = tmp_path / "snapshot.json"
     async with syncing(control, cache, Announcements()) as sync:
         control.sync_body = delivering({"/v1.0": DIGEST}, {DIGEST: pack(FLAT)})
@@ -115,7 +115,7 @@ async def test_a_schema_comes_once(tmp_path: Path, control: FakeControlPlane) ->
 
 
 async def test_a_schema_that_was_left_out_is_asked_for(tmp_path: Path, control: FakeControlPlane) -> None:
-    """As by a header that somebody on the way changed: it is not signed."""
+    """The header may be changed on the way, because it is not signed."""
     cache = tmp_path / "snapshot.json"
     async with syncing(control, cache, Announcements()) as sync:
         control.sync_body = delivering({"/v1.0": DIGEST}, {DIGEST: pack(FLAT)})
@@ -144,7 +144,7 @@ async def test_a_missing_schema_delays_no_stop(tmp_path: Path, control: FakeCont
 async def test_the_schema_of_a_ruleset_that_stays_stays_too(
     tmp_path: Path, control: FakeControlPlane
 ) -> None:
-    """The new version cannot be read. The control plane no longer sends the schema of the old one."""
+    """The new version cannot be read, and the control plane no longer sends the old one's schema."""
     cache = tmp_path / "snapshot.json"
     async with syncing(control, cache, Announcements()) as sync:
         control.sync_body = delivering({"/v1.0": DIGEST}, {DIGEST: pack(FLAT)})
@@ -161,7 +161,7 @@ async def test_the_schema_of_a_ruleset_that_stays_stays_too(
 async def test_a_ruleset_that_needs_a_schema_is_not_taken_without_one(
     tmp_path: Path, control: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As from a control plane that knows the words and sends no schema with them."""
+    """A control plane may know the schema's names but send no schema."""
     cache = tmp_path / "snapshot.json"
     async with syncing(control, cache, Announcements()) as sync:
         assert await sync.once()
@@ -189,7 +189,7 @@ async def test_a_damaged_schema_on_disk_is_fetched_again(tmp_path: Path, control
 async def test_a_snapshot_of_a_release_without_schemas_is_asked_for_again(
     tmp_path: Path, control: FakeControlPlane
 ) -> None:
-    """That release overlooked the schemas of this very version. A 304 would leave them out."""
+    """That release ignored the schemas of this same version, and a 304 would omit them."""
     cache = tmp_path / "snapshot.json"
     control.sync_body = delivering({"/v1.0": DIGEST}, {DIGEST: pack(FLAT)})
     async with syncing(control, cache, Announcements()) as sync:

@@ -1,4 +1,4 @@
-"""From journal to control plane: what every response means for a batch, and that nobody waits for another."""
+"""From journal to control plane: the meaning of each response for a batch; no organisation delays another."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.fakes.control_plane import (
 from tests.fakes.server import Response
 from tests.process.agent_parts import MIB, one_thread, payload
 
-NOW_MS = 4_000_000_000_000  # events of the future are never a backlog
+NOW_MS = 4_000_000_000_000  # events of the future never count as a backlog
 
 
 def journal_with(directory: Path, counts: dict[str, int], **fields: Any) -> Journal:
@@ -61,7 +61,7 @@ class Rig:
     control: FakeControlPlane
 
     async def ship(self, condition: Callable[[], bool] | None = None) -> None:
-        """Ships until all is delivered, or until the condition holds."""
+        """Deliver until nothing is left, or until the condition is true."""
         self.shipper.notify(self.journal.pending())
         if condition is not None:
             await self.control.until(condition)
@@ -220,7 +220,7 @@ async def test_retry_after_is_never_undercut(tmp_path: Path, control: FakeContro
 async def test_who_stands_in_between_puts_off_for_minutes_at_most(
     tmp_path: Path, control: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A control plane says why it responds with 429, and is believed."""
+    """Only a control plane's signed 429 may delay for longer, because it has a reason."""
     monkeypatch.setattr("proxy.agent.shipper._STRANGERS_WAIT", 0.5)
     control.audit_script.append(Response(429, (("Retry-After", "999999999"),), b"<html>later</html>"))
     journal = journal_with(tmp_path, {"org-1": 7})
@@ -303,7 +303,7 @@ async def test_a_refusal_by_something_between_is_no_word_about_a_batch(
 async def test_409_sends_the_same_events_under_a_new_id(
     tmp_path: Path, control: FakeControlPlane, times: int
 ) -> None:
-    """A clock that is wrong again makes another id that is too old; later attempts come after a pause."""
+    """A clock that is wrong again makes another expired id; later attempts come after a pause."""
     control.audit_script.extend([error(409, "batchExpired")] * times)
     journal = journal_with(tmp_path, {"org-1": 7})
     async with rig(journal, control) as parts:
@@ -364,7 +364,7 @@ async def test_an_unproven_response_leaves_the_batch_as_it_is(
 async def test_an_unproven_413_splits_and_sets_nothing_aside(
     tmp_path: Path, control: FakeControlPlane
 ) -> None:
-    """A gateway has a limit of its own, and a control plane can't sign for a body that it didn't read."""
+    """A gateway may have its own limit, and a control plane can't sign for a body that it didn't read."""
     control.audit_script.extend([foreign(error(413, "batchTooLarge"))] * 6)
     journal = journal_with(tmp_path, {"org-1": 8})
     async with rig(journal, control) as parts:
@@ -395,7 +395,7 @@ async def test_of_two_waits_the_signed_one_counts(
 async def test_without_required_signatures_what_names_the_batch_is_believed(
     tmp_path: Path, control: FakeControlPlane
 ) -> None:
-    """A control plane that follows the specification alone need not sign."""
+    """A control plane that only follows the specification does not need to sign."""
     control.sign_responses = False
     html = Response(202, (("Content-Type", "text/html"),), b"<html>one moment</html>")
     control.audit_script.extend([html, foreign(accepted(batchId="another")), error(409, "batchExpired")])
@@ -583,7 +583,7 @@ def test_retry_after_is_seconds_or_a_date(text: str | None, seconds: float | Non
 async def test_events_of_an_earlier_identity_go_out_with_the_numbers_of_the_present_one(
     tmp_path: Path, control: FakeControlPlane
 ) -> None:
-    """They count from 1 for the control plane, which has nothing missing of a proxy that it knows newly."""
+    """The control plane counts them from 1, and reports nothing as missing of a new proxy."""
     journal = journal_with(tmp_path, {"org-1": 30, "org-2": 4}, path='/v1.0/a","seq":7,"b')
     journal.number_for("proxy-1", None)
     async with rig(journal, control, max_batch_size=10) as parts:

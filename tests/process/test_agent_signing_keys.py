@@ -1,5 +1,4 @@
-"""The signing key of a fleet out of its vault: every proxy comes to the same response, and no token dies of a
-rotation."""
+"""A fleet's signing key from its vault: all proxies choose the same key, and rotation ends no token."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from tests.fakes.key_vault import FakeKeyVault, FakeManagedIdentity
 NAME = "token-signing-key"
 INF = float("inf")
 INTERVAL = 30.0
-SETTLE = 91.0  # three looks, and one second
+SETTLE = 91.0  # three polls and one second
 LIFETIME = 3600.0
 
 
@@ -39,10 +38,10 @@ def names(now: float, *versions: SecretVersion) -> str:
 @pytest.mark.parametrize(
     ("now", "expected"),
     [
-        (1000, "ab"),  # just made: accepted everywhere before it signs anywhere
+        (1000, "ab"),  # new: every proxy accepts it before any signs with it
         (1000 + SETTLE - 1, "ab"),
         (1000 + SETTLE, "ba"),
-        (1000 + SETTLE + LIFETIME, "ba"),  # from a proxy that was late to see it
+        (1000 + SETTLE + LIFETIME, "ba"),  # signed by a proxy that saw the rotation late
         (1000 + 2 * SETTLE + LIFETIME - 1, "ba"),
         (1000 + 2 * SETTLE + LIFETIME, "b"),
     ],
@@ -126,7 +125,7 @@ async def test_workers_are_told_of_the_key_and_of_each_change(fleet: Fleet) -> N
     fleet.now += LIFETIME + SETTLE
     await keeper.read()
     assert [letters(keys) for keys in fleet.report] == ["a", "ab", "ba", "b"]
-    assert len(fleet.vault.reads) == 2  # each version's value once
+    assert len(fleet.vault.reads) == 2  # the value of each version is read once
 
 
 async def test_a_proxy_that_starts_amid_a_rotation_agrees_with_the_others(fleet: Fleet) -> None:

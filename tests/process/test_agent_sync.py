@@ -1,4 +1,4 @@
-"""Rules are taken only whole, proved and newer; whatever else comes, the ones in force stay."""
+"""Rules are applied only if complete, signed and newer; otherwise the active ones stay."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def test_an_unchanged_response_is_a_304_and_refreshes_the_age(
 async def test_a_snapshot_that_is_another_s_is_written_again_when_it_is_confirmed(
     tmp_path: Path, control: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As root puts it back from a backup: it can be read, and no longer be given another time."""
+    """Root may restore the file from a backup: it can be read, but its times can't be changed."""
     cache = tmp_path / "snapshot.json"
     clock = [1_800_000_000.0]
     async with syncing(control, cache, Announcements(), clock=lambda: clock[0]) as sync:
@@ -178,7 +178,7 @@ async def test_a_signed_response_that_makes_no_sense_is_refused_whole(
 
 
 def _of_two_organisations(**members: Any) -> dict[str, Any]:
-    """Of each an application, with a ruleset of its own."""
+    """Return a sync body with an application of each of two organisations, each with its own ruleset."""
     body = sync_body()
     app, ruleset = body["apps"][0], body["rulesets"][0]
     second = {"orgId": "org-2"}
@@ -193,7 +193,7 @@ def _of_two_organisations(**members: Any) -> dict[str, Any]:
 async def test_an_organisation_s_bad_ruleset_keeps_nothing_of_another_s_as_it_was(
     tmp_path: Path, control: FakeControlPlane
 ) -> None:
-    """Nor its own application's secret: only the ruleset itself stays at the version in force."""
+    """The application's secret is updated too: only the bad ruleset stays at its active version."""
     cache, announced = tmp_path / "snapshot.json", Announcements()
     async with syncing(control, cache, announced) as sync:
         control.sync_body = _of_two_organisations()
@@ -210,9 +210,9 @@ async def test_an_organisation_s_bad_ruleset_keeps_nothing_of_another_s_as_it_wa
         snapshot = read_snapshot(cache)
         assert [app.secret_version for app in snapshot.apps] == [7, 7]
         assert [(each.version, each.ruleset.name) for each in snapshot.rulesets] == [(2, "new"), (1, "rules")]
-        assert snapshot.version == "v2"  # of v3 not all is in force, and no 304 may say so
+        assert snapshot.version == "v2"  # v3 is only partly active, so a 304 must not confirm it
         assert not control.sync_requests[-1].value("If-None-Match")
-        body["apps"] = body["apps"][1:]  # the other one is gone
+        body["apps"] = body["apps"][1:]  # the other one was removed
         assert not await sync.once()
         assert [app.app_id for app in read_snapshot(cache).apps] == ["app-2"]
         control.sync_body = _of_two_organisations(version="v4")
@@ -493,7 +493,7 @@ async def test_stops_are_persisted_in_a_way_that_earlier_releases_obey(
         snapshot = read_snapshot(cache)
         assert snapshot.stops.concern("org-1", "app-1")
         assert snapshot.stops.concern("org-2", "app-2") == report.get("everything", False)
-        assert not snapshot.apps[0].enabled  # which is all that an earlier release reads
+        assert not snapshot.apps[0].enabled  # an earlier release reads only this member
         control.sync_body = changed() | {"version": "v3"}
         assert await sync.once()
         assert not read_snapshot(cache).stops
@@ -524,10 +524,10 @@ async def test_a_stop_does_not_wait_for_a_response_that_can_be_taken(
         assert not await sync.once()
         assert read_snapshot(cache).stops.everything
         assert announced == [("v1", True), ("v1", True)]
-        control.sync_body = changed(apps=TWICE)  # and nothing is lifted by a response that is refused
+        control.sync_body = changed(apps=TWICE)  # a refused response lifts no stop
         assert not await sync.once()
         assert read_snapshot(cache).stops.everything
-        control.sync_body = sync_body()  # as before all that, when it had an ETag
+        control.sync_body = sync_body()  # as before these changes, when the proxy had an ETag
         assert await sync.once()
         assert not read_snapshot(cache).stops
 
@@ -581,7 +581,7 @@ async def test_an_application_that_is_disabled_does_not_wait_for_a_response_that
         control.sync_body = changed(rulesets=twice, apps=disabled)
         assert not await sync.once()
         assert read_snapshot(cache).stops == Stops(apps=frozenset(("app-1",)))
-        control.sync_body = changed(rulesets=twice, apps=[])  # says nothing of it
+        control.sync_body = changed(rulesets=twice, apps=[])  # does not mention the stop
         assert not await sync.once()
         assert read_snapshot(cache).stops == Stops(apps=frozenset(("app-1",)))
         control.sync_body = changed()
@@ -595,14 +595,14 @@ async def test_what_can_not_be_written_is_stopped_all_the_same(
     cache, announced = tmp_path / "snapshot.json", Announcements()
     async with syncing(control, cache, announced) as sync:
         assert await sync.once()
-        (tmp_path / f".snapshot.json.{os.getpid()}.tmp").mkdir()  # in the way of the file that becomes it
+        (tmp_path / f".snapshot.json.{os.getpid()}.tmp").mkdir()  # a directory in place of the temporary file
         control.sync_body = changed(stops=STOPPED)
         assert not await sync.once()
         assert sync.stopped_beside.everything
         assert announced == [("v1", True), ("v1", True)]
         assert not await sync.once()
         assert len(announced) == 2
-        control.sync_body = changed()  # nothing is lifted before that can be written
+        control.sync_body = changed()  # no stop is lifted before this can be written
         assert not await sync.once()
         assert sync.stops.everything
         (tmp_path / f".snapshot.json.{os.getpid()}.tmp").rmdir()
@@ -614,7 +614,7 @@ async def test_what_can_not_be_written_is_stopped_all_the_same(
 async def test_a_mark_that_can_not_be_read_keeps_no_stop_away(
     tmp_path: Path, control: FakeControlPlane
 ) -> None:
-    """Its rules are not taken: they may be older than what was applied before."""
+    """Rules with an unreadable mark are refused, because they may be older than applied ones."""
     cache = tmp_path / "snapshot.json"
     async with syncing(control, cache, Announcements()) as sync:
         assert await sync.once()
@@ -628,7 +628,7 @@ async def test_a_mark_that_can_not_be_read_keeps_no_stop_away(
 
 
 async def test_a_stop_is_told_though_there_are_no_rules(tmp_path: Path, control: FakeControlPlane) -> None:
-    """Workers may have some: of an agent before, which could write them."""
+    """The workers may have rules from an earlier agent, which could write them."""
     cache, announced = tmp_path / "snapshot.json", Announcements()
     cache.mkdir()
     async with syncing(control, cache, announced) as sync:
@@ -644,16 +644,16 @@ async def test_a_stop_is_told_though_there_are_no_rules(tmp_path: Path, control:
 
 
 async def test_a_clock_that_was_days_ahead_refuses_nothing(tmp_path: Path, control: FakeControlPlane) -> None:
-    """Rules were applied on the day that it showed; then it was set right."""
+    """Rules were applied at the wrong time; then the clock was corrected."""
     cache, ahead = tmp_path / "snapshot.json", [3 * 86400.0]
     async with syncing(control, cache, Announcements(), clock=lambda: time.time() + ahead[0]) as sync:
         control.sync_body = sync_body(generatedAt=rfc3339(int((time.time() + ahead[0]) * 1000)))
         assert await sync.once()
         ahead[0] = 0.0
         control.sync_body = changed(stops=STOPPED, generatedAt=rfc3339(int((time.time() + 3 * 86400) * 1000)))
-        assert not await sync.once()  # the control plane's own may take its time to be right
+        assert not await sync.once()  # the control plane's own clock may need time to be corrected
         assert "yet to come" in sync.check().detail
-        assert read_snapshot(cache).stops.everything  # which delays no stop
+        assert read_snapshot(cache).stops.everything  # no stop is delayed by this
         control.sync_body = changed(generatedAt=rfc3339(int(time.time() * 1000)))
         assert await sync.once()
         assert read_snapshot(cache).version == "v2"
@@ -661,7 +661,7 @@ async def test_a_clock_that_was_days_ahead_refuses_nothing(tmp_path: Path, contr
 
 
 async def test_a_mark_of_a_time_to_come_refuses_nothing(tmp_path: Path, control: FakeControlPlane) -> None:
-    """By one bit of the file it may be some thousand years ahead."""
+    """A flipped bit of the file can move the mark some thousand years ahead."""
     cache = tmp_path / "snapshot.json"
     async with syncing(control, cache, Announcements()) as sync:
         assert await sync.once()
@@ -739,7 +739,7 @@ async def test_credentials_are_part_of_the_rules_and_one_that_can_not_be_read_pr
         control.sync_body = with_app(credentials=[]) | {"version": "v3"}
         assert await sync.once()
         assert credentials_of(read_snapshot(cache).apps[0]) == ()
-        # The clock of the control plane decides that they have ended, whatever this machine's says.
+        # The control plane's clock decides that they have ended, whatever the local clock is.
         ended = [UNREADABLE[0], *CREDENTIALS[2:]]
         control.sync_body = with_app(credentials=[], endedCredentials=ended) | {"version": "v4"}
         assert await sync.once()
@@ -753,7 +753,7 @@ async def test_credentials_are_part_of_the_rules_and_one_that_can_not_be_read_pr
 async def test_what_an_earlier_release_left_out_is_asked_for_again(
     tmp_path: Path, control: FakeControlPlane
 ) -> None:
-    """Its snapshot is of this very version, which a 304 would leave as it is."""
+    """The earlier release's snapshot has this same version, which a 304 would leave unchanged."""
     cache = tmp_path / "snapshot.json"
     control.sync_body = changed(stops=STOPPED)
     async with syncing(control, cache, Announcements()) as sync:
@@ -771,7 +771,7 @@ async def test_what_an_earlier_release_left_out_is_asked_for_again(
 async def test_rules_that_an_earlier_release_read_otherwise_are_read_again(
     tmp_path: Path, control: FakeControlPlane
 ) -> None:
-    """Their text is the same, and what an earlier release made of it lies in the snapshot."""
+    """The text is unchanged, but the snapshot has the earlier release's reading of it."""
     cache, announced = tmp_path / "snapshot.json", Announcements()
     async with syncing(control, cache, announced) as sync:
         assert await sync.once()

@@ -1,4 +1,4 @@
-"""Spans of requests: what a collector of traces receives, and what becomes of spans that it does not take."""
+"""Spans of requests: what a collector of traces receives, and the handling of refused spans."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.process
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 CALLER = "00f067aa0ba902b7"
 TIME_MS = 1_700_000_000_000
-PREFIX = 0x3_1234_5678  # of the request ids of one worker
+PREFIX = 0x3_1234_5678  # prefix of the request ids of one worker
 
 
 def a_record(**changes: Any) -> Record:
@@ -57,7 +57,7 @@ def an_exporter(collector: FakeTraceCollector, **headers: str) -> TraceExporter:
 
 
 async def spans_of(*records: Record) -> list[dict[str, Any]]:
-    """What a collector receives of these."""
+    """Return the spans that a collector receives of these records."""
     async with FakeTraceCollector() as fake:
         exporter = an_exporter(fake)
         exporter.offer(records, PREFIX)
@@ -92,7 +92,7 @@ async def test_a_trace_of_its_own_a_part_of_a_batch_and_a_failure() -> None:
         a_record(),
         a_record(n=8, parent=(6, TIME_MS - 5)),
         a_record(n=9, parent=(6, TIME_MS - 5), trace=f"{TRACE}-{CALLER}-01"),
-        a_record(n=10, trace=TRACE),  # of a release that kept the trace id alone
+        a_record(n=10, trace=TRACE),  # from a release that stored only the trace id
         a_record(n=11, method="BREW", status=502, reason="upstreamError"),
     )
     assert own["traceId"] == request_id(TIME_MS, PREFIX, 7).replace("-", "")
@@ -143,7 +143,7 @@ async def test_spans_that_are_not_taken_wait_or_are_counted_as_lost(caplog: pyte
         assert len(fake.requests) == 3 + MOST_QUEUED // MOST_IN_A_REQUEST
         assert exporter.check().status == "ok"
     exporter.offer([a_record()], PREFIX)
-    await exporter.flush(1)  # nobody listens any more
+    await exporter.flush(1)  # the collector no longer listens
     assert exporter.lost == 2 + 3 + 1
     await exporter._session.close()
 
@@ -160,7 +160,7 @@ async def test_long_paths_and_queries_fill_neither_memory_nor_a_request() -> Non
         assert max(len(each.body) for each in fake.requests) < 1_000_000
         said = attributes(fake.spans[0])
         assert said["url.query"].startswith("q" * LONGEST_TEXT)
-        assert "57952" in said["url.query"]  # what was cut is told
+        assert "57952" in said["url.query"]  # the message reports what was truncated
         exporter.offer([record], PREFIX)
         assert len(exporter._queue) == 1  # there is room again
         await exporter._session.close()
@@ -212,7 +212,7 @@ async def test_the_agent_sends_spans_beside_events(tmp_path: Path) -> None:
             assert 'graphward_check{check="traces"} 0.0' in metrics
             spool.append("org-1", encode(a_record(n=9)))
             await running.end(signal.SIGTERM)
-            await fake.until_spans(2)  # what was left at the stop
+            await fake.until_spans(2)  # the spans that were left at the stop
             assert "t-1" not in running.log_file.read_text()
         assert fake.resources[0]["service.name"] == "graphward-proxy"
         assert fake.resources[0]["service.instance.id"] == "proxy-1"

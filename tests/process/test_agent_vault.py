@@ -1,5 +1,7 @@
-"""Credentials out of a key vault: read through a managed identity by Azure's own SDK, kept while the vault is
-away, read again when they are refused, and told to nobody."""
+"""Credentials from a key vault, through a managed identity and Azure's own SDK.
+
+They are kept while the vault is unreachable, read again when they are refused, and never revealed.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ PEM = "application/x-pem-file"
 
 @dataclass
 class Azure:
-    """The fakes, and what the agent has of them."""
+    """The fakes, and the agent's parts that use them."""
 
     entra: FakeIdentityProvider
     identity: FakeManagedIdentity
@@ -106,7 +108,7 @@ async def running(
             yield Azure(entra, identity, vault, reader, held, provider)
 
 
-# What the vault holds
+# Content of the vault
 
 
 async def test_a_client_secret_is_read_and_exchanged(azure: Azure) -> None:
@@ -152,7 +154,7 @@ async def test_a_certificate_proves_the_client_by_an_assertion(azure: Azure, con
     azure.entra.client_secrets.clear()
     azure.entra.certificates.append(certificate.certificate)
     azure.vault.put(NAME, certificate.pem if content_type == PEM else certificate.pfx, content_type)
-    for _ in range(2):  # the fake takes no assertion twice
+    for _ in range(2):  # the fake accepts no assertion twice
         token = await azure.provider.fetch()
         assert azure.entra.accepts(token.token)
     assert azure.entra.refusals == []
@@ -171,7 +173,7 @@ async def test_of_a_chain_the_certificate_of_the_key_is_shown(azure: Azure, cont
 
 
 def issuer_of_an_unknown_curve() -> x509.Certificate:
-    """One whose key can't be read here: P-256's name in it is made that of a curve that nobody uses."""
+    """Return an issuer whose key names an unsupported curve instead of P-256."""
     issuer = client_certificate("issuer", key=ec.generate_private_key(ec.SECP256R1())).certificate
     curve = bytes.fromhex("06082a8648ce3d0301")
     odd = issuer.public_bytes(Encoding.DER).replace(curve + b"\x07", curve + b"\x03")
@@ -285,7 +287,7 @@ async def test_the_vault_is_looked_into_ahead_of_the_end_of_what_is_held(azure: 
     held = HeldSecret(azure.reader, NAME, what="upstream credential", interval=86400)
     task = asyncio.create_task(held.run())
     await asyncio.gather(held.current(), held.current())
-    assert azure.vault.reads == [NAME]  # who asks while another does takes the same response
+    assert azure.vault.reads == [NAME]  # concurrent callers share one response
     azure.vault.put(NAME, "fake~second")
     async with asyncio.timeout(20):
         while len(azure.vault.reads) < 2:
@@ -318,7 +320,7 @@ async def test_a_secret_and_a_certificate_that_end_soon_are_named_with_their_end
         assert check.detail.endswith(": store a newer version")
 
 
-# The vault away
+# Outages of the vault
 
 
 async def test_the_last_good_secret_serves_until_its_end_and_no_longer(
@@ -478,7 +480,7 @@ async def test_a_vault_that_responses_what_nobody_can_read_is_a_vault_that_gives
     azure: Azure, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     azure.vault.put(NAME, CLIENT_SECRET)
-    await azure.reader.secret(NAME)  # and is let in without a challenge from now on
+    await azure.reader.secret(NAME)  # from now on it accepts the token without a challenge
     monkeypatch.setattr(azure.vault, "response", says(status, DEEP))
     for call in (azure.reader.secret, azure.reader.versions):
         with pytest.raises(VaultError, match="the response makes no sense"):
@@ -528,7 +530,7 @@ async def test_a_vault_whose_certificate_is_not_trusted_gets_nothing(
 
 
 class Broken:
-    """A vault of which nobody knows what it raises."""
+    """Vault that raises an unexpected error."""
 
     async def secret(self, name: str, version: str = "") -> VaultSecret:
         raise LookupError(CLIENT_SECRET)
@@ -572,7 +574,7 @@ async def test_a_version_that_is_named_by_half_a_character_is_none(
         await call(NAME)
 
 
-# Nothing is told
+# Secrecy
 
 
 async def test_no_secret_key_or_token_is_logged_at_any_level(

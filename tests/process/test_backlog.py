@@ -1,5 +1,7 @@
-"""A control plane that comes back after a day: all that waited arrives once, in order, at the pace of its
-limits, and the agent's memory doesn't grow with the backlog."""
+"""A control plane that is back after a day: the whole backlog arrives once, in order, within the limits.
+
+The agent's memory does not grow with the backlog.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,13 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(600 if LONG else 120)]
 
 EVENTS = 400_000 if LONG else 30_000
 DAY_MS = 24 * 3600 * 1000
-LIMIT, PAUSE = (
-    3,
-    2,
-)  # so many batches, then none for so many seconds: the real 60 a minute would take a minute
+# Batches in a burst, and seconds of the pause after it: the real 60 a minute would take a minute.
+LIMIT, PAUSE = 3, 2
 MOST_MEMORY_KIB = 150 * 1024
 
 
 class LimitedControlPlane(FakeControlPlane):
-    """Accepts so many batches, then none until a pause is over, and is away until it comes back."""
+    """Control plane that accepts a number of batches per pause, and is unreachable until it is started."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ async def test_a_day_of_events_arrives_once_in_order_within_the_limits(tmp_path:
 
 
 async def _back_after_a_day(control: LimitedControlPlane, agent: int) -> None:
-    await control.until(lambda: len(control.attempts) >= 3)  # it is away, and asked again and again
+    await control.until(lambda: len(control.attempts) >= 3)  # it is unreachable, and the agent retries
     control.down = False
     await asyncio.wait_for(control.until(lambda: len(control.events.get("org-1", [])) == EVENTS), 500)
     memory = peak_memory_kib(agent)
@@ -84,7 +84,7 @@ async def _back_after_a_day(control: LimitedControlPlane, agent: int) -> None:
     times = [event["time"] for event in control.events["org-1"]]
     assert times == sorted(times)
     assert len({event["id"] for event in control.events["org-1"]}) == EVENTS
-    assert {len(bodies) for bodies in control.bodies.values()} == {1}  # an id, one body
+    assert {len(bodies) for bodies in control.bodies.values()} == {1}  # each id stands for one body
     assert all(len(body) <= 5 * 1024 * 1024 for bodies in control.bodies.values() for body in bodies)
     assert control.too_early == []
     assert 429 in {status for _, _, _, status in control.attempts}

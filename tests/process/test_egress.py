@@ -17,12 +17,12 @@ from tests.process.proxy_parts import client_of, log_of, rules_file, stored_path
 
 pytestmark = pytest.mark.process
 
-# No resolver has these names (RFC 6761), so that a connection that leaves another way fails.
+# No resolver has these names (RFC 6761), so a connection by another way fails.
 GRAPH, LOGIN, CONTROL, VAULT = "graph.invalid", "login.invalid", "control.invalid", "hr.vault.invalid"
 
 
 class Confined(System):
-    """A proxy that reaches nothing but the egress proxy, and the metadata service of its machine."""
+    """Proxy that can reach only the egress proxy and the metadata service of its machine."""
 
     def __init__(self, directory: Path, egress: FakeEgress, password: str) -> None:
         super().__init__(
@@ -80,7 +80,7 @@ async def test_everything_that_leaves_leaves_through_the_egress_proxy(
         hosts = ("control plane", "identity provider", "key vault", "upstream")
         names = [*(f"{host}: egress" for host in hosts), "upstream: default", "control plane: sync"]
         assert {name: findings[name].status for name in names} == dict.fromkeys(names, "ok")
-        assert not [name for name in findings if name.endswith(": name")]  # nothing was resolved here
+        assert not [name for name in findings if name.endswith(": name")]  # this machine resolved no names
 
         del egress.names[f"{GRAPH}:443"]
         await egress.end_tunnels()

@@ -1,4 +1,4 @@
-"""Sessions behind an egress proxy: what leaves through it, what does not, and how its failures are told."""
+"""Sessions behind an egress proxy: what passes through it, what does not, and how failures are reported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.fakes.certificates import CertificateAuthority
 from tests.fakes.egress import ESTABLISHED, FakeEgress
 from tests.fakes.graph import FakeGraph
 
-HOST = "login.invalid"  # resolves nowhere (RFC 6761): only the egress proxy leads there
+HOST = "login.invalid"  # never resolves (RFC 6761): it is reachable only through the egress proxy
 SAID = "secret-word"
 
 

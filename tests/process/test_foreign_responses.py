@@ -1,5 +1,4 @@
-"""What stands between proxy and control plane responds in its place: nothing is lost, and somebody says
-so."""
+"""An intermediary responds in the control plane's place: no event is lost, and the operator is told why."""
 
 from __future__ import annotations
 
@@ -60,7 +59,7 @@ FOREIGN = {
 
 @asynccontextmanager
 async def with_between(directory: Path, *settings: str) -> AsyncIterator[tuple[System, Between]]:
-    """A whole system; `settings` are those that lead through what stands between."""
+    """Start a whole system; `settings` route its proxy through the intermediary."""
     environment = {"Proxy__Workers": "1"}
     system = System(
         directory,
@@ -81,7 +80,7 @@ def audit_check(system: System) -> dict[str, Any]:
 
 
 def batch_ids(system: System) -> set[str]:
-    """Of the batches that the proxy has begun."""
+    """Return the ids of the batches that the proxy has begun."""
     state = StateFile(system.directory / "audit").load()
     assert state is not None
     return {each.batch_id for org in state.organisations.values() for each in org.batches}
@@ -90,7 +89,7 @@ def batch_ids(system: System) -> set[str]:
 async def test_no_response_of_a_stranger_ends_an_event_or_changes_a_batch(tmp_path: Path) -> None:
     async with with_between(tmp_path, "Audit__IngestionUrl") as (system, between):
         async with client_of(system) as client:
-            await until(lambda: len(events(system)) == 1)  # of the token
+            await until(lambda: len(events(system)) == 1)  # the event of the token request
             between.responses["audit"] = Foreign(202)
             for number in range(5):
                 assert (await client.get(f"/v1.0/echo/{number}")).status == 200
@@ -104,7 +103,7 @@ async def test_no_response_of_a_stranger_ends_an_event_or_changes_a_batch(tmp_pa
             await until(lambda: words in audit_check(system)["detail"])  # noqa: B023
             assert audit_check(system)["status"] == "degraded", name
             assert "something between this proxy and the control plane" in audit_check(system)["detail"]
-            if foreign.status != 413:  # which splits, and loses nothing by it
+            if foreign.status != 413:  # a 413 splits the batch and loses nothing
                 assert batch_ids(system) == ids, name
             ids = batch_ids(system)
             assert list((tmp_path / "audit" / "rejected").iterdir()) == [], name
@@ -120,7 +119,7 @@ async def test_no_response_of_a_stranger_ends_an_event_or_changes_a_batch(tmp_pa
 
 
 async def passes(system: System, between: Between) -> None:
-    """Nobody responds in the control plane's place any more: all events arrive, and it is well again."""
+    """Remove the intermediary's responses: all events arrive, and the proxy is healthy again."""
     between.responses.clear()
     await until(lambda: len(events(system)) == 6)
     assert_no_gap(events(system))
@@ -138,7 +137,7 @@ async def test_the_same_response_again_and_again_is_one_line_of_the_log(tmp_path
 
 
 async def test_a_signed_refusal_under_another_status_is_no_acceptance(tmp_path: Path) -> None:
-    """The signature does not cover the status line, nor the path of the request."""
+    """The signature covers neither the status line nor the path of the request."""
     async with with_between(tmp_path, "Audit__IngestionUrl") as (system, between):
         between.redirects, between.relabels = {"audit": "metrics"}, {400: 202}
         async with client_of(system):
@@ -154,7 +153,7 @@ async def test_a_signed_refusal_under_another_status_is_no_acceptance(tmp_path: 
 
 
 def reported(system: System) -> int:
-    """Requests that the control plane was told of in all windows."""
+    """Return the number of requests reported to the control plane in all windows."""
     with contextlib.closing(sqlite3.connect(system.directory / "controlplane.db", timeout=30)) as store:
         bodies = [json.loads(body) for (body,) in store.execute("SELECT body FROM metrics")]
     return sum(body["evaluated"] for body in bodies)
@@ -176,7 +175,7 @@ async def test_no_window_of_metrics_is_lost_and_no_heartbeat_counts_as_delivered
         between.responses = {}
         await until(lambda: reported(system) == 6)
         await until(lambda: readiness(system)["checks"]["reports"]["status"] == "ok")
-        # A signed response to the same bytes, of an endpoint that stored nothing of them.
+        # A signed response to the same bytes, from an endpoint that stored nothing of them.
         between.redirects, between.relabels = {"metrics": "heartbeat"}, {400: 200}
         async with client_of(system) as client:
             assert (await client.get("/v1.0/echo/9")).status == 200
@@ -227,7 +226,7 @@ def compressed(response: web.Response) -> web.Response:
 
 
 async def test_what_a_gateway_changes_in_the_control_planes_responses(tmp_path: Path) -> None:
-    """Only a change that leaves body and signature as they were leaves the response proven."""
+    """The response stays proven only if body and signature are unchanged."""
     async with with_between(tmp_path, "Audit__IngestionUrl", "RuleSync__SaasBaseUrl") as (system, between):
         for number, (name, (change, words)) in enumerate(CHANGED.items()):
             between.changes = dict.fromkeys(("audit", "heartbeat", "metrics", "sync"), change)

@@ -1,4 +1,4 @@
-"""Files of every release's formats open in this one; those of a later one are named and left alone."""
+"""Files in each release's formats open in this release. A file of a later format is named and left alone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RELEASES = sorted(path.name for path in FORMATS.iterdir())
 
 @pytest.fixture(params=RELEASES)
 def files(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """What a release left behind."""
+    """Return the files of a release."""
     copied = tmp_path / "files"
     shutil.copytree(FORMATS / request.param, copied)
     return copied
@@ -57,7 +57,7 @@ def test_spool_journal_and_state_of_a_release_go_on_where_it_ended(files: Path) 
     assert journal.state.organisations["org-1"].sent_count == DELIVERED
     begun = journal.plan("org-2", max_events=1, max_bytes=MIB)
     assert begun is not None
-    assert begun.count == DELIVERED  # the batch that was on the wire, not a new one
+    assert begun.count == DELIVERED  # the batch that was in flight, not a new one
     assert begun.batch_id in (retention / "state.0").read_text("latin-1") + (retention / "state.1").read_text(
         "latin-1"
     )
@@ -73,7 +73,7 @@ def test_spool_journal_and_state_of_a_release_go_on_where_it_ended(files: Path) 
 
 
 def newer_state(retention: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """As the release with the next format saves it, for the first time."""
+    """Save the state as the release with the next format does, for the first time."""
     state = StateFile(retention)
     loaded = state.load()
     assert loaded is not None
@@ -150,7 +150,7 @@ def test_a_snapshot_of_a_later_release_is_not_used_and_named(files: Path) -> Non
 
 
 def installed(files: Path, tmp_path: Path) -> Path:
-    """The settings of a control plane whose store is the release's."""
+    """Return the settings of a control plane whose store is the release's."""
     config = write_settings(tmp_path)
     (tmp_path / "var").mkdir()
     for name in ("controlplane.db", "master.key"):
@@ -178,7 +178,7 @@ async def test_the_store_of_a_release_serves_its_proxies_and_knows_its_batches(
         sync = (await proxy.send(SYNC)).json
         assert [app["clientId"] for app in sync["apps"]] == [known["app"]["clientId"]]
         assert [each["name"] for each in sync["rulesets"]] == ["rules"]
-        # In the window or behind it, by the time of this run: never counted again.
+        # Inside the window or after it, by the time of this run: never counted again.
         again = await proxy.audit(batch("batch-1", org, range(1, 4)))
         assert again.status == 409 or again.json["duplicate"] is True
         assert (await proxy.audit(batch("batch-7", org, range(7, 9)))).json["accepted"] == 2

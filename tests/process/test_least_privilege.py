@@ -1,4 +1,4 @@
-"""What the programs keep to themselves while they run, and how little the services of conf/systemd may do."""
+"""Isolation of the running programs, and the few rights of the services in conf/systemd."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.process
 
 UNITS: Final = sorted((ROOT / "conf" / "systemd").glob("*.service"))
 MADE_BY_THE_TEST: Final = ("certificates", "controlplane.log", "proxy.log", "app.yaml", "open.yaml")
-MOST_EXPOSURE: Final = 15  # tenths; 0 is a service that can do nothing, 100 one that can do all
+MOST_EXPOSURE: Final = 15  # tenths; 0 is a service that can do nothing, 100 one that can do everything
 
 
 def all_processes(system: System) -> dict[str, int]:
@@ -38,7 +38,7 @@ def all_processes(system: System) -> dict[str, int]:
 
 
 async def test_a_running_system_leaves_nothing_to_others(tmp_path: Path) -> None:
-    """Under a umask that forbids nothing, and a core limit that allows everything."""
+    """The umask forbids nothing, and the core limit allows everything."""
     umask = os.umask(0)
     cores = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (cores[1], cores[1]))
@@ -84,7 +84,7 @@ def secrets_of(system: System) -> list[str]:
     return [line.split('"')[1] for line in lines if line.startswith(("ApiKey", "HmacSecret", "ClientSecret"))]
 
 
-# Runs a program's main as the user of that number, without memory that is both writable and executable.
+# Run a program's main as the user with that number, without memory that is both writable and executable.
 AS_USER: Final = """
 import ctypes, encodings.ascii, encodings.idna, encodings.utf_8_sig, os, runpy, sys
 if ctypes.CDLL(None).prctl(65, 1, 0, 0, 0):  # PR_SET_MDWE, as systemd's MemoryDenyWriteExecute
@@ -120,7 +120,7 @@ Listen = "0.0.0.0:0"
 
 @pytest.fixture
 def nobodys_directory() -> Iterator[Path]:
-    """One that any user can reach, unlike pytest's own."""
+    """Return a directory that any user can reach, unlike pytest's own."""
     directory = Path(tempfile.mkdtemp(prefix="graphward-"))
     (directory / "proxy.toml").write_text(PROXY, "utf-8")
     (directory / "key").write_text("the-api-key", "utf-8")

@@ -1,4 +1,4 @@
-"""Whoever reads the log of proxy or control plane may stand still, or be gone: neither waits for it."""
+"""A reader of the proxy's or control plane's log may stall or be gone: the programs do not wait for it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.process.proxy_parts import (
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
-STRANGERS = 40  # each leaves a line
+STRANGERS = 40  # unauthenticated requests; each writes a log line
 
 
 class Pipe:
-    """In place of a log file; its reader is here."""
+    """Pipe in place of a log file, with its reader in this process."""
 
     def __init__(self, path: Path) -> None:
         os.mkfifo(path)
@@ -83,7 +83,7 @@ async def test_nothing_waits_for_a_log_that_nobody_reads(tmp_path: Path) -> None
         await system.cli("kill", "all")
         await status_becomes(client, "/v1.0/users", 403)
 
-        # Read again, the log goes on, and says what is missing.
+        # When it is read again, the log continues and reports the lost lines.
         logs["proxy"].read()
         await system.cli("unkill", "all")
         await status_becomes(client, "/v1.0/users", 200)

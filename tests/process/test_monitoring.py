@@ -1,5 +1,7 @@
-"""Alert rules and dashboard against the real thing: every metric that they name is exposed, and every query
-of the dashboard gives data once Prometheus has scraped a proxy and a control plane under some load."""
+"""Alert rules and dashboard against a real Prometheus, proxy and control plane under some load.
+
+Every metric that they name is exposed, and every query of the dashboard returns data.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,11 @@ pytestmark = pytest.mark.process
 
 QUERIES: Final = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
 _METRIC: Final = re.compile(r"\bgraphward_\w+")
-_WINDOW: Final = "20s"  # in place of what Grafana chooses by the scrape interval
+_WINDOW: Final = "20s"  # replaces the interval that Grafana computes from the scrape interval
 
 
 class Measured(System):
-    """Everything with metrics of its own: TLS on both listeners, a sink, and a vault's secret that ends."""
+    """System with all metrics: TLS on both listeners, a sink, and a vault's secret that expires."""
 
     def __init__(self, directory: Path, syslog_port: int) -> None:
         rules = {"app": rules_file(directory)}
@@ -70,7 +72,7 @@ async def test_what_alerts_and_dashboard_name_is_there(tmp_path: Path) -> None:
 
 
 class Prometheus:
-    """Debian's, on the project's own settings with other addresses and a quicker pace."""
+    """Debian's Prometheus with the project's settings, but other addresses and shorter intervals."""
 
     def __init__(self, directory: Path, system: System) -> None:
         settings = yaml.safe_load((CONF / "prometheus" / "prometheus.yml").read_text("utf-8"))
@@ -108,7 +110,7 @@ class Prometheus:
         try:
             status, body = get(f"{self._url}/api/v1/query?{urllib.parse.urlencode({'query': expression})}")
         except OSError:
-            return []  # not up yet
+            return []  # not ready yet
         assert status == 200, f"{expression}: {body.decode()}"
         return list(json.loads(body)["data"]["result"])
 
@@ -134,5 +136,6 @@ async def test_every_query_of_the_dashboard_gives_data(tmp_path: Path) -> None:
             assert found, f"no data: {expression}"
             assert all(sample["value"][1] != "NaN" for sample in found), f"no number: {expression}"
         alerts = await asyncio.to_thread(prometheus.alerts)
-        assert "GraphwardSecretExpires" in {alert["labels"]["alertname"] for alert in alerts}  # pending
+        # the alert is pending
+        assert "GraphwardSecretExpires" in {alert["labels"]["alertname"] for alert in alerts}
         assert [alert for alert in alerts if alert["state"] == "firing"] == []

@@ -1,4 +1,4 @@
-"""Whoever starts the whole system ends it, however it ends itself: a closed terminal and SIGKILL included."""
+"""The whole system ends with the program that started it, even by a closed terminal or SIGKILL."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.process
 MARK = "GRAPHWARD_TEST_STARTED_BY"
 SECONDS = 60
 
-# The control plane is forked from a server of commands, the proxy is a child.
+# The control plane is forked from a server of commands; the proxy is a child.
 SYSTEM = """
 import asyncio, sys
 from pathlib import Path
@@ -34,7 +34,7 @@ async def main():
 asyncio.run(main())
 """
 
-# The proxy ends at once: these are no settings of it.
+# The proxy ends at once, because these settings are invalid.
 BROKEN_DEMO = """
 import sys
 import tests.demo
@@ -45,7 +45,7 @@ sys.exit(tests.demo.main())
 
 
 class Started:
-    """A program in a session of its own, as a terminal starts it, and all that came of it."""
+    """Program in its own session, as a terminal starts it, with all its descendants."""
 
     def __init__(self, directory: Path, *arguments: str) -> None:
         self.directory = directory / "tmp"
@@ -65,7 +65,7 @@ class Started:
             )
 
     def left(self) -> dict[int, str]:
-        """Command line of each process that runs, with whatever it started."""
+        """Return the command line of each process that still runs, descendants included."""
         found = {}
         for folder in Path("/proc").iterdir():
             if not folder.name.isdigit():
@@ -73,7 +73,7 @@ class Started:
             try:
                 if self._mark in (folder / "environ").read_bytes().split(b"\0"):
                     found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except OSError:  # it has ended
+            except OSError:  # the process has ended
                 continue
         return found
 

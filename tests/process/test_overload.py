@@ -1,5 +1,7 @@
-"""Thousands of slow connections, of every kind at once, beside a few good ones, which get a response all the
-while; and no more memory than the connections themselves need."""
+"""Thousands of slow connections of every kind at once, beside a few good ones that are served throughout.
+
+The proxy takes no more memory than the connections themselves need.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,12 @@ pytestmark = pytest.mark.process
 
 SLOW: Final = 10_000 if LONG else 1_000
 GOOD_REQUESTS: Final = 2_000 if LONG else 200
-KIB_OF_A_CONNECTION: Final = 48  # in user space, at most: heads, bodies and responses begun included
+KIB_OF_A_CONNECTION: Final = 48  # at most, in user space: heads, bodies and begun responses included
 KINDS: Final = ("head", "idle", "body", "reader")
 
 
 class PlainSystem(System):
-    """Without TLS towards applications: ten thousand handshakes would be a test of OpenSSL."""
+    """System without TLS towards applications: ten thousand handshakes would be a test of OpenSSL."""
 
     @property
     def proxy_url(self) -> str:
@@ -84,7 +86,7 @@ async def token_of(system: System) -> str:
 
 
 async def exchanged(system: System, request: bytes) -> bytes:
-    """All that comes back on a connection of its own."""
+    """Send bytes on a new connection. Return everything that the server sends back."""
     reader, writer = await asyncio.open_connection(*address(system))
     try:
         writer.write(request)
@@ -101,7 +103,7 @@ def good_request(token: str, number: int) -> bytes:
 
 
 def opening(kind: str, token: str) -> bytes:
-    """What a slow connection sends at first; the rest drips."""
+    """Return the bytes that a slow connection sends first; the rest follows byte by byte."""
     authorised = f"Host: p\r\nAuthorization: Bearer {token}\r\n"
     if kind == "head":
         return b"GET /v1.0/echo HTTP/1.1\r\nHost: p\r\nX-Drip: "
@@ -113,7 +115,7 @@ def opening(kind: str, token: str) -> bytes:
 
 
 class SlowConnections:
-    """Many sockets, a quarter of each kind; those that send drip a byte at a time, none ever reads."""
+    """Many sockets, a quarter of each kind. Senders send a byte at a time; no socket ever reads."""
 
     def __init__(self, system: System, token: str, count: int) -> None:
         self._address = address(system)
@@ -144,7 +146,7 @@ class SlowConnections:
         while True:
             for number, (kind, each) in enumerate(self._sockets):
                 if kind in ("head", "body"):
-                    with contextlib.suppress(OSError):  # the proxy has cut it
+                    with contextlib.suppress(OSError):  # the proxy has aborted it
                         each.send(b"a")
                 if number % 100 == 0:
                     await asyncio.sleep(0)
@@ -152,7 +154,7 @@ class SlowConnections:
 
 
 def no_reader_is_served(system: System) -> bool:
-    """Each has been sent what it has room for, and waits."""
+    """Wait until each response that is not read has filled its buffers."""
     before = metric(system, "graphward_requests_total")
     time.sleep(0.5)
     return metric(system, "graphward_requests_total") == before
@@ -169,7 +171,7 @@ def metric(system: System, name: str) -> int:
 
 
 async def good_ones(system: System, token: str, count: int) -> list[float]:
-    """Seconds that each of so many requests took, one after the other; each gets its own response."""
+    """Return the seconds of each of `count` consecutive requests; each gets its own response."""
     seconds = []
     for number in range(count):
         began = time.perf_counter()
@@ -191,7 +193,7 @@ async def test_slow_connections_do_not_hold_up_good_ones(tmp_path: Path) -> None
             await until(lambda: connections_open(system) >= SLOW)
             await until(lambda: no_reader_is_served(system), 120)
             beside = await good_ones(system, token, GOOD_REQUESTS)
-            # Readers that have taken nothing for a minute may have been cut meanwhile.
+            # The proxy may have aborted connections of clients that did not read for a minute.
             assert connections_open(system) >= SLOW * 3 // 4
             grown = sum(rss_kib(pid) for pid in workers.values()) - before
             assert grown < SLOW * KIB_OF_A_CONNECTION
@@ -237,7 +239,7 @@ BATCH_BYTES: Final = 4_000_000
 
 
 async def test_bodies_beyond_the_limit_cost_no_memory(tmp_path: Path) -> None:
-    """Ten times what may be held is sent: what is beyond gets 503, and the memory comes back."""
+    """Ten times the limit is sent: the excess gets 503, and the memory is released."""
     settings = {"Proxy__MaxHeldBytes": str(HELD_MIB << 20), "Proxy__Workers": "1"}
     async with plain_system(tmp_path, **settings) as system:
         token = await token_of(system)
@@ -253,7 +255,7 @@ async def test_bodies_beyond_the_limit_cost_no_memory(tmp_path: Path) -> None:
             line = await responded
             assert line in (b"HTTP/1.1 503 Service Unavailable\r\n", b""), line
             refused += 1
-            if refused == len(asking) - 8:  # at least seven are held, waiting for their last byte
+            if refused == len(asking) - 8:  # at least seven are buffered, and wait for their last byte
                 break
         assert metric(system, "graphward_limit_held_bytes_total") >= refused
         assert rss_kib(worker) - before < (HELD_MIB + 32) * 1024
@@ -265,7 +267,7 @@ async def test_bodies_beyond_the_limit_cost_no_memory(tmp_path: Path) -> None:
 
 
 async def first_line(system: System, request: bytes) -> bytes:
-    """Empty where the connection was closed while there was still much to send."""
+    """Return the first line, or empty text if the connection was closed during the upload."""
     reader, writer = await asyncio.open_connection(*address(system))
     try:
         writer.write(request)
@@ -295,7 +297,7 @@ Credentials = {Provider = "static", AccessToken = "c"}
 def test_a_worker_has_no_more_connections_than_descriptors(
     tmp_path: Path, wanted: int, affordable: int
 ) -> None:
-    """It keeps some for the upstream."""
+    """The worker keeps some descriptors for the upstream."""
     file = tmp_path / "proxy.toml"
     file.write_text(f"{SETTINGS}Proxy = {{MaxConnections = {wanted}}}\n", "utf-8")
     command = [sys.executable, "-c", DESCRIPTORS, str(file)]

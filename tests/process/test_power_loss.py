@@ -1,7 +1,7 @@
-"""A machine that loses its power at any step of the agent: of its files there is what was synced, no more.
+"""Power loss at any step of the agent: only synced content of its files is left.
 
-The model is POSIX's: a file has the content of its last fsync, a name is there once its directory was synced,
-and what was written since may be missing or torn.
+The model is POSIX's: a file has the content of its last fsync, a name exists once its directory was synced,
+and later writes may be missing or torn.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ pytestmark = pytest.mark.process
 
 
 class Disk:
-    """Watches what is synced below a directory; after each, `step` may look at what is safe by then."""
+    """Recorder of the syncs below a directory; after each, `step` may inspect what is durable."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, step: Callable[[], None]) -> None:
         self._root = root
-        self._content: dict[int, bytes] = {}  # of each inode, at its last sync
-        self._names: dict[str, int] = {}  # that a sync of their directory made last
+        self._content: dict[int, bytes] = {}  # content of each inode at its last sync
+        self._names: dict[str, int] = {}  # names that were durable after the last sync of their directory
         self.calls: list[str] = []
         for name in ("fsync", "fdatasync"):
             monkeypatch.setattr(os, name, self._watching(name, getattr(os, name), step))
@@ -67,7 +67,7 @@ class Disk:
         return call
 
     def after_power_loss(self, copy: Path, *, torn: random.Random | None = None) -> None:
-        """What is left; with `torn`, some of what was written since the last sync is there too."""
+        """Return the files that are left; with `torn`, some unsynced writes are there too."""
         for name, inode in self._names.items():
             target = copy / Path(name).relative_to(self._root)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,7 @@ class Disk:
 def test_a_snapshot_is_synced_before_it_has_its_name_and_then_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At no step is there anything but the old one or the new one."""
+    """At each step the file is either the old snapshot or the new one."""
     path = tmp_path / "snapshot.json"
     old = read_snapshot(FORMATS / "v1" / "snapshot.json")
     write_snapshot(path, old)
@@ -96,7 +96,7 @@ def test_a_snapshot_is_synced_before_it_has_its_name_and_then_its_name(
             versions.append(read_snapshot(crash / "snapshot.json").version)
 
     disk = Disk(tmp_path, monkeypatch, look)
-    write_snapshot(path, old)  # which makes it durable
+    write_snapshot(path, old)  # this write makes it durable
     for n in range(8, 11):
         write_snapshot(path, msgspec.structs.replace(old, version=f"v{n}"))
     steps = [call.split(" ")[0] for call in disk.calls]
@@ -111,7 +111,7 @@ def test_what_the_agent_has_taken_or_sent_survives_a_power_loss_at_any_step(
 ) -> None:
     retention = tmp_path / "audit"
     chance = random.Random(5)
-    sent: dict[str, bytes] = {}  # by batch id: what may be at the control plane
+    sent: dict[str, bytes] = {}  # batch id -> body that may be at the control plane
     acknowledged: list[str] = []
     recorded = 0
     images: list[tuple[Path, int, dict[str, bytes], list[str]]] = []
@@ -119,7 +119,7 @@ def test_what_the_agent_has_taken_or_sent_survives_a_power_loss_at_any_step(
     def keep_image() -> None:
         image = tmp_path / "images" / str(len(images))
         disk.after_power_loss(image / "audit", torn=chance if torn else None)
-        # The spool is the kernel's to write; here it did. Of it the next test says what happens if it didn't.
+        # The kernel writes the spool; in this test it has. The next test covers the other case.
         shutil.rmtree(image / "audit" / "spool", ignore_errors=True)
         shutil.copytree(retention / "spool", image / "audit" / "spool")
         images.append((image / "audit", recorded, dict(sent), list(acknowledged)))
@@ -139,7 +139,8 @@ def test_what_the_agent_has_taken_or_sent_survives_a_power_loss_at_any_step(
                 body = journal.body("org-1", batch)
                 assert body is not None
                 sent[batch.batch_id] = body
-                acknowledged.append(batch.batch_id)  # by the control plane, before anything of it is written
+                # by the control plane, before the agent writes anything about it
+                acknowledged.append(batch.batch_id)
                 journal.done("org-1", batch)
         spool.close()
         part.close()
@@ -149,7 +150,7 @@ def test_what_the_agent_has_taken_or_sent_survives_a_power_loss_at_any_step(
 
 
 def _recovers(retention: Path, recorded: int, on_the_wire: dict[str, bytes], done: list[str]) -> None:
-    """After the power is back: each event is at the control plane once, the way it counts them."""
+    """Check after the power returns: the control plane counts each event once."""
     journal = Journal(retention, max_bytes=4 * MIB)
     collect_all(collector(retention, journal, max_bytes=64 * MIB))
     stored: dict[str, int] = {}

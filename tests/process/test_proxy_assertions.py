@@ -1,4 +1,4 @@
-"""A used assertion stays used, and an issuer's keys stay good, whatever happens to the proxy's processes."""
+"""A used assertion stays used, and an issuer's keys stay valid, whatever processes are killed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
 
 def ask(system: System, assertion: str) -> int:
-    """Ask for a token over a connection of its own. Return the status; 0 if no worker took the request."""
+    """Request a token over a new connection. Return the status, or 0 if no worker accepted it."""
     form = {
         "grant_type": "client_credentials",
         "client_id": system.applications["app"].client_id,
@@ -46,7 +46,7 @@ def ask(system: System, assertion: str) -> int:
 
 
 async def asked(system: System, assertion: str) -> int:
-    """Ask until a worker responds."""
+    """Repeat the request until a worker responds."""
     status = 0
     while not status:
         status = await asyncio.to_thread(ask, system, assertion)
@@ -61,7 +61,7 @@ async def pin(system: System, issuer: FakeIssuer, subject: str, reuse: str) -> N
 
 
 async def test_no_assertion_is_used_twice_through_kills_and_a_restart(tmp_path: Path) -> None:
-    ca_file = tmp_path / "certificates" / "ca.pem"  # which the system makes
+    ca_file = tmp_path / "certificates" / "ca.pem"  # the system creates this file
     environment = {"Callers__IssuerCaFile": str(ca_file), "Audit__DeliverAtStopSeconds": "0"}
     async with whole_system(tmp_path, environment=environment) as system:
         async with FakeIssuer(tls=system.authority.server("issuer")) as issuer:
@@ -70,7 +70,7 @@ async def test_no_assertion_is_used_twice_through_kills_and_a_restart(tmp_path: 
             kept = system.audit_directory / "issuer-keys.json"
             await until(kept.exists)
             once, pod = issuer.token("workload", AUDIENCE), issuer.token("pod", AUDIENCE)
-            await until(lambda: ask(system, pod) == 200)  # every worker has them a moment later
+            await until(lambda: ask(system, pod) == 200)  # every worker has the keys shortly afterwards
             statuses = await asyncio.gather(*(asked(system, once) for _ in range(8)))
             assert sorted(statuses) == [200] + [401] * 7
 

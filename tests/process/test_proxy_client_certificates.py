@@ -1,5 +1,8 @@
-"""A client certificate from its registration to its removal, through the whole system: control plane, agent,
-workers that come and go; and the span of a request from the worker to a collector of traces."""
+"""A client certificate from registration to removal, through the whole system.
+
+This covers control plane, agent and restarted workers, and the span of a request from the worker to a
+collector of traces.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
 class Application:
-    """An application with a client certificate and no secret. Each call has a connection of its own."""
+    """Application with a client certificate and no secret. Each request opens a new connection."""
 
     def __init__(self, base: str, context: ssl.SSLContext, client_id: str) -> None:
         self._base = base
@@ -36,7 +39,7 @@ class Application:
         return httpx.post(f"{self._base}/proxy/token", data=form, verify=self._context)
 
     def gets_token(self) -> bool:
-        """Return False while the handshake is refused, or the token."""
+        """Return the token, or False while the handshake is refused."""
         try:
             return self.ask_for_token().status_code == 200
         except httpx.TransportError:
@@ -64,7 +67,7 @@ async def test_a_registered_certificate_works_until_it_is_removed(tmp_path: Path
             assert await asyncio.to_thread(app.get, token, "/v1.0/echo/1") == 200
             for pid in processes(system, "worker").values():
                 os.kill(pid, signal.SIGKILL)
-            await until(app.gets_token)  # at workers that took the certificate before they listened
+            await until(app.gets_token)  # at workers that received the certificate before they listened
             assert await asyncio.to_thread(app.get, token, "/v1.0/echo/2") == 200
             credential = added["credential"]["id"]
             await system.cli("app", "credential", "remove", "app", credential, "--yes")

@@ -59,7 +59,7 @@ def check(users: Any, uploaded: Any, digest: str) -> None:
 async def test_requests(system: System, token: str) -> None:
     def use() -> None:
         with requests.Session() as session:
-            session.trust_env = False  # whose bundle of certificates would win
+            session.trust_env = False  # otherwise the certificate bundle from the environment would win
             session.verify = str(system.authority.ca_file)
             session.headers["Authorization"] = f"Bearer {token}"
             page = session.get(f"{system.proxy_url}/v1.0/users?$top=2")
@@ -92,7 +92,7 @@ async def test_httpx(system: System, token: str) -> None:
             async for piece in response.aiter_bytes():
                 digest.update(piece)
         check(page.json(), uploaded.json(), digest.hexdigest())
-        # A gzip response in which no link changes keeps its coding.
+        # A gzip response without a rewritten link keeps its coding.
         example = await session.get("/v1.0/users/ada@contoso.com?$expand=manager")
         assert example.headers["content-encoding"] == "gzip"
         assert example.json()["manager"]["displayName"] == "Alan Turing"
@@ -145,13 +145,13 @@ async def test_curl(system: System, token: str, tmp_path: Path) -> None:
     chunked = await curl(system, token, "-H", "Transfer-Encoding: chunked", *upload)
     download = await curl(system, token, f"{url}/v1.0/bytes/2000000")
     check(page, json.loads(chunked), hashlib.sha256(download).hexdigest())
-    # Several on one connection; curl says how many it opened for each.
+    # Several requests on one connection; curl prints how many it opened for each.
     urls = [f"{url}/v1.0/echo/{at}" for at in range(5)]
     opened = await curl(system, token, "-o", "/dev/null", "-w", "%{num_connects} ", *_each(urls))
     assert opened.split() == [b"1", b"0", b"0", b"0", b"0"]
     refused = await curl(system, token, "-w", "%{http_code}", f"{url}/v1.0/secrets/1")
     assert refused.endswith(b"403")
-    # A body that is refused isn't sent where the client asked first.
+    # A client that sent Expect does not send a body that is refused.
     refused = await curl(
         system, token, "-w", "%{http_code} %{size_upload}", "-H", "Expect: 100-continue",
         *("-T", str(file), f"{url}/v1.0/secrets/1"),
@@ -167,7 +167,7 @@ def _each(urls: list[str]) -> Iterator[str]:
 
 
 async def all_recorded(system: System, count: int) -> None:
-    """Exactly one event for each request."""
+    """Check that there is exactly one event for each request."""
 
     def passed() -> int:
         return sum(1 for event in events(system) if event["path"].startswith("/v1.0/"))

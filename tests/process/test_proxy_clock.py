@@ -1,5 +1,8 @@
-"""A wall clock that jumps by an hour, forth and back, under the whole proxy: nothing but tokens may notice,
-and those are had again at once; what the control plane refuses meanwhile arrives later, once and in order."""
+"""A wall clock that jumps by an hour, forward and back, under the whole proxy.
+
+Only tokens are affected, and they are replaced at once. What the control plane refuses during the jump
+arrives later, once and in order.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ from tests.process.proxy_parts import (
 pytestmark = pytest.mark.process
 
 HOUR = 3600
-# Every process of the proxy reads the wall clock through this; the monotonic one is the kernel's.
+# Every process of the proxy reads the wall clock through this library; the monotonic clock is the kernel's.
 SHIM = """
 import mmap, os, struct, time
 _page = mmap.mmap(os.open(os.environ["CLOCK_OFFSET"], os.O_RDONLY), 8, prot=mmap.PROT_READ)
@@ -45,7 +48,7 @@ time.time_ns = lambda: _time_ns() + _offset.unpack(_page)[0] * 1_000_000_000
 
 @dataclass
 class WallClock:
-    """Of the proxy's processes; the control plane, Graph and the identity provider have the true one."""
+    """Wall clock of the proxy's processes only. All other programs have the true one."""
 
     offset: Path
     environment: dict[str, str]
@@ -67,7 +70,7 @@ def clock(tmp_path: Path) -> WallClock:
 
 @dataclass
 class Application:
-    """What every client of the token endpoint does: a new token on 401, then the request again."""
+    """Application that gets a new token after a 401, and sends the request again, as clients do."""
 
     system: System
     client: Client
@@ -88,7 +91,7 @@ class Application:
 async def test_a_clock_that_is_set_back_makes_no_old_rules_good_again(
     tmp_path: Path, clock: WallClock
 ) -> None:
-    """Neither for those who see it, nor for those who are born into it."""
+    """The old rules stay invalid for running processes and for new ones."""
     environment = clock.environment | {"RuleSync__MaxStalenessSeconds": "3"}
     async with (
         whole_system(tmp_path, workers=1, environment=environment) as system,
@@ -124,13 +127,13 @@ async def test_jumps_of_an_hour_cost_a_token_and_nothing_else(tmp_path: Path, cl
             await system.graph.received(1)
             clock.set(offset)
             await application.ask(50)
-            assert (await in_flight).status in (200, 401)  # the latter by the token alone
+            assert (await in_flight).status in (200, 401)  # 401 only because of the token
             await slow.authenticate(system)
             assert application.seen[401] <= jump
             if offset:
                 await until(lambda: "timestampOutOfRange" in readiness(system)["checks"]["sync"]["detail"])
                 assert "set this machine's clock" in readiness(system)["checks"]["sync"]["detail"]
-            # Processes that are born into the wrong hour serve like those that saw the jump.
+            # Processes that start during the wrong hour serve like those that ran during the jump.
             for name, pid in processes(system).items():
                 if name in ("worker-0", "agent"):
                     os.kill(pid, signal.SIGKILL)
@@ -138,7 +141,7 @@ async def test_jumps_of_an_hour_cost_a_token_and_nothing_else(tmp_path: Path, cl
             await until(lambda: readiness(system)["checks"]["workers"]["status"] == "ok")
             client.close()
             slow.close()
-            for _ in range(8):  # whichever worker has the connection
+            for _ in range(8):  # connections may reach either worker
                 await application.ask(2)
                 client.close()
             await until(lambda: readiness(system)["checks"]["credentials"]["status"] == "ok")

@@ -1,5 +1,4 @@
-"""A full disk for audit events: requests are refused, none gets a response unrecorded, service returns by
-itself."""
+"""A full disk for audit events: requests are refused, responses are always recorded, and service recovers."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ ENVIRONMENT = {"Audit__SegmentBytes": "262144"}
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of a few MB where the events go."""
+    """A disk of a few MB for the events."""
     disk = tmp_path / "audit"
     disk.mkdir(mode=0o700)
     mount = ["mount", "-t", "tmpfs", "-o", "size=5m,mode=700", "tmpfs", str(disk)]
@@ -58,7 +57,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """Takes every byte that is left; again, what has become free since."""
+    """Take all free bytes of the disk. A second call takes what became free since then."""
     filler = disk / "something-else"
     with filler.open("ab", buffering=0) as file, contextlib.suppress(OSError):
         while True:
@@ -85,7 +84,7 @@ def served(load: Load) -> set[str]:
 
 
 async def settled(system: System, load: Load) -> None:
-    """Every response has its event, and no request that was refused has one or reached the upstream."""
+    """Check that every response has an event, and that no refused request has one or reached the upstream."""
     await until(lambda: served(load) <= stored_paths(system))
     found = events(system)
     assert_no_gap(found)
@@ -100,12 +99,12 @@ async def settled(system: System, load: Load) -> None:
 async def test_a_full_disk_refuses_and_recovers(tmp_path: Path, small_disk: Path) -> None:
     async with whole_system(tmp_path, environment=ENVIRONMENT) as system:
         before = processes(system)
-        await kill_control_plane(system)  # so that nothing makes room meanwhile
-        async with Load(system, clients=16) as load:  # whom the kernel spreads over both workers
+        await kill_control_plane(system)  # so that no delivery frees space
+        async with Load(system, clients=16) as load:  # the kernel spreads the clients over both workers
             await load.responses(50)
             filler = fill(small_disk)
             await until_refused(load)
-            # What a segment leaves when it goes would make room for a moment.
+            # The space of a removed segment would end the test's condition for a moment.
             await until(lambda: fill(small_disk) and readiness(system)["status"] == 503)
             assert readiness(system)["reasons"] == ["there is no room for audit events"]
             await assert_not_ready(system)
@@ -116,7 +115,7 @@ async def test_a_full_disk_refuses_and_recovers(tmp_path: Path, small_disk: Path
             await until(lambda: load.served > count + 50)
             await until(lambda: readiness(system)["ready"])
         await settled(system, load)
-        assert processes(system) == before  # nobody had to be restarted
+        assert processes(system) == before  # no process was restarted
     assert "no room for audit events" in log_of(system)
     assert "there is room for audit events again" in log_of(system)
     assert "Traceback" not in log_of(system)
@@ -124,7 +123,7 @@ async def test_a_full_disk_refuses_and_recovers(tmp_path: Path, small_disk: Path
 
 
 def shown(system: System) -> dict[str, Any]:
-    """The proxy, as operators see it."""
+    """Return the state of the proxy that operators see."""
     done = commands.run("--config", str(system.control_plane_config), "proxy", "show", "demo-proxy", "--json")
     return dict(json.loads(done.stdout))
 
@@ -134,7 +133,7 @@ def audit_detail(system: System) -> str:
 
 
 async def test_a_disk_that_does_not_response_silences_neither_heartbeat_nor_readiness(tmp_path: Path) -> None:
-    """Whoever opens a FIFO waits, as who reads from a disk that hangs."""
+    """Opening a FIFO blocks, like a read from a disk that hangs."""
     async with whole_system(tmp_path) as system, client_of(system) as client:
         assert (await client.get("/v1.0/echo/1")).status == 200
         await until(lambda: stored_paths(system) >= {"/v1.0/echo/1"})
@@ -155,7 +154,8 @@ async def test_a_disk_that_does_not_response_silences_neither_heartbeat_nor_read
 async def test_a_disk_that_events_alone_have_filled_empties_again(tmp_path: Path, small_disk: Path) -> None:
     async with whole_system(tmp_path, environment=ENVIRONMENT) as system:
         await kill_control_plane(system)
-        os.kill(processes(system)["agent"], signal.SIGSTOP)  # the workers alone fill it, until it is replaced
+        # only the workers fill the disk, until the agent is replaced
+        os.kill(processes(system)["agent"], signal.SIGSTOP)
         async with Load(system) as load:
             await until_refused(load)
             await system.start_control_plane()
@@ -180,12 +180,12 @@ async def test_a_proxy_that_starts_on_a_full_disk_serves_once_there_is_room(
         await until(lambda: "/v1.0/echo/1" in stored_paths(system))
 
 
-# A disk that turns read-only, as a file system does after an error of its device
+# A disk that becomes read-only, as a file system does after a device error
 
 
 @contextlib.contextmanager
 def read_only(disk: Path) -> Iterator[None]:
-    """What is mapped stays writable; nothing can be opened for writing, made or removed."""
+    """Make the disk read-only: no file can be opened for writing. Mapped files stay writable."""
     subprocess.run(["mount", "--bind", str(disk), str(disk)], check=True)
     try:
         subprocess.run(["mount", "-o", "remount,bind,ro", str(disk)], check=True)
@@ -231,16 +231,16 @@ async def test_a_proxy_that_starts_on_a_read_only_disk_serves_once_it_can_write(
             assert (await client.get("/v1.0/echo/after")).status == 200
         await until(lambda: {"/v1.0/echo/before", "/v1.0/echo/after"} <= stored_paths(system))
         assert_no_gap(events(system))
-        assert processes(system)["agent"] == agent  # which had rules, token and health to see to meanwhile
+        assert processes(system)["agent"] == agent  # the agent kept rules, token and health up to date
     assert "Traceback" not in log_of(system)
 
 
-# A disk that doesn't respond, as when its device or the network before it hangs
+# A disk that does not respond, as when its device or network hangs
 
 
 @contextlib.contextmanager
 def silent(retention: Path) -> Iterator[None]:
-    """Whoever takes room waits for it. What is mapped stays writable."""
+    """Make allocations on the disk block. Mapped files stay writable."""
     with budget_lock(retention):
         yield
 
@@ -283,7 +283,7 @@ async def test_a_proxy_that_starts_while_the_disk_does_not_response_serves_once_
     assert "Traceback" not in log_of(system)
 
 
-# Files that went bad while nothing ran
+# Files that were damaged while no process ran
 
 
 async def test_a_snapshot_that_went_bad_is_named_and_never_in_force(tmp_path: Path) -> None:
@@ -306,7 +306,7 @@ async def test_a_snapshot_that_went_bad_is_named_and_never_in_force(tmp_path: Pa
 
 
 async def test_torn_ends_of_spool_journal_and_state_cost_no_event(tmp_path: Path) -> None:
-    """As a machine leaves them that loses its power amid writes: more than was committed, half a record."""
+    """A power loss in the middle of writes leaves uncommitted data and half a record."""
     async with whole_system(tmp_path, workers=1) as system:
         asked: set[str] = set()
         await kill_control_plane(system)
@@ -342,14 +342,14 @@ def _tear_journal(audit: Path) -> None:
 
 
 def _tear_state(audit: Path) -> None:
-    """The older slot, half written over by the save that did not end."""
+    """Overwrite half of the older slot, as an interrupted save does."""
     older = min(("state.0", "state.1"), key=lambda name: int((audit / name).read_bytes().split(b" ")[2]))
     content = (audit / older).read_bytes()
     (audit / older).write_bytes(b"graphward-audit-state 1 99999 200 " + b"0" * 300 + content[400:])
 
 
 def _tear_spool(audit: Path) -> None:
-    """Half a record behind the last: its checksum, ordinal and text are there, its length is not."""
+    """Append half a record to the last one: it has checksum, ordinal and text, but no length."""
     for segment in (audit / "spool").glob("*.seg"):
         content = bytearray(segment.read_bytes())
         end = len(content.rstrip(b"\0"))
@@ -359,7 +359,7 @@ def _tear_spool(audit: Path) -> None:
 
 
 async def test_a_directory_that_was_lost_leaves_a_trace(tmp_path: Path) -> None:
-    """Its events that had not been sent are gone, and their numbers are given out to others."""
+    """Its unsent events are lost, and their numbers are assigned again to other events."""
     async with whole_system(tmp_path, workers=1) as system:
         async with client_of(system) as client:
             assert (await client.get("/v1.0/echo/before")).status == 200

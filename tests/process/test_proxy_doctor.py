@@ -1,5 +1,7 @@
-"""`--doctor`: each fault, made for real, is found and told with its remedy; nothing is changed, and no secret
-told."""
+"""`--doctor`: each real fault is found and reported with its remedy.
+
+The command changes nothing and reveals no secret.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,7 @@ SIGNING_KEY: Final = "doctor~signing~key~of~forty~characters~9f3"
 
 @dataclass
 class Patient:
-    """A proxy's settings among fakes, none of which fails unless a test has it fail."""
+    """A proxy's settings among fakes, which fail only when a test makes them."""
 
     directory: Path
     values: dict[str, object]
@@ -110,7 +112,7 @@ class Patient:
         return process.returncode or 0, out.decode()
 
     async def findings(self) -> dict[str, dict[str, str]]:
-        """By check; the exit status says whether one failed."""
+        """Return the findings by check, and assert that the exit status is 1 if one failed."""
         self.write()
         status, out = await self.run("--json")
         report = json.loads(out)
@@ -201,7 +203,7 @@ async def test_a_sound_proxy_is_found_so_and_nothing_is_changed(
     assert "control plane: sync" in out
     assert out.splitlines()[-1].endswith("0 failed")
     assert everything(until_ready.directory) == before
-    # One signed sync each time, and nothing that a control plane would store.
+    # One signed sync for each run, and nothing that a control plane would store.
     assert len(control.sync_requests) == 2
     assert (control.heartbeats, control.metrics, control.attempts) == ([], [], [])
 
@@ -211,7 +213,7 @@ async def test_a_sound_proxy_is_found_so_and_nothing_is_changed(
 
 @pytest.fixture
 async def plane(tmp_path: Path, until_ready: Patient) -> AsyncIterator[Plane]:
-    """A real control plane, which knows the patient."""
+    """Start a real control plane that has this proxy."""
     async with started(tmp_path, FakeClock(int(time.time() * 1000))) as plane:
         await plane.org("acme")
         added = await plane.proxy("edge-1", "acme")
@@ -247,7 +249,7 @@ async def test_a_wrong_secret(
 
 
 async def test_a_proxy_that_enrols_itself(plane: Plane, until_ready: Patient) -> None:
-    """The doctor never uses the token. It uses the keys in the file, once there are some."""
+    """The doctor never uses the token. It uses the keys in the file if there are any."""
     patient = until_ready
     enrolling = 'EnrolmentToken = "gwe_0123456789abcdef"\nIdentityPath = "identity.json"'
     patient.settings = SETTINGS.replace('ApiKey = "{api_key}"\nHmacSecret = "{hmac_secret}"', enrolling)
@@ -277,7 +279,7 @@ async def test_a_response_that_somebody_else_signed(until_ready: Patient, contro
 
 
 class OtherTime(FakeControlPlane):
-    """Tells another time than this machine's."""
+    """Server whose clock differs from this machine's."""
 
     ahead = 0
 
@@ -298,7 +300,7 @@ async def test_a_clock_that_is_off(
     assert finding["status"] == status
     if status != "ok":
         assert ("behind" if ahead > 0 else "ahead of") in finding["found"]
-        # The upstream agrees with this machine, so it is the other one's turn.
+        # The upstream agrees with this machine, so the other server's clock is reported.
         assert "clock of control plane" in finding["fix"]
 
 
@@ -316,7 +318,7 @@ async def test_a_name_that_does_not_resolve(until_ready: Patient) -> None:
 async def test_a_port_where_nobody_listens(until_ready: Patient) -> None:
     until_ready.values["control_plane"] = f"http://127.0.0.1:{free_port()}"
     failures = await until_ready.failures()
-    assert list(failures) == ["control plane: connection"]  # and what lies behind is not asked for
+    assert list(failures) == ["control plane: connection"]  # checks that depend on the connection are skipped
     assert "refused" in failures["control plane: connection"]["found"]
     assert "RuleSync.SaasBaseUrl" in failures["control plane: connection"]["fix"]
 
@@ -334,7 +336,7 @@ async def with_certificate(
     days: float,
     names: tuple[str, ...] = LOCAL_NAMES,
 ) -> dict[str, str]:
-    """What is found of an upstream with such a certificate."""
+    """Return the finding for an upstream with such a certificate."""
     tls = authority.server("upstream", names, days=days)
     upstream = await stack.enter_async_context(FakeGraph(tls=tls))
     until_ready.values["upstream"] = upstream.base_url
@@ -534,14 +536,14 @@ def small_disk(until_ready: Patient) -> Iterator[Path]:
 async def test_a_disk_without_room(until_ready: Patient, small_disk: Path) -> None:
     until_ready.environment["Audit__SegmentBytes"] = "262144"
     finding = (await until_ready.findings())["spool: room"]
-    assert finding["status"] == "warn"  # the disk ends long before MaxDiskBytes
+    assert finding["status"] == "warn"  # the disk is full long before MaxDiskBytes
     assert "Audit.MaxDiskBytes" in finding["fix"]
     (small_disk / "something-else").write_bytes(b"\0" * 7 * 1024 * 1024)
     failure = (await until_ready.failures())["spool: room"]
     assert f"free space on the disk of {small_disk}" in failure["fix"]
 
 
-# As that user; before, as root, to import all that it needs: root's own Python is often closed to others.
+# Run as that user. Import everything as root first, because root's own Python may be closed to others.
 AS_NOBODY: Final = """
 import contextlib, io, os, sys
 from proxy.__main__ import main
@@ -557,7 +559,7 @@ sys.exit(main(doctor))
 
 @pytest.fixture
 def open_directory() -> Iterator[Path]:
-    """One that any user can reach, unlike pytest's own."""
+    """Return a directory that any user can reach, unlike pytest's own."""
     directory = Path(tempfile.mkdtemp(prefix="graphward-"))
     directory.chmod(0o755)
     yield directory
@@ -573,7 +575,7 @@ async def test_files_that_its_user_can_not_read(
     until_ready.values["ca_file"] = shutil.copy(authority.ca_file, open_directory / "ca.pem")
     until_ready.write()
     os.chown(until_ready.config, nobody.pw_uid, nobody.pw_gid)
-    (open_directory / "snapshot.json").touch(mode=0o600)  # root's, as a start by root leaves it
+    (open_directory / "snapshot.json").touch(mode=0o600)  # owned by root, as after a start by root
     (open_directory / "audit").mkdir(mode=0o700)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", AS_NOBODY, str(nobody.pw_uid), str(nobody.pw_gid), str(until_ready.config)),
@@ -588,7 +590,7 @@ async def test_files_that_its_user_can_not_read(
     assert found["file owners"]["fix"].startswith("chown -R nobody ")
 
 
-# Beside the proxy that runs
+# Next to the running proxy
 
 
 async def test_beside_a_proxy_that_serves_it_disturbs_nothing(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Proxies enrol themselves at a real control plane: whole processes, one of which is killed meanwhile."""
+"""Proxies enrol at a real control plane: whole processes, one of which is killed during enrolment."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.process
 
 
 def enrols_with(system: System, token: str) -> Path:
-    """The proxy of these settings gets its keys by itself; returns where it keeps them."""
+    """Start a proxy with these settings until it has keys. Return the file that holds them."""
     text = system.proxy_config.read_text("utf-8")
     text = re.sub(r"(?m)^(ApiKey|HmacSecret|EnrolmentToken|IdentityPath) = .*\n", "", text)
     path = system.directory / "identity.json"
@@ -36,14 +36,14 @@ def enrols_with(system: System, token: str) -> Path:
 
 
 async def enrolled(system: System) -> list[dict[str, Any]]:
-    """The proxies that came by a token, oldest first."""
+    """Return the proxies that enrolled with a token, oldest first."""
     listed = await system.cli("proxy", "list")
     named = [each for each in listed["proxies"] if each["name"] != "demo-proxy"]
     return sorted(named, key=lambda each: each["proxyId"])
 
 
 async def test_a_proxy_killed_while_it_enrols_is_one_proxy_and_loses_no_event(tmp_path: Path) -> None:
-    """Then revoked, it stays out; its successor delivers what it owes. Nothing is missing of any of them."""
+    """After its revocation it stays refused, and its successor delivers the backlog. No event is missing."""
     async with whole_system(tmp_path, workers=1) as system:
         async with client_of(system) as client:
             for number in range(5):

@@ -1,4 +1,4 @@
-"""With no process or file descriptor to be had, what serves goes on, and a reload changes nothing."""
+"""Without free processes or file descriptors the proxy keeps serving, and a reload changes nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.process.proxy_parts import (
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
-# Root has no limit of processes: in the file stands how many more the supervisor gets.
+# Root has no limit of processes, so a file has the number that the supervisor may still start.
 FORKS_LEFT = """
 import errno, os, pathlib
 file, fork = pathlib.Path(os.environ["FORKS_LEFT"]), os.fork
@@ -40,7 +40,7 @@ def counted():
 
 os.fork = counted
 """
-# Of the supervisor's own descriptors none is below 1024, where select ends.
+# None of the supervisor's own descriptors is below 1024, the limit of select.
 MANY_DESCRIPTORS = """
 import os, resource
 limits = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -48,7 +48,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], 1200), limits[1]))
 while os.dup(0) < 1030:
     pass
 """
-# What goes wrong in a worker, while a file of that name is there.
+# Fault inside a worker while a file of that name exists.
 WRONG = """
 import os, pathlib, threading
 marks = pathlib.Path(os.environ["MARKS"])
@@ -103,16 +103,16 @@ def let_fork(forks_left: Path, times: int | None) -> None:
 
 
 def descriptors(system: System) -> set[str]:
-    """The supervisor's, as what they lead to."""
+    """Return the targets of the supervisor's file descriptors."""
     found = set()
     for each in Path(f"/proc/{system.proxy.process.pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # it was closed since it was listed
+        with contextlib.suppress(FileNotFoundError):  # it was closed after the directory was listed
             found.add(f"{each.name} {each.readlink()}")
     return found
 
 
 async def settled(system: System) -> set[str]:
-    """Its descriptors once it has heard that all are ready, for which each child has a pipe."""
+    """Return its descriptors after all children reported ready; before, each child has a pipe."""
     await until(lambda: not any("pipe:" in each for each in descriptors(system)))
     return descriptors(system)
 
@@ -126,7 +126,7 @@ async def test_without_processes_to_be_had_what_serves_goes_on(tmp_path: Path, f
     async with whole_system(tmp_path, environment=environment_of(forks_left)) as system:
         before, held = processes(system), await settled(system)
         async with client_of(system) as client:
-            for at in range(3):  # neither the agent, nor the first worker, nor the second
+            for at in range(3):  # fails at the agent, at the first worker and at the second
                 let_fork(forks_left, at)
                 await refused_reload(system, at + 1)
             assert "can't be started: Resource temporarily unavailable" in log_of(system)
@@ -155,7 +155,7 @@ async def test_without_descriptors_to_be_had_what_serves_goes_on(tmp_path: Path)
         supervisor = system.proxy.process.pid
         limits = resource.prlimit(supervisor, resource.RLIMIT_NOFILE)
         before, held = processes(system), await settled(system)
-        for spare in range(9):  # from the settings file on to the last pipe
+        for spare in range(9):  # from the settings file to the last pipe
             _leave(supervisor, spare, limits[1])
             await refused_reload(system, spare + 1)
             assert descriptors(system) == held
@@ -247,7 +247,7 @@ async def test_as_many_descriptors_as_workers_take_can_be_had(tmp_path: Path) ->
 
 
 def _leave(pid: int, spare: int, hard: int) -> None:
-    """So many descriptors more, and none beyond."""
+    """Leave `spare` free descriptors to the supervisor."""
     used = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
     limit = 0
     while limit - len([fd for fd in used if fd < limit]) < spare or limit <= max(used):

@@ -1,4 +1,4 @@
-"""A whole proxy whose applications go up with different identities: each with its own, or not at all."""
+"""A whole proxy whose applications use different upstream identities: each its own, or none."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ pytestmark = pytest.mark.process
 RULES = "version: 1\nname: {name}\ndefault: allow\nrules: []\n"
 MAIL, FILES = "client-of-mail", "client-of-files"
 SECRETS = {MAIL: "fake~mail.secret", FILES: "fake~files.secret"}
-OWNERS = {"crm": CLIENT_ID, "mailer": MAIL, "archive": FILES}  # of an application, once two are in force
+# identity of each application while two are active
+OWNERS = {"crm": CLIENT_ID, "mailer": MAIL, "archive": FILES}
 
 
 @dataclass
 class Several:
-    """The system, and what an operator does to it."""
+    """The system, and an operator's actions on it."""
 
     live: Live
     first_settings: str
     reloads: int = 0
 
     def reload(self, *tables: str) -> None:
-        """Puts the first settings and these tables in force."""
+        """Activate the first settings together with these tables."""
         self.begin_reload(*tables)
         self.end_reload()
 
@@ -60,7 +61,7 @@ class Several:
         return f'[[Credentials.Identities]]\nName = "{name}"\nClientId = "{client_id}"\n{secret}\n{who}\n'
 
     def ask(self, app: str, what: str) -> tuple[int, list[str | None]]:
-        """The status, and whose tokens the upstream received."""
+        """Return the status, and the identities whose tokens the upstream received."""
         path = f"/v1.0/echo/{app}-{what}"
         return self.live.ask(app, "GET", path).status, self.went_up_as(path)
 
@@ -99,7 +100,7 @@ def test_a_reload_adds_identities_to_applications_of_one_organisation(several: S
         assert several.ask(app, "before") == (200, [CLIENT_ID])
     assert "credentials/default" not in readiness(several.live.system)["checks"]
     several.put_two_in_force()
-    for app, owner in OWNERS.items():  # at once: a new worker takes no request before it has every token
+    for app, owner in OWNERS.items():  # at once: a new worker accepts no request before it has every token
         assert several.ask(app, "after") == (200, [owner])
     checks = readiness(several.live.system)["checks"]
     assert {
@@ -114,7 +115,8 @@ def test_until_every_new_identity_was_tried_the_old_workers_serve(several: Sever
     gate = identity.gates[MAIL] = asyncio.Event()
     acquired = several.acquired()[CLIENT_ID]
     several.begin_reload(several.for_application("mail", MAIL, "mailer"))
-    until(lambda: several.acquired()[CLIENT_ID] > acquired)  # all that a new worker needs for the others
+    # the other tokens are all that a new worker needs
+    until(lambda: several.acquired()[CLIENT_ID] > acquired)
     for number in range(40):
         assert several.ask("mailer", f"waiting-{number}") == (200, [CLIENT_ID])
 
@@ -151,7 +153,7 @@ def test_applications_of_a_refused_identity_get_503_until_it_is_taken_again(seve
     system = several.live.system
     several.put_two_in_force()
     del system.identity.more_clients[MAIL]
-    # A new agent has no token of mail yet and is refused one.
+    # A new agent has no token of mail yet, and the provider refuses one.
     several.reload(several.for_application("mail", MAIL, "mailer"))
     refused = several.live.ask("mailer", "GET", "/v1.0/echo/refused")
     assert (refused.status, refused.error["code"]) == (503, "notReady")
@@ -178,7 +180,7 @@ def test_applications_of_a_refused_identity_get_503_until_it_is_taken_again(seve
 
 
 def test_a_default_that_nobody_uses_keeps_no_one_waiting(several: Several) -> None:
-    """All applications are named: one by itself, the others by their organisation."""
+    """All applications are assigned: one by itself, the others by their organisation."""
     system = several.live.system
     system.identity.more_clients = dict(SECRETS)
     system.identity.client_secrets.clear()

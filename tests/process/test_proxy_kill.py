@@ -1,5 +1,4 @@
-"""SIGKILL of any process at any moment, under load: no completed response without its event, no event
-twice."""
+"""SIGKILL of any process at any time under load: each response has its event, and no event comes twice."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ from tests.process.proxy_parts import (
     whole_system,
 )
 
-# In a proxy's way, found by Python at its start: what reads a body that says so doesn't come back.
+# Loaded into the proxy by Python at its start: a read of a certain body never returns.
 HANGING = """
 import json
 loads = json.loads
@@ -58,7 +57,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(max(1800 if LONG else 120
 async def test_no_kill_loses_or_doubles_the_event_of_a_completed_response(tmp_path: Path) -> None:
     chance = random.Random(7)
     victims = ["worker", "agent", "supervisor", "everything", "worker"]
-    # Small segments, since a killed worker leaves its own behind until an agent lives long enough to look.
+    # Small segments, because a killed worker's segment stays until an agent runs long enough to remove it.
     async with whole_system(tmp_path, environment={"Audit__SegmentBytes": "262144"}) as system:
         async with Load(system) as load:
             for kill in range(KILLS):
@@ -73,14 +72,13 @@ async def test_no_kill_loses_or_doubles_the_event_of_a_completed_response(tmp_pa
         assert len(found) == len({event["id"] for event in found})
         assert_no_gap(found)
         assert list(load.responded.values()).count(200) > 10 * KILLS
-        for event in passed:  # 503 where the agent died again before it had an upstream token
+        for event in passed:  # 503 if the agent died again before it had an upstream token
             assert event["status"] == load.responded.get(event["path"], event["status"])
 
 
 async def arrived(system: System, load: Load) -> None:
-    """Every completed response's event is at the control plane, in whatever time the backlog takes to
-    move."""
-    # A 503 of a proxy that can't serve yet may say just that: nothing was begun, so nothing is recorded.
+    """Wait until the event of every completed response is at the control plane."""
+    # A 503 of a proxy that can't serve yet has no event, because no exchange was begun.
     responded = {path for path, status in load.responded.items() if status == 200}
     assert set(load.responded.values()) <= {200, 503}
     missing = responded - stored_paths(system)
@@ -112,7 +110,7 @@ async def test_a_dead_worker_loses_no_connection_that_waits_to_be_accepted(tmp_p
         waiting = [Client(system, system.client_context(), known.token) for _ in range(20)]
         responses = [asyncio.create_task(each.get(f"/v1.0/echo/{at}")) for at, each in enumerate(waiting)]
         port = int(system.proxy_url.rpartition(":")[2])
-        await until(lambda: _established(port) >= 21)  # by the kernel, with nobody to accept them
+        await until(lambda: _established(port) >= 21)  # the kernel accepts them, although no worker does
         os.kill(worker, signal.SIGKILL)
         assert [(await response).status for response in responses] == [200] * 20
         for each in waiting:
@@ -120,7 +118,7 @@ async def test_a_dead_worker_loses_no_connection_that_waits_to_be_accepted(tmp_p
 
 
 async def test_a_worker_that_is_ended_for_hanging_records_what_is_under_way(tmp_path: Path) -> None:
-    """The upstream may have done it, though nobody will hear of it."""
+    """The upstream may have processed the request, although the client gets no response."""
     async with whole_system(tmp_path, workers=1) as system, client_of(system) as known:
         await _under_way(system, known, lambda: os.kill(processes(system)["worker-0"], signal.SIGABRT))
 
@@ -141,7 +139,8 @@ async def test_a_worker_that_hangs_is_replaced_and_what_was_under_way_is_on_reco
         hanging: list[asyncio.Task[Reply]] = []
         await _under_way(system, known, lambda: hanging.append(asyncio.create_task(killer.exchange(request))))
         await asyncio.gather(*hanging, return_exceptions=True)
-        await until(lambda: "/v1.0/evaluated" in stored_paths(system))  # of what it hung in, too
+        # including the request in which the worker hung
+        await until(lambda: "/v1.0/evaluated" in stored_paths(system))
         killer.close()
 
 
@@ -165,7 +164,7 @@ async def _under_way(system: System, known: Client, end_worker: Callable[[], Non
 
 
 def _established(port: int) -> int:
-    """Connections to the port, as the server's side of the kernel sees them."""
+    """Return the number of connections to the port, as the kernel counts them on the server's side."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return sum(1 for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "01")
 
@@ -207,11 +206,11 @@ async def test_a_dead_worker_is_replaced_and_a_crash_loop_slows_down(tmp_path: P
         os.kill(before, signal.SIGKILL)
         await until(lambda: processes(system).get("worker-1", before) != before)
         await until(lambda: readiness(system)["checks"]["workers"]["status"] == "ok")
-        for _ in range(5):  # each dies as soon as it is born
+        for _ in range(5):  # each dies at its start
             await until(lambda: processes(system, "worker-1"))
             os.kill(processes(system)["worker-1"], signal.SIGKILL)
             await until(lambda: "worker-1" not in processes(system))
-        # The sixth waits for seconds; meanwhile the other one serves.
+        # The sixth start is delayed by seconds, and the other worker serves.
         assert "worker-1" not in processes(system)
         client.close()
         statuses = set()
@@ -223,7 +222,7 @@ async def test_a_dead_worker_is_replaced_and_a_crash_loop_slows_down(tmp_path: P
 
 
 async def _asked_once(client: Client, at: int) -> set[int]:
-    """Connections that the kernel gives to the dead worker's socket wait for its successor."""
+    """Connections in the dead worker's queue wait for its successor."""
     try:
         return {(await client.get(f"/v1.0/echo/{at}")).status}
     finally:

@@ -1,4 +1,4 @@
-"""Bodies of any length pass through a worker in little memory, whoever is slow."""
+"""Bodies of any length pass through a worker in little memory, even if a peer is slow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.process.proxy_parts import LONG, client_of, processes, rss_kib, whole
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(1800 if LONG else 120)]
 
-SIZE = (1000 if LONG else 100) * 1000 * 1000  # of each of two bodies up and two down
+SIZE = (1000 if LONG else 100) * 1000 * 1000  # bytes of each of two uploads and two downloads
 MAY_GROW_KIB = 12 * 1024
 
 
@@ -34,7 +34,7 @@ def digest_of_pattern() -> str:
 
 
 class Peak:
-    """The most that a worker holds, looked at all along."""
+    """Highest memory use of a worker, sampled continuously."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -47,7 +47,7 @@ class Peak:
 
 
 async def a_session(system: System) -> tuple[aiohttp.ClientSession, Peak]:
-    """A session, and the memory of the only worker once it is warm."""
+    """Start a session. Return it with the memory of the only worker after warm-up."""
     async with client_of(system) as client:
         token = client.token
     connector = aiohttp.TCPConnector(ssl=system.client_context(), limit=1)
@@ -72,7 +72,7 @@ async def test_large_bodies_in_both_directions(tmp_path: Path) -> None:
         before = peak.kib
         watching = asyncio.create_task(peak.watch())
         async with session:
-            for headers in ({"Content-Length": str(SIZE)}, {}):  # sized, in chunks
+            for headers in ({"Content-Length": str(SIZE)}, {}):  # with a length, then in chunks
                 async with session.put("/v1.0/upload/a", data=body(), headers=headers) as response:
                     assert await response.json() == {"bytes": SIZE, "sha256": expected}
             for query in ("", "?chunked"):
@@ -98,7 +98,7 @@ async def test_a_reader_that_stops_makes_nothing_pile_up(tmp_path: Path) -> None
             assert response.connection.transport is not None
             response.connection.transport.pause_reading()
             await asyncio.sleep(3)
-            assert (await client.get("/v1.0/echo/1")).status == 200  # others are served meanwhile
+            assert (await client.get("/v1.0/echo/1")).status == 200  # others are served at the same time
             response.connection.transport.resume_reading()
             await response.content.readexactly(SIZE - 100_000)
         watching.cancel()

@@ -1,4 +1,4 @@
-"""What a proxy makes as root belongs to the service's user. A foreign file is named."""
+"""Files that a proxy creates as root belong to the service's user. A foreign file is named."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_what_a_proxy_makes_as_root_belongs_to_the_owner_of_the_directory(
 
 @pytest.fixture
 def nobodys(config: Path, open_directory: Path) -> Path:
-    """Settings of a proxy that runs as nobody, in its own directory."""
+    """Return settings of a proxy that runs as nobody, in its own directory."""
     for name in ("server.pem", "server.key", "proxy.toml"):
         shutil.copy(config.parent / name, open_directory / name)
         os.chown(open_directory / name, NOBODY, NOBODY)

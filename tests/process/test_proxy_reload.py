@@ -1,4 +1,4 @@
-"""Stop and reload under load: what is in flight finishes, no request fails, all within bounded time."""
+"""Stop and reload under load: exchanges in flight finish, no request fails, all within bounded time."""
 
 from __future__ import annotations
 
@@ -91,12 +91,12 @@ async def test_sigterm_under_load_finishes_what_is_in_flight(tmp_path: Path) -> 
             assert reply.status == 200
             assert reply.headers["connection"] == "close"
             assert await system.proxy.process.wait() == 0
-            assert time.monotonic() - began < 10  # of the 30 that a drain may last
+            assert time.monotonic() - began < 10  # of the 30 s that a drain may last
             load.refused_connects = 0
         assert load.broken == []
         assert load.idle_closes == 0
         assert load.statuses() == {200}
-        await until(lambda: set(load.responded) <= stored_paths(system))  # shipped before it ended
+        await until(lambda: set(load.responded) <= stored_paths(system))  # shipped before the process ended
         assert_no_gap(events(system))
         (proxy,) = (await system.cli("proxy", "list"))["proxies"]
         assert (proxy["health"], proxy["auditPending"]) == ("ended", 0), proxy
@@ -105,7 +105,7 @@ async def test_sigterm_under_load_finishes_what_is_in_flight(tmp_path: Path) -> 
 async def test_a_pod_that_is_ended_while_its_control_plane_is_away_delivers_before_it_goes(
     tmp_path: Path,
 ) -> None:
-    """Nobody would deliver the events later: the directory goes with the pod."""
+    """The pod's directory is deleted with it, so its events could not be delivered later."""
     environment = {"Audit__DeliverAtStopSeconds": "60"}
     async with whole_system(tmp_path, environment=environment) as system, client_of(system) as client:
         await kill_control_plane(system)
@@ -115,7 +115,7 @@ async def test_a_pod_that_is_ended_while_its_control_plane_is_away_delivers_befo
         began = time.monotonic()
         os.kill(system.proxy.process.pid, signal.SIGTERM)
         await until(lambda: "audit events of organisation" in log_of(system))
-        # Longer than an agent may be silent before the supervisor takes it for hung.
+        # Longer than an agent may be silent before the supervisor replaces it as hung.
         await asyncio.sleep(began + HUNG_SECONDS + 1.5 - time.monotonic())
         assert system.proxy.process.returncode is None
         await system.start_control_plane()
