@@ -1,8 +1,12 @@
 """JSON batching of Microsoft Graph: parse a batch strictly, and rebuild it byte by byte.
 
 A sub-request is evaluated as if it came alone, so the proxy and the upstream must read it in the same way. A
-batch that another parser might read differently is refused. Examples are a name that occurs twice or in
-another letter case, an address on another server, an API version in a `url`, and a batch within the batch.
+batch that another parser might read differently is refused. Examples:
+
+- a name that occurs twice or in another letter case
+- an address on another server
+- an API version in a `url`
+- a batch within the batch
 """
 
 from __future__ import annotations

@@ -37,10 +37,10 @@ def asks_for_no_item(compiled: CompiledRule, method: str) -> bool:
 
 
 def counts_for(candidate: Candidate, reading: Reading) -> bool:
-    """Return False if the upstream never uses this interpretation and the rule does not match its own words.
+    """Return False if the upstream never uses this interpretation and the rule does not spell it out.
 
-    A rule still counts if it spells out the segments that only this interpretation produces: a wildcard does
-    not stand for half of an id.
+    A rule still counts if it spells out segments that only this interpretation produces. A wildcard does not
+    count, because it does not stand for half of an id.
     """
     entry, start = candidate.entry, reading.changed_from
     if not reading.kind & UNTAKEN or start == 0:

@@ -16,10 +16,10 @@ _THING: Final = "driveItem.content"
 _DRIVE: Final = "drive"
 _DRIVES: Final = "drives"
 _DELTA: Final = "delta"
-_WORKBOOK: Final = "workbook"  # it holds cells, and no items
+_WORKBOOK: Final = "workbook"  # a workbook contains cells and no items
 _NO_OBJECTS: Final = frozenset(("$count", "$ref"))
 _READS: Final = frozenset(("GET", "HEAD"))
-# Parts of an item that hold addresses of its content.
+# Parts of an item that contain addresses of its content.
 _PARTS: Final = frozenset(("thumbnails", "versions", "permissions"))
 # Operations whose response is such an address, with the method that reads or writes the content.
 _HANDED_OVER: Final[Mapping[str, tuple[str, str]]] = {
@@ -93,7 +93,7 @@ def _first(name: Name, size: int) -> Name:
 
 
 def may_open(name: Name, method: str) -> bool:
-    """Return True if the response may hold objects, and so addresses of content."""
+    """Return True if the response may contain objects, and so addresses of content."""
     words = name.folded
     if not words or words[-1] in _NO_OBJECTS or method == "DELETE":
         return False
@@ -109,7 +109,7 @@ def _is_key(name: Name, at: int) -> bool:
 
 
 def opens_any_drive(name: Name) -> bool:
-    """Return True if the response may hold items of a drive that the path does not name."""
+    """Return True if the response may contain items of a drive that the path does not name."""
     words = name.folded
     if _SHARES in words[:2]:
         return len(words) >= _LEAST_BELOW_SHARES

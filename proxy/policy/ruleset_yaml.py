@@ -94,7 +94,7 @@ class RulesetProblem:
 
 
 class InvalidRuleset(ValueError):
-    """Contains every problem in document order.
+    """The ruleset is invalid; `problems` has every problem in document order.
 
     If there are very many, it contains the first ones, and one that says so.
     """

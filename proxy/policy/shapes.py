@@ -2,9 +2,9 @@
 
 A shape is the list of the members that objects at one place have, in their order. A response is decoded into
 structs made for its shape, in which every value is a span of the original text, and encoded again. If the
-result is equal to the original bytes, the shape describes the whole response: it has no unknown or duplicate
-name, and no other order or spelling. Then the hidden members are unset, and the rest is encoded. Other
-responses are filtered member by member.
+result is equal to the original bytes, the shape describes the whole response. The response then has no
+unknown or duplicate name, and no other order or spelling. In this case, the hidden members are unset, and the
+rest is encoded. Other responses are filtered member by member.
 
 Graph writes compact JSON; other services put spaces or line breaks between the tokens. A response with
 uniform formatting is made compact for the comparison, and formatted again afterwards.

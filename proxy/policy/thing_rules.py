@@ -201,8 +201,8 @@ class ThingRules:
     def fit(self, name: Name) -> int:
         """Return how well the schema describes an implied path.
 
-        Return 2 if the schema has each step, 1 if it does not describe the path, and 0 if it takes a relation
-        for a key.
+        The result is 2 if the schema has each step, and 1 if it does not describe the path. The result is 0
+        if the schema has a key where the path has a relation.
         """
         found = self._schemas.of(name.folded)
         if found is None:

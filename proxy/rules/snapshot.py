@@ -31,8 +31,8 @@ from proxy.wire.models import SyncCredential, SyncLinger
 
 _FORMAT: Final = 2
 _FORMAT_WITHOUT_SCHEMAS: Final = 1
-# Raise this number with each optional member of a sync response that this release reads and the previous one
-# did not, and with each change to how the text of a ruleset is read.
+# Raise this number with each optional member of a sync response that only the new release reads. Raise it
+# also with each change to how the text of a ruleset is read.
 READ: Final = 5
 _CLOCK_LEEWAY_SECONDS: Final = 60.0  # tolerance for a clock that was set back
 _ANY_FORMAT: Final = re.compile(rb"graphward-snapshot ([0-9]{1,9}) ")
