@@ -1,4 +1,4 @@
-"""Pure: what an operator did, in words instead of the name of an operation."""
+"""Pure: descriptions of the actions of operators, in words instead of the names of operations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _WORDS: Final = {
     "app.bind": "changed the ruleset of an app",
     "app.disable": "disabled an app",
     "app.enable": "enabled an app",
-    "app.promote-shadow": "made a shadow ruleset the ruleset of an app",
+    "app.promote-shadow": "switched an app to its shadow ruleset",
     "app.certificate.add": "added a client certificate to an app",
     "app.credential.end": "set the end of a credential of an app",
     "app.credential.remove": "removed a credential of an app",
@@ -50,5 +50,5 @@ _WORDS: Final = {
 
 
 def words_of(operation: str) -> str:
-    """Return what an operation does; of an operation without words, its name."""
+    """Return a description of an operation, or its name without one."""
     return _WORDS.get(operation, operation)

@@ -1,4 +1,7 @@
-"""/apps: app identities, their secrets, which are shown once, and the ruleset that evaluates each."""
+"""Pages at /apps: applications, their secrets, and the ruleset that evaluates each application.
+
+A secret is shown once.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,8 @@ _GRACES: Final = (
     ("2592000", "30 days"),
     ("0", "no time: its tokens end too"),
 )
-# The index keeps counts of each app by the hour. Shorter intervals would be counted event by event.
+# The index keeps hourly counts of each application. For shorter intervals, every event would have to be
+# counted.
 _DAY: Final = Period("24h", "24 hours", HOUR_MS, 24)
 _HOST: Final = re.compile(r"[a-z0-9-]+(?:\.[a-z0-9-]+)+", re.IGNORECASE)
 
@@ -72,9 +76,9 @@ _COLUMNS: Final = (
     Column("State"),
 )
 _FILTERS: Final = ("unused", "ruleset", "shadow")
-_MOST_RULESETS: Final = 200  # options of a select
-OLD_SECRET_DAYS: Final = 180  # age from which a secret is marked
-SOON_DAYS: Final = 30  # days before its end from which a secret is marked
+_MOST_RULESETS: Final = 200  # options of a select element
+OLD_SECRET_DAYS: Final = 180  # age in days from which a secret is marked
+SOON_DAYS: Final = 30  # days before the end of a secret from which it is marked
 _ENDS: Final = (
     ("", "never"),
     ("90d", "in 90 days"),
@@ -86,7 +90,7 @@ _UNUSED: Final[Mapping[str, Unused]] = {"never": "never", "idle": "idle"}
 
 
 class Source(Enum):
-    """Origin of the address in a sample."""
+    """Origin of the proxy address in a sample."""
 
     HEARTBEAT = "a proxy reported it"
     NAME = "a proxy of the organisation has a host name for a name"
@@ -142,7 +146,10 @@ async def apps(context: OperationContext, actor: Actor, request: PageRequest) ->
 
 
 def _old_secret(request: PageRequest) -> str:
-    """Return the time before which a secret counts as old; times of RFC 3339 in UTC compare as text."""
+    """Return the time before which a secret counts as old.
+
+    RFC 3339 times in UTC can be compared as text.
+    """
     return rfc3339(request.now_ms - OLD_SECRET_DAYS * DAY_MS)
 
 
@@ -153,8 +160,11 @@ def _soon(request: PageRequest) -> str:
 
 @form("/apps", again=apps)
 async def add_app(context: OperationContext, actor: Actor, request: PageRequest) -> Page | Redirect:
-    """The page with the secret is the response to the form itself, so that it can't be opened again: a reload
-    sends the form once more, and its name is taken by then."""
+    """Add an application and respond with the page that shows its secret.
+
+    The page is the response to the form itself, so that it can't be opened again. A reload sends the form
+    again and fails, because the name is in use.
+    """
     org, _, ruleset = request.form.get("ruleset", "").partition(" ")
     if not ruleset:
         raise InvalidRequest("Choose a ruleset.")
@@ -196,7 +206,11 @@ async def app(context: OperationContext, actor: Actor, request: PageRequest) -> 
 
 @form("/apps/{app}/secret", again=app)
 async def rotate(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
-    """As above: the form says which secret it expects, which a second sending no longer finds."""
+    """Replace the secret and respond with the page that shows the new one.
+
+    The page can't be opened again. The form names the version of the secret that it expects, so a form that
+    is sent twice fails the second time.
+    """
     seen = request.form.get("expected") or 0
     asked = filled(RotateSecret, request.form, app=request.place["app"], expected=seen)
     made = await perform(rotate_secret, context, actor, asked)
@@ -223,7 +237,7 @@ async def bind_to(context: OperationContext, actor: Actor, request: PageRequest)
 
 @form("/apps/{app}/shadow", again=app)
 async def try_beside(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
-    """Without a ruleset the trial ends."""
+    """Set the shadow ruleset of an application, or remove it if the form names none."""
     asked = filled(SetShadow, request.form, app=request.place["app"])
     tried = await perform(shadow, context, actor, asked)
     said = (
@@ -262,7 +276,7 @@ def _switched(app: AppFacts) -> str:
 
 
 async def _sample(context: OperationContext, actor: Actor, org_id: str) -> Sample:
-    """Return the address that a proxy reports, or guess it from a name that is a host name."""
+    """Return the address that a proxy reports, or derive it from a name that is a host name."""
     found = await perform(list_fleet, context, actor, ListFleet(org=org_id, sort="health", limit=20))
     address = next((each.public_base_url for each in found.proxies if each.public_base_url), None)
     if address is not None:

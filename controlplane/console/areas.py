@@ -1,4 +1,4 @@
-"""The areas of the console: which modules have pages, and what the navigation shows of them."""
+"""Areas of the console: the modules that have pages, and the entries of the navigation."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ _MODULES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line of the navigation, shown where there is such a page."""
+    """A line of the navigation, shown if its page exists."""
 
     path: str
     text: str
     icon: str
-    key: str  # after g
+    key: str  # key to press after g
     also: str | None = None  # another path of the same area
 
     def has(self, path: str) -> bool:
-        """Return whether the path lies below this one, or in the rest of its area."""
+        """Return True if the path lies below the path of this entry, or in the rest of its area."""
         areas = [each for each in (self.path, self.also) if each not in (None, "/")]
         return path == self.also or any(path.startswith(f"{each}/") for each in areas)
 

@@ -21,10 +21,10 @@ from controlplane.console.zones import local
 from controlplane.operations.time_axis import DAY_MS, HOUR_MS, LAST_OF_ZONES_MS, MINUTE_MS, SECOND_MS, edges
 
 _GAP: Final = 0.22  # share of a column's width
-_LEAST: Final = 1.0  # percent of the height that a single event takes
-_LONE: Final = 2.0  # percent of a curve's width that a point without neighbours takes
-_TICKS: Final = 4  # gridlines above zero, about
-_MARKS: Final = 6  # named times, at most
+_LEAST: Final = 1.0  # smallest height of a column that has an event, in percent, so that one event is visible
+_LONE: Final = 2.0  # width of a point without neighbours, in percent of the curve's width
+_TICKS: Final = 4  # approximate number of gridlines above zero
+_MARKS: Final = 6  # largest number of named times
 _STEPS: Final = (
     1, 10, 100, SECOND_MS, 5 * SECOND_MS, 15 * SECOND_MS, MINUTE_MS, 5 * MINUTE_MS, 10 * MINUTE_MS,
     15 * MINUTE_MS, 30 * MINUTE_MS, HOUR_MS, 2 * HOUR_MS, 3 * HOUR_MS, 4 * HOUR_MS, 6 * HOUR_MS,
@@ -35,9 +35,9 @@ _STEPS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One colour of a column."""
+    """A part of a column in one colour."""
 
-    kind: str  # a class of the stylesheet: "allow", "block", …
+    kind: str  # class of the stylesheet: "allow", "block", …
     count: int
 
 
@@ -47,7 +47,7 @@ class Column:
 
     start_ms: int
     end_ms: int
-    parts: tuple[Part, ...]  # from the bottom up
+    parts: tuple[Part, ...]  # lowest part first
     label: str
     href: str
 
@@ -58,9 +58,9 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Shade:
-    """A time without all of its events."""
+    """A period of which the stored events are incomplete or missing."""
 
-    kind: str  # a class of the stylesheet: "absent", "purged", "partly"
+    kind: str  # class of the stylesheet: "absent", "purged", "partly"
     start_ms: int
     end_ms: int
     words: str
@@ -71,21 +71,21 @@ class Mark:
     """A moment at which an operator changed something."""
 
     at_ms: int
-    kind: str  # a class of the stylesheet: "publish", "stop", "lift"
+    kind: str  # class of the stylesheet: "publish", "stop", "lift"
     words: str
     href: str
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The time that a chart covers, in a zone."""
+    """The period that a chart covers, in a time zone."""
 
     start_ms: int
     end_ms: int
     zone: tzinfo = UTC
 
     def x(self, ms: int) -> float:
-        """Return the place of a time, in percent of the width."""
+        """Return the horizontal position of a time, in percent of the width."""
         return min(max((ms - self.start_ms) / max(self.end_ms - self.start_ms, 1) * 100, 0.0), 100.0)
 
 
@@ -101,7 +101,7 @@ def ticks(most: float, *, whole: bool = True) -> list[float]:
 
 
 def time_marks(span: Span) -> list[tuple[int, str]]:
-    """Return few round times of the span's zone, with their names."""
+    """Return a few round times of the span's zone, with their names."""
     length = span.end_ms - span.start_ms
     zone = span.zone if span.end_ms <= LAST_OF_ZONES_MS else UTC
     step = next((each for each in _STEPS if length <= each * _MARKS), _STEPS[-1])
@@ -117,7 +117,7 @@ def columns(
     shades: Sequence[Shade] = (),
     marks: Sequence[Mark] = (),
 ) -> Markup:
-    """Stacked columns between two scales. Each column is a link for a pointer."""
+    """Draw stacked columns between two scales. Each column is a link for a pointer."""
     scale = ticks(max((column.total for column in chart), default=0))
     drawn = Markup("").join(_column(column, span, scale[-1]) for column in chart)
     reaches = Markup("").join(
@@ -136,7 +136,7 @@ def _plot(
     shades: Sequence[Shade] = (),
     marks: Sequence[Mark] = (),
 ) -> Markup:
-    """A drawing with its scales, gridlines, shades and marks, and the links over it."""
+    """Combine a drawing with its scales, gridlines, shades and marks, and with the links over it."""
     top = scale[-1]
     lines, numbers = [], []
     for tick in scale:
@@ -170,7 +170,10 @@ def _plot(
 
 
 def _placed_marks(span: Span) -> list[tuple[int, str, bool]]:
-    """Named times, each with whether a narrow chart leaves it out. It keeps the roundest."""
+    """Return each named time, and whether a narrow chart omits it.
+
+    A narrow chart keeps the roundest time.
+    """
     marks = time_marks(span)
     if not marks:
         return []
@@ -179,7 +182,10 @@ def _placed_marks(span: Span) -> list[tuple[int, str, bool]]:
 
 
 def _roundness(ms: int, zone: tzinfo) -> int:
-    """The number of steps that a local time is a multiple of: midnight is rounder than noon."""
+    """Return the number of steps that a local time is a multiple of.
+
+    Midnight is rounder than noon.
+    """
     moment = local(ms, zone)
     of_day_ms = ((moment.hour * 60 + moment.minute) * 60 + moment.second) * SECOND_MS
     return sum(of_day_ms % step == 0 for step in _STEPS)
@@ -200,7 +206,7 @@ def _column(column: Column, span: Span, top: float) -> Markup:
     rectangles = []
     for part in column.parts:
         if part.count:
-            # A single event among thousands is still seen.
+            # A single event among thousands stays visible.
             height = max(part.count / top * 100, _LEAST)
             bottom -= height
             rectangles.append(
@@ -217,7 +223,7 @@ def _reach(start_ms: int, end_ms: int, span: Span, label: str, href: str = "") -
         f'<rect class="reach" x="{_number(left)}%" y="0" width="{_number(right - left)}%" height="100%"/></g>'
     )
     linked = f'<a href="{escape(href)}" tabindex="-1">{drawn}</a>' if href else drawn
-    return Markup(linked)  # noqa: S704 - escaped piece by piece, as a column
+    return Markup(linked)  # noqa: S704 - escaped piece by piece, like a column
 
 
 def _shade(shade: Shade, span: Span) -> Markup:
@@ -241,8 +247,10 @@ def _mark(mark: Mark, span: Span) -> Markup:
 
 
 def sparkline(counts: Sequence[int], kind: str) -> Markup:
-    """One line over its own filled area; says nothing that the number beside it doesn't, so it is hidden from
-    screen readers."""
+    """Draw one line over a filled area.
+
+    Screen readers do not read it, because the number next to it has the same information.
+    """
     most = max(counts, default=0) or 1
     step = 100 / max(len(counts) - 1, 1)
     points = [
@@ -260,14 +268,17 @@ def sparkline(counts: Sequence[int], kind: str) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Values over time; where one is None, the line is broken."""
+    """A line of values over time, which is interrupted if a value is None."""
 
-    kind: str  # a class of the stylesheet
+    kind: str  # class of the stylesheet
     points: Sequence[tuple[int, float | None]]  # (time in ms, value), oldest first
 
 
 def curves(drawn: Sequence[Curve], label: str, span: Span, reaches: Sequence[tuple[int, int, str]]) -> Markup:
-    """Lines over one time axis and one scale from 0. `reaches`: what is there from a time to another."""
+    """Draw lines over one time axis and one scale from 0.
+
+    `reaches` has the tooltip of each interval: its start, its end and its text.
+    """
     values = [value for curve in drawn for _, value in curve.points if value is not None]
     scale = ticks(max(values, default=0), whole=False)
 
@@ -289,7 +300,7 @@ def curves(drawn: Sequence[Curve], label: str, span: Span, reaches: Sequence[tup
 
 
 def _runs(points: Sequence[tuple[float, float | None]]) -> list[list[tuple[float, float]]]:
-    """The points of a drawing by pieces without a break; a lone one becomes a short line."""
+    """Split the points of a drawing at its gaps. A single point becomes a short line."""
     runs: list[list[tuple[float, float]]] = [[]]
     for x, y in points:
         if y is None:
@@ -306,7 +317,7 @@ def _short_line(x: float, y: float) -> list[tuple[float, float]]:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A part of a strip, both ends included."""
+    """A part of a strip from `first` to `last`, both included."""
 
     kind: str
     first: int
@@ -315,7 +326,7 @@ class Range:
 
 
 def strip(whole: int, blocks: Sequence[Range], label: str) -> Markup:
-    """Numbers from 1 to `whole` as one bar; even a single one of a million is seen."""
+    """Draw the numbers from 1 to `whole` as one bar, in which even one of a million is visible."""
     parts = [
         Markup('<rect class="fill-{}" x="{}" y="0" width="{}" height="10"><title>{}</title></rect>').format(
             each.kind,
@@ -332,7 +343,7 @@ def strip(whole: int, blocks: Sequence[Range], label: str) -> Markup:
 
 
 def share(part: float, whole: float, kind: str) -> Markup:
-    """How much of the whole, as a bar from the left."""
+    """Draw a part of a whole as a bar that begins at the left."""
     width = 0.0 if whole <= 0 else min(part / whole, 1) * 100
     return Markup(
         '<svg class="share" viewBox="0 0 100 1" preserveAspectRatio="none" aria-hidden="true">'

@@ -19,17 +19,17 @@ _MOST_OPTIONS: Final = 200
 @dataclass(frozen=True, slots=True)
 class AppChoice:
     apps: Sequence[AppFacts]
-    has_more: bool  # there are apps that are not among these
+    has_more: bool  # True if there are further applications
 
 
 async def choice_of_apps(
     context: OperationContext, actor: Actor, org: str | None, chosen: str | None = None
 ) -> AppChoice:
-    """Return the first apps by name, and the chosen one in any case."""
+    """Return the first applications by name, and always include the chosen one."""
     found = await perform(list_all, context, actor, ListApps(org=org, limit=_MOST_OPTIONS))
     apps = list(found.apps)
     if chosen and found.next and chosen not in {each.app_id for each in apps}:
-        with suppress(NotFound, Conflict):  # which the operation says once the form is sent
+        with suppress(NotFound, Conflict):  # the operation reports this error when the form is sent
             shown: AppFacts = await show.perform(context, actor, AppReference(app=chosen, org=org))
             apps.insert(0, shown)
     return AppChoice(apps, bool(found.next))

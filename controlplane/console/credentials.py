@@ -1,4 +1,4 @@
-"""/apps/{app}/…: forms that add a credential to an app, end one or remove it."""
+"""Forms at /apps/{app}/… that add a credential to an application, set its end or remove it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pure: a stored request as a command that sends it through the proxy again."""
+"""Pure: a curl command that sends a stored request through the proxy again."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 
 
 def curl_of(event: Mapping[str, Any]) -> str | None:
-    """For a POSIX shell, with $PROXY and $TOKEN to be set there; None where the target isn't known whole.
+    """Return a command for a POSIX shell that sets $PROXY and $TOKEN, or None if the target is incomplete.
 
-    Neither curl nor the shell may find anything in the target: curl's globs and dot segments are turned off,
-    the shell gets it within single quotes, and a terminal gets no control character.
+    Neither curl nor the shell may interpret the target. The command turns off curl's globbing and dot
+    segments. The shell receives the target within single quotes, and a terminal receives no control
+    character.
     """
     method, target = text_of(event, "method"), full_path(event)
     if not method or not target.startswith("/") or is_cut(target):

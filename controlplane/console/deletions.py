@@ -1,4 +1,4 @@
-"""/delete: what a deletion removes and what stays, before it is done."""
+"""Pages at /delete that show what a deletion removes and what stays, before an operator confirms it."""
 
 from __future__ import annotations
 

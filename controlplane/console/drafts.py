@@ -1,7 +1,8 @@
-"""/rulesets/…/edit: a draft, tried in every way that there is before it is published.
+"""Pages at /rulesets/…/edit: the editor of a draft, which can be tried before it is published.
 
-A draft is nowhere but in the form, and what is tried comes back with all of it: no error loses a word. A
-script, where one runs, keeps the form in the browser too, and asks for the one part that changed.
+The draft exists only in the form. Each response to an action contains the complete form, so that an error
+loses no text. If the browser runs scripts, a script also keeps the form in the browser, and requests only the
+part of the page that changed.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ from controlplane.store.interface import NotFound, Org, StoreBusy, StoreError
 
 METHODS: Final = tuple((each, each) for each in ("GET", "POST", "PATCH", "PUT", "DELETE", "HEAD", "OPTIONS"))
 HOURS: Final = (("1", "hour"), ("6", "6 hours"), ("24", "24 hours"), ("72", "3 days"), ("168", "week"))
-_GZIP: Final = "\x1f\N{REPLACEMENT CHARACTER}"  # how such a file begins, read as text
-_EVENTS_OF_A_SUGGESTION: Final = 200_000  # of the newest ones; some seconds
+_GZIP: Final = "\x1f\N{REPLACEMENT CHARACTER}"  # start of a gzip file, decoded as text
+_EVENTS_OF_A_SUGGESTION: Final = 200_000  # newest events to read, which takes a few seconds
 _NEW_TEXT: Final = """\
 version: 1
 name: new-ruleset
@@ -82,23 +83,24 @@ class Publishing:
     """A draft that may be published, and the active version."""
 
     name: str
-    path: str  # path of the page that it has once it is active
-    may: bool  # whether who asks may publish it
-    version: int  # that it would be
-    base: int  # that the draft began as; 0: none
+    path: str  # path of its page after it is published
+    may: bool  # True if the operator has permission to publish it
+    version: int  # version that the draft would become
+    base: int  # version that the draft began as, or 0
     in_force: int | None
     in_force_at: str | None
     in_force_note: str | None
     in_force_text: str | None
-    second_person: bool  # whether another operator must approve it
-    content: str  # a digest of the text, its name and the organisation
+    second_person: bool  # True if another operator must approve it
+    content: str  # digest of the text, its name and the organisation
     warnings: tuple[ProblemFacts, ...]
     apps: tuple[AppFacts, ...]
-    difference: Difference | None = None  # to the text in force; None also where it can't be known soon
+    # Difference from the active text, or None if the comparison takes too long
+    difference: Difference | None = None
 
     @property
     def reviewed(self) -> str:
-        """What the form says of it that publishes it."""
+        """Value of the form field that identifies the text and the version that were reviewed."""
         return f"{self.in_force or 0}-{self.content}"
 
     @property
@@ -108,8 +110,8 @@ class Publishing:
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    org: str  # id or name, empty while none is chosen for a new ruleset
-    name: str | None  # of the ruleset that it is a draft of; None: of a new one
+    org: str  # id or name, empty until one is chosen for a new ruleset
+    name: str | None  # name of the ruleset that is edited, or None for a new ruleset
     form: Mapping[str, str]
 
     @property
@@ -124,7 +126,7 @@ class _Draft:
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
-    """What the page shows beside the draft."""
+    """Result of an action, shown next to the draft."""
 
     what: str = ""
     values: Mapping[str, object] = field(default_factory=dict)
@@ -133,7 +135,7 @@ class _Tried:
 
 @page("GET", "/rulesets/new", prefilled=True)
 async def begin(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
-    # A link may bring the app whose traffic the rules are to be for.
+    # A link can select the application whose traffic the suggested rules allow.
     form = {**dict(request.query), "yaml": _NEW_TEXT, "into": request.org.name if request.org else ""}
     return await _editor(context, actor, request, _Draft("", None, form), _Tried())
 
@@ -148,7 +150,7 @@ async def go_on(context: OperationContext, actor: Actor, request: PageRequest) -
 async def edit(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
     org, name = request.place["org"], request.place["name"]
     stored = await perform(rulesets.show, context, actor, ShowRuleset(ruleset=name, org=org))
-    # A link may bring a request to explain.
+    # A link can contain a request to explain.
     form = {**dict(request.query), "yaml": stored.yaml, "base": str(stored.version)}
     draft = _Draft(org, stored.name, form)
     return await _editor(context, actor, request, draft, await _explained(context, actor, draft))
@@ -161,7 +163,7 @@ async def try_out(context: OperationContext, actor: Actor, request: PageRequest)
 
 
 async def _explained(context: OperationContext, actor: Actor, draft: _Draft) -> _Tried:
-    """The explanation of the request that a link brought, if it brought one."""
+    """Explain the request that a link contains, if there is one."""
     if not draft.form.get("target", "").strip():
         return _Tried()
     try:
@@ -170,7 +172,7 @@ async def _explained(context: OperationContext, actor: Actor, draft: _Draft) -> 
         return _Tried("explain", {}, reasons(error))
 
 
-# What can be tried
+# Actions that try the draft
 
 
 async def _try(
@@ -201,7 +203,7 @@ async def _check(context: OperationContext, actor: Actor, draft: _Draft) -> dict
 
 
 async def _complete(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
-    """Words for the place of the cursor, which the script counts in units of UTF-16."""
+    """Return completions for the position of the cursor, which the script counts in UTF-16 code units."""
     given = draft.form.get("caret", "")
     units = int(given) if given.isascii() and given.isdecimal() and len(given) < 8 else 0
     before = draft.yaml.encode("utf-16-le", "surrogatepass")[: 2 * units].decode("utf-16-le", "replace")
@@ -231,7 +233,7 @@ async def _explain(context: OperationContext, actor: Actor, draft: _Draft) -> di
 
 
 async def _allow(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
-    """Put a rule that allows the request before the draft's other rules."""
+    """Insert a rule that allows the request before the draft's other rules."""
     method, target = draft.form.get("method", "GET"), draft.form.get("target", "").strip()
     yaml = await run_trial(actor, with_allowing_rule, draft.yaml, method, target)
     allowed = replace(draft, form={**draft.form, "yaml": yaml})
@@ -291,7 +293,7 @@ async def _replay(context: OperationContext, actor: Actor, draft: _Draft) -> dic
 
 
 async def _suggest(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
-    """What is suggested takes the place of the draft's text."""
+    """Replace the draft's text by a suggested ruleset."""
     chosen = draft.form.get("suggest_app", "")
     found = await choice_of_apps(context, actor, draft.org if draft.name else None, chosen)
     app = next((each for each in found.apps if each.app_id == chosen), None)
@@ -318,7 +320,7 @@ async def _review(context: OperationContext, actor: Actor, draft: _Draft) -> dic
 
 async def _publish(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object] | Redirect:
     found = await _publishing(context, actor, draft)
-    # Who may not publish is told so by the operation, which keeps that on record.
+    # If the operator may not publish, the operation refuses this and writes it to the operator log.
     if found.may and (why_not := _why_not(found, draft.form)) is not None:
         return {**await _review(context, actor, draft), "why_not": why_not}
     asked = ApplyRuleset(
@@ -354,12 +356,12 @@ def _why_not(found: Publishing, form: Mapping[str, str]) -> str | None:
 
 
 async def _publishing(context: OperationContext, actor: Actor, draft: _Draft) -> Publishing:
-    """Raises InvalidRequest where the draft can't be published at all."""
+    """Return the draft as it would be published. Raise InvalidRequest if it can't be published."""
     if not draft.org:
         raise InvalidRequest("choose the organisation that the ruleset is for")
     org = await context.resolve.org(actor, "viewer", draft.org)
     may = actor.may("editor", org.org_id)
-    # What is to become active doesn't wait for those who only try things out.
+    # A check before publishing does not wait behind evaluations by operators who only try something.
     now = context.clock.wall_ms() / 1000
     checked = await (run_change if may else run_trial)(actor, dry_runs.checked, draft.yaml, now)
     if checked.problems:
@@ -367,7 +369,7 @@ async def _publishing(context: OperationContext, actor: Actor, draft: _Draft) ->
     if draft.name not in (None, checked.name):
         raise InvalidRequest(
             f"the name in the text is {checked.name}, but this is a draft of {draft.name}: "
-            "change the name to {draft.name}, or start a new ruleset"
+            f"change the name to {draft.name}, or start a new ruleset"
         )
     name = checked.name or ""
     stored = await _in_force(context, actor, draft, name)
@@ -405,7 +407,7 @@ async def _in_force(
         return None
 
 
-# Which part of the page an action's response, or the reason why there is none, is shown in.
+# The part of the page that shows the result of an action, or the reason why it failed.
 _PANELS: Final = {
     "explain": "explain",
     "allow": "explain",
@@ -452,7 +454,7 @@ _NOTHING: Final[Mapping[str, Any]] = {
 }
 
 
-# What is shown
+# Content of the page
 
 
 async def _editor(
@@ -509,7 +511,7 @@ async def _org(context: OperationContext, actor: Actor, draft: _Draft) -> Org | 
 
 
 async def _shown(actor: Actor, draft: _Draft, org: Org | None, tried: _Tried) -> dict[str, object]:
-    # Without them, names of rules lead nowhere, and nothing else is amiss.
+    # Without the places, names of rules have no links. The rest of the page still works.
     places = await run_for_page(actor, ruleset_text.rule_places, draft.yaml) or ()
     panel = _PANELS.get(tried.what)
     return {
@@ -530,5 +532,5 @@ def _describe(problem: ProblemFacts) -> str:
 
 
 def _lines(text: str) -> str:
-    """As it was typed: forms are sent with CRLF (HTML, multipart and urlencoded alike)."""
+    """Return the text as it was typed. HTML forms send line breaks as CRLF in every encoding."""
     return text.replace("\r\n", "\n")

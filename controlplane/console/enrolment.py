@@ -1,4 +1,4 @@
-"""/enrolment: tokens with which proxies add themselves, and the proxies that came by each."""
+"""Pages at /enrolment: tokens with which proxies enrol, and the proxies that enrolled with each token."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ async def tokens(context: OperationContext, actor: Actor, request: PageRequest) 
 
 @form("/enrolment", again=tokens)
 async def make(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
-    """The page with the token is the response to the form itself, so that it can't be opened again."""
+    """Make a token and respond with the page that shows it.
+
+    The page is the response to the form itself, so that it can't be opened again.
+    """
     given = {name: value for name, value in request.form.items() if name != "org"}
     asked = filled(AddEnrolmentToken, given, orgs=(request.form.get("org", ""),))
     made = await perform(add, context, actor, asked)
@@ -64,11 +67,11 @@ async def end(context: OperationContext, actor: Actor, request: PageRequest) -> 
     done = await perform(revoke, context, actor, asked)
     said = f"The token {done.name} is revoked."
     if with_proxies:
-        said += " The proxies that came by it are disabled."
+        said += " The proxies that enrolled with it are disabled."
     return Redirect(request.link(f"/enrolment/{done.token_id}"), said)
 
 
 async def _manages(context: OperationContext, actor: Actor, token: EnrolmentTokenFacts) -> bool:
-    """Return which buttons to show; the operation checks the roles again."""
+    """Return which buttons to show. The operation checks the roles again."""
     orgs = {each.name: each.org_id for each in await context.resolve.orgs(actor)}
     return any(actor.may("admin", orgs.get(each)) for each in token.orgs)

@@ -1,4 +1,4 @@
-"""Pure: an audit event as a line of a list shows it."""
+"""Pure: an audit event as one line of a list."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ import orjson
 from proxy.wire.audit_event import CREDENTIAL_PROBLEMS, REASONS, VERDICTS
 from proxy.wire.log_line import one_line
 
-_LONGEST: Final = 400  # characters of a path and query in a list
+_LONGEST: Final = 400  # largest number of characters of a path and query in a list
 
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """Texts are safe to look at: nothing of an event turns a line round or hides a part of it."""
+    """An event with texts that are safe to display.
 
-    href: str  # of the event's page
+    Characters that change the direction of a line or hide a part of it are escaped.
+    """
+
+    href: str  # path of the event's page
     time: str
     verdict: str
     status: str
     method: str
-    path: str  # with its query
+    path: str  # path with its query
     app: str
     rule: str
     reason: str
@@ -34,7 +37,7 @@ class EventRow:
 
 
 def event_row(body: bytes, names: Mapping[str, str]) -> EventRow:
-    """`names` are those of organisations and app identities, by id."""
+    """Return the row of an event. `names` are the names of organisations and applications, by id."""
     event: dict[str, Any] = orjson.loads(body)
     org_id = text_of(event, "orgId")
     org = names.get(org_id, org_id)
@@ -79,7 +82,7 @@ def text_of(event: Mapping[str, Any], key: str) -> str:
 def _json(value: object) -> str:
     try:
         return orjson.dumps(value).decode()
-    except orjson.JSONEncodeError:  # it reads deeper nesting than it writes
+    except orjson.JSONEncodeError:  # orjson reads deeper nesting than it writes
         return "(nested too deeply to be shown here)"
 
 

@@ -1,4 +1,4 @@
-"""/events/{org}/{id}: one audit event, and why it came out as it did."""
+"""Pages at /events/{org}/{id}: one audit event, and the reasons for its verdict."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from proxy.policy.ruleset import DEFAULT_RULE_ID
 from proxy.wire.audit_event import TOKEN_REASONS, VERDICTS, rfc3339
 from proxy.wire.log_line import escaped
 
-_EXPLAINED_WITHIN_SECONDS: Final = 10.0  # or the page goes without
+_EXPLAINED_WITHIN_SECONDS: Final = 10.0  # longest wait for an explanation; after that, the page omits it
 _AROUND_MS: Final = 120_000
-_PARTS: Final = 20  # of a batch that are listed
+_PARTS: Final = 20  # largest number of sub-requests of a batch to list
 _BEFORE: Final = 5
 
 
@@ -51,7 +51,7 @@ class CodeLine:
 class Related:
     title: str
     rows: Sequence[EventRow]
-    all: str  # the search that finds them
+    all: str  # link to the search that finds all of these events
 
 
 @page("GET", "/events/{org}/{id}")
@@ -76,7 +76,8 @@ async def one_event(context: OperationContext, actor: Actor, request: PageReques
             "details": details,
             "is_envelope": is_envelope(values),
             "transforms": _list(values, "transforms"),
-            # Without ruleIds the event is of an earlier release, whose transforms are the active filter.
+            # An event without ruleIds was written by an earlier release. Its transforms name the active
+            # filter.
             "names_what_was_removed": values.get("ruleIds") is not None,
             "other_rules": [
                 each for each in _list(values, "ruleIds") if each != shown(text_of(values, "ruleId"))
@@ -98,7 +99,7 @@ async def one_event(context: OperationContext, actor: Actor, request: PageReques
 
 
 def is_envelope(values: Mapping[str, Any]) -> bool:
-    """Return whether the event is of an outer $batch request that no rule of its own decided."""
+    """Return whether the event is of an outer $batch request that no rule decided."""
     if (text_of(values, "verdict"), text_of(values, "ruleId")) != ("allow", DEFAULT_RULE_ID):
         return False
     try:
@@ -110,7 +111,7 @@ def is_envelope(values: Mapping[str, Any]) -> bool:
 def _indented(body: bytes) -> str:
     try:
         return msgspec.json.format(body).decode()
-    except RecursionError:  # as accepted, in one line
+    except RecursionError:  # too deeply nested to indent; show it in one line, as it is stored
         return body.decode()
 
 
@@ -124,7 +125,7 @@ def _list(values: Mapping[str, Any], key: str) -> list[str]:
 
 
 def _timing(values: Mapping[str, Any]) -> dict[str, object] | None:
-    """What the upstream took of it all, and what is left for proxy and client."""
+    """Return the time that the upstream took, and the rest, which the proxy and the client took."""
     whole, upstream = values.get("durationMs"), values.get("upstreamMs")
     if not isinstance(whole, int | float) or isinstance(whole, bool) or whole < 0:
         return None
@@ -137,7 +138,7 @@ def _timing(values: Mapping[str, Any]) -> dict[str, object] | None:
     }
 
 
-# The rules
+# Rules
 
 
 async def _rules(
@@ -149,7 +150,7 @@ async def _rules(
     *,
     can_ask: bool,
 ) -> dict[str, str]:
-    """Links to the ruleset that the app has now, and to its editor with this request filled in."""
+    """Return links to the application's current ruleset and to its editor, which receives this request."""
     try:
         app = await perform(show, context, actor, AppReference(app=text_of(values, "appId"), org=org_id))
     except (NotFound, Conflict):
@@ -186,7 +187,7 @@ def _excerpt(ruleset: RulesetOfEvent) -> list[CodeLine]:
 async def _explained(
     context: OperationContext, actor: Actor, org_id: str, event_id: str
 ) -> tuple[ExplainedEvent | None, str]:
-    """Each rule tried, or why that can't be known."""
+    """Return each rule that was tried, or the reason why the rules can't be evaluated again."""
     try:
         async with asyncio.timeout(_EXPLAINED_WITHIN_SECONDS):
             return await perform(explain_event, context, actor, ExplainEvent(org_id, event_id)), ""
@@ -196,7 +197,7 @@ async def _explained(
         return None, str(error)
 
 
-# What belongs to it
+# Related events
 
 
 async def _related(

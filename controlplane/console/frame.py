@@ -1,4 +1,4 @@
-"""The frame around every page: sign-in, layout, errors, static files."""
+"""The frame around every page: sign-in, layout, error pages and static files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
-    "Cache-Control": "no-store",  # pages show secrets, and "back" shows the next user none of them
+    # Pages show secrets, which the next user must not see with the browser's "back" button
+    "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
@@ -76,12 +77,15 @@ _RETRY_SECONDS: Final = "5"
 
 
 def local_path(target: str) -> str:
-    """Where to go after a sign-in: a path of ours, or the overview if the text could lead elsewhere."""
+    """Return the path to open after a sign-in.
+
+    Return the path of the overview if the given text could lead to another site.
+    """
     return target if _LOCAL.fullmatch(target) else "/"
 
 
 class _IndexUse:
-    """The index as one page asks for it, and whether the page did."""
+    """The search index of one page, with a record of whether the page used it."""
 
     def __init__(self, index: Callable[[], Awaitable[SearchIndex]]) -> None:
         self._index = index
@@ -171,7 +175,7 @@ class Console:
     ) -> web.Response:
         body = self._templates.get_template(template).render(values)
         response = web.Response(status=status, text=body, content_type="text/html", headers=HEADERS)
-        # A secret is shown once, in the response to a form: what is compressed holds none but masked ones.
+        # Compressed pages contain only masked secrets: a secret is shown once, in the response to a POST.
         if request.method == "GET" and _takes_gzip(request):
             response.enable_compression(web.ContentCoding.gzip)
         return response
@@ -181,13 +185,13 @@ class Console:
         return self._context.clock.wall_ms()
 
     def _plain(self, request: web.Request) -> PageRequest:
-        """The request as far as it can be understood where something about it is wrong."""
+        """Return a page request without the parts that may be invalid, for the page of an error."""
         return PageRequest(request.path, {}, request.query, NO_FORM, None, self._now_ms, _zone(request))
 
     # Errors
 
     def shows_errors(self) -> Middleware:
-        """A middleware that responds to a person's errors with pages, and leaves a program's alone."""
+        """Return a middleware that responds to errors with pages, except on paths of programs."""
 
         @web.middleware
         async def shown(request: web.Request, handler: _Handler) -> web.StreamResponse:
@@ -206,7 +210,7 @@ class Console:
         status, message = _describe(request, error)
         try:
             return await self._error_page(request, error, status, message)
-        except StoreError as away:  # it can't say who asks, or what the frame shows
+        except StoreError as away:  # the store can't provide the operator or the content of the frame
             status, message = _describe(request, away)
             target = local_path(_wanted(request))
             response = self._bare(request, status, message, ("Try again", target))
@@ -231,7 +235,7 @@ class Console:
     def _bare(
         self, request: web.Request, status: int, message: str, goes_on: tuple[str, str]
     ) -> web.Response:
-        """Return the page of an error without the frame, which leads on as (text, path)."""
+        """Return the page of an error without the frame. `goes_on` is its link, as (text, path)."""
         values = {"title": _title(status), "message": message, "goes_on": goes_on}
         return self._html(
             request, "stranger.html", {**_common(request, self._plain(request)), **values}, status
@@ -277,7 +281,7 @@ class Console:
         await request.app[GATE].sign_out(request, response)
         return response
 
-    # What is no page
+    # Static files and settings of the browser
 
     async def _file(self, request: web.Request) -> web.Response:
         found = self._static.files.get(request.match_info["name"])
@@ -292,7 +296,7 @@ class Console:
         return web.Response(body=body, content_type=found.content_type, charset="utf-8", headers=headers)
 
     async def _theme(self, request: web.Request) -> web.StreamResponse:
-        """The toggle where no script runs."""
+        """Switch between light and dark for a browser that runs no script."""
         form = await request.app[GATE].form(request)
         back = _redirect(local_path(form.get("next", "/")))
         wanted = "light" if _theme_of(request) == "dark" else "dark"
@@ -303,7 +307,7 @@ class Console:
         return back
 
     async def _choose_zone(self, request: web.Request) -> web.StreamResponse:
-        """Show times in the zone of the form from now on. Refuse a name that this host does not know."""
+        """Show times in the zone of the form from now on. Refuse a name that this host does not have."""
         gate = request.app[GATE]
         form = await gate.form(request)
         try:
@@ -324,7 +328,7 @@ def _route(route: PageRoute, handler: _Handler) -> web.RouteDef:
 
 
 def _common(request: web.Request, asked: PageRequest) -> dict[str, object]:
-    """What a template can use, also where nobody is signed in."""
+    """Return the values that every template can use, even if nobody is signed in."""
     return {
         "request": asked,
         "link": asked.link,
@@ -354,7 +358,7 @@ def _navigation() -> list[tuple[str, list[Entry]]]:
 
 
 def _describe(request: web.Request, error: Exception) -> tuple[int, str]:
-    """The status, and a sentence for the screen; what is our own fault is told to the log alone."""
+    """Return the status and a sentence for the page. Log the details of an internal error."""
     if isinstance(error, Refused):
         return error.status, error.message
     if isinstance(error, web.HTTPNotFound | web.HTTPMethodNotAllowed):
@@ -369,12 +373,12 @@ def _describe(request: web.Request, error: Exception) -> tuple[int, str]:
 
 
 def _wanted(request: web.Request) -> str:
-    """Where to go on after a sign-in: to this page, or for a form to the page that it was on."""
+    """Return the path to open after a sign-in: this page, or the page that the form was on."""
     if request.method == "GET":
         return request.path_qs
     try:
         came_from = urlsplit(request.headers.get("Referer", ""))
-    except ValueError:  # no browser's
+    except ValueError:  # a Referer that no browser sends
         return "/"
     return f"{came_from.path}?{came_from.query}" if came_from.query else came_from.path or "/"
 
@@ -396,7 +400,7 @@ def _zone(request: web.Request) -> tzinfo:
 
 
 def _takes_gzip(request: web.Request) -> bool:
-    """Return whether the client takes gzip. A browser that does names it without a weight."""
+    """Return whether the client accepts gzip. Browsers list it without a weight."""
     codings = request.headers.get("Accept-Encoding", "").split(",")
     return "gzip" in (each.strip().lower() for each in codings)
 

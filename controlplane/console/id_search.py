@@ -1,4 +1,4 @@
-"""An id in the search box: the page of its event, or the list if several events have it."""
+"""An id in the search box: it opens its event, or lists the events if several have the id."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from controlplane.search.given_ids import LONGEST_TEXT, asks_for_ids
 
 @dataclass(frozen=True, slots=True)
 class ById:
-    """The result of a look-up. If no event was found, `notes` list the fields that were compared."""
+    """Result of a look-up. If no event was found, `notes` list the fields that were compared."""
 
     events: Sequence[msgspec.Raw]
     notes: tuple[str, ...]
@@ -29,8 +29,10 @@ NOT_ASKED = ById((), ())
 
 
 async def found_by_id(context: OperationContext, actor: Actor, request: PageRequest) -> ById | Redirect:
-    """Look up the ids of the search box, in every organisation that the actor may look at. One event is a
-    redirect to its page."""
+    """Look up the ids of the search box, in every organisation that the operator has a role in.
+
+    If there is one event, redirect to its page.
+    """
     text = request.query.get("q", "")[:LONGEST_TEXT]
     if not asks_for_ids(text) or request.query.get("cursor"):
         return NOT_ASKED

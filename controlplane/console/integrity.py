@@ -1,4 +1,7 @@
-"""/audit/integrity: whether stored events are unchanged and events are missing, by the last walk or now."""
+"""Pages at /audit/integrity: whether stored events are unchanged, and whether events are missing.
+
+They show the result of the last verification, and can start another.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from controlplane.operations.integrity import (
 from controlplane.operations.perform import perform
 from proxy.wire.figures import counted
 
-_ROWS: Final = 50  # organisations of one page
+_ROWS: Final = 50  # organisations per page
 
 
 @page("GET", "/audit/integrity", "page")

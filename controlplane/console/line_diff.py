@@ -1,7 +1,7 @@
-"""Pure: which lines two texts have in common, found in a time that can be known beforehand.
+"""Pure: the lines that two texts have in common, found within a predictable time.
 
-Lines that either text has just once, as ids of rules are, hold the texts together. What lies between them is
-mostly short; to compare that with care takes, in the worst case, the cube of its length.
+Lines that occur once in each text, such as ids of rules, align the texts. The ranges between them are mostly
+short. A precise comparison of such a range takes, in the worst case, the cube of its length.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from difflib import Match, SequenceMatcher
 from typing import Final
 
-_MOST_WORK: Final = 20_000_000  # about a second
-_MOST_PIECES: Final = 200  # words of the part of a line that differs; of a longer part, all is marked
+_MOST_WORK: Final = 20_000_000  # steps of a comparison, about one second
+_MOST_PIECES: Final = 200  # words of the part of a line that differs; a longer part is marked as a whole
 _WORD: Final = re.compile(r"\w+|\W")
-Pair = tuple[int, int]  # places of one and the same line in either text
+Pair = tuple[int, int]  # positions of one line in the old and the new text
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +29,17 @@ class Piece:
 
 
 def alike(old: str, new: str) -> bool:
-    """Return True if one line is likely to have become the other: the shorter has a third of its text in
-    common with the ends of the other."""
+    """Return True if a line was probably changed into the other.
+
+    This is so if a third of the shorter line equals the start and end of the longer one.
+    """
     shorter = min(len(old.strip()), len(new.strip()))
     before, behind = _same_ends(old.strip(), new.strip())
     return shorter > 0 and 3 * (before + behind) >= shorter
 
 
 def pieces(old: str, new: str) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
-    """Return both lines in pieces, with what differs between them marked, word by word."""
+    """Return both lines in pieces, and mark the words that differ."""
     words, new_words = _WORD.findall(old), _WORD.findall(new)
     before, behind = _same_ends(words, new_words)
     middle, new_middle = [each[before : len(each) - behind] for each in (words, new_words)]
@@ -61,7 +63,7 @@ def _same_ends(old: Sequence[str], new: Sequence[str]) -> Pair:
 
 
 def _marked(words: Sequence[str], same: Sequence[Pair]) -> list[Piece]:
-    """Return the words in pieces. `same` has places and numbers of words that the other line has too."""
+    """Return the words in pieces. `same` has the positions and counts of words that both lines have."""
     found, at = [], 0
     for place, size in (*same, (len(words), 0)):
         found.append(Piece("".join(words[at:place]), True))
@@ -75,7 +77,7 @@ def _joined(starts: Piece, middle: Sequence[Piece], ends: Piece) -> tuple[Piece,
 
 
 def same_lines(before: Sequence[str], after: Sequence[str]) -> list[Match] | None:
-    """Runs of lines in their order, as SequenceMatcher has them; None where it would take too long."""
+    """Return ranges of equal lines, as SequenceMatcher does, or None if that takes too long."""
     found = _Found()
     _look_between(before, after, found)
     if sum(_work(before[gap.old], after[gap.new]) for gap in found.gaps) > _MOST_WORK:
@@ -94,11 +96,11 @@ class _Gap:
 @dataclass(slots=True)
 class _Found:
     pairs: list[Pair] = field(default_factory=list)
-    gaps: list[_Gap] = field(default_factory=list)  # that are still to be compared
+    gaps: list[_Gap] = field(default_factory=list)  # gaps that are still to be compared
 
 
 def _look_between(before: Sequence[str], after: Sequence[str], found: _Found) -> None:
-    """Fills in the lines that hold the texts together with those next to them, and the gaps between."""
+    """Collect the lines that align the texts with the equal lines next to them, and the gaps between."""
     at, new_at = 0, 0
     for end, new_end in [*_held_by(before, after), (len(before), len(after))]:
         if end < len(before):
@@ -116,11 +118,11 @@ def _look_between(before: Sequence[str], after: Sequence[str], found: _Found) ->
 
 
 def _held_by(before: Sequence[str], after: Sequence[str]) -> list[Pair]:
-    """Of the lines that either text has once, as many as keep their order."""
+    """Return the longest sequence of lines that occur once in each text and have the same order in both."""
     count, new_count = Counter(before), Counter(after)
     place = {line: at for at, line in enumerate(after)}
     once = [(at, place[line]) for at, line in enumerate(before) if count[line] == new_count[line] == 1]
-    ends: list[int] = []  # of the runs of each length, those that end first: where, and with which pair
+    ends: list[int] = []  # last position in the new text of the best run of each length
     last: list[int] = []
     previous: list[int | None] = []
     for number, (_, new_at) in enumerate(once):
@@ -136,8 +138,10 @@ def _held_by(before: Sequence[str], after: Sequence[str]) -> list[Pair]:
 
 
 def _work(before: Sequence[str], after: Sequence[str]) -> int:
-    """What SequenceMatcher may have to do: it looks at all pairs of equal lines again for each run of
-    them."""
+    """Return the largest number of steps that SequenceMatcher may take.
+
+    For each range of equal lines, it examines all pairs of equal lines again.
+    """
     count = Counter(after)
     return sum(count[line] for line in before) * min(len(before), len(after))
 

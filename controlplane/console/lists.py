@@ -1,4 +1,4 @@
-"""Lists in the console: a search box, columns that sort and pages, all of which is in the address."""
+"""Lists in the console: a search box, columns that sort, and pages. The URL contains all of this state."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _ROWS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table, and the column of the list that its head sorts by."""
+    """A column of a table, and the name of the sort that its heading selects."""
 
     text: str
-    sort: str = ""  # empty: the head does not sort
+    sort: str = ""  # empty if the heading does not sort
     kind: str = ""  # class of the cells: "number" or "end"
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The head of a column as a page shows it."""
+    """The heading of a column as a page shows it."""
 
     text: str
     kind: str
-    href: str | None  # sorts by this column; once more, in the other direction
+    href: str | None  # link that sorts by this column; the next click reverses the order
     order: Literal["", "ascending", "descending"]
 
 
@@ -38,12 +38,12 @@ class ListView:
 
     heads: tuple[Head, ...]
     search: str
-    kept: tuple[tuple[str, str], ...]  # other members of the query, which a new search keeps
+    kept: tuple[tuple[str, str], ...]  # other query parameters, which a new search keeps
     rows: int
-    before: int  # rows of the pages before
+    before: int  # number of rows on the pages before this one
     total: int
-    first: str | None  # link to the first page, if neither this one nor the one before is it
-    previous: str | None  # link to the page before
+    first: str | None  # link to the first page, unless this page or the one before is the first
+    previous: str | None  # link to the previous page
     next: str | None  # link to the next page
     everything: str  # link to the list without the search
 
@@ -53,7 +53,7 @@ class ListView:
 
 
 def list_members(request: PageRequest, default_sort: str = "name") -> dict[str, Any]:
-    """Return the members of a request for the page that the address names."""
+    """Return the members of a request for the page that the URL names."""
     given = request.query.get
     return {
         "search": given("search") or None,
@@ -72,7 +72,7 @@ def list_view(
     default_sort: str = "name",
     keep: Sequence[str] = (),
 ) -> ListView:
-    """Return what is around the rows. `keep` names further members that a new search and sort keep."""
+    """Return everything around the rows. `keep` names more parameters that a new search or sort keeps."""
     sort = request.query.get("sort") or default_sort
     before = found.before if isinstance(found.before, int) else 0
     kept = [(name, value) for name in ("sort", *keep) if (value := request.query.get(name, ""))]

@@ -1,4 +1,7 @@
-"""/live: audit events as they come, without a script a list that is fetched again every few seconds."""
+"""Pages at /live: audit events as they arrive.
+
+Without a script, the browser reloads the list every few seconds.
+"""
 
 from __future__ import annotations
 

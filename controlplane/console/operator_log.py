@@ -1,4 +1,4 @@
-"""/record: what operators did."""
+"""Pages at /record: the operator log."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def record(context: OperationContext, actor: Actor, request: PageRequest) 
 
 
 def _export(request: PageRequest) -> str:
-    """Return the address of the same lines in the admin API."""
+    """Return the URL of the same lines in the admin API."""
     asked = {
         name: request.query.get(name) for name in ("operator", "operation", "from", "to", "search", "sort")
     }
@@ -68,5 +68,5 @@ def _heads(request: PageRequest) -> tuple[Head, ...]:
 
 
 def report(line: RecordFacts, names: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return what was asked for, in words of which nothing turns the line round."""
+    """Describe the request of an operation, without characters that change the direction of a line."""
     return [(name, shown(value)) for name, value in readable_request(line, names)]

@@ -1,4 +1,4 @@
-"""/operators: who may use the console and the admin API, with which role where, and their API tokens."""
+"""Pages at /operators: operators of the console and the admin API, their roles and their API tokens."""
 
 from __future__ import annotations
 
@@ -94,14 +94,14 @@ async def operator(context: OperationContext, actor: Actor, request: PageRequest
 async def give_role(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
     asked = filled(GrantRole, request.form, operator=request.place["operator"])
     done = await perform(grant, context, actor, asked)
-    return _back(request, done.operator_id, f"{done.name} now has the role {asked.role} there.")
+    return _back(request, done.operator_id, f"{done.name} now has the role {asked.role}.")
 
 
 @form("/operators/{operator}/roles/revoke", again=operator)
 async def take_role(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
     asked = filled(RevokeRole, request.form, operator=request.place["operator"])
     done = await perform(revoke, context, actor, asked)
-    return _back(request, done.operator_id, f"{done.name} no longer has a role there.")
+    return _back(request, done.operator_id, f"{done.name} no longer has this role.")
 
 
 @form("/operators/{operator}/password", again=operator, also=(Forbidden,))
@@ -121,13 +121,17 @@ async def link_person(context: OperationContext, actor: Actor, request: PageRequ
 @page("POST", "/operators/{operator}/unlink")
 async def unlink_person(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
     done = await perform(unlink, context, actor, OperatorReference(operator=request.place["operator"]))
-    return _back(request, done.operator_id, f"{done.name} is linked to nobody. All sessions have ended.")
+    said = f"{done.name} is no longer linked to a person. All sessions have ended."
+    return _back(request, done.operator_id, said)
 
 
 @form("/operators/{operator}/tokens", again=operator)
 async def new_token(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
-    """The page with the token is the response to the form itself, so that it can't be opened again: a reload
-    sends the form once more, and its name is taken by then."""
+    """Make a token and respond with the page that shows it.
+
+    The page is the response to the form itself, so that it can't be opened again. A reload sends the form
+    again and fails, because the name is in use.
+    """
     asked = filled(AddToken, request.form, operator=request.place["operator"])
     made = await perform(add_token, context, actor, asked)
     found = await perform(show, context, actor, OperatorReference(operator=asked.operator))
@@ -151,7 +155,7 @@ async def keep_out(context: OperationContext, actor: Actor, request: PageRequest
     return _back(
         request,
         done.operator_id,
-        f"{done.name} is disabled and can no longer sign in. The tokens are refused too.",
+        f"{done.name} is disabled and can no longer sign in. Its tokens are refused.",
     )
 
 
@@ -166,7 +170,10 @@ def _back(request: PageRequest, operator_id: str, said: str) -> Redirect:
 
 
 def _manages(actor: Actor, operator: OperatorFacts) -> bool:
-    """Which buttons to show; the operation asks again, and knows of roles that the actor may not see."""
+    """Return which buttons to show.
+
+    The operation checks again, because it also uses roles that the operator may not see.
+    """
     if actor.may("admin", None):
         return True
     held = [role.org_id for role in operator.roles]

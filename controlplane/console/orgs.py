@@ -1,4 +1,4 @@
-"""/orgs: the organisations, one more of them, and how long their audit events are kept."""
+"""Pages at /orgs: organisations, a form that adds one, and the retention of audit events."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def orgs(context: OperationContext, actor: Actor, request: PageRequest) ->
 
 
 async def _events(context: OperationContext, actor: Actor) -> Mapping[str, str] | None:
-    """Return the number of events of each organisation that has any; None if the index can't be read."""
+    """Return the number of events of each organisation that has any, or None if the index can't be read."""
     try:
         found = await perform(facets, context, actor, CountValues(fields=("org",), top=MAX_TOP))
     except StoreError:
@@ -73,13 +73,17 @@ async def add_org(context: OperationContext, actor: Actor, request: PageRequest)
 
 @page("POST", "/orgs/{org_id}/retention")
 async def keep(context: OperationContext, actor: Actor, request: PageRequest) -> Page | Redirect:
-    """What a shorter tier purges can't be had back, so that one is asked whether one means it."""
+    """Set the retention of events.
+
+    Ask for confirmation before a shorter retention, because purged events can't be restored.
+    """
     asked = filled(SetRetention, request.form, org=request.place["org_id"])
     org = await perform(show, context, actor, OrgReference(org=asked.org))
     shorter = RETENTION_MS[asked.retention] < RETENTION_MS[org.retention]
     if shorter and request.form.get("sure") != "yes":
         values = {"org": org, "wanted": asked.retention, "tiers": dict(_TIERS)}
-        return Page("org_shorter.html", f"Keep less of {org.name}?", values, (("Organisations", "/orgs"),))
+        title = f"Shorten the retention of {org.name}?"
+        return Page("org_shorter.html", title, values, (("Organisations", "/orgs"),))
     kept = await perform(set_retention, context, actor, asked)
     return Redirect(
         request.link("/orgs"), f"Events of {kept.name} are kept for {dict(_TIERS)[kept.retention]}."

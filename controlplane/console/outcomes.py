@@ -1,4 +1,4 @@
-"""Failures, refusals and latency of requests, kept apart from the requests that rules blocked."""
+"""Failures, refusals and latency of requests, counted apart from the requests that rules blocked."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from controlplane.operations.event_counts import CountValues, FacetList, facets
 from controlplane.operations.perform import perform
 from proxy.wire.figures import number, percent
 
-_SAMPLE: Final = 500  # newest requests whose durations are read
-# Refused before any rule was asked; reasons that come with a status of 429 or 5xx are counted as these.
+_SAMPLE: Final = 500  # number of newest requests whose durations are read
+# Reasons of a refusal before any rule was evaluated. Reasons with a status of 429 or 5xx count as these.
 _REFUSED: Final = (
     "tokenRefused", "assertionRefused", "certificateRefused", "invalidToken", "malformedRequest",
     "malformedTarget", "ambiguousTarget",
@@ -31,7 +31,7 @@ _FORWARDED: Final = "-verdict:block"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One figure, and the search that shows what it counts."""
+    """One figure, and a link to the search that shows the events it counts."""
 
     label: str
     value: str
@@ -43,7 +43,7 @@ class Outcome:
 async def outcomes_in_time(
     context: OperationContext, actor: Actor, window: Window
 ) -> Sequence[Outcome] | None:
-    """Return None if the figures take so long that a page goes without them."""
+    """Return the figures, or None if they take so long that the page omits them."""
     try:
         async with asyncio.timeout(_WITHIN_SECONDS):
             return await outcomes(context, actor, window)
@@ -52,7 +52,7 @@ async def outcomes_in_time(
 
 
 async def outcomes(context: OperationContext, actor: Actor, window: Window) -> list[Outcome]:
-    """Return the figures of a period's traffic: failures, 429, refusals and latency."""
+    """Return the figures of a period's traffic: failures, 429 responses, refusals and latency."""
     asked = CountValues(
         filter=window.filter, org=window.org, from_=window.since, fields=("status", "reason"), top=100
     )

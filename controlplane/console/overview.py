@@ -1,4 +1,4 @@
-"""/: what was asked and what came of it, and what needs an operator."""
+"""The page at /: the traffic with its verdicts, and the conditions that need an operator."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from controlplane.operations.rulesets import ListRulesets
 from controlplane.operations.rulesets import list_all as list_rulesets
 
 _TOP: Final = 6
-_LINES_READ: Final = 100  # more than are shown: lines of sign-ins are left out
+_LINES_READ: Final = 100  # more lines than the page shows, because lines of sign-ins are left out
 
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """One line of a ranking, and the search that shows what it counts."""
+    """One line of a ranking, and the search that shows the events it counts."""
 
     name: str
     count: int
@@ -45,7 +45,10 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """Rankings of the blocked requests by field; of the newest only, if their number is given."""
+    """Rankings of the blocked requests by field.
+
+    If `counted` is given, they cover only that number of the newest requests.
+    """
 
     rankings: Mapping[str, Sequence[Ranked]]
     counted: int | None
@@ -53,7 +56,7 @@ class Blocked:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One of the things without which nothing is asked."""
+    """A step that must be done before the first request can arrive."""
 
     done: bool
     text: str
@@ -99,13 +102,13 @@ async def overview(context: OperationContext, actor: Actor, request: PageRequest
 async def _held_notes(
     context: OperationContext, actor: Actor, request: PageRequest, org: str | None
 ) -> list[str]:
-    """Return the notes on stored events. They show whether a period was quiet or purged."""
+    """Return the notes on stored events. They show whether a period had no events or was purged."""
     held = await perform(what_is_held, context, actor, WhatIsHeld(org=org))
     return [text.times_in(note, request.zone) for note in held.notes]
 
 
 async def _steps(context: OperationContext, actor: Actor, request: PageRequest) -> list[Step]:
-    """From nothing to the first request; none if only the request itself is missing."""
+    """Return the steps up to the first request, or none if only the request itself is missing."""
     org = request.org.org_id if request.org else None
     rulesets = (await perform(list_rulesets, context, actor, ListRulesets(org=org, limit=1))).rulesets
     apps = (await perform(list_apps, context, actor, ListApps(org=org, limit=1))).apps
@@ -128,7 +131,7 @@ def _any_seen(proxies: FleetCounts) -> bool:
 
 
 async def _blocked(context: OperationContext, actor: Actor, counted: Window) -> Blocked:
-    """Rank the apps and rules with the most blocked requests."""
+    """Rank the applications and rules with the most blocked requests."""
     org = counted.request.org.org_id if counted.request.org else None
     fields = ("app", "ruleid")
     asked = CountValues(filter="verdict:block", org=org, from_=counted.since, fields=fields, top=_TOP)

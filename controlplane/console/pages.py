@@ -1,4 +1,4 @@
-"""What a page is: what its handler is given, and what it returns.
+"""Pages and forms: the values that their handlers receive and return.
 
 A page is one function in one of the area modules:
 
@@ -7,26 +7,27 @@ A page is one function in one of the area modules:
         found = await perform(list_all, context, actor, ListOrgs())
         return Page("orgs.html", "Organisations", {"orgs": found.orgs})
 
-A form that is sent by POST is a function too. It has the good case alone: what a person can mend is raised,
-and `form` shows the page `again`, with the reasons and with what was typed.
+A form that is sent by POST is a function too. It contains only the successful case. It raises an error for
+each mistake that the operator can correct. Then `form` shows the page `again`, with the reasons and the typed
+values.
 
     @form("/orgs", again=orgs)
     async def add_org(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
         added = await perform(add, context, actor, filled(AddOrg, request.form))
         return Redirect(request.link("/orgs"), f"Organisation {added.name} was added.")
 
-Both call operations and nothing below them. `frame.py` does the rest: it asks for a sign-in, checks a form's
-token, renders the template within the layout, and shows what the handler raises. A template begins with
+Both functions call only operations, never the layers below. `frame.py` does the rest: it requires a sign-in,
+checks a form's token, renders the template within the layout, and shows errors. A template begins with
 
     {% extends "layout.html" %}
     {% import "ui.html" as ui with context %}
 
-and fills the block `content` with the macros of ui.html. All state of a view is in its URL, every link is
-made by `link()`, which keeps the chosen organisation, and every form that is sent by POST holds `ui.token()`.
-A template finds the reasons in `refused` and what was typed in `form`. Both are empty if a link opened the
-page. A button that the actor may not press isn't shown: `{% if may("editor", org_id) %}`. What follows a
-successful form is a Redirect with a sentence, so that a reload repeats nothing. A new area module is listed
-in `console/areas.py`.
+and fills the block `content` with the macros of ui.html. The URL contains all state of a view. Every link is
+made by `link()`, which keeps the chosen organisation. Every form that is sent by POST contains `ui.token()`.
+In a template, `refused` has the reasons and `form` has the typed values. Both are empty if a link opened the
+page. A button is shown only if the actor may use it: `{% if may("editor", org_id) %}`. After success, a form
+returns a Redirect with a sentence, so that a reload repeats nothing. `console/areas.py` lists all modules
+that have pages.
 """
 
 from __future__ import annotations
@@ -53,15 +54,15 @@ _R = TypeVar("_R", bound=Request)
 @dataclass(frozen=True, slots=True)
 class PageRequest:
     path: str
-    place: Mapping[str, str]  # what the path names: {"app_id": ...} of /apps/{app_id}
+    place: Mapping[str, str]  # values of the path's parameters: {"app_id": ...} for /apps/{app_id}
     query: MultiMapping[str]
-    form: Mapping[str, str]  # of a POST that is known to be ours
-    org: Org | None  # the one that is chosen in the frame, None for all that the actor may look at
+    form: Mapping[str, str]  # fields of a POST whose token was checked
+    org: Org | None  # organisation chosen in the frame, or None for all
     now_ms: int
     zone: tzinfo = UTC  # time zone of the times that the page shows and its forms send
 
     def link(self, path: str, /, **query: object) -> str:
-        """A path of ours with a query; the chosen organisation goes along unless `org` says otherwise."""
+        """Return a path of the console with a query. Keep the chosen organisation unless `org` is given."""
         chosen = {"org": self.org.name if self.org else None, **query}
         given = {name: str(value) for name, value in chosen.items() if value not in (None, "")}
         return f"{path}?{urlencode(given)}" if given else path
@@ -76,16 +77,16 @@ class Page:
     template: str
     title: str
     values: Mapping[str, object] = field(default_factory=dict)
-    crumbs: tuple[tuple[str, str], ...] = ()  # what is above it, as (text, path); the title comes last
+    crumbs: tuple[tuple[str, str], ...] = ()  # pages above this one, as (text, path)
     status: int = 200
-    remarks: tuple[str, ...] = ()  # sentences about the request, above the content
-    refused: tuple[str, ...] = ()  # why the form was not accepted, above it
+    remarks: tuple[str, ...] = ()  # sentences about the request, shown above the content
+    refused: tuple[str, ...] = ()  # reasons why the form was not accepted, shown above it
 
 
 @dataclass(frozen=True, slots=True)
 class Redirect:
-    to: str  # a path of ours
-    flash: str = ""  # one sentence on what was done, shown once
+    to: str  # path within the console
+    flash: str = ""  # sentence on the completed action, shown once
 
 
 Handler = Callable[[OperationContext, Actor, PageRequest], Awaitable[Page | Redirect]]
@@ -96,22 +97,26 @@ class PageRoute:
     method: Method
     path: str
     handler: Handler
-    members: frozenset[str] | None = frozenset()  # names in the query, besides `org`; None takes any
+    members: frozenset[str] | None = frozenset()  # allowed query parameters besides `org`; None allows any
 
 
 def page(method: Method, path: str, *members: str, prefilled: bool = False) -> Callable[[Handler], PageRoute]:
-    """Make a route of a handler. `members` are the members of its query. A page with a `prefilled` form takes
-    every member as one of its fields."""
+    """Make a route of a handler. `members` are the parameters of its query.
+
+    A page with a `prefilled` form accepts every parameter as one of its fields.
+    """
     known = None if prefilled else frozenset(members)
     return lambda handler: PageRoute(method, path, handler, known)
 
 
-_ALIASES: Final = {"filter": "q"}  # the admin API's name for what the console's links call `q`
+_ALIASES: Final = {"filter": "q"}  # a parameter of the admin API, and its name in the console
 
 
 def understood(route: PageRoute, query: MultiMapping[str]) -> tuple[MultiDict[str], tuple[str, ...]]:
-    """Return the members of a query that the page takes, and a sentence for each that it doesn't take: a
-    member that had no effect must not look as if it had narrowed the page."""
+    """Return the parameters of a query that the page uses, and a sentence for each other parameter.
+
+    Without the sentence, a parameter without effect would look as if it had narrowed the page.
+    """
     if route.members is None or route.method != "GET":
         return MultiDict(query), ()
     taken: MultiDict[str] = MultiDict()
@@ -131,21 +136,24 @@ def understood(route: PageRoute, query: MultiMapping[str]) -> tuple[MultiDict[st
     return taken, tuple(remarks)
 
 
-# What a person can mend in the form that was sent; anything else that is raised becomes an error's page.
+# Mistakes that an operator can correct in the form. Any other error is shown on a page of its own.
 Refusal: Final = (InvalidRequest, InvalidName, AlreadyExists, Conflict)
 _Errors = tuple[type[Exception], ...]
 
 
 def form(path: str, *, again: PageRoute, also: _Errors = ()) -> Callable[[Handler], PageRoute]:
-    """Make a route of a handler that performs what a form asks for. If the handler raises a Refusal, or one
-    of `also`, the page `again` is shown with status 422, the reasons, and what was typed."""
-    mendable: _Errors = (*Refusal, *also)
+    """Make a route of a handler that performs the operation of a form.
+
+    If the handler raises a Refusal, or one of `also`, the page `again` is shown with status 422, the reasons,
+    and the typed values.
+    """
+    expected: _Errors = (*Refusal, *also)
 
     def route(handler: Handler) -> PageRoute:
         async def performed(context: OperationContext, actor: Actor, request: PageRequest) -> Page | Redirect:
             try:
                 return await handler(context, actor, request)
-            except mendable as error:
+            except expected as error:
                 refused = reasons(error)
             shown = await again.handler(context, actor, request)
             return replace(shown, status=422, refused=refused) if isinstance(shown, Page) else shown
@@ -156,12 +164,12 @@ def form(path: str, *, again: PageRoute, also: _Errors = ()) -> Callable[[Handle
 
 
 def reasons(error: Exception) -> tuple[str, ...]:
-    """Return one line for each thing to mend."""
+    """Return one line for each mistake to correct."""
     return error.problems if isinstance(error, InvalidRequest) else (str(error),)
 
 
 def filled(kind: type[_R], form: Mapping[str, str], **known: object) -> _R:
-    """The operation's request out of a form: its fields by the members' names, empty ones left out."""
+    """Make the request of an operation from the fields of a form that are not empty."""
     given: dict[str, object] = {
         member.encode_name: form[member.encode_name]
         for member in msgspec.structs.fields(kind)

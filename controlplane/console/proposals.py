@@ -1,4 +1,4 @@
-"""/proposals: changes of rules that wait for a second person, each with its review."""
+"""Pages at /proposals: changes of rules that wait for a second person, each with its review."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ def _title(found: ProposalDetails) -> str:
         return f"Publish {found.ruleset}"
     if found.kind == "rollback":
         return f"Roll {found.ruleset} back to version {found.to_version}"
-    return f"Bind {found.app or found.app_id} to {found.ruleset}"
+    return f"Assign {found.ruleset} to {found.app or found.app_id}"
 
 
 async def _active(context: OperationContext, actor: Actor, found: ProposalDetails) -> RulesetText | None:
-    """Return the rules that the proposal would replace: those of today, or None if there are none."""
+    """Return the active rules that the proposal would replace, or None if there are none."""
     name = found.ruleset
     if found.app_id is not None:
         app = await perform(show_app, context, actor, AppReference(app=found.app_id))
@@ -79,7 +79,7 @@ async def _active(context: OperationContext, actor: Actor, found: ProposalDetail
 async def _after(
     context: OperationContext, actor: Actor, found: ProposalDetails
 ) -> tuple[str, tuple[AppFacts, ...]]:
-    """Return the text that would evaluate, and the apps whose requests it would evaluate."""
+    """Return the text that would become active, and the applications whose requests it would evaluate."""
     if found.app_id is None:
         return found.yaml or "", await bound_to(context, actor, found.org_id, found.ruleset)
     app = await perform(show_app, context, actor, AppReference(app=found.app_id))

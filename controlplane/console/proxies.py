@@ -1,4 +1,4 @@
-"""/proxies: how each proxy is and why, its curves and its gaps, and what an operator does about it."""
+"""Pages at /proxies: the health of each proxy with reasons, its charts, its missing events, and actions."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _CHECK_KINDS: Final = {"ok": "good", "degraded": "warn", "failed": "bad"}
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One proxy of the list."""
+    """A proxy as a row of the list."""
 
     proxy: ProxyHealth
     kind: str
@@ -112,7 +112,10 @@ async def overview(context: OperationContext, actor: Actor, request: PageRequest
 
 @form("/proxies", again=overview)
 async def add_proxy(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
-    """The page with the secrets is the response to the form itself, so that it can't be opened again."""
+    """Add a proxy and respond with the page that shows its secrets.
+
+    The page is the response to the form itself, so that it can't be opened again.
+    """
     asked = proxies.AddProxy(name=request.form.get("name", ""), orgs=(request.form.get("first", ""),))
     made = await perform(proxies.add, context, actor, asked)
     return _secrets_page(asked.name, made, "was added")
@@ -162,8 +165,12 @@ async def let_in(context: OperationContext, actor: Actor, request: PageRequest) 
 
 @form("/proxies/{proxy}/secrets", again=one)
 async def rotate(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
-    """Asked for by typing the name: the proxy is refused until it has the new secrets. The form says which
-    secrets it expects, which a second sending no longer finds."""
+    """Replace the secrets of a proxy.
+
+    The operator types the name to confirm, because the control plane refuses the proxy until it has the new
+    secrets. The form names the version of the secrets that it expects, so a form that is sent twice fails the
+    second time.
+    """
     found = await perform(fleet.show, context, actor, fleet.ProxyReference(proxy=request.place["proxy"]))
     if request.form.get("name", "") != found.name:
         raise InvalidRequest(
@@ -179,7 +186,10 @@ async def rotate(context: OperationContext, actor: Actor, request: PageRequest) 
 
 @form("/proxies/{proxy}/acknowledge", again=one)
 async def acknowledge(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
-    """The form says which losses were shown: others that came since are not acknowledged with them."""
+    """Acknowledge losses of events.
+
+    The form contains the losses that were shown, so that later losses are not acknowledged with them.
+    """
     shown_losses = {kind: request.form.get(kind, "") for kind in ("missing", "repeated", "implausible")}
     asked = filled(
         proxies.AcknowledgeLosses,
@@ -209,10 +219,8 @@ async def revoke(context: OperationContext, actor: Actor, request: PageRequest) 
     org = request.form.get("revokes", "")
     asked = proxies.OrgOfProxy(proxy=request.place["proxy"], org=org)
     done = await perform(proxies.revoke, context, actor, asked)
-    said = (
-        f"Events of {org} from {done.name} are refused now, and it has no rules of it from its next sync on."
-    )
-    # Who may only look at that organisation can't look at the proxy any more.
+    said = f"Events of {org} from {done.name} are refused now. Its next sync removes the rules of {org}."
+    # An operator who has a role only in that organisation has no access to the proxy any more.
     return Redirect(request.link(f"/proxies/{done.proxy_id}" if done.orgs else "/proxies"), said)
 
 
@@ -225,7 +233,7 @@ def _secrets_page(name: str, made: proxies.NewProxySecrets, done: str, *, has_en
     return Page("proxy_secrets.html", "Secrets", values, (_CRUMB, (name, f"/proxies/{made.proxy_id}")))
 
 
-# The list
+# List of proxies
 
 
 def _row(proxy: ProxyHealth) -> _Row:
@@ -243,7 +251,7 @@ def _row(proxy: ProxyHealth) -> _Row:
 
 
 def _rules_in_short(proxy: ProxyHealth) -> tuple[str, str]:
-    """Which of its rulesets it enforces, and what is wrong with the others."""
+    """Describe how many of its rulesets the proxy enforces, and the state of the others."""
     states = Counter(each.state for each in proxy.rulesets)
     if not proxy.rulesets:
         return "plain", "none"
@@ -264,7 +272,7 @@ async def _manageable(context: OperationContext, actor: Actor) -> list[Org]:
     return [org for org in await context.resolve.orgs(actor) if actor.may("admin", org.org_id)]
 
 
-# One proxy
+# Page of one proxy
 
 
 def _facts(proxy: ProxyDetails) -> list[tuple[str, str]]:
@@ -311,7 +319,7 @@ def _charts(windows: Sequence[WindowFacts], zone: tzinfo) -> list[_Chart]:
     failed = [each.upstream_errors / max(each.requests, 1) * 100 for each in windows]
 
     def chart(title: str, label: str, unit: str, *series: tuple[str, str, Sequence[float | None]]) -> _Chart:
-        """Series are (kind, name, value in each window)."""
+        """Draw a chart of series. Each is (kind, name, value in each window)."""
         curves = [charts.Curve(kind, list(zip(middles, values, strict=True))) for kind, _, values in series]
         reaches = []
         for at, (start, end) in enumerate(times):

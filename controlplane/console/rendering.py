@@ -1,4 +1,4 @@
-"""Templates and static files: what they may use, and their addresses."""
+"""Templates and static files: the names that templates can use, and the URLs of files."""
 
 from __future__ import annotations
 
@@ -36,17 +36,20 @@ class StaticFile:
 @dataclass(frozen=True, slots=True)
 class StaticFiles:
     version: str
-    files: Mapping[str, StaticFile]  # by name
+    files: Mapping[str, StaticFile]  # files by name
 
     def address(self, name: str) -> str:
-        """It has the digest of them all, so that what is got there may be kept for ever."""
+        """Return the URL of a file.
+
+        It contains a digest of all files, so that browsers can cache the response for ever.
+        """
         assert name in self.files, name
         return f"/static/{self.version}/{name}"
 
 
 @cache
 def read_static() -> StaticFiles:
-    """Read the static files, once in a process."""
+    """Read the static files, once per process."""
     files = {}
     digest = hashlib.sha256()
     for path in sorted((_HERE / "static").iterdir()):
@@ -60,7 +63,7 @@ def read_static() -> StaticFiles:
 
 @cache
 def environment() -> jinja2.Environment:
-    """Make the environment, once in a process: it compiles a template at the first use of it."""
+    """Make the template environment, once per process, because it compiles each template at its first use."""
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE / "templates"),
         autoescape=True,
@@ -84,11 +87,13 @@ def environment() -> jinja2.Environment:
     )
     made.filters["number"] = number
     made.filters["counted"] = counted  # a number with its noun
-    made.filters["parse_names"] = parse_names  # transforms
+    made.filters["parse_names"] = parse_names  # names of transforms
     made.filters["action_words"] = words_of
     made.filters["sentence"] = as_sentence
     made.filters["capitalised"] = lambda text: text[:1].upper() + text[1:]
-    made.filters["shown"] = one_line  # what somebody else says: nothing of it turns a line round
-    made.filters["segments"] = segments  # a path, which breaks at its slashes
-    made.filters["pairs"] = lambda texts: [(each, each) for each in texts]  # options that say what they are
+    # Text from outside, without characters that change the direction of a line
+    made.filters["shown"] = one_line
+    made.filters["segments"] = segments  # a path that breaks at its slashes
+    # Options whose value is also their text
+    made.filters["pairs"] = lambda texts: [(each, each) for each in texts]
     return made

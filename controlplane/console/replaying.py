@@ -1,4 +1,4 @@
-"""A replay on a draft's page: step after step, what was counted so far carried along in the form."""
+"""A replay on a draft's page, in steps. The form carries the counts from step to step."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from proxy.wire.audit_event import rfc3339
 
 EVALUATED_APPS: Final = "judged"
 EVERY_APP: Final = "every"
-_EVENTS_OF_A_STEP: Final = 50_000  # about a second, so that one sees it move
-_REVIEWED_WITHIN_SECONDS: Final = 10.0  # afterwards a review shows what was replayed until then
+_EVENTS_OF_A_STEP: Final = 50_000  # events per step, about one second, so that the operator sees progress
+_REVIEWED_WITHIN_SECONDS: Final = 10.0  # time limit of a review, which then shows the events replayed so far
 _LAST_DAY: Final = "24"
 _WORDS: Final = {
     "newlyBlocked": ("bad", "newly blocked"),
@@ -54,16 +54,16 @@ class Change:
     kind: str
     words: str
     facts: ChangeFacts
-    query: str | None  # a filter that finds such events; None where none can say it
+    query: str | None  # filter that finds these events, or None if no filter can
     since: str
-    until: str  # the search's end is not included
+    until: str  # end of the search's period, which is not included
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     replayed: Replayed
     changes: tuple[Change, ...]
-    so_far: str  # JSON
+    so_far: str  # state as JSON
 
     @property
     def is_done(self) -> bool:
@@ -80,13 +80,13 @@ class Progress:
 class Effect:
     """The effect of publishing, as a review states it."""
 
-    summary: tuple[str, str, str] | None  # kind, badge and words, if there is no statement
+    summary: tuple[str, str, str] | None  # kind, badge and words, used if `statements` is empty
     statements: tuple[tuple[review_words.Statement, tuple[Change, ...]], ...]
     basis: tuple[str, ...]
 
 
 def effect(progress: Progress | None) -> Effect | None:
-    """Return the effect; None if nothing was replayed."""
+    """Return the effect, or None if nothing was replayed."""
     if progress is None:
         return None
     said = review_words.statements(progress.replayed)
@@ -100,8 +100,10 @@ def effect(progress: Progress | None) -> Effect | None:
 async def of_last_day(
     context: OperationContext, actor: Actor, org: str, yaml: str, evaluated: Sequence[AppFacts]
 ) -> Progress | None:
-    """Replay the last day of the applications, as far as that goes in a few seconds. None if there are none,
-    or if the control plane has no room for a replay."""
+    """Replay the last day of the applications, as far as possible in a few seconds.
+
+    Return None without applications, or if the control plane has no capacity for a replay.
+    """
     if not evaluated:
         return None
     form = {"replay_hours": _LAST_DAY}
@@ -122,8 +124,10 @@ async def step(
     evaluated: Sequence[AppFacts],
     form: Mapping[str, str],
 ) -> Progress:
-    """The next step of the replay that the form is in the midst of, or the first of another. `evaluated` are
-    the applications that the rules are for, unless the form asks for others."""
+    """Continue the replay of the form, or start another.
+
+    `evaluated` are the applications that the rules apply to, unless the form names others.
+    """
     digest = sha256(yaml.encode("utf-8", "surrogatepass")).hexdigest()
     before = _so_far(form, digest) if form.get("do") == "replay-on" else None
     asked = ReplayRuleset(
@@ -162,7 +166,7 @@ def _filter(evaluated: Sequence[AppFacts], chosen: str) -> str:
 
 
 def hours(given: str) -> float:
-    """As a form says it. Raises InvalidRequest."""
+    """Return the number of hours in a form field. Raise InvalidRequest if it is not valid."""
     if not (given.isascii() and given.isdecimal() and len(given) < 6 and 0 < int(given) <= 24 * 366):
         raise InvalidRequest(f"{given} is not a number of hours")
     return float(given)
@@ -177,7 +181,7 @@ def _change(facts: ChangeFacts) -> Change:
 
 
 def _query(app_id: str | None, before: OutcomeFacts) -> str | None:
-    """A filter for events of the application whose outcome was recorded as this."""
+    """Return a filter for events of the application that have this recorded outcome, or None."""
     by = ("reason", before.by) if before.verdict == "refused" else ("ruleid", before.by)
     wanted = [by] if before.verdict == "refused" else [("verdict", before.verdict), by]
     found = [terms.term(field, value) for field, value in [*([("app", app_id)] if app_id else []), *wanted]]

@@ -1,4 +1,4 @@
-"""/audit/report: the auditor's answer, to read here and to download as signed files."""
+"""Pages at /audit/report: an audit report, to read here and to download as signed files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from controlplane.report.sections import Section, sections
 from controlplane.store.interface import StoreBusy
 from proxy.wire.audit_event import rfc3339
 
-_WAIT_SECONDS: Final = 1.5  # after which the page shows progress, and asks again by itself
+_WAIT_SECONDS: Final = 1.5  # longest wait for the report; after that, the page shows progress and reloads
 _NAME: Final = "Audit report"
 
 
@@ -61,7 +61,7 @@ async def report(context: OperationContext, actor: Actor, request: PageRequest) 
 
 
 def _with_rows(section: Section) -> tuple[Section, list[dict[str, str]]]:
-    """A section, and its rows by the names of their columns."""
+    """Return a section, and its rows as mappings from the names of the columns."""
     return section, [dict(zip(section.columns, row, strict=True)) for row in section.rows]
 
 

@@ -1,4 +1,4 @@
-"""Pure: what publishing a draft would change, in words and numbers, from a replay of recorded requests."""
+"""Pure: the changes that publishing a draft would make, in words, from a replay of recorded requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from controlplane.operations.replays import ChangeFacts, OutcomeFacts, Replayed
 from proxy.policy.transforms import Named, parse_names
 from proxy.wire.figures import counted, number
 
-_MOST_NAMED: Final = 12  # properties in a sentence
+_MOST_NAMED: Final = 12  # properties named in a sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +23,14 @@ class AppCount:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One thing that publishing would do."""
+    """One effect that publishing a draft would have."""
 
     kind: str  # kind of the badge: good, warn, bad or plain
     badge: str
     words: str
-    apps: tuple[AppCount, ...]  # the most frequent first
-    changes: tuple[ChangeFacts, ...]  # behind it
-    properties: tuple[str, ...] = ()  # sentences on properties that appear or go
+    apps: tuple[AppCount, ...]  # applications, the one with the most requests first
+    changes: tuple[ChangeFacts, ...]  # changes that the statement summarises
+    properties: tuple[str, ...] = ()  # sentences on properties that appear or disappear
 
 
 def statements(replayed: Replayed) -> tuple[Statement, ...]:
@@ -68,7 +68,7 @@ def basis(replayed: Replayed) -> tuple[str, ...]:
 
 
 def summary(replayed: Replayed) -> tuple[str, str, str] | None:
-    """Return kind, badge and words of a sentence that stands alone; None if there are statements."""
+    """Return the kind, the badge and a sentence, or None if there are statements."""
     if replayed.events == replayed.unasked:
         return "warn", "no evidence", "No request was recorded in that period, so the replay is no evidence."
     if statements(replayed):
@@ -105,7 +105,7 @@ def _statement(change: str, groups: Sequence[ChangeFacts]) -> Statement:
 
 
 def _properties(groups: Iterable[ChangeFacts]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the properties that become visible and those that go, over all groups."""
+    """Return the properties that become visible and those that disappear, over all groups."""
     shown: dict[str, None] = {}
     gone: dict[str, None] = {}
     for group in groups:

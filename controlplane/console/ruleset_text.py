@@ -1,4 +1,4 @@
-"""Pure: a ruleset's text as a page shows it: coloured lines, the rules' places, what differs line by line."""
+"""Pure: the text of a ruleset for a page: coloured lines, positions of rules, and differences by line."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from proxy.policy.scalars import as_text
 from proxy.policy.visible import escaped
 
 MAX_LISTED_LINES: Final = 10_000
-MAX_COMPARED_LINES: Final = 4000  # of either text; beyond, the comparison by rules has to do
-_AROUND: Final = 3  # lines that are shown before and after a change
-_LOOKED_AHEAD: Final = 5  # lines among which a changed line looks for the one that it became
-_MOST_COLOURED: Final = 2000  # characters of a line; nobody reads a longer one by its colours
-# In linear time, whatever the line holds: a token is looked for only where one can begin, and what was read
-# of one is never read again in another way. Groups are repeated in atomic groups, not possessively: Python
-# before 3.11.5 gets that wrong (python/cpython#106052).
+MAX_COMPARED_LINES: Final = 4000  # lines of each text; longer texts are compared only by rules
+_AROUND: Final = 3  # unchanged lines shown before and after a change
+_LOOKED_AHEAD: Final = 5  # lines to search for the one that a changed line became
+# Characters of a line; a longer line is not coloured, because colours do not help to read it
+_MOST_COLOURED: Final = 2000
+# Matching takes linear time for every line: a token is searched only at places where one can begin, and no
+# text is matched twice. Repeated groups are atomic, not possessive, because Python before 3.11.5 has an error
+# there (python/cpython#106052).
 _TOKEN: Final = re.compile(
     r"(?P<comment>(?<!\S)#.*)"
     r"|(?P<string>(?<![^\s\[{,])(?:\"[^\"\\]*+(?>(?:\\.[^\"\\]*+)*)\"|'[^']*+(?>(?:''[^']*+)*)'))"
@@ -34,7 +35,7 @@ _TOKEN: Final = re.compile(
 class Line:
     number: int
     html: Markup
-    rule_id: str | None = None  # of the rule that begins here
+    rule_id: str | None = None  # id of the rule that begins in this line
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +49,17 @@ class RulePlace:
 @dataclass(frozen=True, slots=True)
 class DiffLine:
     sign: str  # "+", "-" or " "
-    old: int | None  # its number in either text
+    old: int | None  # line number in the old text
     new: int | None
     text: str
-    pieces: tuple[Piece, ...] = ()  # parts of a line that another one replaces; else empty
+    pieces: tuple[Piece, ...] = ()  # parts of a replaced line, otherwise empty
 
 
 def rule_places(text: str) -> tuple[RulePlace, ...]:
-    """The rules of a text in their order; of one that can't be read, those that look like rules."""
+    """Return the rules of a text in their order.
+
+    If the text is not valid, return the parts that look like rules.
+    """
     try:
         document = yaml_document.parse(text)
     except yaml_document.InvalidYaml:
@@ -75,7 +79,7 @@ def rule_places(text: str) -> tuple[RulePlace, ...]:
 
 
 def listing(text: str, places: Iterable[RulePlace] = ()) -> tuple[Line, ...] | None:
-    """None where the text is too long to be shown line by line."""
+    """Return the lines of a text, or None if it is too long to be shown line by line."""
     lines = text.splitlines()
     if len(lines) > MAX_LISTED_LINES:
         return None
@@ -87,7 +91,7 @@ def listing(text: str, places: Iterable[RulePlace] = ()) -> tuple[Line, ...] | N
 
 
 def as_it_is(text: str) -> str:
-    """What turns a line round, or hides some of it, is written out: who reviews rules sees what they say."""
+    """Escape characters that change the direction of a line or hide a part of it, for reviewers."""
     return escaped(text, keep="\t\n\r")
 
 
@@ -104,7 +108,7 @@ def _coloured(line: str) -> Markup:
 
 
 def text_diff(old: str, new: str) -> tuple[tuple[DiffLine, ...], ...] | None:
-    """Changed lines with a few around them, in groups; None where to compare them takes too long."""
+    """Return groups of changed lines with their context, or None if the comparison takes too long."""
     before, after = old.splitlines(), new.splitlines()
     if max(len(before), len(after)) > MAX_COMPARED_LINES:
         return None
@@ -115,7 +119,7 @@ def text_diff(old: str, new: str) -> tuple[tuple[DiffLine, ...], ...] | None:
 
 
 class _Matched(SequenceMatcher[str]):
-    """Is told which lines are the same, and makes groups of the others."""
+    """A matcher that receives the equal lines, and makes groups of the others."""
 
     def __init__(self, before: Sequence[str], after: Sequence[str], same: list[Match]) -> None:
         super().__init__(None, before, after, autojunk=False)
@@ -142,7 +146,7 @@ def _group(
 
 
 def _replaced(before: Sequence[str], after: Sequence[str], first: int, new_first: int) -> Iterator[DiffLine]:
-    """Lines that others take the place of. Of two that are alike, what differs within them is marked."""
+    """Yield lines that replace each other. In two similar lines, the words that differ are marked."""
     partner = dict(_partners(before, after))
     partner_of_new = {new: old for old, new in partner.items()}
     for at, text in enumerate(before):
@@ -154,7 +158,7 @@ def _replaced(before: Sequence[str], after: Sequence[str], first: int, new_first
 
 
 def _partners(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Places of lines that are alike, in the order of both."""
+    """Yield the positions of similar lines, in the order of both texts."""
     at = 0
     for place, text in enumerate(before):
         for new in range(at, min(at + _LOOKED_AHEAD, len(after))):

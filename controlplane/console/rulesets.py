@@ -1,4 +1,4 @@
-"""/rulesets: what is active, each ruleset with its text and history, two versions compared, a way back."""
+"""Pages at /rulesets: each ruleset with its text and history, comparison of versions, and rollback."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from controlplane.workshop.ruleset_diff import diff_rulesets
 from proxy.policy.ruleset import DEFAULT_RULE_ID
 from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
 
-_MOST_OUTLINED: Final = 500  # rules; the text has them all
+_MOST_OUTLINED: Final = 500  # rules listed in the outline; the text has all of them
 PROPOSED: Final = "Not active yet: another editor must approve this."
 ENFORCED_LATER: Final = "Each proxy enforces it from its next sync."
 CRUMB: Final = ("Rulesets", "/rulesets")
 _SORT: Final = "org"
-_MOST_SHOWN: Final = 8  # apps and proxies; a link leads to the others
+_MOST_SHOWN: Final = 8  # applications and proxies listed; a link leads to the others
 _COLUMNS: Final = (
     Column("Ruleset", "name"),
     Column("Organisation", "org"),
@@ -55,7 +55,10 @@ _COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Between two texts: by rules where both are rulesets, by lines where that takes not too long."""
+    """Difference between two texts.
+
+    It is by rules if both are rulesets, and by lines unless that takes too long.
+    """
 
     by_rules: RulesetDifference | None
     by_lines: tuple[tuple[ruleset_text.DiffLine, ...], ...] | None
@@ -66,7 +69,7 @@ def place_of(org: str, name: str) -> str:
 
 
 async def difference(actor: Actor, old: str, new: str) -> Difference | None:
-    """None where it can't be known soon, since much else is looked at."""
+    """Return the difference, or None if it takes too long because other pages use the processor."""
     return await run_for_page(actor, _difference, old, new)
 
 
@@ -80,7 +83,7 @@ def _difference(old: str, new: str) -> Difference:
 
 
 async def bound_to(context: OperationContext, actor: Actor, org: str, name: str) -> tuple[AppFacts, ...]:
-    """Return every app with the ruleset; none if there is no such ruleset yet."""
+    """Return every application with the ruleset, or none if the ruleset does not exist yet."""
     try:
         found = await perform(apps.list_all, context, actor, ListApps(org=org, ruleset=name))
     except NotFound:
@@ -90,7 +93,7 @@ async def bound_to(context: OperationContext, actor: Actor, org: str, name: str)
 
 @dataclass(frozen=True, slots=True)
 class FirstApps:
-    """The first apps of many, by name."""
+    """The first of many applications, by name."""
 
     apps: tuple[AppFacts, ...]
     further: int
@@ -111,7 +114,7 @@ async def _first_apps(
 
 @dataclass(frozen=True, slots=True)
 class FirstProxies:
-    """Proxies of an organisation to look at first, each with its version of a ruleset."""
+    """The proxies of an organisation that are listed first, each with its version of a ruleset."""
 
     proxies: tuple[tuple[ProxyHealth, EnforcedFacts | None], ...]
     further: int
@@ -145,22 +148,22 @@ async def _confirmed(context: OperationContext, actor: Actor, ruleset_id: str) -
 
 @dataclass(frozen=True, slots=True)
 class RuleUse:
-    """A rule of the text, and how often it was used."""
+    """A rule of the text, and the number of its hits."""
 
-    rule: RulePlace | None  # None: the default, if no rule decides
+    rule: RulePlace | None  # None stands for the default, which decides if no rule does
     hits: int
     last_hit: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Use of the rules of a version in the last days."""
+    """Hits of the rules of a version in the last days."""
 
     days: int
     counted_since: str
-    is_whole: bool  # whether all of these days were counted
+    is_whole: bool  # True if all of these days were counted
     rules: tuple[RuleUse, ...]
-    hits: int  # total of all rules, with those of other versions
+    hits: int  # total of all rules, including rules of other versions
 
     @property
     def unused(self) -> int:
@@ -246,7 +249,7 @@ async def compare(context: OperationContext, actor: Actor, request: PageRequest)
 
 @page("GET", "/rulesets/{org}/{name}/rollback", "to")
 async def consider(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
-    """Show what a rollback would change, before anybody does it."""
+    """Show what a rollback would change, before an operator confirms it."""
     org, name = request.place["org"], request.place["name"]
     wanted = _version(request.form or request.query, "to")
     history = await perform(rulesets.history, context, actor, RulesetReference(ruleset=name, org=org))
@@ -273,7 +276,7 @@ async def consider(context: OperationContext, actor: Actor, request: PageRequest
 async def go_back(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
     org, name = request.place["org"], request.place["name"]
     to = _version(request.form, "to") or 0
-    seen = _version(request.form, "expected")  # what the page compared with
+    seen = _version(request.form, "expected")  # active version that the page was compared with
     if not request.form.get("note", "").strip():
         raise InvalidRequest("Enter a reason, which is kept in the history.")
     asked = RollBack(ruleset=name, org=org, to=to, note=request.form.get("note") or None, expected=seen or 0)
@@ -315,9 +318,9 @@ async def _compared(
 
 
 def _version(fields: Mapping[str, str], name: str) -> int | None:
-    """Return the version that a link or a form names, None for none.
+    """Return the version that a link or a form names, or None if it names none.
 
-    Raises Refused for what is no number: nobody types one, so that no form is shown again for it.
+    Raise Refused if the text is not a number. No form is shown again, because operators do not type versions.
     """
     given = fields.get(name, "")
     if given and not (given.isascii() and given.isdecimal() and len(given) < 10):

@@ -1,4 +1,4 @@
-"""/search: audit events by a filter and a time, what they have in common, and when they were."""
+"""Pages at /search: audit events that match a filter and a period, with counts of values and over time."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ _PRESETS: Final = (
 _PAGE: Final = 50
 _FACETS: Final = ("verdict", "status", "reason", "problem", "rule", "app", "org", "method", "path", "ip")
 _TOP: Final = 6
-_COUNTS_WITHIN_SECONDS: Final = 0.15  # since the search began; or the page goes without them, and they follow
+# Time limit of the counts since the search began; after it, a script fetches them
+_COUNTS_WITHIN_SECONDS: Final = 0.15
 _FACET_WORDS: Final = {
     "verdict": "Verdict",
     "status": "Status",
@@ -83,19 +84,19 @@ _EXAMPLES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A value that a click puts into the filter, or takes out of it."""
+    """A value that a click adds to the filter or removes from it."""
 
     value: str
     count: int
     is_chosen: bool
-    href: str | None  # None: no filter can say it
-    without: str | None  # events that don't have it
-    is_stopped: bool = False  # an app that an emergency stop covers
+    href: str | None  # link that adds or removes the value, or None if no filter can express it
+    without: str | None  # link to the events that do not have the value
+    is_stopped: bool = False  # True for an application that an emergency stop covers
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The chart of the matches, its figures, its shades and its marks."""
+    """The chart of the matches, with its figures, shades and marks."""
 
     chart: Markup
     table: Sequence[Figures]
@@ -107,7 +108,8 @@ class Drawn:
 class Counted:
     """Counts of all matches, or of the newest of them."""
 
-    facets: Sequence[tuple[str, Sequence[Choice], int]]  # field, values, the most frequent one's count
+    # Field, values, and the count of the most frequent value
+    facets: Sequence[tuple[str, Sequence[Choice], int]]
     counted: int
     complete: bool
     drawn: Drawn
@@ -117,7 +119,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """The filter around the place where it is wrong."""
+    """The filter, split at the place where it is wrong."""
 
     before: str
     at: str
@@ -160,7 +162,7 @@ async def found(context: OperationContext, actor: Actor, request: PageRequest) -
     try:
         events = await perform(search, context, actor, asked)
     except InvalidRequest as error:
-        if by_id.notes:  # the text is an error body or a line of a log, and not a filter
+        if by_id.notes:  # the text is an error body or a log line, not a filter
             return Page("search.html", "Search", values, remarks=sentences(by_id.notes))
         values |= _refused(error, given("q", ""))
         return Page("search.html", "Search", values, status=422)
@@ -179,14 +181,17 @@ async def found(context: OperationContext, actor: Actor, request: PageRequest) -
 
 
 def sentences(notes: Sequence[str]) -> tuple[str, ...]:
-    """Write notes on an empty search as sentences, without the one on the index: each page has it already."""
+    """Return the notes on an empty search as sentences.
+
+    The note on the index is left out, because every page has it.
+    """
     said = [note for note in notes if not note.startswith(INDEX_HAS)]
     return tuple(map(text.as_sentence, said))
 
 
 @page("GET", "/search/counts", "q", "from", "to")
 async def counts_alone(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
-    """What the page leaves out if it takes too long, for a script to put in."""
+    """Return the counts that the page omits if they take too long, for a script to insert."""
     values = {"counts": await _counts(context, actor, request), "facet_words": _FACET_WORDS}
     return Page("search_counts.html", "Counts", values)
 
@@ -202,12 +207,12 @@ def _members(request: PageRequest) -> dict[str, Any]:
 
 
 def _time(request: PageRequest, name: str) -> str:
-    """A date of the form is one of the zone that the page shows; links name the offset."""
+    """Return a time of the form, in the zone that the page shows. Times in links contain their offset."""
     return zones.absolute(request.query.get(name, "").strip(), request.zone)
 
 
 def _date(request: PageRequest, name: str) -> str:
-    """The time as the value of a date field; empty if there is none, or if it is wrong."""
+    """Return the value of a date field, or an empty text if the time is missing or wrong."""
     try:
         return zones.for_field(parse_time(_time(request, name), request.now_ms), request.zone)
     except QueryError:
@@ -232,7 +237,7 @@ def _export(request: PageRequest, form: str, *, is_signed: bool = False) -> str:
 
 
 async def names_in(context: OperationContext, actor: Actor, events: Iterable[msgspec.Raw]) -> dict[str, str]:
-    """Return the names of the organisations and apps of these events, by id."""
+    """Return the names of the organisations and applications of these events, by id."""
     read = [orjson.loads(bytes(event)) for event in events]
     org_ids = {text_of(event, "orgId") for event in read}
     app_ids = {text_of(event, "appId") for event in read}
@@ -246,7 +251,7 @@ def _refused(error: InvalidRequest, filter_: str) -> dict[str, object]:
 
 
 def mistake_in(filter_: str, error: InvalidFilter) -> Mistake:
-    # The operation sees the filter without the white space around it.
+    # The operation receives the filter without the white space around it.
     at = error.column - 1 + len(filter_) - len(filter_.lstrip())
     return Mistake(
         shown(filter_[:at]),
@@ -257,7 +262,7 @@ def mistake_in(filter_: str, error: InvalidFilter) -> Mistake:
     )
 
 
-# What is counted
+# Counts
 
 
 async def _counts(context: OperationContext, actor: Actor, request: PageRequest) -> Counted | None:
@@ -280,7 +285,7 @@ async def _counts(context: OperationContext, actor: Actor, request: PageRequest)
             _drawn(context, actor, request, by_verdict, held),
         )
     except (InvalidRequest, StoreError):
-        return None  # what the search itself says of it is on the page
+        return None  # the page already shows the error of the search itself
     return Counted(
         [_facet(request, each, stopped) for each in found.facets if each.values],
         found.counted,
@@ -301,7 +306,10 @@ def _apps_in(found: FacetList) -> list[str]:
 
 
 def _facet(request: PageRequest, facet: Facet, stopped: Collection[str]) -> tuple[str, Sequence[Choice], int]:
-    """Called by its name where no other value of the facet has the same."""
+    """Return the values of a facet with links.
+
+    A value is shown by its name, unless another value has the same name.
+    """
     called = [each.name or each.value for each in facet.values]
     choices = []
     for each, name in zip(facet.values, called, strict=True):
@@ -331,7 +339,7 @@ def _narrowed(request: PageRequest, **changes: str | None) -> str:
     return request.link("/search", **{**_state(request), **changes})
 
 
-# How it is drawn
+# Chart
 
 
 async def _drawn(

@@ -1,4 +1,4 @@
-"""/sinks: how far each sink has come, what it refused, and what to do about it."""
+"""Pages at /sinks: the progress of each sink, the events that it refused, and actions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from proxy.wire.figures import counted
 
 _CRUMBS: Final = (("Sinks", "/sinks"),)
 _KINDS: Final = {"up to date": "good", "delivering": "plain", "failing": "bad", "not started": "plain"}
-_LETTERS: Final = 50  # dead letters of one page
+_LETTERS: Final = 50  # dead letters per page
 
 
 @page("GET", "/sinks")
@@ -55,7 +55,7 @@ async def sink(context: OperationContext, actor: Actor, request: PageRequest) ->
 async def try_sink(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
     name = request.place["sink"]
     found = await perform(test, context, actor, SinkReference(name))
-    said = "The sink responds" if found.ok else "The sink takes nothing"
+    said = "The sink responds" if found.ok else "The sink accepts no events"
     return Redirect(request.link(f"/sinks/{name}"), f"{said}: {found.result}")
 
 
@@ -79,10 +79,10 @@ async def go_back(context: OperationContext, actor: Actor, request: PageRequest)
     name = request.place["sink"]
     asked = filled(RewindSink, {"to": request.form.get("to", "")}, sink=name)
     await perform(rewind, context, actor, asked)
-    return Redirect(request.link(f"/sinks/{name}"), f"The sink gets everything again since {asked.to}.")
+    return Redirect(request.link(f"/sinks/{name}"), f"The sink receives all events since {asked.to} again.")
 
 
 def _chosen(request: PageRequest) -> tuple[int, ...] | None:
-    """Return the position that the form names; None for all."""
+    """Return the position that the form names, or None for all."""
     position = request.form.get("position", "")
     return (int(position),) if position.isascii() and position.isdigit() and len(position) < 16 else None

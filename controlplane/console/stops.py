@@ -1,4 +1,4 @@
-"""/stops: what is stopped in an emergency, by whom and why, and which proxies have it; stop more, or lift."""
+"""Pages at /stops: emergency stops with operator and reason, the proxies that have them, and actions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from controlplane.operations.stop_effects import (
 )
 from controlplane.operations.stop_words import consequences, name_of, remaining, what_stops
 
-_MOST_PROXIES: Final = 50  # listed for a stop; beyond, their numbers
+_MOST_PROXIES: Final = 50  # proxies listed for a stop; the rest are counted
 
 
 @page("GET", "/stops", "app")
@@ -75,7 +75,11 @@ async def _reached(context: OperationContext, actor: Actor, stop: StopFacts) -> 
 
 @page("POST", "/stops")
 async def stop(context: OperationContext, actor: Actor, request: PageRequest) -> Page | Redirect:
-    """Say what will fail, before it is done: the form is sent once more, with `sure`."""
+    """Set an emergency stop after a confirmation.
+
+    The first time, the page only says which requests will fail. The operator sends the form again, with
+    `sure`.
+    """
     if request.form.get("sure") != "yes":
         return await _ask(context, actor, request)
     try:
@@ -108,7 +112,7 @@ async def _ask(context: OperationContext, actor: Actor, request: PageRequest) ->
 
 
 async def _require_role(context: OperationContext, actor: Actor, to_come: StopToCome) -> None:
-    """Raise Forbidden before a reason is asked for, if the operator may not set the stop."""
+    """Raise Forbidden before the page asks for a reason, if the operator may not set the stop."""
     if to_come.app is not None:
         await context.resolve.app(actor, "editor", to_come.app, to_come.org)
     elif to_come.org is not None:
@@ -118,7 +122,7 @@ async def _require_role(context: OperationContext, actor: Actor, to_come: StopTo
 
 
 def _to_come(request: PageRequest) -> StopToCome | None:
-    """Return what the form names; None if it names nothing."""
+    """Return the object that the form names, or None if it names nothing."""
     scope, app, org = (request.form.get(name) or None for name in ("scope", "app", "org"))
     if scope == "app" and app is not None:
         return StopToCome(org=org, app=app)
@@ -144,7 +148,7 @@ async def lift(context: OperationContext, actor: Actor, request: PageRequest) ->
 
 
 async def _stop(context: OperationContext, actor: Actor, request: PageRequest) -> str:
-    """Set the stop, and return the name of the app or organisation."""
+    """Set the stop, and return the name of the application or organisation."""
     scope = request.form.get("scope")
     if scope == "app":
         stopped = await perform(stop_app, context, actor, filled(AppToStop, request.form))

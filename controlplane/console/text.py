@@ -1,4 +1,4 @@
-"""Pure: times, ages and rates as people read them."""
+"""Pure: times, ages and rates in a readable form."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _UNBROKEN: Final = "\N{NO-BREAK SPACE}"
 _DAY_MS: Final = 86_400_000
 _YEAR_MS: Final = 366 * _DAY_MS
 _TIME_IN_TEXT: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]+)?Z")
-_PLACE: Final = re.compile(r"\S+:[0-9]")  # the place of a mistake in a file
+_PLACE: Final = re.compile(r"\S+:[0-9]")  # position of a mistake in a file
 _NEVER: Final = Markup('<span class="none">never</span>')
 
 _SEGMENT: Final = re.compile("/?[^/?]+[/?]?|[/?]")
@@ -38,12 +38,12 @@ def segments(path: str) -> Markup:
 
 
 def age(ms: int, now_ms: int) -> str:
-    """`3 minutes ago`, `in 2 days`."""
+    """Return the distance of a time from now: `3 minutes ago`, `in 2 days`."""
     return _age(ms, now_ms, is_short=False)
 
 
 def short_age(ms: int, now_ms: int) -> str:
-    """An age for a column of a table: `3 min ago`, `in 2 d`."""
+    """Return a short age for a column of a table: `3 min ago`, `in 2 d`."""
     return _age(ms, now_ms, is_short=True)
 
 
@@ -59,17 +59,20 @@ def _age(ms: int, now_ms: int, *, is_short: bool) -> str:
 
 
 def moment(ms: int, zone: tzinfo = UTC) -> str:
-    """A time to the second: `2026-11-21 12:00:05`."""
+    """Return a time to the second: `2026-11-21 12:00:05`."""
     return local(ms, zone).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def named_moment(ms: int, zone: tzinfo = UTC) -> str:
-    """A time with its zone: `2026-11-21 12:00:05 UTC`."""
+    """Return a time with its zone: `2026-11-21 12:00:05 UTC`."""
     return f"{moment(ms, zone)} {short_name(ms, zone)}"
 
 
 def time_tag(value: int | str | None, now_ms: int, zone: tzinfo = UTC) -> Markup:
-    """A time whose title is its age; given in milliseconds or as RFC 3339 text."""
+    """Return an element with a time, whose title is the age.
+
+    The time is given in milliseconds or as RFC 3339 text.
+    """
     ms = rfc3339_ms(value) if isinstance(value, str) else value
     if ms is None:
         return _no_time(value)
@@ -79,7 +82,10 @@ def time_tag(value: int | str | None, now_ms: int, zone: tzinfo = UTC) -> Markup
 
 
 def clock_tag(value: str, now_ms: int, zone: tzinfo = UTC) -> Markup:
-    """A time in a list whose heading names the zone: `14:30:05`, with its date if that is not today's."""
+    """Return a time for a list whose heading names the zone: `14:30:05`.
+
+    The date is added if it is not today.
+    """
     ms = rfc3339_ms(value)
     if ms is None:
         return _no_time(value)
@@ -91,12 +97,12 @@ def clock_tag(value: str, now_ms: int, zone: tzinfo = UTC) -> Markup:
 
 
 def age_tag(value: int | str | None, now_ms: int, zone: tzinfo = UTC) -> Markup:
-    """An age whose title is the time, for sentences about how long ago something was."""
+    """Return an age whose title is the time, for sentences about how long ago something happened."""
     return _age_tag(value, now_ms, zone, age)
 
 
 def short_age_tag(value: int | str | None, now_ms: int, zone: tzinfo = UTC) -> Markup:
-    """A short age whose title is the time, for a column of a table."""
+    """Return a short age whose title is the time, for a column of a table."""
     return _age_tag(value, now_ms, zone, short_age)
 
 
@@ -112,7 +118,7 @@ def _age_tag(
 
 
 def interval(start_ms: int, end_ms: int, zone: tzinfo = UTC) -> str:
-    """A time from one moment to another, with its zone: `2026-11-21 14:00 to 14:30 CET`."""
+    """Return a period with its zone: `2026-11-21 14:00 to 14:30 CET`."""
     start, end = local(start_ms, zone), local(end_ms, zone)
     day, name = start.strftime("%Y-%m-%d"), short_name(start_ms, zone)
     if start.strftime("%H%M%S%f") == end.strftime("%H%M%S%f") == "000000000000":
@@ -124,8 +130,10 @@ def interval(start_ms: int, end_ms: int, zone: tzinfo = UTC) -> str:
 
 
 def clock_mark(ms: int, step_ms: int, span_ms: int, zone: tzinfo = UTC) -> str:
-    """A time on an axis whose marks are that far apart: `14:30`, `Nov 21` or `2026-11`. Without a step, the
-    name of the zone."""
+    """Return a time on an axis: `14:30`, `Nov 21` or `2026-11`, depending on the distance of the marks.
+
+    Without a distance, return the name of the zone.
+    """
     moment = local(ms, zone)
     if not step_ms:
         return short_name(ms, zone)
@@ -135,7 +143,7 @@ def clock_mark(ms: int, step_ms: int, span_ms: int, zone: tzinfo = UTC) -> str:
 
 
 def compact(value: float) -> str:
-    """A number of a scale: `750`, `12k`, `1.5M`."""
+    """Return a number of a scale: `750`, `12k`, `1.5M`."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if value >= size:
             return f"{value / (1e3 if unit == 'k' else size):g}{unit}"
@@ -143,9 +151,9 @@ def compact(value: float) -> str:
 
 
 def as_sentence(message: str) -> str:
-    """Begin a message with a capital and end it with a full stop; for boxes that stand alone on a page.
+    """Begin a message with a capital and end it with a full stop, for boxes that stand alone on a page.
 
-    A message that begins with a place, such as `rules:2:1`, keeps its first letter.
+    A message that begins with a position, such as `rules:2:1`, keeps its first letter.
     """
     ending = "" if message.endswith((".", "?", "!", "…")) else "."
     first = message[:1] if _PLACE.match(message) else message[:1].upper()
@@ -153,7 +161,7 @@ def as_sentence(message: str) -> str:
 
 
 def times_in(sentence: str, zone: tzinfo) -> str:
-    """A sentence whose RFC 3339 times in UTC are written in the zone."""
+    """Write the RFC 3339 times of a sentence, which are in UTC, in the zone."""
 
     def written(found: re.Match[str]) -> str:
         ms = rfc3339_ms(found[0])
@@ -167,7 +175,7 @@ def _no_time(value: object) -> Markup:
 
 
 def age_text(value: str, now_ms: int) -> str:
-    """An age within a sentence; a text that is no time is said as it is."""
+    """Return an age for a sentence. Return a text that is not a time unchanged."""
     ms = rfc3339_ms(value)
     return value if ms is None else age(ms, now_ms)
 

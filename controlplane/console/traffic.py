@@ -1,4 +1,4 @@
-"""Requests over time by verdict: what the overview shows of all of them, and other pages of their own."""
+"""Requests over time by verdict, for the overview and for pages of single objects."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from controlplane.search.query import rfc3339_ms
 from proxy.wire.audit_event import rfc3339
 from proxy.wire.figures import number, percent
 
-FROM_BELOW: Final = ("allow", "filter", "log_only", "block")  # in a column of the chart
+FROM_BELOW: Final = ("allow", "filter", "log_only", "block")  # order of the verdicts in a column of the chart
 VERDICT_WORDS: Final = {
     "allow": "allowed",
     "filter": "filtered",
     "log_only": "logged only",
     "block": "blocked",
 }
-_MARKED: Final = {  # operations, or nouns of several
+_MARKED: Final = {  # operations, or nouns of several operations
     "ruleset": "publish",
     "proposal.approve": "publish",
     "kill": "stop",
     "unkill": "lift",
 }
-_PUBLISHES: Final = ("published", "switched")  # how a result begins if rules changed, and were not proposed
+_PUBLISHES: Final = ("published", "switched")  # start of a result if rules changed, instead of being proposed
 _MOST_MARKS: Final = 50
 _SHADES: Final = {"absent": "absent", "purged": "purged", "partly purged": "partly"}
 
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    name: str  # in the URL
+    name: str  # name in the URL
     words: str
     interval_ms: int
     intervals: int
@@ -62,20 +62,20 @@ PERIODS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The events that a page counts, and the searches behind its figures."""
+    """The events that a page counts, and the searches that show them."""
 
     request: PageRequest
     org: str | None
-    filter: str  # selects the events that are counted, without their verdict
+    filter: str  # filter that selects the counted events, without their verdict
     interval_ms: int
-    axis: Sequence[int]  # starts of the intervals, and the end of the last
+    axis: Sequence[int]  # start of each interval, then the end of the last
 
     @property
     def since(self) -> str:
         return rfc3339(self.axis[0])
 
     def search(self, more: str = "", since: str | None = None, until: str | None = None) -> str:
-        """The address that shows the events behind a figure."""
+        """Return the link to the events that a figure counts."""
         query = " ".join(term for term in (self.filter, more) if term)
         times = {"from": since or self.since, "to": until}
         org = {"org": self.org} if self.org else {}
@@ -88,8 +88,8 @@ class Traffic:
 
     window: Window
     by_verdict: Mapping[str, Sequence[int]]
-    before: Mapping[str, int] | None  # counts of the period before, if all of them are known
-    complete: bool  # False: there are so many that only the newest were counted
+    before: Mapping[str, int] | None  # counts of the previous period, if all of them are known
+    complete: bool  # False if only the newest events were counted, because there are too many
     shades: Sequence[charts.Shade] = ()
     marks: Sequence[charts.Mark] = ()
 
@@ -111,11 +111,11 @@ class Traffic:
 
     @property
     def rate(self) -> str:
-        """Requests a minute, on average."""
+        """Average number of requests per minute."""
         return text.rate(self.total / ((self.axis[-1] - self.axis[0]) / MINUTE_MS))
 
     def change(self, words: str, verdict: str | None = None) -> str:
-        """Return the figure of the period before, or an empty text if it is unknown or of no request."""
+        """Return the figure of the previous period, or an empty text if it is unknown or zero."""
         whole = sum(self.before.values()) if self.before else 0
         if self.before is None or not whole:
             return ""
@@ -124,7 +124,10 @@ class Traffic:
         return f"{percent(self.before[verdict], whole)} before"
 
     def line(self, verdict: str | None = None) -> Sequence[int]:
-        """For a sparkline: without the interval that isn't over, which would look like a fall."""
+        """Return the counts for a sparkline.
+
+        The current interval is left out, because it is not complete and would look like a fall.
+        """
         return (self.all if verdict is None else self.by_verdict[verdict])[:-1]
 
     def chart(self) -> Markup:
@@ -138,7 +141,7 @@ class Traffic:
         return charts.columns(columns, said, span, self.shades, self.marks)
 
     def table(self) -> list[Figures]:
-        """The chart's figures and marks, newest first."""
+        """Return the chart's figures and marks, newest first."""
         rows = [
             Figures(start, self._interval(index), counts)
             for index, start in enumerate(self.axis[:-1])
@@ -168,7 +171,7 @@ _USUAL: Final = "24h"
 
 
 def unknown_period(request: PageRequest) -> tuple[str, ...]:
-    """A sentence for a period that the page has not, so that it does not look as if it were shown."""
+    """Return a sentence if the requested period does not exist, because the page shows another one."""
     wanted = request.query.get("last", _USUAL)
     names = [each.name for each in PERIODS]
     return () if wanted in names else (f"Unknown period {wanted}: last must be one of {', '.join(names)}.",)
@@ -180,7 +183,7 @@ def period_of(request: PageRequest) -> Period:
 
 
 def window(request: PageRequest, period: Period, org: str | None, query: str = "") -> Window:
-    """Return the period of an organisation, or of all that the actor may look at."""
+    """Return the period of an organisation, or of all organisations that the operator has a role in."""
     since = request.now_ms - (period.intervals - 1) * period.interval_ms
     axis = edges(since, request.now_ms + 1, period.interval_ms, request.zone)
     return Window(request, org, query, period.interval_ms, axis)
@@ -244,7 +247,7 @@ def shades_in(held: HeldEvents, request: PageRequest, span: tuple[int, int]) -> 
 async def marks_of(
     context: OperationContext, actor: Actor, request: PageRequest, org: str | None, span: tuple[int, int]
 ) -> list[charts.Mark]:
-    """Publications of rulesets and emergency stops in the time of a chart, newest first."""
+    """Return publications of rulesets and emergency stops in the time of a chart, newest first."""
     asked = [
         SearchOperatorLog(
             operation=each, org=org, from_=rfc3339(span[0]), to=rfc3339(span[1]), limit=_MOST_MARKS
@@ -262,8 +265,11 @@ async def marks_of(
 
 
 def _changes_something(line: RecordFacts, kind: str) -> bool:
-    """Return whether what was asked for was done. A proposal, or a text that is active already, changes
-    nothing; lines of earlier releases have no result."""
+    """Return whether the operation changed something.
+
+    A proposal changes nothing, and a text that is already active changes nothing. Lines of earlier releases
+    have no result.
+    """
     done = line.outcome == "done"
     return done and (kind != "publish" or line.result is None or line.result.startswith(_PUBLISHES))
 
@@ -279,7 +285,7 @@ def _mark(line: RecordFacts, kind: str, request: PageRequest, org: str | None) -
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """A line of a chart's table: the counts of an interval by verdict, or what a mark says."""
+    """A line of a chart's table: the counts of an interval by verdict, or the text of a mark."""
 
     start_ms: int
     href: str
@@ -288,7 +294,9 @@ class Figures:
 
 
 def with_marks(rows: Sequence[Figures], marks: Sequence[charts.Mark]) -> list[Figures]:
-    """Add the marks of a chart to the lines of its table, newest first. A mark comes above the interval in
-    which it lies."""
+    """Add the marks of a chart to the lines of its table, newest first.
+
+    A mark is placed above the interval that contains it.
+    """
     marked = [Figures(mark.at_ms, mark.href, (), mark.words) for mark in marks]
     return sorted([*marked, *rows], key=lambda each: each.start_ms, reverse=True)

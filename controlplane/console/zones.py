@@ -1,4 +1,4 @@
-"""Pure: the time zone in which an operator reads and writes times in the console."""
+"""Pure: the time zone in which an operator reads and enters times in the console."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NAIVE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:T[0-9]{2}:[0-9]{2}(?::
 
 
 def zone_of(name: str) -> tzinfo:
-    """Return the zone of this name in a cookie, or UTC if this host does not know it."""
+    """Return the zone that a cookie names, or UTC if this host does not have it."""
     try:
         return UTC if name in ("", "UTC") else ZoneInfo(name[:_LONGEST])
     except (ValueError, OSError, LookupError):
@@ -25,7 +25,10 @@ def name_of(zone: tzinfo) -> str:
 
 
 def local(ms: int, zone: tzinfo) -> datetime:
-    """Return the time in the zone. At the ends of the calendar, where the zone has no year, use UTC."""
+    """Return the time in the zone.
+
+    At the ends of the calendar, where the zone has no year, use UTC.
+    """
     try:
         return datetime.fromtimestamp(ms / 1000, zone)
     except (OverflowError, ValueError):
@@ -33,21 +36,23 @@ def local(ms: int, zone: tzinfo) -> datetime:
 
 
 def short_name(ms: int, zone: tzinfo) -> str:
-    """Return what the zone is called at that time: `UTC`, `CET`, or `UTC-03:00` if it has no letters."""
+    """Return the zone's abbreviation at that time: `UTC`, `CET`, or `UTC-03:00` if it has no letters."""
     moment = local(ms, zone)
     name = moment.tzname() or ""
     return name if name.isalpha() else f"UTC{moment.isoformat()[-6:]}"
 
 
 def absolute(given: str, zone: tzinfo) -> str:
-    """Add the zone's offset to a date, or to a time without one, as date fields of a form send them. Leave
-    every other text alone."""
+    """Add the zone's offset to a date, or to a time without an offset, as date fields of a form send them.
+
+    Leave every other text unchanged.
+    """
     if not _NAIVE.fullmatch(given):
         return given
     try:
         moment = datetime.fromisoformat(given).replace(tzinfo=zone)
         return moment.isoformat().replace("+00:00", "Z")
-    except (ValueError, OverflowError):  # the search says what is wrong with it
+    except (ValueError, OverflowError):  # the search reports what is wrong with the text
         return given
 
 

@@ -1,4 +1,4 @@
-"""What a sound ruleset may still have overlooked."""
+"""Warnings about a valid ruleset that may not have the effect its author expects."""
 
 from __future__ import annotations
 
@@ -22,27 +22,30 @@ from proxy.policy.yaml_document import MAX_PROBLEMS
 _VERSION = re.compile(r"v[0-9]+(\.[0-9]+)?|beta")
 _VERSIONS = ("v1.0", "beta")
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-MAX_COMPARED = 2_000  # patterns: each is compared with each
+MAX_COMPARED = 2_000  # patterns; a limit, because each pattern is compared with each other
 
 _UNGUARDED = (
-    "this filter says nothing of guard_queries: without it, $filter and its relatives tell what the response "
-    "hides; write `guard_queries: true`, or false where that is meant"
+    "this filter does not set guard_queries: $filter and similar options can reveal hidden properties; write "
+    " `guard_queries: true`, or `guard_queries: false` to allow this"
 )
 _NO_JSON = frozenset(("$value", "content", "contentstream"))
 _NOT_FILTERED = (
-    "responses of this path are not JSON: under a filter, only a picture, a sound and one line of text pass, "
-    "everything else is 502 filterFailed; allow or block the path in a rule of its own"
+    "responses of this path are not JSON: a filter passes only images, sounds and single lines of text, "
+    "and responds 502 filterFailed to everything else; allow or block the path in a separate rule"
 )
-_SOON = 14 * 24 * 3600  # seconds before its end from which a rule is named
-_NO_WORD = "/"  # in a name that stands for a pattern: what only a wildcard covers
+_SOON = 14 * 24 * 3600  # seconds before the end of a rule from which the end is reported
+_NO_WORD = "/"  # stands in a name for a segment that only a wildcard matches
 
 _Where = tuple[int | str, ...]
 _Advice = Iterator[tuple[_Where, str]]
 
 
 def ruleset_advice(text: str, ruleset: Ruleset, now: float | None = None) -> tuple[RulesetProblem, ...]:
-    """`ruleset` is what parse_ruleset made of the text. Without `now`, in Unix seconds, no rule counts as
-    ended."""
+    """Return the warnings about a ruleset, in the order of the text.
+
+    `ruleset` is the result of parse_ruleset for the text. `now` is in Unix seconds. Without it, no rule
+    counts as ended.
+    """
     document = yaml_document.parse(text)
     raw = cast("dict[str, Any]", document.value)
     kinds = (
@@ -65,7 +68,7 @@ def ruleset_advice(text: str, ruleset: Ruleset, now: float | None = None) -> tup
 
 
 def hangs_on_order(ruleset: Ruleset) -> bool:
-    """Whether a rule comes too late, or the order of two alone settles what they share."""
+    """Return True if a rule is never reached, or if only the order of two rules decides what they share."""
     return any(_never_reached(ruleset)) or any(_settled_by_order_alone(ruleset))
 
 
@@ -76,7 +79,7 @@ def _unguarded(rules: list[dict[str, Any]]) -> _Advice:
 
 
 def _unfiltered(ruleset: Ruleset) -> _Advice:
-    """Filters on paths whose responses are no JSON."""
+    """Warn about filters on paths whose responses are not JSON."""
     for at, rule in enumerate(ruleset.rules):
         for place, path in enumerate(rule.match.path):
             if rule.verdict == "filter" and path.rpartition("/")[2].casefold() in _NO_JSON:
@@ -84,7 +87,7 @@ def _unfiltered(ruleset: Ruleset) -> _Advice:
 
 
 def _ending(ruleset: Ruleset, now: float | None) -> _Advice:
-    """Rules that have ended, those that end soon, and those whose end opens what they closed."""
+    """Warn about rules that have ended or end soon, and about ends that open what a rule closed."""
     for at, rule in enumerate(ruleset.rules):
         if rule.until is None:
             continue
@@ -97,12 +100,12 @@ def _ending(ruleset: Ruleset, now: float | None) -> _Advice:
             yield ("rules", at, "until"), f"this rule ends at {moment}, {_left(end - now)} from now"
 
 
-_OPENS = "from then on, later rules and the default decide what it closed, and nobody has to agree to that"
+_OPENS = "after that, later rules and the default decide these requests, and nobody has to approve this"
 _AFTER_THE_END = {
-    "allow": "it allows nothing any more; remove it, or write a later moment",
-    "filter": "it filters nothing any more: later rules and the default decide; write a later moment",
-    "block": "it blocks nothing any more: later rules and the default decide; leave `until` out",
-    "log_only": "it logs nothing any more; remove it, or write a later moment",
+    "allow": "it no longer allows anything; remove it, or write a later time",
+    "filter": "it no longer filters: later rules and the default decide; write a later time",
+    "block": "it no longer blocks: later rules and the default decide; remove `until`",
+    "log_only": "it no longer logs; remove it, or write a later time",
 }
 
 
@@ -125,10 +128,10 @@ def _leading_nowhere(rules: list[dict[str, Any]]) -> _Advice:
             for place, path in enumerate(paths):
                 name, dot, rest = path.partition(".")
                 if dot and name.casefold() == "value":
-                    message = f"a path begins within each item of a list: write {rest}"
+                    message = f"a path begins at each item of a list, without `value`: write {rest}"
                 elif path.casefold().startswith("@odata."):
                     message = (
-                        "control information of the whole response stays: this is found within objects alone"
+                        "this removes control information of objects only; that of the whole response stays"
                     )
                 else:
                     continue
@@ -141,15 +144,15 @@ def _unknown_methods(ruleset: Ruleset) -> _Advice:
             if method.upper() not in _METHODS:
                 close = difflib.get_close_matches(method.upper(), _METHODS, 1)
                 hint = f"; did you mean {close[0]}?" if close else ""
-                yield ("rules", at, "match", "methods", place), f"no method that Graph has{hint}"
+                yield ("rules", at, "match", "methods", place), f"Microsoft Graph has no such method{hint}"
 
 
-# -- rules that come too late
+# -- rules that are never reached
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """One pattern of a rule that decides whatever it concerns."""
+    """A pattern of a rule that decides every request it matches."""
 
     index: int
     rule: Rule
@@ -163,19 +166,22 @@ def _never_reached(ruleset: Ruleset) -> _Advice:
         deciders = [_deciders_before(tree, rule, path) for path in rule.match.path]
         if deciders and all(deciders):
             ids = _ids(one for each in deciders for one in each)
-            yield ("rules", index, "id"), f"this rule is never reached: {ids} before it decides all of it"
+            yield ("rules", index, "id"), f"this rule is never reached: its requests are decided by {ids}"
         else:
             for at, each in enumerate(deciders):
                 if each:
                     where = ("rules", index, "match", "path", at)
-                    yield where, f"this path is never reached: {_ids(each)} before it decides all of it"
+                    yield where, f"this path is never reached: its requests are decided by {_ids(each)}"
         if _always_decides(rule) and not all(deciders):
             for pattern in _patterns(rule):
                 tree.add(pattern, _Place(index, rule, pattern))
 
 
 def _deciders_before(tree: PathTree[_Place], rule: Rule, path: str) -> list[str]:
-    """The rules that take everything of the path between them, each method whole; none if they don't."""
+    """Return the earlier rules that together decide all requests of the path, or none if some remain.
+
+    Each method must be decided as a whole.
+    """
     found: list[str] = []
     for pattern in parse_pattern(path):
         covering = tree.find(_as_name(pattern))[0]
@@ -193,7 +199,10 @@ def _deciders_before(tree: PathTree[_Place], rule: Rule, path: str) -> list[str]
 
 
 def _taking_each_method(places: list[_Place], methods: frozenset[str]) -> list[str]:
-    """Of rules that name their methods, those that leave none of `methods` between them, if they do."""
+    """Return the rules that together take all of `methods`, or none if a method remains.
+
+    Each of the rules names its methods.
+    """
     found: list[str] = []
     left = set(methods)
     for place in places:
@@ -214,7 +223,7 @@ def _always_decides(rule: Rule) -> bool:
 
 
 def _methods(rule: Rule) -> frozenset[str]:
-    """Empty: any. GET stands for HEAD too."""
+    """Return the methods of a rule, or an empty set for any method. GET includes HEAD."""
     methods = {method.upper() for method in rule.match.methods}
     return frozenset(methods | {"HEAD"} if "GET" in methods else methods)
 
@@ -227,7 +236,7 @@ def _ids(ids: Iterator[str] | list[str]) -> str:
     return " and ".join(f"`{one}`" for one in dict.fromkeys(ids))
 
 
-# -- rules whose order alone settles what they share
+# -- rules whose order alone decides what they share
 
 
 def _settled_by_order_alone(ruleset: Ruleset) -> _Advice:
@@ -239,7 +248,7 @@ def _settled_by_order_alone(ruleset: Ruleset) -> _Advice:
         crossing = next(
             ((before, place) for place in own for before in places if _contradict(before, place)), None
         )
-        if crossing is not None:  # the first alone: a rule that crosses many is one oversight
+        if crossing is not None:  # only the first one, because a rule that crosses many is one oversight
             yield ("rules", index, "match"), _contradiction(*crossing)
         places += own
         if len(places) > MAX_COMPARED:
@@ -247,7 +256,11 @@ def _settled_by_order_alone(ruleset: Ruleset) -> _Advice:
 
 
 def _contradict(first: _Place, second: _Place) -> bool:
-    """An exception before a general rule is how rules are written; two that cross may be an oversight."""
+    """Return True if two patterns overlap, neither covers the other, and their rules differ.
+
+    An exception before a general rule is the usual way to write rules. Two rules that cross may be an
+    oversight.
+    """
     one, other = first.rule, second.rule
     return (
         (one.verdict, one.transforms) != (other.verdict, other.transforms)
@@ -262,8 +275,8 @@ def _contradict(first: _Place, second: _Place) -> bool:
 def _contradiction(first: _Place, second: _Place) -> str:
     shared = _shared(first.pattern, second.pattern)
     return (
-        f"`{first.rule.id}` and this rule both concern {shared}, and only their order makes it "
-        f"{first.rule.verdict} rather than {second.rule.verdict}"
+        f"`{first.rule.id}` and this rule both match {shared}: only their order makes the verdict "
+        f"{first.rule.verdict} instead of {second.rule.verdict}"
     )
 
 
@@ -281,7 +294,7 @@ def _covers(general: Pattern, special: Pattern) -> bool:
 
 
 def _shared(one: Pattern, other: Pattern) -> str | None:
-    """A pattern of what both cover; None if nothing."""
+    """Return a pattern of the paths that both patterns match, or None if they share none."""
     short, long = sorted((one, other), key=lambda pattern: len(pattern.segments))
     if len(short.segments) < len(long.segments) and not short.rest:
         return None
@@ -298,8 +311,11 @@ def _shared(one: Pattern, other: Pattern) -> str | None:
 
 
 def _without_version(ruleset: Ruleset) -> _Advice:
-    """The first of them alone. None where no path has a version and the default blocks: the upstream may be
-    one whose paths begin otherwise, and if it isn't, nothing is let through by mistake."""
+    """Warn about the first path that does not begin with a version.
+
+    Do not warn if no path has a version and the default blocks. The upstream may use other paths. If it does
+    not, nothing is allowed by mistake.
+    """
     paths = [
         (("rules", index, "match", "path", at), path)
         for index, rule in enumerate(ruleset.rules)
@@ -312,12 +328,12 @@ def _without_version(ruleset: Ruleset) -> _Advice:
         hint = f"did you mean {meant}?" if meant else f"write /v1.0{path}, or /*{path} for every version"
         yield (
             where,
-            f"a path of Microsoft Graph begins with its version, so this concerns nothing there: {hint}",
+            f"paths of Microsoft Graph begin with a version, so this path matches nothing there: {hint}",
         )
 
 
 def _version_meant(path: str) -> str | None:
-    """A path with one of Graph's versions, where the first segment looks like that version."""
+    """Return the path with one of Graph's versions, if its first segment looks like that version."""
     _, first, *rest = path.split("/")
     shown = looks_like(first)
     for version in _VERSIONS:
@@ -327,6 +343,6 @@ def _version_meant(path: str) -> str | None:
 
 
 def _begins_with_version(path: str) -> bool:
-    """Or with what may stand for one."""
+    """Return True if the path begins with a version, or with a wildcard that can stand for one."""
     firsts = [pattern.segments[0] if pattern.segments else None for pattern in parse_pattern(path)]
     return any(word is None or _VERSION.fullmatch(word) for word in firsts)

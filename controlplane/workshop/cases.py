@@ -1,4 +1,4 @@
-"""Cases of a ruleset: requests with the verdict that their writer expects, and where it is another."""
+"""Cases of a ruleset: requests with their expected verdicts, and how the actual verdicts differ."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from proxy.policy.schemas import NO_SCHEMAS, Schemas
 from proxy.policy.visible import escaped, named
 from proxy.policy.yaml_document import MAX_PROBLEMS
 
-MAX_FAILURES = 1000  # told; each may quote a body
-REFUSED = "refused"  # the verdict of a case that the proxy itself refuses: 400 before, 502 after the upstream
+MAX_FAILURES = 1000  # failures to report; each may quote a body
+REFUSED = "refused"  # verdict of a case that the proxy itself refuses: 400 before, 502 after the upstream
 
 
 @dataclass(frozen=True, slots=True)
 class CasesRun:
     count: int
     failed_cases: int
-    failures: tuple[RulesetProblem, ...]  # the first MAX_FAILURES
-    undecided: tuple[str, ...]  # rules that no case that holds is decided, filtered or logged by
+    failures: tuple[RulesetProblem, ...]  # the first MAX_FAILURES failures
+    undecided: tuple[str, ...]  # ids of rules that take part in no case that passes
 
 
 def run_cases(ruleset: Ruleset, text: str, schemas: Schemas = NO_SCHEMAS) -> CasesRun:
-    """Raises InvalidRuleset where `text` holds no cases."""
+    """Run the cases in `text` against a ruleset. Raise InvalidRuleset if the text does not contain cases."""
     document, cases = _parse(text)
     explainer = Explainer(ruleset, schemas)
     failed, failures = 0, list[RulesetProblem]()
@@ -94,8 +94,8 @@ def _checked_field(text: str) -> str:
 
 
 _Field = Annotated[Text, AfterValidator(_checked_field)]
-_FieldValues = _Field | list[Annotated[_Field, FEW]]  # a list: the field several times
-_Body = Annotated[Any, BeforeValidator(as_values)]  # JSON: numbers count, not their spelling
+_FieldValues = _Field | list[Annotated[_Field, FEW]]  # a list stands for a field that is repeated
+_Body = Annotated[Any, BeforeValidator(as_values)]  # JSON; numbers are compared by value, not by spelling
 _Fields = dict[Annotated[_Field, FEW], Annotated[_FieldValues, FEW]]
 
 
@@ -149,7 +149,7 @@ def _parse(text: str) -> tuple[yaml_document.Document, _Cases]:
         raise InvalidRuleset([*problems, *shape_problems(document, error, _SHAPES)]) from None
     without_response = (
         document_problem(
-            document, ("cases", at, "expect", "body"), "a body is expected, and no response given"
+            document, ("cases", at, "expect", "body"), "a body is expected, but the case has no response"
         )
         for at, case in enumerate(cases.cases)
         if case.response is None and "body" in case.expect.model_fields_set
@@ -161,7 +161,7 @@ def _parse(text: str) -> tuple[yaml_document.Document, _Cases]:
 
 
 def _unseen_problems(document: yaml_document.Document) -> Iterator[RulesetProblem]:
-    """Characters that nobody sees, and that would make the case another than the one that is read."""
+    """Yield a problem for each invisible character that would change the meaning of a case for a reader."""
     for each in document.unseen:
         keys = [part for part in each.where if isinstance(part, str)]
         if each.by_escape or "body" in keys or keys[-1:] == ["name"]:
@@ -197,14 +197,14 @@ def _field_lines(fields: _Fields) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _bytes(body: object) -> bytes | None:
-    """Text as it stands, anything else as JSON."""
+    """Return the bytes of a body: text unchanged, and anything else as JSON."""
     if body is None:
         return None
     return body.encode() if isinstance(body, str) else json.dumps(body, ensure_ascii=False).encode()
 
 
 def parse_moment(text: str) -> float | None:
-    """RFC 3339 to seconds; None if it is no time, or one that some zone's calendar has no day for."""
+    """Return the Unix time of RFC 3339 text, or None if it is not a time that every time zone can show."""
     try:
         moment = datetime.fromisoformat(text.upper())
     except ValueError:
@@ -212,7 +212,7 @@ def parse_moment(text: str) -> float | None:
     return moment.timestamp() if moment.tzinfo is not None and 1970 < moment.year < 9999 else None
 
 
-# -- what came of a case
+# -- result of a case
 
 
 def _named(case: _Case, message: str) -> str:
@@ -242,7 +242,7 @@ def _differences(case: _Case, report: Explanation) -> Iterator[_Difference]:
 
 
 def _left_open(case: _Case, report: Explanation) -> Iterator[_Difference]:
-    """A verdict that hangs on what the case doesn't say proves nothing."""
+    """Yield a difference for each fact that the verdict depends on and that the case does not state."""
     asked = {
         finding.part: attempt.rule_id
         for account in (*report.accounts, *report.response_accounts)
@@ -251,9 +251,9 @@ def _left_open(case: _Case, report: Explanation) -> Iterator[_Difference]:
     }
     for part in ("time", "until"):
         if case.time is None and part in asked:
-            yield (), f"the rule {asked[part]} asks for the time, and the case has no `time`"
+            yield (), f"the rule {asked[part]} depends on the time, but the case has no `time`"
     if case.ip is None and "ip" in asked:
-        yield (), f"the rule {asked['ip']} asks for the address, and the case has no `ip`"
+        yield (), f"the rule {asked['ip']} depends on the address, but the case has no `ip`"
 
 
 def _verdict(report: Explanation) -> str:
@@ -297,7 +297,7 @@ def _is_body(expected: object, body: bytes | None) -> bool:
 
 
 def _canonical(value: object) -> str:
-    """Equal for the same JSON alone: to Python, 1 is true."""
+    """Return a text that is equal only for equal JSON. In Python, 1 equals true."""
     return json.dumps(value, sort_keys=True)
 
 

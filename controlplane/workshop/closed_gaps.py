@@ -13,13 +13,16 @@ from proxy.policy.decision import Decision
 from proxy.policy.path_shapes import shapes_of
 from proxy.policy.ruleset import DEFAULT_RULE_ID
 
-_ANY: Final = ("{any}", "*")  # any key and any relation, in the label of an implied request
+_ANY: Final = ("{any}", "*")  # stand for any key and any relation in the label of an implied request
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedGap:
-    """`cause` says what is evaluated now. `method` and `path` are of a rule that would allow it; both are
-    empty if a rule refuses it."""
+    """A gap that an allowed request used and that is closed now.
+
+    `cause` says what is evaluated now. `method` and `path` describe a rule that would allow the request. Both
+    are empty if a rule refuses it.
+    """
 
     cause: str
     method: str = ""
@@ -27,7 +30,7 @@ class ClosedGap:
 
     @property
     def line(self) -> str:
-        """The match of the rule to add, or nothing."""
+        """Return the `match` of the rule to add, or an empty text."""
         return f'match: {{methods: [{self.method}], path: ["{self.path}"]}}' if self.path else ""
 
 
@@ -48,7 +51,7 @@ def gap_of_implied(decision: Decision, asked: Target) -> ClosedGap | None:
 
 
 def gap_of_key(rules: CompiledRuleset, method: str, target: Target) -> ClosedGap | None:
-    """Return the gap if a rule took an operation of a collection for a key, which it takes no more."""
+    """Return the gap if a rule no longer takes the name of an operation for a key of the collection."""
     for rule_id, pattern, operation in _operations(rules, method, target):
         cause = f"`{rule_id}` no longer takes the operation {operation} for a key"
         return ClosedGap(cause, method, pattern)
@@ -69,7 +72,7 @@ def _operations(rules: CompiledRuleset, method: str, target: Target) -> Iterator
 
 
 def _pattern(path: str) -> str:
-    """Return the path with a parameter for each id, or nothing if it cannot be read."""
+    """Return the path with a parameter for each id, or an empty text if it cannot be read."""
     try:
         target = canonicalise("/".join("id1" if segment in _ANY else segment for segment in path.split("/")))
     except MalformedTarget:

@@ -12,9 +12,9 @@ from proxy.policy.resource_model import ResourceModel
 from proxy.policy.ruleset_yaml import ruleset_json_schema
 from proxy.policy.services.graph import GRAPH_FACTS
 
-MOST_OPTIONS: Final = 12  # words that one list shows
-_LONGEST_LINE: Final = 2000  # characters of a line that are read
-_MOST_LINES: Final = 2000  # lines above the place that are read for the key that it belongs to
+MOST_OPTIONS: Final = 12  # words in one list
+_LONGEST_LINE: Final = 2000  # characters of a line to read
+_MOST_LINES: Final = 2000  # lines above the cursor to search for the key that contains it
 _WORD: Final = re.compile(r"[\w$.@-]*$")
 _SEGMENT: Final = re.compile(r"""(/[^\s"',\]]*/|/)([\w$.{}-]*)$""")
 _KEY_BEFORE: Final = re.compile(r"([a-z_]+)\s*:\s*(?:[\[{][^:]*|[^\s\[{][^:]*|)$")
@@ -37,10 +37,10 @@ _OF_KEY: Final = {"rules": "_Rule", "match": "_Match", "conditions": "_Condition
 
 @dataclass(frozen=True, slots=True)
 class SchemaWords:
-    """Names of a schema, each list sorted and without repetitions."""
+    """Names of a schema. Each list is sorted and has no duplicates."""
 
     types: tuple[str, ...] = ()
-    relations: tuple[str, ...] = ()  # what a path segment can be, and `$expand`
+    relations: tuple[str, ...] = ()  # possible path segments, and values of `$expand`
     properties: tuple[str, ...] = ()
     operations: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
@@ -48,11 +48,11 @@ class SchemaWords:
 
 @dataclass(frozen=True, slots=True)
 class Completions:
-    """Words that may stand in place of the text from `start` up to the cursor."""
+    """Words that can replace the text from `start` up to the cursor."""
 
     start: int
     words: tuple[str, ...] = ()
-    kind: str = ""  # what they are, for the label of the list
+    kind: str = ""  # kind of the words, for the label of the list
 
 
 def schema_words(model: ResourceModel) -> SchemaWords:
@@ -67,7 +67,7 @@ def schema_words(model: ResourceModel) -> SchemaWords:
 
 
 def completions(text: str, at: int, names: SchemaWords) -> Completions:
-    """Return what may be written at the position `at` of the text, the best first."""
+    """Return words for the position `at` of the text, the best first."""
     begin = text.rfind("\n", 0, at) + 1
     line = text[max(begin, at - _LONGEST_LINE) : at]
     if line.lstrip().startswith("#") or " #" in line:
@@ -87,7 +87,7 @@ def completions(text: str, at: int, names: SchemaWords) -> Completions:
 
 
 def _enclosing(above: str, line: str) -> str:
-    """Return the nearest key above that has the line in its block; empty at the top level."""
+    """Return the nearest key above that has the line in its block, or an empty text at the top level."""
     indent = len(line) - len(line.lstrip(" "))
     is_item = line.lstrip(" ").startswith("- ") or line.strip() == "-"
     if not indent and not is_item:
@@ -155,7 +155,10 @@ def _schema_keys() -> dict[str, tuple[str, ...]]:
 
 
 def _matching(options: Iterable[str], prefix: str) -> tuple[str, ...]:
-    """Return the options that begin with the prefix, then those that hold it; none if it is one of them."""
+    """Return options that begin with the prefix, then options that contain it.
+
+    Return none if the prefix is itself an option.
+    """
     wanted = prefix.lower()
     begins, holds = [], []
     for each in options:

@@ -1,8 +1,8 @@
-"""Why a request is evaluated as it is: each rule in the order in which it is tried, and what it asks.
+"""Explanation of a verdict: the rules in the order in which they are tried, and the result of each condition.
 
-The verdict is the one of `Plan.decide`. The account of it walks the same compiled rules, so that a rule's
-parts are evaluated against the very checks that evaluate a request. Where parts of the request or its
-response aren't known, the verdict is the one of every request that it may have been, or there are several.
+The verdict is the one of `Plan.decide`. The explanation uses the same compiled rules, so that the parts of a
+rule are evaluated by the same checks that evaluate a request. If parts of the request or of its response are
+unknown, the verdict is the one that all possible requests get, or there are several verdicts.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from proxy.policy.unsupported_requests import carries_query, names_method_overri
 from proxy.policy.visible import escaped
 from proxy.policy.yaml_document import cut
 
-# A proxy's own upstream is not known here: a redirect to any address of Graph counts as one to the upstream.
+# A proxy's own upstream is not known here. A redirect to any address of Graph counts as one to the upstream.
 GRAPH_BASES: Final = (
     "https://graph.microsoft.com",
     "https://graph.microsoft.us",
@@ -69,7 +69,7 @@ GRAPH_BASES: Final = (
 Held = Literal["no", "perhaps", "yes", "unreadable", "unknown"]
 Outcome = Literal["unmatched", "perhaps", "logs", "filters", "decides", "unreadable", "unknown"]
 
-_MOST_FOUND = 100  # values told of one condition
+_MOST_FOUND = 100  # values reported for one condition
 _HELD: dict[int, Held] = {NO: "no", INDETERMINATE: "perhaps", YES: "yes"}
 _REVEALS_ITEMS = "the request would reveal items that the rule does not keep"
 _PATH_IS_HIDDEN = "the path names a property that the rule hides"
@@ -83,16 +83,16 @@ class SampleRequest:
     method: str
     target: str
     headers: tuple[tuple[bytes, bytes], ...] = ()
-    client_ip: str = ""  # unknown: an address gate holds perhaps
+    client_ip: str = ""  # if empty, the address is unknown and an address gate may match
     now: float = 0.0
     body: bytes | None = None
     unknown: frozenset[RequestPart] = frozenset()
-    masks_secrets: bool = False  # in its query, as audit events do
+    masks_secrets: bool = False  # True if secrets in the query are masked, as in audit events
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that a rule asks, whether it holds, and what the request or response has there."""
+    """One condition of a rule, whether it holds, and the values that the request or response has."""
 
     part: str  # path, methods, until, ip, time, body_only, or a condition's source and name
     asked: str
@@ -102,7 +102,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One rule tried: `decision` is what it says if it holds; the last finding is where it failed."""
+    """One rule that was tried.
+
+    `decision` is the rule's decision if it matches. The last finding is the condition that failed.
+    """
 
     rule_id: str
     outcome: Outcome
@@ -113,31 +116,30 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One reading of the target: the rules tried for it, and what they alone come to."""
+    """One interpretation of the target: the rules tried for it, and the decision for it alone."""
 
-    paths: tuple[str, ...]  # every name that the resource goes by
+    paths: tuple[str, ...]  # all names of the resource
     importance: Importance
     attempts: tuple[Attempt, ...]
-    decision: Decision | None  # None: a body that can't be read, or what isn't known makes a difference
-    reaches: str = ""  # things on the way: user → message (user.messages, contained)
+    decision: Decision | None  # None if a body can't be read, or if the decision depends on unknown facts
+    reaches: str = ""  # things on the path: user → message (user.messages, contained)
 
 
 @dataclass(frozen=True, slots=True)
 class ImpliedAccount:
-    """A request that the request implies, and what the rules decide about it alone."""
+    """A request that the request implies, and the decision of the rules about it alone."""
 
-    cause: str  # such as $expand
+    cause: str  # cause of the implication, such as $expand
     method: str
     path: str
-    place: str  # property path in the response; empty if nothing of it comes back
-    decision: Decision | None  # None: what isn't known makes a difference
-    matters: bool  # it makes the verdict stricter
+    place: str  # property path in the response, or empty if the response has nothing of it
+    decision: Decision | None  # None if the decision depends on unknown facts
+    matters: bool  # True if it makes the verdict stricter
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The proxy's own response where no rule comes to decide, or where a filter can't vouch for the
-    response."""
+    """The proxy's own response if no rule decides, or if a filter can't read the response."""
 
     status: int
     reason: str
@@ -149,28 +151,31 @@ Evaluation = Decision | Refused
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Neither `decision` nor `refused` is there where what isn't known makes a difference."""
+    """Explanation of a verdict.
+
+    `decision` and `refused` are both None if the verdict depends on unknown facts.
+    """
 
     decision: Decision | None
     refused: Refused | None = None
     accounts: tuple[Account, ...] = ()
     response_accounts: tuple[Account, ...] = ()
-    awaiting: tuple[str, ...] = ()  # response rules that may change the verdict once there is a response
-    body: bytes | None = None  # the response's, as the application gets it
-    removed: tuple[str, ...] | None = None  # the transforms that removed something from it
-    possible: tuple[Evaluation, ...] = ()  # where what isn't known makes a difference
-    missing: tuple[str, ...] = ()  # and what that is
+    awaiting: tuple[str, ...] = ()  # response rules that may change the verdict when there is a response
+    body: bytes | None = None  # body of the response that the application gets
+    removed: tuple[str, ...] | None = None  # transforms that removed something from the body
+    possible: tuple[Evaluation, ...] = ()  # possible verdicts, if the verdict depends on unknown facts
+    missing: tuple[str, ...] = ()  # unknown facts that the verdict depends on
     implied: tuple[ImpliedAccount, ...] = ()
 
 
 ITEM_NOT_FOUND: Final = "itemNotFound"
 _NOT_FOUND: Final = Refused(404, ITEM_NOT_FOUND, "the filter does not keep this item")
 
-_Considered = dict[int, list[tuple[Candidate, Name]]]  # by the rules' index
+_Considered = dict[int, list[tuple[Candidate, Name]]]  # keys are indexes of rules
 
 
 class Explainer:
-    """One ruleset, compiled once for any number of requests."""
+    """An explainer for one ruleset, which is compiled once for all requests."""
 
     def __init__(self, ruleset: Ruleset, schemas: Schemas = NO_SCHEMAS) -> None:
         self._ruleset = ruleset
@@ -256,7 +261,7 @@ class Explainer:
     def _response_account(
         self, reading: Reading, request: PartlyKnownRequest, whole: Plan, response: ResponseFacts
     ) -> Account:
-        """Of the response rules, upon what all readings of the request came to."""
+        """Explain the response rules, for the decision that all interpretations of the request lead to."""
         plan = self._plan_of(reading, request)
 
         def decided() -> Decision | None:
@@ -266,7 +271,7 @@ class Explainer:
         return self._account(reading, request, response, every_way(decided, request.possible_facts))
 
     def _plan_of(self, reading: Reading, request: RequestFacts) -> Plan:
-        alone = reading._replace(kind=reading.kind & ~SLASH)  # by itself it is the one to evaluate by
+        alone = reading._replace(kind=reading.kind & ~SLASH)  # a single interpretation is the one to evaluate
         return self._rules.rules.plan_of_readings(request.method.upper(), (alone,))
 
     def _account(
@@ -278,7 +283,7 @@ class Explainer:
     ) -> Account:
         considered = self._considered(reading, request.method.upper())
         attempts = [*self._attempts(considered, reading, request, response)]
-        # Not where the body can't be read, which is refused before any rule is asked.
+        # An unreadable body is refused before any rule is evaluated, so no response rule is listed then.
         if response is None and any(ways.outcomes) and not _surely_block(attempts):
             attempts += self._foreseen(considered, request)
         return Account(
@@ -296,7 +301,7 @@ class Explainer:
         request: RequestFacts,
         response: ResponseFacts | None,
     ) -> Iterator[Attempt]:
-        """Until one decides, as `Lane.evaluate` goes."""
+        """Yield the rules that are tried, until one decides, in the order of `Lane.evaluate`."""
         for index, rule in enumerate(self._ruleset.rules):
             if (rule.when == "response") is (response is None):
                 continue
@@ -311,7 +316,7 @@ class Explainer:
                 return
 
     def _with_things(self, attempt: Attempt, candidate: Candidate, reading: Reading) -> Attempt:
-        """Return the attempt of a rule about things with the thing that the path reaches."""
+        """Return the attempt of a rule about things, completed by the thing that the path reaches."""
         compiled = candidate.entry.compiled
         if not compiled.rule.match.names_things:
             return attempt
@@ -326,8 +331,10 @@ class Explainer:
         return replace(attempt, findings=findings, outcome=outcome, note=note)
 
     def _foreseen(self, considered: _Considered, request: RequestFacts) -> Sequence[Attempt]:
-        """Response rules that block before there is a response, as `Plan.decide` does for them, and what was
-        tried before; none where none of them blocks."""
+        """Return response rules that block before there is a response, with the rules tried before them.
+
+        `Plan.decide` evaluates them at the same time. Return none if none of them blocks.
+        """
         report: dict[Attempt, None] = {}
         for attempt in self._before_a_response(considered, request):
             if _names_what_is_hidden(attempt) or attempt.outcome in ("unmatched", "unknown"):
@@ -340,7 +347,7 @@ class Explainer:
         return tuple(report) if blocks else ()
 
     def _before_a_response(self, considered: _Considered, request: RequestFacts) -> Iterator[Attempt]:
-        """The response rules that ask nothing of it, up to the first that does."""
+        """Yield the response rules that need no response, up to the first that does."""
         for index, rule in enumerate(self._ruleset.rules):
             if rule.when != "response" or rule.verdict == "log_only":
                 continue
@@ -352,7 +359,7 @@ class Explainer:
                 yield _attempt(candidate, name, request, None)
 
     def _considered(self, reading: Reading, method: str) -> _Considered:
-        """The rules on the path, by their index; those with a parameter that doesn't hold come last."""
+        """Return the rules on the path, by their index. Rules whose parameters do not match come last."""
         found: list[tuple[Candidate, Name]] = []
         for name in reading.names:
             candidates = self._rules.rules.candidates_of_name(name, method)
@@ -374,7 +381,7 @@ class Explainer:
 
 
 def evaluated(plan: Plan, request: RequestFacts, response: ResponseFacts | None) -> Evaluation:
-    """What becomes of the request; with a response, by the response rules too."""
+    """Evaluate a request by the request rules, and its response, if given, by the response rules."""
     try:
         decision = plan.decide(request)
     except MalformedBody as error:
@@ -406,7 +413,7 @@ def _implied(plan: Plan, request: RequestFacts) -> tuple[ImpliedAccount, ...]:
             [
                 _implied_account(each)
                 for each in plan.implied_decisions(request)
-                # No default applies to a name, so nothing is decided about most of them.
+                # No default applies to a name, so most names have no decision.
                 if each.implied.scope is Scope.ALL or each.alone.reason != "default"
             ]
         )
@@ -505,7 +512,10 @@ def _outcome(held: Sequence[Held], decision: Decision) -> Outcome:
 
 
 def _worth_telling(attempts: dict[Attempt, None]) -> tuple[Attempt, ...]:
-    """That one of a rule's paths fails is no news where another doesn't."""
+    """Return the attempts to report.
+
+    A path of a rule that does not match is left out if another path of the rule matches.
+    """
     return tuple(attempt for attempt in attempts if attempt.outcome != "unmatched") or tuple(attempts)[:1]
 
 
@@ -516,7 +526,10 @@ def _on_another_path(rule: Rule) -> Attempt:
 
 
 def _finding(part: str, asked: str, held: Held, found: tuple[str, ...] = ()) -> Finding:
-    """What is long may stand in every rule, and what is many be asked by every rule."""
+    """Return a finding with shortened texts.
+
+    Long texts may occur in every rule, and every rule may ask for many values.
+    """
     values = tuple(cut(escaped(value)) for value in found[:_MOST_FOUND])
     return Finding(cut(escaped(part)), cut(escaped(asked)), held, values)
 
@@ -524,7 +537,7 @@ def _finding(part: str, asked: str, held: Held, found: tuple[str, ...] = ()) -> 
 def _findings(
     candidate: Candidate, name: Name, request: RequestFacts, response: ResponseFacts | None
 ) -> Iterator[Finding]:
-    """What a rule on the path asks beside it, in the order in which it is asked."""
+    """Yield the conditions of a rule on the path, except the path, in the order of their evaluation."""
     compiled = candidate.entry.compiled
     rule = compiled.rule
     if rule.match.methods:
@@ -549,7 +562,8 @@ def _findings(
         seen = request.as_taken() if asks_as_taken(rule, part) else request
         yield _finding(_part_name(part), _asked(part), held, _found(part, seen, response))
     if candidate.probed:
-        probes = candidate.step.checks[-1](request, response)  # after the rule's own
+        # The query guard is the last check, after the rule's own conditions
+        probes = candidate.step.checks[-1](request, response)
         query = request.target.query
         yield _finding("query", "one that names what is hidden", _HELD[probes], (query,) if query else ())
 
@@ -603,7 +617,7 @@ def _found(part: Part, request: RequestFacts, response: ResponseFacts | None) ->
 
 
 def _values(condition: Condition, request: RequestFacts, response: ResponseFacts | None) -> Iterator[str]:
-    """What the condition's check looked at, for the eye."""
+    """Yield the values that the condition's check examined, as text."""
     match condition.source:
         case "query":
             yield from request.target.options.get(option_name(condition.name), ())
@@ -623,7 +637,7 @@ def _values(condition: Condition, request: RequestFacts, response: ResponseFacts
 
 
 def _text(value: object) -> str:
-    """As JSON and YAML spell it."""
+    """Return a value as JSON and YAML spell it."""
     if isinstance(value, Composite):
         return "(an object or array)"
     if value is None:
@@ -648,7 +662,10 @@ def _path_of(name: Name) -> str:
 
 
 def _without_hidden(decision: Decision, request: RequestFacts, response: ResponseFacts) -> Filtered | None:
-    """The response's body without what the rules hide, if it has one. Raises FilterFailed and NamesHidden."""
+    """Return the body of the response, if it has one, without hidden properties.
+
+    Raise FilterFailed or NamesHidden if the filter can't pass the response.
+    """
     if response.body is None:
         return None
     if not response.body or decision.transforms is None or not 200 <= response.status < 300:

@@ -1,8 +1,8 @@
-"""HAR files (HTTP Archive 1.2 and what recorders make of it): requests to a graph API, with responses.
+"""HAR files (HTTP Archive 1.2 and its variants): requests to a graph API, with their responses.
 
-Only an entry to the graph API is looked into, and only an entry whose request cannot be read is left out. Any
-other part that cannot be read is unknown. Such a file holds live credentials: their header fields are masked
-while it is read, so that nothing made of it can show one.
+Only entries to the graph API are read. An entry is left out only if its request cannot be read. Any other
+part that cannot be read is unknown. A HAR file contains live credentials. Their header fields are masked
+while the file is read, so that no output can show one.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from proxy.policy.unknown import PartlyKnownResponse, RequestPart, ResponsePart
 from proxy.wire.figures import counted
 
 DEFAULT_BASE: Final = "https://graph.microsoft.com"
-MOST_ENTRIES_NAMED: Final = 5  # numbers of entries that one remark names
+MOST_ENTRIES_NAMED: Final = 5  # entry numbers listed in one remark
 _TARGET_CHARS: Final = "%/?:@!$&'()*+,;=-._~[]{}|^`\"<>\\"
 _MOST_HOSTS_NAMED: Final = 5
-_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}")  # a method, RFC 9110 §9.1
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}")  # method, RFC 9110 §9.1
 _WITHOUT_BODY: Final = frozenset(("GET", "HEAD"))
 _EMPTY_STATUSES: Final = frozenset((204, 205, 304))
 # Recorders that keep no bodies write a size of 0 too, so such a body may still have had content.
@@ -60,16 +60,16 @@ _PORTS: Final = {"https": 443, "http": 80}
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request as an application sent it, and its response. A HAR does not have the client's address."""
+    """One request that an application sent, and its response. A HAR does not have the client's address."""
 
-    number: int  # of its entry, from 1
-    time: datetime | None  # None: unknown
+    number: int  # number of its entry, from 1
+    time: datetime | None  # None if unknown
     method: str
     target: str
     headers: Headers
     body: bytes | None
     unknown: frozenset[RequestPart]
-    response: ResponseFacts | None  # None: unknown
+    response: ResponseFacts | None  # None if unknown
     part: str = ""  # id of a request within a $batch
 
     @property
@@ -79,24 +79,24 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """Something that several entries have in common."""
+    """A remark that applies to several entries."""
 
     what: str
     count: int
-    entries: tuple[int, ...]  # the first numbers, from 1
+    entries: tuple[int, ...]  # numbers of the first entries, from 1
 
 
 @dataclass(frozen=True, slots=True)
 class Har:
     exchanges: tuple[Exchange, ...]
-    elsewhere: int  # requests to other addresses
-    preflights: int  # a browser's own, before a request to another origin
-    left_out: tuple[Remark, ...] = ()  # why entries are not among the exchanges
-    unknown: tuple[Remark, ...] = ()  # what is not known of exchanges
+    elsewhere: int  # number of requests to other addresses
+    preflights: int  # number of CORS preflight requests, which a browser sends by itself
+    left_out: tuple[Remark, ...] = ()  # reasons why entries are not among the exchanges
+    unknown: tuple[Remark, ...] = ()  # facts of exchanges that are unknown
 
 
 def parse_har(data: bytes, *bases: str) -> Har:
-    """The exchanges with the graph API at one of the addresses. Raises InvalidHar if there is none."""
+    """Return the exchanges with the graph API at one of the addresses. Raise InvalidHar if there are none."""
     reader = _Reader(bases or (DEFAULT_BASE,))
     text = read_entries(data)
     for number, entry in enumerate(text.entries, 1):
@@ -107,11 +107,11 @@ def parse_har(data: bytes, *bases: str) -> Har:
 
 
 class _Unusable(Exception):
-    """The request of an entry cannot be read: the text says why."""
+    """The request of an entry cannot be read. The message is the reason."""
 
 
 class _Reader:
-    """Collects the exchanges of one file, and the reasons of what is missing."""
+    """Collects the exchanges of one file, and the reasons why parts are missing."""
 
     def __init__(self, bases: Sequence[str]) -> None:
         self._bases = [(text, _base(text)) for text in bases]
@@ -146,15 +146,17 @@ class _Reader:
         )
 
     def _nothing(self) -> str:
-        """Return the reason why there is no exchange, and what to do."""
+        """Return the reason why no exchange was found, and what to do."""
         said = []
         asked = " or ".join(text for text, _ in self._bases)
         if self._hosts:
             hosts = self._hosts.most_common(_MOST_HOSTS_NAMED)
             named = ", ".join(f"{host} ({count})" for host, count in hosts)
-            said.append(f"no request to {asked} in it, but to {named}: name its address with --base")
+            said.append(f"no request to {asked} in the file, but to {named}: set the address with --base")
         said += [with_entries(remark) for remark in _remarks(self._left_out)]
-        return "; ".join(said) or "no request in it: record the traffic of the application and export it"
+        return (
+            "; ".join(said) or "no request in the file: record the traffic of the application and export it"
+        )
 
     def _read(self, number: int, entry: object) -> None:
         request = member(entry, "request")
@@ -254,7 +256,7 @@ def _remarks(found: dict[str, list[int]]) -> tuple[Remark, ...]:
 
 
 def remark_lines(har: Har) -> Iterator[str]:
-    """Return a line for each remark: what was left out of the file, then what is unknown of the rest."""
+    """Return a line for each remark: first the entries left out, then the unknown facts of the others."""
     for remark in har.left_out:
         yield f"left out {counted(remark.count, 'entry')}: {with_entries(remark)}"
     for remark in har.unknown:
@@ -314,7 +316,7 @@ def _authority(headers: object) -> str:
 
 
 def _below(url: SplitResult, base: SplitResult) -> str | None:
-    """Return the path below the base, or None if the URL leads elsewhere."""
+    """Return the path below the base, or None if the URL is not below it."""
     if (url.scheme, url.hostname, _port(url)) != (base.scheme, base.hostname, _port(base)):
         return None
     prefix = base.path.rstrip("/")
@@ -328,7 +330,7 @@ def _port(url: SplitResult) -> int | None:
 
 
 def _query_of(request: dict[str, object]) -> str:
-    """Return the query of a request whose URL was recorded without it."""
+    """Return the query of a request from its list of parameters, for a URL recorded without its query."""
     listed = request.get("queryString")
     if not isinstance(listed, list):
         return ""
@@ -341,7 +343,7 @@ def _query_of(request: dict[str, object]) -> str:
 
 
 def _target(path: str, query: str) -> str:
-    """Return path and query as they crossed the wire. Raise _Unusable if a tool replaced a part of them."""
+    """Return path and query as they were sent. Raise _Unusable if a tool replaced a part of them."""
     if not is_unicode(path + query):
         raise _Unusable("request.url is not valid Unicode")
     if any(_is_redacted_segment(unquote(segment)) for segment in path.split("/")):
@@ -356,8 +358,10 @@ def _is_redacted_segment(text: str) -> bool:
 
 
 def _option(option: str) -> str:
-    """Return the option, its value masked if a tool replaced it. Raise _Unusable if that value may have
-    named a property."""
+    """Return the query option, with its value masked if a tool replaced the value.
+
+    Raise _Unusable if that value may have named a property.
+    """
     name, mark, value = option.partition("=")
     if not is_placeholder(unquote(value if mark else name)):
         return option

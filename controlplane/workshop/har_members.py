@@ -1,4 +1,4 @@
-"""The members that the bodies of recorded requests had, for a rule that takes no others."""
+"""The members of the bodies of recorded requests, for a rule that allows no others."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ from controlplane.workshop.har import Exchange
 from proxy.policy.facts import MalformedBody, parse_document
 from proxy.policy.json_text import readable
 
-_MOST_MEMBERS: Final = 60  # beyond that, the list says nothing to a reader
-_LONGEST_BODY: Final = 100_000  # bytes; a proxy with small buffers refuses what a rule has to read
-# Without dots but in an annotation's name: a rule takes them for the way into an object.
+_MOST_MEMBERS: Final = 60  # members; a longer list is of no use to a reader
+# Bytes; a proxy with small buffers refuses a larger body that a rule has to read
+_LONGEST_BODY: Final = 100_000
+# Only names of annotations may contain dots, because a rule reads a dot as the path into an object.
 _NAME: Final = re.compile(r"(?:[^\s./\\@]+)?(?:@[^\s./\\@]+(?:\.[^\s./\\@]+)*)?")
 _OTHER_CHARSET: Final = re.compile(rb"charset\s*=\s*\"?(?!utf-8)", re.IGNORECASE)
-_TYPE: Final = "@odata.type"  # which `body_only` takes unlisted
+_TYPE: Final = "@odata.type"  # `body_only` always allows this member
 
 
 def members_of(exchanges: Iterable[Exchange]) -> tuple[str, ...] | None:
-    """The names of all members that the bodies have, sorted. None if one of the bodies is not known, not a
-    JSON object that rules can read, or has a name that a rule can't write; and if no body has any."""
+    """Return the names of all members of the bodies, sorted, or None if a rule can't list them.
+
+    This is the case if a body is unknown, is not a JSON object that rules can read, or has a name that a rule
+    can't contain. It is also the case if no body has a member.
+    """
     names: dict[str, str] = {}
     for exchange in exchanges:
         found = _members(exchange)

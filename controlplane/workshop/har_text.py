@@ -1,4 +1,4 @@
-"""The text of a HAR file: its entries, whatever program wrote them, and where it stops being readable."""
+"""The text of a HAR file: its entries, in the forms of different programs, up to the first damaged part."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Final, NamedTuple
 
 from proxy.config.given_text import other_encoding, without_mark
 
-MAX_BYTES: Final = 1 << 30  # decompressed, so that a small file cannot fill the memory
+# Bytes after decompression; a limit, because a small file could otherwise fill the memory
+MAX_BYTES: Final = 1 << 30
 
 _GZIP: Final = b"\x1f\x8b"
 _OTHER_KINDS: Final = {
@@ -21,22 +22,28 @@ _OTHER_KINDS: Final = {
     b"%PDF": "a PDF document: export the traffic as HAR",
 }
 _NO_JSON: Final = "not a HAR file, which is JSON: "
-_BETWEEN: Final = re.compile(r"[\s,\x00]*")  # what may stand between two entries, in JSON Lines too
+_BETWEEN: Final = re.compile(r"[\s,\x00]*")  # characters allowed between two entries, also in JSON Lines
 _ENTRIES: Final = re.compile(r'"entries"\s*:\s*\[')
-_WHOLE_NUMBER_DIGITS: Final = 19  # a longer number is a float: no recorder has a use for its last digits
+_WHOLE_NUMBER_DIGITS: Final = 19  # a longer number becomes a float, because its last digits are not used
 
 
 class InvalidHar(ValueError):
-    """The file is not a HAR, or has no usable request: the text says where and why, and quotes nothing."""
+    """The file is not a HAR, or has no usable request.
+
+    The message says where and why, and quotes no content.
+    """
 
 
 class HarText(NamedTuple):
-    entries: list[object]  # as JSON has them, none of them validated
-    broken_off: str = ""  # why nothing can be read after the last entry
+    entries: list[object]  # JSON values, not validated
+    broken_off: str = ""  # reason why nothing can be read after the last entry
 
 
 def read_entries(data: bytes) -> HarText:
-    """Return all entries of the file. Text that is not Unicode becomes lone surrogates. Raises InvalidHar."""
+    """Return all entries of the file. Raise InvalidHar if there are none.
+
+    Text that is not Unicode becomes lone surrogates.
+    """
     text = _text(data)
     values, problem = _values(text)
     if problem and not values:
@@ -62,7 +69,7 @@ def _text(data: bytes) -> str:
 
 
 def _decompressed(data: bytes) -> bytes:
-    """Decompress a gzip file, as far as it goes if it was cut off. Raises InvalidHar."""
+    """Decompress a gzip file, as far as possible if it was truncated. Raise InvalidHar if it is damaged."""
     gzip = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     try:
         found = gzip.decompress(data, MAX_BYTES)
@@ -77,12 +84,12 @@ def _number(digits: str) -> int | float:
     return int(digits) if len(digits) <= _WHOLE_NUMBER_DIGITS else float(digits)
 
 
-# Recorders write control characters within strings, and NaN for a time that they did not take.
+# Recorders write control characters in strings, and NaN for a time that they did not measure.
 _DECODER: Final = json.JSONDecoder(strict=False, parse_int=_number, parse_constant=lambda name: None)
 
 
 def _next_value(text: str, at: int) -> tuple[object, int]:
-    """Return the JSON value at that place and its end. Raise InvalidHar, which says where it is wrong."""
+    """Return the JSON value at that position, and its end. Raise InvalidHar with the place of an error."""
     try:
         return _DECODER.raw_decode(text, at)
     except json.JSONDecodeError as error:
@@ -116,7 +123,7 @@ def _end_of_gap(text: str, at: int) -> int:
 
 
 def _salvaged(text: str, problem: str) -> HarText:
-    """Return the whole entries before the place where the file is broken. Raise InvalidHar without a list."""
+    """Return the complete entries before the damaged part. Raise InvalidHar without a list."""
     begin = _ENTRIES.search(text)
     if begin is None:
         raise InvalidHar(f"{_NO_JSON}{problem}")
@@ -143,7 +150,7 @@ def _is_har(value: object) -> bool:
 
 
 def _entries_of(value: object) -> Iterator[object]:
-    """Yield the entries of a HAR, of its log alone, of an entry alone, or of a list of these."""
+    """Yield the entries of a HAR, of its log, of a single entry, or of a list of these."""
     if isinstance(value, list):
         for each in value:
             yield from _entries_of(each)

@@ -1,4 +1,4 @@
-"""What rules make of the traffic of a HAR file, and the rules that let all of it through."""
+"""The verdicts of rules on the traffic of a HAR file, and the rules that allow all of it."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ _ANY_RESPONSE: Final = PartlyKnownResponse(
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """What becomes of one exchange."""
+    """The expected verdict on one exchange."""
 
     exchange: Exchange
     outcome: Outcome | Unclear
-    body: bytes | None = None  # the response's, as the application gets it
-    removed: tuple[str, ...] = ()  # properties that it had, by their paths
+    body: bytes | None = None  # body of the response that the application gets
+    removed: tuple[str, ...] = ()  # paths of the properties that were removed from it
 
     @property
     def possible(self) -> tuple[Outcome, ...]:
-        """The outcome, or several if the file lacks what decides."""
+        """The outcome, or several outcomes if the file lacks facts that decide."""
         return (self.outcome,) if isinstance(self.outcome, Outcome) else self.outcome.possible
 
     @property
     def missing(self) -> Sequence[str]:
-        """What the file lacks to decide."""
+        """The facts that the file lacks for a certain outcome."""
         return () if isinstance(self.outcome, Outcome) else self.outcome.missing
 
     @property
@@ -91,7 +91,7 @@ def foresee(
         assert evaluation is not None
         before = exchange.answer_body
         removed = _removed(before, report.body) if report.body != before else ()
-        if ITEMS in (report.removed or ()):  # since `_removed` compares items by their place
+        if ITEMS in (report.removed or ()):  # because `_removed` compares items by their position
             removed = (ITEMS,)
         yield Foreseen(exchange, outcome_of(evaluation), report.body, removed)
 
@@ -109,7 +109,10 @@ def _sample(exchange: Exchange) -> SampleRequest:
 
 
 def _removed(before: bytes | None, after: bytes | None) -> tuple[str, ...]:
-    """Properties of JSON that are there before and not after; dots walk into objects and arrays."""
+    """Return the properties of JSON that are in `before` and not in `after`.
+
+    A dot in a name leads into an object or array.
+    """
     if not before or not after:
         return ()
     try:
@@ -134,11 +137,14 @@ def _compare(before: object, after: object, path: str, found: dict[str, None]) -
             _compare(one, other, path, found)
 
 
-# -- rules out of traffic
+# -- rules from traffic
 
 
 def suggest_for(exchanges: Sequence[Exchange], name: str, *, about: Sequence[str] = ()) -> Suggestion:
-    """Where an application always names the properties that it wants, responses are filtered to those."""
+    """Suggest a ruleset for the traffic.
+
+    If an application always names the properties that it needs, its responses are filtered to these.
+    """
     observed = Observations()
     for exchange in exchanges:
         observed.add(exchange.method, exchange.target, exchange.time, body=exchange.body)
@@ -193,7 +199,7 @@ def _by_place(observed: Observations, exchanges: Sequence[Exchange]) -> _ByPlace
 
 
 def _members(by_place: _ByPlace) -> dict[Place, tuple[str, ...]]:
-    """Return the members of all bodies for each pattern and method that writes, if all are known."""
+    """Return the members of all bodies, for each pattern and method that writes and has only known bodies."""
     found = {
         place: members_of(exchange for _, exchange in seen)
         for place, seen in by_place.items()
@@ -203,8 +209,10 @@ def _members(by_place: _ByPlace) -> dict[Place, tuple[str, ...]]:
 
 
 def _filters(by_place: _ByPlace) -> dict[Place, Filter]:
-    """Return a filter for each pattern and method of which every request named the properties that it wants,
-    if that filter leaves every response as it came. Other methods to the same path do not matter."""
+    """Return filters for patterns and methods whose requests all named the properties that they need.
+
+    A filter is used only if it leaves every response unchanged. Other methods to the same path do not matter.
+    """
     found = {place: _selected(seen) for place, seen in by_place.items() if place[1] == "GET"}
     return {place: Filter(one, guards=True) for place, one in found.items() if one is not None}
 
@@ -219,7 +227,7 @@ def _selected(seen: Sequence[tuple[Target, Exchange]]) -> Transforms | None:
             if not name.strip().isidentifier():
                 return None
             names.setdefault(name.strip().lower(), name.strip())
-    for _ in range(2):  # what comes unasked, such as an id, stays
+    for _ in range(2):  # the second pass keeps properties that come without being selected, such as an id
         transforms = Transforms(allow=tuple(sorted(names.values(), key=str.lower)))
         removed = _removed_by(transforms, seen)
         if removed is None:
@@ -232,8 +240,10 @@ def _selected(seen: Sequence[tuple[Target, Exchange]]) -> Transforms | None:
 
 
 def _removed_by(transforms: Transforms, seen: Sequence[tuple[Target, Exchange]]) -> set[str] | None:
-    """Return the properties that a filter would remove. Return None if it can't read a response, if it
-    blocks a request, or if no response is known."""
+    """Return the properties that a filter would remove.
+
+    Return None if it can't read a response, if it blocks a request, or if no response is known.
+    """
     guard, made = QueryGuard(transforms), compile_filter(transforms)
     removed: set[str] = set()
     known = 0

@@ -1,6 +1,7 @@
-"""Values of a HAR entry as recorders write them: a body, header fields or a time, or why it is unknown.
+"""Values of a HAR entry, in the forms of different recorders: bodies, header fields and times.
 
-What cannot be read is unknown. It is never taken for empty, nor is a placeholder taken for what it replaces.
+A value that cannot be read is unknown, with a reason. It is never treated as empty. A placeholder is never
+treated as the value that it replaces.
 """
 
 from __future__ import annotations
@@ -30,15 +31,16 @@ _WORDS: Final = (
     "|anonymised|truncated|filtered|not recorded|not captured|not available|unavailable"
 )
 _TEXT: Final = r"[\w .:,-]{0,60}"
-# What a tool leaves in the place of a value: stars, or such a word alone or within brackets.
+# Placeholders that tools write instead of a value: stars, or one of the words alone or in brackets.
 _PLACEHOLDER: Final = re.compile(
     rf"""["']?(?:[*•█]{{3,}}|x{{6,}}|(?:{_WORDS})|[\[<({{*_#$%-]+{_TEXT}\b(?:{_WORDS})\b{_TEXT}[\]>)}}*_#$%-]+)["']?""",
     re.IGNORECASE,
 )
 _SPEAKS_OF_IT: Final = re.compile(rf"\b(?:{_WORDS})\b", re.IGNORECASE)
-_LONGEST_PLACEHOLDER: Final = 200  # characters
-_MUCH_LARGER: Final = 100  # bytes beyond twice the text: no spelling of the same JSON is so much longer
-_EARLIEST_SECONDS: Final = 1e9  # the year 2001: a smaller number is a duration
+_LONGEST_PLACEHOLDER: Final = 200  # characters of a placeholder
+# Bytes beyond twice the text; no other spelling of the same JSON is that much longer
+_MUCH_LARGER: Final = 100
+_EARLIEST_SECONDS: Final = 1e9  # a time in the year 2001; a smaller number is a duration
 _EARLIEST_MILLISECONDS: Final = 1e11
 _LATEST_SECONDS: Final = 1e10
 
@@ -51,10 +53,10 @@ class Body(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """Header fields, with MASK for a value that is unknown and for a credential."""
+    """Header fields, with MASK for unknown values and for credentials."""
 
     fields: Headers
-    is_whole: bool  # False: there may be others
+    is_whole: bool  # False if there may be other fields
     problem: str = ""
 
 
@@ -68,7 +70,7 @@ def text_of(value: object) -> str | None:
 
 
 def size_of(value: object) -> int | None:
-    """Return a size in bytes, or None if it is unknown, which most recorders write as -1."""
+    """Return a size in bytes, or None if it is unknown. Most recorders write -1 for unknown."""
     if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 18:
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e18:
@@ -77,7 +79,7 @@ def size_of(value: object) -> int | None:
 
 
 def status_of(value: object) -> int | None:
-    """Return a status, or None if no response came, which a browser writes as 0."""
+    """Return a status, or None without a response. Browsers write 0 in that case."""
     if isinstance(value, str):
         value = size_of(value.strip()[:3])
     if isinstance(value, bool) or not isinstance(value, int | float) or not 100 <= value <= 999:
@@ -118,7 +120,7 @@ def read_body(text: object, encoding: object, size: int | None, media_type: obje
 
 
 def _confirmed(data: bytes, text: str, size: int | None, expects_json: bool) -> Body:
-    """Accept the bytes if they are a whole JSON document, or as many as the size says."""
+    """Accept the bytes if they are a complete JSON document, or if their number matches the size."""
     if is_json_document(data):
         is_cut = size is not None and size > 2 * len(data) + _MUCH_LARGER
         return Body(None, "is shorter than its size") if is_cut else Body(data)
@@ -129,7 +131,7 @@ def _confirmed(data: bytes, text: str, size: int | None, expects_json: bool) -> 
     if size is not None:
         return Body(data) if size in (len(data), len(text)) else Body(None, "does not have its size")
     if expects_json and data:
-        return Body(None, "is not the JSON that it should be")
+        return Body(None, "is not valid JSON")
     if _REPLACED in text or (len(text) <= _LONGEST_PLACEHOLDER and _SPEAKS_OF_IT.search(text)):
         return Body(None, "is redacted or was not text")
     return Body(data)
@@ -164,9 +166,9 @@ def read_fields(value: object) -> Fields:
             unreadable += name.lower() not in _CREDENTIALS
             found.append((name.encode(), MASK.encode()))
             continue
-        # Browsers join several fields of one name with line breaks.
+        # Browsers join repeated fields of one name with line breaks.
         found += [field_of(name, one) for one in text.split("\n")]
-    if not found:  # a request has one field at least, and a response too
+    if not found:  # every request and every response has at least one field
         return Fields((), is_whole=False, problem="are not recorded" if not unreadable else "can't be read")
     nameless = any(not name for name, _ in _named(value))
     return Fields(tuple(found), not nameless, "have values that can't be read" if unreadable else "")
@@ -203,14 +205,14 @@ def _text(value: object) -> str | None:
 
 
 def read_time(value: object) -> tuple[datetime | None, str]:
-    """Return a moment, or None with the reason. A number counts seconds or milliseconds since 1970."""
+    """Return a time, or None with the reason. A number counts seconds or milliseconds since 1970."""
     if value is None or value == "":
         return None, "is not recorded"
     moment = _of_number(value) if not isinstance(value, str) else _of_text(value.strip())
     if moment is None:
         return None, "is not a time"
     if not 1970 < moment.year < 9999:
-        return None, "is of a year that no calendar has for every zone"
+        return None, "is outside the years 1971 to 9998"
     if moment.tzinfo is None:
         return None, "has no time zone"
     return moment, ""
@@ -231,7 +233,7 @@ def _of_text(text: str) -> datetime | None:
     except ValueError:
         pass
     try:
-        return parsedate_to_datetime(text)  # RFC 1123, as HTTP's Date has it
+        return parsedate_to_datetime(text)  # RFC 1123, the form of HTTP's Date
     except ValueError:
         pass
     try:

@@ -1,4 +1,4 @@
-"""Find the requests that recorded traffic implies, each at its most likely address."""
+"""Find the requests that recorded traffic implies, each with its most likely address."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from proxy.policy.odata import fold
 from proxy.policy.path_shapes import COLLECTIONS, is_plural, shapes_of
 
 _NO_RULES: Final = Below()
-_MOST: Final = 100  # requests that one implies
+_MOST: Final = 100  # requests implied by one request
 
 
 def implied_by_traffic(method: str, target: Target, body: bytes | None) -> Iterator[tuple[str, Target]]:
-    """Return method and target of each request that rules have to allow beside the one that came."""
+    """Yield the method and target of each further request that rules have to allow with this one."""
     left = _MOST
     waiting = [(method, target, body)]
     while waiting and left:
@@ -55,7 +55,10 @@ def _implied(method: str, target: Target, body: bytes | None) -> list[Implied]:
 
 
 def _likely(implied: Implied) -> list[Way]:
-    """Return the way that has a key if the path ends with a collection, by the first method."""
+    """Return the most likely way to send an implied request, with its first method.
+
+    A path that ends with a collection gets a key.
+    """
     first = implied.ways[0]
     if first.base is None:
         return [first]

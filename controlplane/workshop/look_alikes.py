@@ -1,4 +1,4 @@
-"""Names of a ruleset that its writer may not have meant: mixed alphabets, and slips of the pen."""
+"""Warnings about names in a ruleset that may be mistakes: mixed alphabets and typing errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from proxy.policy.known_names import PAIRED, PAIRED_PROPERTIES, PROPERTIES, RESO
 from proxy.policy.ruleset import Condition, Rule, Ruleset
 from proxy.policy.visible import looks_like, mixed_scripts, named, near
 
-_SHORTEST: Final = 5  # letters of a name that another may be taken for
+_SHORTEST: Final = 5  # characters of a name that is compared with similar ones
 _LONGEST: Final = 64
 _DIGITS: Final = re.compile(r"[0-9]+")
 
@@ -23,7 +23,7 @@ _Where = tuple[int | str, ...]
 
 
 class _Place(NamedTuple):
-    """The place of a text, and the names in it that Graph may use."""
+    """A text of a ruleset with its position, and the names in it that Graph may have."""
 
     where: _Where
     text: str
@@ -36,11 +36,12 @@ class _Place(NamedTuple):
 
 
 def look_alikes(ruleset: Ruleset) -> Iterator[tuple[_Where, str]]:
-    """Each place of a text that may be taken for another, and why."""
+    """Yield each position of a text that may be confused with another text, and a message."""
     properties = _Neighbours(PROPERTIES)
     resources = _Neighbours([*RESOURCES, *PROPERTIES])
     plain = _Neighbours(name for place in _places(ruleset) for name in place.names if name.isascii())
-    own = _Neighbours(())  # names before this place: a warning is for the second of two
+    # Names at earlier positions, because the second of two similar names gets the warning
+    own = _Neighbours(())
     for place in _places(ruleset):
         message = _mixture(place.text) or _imitation(place, resources, plain)
         message = message or _near_miss(place, properties, resources, own)
@@ -56,18 +57,18 @@ def _mixture(text: str) -> str | None:
         return None
     common, rare = mixed
     return (
-        f"`{text}` mixes two alphabets in one word: {named(rare)} beside {named(common)}; "
-        "write the word again, by hand"
+        f"`{text}` mixes two alphabets in one word: {named(rare)} next to {named(common)}; "
+        "type the word again"
     )
 
 
 def _imitation(place: _Place, known: _Neighbours, plain: _Neighbours) -> str | None:
-    """For a name whose letters all come from another alphabet, and look like a name in Latin."""
+    """Return a message for a name that looks Latin but has letters of another alphabet."""
     for name in place.names:
         skeleton = looks_like(name)
         if not name.isascii() and (meant := known.same(skeleton) or plain.same(skeleton)):
             letter = next(char for char in name if not char.isascii())
-            return f"`{name}` looks like `{meant}`, and is written with {named(letter)}"
+            return f"`{name}` looks like `{meant}`, but contains {named(letter)}"
     return None
 
 
@@ -87,7 +88,10 @@ def _near_miss(
 
 
 class _Neighbours:
-    """Finds what is one letter off: two such names have one of their shortenings in common."""
+    """Finds names that differ in one letter.
+
+    Two such names have a shortened form in common.
+    """
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names: dict[str, str] = {}
@@ -108,7 +112,10 @@ class _Neighbours:
         return self._names.get(folded)
 
     def nearest(self, name: str) -> str | None:
-        """One that differs by a letter, not only by a number (`extensionAttribute1`)."""
+        """Return a known name that differs in one letter.
+
+        Names that differ only in a number do not count, such as `extensionAttribute1`.
+        """
         folded = name.casefold()
         if not _SHORTEST <= len(folded) <= _LONGEST:
             return None
@@ -169,7 +176,10 @@ def _names_no_files(segment: str) -> bool:
 
 
 def _is_word(word: str) -> bool:
-    """Return True if it may be the name of a resource: a file, an id or a call can have any name."""
+    """Return True if a segment may be the name of a resource.
+
+    Files, ids and function calls can have any name.
+    """
     return word.isalpha() and (word.isascii() or looks_like(word).isascii())
 
 

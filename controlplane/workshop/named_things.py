@@ -22,9 +22,9 @@ from proxy.policy.resource_model import (
 from proxy.policy.ruleset import Match
 from proxy.policy.things import Resolver
 
-SAMPLE_ID: Final = "id1"  # the key of each example
-_LONGEST_PREFIX: Final = 4  # segments before a root of the schema; Microsoft Graph has one, its version
-VERSION: Final = "v1.0"  # stands in examples for a wildcard in its place
+SAMPLE_ID: Final = "id1"  # key in each example
+_LONGEST_PREFIX: Final = 4  # segments before the root of a schema; Microsoft Graph has one, its version
+VERSION: Final = "v1.0"  # replaces a wildcard in the place of the version in examples
 
 
 class ThingKind(StrEnum):
@@ -32,14 +32,15 @@ class ThingKind(StrEnum):
     RELATION = "relation"
     PROPERTY = "property"
     OPERATION = "operation"
-    PATH = "path"  # without a schema
+    PATH = "path"  # kind of a thing that only its path describes, without a schema
 
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """`type` is the type itself, the owner of the member, or the type that the operation binds to (-1: none).
+    """A thing of a schema.
 
-    `word` names it as a rule does: `message`, `group.members`, `driveItem.content`, `addPassword`.
+    `type` is the type itself, the owner of the member, or the type that the operation binds to (-1: none).
+    `word` is its name in a rule: `message`, `group.members`, `driveItem.content`, `addPassword`.
     """
 
     kind: ThingKind
@@ -50,7 +51,7 @@ class Thing:
 
 @dataclass(frozen=True, slots=True)
 class NamedThing:
-    """The thing with the segments before the root of the schema, and an address of it behind them.
+    """A thing with the segments before the root of the schema, and an address of it after them.
 
     `leads_to` is the type at the address, or -1. `many` is True for a collection.
     """
@@ -80,7 +81,7 @@ def thing_of(graph: SchemaGraph, pattern: Pattern) -> NamedThing | None:
 
 
 def things_of_match(graph: SchemaGraph, match: Match, root: tuple[str, ...]) -> Iterator[NamedThing]:
-    """Yield what the words of a match name, packs written out."""
+    """Yield the things that the words of a match name. Packs are expanded."""
     resolver = Resolver(graph.model)
     resources, operations = list(match.resource), list(match.operation)
     for name in match.pack:
@@ -109,7 +110,7 @@ def _member_thing(model: ResourceModel, owner: int, member: int) -> Thing:
 
 
 def _at_shortest_path(graph: SchemaGraph, thing: Thing, root: tuple[str, ...]) -> Iterator[NamedThing]:
-    """Yield the thing with one of its addresses, unless no path leads to it."""
+    """Yield the thing with one of its addresses, if a path leads to it."""
     model = graph.model
     if thing.kind is ThingKind.OPERATION and thing.type < 0:
         yield NamedThing(thing, root, (model.operation_name(thing.member),), -1, False)
@@ -152,10 +153,10 @@ def _thing(graph: SchemaGraph, steps: tuple[reached.Step, ...]) -> Thing | None:
 
 
 def _is_of_one_type(graph: SchemaGraph, step: reached.Step) -> bool:
-    """Return True if objects of the relation's target are what the relation names.
+    """Return True if the relation names the objects that it leads to.
 
-    `/users/{id}/messages` names messages, but `/groups/{id}/members` names a relation between objects that
-    have other addresses.
+    `/users/{id}/messages` names messages. `/groups/{id}/members` names a relation between objects that have
+    other addresses.
     """
     return bool(graph.model.member_flags(step.member) & CONTAINED) or not graph.has_derived(step.type)
 
@@ -174,7 +175,7 @@ def simple_name(model: ResourceModel, type_: int) -> str:
 
 
 def _spelled(model: ResourceModel, steps: tuple[reached.Step, ...], words: list[str]) -> tuple[str, ...]:
-    """Return the segments in the letter case that the schema has for them."""
+    """Return the segments in the letter case of the schema."""
     spelled: list[str] = []
     for step, word in zip(steps, words, strict=True):
         if step.kind == reached.ROOT:

@@ -1,4 +1,4 @@
-"""Name the properties by which a query probes what a filter hides."""
+"""Find the properties that a query probes although a filter hides them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from proxy.policy.queries import QueryGuard
 from proxy.policy.transforms import Transforms
 from proxy.policy.visible import escaped
 
-_MOST_NAMES: Final = 100  # names of a query that are tried: each costs a reading of the query
-_NAME_OF_NOTHING: Final = "-"  # no query can name it
+_MOST_NAMES: Final = 100  # names of a query to try; each costs an interpretation of the query
+_NAME_OF_NOTHING: Final = "-"  # a property name that no query can contain
 _PROPERTY: Final = re.compile(r"[^\W\d]\w*(?:/[^\W\d]\w*)*")
 
 
 def probed_properties(transforms: Transforms, target: Target) -> tuple[str, ...]:
     """Return the properties that the query names and the filter hides.
 
-    Return none if the query is refused for another reason, such as a search that looks into everything.
+    Return none if the query is refused for another reason, such as a search in all properties.
     """
     if _is_probed(Transforms(strip=(_NAME_OF_NOTHING,)), target):
         return ()
@@ -29,7 +29,7 @@ def probed_properties(transforms: Transforms, target: Target) -> tuple[str, ...]
 
 
 def _not_allowed(allow: tuple[str, ...], target: Target) -> Iterator[str]:
-    """Yield each name in the query without which the allow list, with the other names, refuses it."""
+    """Yield each name in the query that an allow list lacks, if the list has the other names."""
     if not _is_probed(Transforms(allow=allow), target):
         return
     names = dict.fromkeys(

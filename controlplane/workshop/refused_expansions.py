@@ -1,4 +1,4 @@
-"""Find rules that take a `$expand` whose implied request no rule lets through."""
+"""Find rules that allow a `$expand` although no rule allows the request that it implies."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from proxy.policy.paths import Pattern, parse_pattern
 from proxy.policy.ruleset import Rule, Ruleset
 from proxy.policy.schemas import needs_schemas
 
-_MOST: Final = 1_000  # requests that are evaluated
+_MOST: Final = 1_000  # requests to evaluate
 
 
 def refused_expansions(ruleset: Ruleset) -> Iterator[tuple[int, str]]:
-    """Yield the index of each such rule with a message. Address and time gates count as met."""
+    """Yield the index of each such rule, with a message. Address and time gates count as matched."""
     if needs_schemas(ruleset):
         return
     asking = [(index, rule, list(_expanded(rule))) for index, rule in enumerate(ruleset.rules)]

@@ -1,6 +1,6 @@
-"""What a draft would change: requests that were evaluated before, evaluated against other rules.
+"""Effects of a draft: recorded requests, evaluated against other rules.
 
-What a request was evaluated then is what its audit event says, not what is made of it again.
+The old verdict of a request is the one in its audit event. It is not evaluated again.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from proxy.policy.unknown import (
 )
 
 MAX_GROUPS: Final = 1000
-MAX_SAMPLES: Final = 3  # of a group
+MAX_SAMPLES: Final = 3  # samples per group
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _MOST_KNOWN: Final = 8192
-_MOST_REPORTED: Final = 16  # of what an event may come to
-_MINUTE_MS: Final = 60_000  # what time gates tell apart
+_MOST_REPORTED: Final = 16  # possible outcomes to report for one event
+_MINUTE_MS: Final = 60_000  # resolution of time gates
 
 _NO_RULESET: Final = "noRuleset"
 _TOO_LARGE: Final = "payloadTooLarge"
-# Reasons of the proxy's own refusals that hang on the rules, though none decided.
+# Reasons of the proxy's own refusals that depend on the rules, although no rule decided.
 _REFUSED_FOR_RULES: Final = frozenset(("ambiguousTarget", _TOO_LARGE))
-# The upstream's response came, and response rules were asked.
+# Reasons of events whose upstream responded, so that response rules were evaluated.
 _RESPONDED: Final = frozenset(
     (
         "rule",
@@ -62,8 +62,8 @@ _RESPONDED: Final = frozenset(
         "upstreamAborted",
     )
 )
-_DEPENDENCY: Final = "the part of its batch that it depends on"
-_FILTER_THEN: Final = "what the filter in force then hid, since its rules are not known any more"
+_DEPENDENCY: Final = "the sub-request of its batch that it depends on"
+_FILTER_THEN: Final = "the properties that its filter hid, because the rules of that time are unknown"
 _REST_OF_TARGET: Final = "the rest of a target that was too long to be stored"
 _REST_OF_TRANSFORMS: Final = "the rest of the transforms, which were too many to be stored"
 
@@ -78,7 +78,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Event(msgspec.Struct, rename="camel", gc=False):
-    """What an audit event tells of one request and of how it was evaluated."""
+    """The facts of an audit event about one request and its evaluation."""
 
     id: str
     time: Annotated[datetime, msgspec.Meta(tz=True)]
@@ -99,7 +99,7 @@ class Event(msgspec.Struct, rename="camel", gc=False):
 
     @property
     def implied_by_body(self) -> Event | None:
-        """Return the event of the request that its body implied, if that decided."""
+        """Event of the request that the body implied, if that implied request decided."""
         cause, _, request = (self.implied_request or "").partition(": ")
         if not request or is_cut(request) or cause[:1] == "$" or cause.endswith("@delta"):
             return None
@@ -118,7 +118,10 @@ class Event(msgspec.Struct, rename="camel", gc=False):
 
     @property
     def reached_rules(self) -> bool:
-        """Whether rules were asked, or none were there: what was refused before stays so."""
+        """Return True if the rules were evaluated, or the application had no ruleset.
+
+        A request that was refused earlier stays refused.
+        """
         return self.rule_id is not None or self.reason == _NO_RULESET or self.reason in _REFUSED_FOR_RULES
 
     @property
@@ -127,12 +130,15 @@ class Event(msgspec.Struct, rename="camel", gc=False):
 
     @property
     def leaves_filter_to_rules(self) -> bool:
-        """Return True if the rules of that time give the active filter, since the event's transforms name
-        what was removed. Without `ruleIds` it is of an earlier release, and they name the filter itself."""
+        """Return True if the active filter follows from the rules of that time.
+
+        In such an event, the transforms name only what was removed. An event without `ruleIds` was written by
+        an earlier release, and its transforms name the filter itself.
+        """
         return self.verdict == "filter" and self.rule_ids is not None
 
     def outcome(self, former: Rules | None) -> Outcome:
-        """The recorded outcome, with the filter that the `former` rules have, which were active then."""
+        """Return the recorded outcome, with the filter of the `former` rules, which were active then."""
         if self.rule_id is None:
             verdict = self.verdict if self.reason == _NO_RULESET else REFUSED
             return Outcome(verdict, self.reason or "")
@@ -145,11 +151,11 @@ class Event(msgspec.Struct, rename="camel", gc=False):
 
 
 class Outcome(NamedTuple):
-    """A verdict and whose it is: a rule's, or the reason of a refusal by the proxy itself."""
+    """A verdict and its origin: a rule, or the reason of a refusal by the proxy itself."""
 
     verdict: str
     by: str
-    transforms: tuple[str, ...] | None = ()  # the active filter, sorted; None if that isn't known
+    transforms: tuple[str, ...] | None = ()  # active filter, sorted, or None if it is unknown
 
     @property
     def effect(self) -> tuple[str, tuple[str, ...] | None]:
@@ -161,14 +167,14 @@ class Outcome(NamedTuple):
 
 
 class Unclear(NamedTuple):
-    """The verdict hangs on what isn't stored."""
+    """The result if the verdict depends on facts that are not stored."""
 
     possible: tuple[Outcome, ...]
     missing: tuple[str, ...]
 
 
 class Rules:
-    """A ruleset for requests of which not everything is known, compiled once for any number of them."""
+    """A ruleset for requests with unknown facts, which is compiled once for all requests."""
 
     def __init__(self, ruleset: Ruleset, schemas: Schemas = NO_SCHEMAS) -> None:
         self.name = ruleset.name
@@ -186,7 +192,7 @@ class Rules:
         self._ends = sorted(rule.until.end for rule in ruleset.rules if rule.until is not None)
 
     def are(self, other: Rules) -> bool:
-        """Return True if these are the same rules: their texts differ in comments and layout at most."""
+        """Return True if the rules are the same. Their texts may differ in comments and layout."""
         return self._ruleset == other._ruleset and self._schemas == other._schemas
 
     def plan(self, method: str, target: Target) -> Plan:
@@ -196,8 +202,11 @@ class Rules:
         return gap_of_key(self._compiled, method, target)
 
     def filter_of(self, rule_ids: tuple[str, ...]) -> tuple[str, ...] | None:
-        """The names of the filter that these rules are together. None if the ruleset has not all of them, or
-        none of them is a filter: other rules evaluated then."""
+        """Return the names of the filter that these rules form together.
+
+        Return None if the ruleset lacks one of the rules, or if none of them is a filter. In that case
+        another ruleset evaluated the event.
+        """
         if rule_ids not in self._filters.entries:
             self._filters.keep(rule_ids, self._filter_of(rule_ids))
         return self._filters.entries[rule_ids]
@@ -209,7 +218,7 @@ class Rules:
         return reduce(Transforms.combined, found).names
 
     def looked_at(self, event: Event, target: Target, plan: Plan) -> Hashable:
-        """Of events for which all of this is the same, the evaluation is the same."""
+        """Return the facts that the evaluation depends on. Events with equal facts get the same result."""
         return (
             plan,
             target.query if self._asks_query or plan.looks_at_query(target) else None,
@@ -223,7 +232,7 @@ class Rules:
 
 
 class Replay:
-    """One draft and what it makes of events."""
+    """A draft, and its results for events."""
 
     def __init__(self, draft: Ruleset, schemas: Schemas = NO_SCHEMAS) -> None:
         self.rules = Rules(draft, schemas)
@@ -236,12 +245,15 @@ class Replay:
         return self.rules.name
 
     def ended_before(self, moment: float) -> tuple[tuple[str, float], ...]:
-        """The rules that have ended by `moment`, each with the moment at which it ended."""
+        """Yield the rules that have ended by `moment`, with the time of their end."""
         return tuple((rule_id, end) for rule_id, end in self._endings if end <= moment)
 
     def evaluate(self, event: Event, former: Rules | None = None) -> Outcome | Unclear:
-        """Evaluate an event that reached rules. `former` are the rules that evaluated it then: of all that
-        isn't known, only that can have been so under which they evaluate as the event says."""
+        """Evaluate an event that reached rules.
+
+        `former` are the rules that evaluated it then. They exclude possible values of unknown facts: only
+        values remain for which `former` gives the recorded outcome.
+        """
         text = event.target
         if is_cut(text):
             return Unclear((), (_REST_OF_TARGET,))
@@ -256,7 +268,7 @@ class Replay:
             return event.outcome(former)
         after = self._evaluate_remembered(event, target, plan, former)
         implied = event.implied_by_body
-        if implied is not None:  # bodies are not stored, but what decided is
+        if implied is not None:  # the implied request of the body is stored, but the body is not
             of_implied = self.evaluate(implied)
             if not isinstance(of_implied, Outcome) or not of_implied.lets_through:
                 return of_implied
@@ -265,8 +277,10 @@ class Replay:
         return after
 
     def same_effect(self, other: Replay, event: Event, former: Rules | None) -> bool:
-        """Return True if both rulesets give an event the same effect, however what isn't stored may have
-        been. `former` as for `evaluate`."""
+        """Return True if both rulesets have the same effect on an event, for all values of unknown facts.
+
+        `former` has the same meaning as for `evaluate`.
+        """
         if self.rules.are(other.rules):
             return True
         text = event.target
@@ -278,14 +292,17 @@ class Replay:
             return True
         ways = every_way(self._same_effect(other, event, target, former), self._possible_facts)
         possible = [each for each in ways.outcomes if each is not None]
-        if not possible:  # other rules have evaluated it
+        if not possible:  # another ruleset evaluated the event
             return self.same_effect(other, event, None)
         return ways.complete and all(possible)
 
     def _same_effect(
         self, other: Replay, event: Event, target: Target, former: Rules | None
     ) -> Callable[[], bool | None]:
-        """Return a comparison in one way; it returns None if the event can't have been so."""
+        """Return a function that compares the effects for one set of values.
+
+        The function returns None if these values contradict the recorded outcome.
+        """
         ours = self._evaluation(event, target, self.rules.plan(event.method, target))
         others = self._evaluation(event, target, other.rules.plan(event.method, target))
         if former is None:
@@ -295,7 +312,7 @@ class Replay:
         return lambda: ours().effect == others().effect if then() == recorded else None
 
     def gap(self, event: Event, after: Outcome | Unclear) -> ClosedGap | None:
-        """Return the gap that an allowed event used, if the rules refuse the event because it is closed."""
+        """Return the gap that an allowed event used, if the rules refuse the event because of that gap."""
         if not isinstance(after, Outcome) or after.lets_through or not event.lets_through:
             return None
         try:
@@ -336,7 +353,7 @@ class Replay:
 
             ways = every_way(evaluate_if_recorded, self._possible_facts)
             possible = tuple(each for each in ways.outcomes if each is not None)
-            if possible:  # otherwise other rules have evaluated it
+            if possible:  # if there is none, another ruleset evaluated the event
                 return _in_all(ways, possible)
         of_draft = every_way(evaluate, self._possible_facts)
         return _in_all(of_draft, of_draft.outcomes)
@@ -362,7 +379,7 @@ class Replay:
 
 
 def sample_of(event: Event) -> tuple[SampleRequest, PartlyKnownResponse | None]:
-    """The event's request and the response to it, if there was one, for an explanation."""
+    """Return the event's request and its response, if there was one, for an explanation."""
     request = SampleRequest(
         event.method,
         event.target,
@@ -384,19 +401,25 @@ def _asks_query(rule: Rule) -> bool:
 
 
 def _has_no_body(event: Event) -> bool:
-    """What was blocked may have had one that nobody read."""
+    """Return True if the request certainly had no body.
+
+    A blocked request may have had a body that the proxy did not read.
+    """
     return event.request_bytes == 0 and (event.upstream_status is not None or event.method in ("GET", "HEAD"))
 
 
 def _in_all(ways: Ways[T], possible: tuple[Outcome, ...]) -> Outcome | Unclear:
-    """One where all have the same effect, whichever rule's it is."""
+    """Return one outcome if all have the same effect. The deciding rules may differ."""
     if ways.complete and len({outcome.effect for outcome in possible}) == 1:
         return possible[0]
     return Unclear(possible[:_MOST_REPORTED], ways.missing)
 
 
 def _response(event: Event) -> PartlyKnownResponse | None:
-    """What the upstream said, or would have said to what was blocked; None where it failed."""
+    """Return the upstream's response, or a possible one for a blocked request.
+
+    Return None if the upstream failed.
+    """
     if event.upstream_status is not None:
         responded = event.reason in _RESPONDED
         return _partly_known(int(event.upstream_status), _RESPONSE_UNKNOWN) if responded else None
@@ -415,14 +438,17 @@ def outcome_of(evaluation: Evaluation) -> Outcome:
 
 
 def _in_effect(verdict: str, transforms: Iterable[str]) -> tuple[str, ...]:
-    """Sorted; a block after a filter still names what the filter would have hidden."""
+    """Return the sorted transforms that have an effect.
+
+    A block after a filter still names the filter's transforms, which have no effect.
+    """
     return tuple(sorted(transforms)) if transforms and verdict == "filter" else ()
 
 
-# -- what comes of many
+# -- counts of many events
 
 Change = Literal["newlyBlocked", "unclear", "newlyAllowed", "transforms", "recordedAs"]
-CHANGES: Final[tuple[Change, ...]] = get_args(Change)  # what does harm first
+CHANGES: Final[tuple[Change, ...]] = get_args(Change)  # harmful changes first
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,10 +464,10 @@ class GroupKey:
     change: Change
     app: str | None
     before: Outcome
-    after: tuple[Outcome, ...]  # several where it is unclear
+    after: tuple[Outcome, ...]  # several if the outcome is unclear
     missing: tuple[str, ...] = ()
-    gap: ClosedGap | None = None  # the reason why it is newly blocked
-    recorded: Outcome | None = None  # the event says this outcome, if it is not `before`
+    gap: ClosedGap | None = None  # reason why it is newly blocked
+    recorded: Outcome | None = None  # outcome in the event, if it differs from `before`
 
 
 @dataclass(slots=True)
@@ -452,7 +478,7 @@ class Group:
     first: datetime
     last: datetime
     count: int = 0
-    samples: list[Sample] = field(default_factory=list)  # the first that came
+    samples: list[Sample] = field(default_factory=list)  # the first events of the group
 
     def add(self, event: Event) -> None:
         self.count += 1
@@ -464,16 +490,16 @@ class Group:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts, and samples of what changes: its memory hangs on the ways of changing alone."""
+    """Counts of events, and samples of changes. Its memory depends only on the number of groups."""
 
     events: int = 0
-    unasked: int = 0  # for tokens, or refused before any rule was asked: they stay so
+    unasked: int = 0  # requests for tokens, or refused before any rule was evaluated; they stay so
     unchanged: int = 0
-    by_another_rule: int = 0  # of the unchanged
+    by_another_rule: int = 0  # part of the unchanged events
     changed: int = 0
     unclear: int = 0
     groups: dict[GroupKey, Group] = field(default_factory=dict)
-    ungrouped: int = 0  # changed or unclear, in more ways than are kept
+    ungrouped: int = 0  # changed or unclear events beyond the largest number of groups
 
     def add(
         self,
@@ -483,7 +509,7 @@ class Tally:
         gap: ClosedGap | None = None,
         recorded: Outcome | None = None,
     ) -> None:
-        """Count an event, which was evaluated `before` and is evaluated `after`."""
+        """Count an event that was evaluated as `before` and would now be evaluated as `after`."""
         recorded = None if recorded == before else recorded
         self.events += 1
         if before.transforms is None and isinstance(after, Outcome) and after.verdict == before.verdict:
@@ -507,17 +533,20 @@ class Tally:
         group.add(event)
 
     def add_same(self) -> None:
-        """Count an event that gets the same effect from both rulesets, though the effect is not known."""
+        """Count an event on which both rulesets have the same effect, although the effect is unknown."""
         self.events += 1
         self.unchanged += 1
 
     def pass_over(self) -> None:
-        """An event that reached no rule."""
+        """Count an event that reached no rule."""
         self.events += 1
         self.unasked += 1
 
     def sorted_groups(self) -> list[Group]:
-        """What does harm first, then the most frequent; in the same order for the same events."""
+        """Return the groups: harmful changes first, then the most frequent.
+
+        The order is always the same for the same events.
+        """
         return sorted(self.groups.values(), key=_rank)
 
 

@@ -50,7 +50,7 @@ class RouteKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One request as an application sends it."""
+    """One request that an application may send."""
 
     method: str
     target: str
@@ -62,10 +62,11 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A way to a thing. `template` names it for people; each of the examples uses it.
+    """A way to a thing.
 
-    `place` is the property path that leads to the thing in the response, if the response is not the thing.
-    `link` is a property of the response that opens the thing.
+    `template` names it for readers. Each of the examples uses it. `place` is the property path of the thing
+    in the response, if the response is not the thing itself. `link` is a property of the response that opens
+    the thing.
     """
 
     kind: RouteKind
@@ -76,7 +77,10 @@ class Route:
 
 
 class RouteEnumeration:
-    """The routes of one schema. `through_references` adds paths that go on behind a reference."""
+    """The routes of one schema.
+
+    `through_references` adds paths that continue after a reference.
+    """
 
     def __init__(self, graph: SchemaGraph, *, through_references: bool = False) -> None:
         self._graph = graph
@@ -91,7 +95,7 @@ class RouteEnumeration:
                 self._targets.update((member, types) for _, member in resolver.members_of(name))
 
     def routes(self, named: NamedThing, methods: frozenset[str]) -> Iterator[Route]:
-        """Yield the routes that the methods of a rule are about; an empty set stands for all methods."""
+        """Yield the routes that the methods of a rule concern. An empty set stands for all methods."""
         if named.thing.kind is ThingKind.OPERATION:
             yield from self._calls(named.thing, named.prefix)
             return
@@ -106,7 +110,7 @@ class RouteEnumeration:
         if writes:
             yield from self._writes(named)
 
-    # Paths, and what a query brings along them.
+    # Paths and queries.
 
     def _paths(self, thing: Thing) -> Iterator[Path]:
         """Yield the paths to the type, or to objects that have the member."""
@@ -116,7 +120,7 @@ class RouteEnumeration:
         return (path for path in found if not self._leads_elsewhere(path, wanted))
 
     def _leads_elsewhere(self, path: Path, wanted: int) -> bool:
-        """Return True if the last relation leads to other types, though its declared type is a base."""
+        """Return True if the last relation leads to other types, although its declared type is a base."""
         targets = None if path.last is None else self._targets.get(path.last.member)
         return targets is not None and not any(self._graph.may_be(each, wanted) for each in targets)
 
@@ -165,7 +169,7 @@ class RouteEnumeration:
     # Operations.
 
     def _calls(self, thing: Thing, prefix: tuple[str, ...]) -> Iterator[Route]:
-        """Yield the calls of one operation by each path to an object that it binds to."""
+        """Yield the calls of one operation, by each path to an object that it binds to."""
         model, operation = self._model, thing.member
         name = model.operation_name(operation)
         if not model.operation_flags(operation) & BOUND:
@@ -184,7 +188,7 @@ class RouteEnumeration:
         return Route(RouteKind.OPERATION, template, (_example(method, prefix, segments, body),))
 
     def _returned(self, thing: Thing, prefix: tuple[str, ...]) -> Iterator[Route]:
-        """Yield the operations that return the thing, bring it or hand it over, each by one path."""
+        """Yield the operations that return the thing or pass it on, each by one path."""
         model, graph = self._model, self._graph
         for operation, segments in graph.operations():
             if thing.kind is ThingKind.TYPE and graph.may_be(model.operation_returns(operation), thing.type):
@@ -205,7 +209,7 @@ class RouteEnumeration:
         )
 
     def _is_delta_of(self, thing: Thing, operation: int) -> bool:
-        """Return True for the delta of a relation's owners: Graph brings `members@delta` within it."""
+        """Return True for the delta of a relation's owners. Graph adds `members@delta` to its response."""
         model = self._model
         return (
             thing.kind is ThingKind.RELATION
@@ -236,7 +240,7 @@ class RouteEnumeration:
     def _exists(self, *names: str) -> bool:
         return all(step.kind != INDETERMINATE for step in reaches(self._model, names))
 
-    # Writes of the objects that have the relation.
+    # Writes to the objects that have the relation.
 
     def _writes(self, named: NamedThing) -> Iterator[Route]:
         thing, prefix, model = named.thing, named.prefix, self._model
@@ -247,7 +251,7 @@ class RouteEnumeration:
             many = bool(model.member_flags(thing.member) & COLLECTION)
             for path in self._paths(thing):
                 if path.last is not None and not path.last.contained:
-                    continue  # objects are written at addresses of their own
+                    continue  # these objects are written at their own addresses
                 if thing.kind is ThingKind.RELATION:
                     reference = f"https://graph.microsoft.com/v1.0/directoryObjects/{SAMPLE_ID}"
                     bound = {f"{name}@odata.bind": [reference] if many else reference}
@@ -257,7 +261,7 @@ class RouteEnumeration:
                     yield from _body_routes(RouteKind.WRITE, prefix, path, name, {name: value})
 
     def _deep_inserts(self, thing: Thing, prefix: tuple[str, ...]) -> Iterator[Route]:
-        """Yield the creation of an owner with the thing within its body."""
+        """Yield the creation of an owner whose body contains the thing."""
         graph = self._graph
         for path in graph.paths(lambda type_: graph.is_a(type_, thing.type)):
             if path.last is not None and path.last.contained and len(path.owner()) > 1:
@@ -271,7 +275,7 @@ class RouteEnumeration:
 def _written(
     thing: Thing, prefix: tuple[str, ...], segments: tuple[str, ...], many: bool, methods: frozenset[str]
 ) -> Iterator[Example]:
-    """Yield the writes that a path takes, out of the methods of a rule."""
+    """Yield the writes that a path accepts, limited to the methods of a rule."""
     item = (*segments, KEY) if many and thing.kind is not ThingKind.PROPERTY else segments
     if thing.kind is ThingKind.RELATION:
         forms = {"POST": (*segments, "$ref"), "PUT": (*segments, "$ref"), "DELETE": (*item, "$ref")}
@@ -308,7 +312,7 @@ def _posted(
 
 
 def _with_query(kind: RouteKind, prefix: tuple[str, ...], segments: tuple[str, ...], query: str) -> Route:
-    """Return a query of an object; if the object is one of a collection, of the collection too."""
+    """Return a query of an object, and one of its collection if the object is in a collection."""
     asked = [segments, segments[:-1]] if segments[-1] == KEY else [segments]
     targets = [f"{_example('GET', prefix, each).target}?{query}" for each in asked]
     examples = tuple(Example("GET", each) for each in targets)

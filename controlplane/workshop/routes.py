@@ -30,18 +30,19 @@ from proxy.policy.schemas import NO_SCHEMAS, Schemas, folded_root, needs_schemas
 from proxy.policy.services.known import facts_of
 from proxy.policy.transforms import ANYWHERE, Transforms, covers
 
-MAX_ROUTES: Final = 10_000  # routes of one rule that are evaluated
-MAX_REQUESTS: Final = 200_000  # examples of one ruleset that are evaluated: some 10 s
-_MAX_WORK: Final = 5_000_000  # examples times rules: with many rules, an evaluation takes longer
+MAX_ROUTES: Final = 10_000  # routes of one rule to evaluate
+MAX_REQUESTS: Final = 200_000  # examples of one ruleset to evaluate, about 10 s
+# Examples times rules, because the evaluation of one example takes longer with many rules
+_MAX_WORK: Final = 5_000_000
 GRAPH_ROOT: Final = "/v1.0"
 _KINDS: Final = tuple(RouteKind)
 _JSON: Final = ((b"content-type", b"application/json"),)
-_SAMPLED: Final = frozenset(("query",))  # sources of conditions that an example can meet
+_SAMPLED: Final = frozenset(("query",))  # sources of conditions that an example can satisfy
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRoute:
-    """A route with the example that a rule's verdict does not hold for, and the rule that decides it."""
+    """A route on which the rule's verdict does not apply: an example, and the rule that decides it."""
 
     kind: RouteKind
     template: str
@@ -52,8 +53,10 @@ class OpenRoute:
 
 @dataclass(frozen=True, slots=True)
 class Passing:
-    """A navigation that comes through a rule by `$expand`. `hidden_by` has the indexes of the rules that
-    block or filter its target."""
+    """A navigation that a rule passes by `$expand`.
+
+    `hidden_by` has the indexes of the rules that block or filter its target.
+    """
 
     navigation: str
     example: Example
@@ -75,8 +78,11 @@ class RuleRoutes:
 
 @dataclass(frozen=True, slots=True)
 class RoutesReport:
-    """`unknown` has the paths that lead nowhere in the schema, by rule and position. `skipped` counts the
-    rules that were not examined because the ruleset has too many routes."""
+    """The open routes of a ruleset.
+
+    `unknown` has the paths that lead nowhere in the schema, by rule and position. `skipped` counts the rules
+    that were not examined because the ruleset has too many routes.
+    """
 
     rules: tuple[RuleRoutes, ...]
     unknown: tuple[tuple[int, int], ...]
@@ -94,8 +100,8 @@ def routes_of(
 ) -> RoutesReport:
     """Return the open routes of each rule, or of the rule with the id `only`.
 
-    Without a model, only the routes that a path itself shows are tried, and a ruleset with rules about things
-    has none. `root` is the root path of the service that the model describes.
+    Without a model, only the routes that a path itself shows are tried. A ruleset with rules about things
+    then has none. `root` is the root path of the service that the model describes.
     """
     limit = min(limit, _MAX_WORK // (len(ruleset.rules) + 1))
     if model is None and needs_schemas(ruleset):
@@ -106,19 +112,19 @@ def routes_of(
 
 
 def first_of_each_kind(routes: tuple[OpenRoute, ...]) -> tuple[OpenRoute, ...]:
-    """Return the routes in an order that begins with one of each kind."""
+    """Return the routes ordered so that the first ones are of different kinds."""
     firsts = {each.kind: each for each in reversed(routes)}
     leading = [each for each in routes if firsts[each.kind] is each]
     return (*leading, *(each for each in routes if firsts[each.kind] is not each))
 
 
 def _with_method(template: str, method: str) -> str:
-    """Return a template that names the method, if it is another than GET."""
+    """Return the template, with the method before it unless the method is GET."""
     return f"{method} {template}" if method != "GET" and template.startswith("/") else template
 
 
 class _Examination:
-    """A ruleset against one schema. Address and time gates count as met."""
+    """The examination of a ruleset with one schema. Address and time gates count as matched."""
 
     def __init__(
         self,
@@ -190,7 +196,7 @@ class _Examination:
         return RuleRoutes(index, things, count, cut, tuple(opened), closed_by, passing)
 
     def _compiled_for(self, index: int, rule: Rule) -> CompiledRuleset:
-        """Return the ruleset with the rule's conditions taken for met, except those on the query."""
+        """Return the ruleset in which the rule's conditions count as true, except those on the query."""
         kept = tuple(each for each in rule.conditions if each.source in _SAMPLED)
         if len(kept) == len(rule.conditions):
             return self._compiled
@@ -221,7 +227,7 @@ class _Examination:
         return enumeration.routes(named, methods)
 
     def _holds_at_its_own_path(self, index: int, rule: Rule, compiled: CompiledRuleset) -> bool:
-        """Return False if a condition or another rule decides even at the paths that the rule names."""
+        """Return False if a condition or another rule decides at the paths that the rule names."""
         for named in self._named[index]:
             for example in own_examples(named, rule.match.methods):
                 decision = self._decided(example, compiled)
@@ -256,7 +262,7 @@ class _Examination:
     def _is_as_strict(
         rule: Rule, decision: Decision, example: Example, compiled: CompiledRuleset, place: str = ""
     ) -> bool:
-        """Return True if the decision hides the thing as the rule does. `place` leads to it."""
+        """Return True if the decision hides the thing as strictly as the rule. `place` leads to the thing."""
         if decision.verdict == "block":
             return True
         if rule.when == "response":
@@ -264,11 +270,12 @@ class _Examination:
         if rule.verdict != "filter" or decision.verdict != "filter" or decision.transforms is None:
             return False
         if rule.match.names_things:
-            return rule.id in decision.rule_ids  # it filters each object of the thing, wherever it lies
+            # A filter applies to each object of the thing, at every position
+            return rule.id in decision.rule_ids
         return rule.transforms is None or _hides_at(decision.transforms, rule.transforms, place)
 
     def _closing_match(self, things: list[Thing]) -> str:
-        """Return the matches of a rule that close all routes to the things, or nothing without a schema."""
+        """Return the matches of a rule that closes all routes to the things, or nothing without a schema."""
         if self._graph is None:
             return ""
         operations = dict.fromkeys(each.word for each in things if each.kind is ThingKind.OPERATION)
@@ -282,10 +289,10 @@ class _Examination:
         ]
         return f"match: {{{', '.join(parts)}}}" + "".join(packs[:1])
 
-    # Navigations that come through a rule that lets requests pass.
+    # Navigations that an allow or a filter passes.
 
     def _passing(self, index: int, rule: Rule, compiled: CompiledRuleset) -> Iterator[Passing]:
-        """Yield the navigations that `$expand` brings through an allow or a filter, beyond what it names."""
+        """Yield the navigations that pass a rule by `$expand`, although the rule does not name them."""
         methods = {method.upper() for method in rule.match.methods}
         if rule.verdict == "block" or rule.when == "response" or (methods and "GET" not in methods):
             return
@@ -308,7 +315,7 @@ class _Examination:
                     yield Passing(name, example, hidden_by)
 
     def _hiding(self, index: int, edge: Edge, decision: Decision) -> Iterator[int]:
-        """Yield the rules that hide the target of a navigation at other paths, and not in this response."""
+        """Yield the rules that hide the target of a navigation at other paths, but not in this response."""
         for at, rule in enumerate(self._ruleset.rules):
             methods = {method.upper() for method in rule.match.methods}
             if at == index or rule.verdict not in ("block", "filter") or rule.id in decision.rule_ids:
@@ -333,7 +340,7 @@ def own_examples(named: NamedThing, methods: tuple[str, ...]) -> Iterator[Exampl
 
 
 def _comes_through(rule: Rule, decision: Decision, name: str) -> bool:
-    """Return True if a rule lets a request through together with the named navigation."""
+    """Return True if a rule allows a request together with the named navigation."""
     if decision.verdict == "block" or rule.id not in decision.rule_ids:
         return False
     return decision.transforms is None or _shows(decision.transforms, name)
@@ -350,7 +357,7 @@ def _response_rules(example: Example, compiled: CompiledRuleset) -> set[str]:
 
 
 def _hides_link(decision: Decision, link: str) -> bool:
-    """Return True if the response comes without the property that opens a stream."""
+    """Return True if the response does not contain the property that opens a stream."""
     found = decision.transforms
     if decision.verdict != "filter" or found is None:
         return False
@@ -372,7 +379,7 @@ def _hides_at(found: Transforms, wanted: Transforms, place: str) -> bool:
 
 
 def _hides_as_much(found: Transforms, wanted: Transforms) -> bool:
-    """Return True if nothing that `wanted` hides is shown by `found`."""
+    """Return True if `found` shows nothing that `wanted` hides."""
     if wanted.allow is not None:
         if found.allow is None:
             return False
@@ -382,7 +389,7 @@ def _hides_as_much(found: Transforms, wanted: Transforms) -> bool:
 
 
 def _shows(transforms: Transforms, path: str) -> bool:
-    """Return True if a property is left in the response, or a part of it."""
+    """Return True if the response contains a property or a part of it."""
     if any(covers(stripped, path) for stripped in transforms.strip):
         return False
     if transforms.allow is None:

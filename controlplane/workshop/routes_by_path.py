@@ -1,4 +1,4 @@
-"""Enumerate the routes to a thing that its path alone shows, without a schema."""
+"""Enumerate the routes to a thing that follow from its path alone, without a schema."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OPTIONS: Final = ("$count", "$ref", "$value")
 
 
 def thing_by_path(path: str, pattern: Pattern) -> NamedThing | None:
-    """Return a thing with the path for its name, or None if the path has wildcards alone."""
+    """Return a thing that has the path as its name, or None if the path has only wildcards."""
     segments = _spelled(path, pattern)
     while segments and segments[-1] in _OPTIONS:
         segments.pop()
@@ -30,7 +30,7 @@ def thing_by_path(path: str, pattern: Pattern) -> NamedThing | None:
 
 
 def routes_by_path(named: NamedThing, methods: frozenset[str]) -> Iterator[Route]:
-    """Yield the routes that need no schema, for the methods of a rule; an empty set stands for all."""
+    """Yield the routes that need no schema, for the methods of a rule. An empty set means all methods."""
     prefix, address = named.prefix, named.address
     reads, writes = not methods or bool(methods & READS), not methods or bool(methods & frozenset(WRITES))
     method = "GET" if reads else min(methods)
@@ -58,7 +58,7 @@ def routes_by_path(named: NamedThing, methods: frozenset[str]) -> Iterator[Route
 
 
 def _twins(address: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yield the address of the signed-in user's thing for that of any user, and the other way round."""
+    """Yield the address of the signed-in user's thing for that of any user, and the reverse."""
     if address[0] == "me":
         yield ("users", SAMPLE_ID, *address[1:])
     elif address[:2] == ("users", SAMPLE_ID):

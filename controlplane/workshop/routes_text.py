@@ -1,4 +1,4 @@
-"""Say in one line which routes a rule leaves open."""
+"""One-line summaries of the routes that a rule leaves open."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from proxy.policy.resource_model import ResourceModel
 from proxy.policy.ruleset import Rule, Ruleset
 from proxy.policy.ruleset_yaml import RulesetProblem, at_most, document_problem
 
-_CHECKED: Final = 50_000  # requests that a check evaluates at most: some 2 s
-_SHOWN: Final = 3  # open routes, things and lines in a summary
+_CHECKED: Final = 50_000  # requests that a check evaluates, about 2 s
+_SHOWN: Final = 3  # open routes, things and lines listed in a summary
 _VERBS: Final = {"block": "blocks", "filter": "filters"}
 _NO_SCHEMA: Final = "without a schema, only routes that the path itself shows were tried"
 UNKNOWN_PATH: Final = "the schema has nothing at this path"
@@ -74,7 +74,7 @@ def route_warnings(
 
 
 def counted(rule: Rule, found: RuleRoutes) -> str:
-    """Return how many of the routes the rule closes, or nothing for a rule that allows."""
+    """Return how many of the routes the rule closes, or an empty text for a rule that allows."""
     if not found.routes:
         return ""
     closed = found.routes - len(found.open)
@@ -83,7 +83,7 @@ def counted(rule: Rule, found: RuleRoutes) -> str:
 
 
 def summary(rule: Rule, found: RuleRoutes, lines: tuple[int, ...]) -> str:
-    """Return one line about the routes to the things of a rule. `lines` has the line of each rule."""
+    """Summarise the routes to the things of a rule in one line. `lines` has the line of each rule."""
     return "; ".join(_parts(rule, found, lines))
 
 
@@ -99,7 +99,7 @@ def _parts(rule: Rule, found: RuleRoutes, lines: tuple[int, ...]) -> Iterator[st
 
 
 def passing_summary(passing: tuple[Passing, ...], lines: tuple[int, ...]) -> str:
-    """Return which navigations come through a rule, and the lines of the rules about their targets."""
+    """Return which navigations pass a rule, with the lines of the rules about their targets."""
     names = _listed(tuple(each.navigation for each in passing))
     hiding = sorted({lines[index] for each in passing for index in each.hidden_by})
     if not hiding:

@@ -1,4 +1,4 @@
-"""What differs between two rulesets, rule by rule: text that means the same is no difference."""
+"""Differences between two rulesets, rule by rule. Texts with the same meaning are equal."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class ChangedRule:
 @dataclass(frozen=True, slots=True)
 class MovedRule:
     id: str
-    after: str | None  # the rule before it now; None: it is the first
+    after: str | None  # id of the rule before it now, or None if it is the first
 
 
 @dataclass(frozen=True, slots=True)
 class RulesetDiff:
-    keys: tuple[str, ...]  # of the ruleset itself
+    keys: tuple[str, ...]  # changed keys of the ruleset itself
     added: tuple[str, ...]
     removed: tuple[str, ...]
     changed: tuple[ChangedRule, ...]
-    moved: tuple[MovedRule, ...]  # the fewest whose moving makes the one order of the other
+    moved: tuple[MovedRule, ...]  # smallest set of rules to move to get the new order
 
     def __bool__(self) -> bool:
         return bool(self.keys or self.added or self.removed or self.changed or self.moved)
@@ -48,7 +48,7 @@ def diff_rulesets(old: Ruleset, new: Ruleset) -> RulesetDiff:
 
 
 def _keys(old: Rule, new: Rule) -> tuple[str, ...]:
-    """As the file spells them."""
+    """Return the changed keys of a rule, as the file spells them."""
     pairs: dict[str, tuple[object, object]] = {
         key: (getattr(old, key), getattr(new, key)) for key in ("description", "when")
     }
@@ -86,7 +86,7 @@ def _moved(old: Ruleset, new: Ruleset) -> Iterator[MovedRule]:
 
 
 def _longest_rising(numbers: Sequence[int]) -> set[int]:
-    """The members of a longest rising subsequence (patience sorting)."""
+    """Return the members of a longest increasing subsequence (patience sorting)."""
     ends: list[int] = []
     before: dict[int, int | None] = {}
     for number in numbers:

@@ -1,4 +1,4 @@
-"""Walk a schema from its roots to types, by navigations."""
+"""Walk a schema by navigations, from its roots to its types."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from proxy.policy.resource_model import (
     ResourceModel,
 )
 
-MAX_NAVIGATIONS: Final = 4  # navigations of one path
-KEY: Final = "{id}"  # a segment that takes any key
-_MAX_COMPLEX: Final = 2  # complex properties within each other, on the way to a navigation
+MAX_NAVIGATIONS: Final = 4  # navigations in one path
+KEY: Final = "{id}"  # segment that stands for any key
+_MAX_COMPLEX: Final = 2  # nested complex properties on the way to a navigation
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """The address of a type behind the version. `last` is the navigation that it ends with, if any."""
+    """The address of a type after the version. `last` is the navigation that it ends with, if any."""
 
     segments: tuple[str, ...]
     type: int
@@ -55,7 +55,7 @@ class Path:
 
 
 class SchemaGraph:
-    """The types of a schema with the navigations from each, inherited ones included."""
+    """The types of a schema with the navigations of each, including inherited ones."""
 
     def __init__(self, model: ResourceModel) -> None:
         self.model: Final = model
@@ -85,7 +85,7 @@ class SchemaGraph:
                     yield from self._edges_of(target, (*before, name), depth - 1)
 
     def bases(self, type_: int) -> Iterator[int]:
-        """Yield the type and all types above it."""
+        """Yield the type and all of its base types."""
         while type_ >= 0:
             yield type_
             type_ = self.model.base_of(type_)
@@ -94,13 +94,13 @@ class SchemaGraph:
         return type_ >= 0 and self.model.distance(type_, base) >= 0
 
     def may_be(self, type_: int, wanted: int) -> bool:
-        """Return True if an object of the static type is or may be of the wanted type."""
+        """Return True if an object of the static type can be of the wanted type."""
         return type_ >= 0 and (self.is_a(type_, wanted) or self.is_a(wanted, type_))
 
     def paths(self, arrives: Callable[[int], bool], *, through_references: bool = False) -> Iterator[Path]:
-        """Yield the paths to the types for which `arrives` returns True, those with fewer navigations first.
+        """Yield the paths to the types for which `arrives` returns True, the shortest first.
 
-        All navigations but the last are contained, unless `through_references` is True.
+        Unless `through_references` is True, all navigations except the last are contained.
         """
         distance = self._distances(arrives, through_references)
         level = [path for path in self.roots if path.type in distance]
@@ -109,7 +109,7 @@ class SchemaGraph:
             level = list(self._longer(level, distance, arrives, through_references))
 
     def _distances(self, arrives: Callable[[int], bool], through_references: bool) -> dict[int, int]:
-        """Return how many navigations lie between each type and the nearest type that arrives."""
+        """Return the number of navigations between each type and the nearest type that arrives."""
         types = self._reachable()
         distance = {type_: 0 for type_ in types if arrives(type_)}
         for steps in range(1, MAX_NAVIGATIONS + 1):
@@ -140,7 +140,7 @@ class SchemaGraph:
     ) -> Iterator[Path]:
         for path in level:
             if path.last is not None and not (path.last.contained or through_references):
-                continue  # a reference ends the path
+                continue  # a path ends with a reference
             left = MAX_NAVIGATIONS - path.navigations - 1
             for edge in self.edges(path.type):
                 steps = distance.get(edge.target, MAX_NAVIGATIONS)
@@ -169,7 +169,7 @@ class SchemaGraph:
                     known = found.get((base, path.many))
                     if known is None or (path.type == base and known.type != base):
                         found[base, path.many] = (
-                            path  # a path to the type itself is better than one to a derived type
+                            path  # prefer a path to the type itself over one to a derived type
                         )
                         fresh.setdefault((path.type, path.many), path)
             level = [
@@ -193,7 +193,7 @@ class SchemaGraph:
                 yield row, (*(path.segments if many else path.item()), name)
 
     def has_derived(self, type_: int) -> bool:
-        """Return True if an object of this static type may have several types."""
+        """Return True if an object of this static type can be of several types."""
         model = self.model
         return any(
             model.base_of(other) == type_ and model.type_flags(other) & ENTITY for other in range(model.types)

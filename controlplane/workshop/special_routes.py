@@ -1,4 +1,4 @@
-"""Facts about routes of Microsoft Graph that neither its schema nor the facts for rules have."""
+"""Facts about routes of Microsoft Graph that are neither in its schema nor in the facts for rules."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ SUBSCRIBED: Final = frozenset(
     )
 )
 
-# Other versions of the service, by each version.
+# The other versions of the service, for each version.
 OTHER_VERSIONS: Final = {"v1.0": "beta", "beta": "v1.0"}

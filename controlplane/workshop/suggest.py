@@ -1,4 +1,4 @@
-"""The smallest ruleset that would have allowed what was seen, with the evidence for each rule beside it."""
+"""The smallest ruleset that would have allowed the recorded requests, with the evidence for each rule."""
 
 from __future__ import annotations
 
@@ -23,39 +23,40 @@ from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
 from proxy.policy.transforms import Kept, Transforms, covers, parse_names
 from proxy.wire.figures import counted
 
-MAX_SHAPES: Final = 5_000  # of paths; what is beyond is counted, and named in the text
-MAX_SPELLINGS: Final = 20_000  # of words
+MAX_SHAPES: Final = 5_000  # shapes of paths to store; the text says how many requests are beyond
+MAX_SPELLINGS: Final = 20_000  # words whose spellings are stored
 _MAX_SPELLINGS_OF_ONE: Final = 16
-MAX_OPTIONS: Final = 20  # of a path's queries
-MAX_SELECTED: Final = 60  # properties
+MAX_OPTIONS: Final = 20  # query options stored for one path
+MAX_SELECTED: Final = 60  # properties in `$select` stored for one path
 _SAMPLES: Final = 2
-_MAX_SAMPLE: Final = 160  # characters
+_MAX_SAMPLE: Final = 160  # characters of a sample
 _SYSTEM_OPTIONS: Final = frozenset(
     """
     select filter orderby search expand apply compute top skip count format skiptoken deltatoken levels
     """.split()  # noqa: SIM905
 )
-# Options whose values are in no comment, also within $expand.
+# Options whose values are never written to a comment, also within $expand.
 _UNTOLD: Final = re.compile(r"(?i)(?:^|[(;&])\s*\$?(?:filter|search|skiptoken|deltatoken)\s*=")
 _SHARE: Final = re.compile(r"(?i)(/shares/)[^/]+")
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
-_DOTTED: Final = re.compile(r"[^\s./\\]+(?:\.[^\s./\\]+)*")  # of a property
+_DOTTED: Final = re.compile(r"[^\s./\\]+(?:\.[^\s./\\]+)*")  # name of a property
 _FEW: Final = 16
 _PLAIN: Final = re.compile(r"[A-Za-z/$](?:[A-Za-z0-9_./$-]*[A-Za-z0-9_/$])?")
-# Reasons of a refusal that filters may have: readings of a path, or responds, that they treat differently.
+# Reasons of refusals that a filter may cause: an ambiguous path, or a response that it can't filter.
 _FOR_FILTERS: Final = frozenset(("ambiguousTarget", "filterFailed"))
-_NO_PROPERTY: Final = ("@odata.type",)  # which every filter keeps: a rule's list must not be empty
+# A property that every filter keeps, because a rule's list must not be empty
+_NO_PROPERTY: Final = ("@odata.type",)
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 class Filter(NamedTuple):
     transforms: Transforms
-    guards: bool  # queries too
+    guards: bool  # True if the rule has a query guard
 
 
 @dataclass(slots=True)
 class Options:
-    """What was seen of the queries to one shape of a path."""
+    """The recorded queries to one shape of a path."""
 
     counts: Counter[str] = field(default_factory=Counter)
     top: int = 0
@@ -73,18 +74,19 @@ class Options:
 
 @dataclass(slots=True)
 class Evidence:
-    """What was seen of one shape of a path, by one method or by several that are allowed alike."""
+    """The recorded requests to one shape of a path, by one method or several that get the same rule."""
 
-    first: datetime | None = None  # None while no time is known
+    first: datetime | None = None  # None until a time is known
     last: datetime | None = None
     count: int = 0
     methods: Counter[str] = field(default_factory=Counter)
     samples: list[str] = field(default_factory=list)
     options: Options = field(default_factory=Options)
-    transforms: Counter[Transforms] = field(default_factory=Counter)  # filters of responses, the first few
-    whole: int = 0  # requests whose responses were shown unfiltered
-    hidden: Transforms | None = None  # all those filters at once
-    is_probed: bool = False  # a query named what its filter hides
+    # Filters of responses, limited in number
+    transforms: Counter[Transforms] = field(default_factory=Counter)
+    whole: int = 0  # requests whose responses were not filtered
+    hidden: Transforms | None = None  # combination of all those filters
+    is_probed: bool = False  # True if a query named a property that its filter hides
 
     def add(
         self,
@@ -113,8 +115,11 @@ class Evidence:
             self.transforms[transforms] += 1
 
     def filter(self, *, is_general: bool) -> Filter | None:
-        """A filter that shows no more than every response did. If the pattern stands for several resources,
-        some of which were filtered, it is for all of them: which ones were not is not in the pattern."""
+        """Return a filter that shows no more than every response did, or None.
+
+        If the pattern stands for several resources and some of them were filtered, the filter applies to all.
+        The pattern does not say which resources were not filtered.
+        """
         if self.hidden is None or (self.whole and not is_general):
             return None
         return Filter(_in_one_list(self.hidden), guards=not self.is_probed)
@@ -146,7 +151,10 @@ def _both(first: Transforms | None, second: Transforms | None) -> Transforms | N
 
 
 def _in_one_list(transforms: Transforms) -> Transforms:
-    """A rule has one list or the other: what is allowed is narrowed by what is stripped from it."""
+    """Return transforms with only one list, as rules have.
+
+    The stripped properties are removed from the allowed ones.
+    """
     if transforms.allow is None:
         return transforms
     allow = tuple(
@@ -159,15 +167,16 @@ def _in_one_list(transforms: Transforms) -> Transforms:
 
 @dataclass(slots=True)
 class Seen:
-    """One shape of a path."""
+    """The recorded requests to one shape of a path."""
 
-    ids: tuple[str, ...]  # the first that were seen
-    several: list[bool]  # whether each had other values too
-    by_method: dict[str, Evidence] = field(default_factory=dict)  # HEAD with GET, whose rules it shares
+    ids: tuple[str, ...]  # ids of the first request
+    several: list[bool]  # True for each id that had other values too
+    # HEAD counts as GET, because it has the same rules
+    by_method: dict[str, Evidence] = field(default_factory=dict)
 
     @property
     def is_general(self) -> bool:
-        """Whether its pattern stands for several resources that were seen."""
+        """Return True if its pattern stands for several recorded resources."""
         return any(self.several)
 
     def add_ids(self, ids: tuple[str, ...]) -> None:
@@ -177,12 +186,12 @@ class Seen:
 
 
 class Observations:
-    """What an application was seen to ask for; memory for each shape of a path alone."""
+    """The recorded requests of an application. Memory depends only on the number of path shapes."""
 
     def __init__(self) -> None:
         self.count = 0
-        self.left_out = 0  # requests that no rule of ours can say
-        self.unknown_filters = 0  # those of them that were filtered by rules that are not known
+        self.left_out = 0  # requests that no rule can describe
+        self.unknown_filters = 0  # part of `left_out`: requests that unknown rules filtered
         self.shapes: dict[Shape, Seen] = {}
         self._spellings: dict[str, Counter[str]] = {}
 
@@ -196,8 +205,10 @@ class Observations:
         was_blocked: bool = False,
         body: bytes | None = None,
     ) -> None:
-        """Add a request that is to be allowed, and what it implies. `transforms` name what its response was
-        filtered by; without them the application received a whole response, unless the request was blocked.
+        """Add a request to allow, with the requests that it implies.
+
+        `transforms` name the filter of its response. Without them the application received a complete
+        response, unless the request was blocked.
         """
         self.count += 1
         if is_cut(target) or any(map(is_cut, transforms)):
@@ -213,7 +224,7 @@ class Observations:
         except MalformedTarget:
             self.left_out += 1
             return
-        if is_batch(method, read):  # its parts are evaluated, and it needs no rule
+        if is_batch(method, read):  # its sub-requests are evaluated, so it needs no rule
             return
         method = method.upper()
         found = shapes_of(method, read)
@@ -238,7 +249,7 @@ class Observations:
         return seen.by_method.setdefault(as_get(method), Evidence())
 
     def leave_out_filtered(self) -> None:
-        """Count a request whose response was filtered, if nobody knows by what."""
+        """Count a request whose response was filtered, if the filter is unknown."""
         self.count += 1
         self.left_out += 1
         self.unknown_filters += 1
@@ -260,14 +271,17 @@ class Observations:
                     self._spellings[word] = Counter((text,))
 
     def spelled(self, word: str) -> str:
-        """As it was seen most often."""
+        """Return the most frequent spelling of a word."""
         known = self._spellings.get(word)
         return word if known is None else min(known, key=lambda text: (-known[text], text))
 
 
 @lru_cache(maxsize=256)
 def _transforms(names: tuple[str, ...]) -> Transforms | None:
-    """Of `strip:a`, `allow:b` and `items:{…}`; None where there are none, or none that a rule could say."""
+    """Return transforms from names such as `strip:a`, `allow:b` and `items:{…}`.
+
+    Return None without names, or if a rule can't contain one of them.
+    """
     named = parse_names(names)
     known = [*named.stripped, *(named.allowed or ())]
     if not names or any(not name.startswith(("strip:", "allow:", "items:{")) for name in names):
@@ -280,7 +294,7 @@ def _transforms(names: tuple[str, ...]) -> Transforms | None:
 
 
 def _kept(texts: Sequence[str]) -> tuple[Kept, ...] | None:
-    """Conditions on items out of their text, as `condition_text` writes it; None if one of them is cut."""
+    """Parse conditions on items from texts of `condition_text`. Return None if one of them is truncated."""
     if not texts:
         return ()
     transforms = f"{{items: {{keep: [{', '.join(sorted(texts))}]}}}}"
@@ -311,7 +325,7 @@ class SuggestedPath:
     evidence: Evidence
     filter: Filter | None
     body_only: Members
-    in_order: bool  # the resource has filters for these methods, so that the rules' order matters
+    in_order: bool  # True if the resource has filters for these methods, so that the order of rules matters
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,10 +359,10 @@ class Suggestion:
 
 
 Members = tuple[str, ...] | None
-"""What the bodies of requests had for members; None if a rule is not to ask for them."""
+"""Members of the bodies of requests, or None if a rule does not restrict them."""
 
 Place = tuple[str, str]
-"""A pattern in small letters and a method; GET stands for HEAD too."""
+"""A pattern in lower case and a method. GET includes HEAD."""
 
 
 class _KindOf(Protocol):
@@ -367,13 +381,14 @@ def suggest(
     unguarded: Set[str] = frozenset(),
     blocked: int = 0,
 ) -> Suggestion:
-    """Return a ruleset of that name. `about` are lines for its head. `filters` narrow a pattern for a method,
-    in addition to the filters that responses had. `members` are those of all bodies, if each body is
-    known. Patterns in `unguarded` get no query guard. Its head says
-    that it leaves out `blocked` requests. Raise InvalidRuleset if the name is not valid.
+    """Return a ruleset with this name. Raise InvalidRuleset if the name is invalid.
 
-    A filter also blocks paths and queries that name what it hides. Evaluate rules that have filters on the
-    same traffic, and pass on what `Blocked` finds, until it finds no more to unguard.
+    `about` are lines for its head. `filters` narrow a pattern for a method, in addition to the filters of the
+    responses. `members` are those of all bodies, if each body is known. Patterns in `unguarded` get no query
+    guard. The head says that `blocked` requests are left out.
+
+    A filter also blocks paths and queries that name a hidden property. Evaluate rules with filters on the
+    same traffic, and call this function with the results of `Blocked`, until no pattern is left to unguard.
     """
     name = _plain(name)
 
@@ -390,19 +405,20 @@ def suggest(
 
 
 class Blocked:
-    """What the filters of a suggestion block of the traffic that it was made of.
+    """The requests that the filters of a suggestion block, although the suggestion is based on them.
 
-    A rule loses its query guard for a query that was let through. It never loses its filter: without that it
-    would show more than was seen, so what the filter itself blocks is left out.
+    A rule loses its query guard if the guard would block an allowed query. It never loses its filter, because
+    without it the rule would show more than the recorded responses. Requests that the filter itself blocks
+    are left out.
     """
 
     def __init__(self, found: Suggestion) -> None:
         self._filters = {rule.id: rule for rule in found.rules if rule.filter is not None}
-        self.unguarded: set[str] = set()  # patterns that are to lose their query guard
+        self.unguarded: set[str] = set()  # patterns whose rules must lose their query guard
         self.count = 0  # requests that stay blocked
 
     def add(self, by: str, target: str) -> None:
-        """Add a request that was let through, and that a rule or a reason now blocks."""
+        """Add a request that was allowed, and that a rule or a reason now blocks."""
         rule = self._filters.get(by)
         if rule is not None and _is_probed(rule.filter, target):
             self.unguarded.update(path.pattern for path in rule.paths)
@@ -419,7 +435,7 @@ def _is_probed(filter_: Filter | None, target: str) -> bool:
 
 
 def patterns(observed: Observations) -> dict[Shape, str]:
-    """What each shape of a path is called in the ruleset."""
+    """Return the pattern of each shape of a path in the ruleset."""
     return {shape: _pattern(observed, shape, seen) for shape, seen in observed.shapes.items()}
 
 
@@ -430,13 +446,14 @@ def _paths(
     *,
     all_in_order: bool = False,
 ) -> list[SuggestedPath]:
-    """Of each path the methods together that are allowed alike."""
+    """Return the paths, with the methods that get the same rule combined."""
     single: list[tuple[str, str, Evidence, Filter | None]] = []
     spelled: dict[str, str] = {}
-    filtered: set[tuple[str, str]] = set()  # resources with methods
+    filtered: set[tuple[str, str]] = set()  # resources and methods that have a filter
     for shape in sorted(observed.shapes, key=lambda shape: [word or "" for word in shape]):
         pattern = _pattern(observed, shape, observed.shapes[shape])
-        pattern = spelled.setdefault(pattern.lower(), pattern)  # a word in one shape, an id in another
+        # A segment may be a word in one shape and an id in another
+        pattern = spelled.setdefault(pattern.lower(), pattern)
         seen = observed.shapes[shape]
         for method, evidence in sorted(seen.by_method.items()):
             kind = kind_of(pattern, method, evidence, is_general=seen.is_general)
@@ -492,16 +509,16 @@ def _unused(name: str, used: set[str]) -> str:
 
 
 def _methods(seen: Iterable[str]) -> tuple[str, ...]:
-    """GET stands for HEAD too."""
+    """Return the methods without HEAD if GET is present, because GET includes HEAD."""
     methods = set(seen)
     return tuple(sorted(methods - {"HEAD"} if "GET" in methods else methods))
 
 
 def _rules(paths: Sequence[SuggestedPath]) -> list[SuggestedRule]:
-    """Paths of one resource that are allowed alike make one rule.
+    """Return one rule for the paths of a resource that get the same rule.
 
-    In order, where that matters: a word before a parameter in its place, which stands for the word too, and
-    what is below a path before the path itself, whose filter blocks the properties that it hides.
+    If the order matters, a fixed segment comes before a parameter in its place, which also matches it. Paths
+    below a path come before the path itself, because its filter blocks paths of hidden properties.
     """
 
     def place(path: SuggestedPath) -> tuple[object, ...]:
@@ -522,12 +539,12 @@ def _rules(paths: Sequence[SuggestedPath]) -> list[SuggestedRule]:
 
 
 def _resource(pattern: str) -> str:
-    """Version and first resource: two that differ there share no request."""
+    """Return the version and the first segment. Patterns that differ there match no common request."""
     return "/".join(pattern.split("/")[:3]).lower()
 
 
 def _root(pattern: str) -> str:
-    """Version and resource, and of what belongs to the one who signed in, the resource below."""
+    """Return the version and the first segment, and for `/me` also the segment below."""
     words = pattern.split("/")
     return "/".join(words[: 4 if words[2:3] == ["me"] else 3])
 
@@ -541,7 +558,7 @@ def _rule_id(path: SuggestedPath) -> str:
     return text if text[:1].isalnum() and text != "default" else f"rule-{text}"
 
 
-# -- its text
+# -- text of a ruleset
 
 
 def _yaml(
@@ -553,10 +570,10 @@ def _yaml(
 ) -> str:
     lines = [f"# {_plain(line)}" for line in about]
     if unsaid := observed.left_out - observed.unknown_filters:
-        lines.append(f"# Left out, and so blocked: {counted(unsaid, 'request')} that no rule says.")
+        lines.append(f"# Left out, and so blocked: {counted(unsaid, 'request')} that no rule can describe.")
     if observed.unknown_filters:
         filtered = counted(observed.unknown_filters, "request")
-        lines.append(f"# Left out, and so blocked: {filtered} filtered by rules that are not known now.")
+        lines.append(f"# Left out, and so blocked: {filtered} filtered by unknown rules.")
     if blocked:
         lines.append(
             f"# Left out, and so blocked: {counted(blocked, 'request')} that a filter below blocks. "
@@ -599,7 +616,7 @@ def _rule_lines(rule: SuggestedRule) -> Iterator[str]:
 
 
 def _when(evidence: Sequence[Evidence]) -> str:
-    """Return the time of the requests, or an empty text if no time is known."""
+    """Return the period of the requests, or an empty text if no time is known."""
     first = min((one.first for one in evidence if one.first is not None), default=None)
     last = max((one.last for one in evidence if one.last is not None), default=None)
     if first is None or last is None:
@@ -633,7 +650,7 @@ def _describe_options(evidence: Evidence) -> Iterator[str]:
 
 
 def _sample(target: Target) -> str:
-    """Return path and query without values of filters, tokens of pages and ids of shares."""
+    """Return path and query without values of filters, page tokens and ids of shares."""
     path = _SHARE.sub(r"\1…", target.path)
     query = "" if target.query is None else "?" + _without_values(without_secrets(target.query))
     text = f"{path}{query}"
@@ -656,12 +673,12 @@ def _time(moment: datetime) -> str:
 
 
 def _plain(text: str) -> str:
-    """For a comment, which ends with its line."""
+    """Return a text for a comment, with line breaks and other unprintable characters replaced."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def _scalar(text: str) -> str:
-    """As YAML takes it for text, within a list too."""
+    """Return a YAML scalar that is read as text, also within a list."""
     if _PLAIN.fullmatch(text) and text.lower() not in ("true", "false", "null"):
         return text
     return json.dumps(text, ensure_ascii=False)

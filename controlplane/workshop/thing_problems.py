@@ -1,4 +1,4 @@
-"""Place the names that no schema has in the text of a ruleset."""
+"""Find the positions of names in a ruleset's text that no schema has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from proxy.policy.things import unknown_things
 
 
 def thing_problems(text: str, ruleset: Ruleset, schemas: Schemas) -> tuple[RulesetProblem, ...]:
-    """Return an error, by line and column, for each name of a thing that none of the schemas has."""
+    """Return an error with line and column for each name of a thing that no schema has."""
     unknown = list(unknown_things(ruleset, schemas))
     if not unknown:
         return ()

@@ -1,4 +1,4 @@
-"""Run axe-core in a page: it finds faults that keep people from reading or using it."""
+"""Run axe-core in a page. It finds faults that prevent people from reading or using the page."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ _RUN: Final = """async ([frame, options]) => {
 }"""
 _QUICK: Final = {"resultTypes": ["violations"], "preload": False}
 _EVERYTHING: Final = {**_QUICK, "rules": {"target-size": {"enabled": True}}}
-# What a window's width changes beyond what `looks.js` sees.
+# Rules whose result depends on the width of the window, without those that `looks.js` checks.
 _OF_THE_WIDTH: Final = {**_QUICK, "runOnly": ["target-size", "scrollable-region-focusable"]}
-# What every page repeats: the navigation, the dialog of keys, and the link that skips to the content.
+# Parts that every page repeats: the navigation, the dialog of keys, and the link to the content.
 _FRAME: Final = [[".side"], ["#keys"], [".skip"]]
 
 
 def load_axe(page: Page) -> None:
-    """Put axe into the page that is open. Another page needs it again."""
+    """Load axe into the open page. Every other page needs its own load."""
     page.evaluate(AXE_SCRIPT)
 
 
 def violations(page: Page, *, frame: bool = True, of_the_width: bool = False) -> list[str]:
-    """Return a line for each violation: the rule, and the element. A page is faster without its frame."""
+    """Return a line for each violation, with the rule and the element.
+
+    The check is faster without the frame of the page.
+    """
     options = _OF_THE_WIDTH if of_the_width else _EVERYTHING
     found: list[str] = page.evaluate(_RUN, [[] if frame else _FRAME, options])
     return found

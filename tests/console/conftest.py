@@ -1,4 +1,4 @@
-"""A seeded control plane as a real process, and Debian's Chromium in front of it."""
+"""Fixtures: a seeded control plane as a real process, and Debian's Chromium as its client."""
 
 from __future__ import annotations
 
@@ -38,17 +38,18 @@ addEventListener("securitypolicyviolation", (event) => {
 
 @dataclass(frozen=True)
 class Served:
-    """A control plane that runs, and what it was given."""
+    """A running control plane, with its addresses and its data."""
 
     address: str
     agent_api: str
     seeded: Seeded
-    sessions: dict[str, StorageState] = field(default_factory=dict)  # of operators that have signed in once
+    # Cookies of operators that have signed in once
+    sessions: dict[str, StorageState] = field(default_factory=dict)
 
 
 @dataclass
 class Visit:
-    """A browser window of one operator, which notes whatever goes wrong in it."""
+    """A browser window of one operator, with a list of the errors that occurred in it."""
 
     served: Served
     context: BrowserContext
@@ -79,7 +80,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @contextmanager
 def seeded_and_served(folder: Path) -> Iterator[Served]:
-    with ThreadPoolExecutor(1) as thread:  # this one may be in the loop that drives the browser
+    # This thread may already run the event loop that drives the browser
+    with ThreadPoolExecutor(1) as thread:
         seeded = thread.submit(lambda: asyncio.run(seed(folder))).result()
     with serving(seeded.config) as addresses:
         yield Served(*addresses, seeded)
@@ -87,7 +89,7 @@ def seeded_and_served(folder: Path) -> Iterator[Served]:
 
 @contextmanager
 def serving(config: Path) -> Iterator[tuple[str, str]]:
-    """The control plane as a process; the addresses of its console and of its agent API."""
+    """Run a control plane as a process. Yield the addresses of its console and of its agent API."""
     process = subprocess.Popen(
         [sys.executable, "-m", "controlplane", "--config", str(config)],
         cwd=ROOT,
@@ -130,8 +132,11 @@ def visiting(
     dark: bool = False,
     scripts: bool = True,
 ) -> Iterator[Visit]:
-    """An operator's own window. Who signed in before needn't again, so a test that ends a session begins
-    with a sign-in of its own."""
+    """Open a window of an operator.
+
+    An operator who signed in before stays signed in. A test that ends a session must therefore sign in
+    itself.
+    """
     context = browser.new_context(
         storage_state=served.sessions.get(operator or ""),
         viewport={"width": size[0], "height": size[1]},
@@ -139,7 +144,7 @@ def visiting(
         java_script_enabled=scripts,
         reduced_motion="reduce",
     )
-    context.set_default_timeout(30_000)  # for machines with much else to do
+    context.set_default_timeout(30_000)  # long, for machines under load
     if scripts:
         context.add_init_script(_VIOLATIONS)
     try:
@@ -161,7 +166,7 @@ def _note(visit: Visit, kind: str, text: str) -> None:
 
 @pytest.fixture
 def visit(browser: Browser, served: Served) -> Iterator[Visit]:
-    """Ada, an administrator, at a desk."""
+    """Open a desktop window of Ada, an administrator."""
     with visiting(browser, served) as visit:
         yield visit
         assert visit.all_complaints() == []

@@ -38,7 +38,7 @@ from tests.fakes.traffic import batch
 PROXIES: Final = 3_000
 APPS: Final = 300
 ORGS: Final = 60
-HOST: Final = "graphward-proxy-prod-westeurope-{:04}.internal.contoso.com"  # 55 characters and more
+HOST: Final = "graphward-proxy-prod-westeurope-{:04}.internal.contoso.com"  # names of 55 characters and more
 LONG: Final = "-".join(["{}", *["human-resources-payroll-integration"] * 4])[:132]
 RULES: Final = "".join(
     f"  - id: rule-{at}-{'a-long-rule-id-' * 5}\n    description: {'What this rule is for. ' * 8}\n"
@@ -56,7 +56,7 @@ class Crowd:
     proxy: str
 
     def pages(self) -> Iterator[str]:
-        """Every page that has names or numbers."""
+        """Return the paths of all pages that show names or numbers."""
         rules = f"/rulesets/{quote(self.org.name)}/{quote(self.ruleset)}"
         yield from ("/", "/live", "/search?q=verdict:allow", "/orgs", "/operators", "/operators/ada")
         yield from ("/stops", "/record", "/audit/integrity", "/proxies", "/rulesets", "/apps")
@@ -122,7 +122,7 @@ def _event(at: int, now_ms: int) -> dict[str, object]:
 
 
 def _fill(path: Path, now_ms: int) -> None:
-    """Copy the first organisation, app and proxy many times."""
+    """Copy the first organisation, application and proxy many times."""
     with sqlite3.connect(path, timeout=30) as connection:
         connection.executemany(
             "INSERT INTO orgs (org_id, name, retention, created_ms) VALUES (?, ?, 'base', ?)",

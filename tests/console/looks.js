@@ -1,4 +1,4 @@
-// Run in a page by looks.py: what makes it hard to use.
+// looks.py runs this function in a page. It returns the faults that make the page hard to use.
 (withContrasts = true) => {
   const found = [];
   const shown = (element) => element.checkVisibility({ visibilityProperty: true, opacityProperty: true });
@@ -25,7 +25,7 @@
   for (const element of document.querySelectorAll("img:not([alt]), svg[role=img]:not([aria-label])")) {
     found.push(`has no text: ${told(element)}`);
   }
-  // What scripts set through the object model is no inline style, but has the same attribute.
+  // Styles that scripts set through the object model are not inline styles, but have the same attribute.
   for (const element of document.querySelectorAll("script:not([src]), style, [onclick]")) {
     found.push(`inline: ${told(element)}`);
   }

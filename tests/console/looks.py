@@ -1,4 +1,7 @@
-"""What makes a page hard to use, as rules that a browser can check: each complaint is one line."""
+"""Faults that make a page hard to use, found by rules that a browser can check.
+
+Each complaint is one line.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make the pictures of the console page: .venv-console/bin/python -m tests.console.screenshots."""
+"""Make the pictures of the docs on the console: .venv-console/bin/python -m tests.console.screenshots."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.console.seed import ROOT, seed
 
 FOLDER: Final = ROOT / "docs" / "console"
 WINDOW: Final = (1280, 800)
-LARGEST: Final = 150_000  # bytes of a picture
+LARGEST: Final = 150_000  # largest size of a picture in bytes
 _FIRST_EVENT: Final = ".events .request a"
-# By name: path, window, dark, and what is clicked there.
+# For each name: path, size of the window, dark theme, and the element to click.
 PICTURES: Final = {
     "overview": ("/", WINDOW, False, ""),
     "overview-dark": ("/?org=contoso", WINDOW, True, ""),

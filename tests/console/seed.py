@@ -63,7 +63,7 @@ ROOT: Final = Path(__file__).parents[2]
 EVENTS: Final = 6000
 
 PASSWORD: Final = "correct horse battery staple"
-# By name: their roles, by the names of organisations.
+# For each operator, the roles by name of the organisation.
 OPERATORS: Final[Mapping[str, Mapping[str, Role]]] = {
     "ada": {EVERY_ORG: "admin"},
     "edith": {"contoso": "editor", "fabrikam": "viewer"},
@@ -110,7 +110,7 @@ rules:
     match: {methods: [POST, PATCH, DELETE], path: ["/v1.0/devices/**", "/v1.0/deviceManagement/**"]}
     verdict: block
 """
-# By organisation and name, their texts from the oldest version to the one in force.
+# By organisation and name, the texts from the oldest version to the active one.
 RULESETS: Final[Mapping[tuple[str, str], Sequence[str]]] = {
     ("contoso", "hr-sync"): [
         re.sub(r"(?ms)^  - id: small-device-pages.*?(?=^  - id: photos)", "", text)
@@ -161,7 +161,7 @@ TRAFFIC: Final = (
         (2, "GET", "/v1.0/users/{id}/messages/{mail}"),
     )),
 )  # fmt: skip
-# By name: its organisations, and how many minutes ago it was last heard of (None: never).
+# For each proxy, its organisations and the age of its last heartbeat in minutes (None: never seen).
 PROXIES: Final[Mapping[str, tuple[Sequence[str], float | None]]] = {
     "edge-oslo-1": (("contoso", "fabrikam"), 0.2),
     "edge-oslo-2": (("contoso", "fabrikam"), 0.3),
@@ -182,14 +182,14 @@ class Seeded:
 
 
 def write_config(folder: Path) -> Path:
-    """Settings that listen on ports of the system's choice."""
+    """Write settings that listen on ports that the system chooses."""
     config = folder / "controlplane.toml"
     config.write_text(
-        # Long, so that no proxy falls silent while tests look at it.
+        # A long interval, so that the control plane does not expect heartbeats during the tests.
         '[ControlPlane]\nListen = "127.0.0.1:0"\nSyncIntervalSeconds = 300\n'
         '[Console]\nListen = "127.0.0.1:0"\n'
         '[Store]\nPath = "controlplane.db"\n[Metrics]\nListen = []\n[Secrets]\nMasterKeyFile = "master.key"\n'
-        # Nobody listens there.
+        # Nothing listens on this port.
         '[[Sinks]]\nName = "siem"\nKind = "splunk"\nUrl = "http://127.0.0.1:1"\nToken = "hec-token"\n'
         'Filter = "verdict:block"\n'
     )
@@ -197,7 +197,7 @@ def write_config(folder: Path) -> Path:
 
 
 async def seed(folder: Path, *, now_ms: int | None = None, events: int = EVENTS) -> Seeded:
-    """The same for the same `now_ms`, but for secrets and ids."""
+    """Fill the store. The data is the same for the same `now_ms`, except for secrets and ids."""
     config = write_config(folder)
     settings = read_settings(config, {})
     clock = FakeClock((now_ms or time.time_ns() // 1_000_000) - 40 * DAY_MS)
@@ -213,7 +213,7 @@ async def seed(folder: Path, *, now_ms: int | None = None, events: int = EVENTS)
 
 
 async def _refuse_an_event(store: SqliteStore, seeded: Seeded) -> None:
-    """A sink that has taken everything but one event."""
+    """Store a sink that has received all events except one, which it refused."""
     newest = await store.last_position()
     reason = 'responded 400 Bad Request: {"text":"Event field cannot be blank","code":13}'
     letter = DeadLetter(newest, seeded.orgs["contoso"].org_id, seeded.now_ms, reason)
@@ -268,7 +268,7 @@ class _Seeding:
         raise AssertionError("nothing here searches")
 
     async def _operate(self) -> None:
-        """What operators did lately, and one of them tried."""
+        """Record actions of operators, one of which was refused."""
         actors = {
             each.name: Actor(each.name, each.roles, "10.0.4.17") for each in await self._store.operators()
         }
@@ -317,7 +317,7 @@ class _Seeding:
                 self._traffic.use_ruleset(name, applied.version, compiled)
                 self._clock.advance(hours=30)
 
-    # What proxies say
+    # Heartbeats of proxies
 
     async def _report(self, seeded: Seeded) -> None:
         rulesets = await self._store.rulesets(None)
@@ -347,7 +347,7 @@ class _Seeding:
             checks["credentials"] = {"status": "failed", "detail": "the identity provider responds with 401"}
         body = {
             "version": "0.1.0",
-            # One began again a moment ago.
+            # This proxy started a moment ago.
             "uptimeSeconds": (
                 130 - beat * 30 if name == "edge-amsterdam" and beat < 4 else 91_000 - beat * 30
             ),
@@ -359,7 +359,7 @@ class _Seeding:
             "auditPending": 640 if name == "edge-oslo-2" else 3,
             "oldestPendingSeconds": 95.0 if name == "edge-oslo-2" else 0.6,
         }
-        if name != "edge-lab":  # which is of a release that didn't say
+        if name != "edge-lab":  # edge-lab runs an earlier release that does not report this
             late = 1 if name == "edge-oslo-2" else 0
             body["rulesets"] = {
                 each.ruleset_id: max(1, each.version - late)
@@ -389,10 +389,13 @@ class _Seeding:
         }
         return json.dumps(body)
 
-    # What applications asked
+    # Requests of applications
 
     async def _commit(self, seeded: Seeded) -> None:
-        """Events by proxy and organisation, in their order, in batches; a few of one proxy never came."""
+        """Store the events of each proxy and organisation in order, in batches.
+
+        A few events of one proxy are missing.
+        """
         lanes: dict[tuple[str, str], list[dict[str, Any]]] = {}
         for traffic, at_ms in self._traffic.moments(TRAFFIC, seeded.events):
             names = [name for name, (orgs, ago) in PROXIES.items() if traffic.org in orgs and (ago or 99) < 1]
@@ -406,7 +409,7 @@ class _Seeding:
                 await self._store.commit_batch(
                     batch(seeded.proxies[name], seeded.orgs[org], came[start : start + 500]), NO_LIMIT
                 )
-            if name == "edge-amsterdam":  # which has lost its audit directory since
+            if name == "edge-amsterdam":  # this proxy has since lost its audit directory
                 again = [{**each, "id": f"again-{each['id']}"} for each in lane[:3]]
                 await self._store.commit_batch(batch(seeded.proxies[name], seeded.orgs[org], again), NO_LIMIT)
 

@@ -1,4 +1,4 @@
-"""App identities in the console: what is secret is shown once, and each button does what it says."""
+"""Tests of application pages: secrets are shown once, and each button has its effect."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _add_and_look_for_the_secret(visit: Visit) -> None:
     assert "Facilities" in page.locator("main").inner_text()
     assert "Never seen" in page.locator("main").inner_text()
     assert secret not in page.content()
-    with pytest.raises(Error, match="ERR_CACHE_MISS"):  # it would have to send the form again
+    with pytest.raises(Error, match="ERR_CACHE_MISS"):  # the browser would have to send the form again
         page.go_back()
 
 

@@ -1,4 +1,4 @@
-"""Searching, following and looking into audit events, as an operator does it in a browser."""
+"""Tests of searching, following and examining audit events in a browser."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOSTILE = '"><script>window.hit = 1</script><img src=x onerror=window.hit=1>\u20
 
 @dataclass
 class Edge:
-    """A proxy of an organisation of its own, which sends what a test wants to see."""
+    """A proxy of a separate organisation, which sends the events of a test."""
 
     served: Served
     org_id: str
@@ -65,7 +65,7 @@ def rows(visit: Visit) -> Locator:
     return visit.page.locator("main .events tbody tr")
 
 
-# Searching
+# Search
 
 
 def test_a_search_is_narrowed_and_widened_by_clicks_and_its_address_is_all_of_it(visit: Visit) -> None:
@@ -122,7 +122,7 @@ def test_a_mistake_is_marked_where_it_is(visit: Visit) -> None:
     assert visit.page.get_by_label("Filter", exact=True).get_attribute("aria-invalid") == "true"
     visit.go("/search?from=yesterday")
     expect(visit.page.get_by_role("alert")).to_contain_text("'yesterday' is not a time")
-    visit.complaints.clear()  # the browser notes the status
+    visit.complaints.clear()  # the browser reports the status as an error
 
 
 def test_where_nothing_is_found_it_says_what_to_try(visit: Visit) -> None:
@@ -134,7 +134,7 @@ def test_where_nothing_is_found_it_says_what_to_try(visit: Visit) -> None:
 
 def test_what_takes_long_is_counted_behind_the_page(visit: Visit) -> None:
     page = visit.page
-    # As the page is where the counts aren't there in time.
+    # Replace the response by a page without counts, as if they took too long.
     page.route("**/search?*", lambda route: route.fulfill(
         status=200, content_type="text/html",
         body=_with_counts_to_come(route.fetch().text()),
@@ -166,7 +166,7 @@ def test_an_export_has_what_the_search_has(visit: Visit) -> None:
     assert (signed, json.loads(manifest)["signed"]["filter"]) == (lines, "verdict:block")
 
 
-# One event
+# Page of one event
 
 
 def test_an_event_says_why(visit: Visit) -> None:
@@ -206,7 +206,7 @@ def test_an_event_of_nobody_we_know_is_no_fault(visit: Visit, edge: Edge) -> Non
     edge.send("/v1.0/bare", id="a/b c?d", reason=None, ruleId=None, requestId=None, durationMs=None, seq=5)
     assert visit.go(f"/events/tailspin/{quote('a/b c?d', safe='')}").status == 200
     assert visit.go("/events/tailspin/no-such-event").status == 404
-    visit.complaints.clear()  # the browser notes the status
+    visit.complaints.clear()  # the browser reports the status as an error
 
 
 def test_an_event_of_the_token_endpoint_says_why_and_asks_no_rule(visit: Visit, edge: Edge) -> None:
@@ -239,7 +239,7 @@ def test_nothing_of_a_foreign_organisation_is_on_any_page(browser: Browser, serv
         assert "payroll" in text
 
 
-# Text that wants to be more
+# Untrusted text
 
 
 def test_no_event_runs_or_hides_anything(visit: Visit, edge: Edge) -> None:
@@ -259,11 +259,11 @@ def test_no_event_runs_or_hides_anything(visit: Visit, edge: Edge) -> None:
     for path in (f"/search?q={search}", f"/search?org=tailspin&from={search}", f"/live?q={search}"):
         assert visit.go(path).status == 422
     assert visit.page.evaluate("window.hit") is None
-    visit.complaints.clear()  # the browser notes the status
+    visit.complaints.clear()  # the browser reports the status as an error
     assert visit.page.evaluate("window.violations") == []
 
 
-# Following
+# Live events
 
 
 @pytest.fixture
@@ -294,7 +294,7 @@ def test_a_row_that_comes_is_as_one_of_the_page(live: Visit, edge: Edge) -> None
 
 
 def test_the_name_of_an_app_that_the_page_did_not_bring_is_looked_up(live: Visit, edge: Edge) -> None:
-    elsewhere = live.served.seeded.apps["payroll"]  # the page brings names of the chosen organisation alone
+    elsewhere = live.served.seeded.apps["payroll"]  # the page contains only names of the chosen organisation
     edge.send("/named/1", "/named/2", appId=elsewhere.app_id)
     expect(rows(live).first).to_contain_text("/named/2")
     for at in (0, 1):

@@ -1,4 +1,4 @@
-"""Every page with real names and numbers: nothing is cut, and nothing is wider than the window."""
+"""Tests of every page with long names and large numbers: no text is cut, and no page is too wide."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from tests.console.conftest import DESKTOP, PHONE, Served, serving, visiting
 from tests.console.crowd import APPS, PROXIES, Crowd, crowd
 from tests.console.looks import complaints
 
-PICTURES = os.environ.get("GRAPHWARD_PICTURES")  # a folder for a picture of each page; empty: none is taken
+# Folder for a picture of each page; if empty, no picture is taken
+PICTURES = os.environ.get("GRAPHWARD_PICTURES")
 
 
 def test_every_page_holds_long_names_and_large_numbers(browser: Browser, tmp_path: Path) -> None:
-    with ThreadPoolExecutor(1) as thread:  # this one may be in the loop that drives the browser
+    # This thread may already run the event loop that drives the browser
+    with ThreadPoolExecutor(1) as thread:
         made = thread.submit(lambda: asyncio.run(crowd(tmp_path))).result()
     found: dict[str, list[str]] = {}
     with serving(made.config) as addresses:

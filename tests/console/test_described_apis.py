@@ -1,4 +1,4 @@
-"""Both APIs do what their description says, whatever is asked of them, and nothing makes them fail."""
+"""Tests of both APIs with generated requests: they behave as described, and never fail."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ CHECKS: Final = [
 ]
 DESCRIBED: Final = schemathesis.openapi.from_dict(description())
 DESCRIBED.config.phases.coverage.enabled = False
-# Without end, and one that ends the very token that all others come with.
+# An endless operation, and one that would revoke the token of all other requests.
 NOT_ASKED: Final = ["audit.tail", "operator.disable"]
 ADMIN: Final = DESCRIBED.include(path_regex="^/admin/").exclude(operation_id=NOT_ASKED)
 AGENT: Final = DESCRIBED.include(path_regex="^/api/")
-# Named with their types, which the environment that checks them doesn't have.
+# Declared here, because the environment that type-checks this file does not have the package.
 _Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 each_of_admin: Final[_Decorator] = ADMIN.parametrize()
 each_of_agent: Final[_Decorator] = AGENT.parametrize()
@@ -60,7 +60,7 @@ FEW: Final = settings(
 
 @dataclass(frozen=True)
 class Running:
-    """A control plane of its own, since what is asked of it changes it."""
+    """A separate control plane, because the requests of this test change it."""
 
     console: str
     agent_api: str

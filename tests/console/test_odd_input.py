@@ -1,4 +1,4 @@
-"""Whatever a page is asked with, its response is no fault of the control plane's own."""
+"""Tests that no input of a page causes an internal error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PAGES = tuple(
     if route.method == "GET"
 )
 QUERY = ("cursor", "from", "last", "new", "old", "operator", "q", "to", "version")
-# Of nothing that is there, so that nothing is changed for the other tests.
+# Forms about objects that do not exist, so that they change nothing for other tests.
 FORMS = (
     "/login",
     "/nowhere",

@@ -1,4 +1,4 @@
-"""Operators in the console: roles, tokens and passwords."""
+"""Tests of operator pages: roles, tokens and passwords."""
 
 from __future__ import annotations
 

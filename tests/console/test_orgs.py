@@ -1,4 +1,4 @@
-"""Organisations in the console."""
+"""Tests of organisation pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The overview: each figure is what the audit events say, and leads to them."""
+"""Tests of the overview: each figure agrees with the audit events, and links to them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_verdicts_add_up_and_each_figure_leads_to_its_events(browser: Browser, s
             verdicts = [_figure(page, each) for each in ("Allowed", "Filtered", "Blocked", "Logged only")]
             whole = _figure(page, "Requests")
             assert sum(verdicts) == whole
-            assert whole >= EVENTS - 20  # of which a proxy kept a few to itself
+            assert whole >= EVENTS - 20  # a few events never left their proxy
             report = _figure(page, name)
             page.locator("a.figure", has_text=name).click()
             page.wait_for_url("**/search?**")

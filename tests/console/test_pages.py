@@ -1,4 +1,4 @@
-"""Every page, as people with a large window, a phone, dark rooms or only a keyboard meet it."""
+"""Tests of every page in a large window, on a phone, in a dark theme and with only a keyboard."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ PAGES = (
     "/rulesets/contoso/hr-sync/edit?target=/v1.0/users",
 )
 UNLIKE_MOST = {"/nowhere": 404, "/record?from=soon": 422, "/search?q=verdict:nonsense": 422}
-# Pages of events, which hold few of them here: axe looks at each element.
+# Pages that list events. They have few events here, because axe examines each element.
 OF_EVENTS = (
     "/search?q=verdict:nonsense",
     "/search?q=app:payrol",
@@ -67,10 +67,10 @@ OF_EVENTS = (
 )
 THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 EVENTS = ".events .request a"
-AGAIN = "meta[http-equiv=refresh]"  # on the page of a report that takes longer: it asks again by itself
+AGAIN = "meta[http-equiv=refresh]"  # on the page of a slow report, which reloads itself
 
 
-@pytest.mark.timeout(400)  # axe looks at forty pages, beside other lanes of the CI
+@pytest.mark.timeout(400)  # axe examines forty pages, while other test runs use the same processors
 def test_every_page_can_be_read_and_used(browser: Browser, served: Served) -> None:
     with visiting(browser, served) as visit:
         visit.go("/orgs")
@@ -85,13 +85,13 @@ def test_every_page_can_be_read_and_used(browser: Browser, served: Served) -> No
         visit.go(visit.page.locator(EVENTS).first.get_attribute("href") or "no event")
         found["an event"] = all_faults(visit.page)
         assert [f"{path}: {line}" for path, lines in found.items() for line in lines] == []
-        # The browser itself notes a page that isn't there.
+        # The browser itself reports a page that does not exist.
         noted = [line for line in visit.all_complaints() if "Failed to load resource" not in line]
         assert noted == []
 
 
 def faults_of_the_frame(page: Page) -> list[str]:
-    """Return what axe finds in a whole page in either theme, at a desk and on a phone."""
+    """Return the faults that axe finds in a whole page, in both themes, on a desktop and on a phone."""
     load_axe(page)
     found = []
     for width, height in (DESKTOP, PHONE):
@@ -103,9 +103,11 @@ def faults_of_the_frame(page: Page) -> list[str]:
 
 
 def all_faults(page: Page) -> list[str]:
-    """Return what is wrong with a page within its frame.
+    """Return the faults of a page within its frame.
 
-    axe looks at all of it once, and on a phone at what the width changes. A theme changes colours alone."""
+    axe examines all of the page once, and on a phone the rules that depend on the width. A theme changes only
+    colours.
+    """
     page.set_viewport_size({"width": DESKTOP[0], "height": DESKTOP[1]})
     page.emulate_media(color_scheme="light")
     load_axe(page)
@@ -167,7 +169,7 @@ def test_keys_find_and_go(visit: Visit) -> None:
     visit.go("/orgs")
     page.keyboard.press("/")
     assert page.evaluate("document.activeElement.name") == "q"
-    page.keyboard.type("go")  # typed text goes nowhere
+    page.keyboard.type("go")  # typed text has no effect
     assert page.url.endswith("/orgs")
     page.keyboard.press("Escape")
     page.locator("h1").click()

@@ -1,4 +1,4 @@
-"""Proxies in the console: health by age, curves and gaps, secrets shown once, and who may do what."""
+"""Tests of proxy pages: health by age, charts and gaps, secrets shown once, and permissions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SECRETS = re.compile(r"gw[kh]_[\w-]{43}")
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """One of this module's own: how a proxy is hangs on how long ago its data was made."""
+    """Serve a separate control plane for this module, because health depends on the age of the data."""
     with seeded_and_served(tmp_path_factory.mktemp("proxies")) as served:
         yield served
 
@@ -30,11 +30,12 @@ def test_the_list_evaluates_by_age_and_says_why(browser: Browser, served: Served
         visit.go("/proxies")
         page = visit.page
         names = page.locator("tbody a.name").all_inner_texts()
-        assert names[0] == "edge-lab"  # what is worst comes first
+        assert names[0] == "edge-lab"  # the worst health comes first
         assert "no heartbeat for 3 h" in _row(page, "edge-lab")
         assert "failed" in _row(page, "edge-lab")
         assert "degraded" in _row(page, "edge-oslo-2")
-        assert "of 2 and 1 more" in _row(page, "edge-oslo-2")  # rulesets that it is behind with
+        # The rulesets of which the proxy has an old version
+        assert "of 2 and 1 more" in _row(page, "edge-oslo-2")
         assert "no heartbeat" in _row(page, "edge-next")
         page.get_by_role("link", name="1 no heartbeat").click()
         assert page.locator("tbody a.name").all_inner_texts() == ["edge-next"]
@@ -80,7 +81,7 @@ def test_secrets_are_shown_once(browser: Browser, served: Served) -> None:
         page.get_by_role("link", name="I have saved them").click()
         assert page.locator("h1").inner_text() == "edge-first"
         assert not secrets & set(_SECRETS.findall(page.content()))
-        with pytest.raises(Error, match="ERR_CACHE_MISS"):  # it would have to send the form again
+        with pytest.raises(Error, match="ERR_CACHE_MISS"):  # the browser would have to send the form again
             page.go_back()
 
 

@@ -1,4 +1,4 @@
-"""Rulesets in the console: read, tried, published, rolled back, and nothing lost on the way."""
+"""Tests of ruleset pages: reading, trying, publishing and rolling back, without loss of text."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def publish_new(visit: Visit, name: str) -> None:
 
 
 def change(page: Page, old: str, new: str) -> None:
-    """As somebody types it: selected and overwritten."""
+    """Change the text as an operator would: select a part and overwrite it."""
     rules(page).evaluate(
         "(e, old) => { const at = e.value.indexOf(old); e.focus(); "
         "e.setSelectionRange(at, at + old.length); }",
@@ -57,7 +57,7 @@ def change(page: Page, old: str, new: str) -> None:
 
 
 def forgive_refusals(visit: Visit) -> None:
-    """The browser notes a form that was not taken as a resource that could not be loaded."""
+    """Ignore the browser's error for a form that was refused."""
     visit.complaints[:] = [line for line in visit.complaints if "422 (Unprocessable" not in line]
 
 
@@ -97,11 +97,12 @@ def test_from_a_new_ruleset_to_a_rollback(any_visit: Visit, request: pytest.Fixt
     page.get_by_role("link", name="Roll back to version 1").click()
     assert page.locator(".diff .old").inner_text().split()[-1] == "block"
     expected = page.locator("input[name=expected]")
-    expected.evaluate("field => field.value = 1")  # a page that was opened before somebody published
+    # Simulates a page that was opened before another operator published
+    expected.evaluate("field => field.value = 1")
     page.get_by_label("Why").fill("They may after all")
     page.get_by_role("button", name="Roll back to version 1").click()
     assert "version 2 is active, and 1 was expected" in page.locator("main").inner_text()
-    visit.complaints.clear()  # the browser notes the status
+    visit.complaints.clear()  # the browser reports the status as an error
     page.go_back()
     expected.evaluate("field => field.value = 2")
     page.get_by_label("Why").fill("They may after all")
@@ -238,7 +239,7 @@ def test_a_draft_of_an_older_version_is_not_published_unawares(
 ) -> None:
     page = visit.page
     publish_new(visit, "contested")
-    page.wait_for_function("localStorage.length == 0")  # what was published is no draft any more
+    page.wait_for_function("localStorage.length == 0")  # the browser removed the draft after it was published
     page.get_by_role("link", name="Edit", exact=True).click()
     change(page, "/v1.0/users", "/v1.0/groups")
     with visiting(browser, served, "edith") as other:

@@ -1,4 +1,4 @@
-"""Who comes in, and who doesn't."""
+"""Tests of signing in: who can, and who can't."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_viewer_sees_no_button_that_would_be_refused(browser: Browser, served:
         visit.go("/orgs")
         assert visit.page.get_by_role("row", name="contoso").is_visible()
         assert visit.page.get_by_text("fabrikam").count() == 0, "it isn't theirs to know of"
-        assert visit.page.locator("main form[method=post]").count() == 0  # the others search
+        assert visit.page.locator("main form[method=post]").count() == 0  # only the search forms use GET
         csrf = visit.page.locator("input[name=csrf]").first.get_attribute("value")
         refused = visit.page.request.post(
             f"{served.address}/orgs", form={"csrf": csrf or "", "name": "x", "retention": "base"}

@@ -1,4 +1,4 @@
-"""The emergency stop in the console: quick to reach, hard to overlook, lifted by an admin."""
+"""Tests of the emergency stop in the console: quick to reach, hard to overlook, lifted by an admin."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_everything_is_stopped_by_who_means_it(browser: Browser, served: Served)
 
 
 def _find_the_stop_by_keyboard(visit: Visit) -> None:
-    """The chart names the stop at its moment, in the zone that the menu was told."""
+    """Find the stop in the chart by keyboard, with its time in the chosen zone."""
     visit.go("/")
     visit.page.locator(".zones summary").click()
     visit.page.get_by_label("Another time zone").fill("Asia/Tokyo")

@@ -1,4 +1,4 @@
-"""A way through the console in a browser that runs no script. Publishing in it is in test_rulesets.py."""
+"""Test of the console in a browser without scripts. Publishing without scripts is in test_rulesets.py."""
 
 from __future__ import annotations
 

@@ -103,8 +103,8 @@ def order_advice(rules: str) -> list[tuple[str, str]]:
     return [(each.where, each.message) for each in ruleset_advice(text, parse_ruleset(text))]
 
 
-NEVER = "this rule is never reached: {} before it decides all of it"
-NEVER_PATH = "this path is never reached: {} before it decides all of it"
+NEVER = "this rule is never reached: its requests are decided by {}"
+NEVER_PATH = "this path is never reached: its requests are decided by {}"
 
 
 @pytest.mark.parametrize(
@@ -159,8 +159,8 @@ def test_a_shared_path_that_only_order_settles_is_named() -> None:
         (
             "rules[1].match",
             (
-                "`mail` and this rule both concern /users/ada/messages, and only their order makes it "
-                "block rather than allow"
+                "`mail` and this rule both match /users/ada/messages: only their order makes the verdict "
+                "block instead of allow"
             ),
         )
     ]
@@ -209,7 +209,8 @@ def test_a_ruleset_of_any_size_is_looked_at_soon() -> None:
 def test_a_method_that_graph_does_not_have_is_named(method: str, hint: str) -> None:
     text = RULES.format(more="", verdict="block", methods=f", methods: [get, {method}]")
     (report,) = ruleset_advice(text, parse_ruleset(text))
-    assert (report.where, report.message) == ("rules[0].match.methods[1]", f"no method that Graph has{hint}")
+    message = f"Microsoft Graph has no such method{hint}"
+    assert (report.where, report.message) == ("rules[0].match.methods[1]", message)
 
 
 def test_of_very_much_advice_the_first_is_told_and_that_there_is_more() -> None:

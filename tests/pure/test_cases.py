@@ -132,7 +132,7 @@ cases:
         (9, "an address is IPv4 or IPv6: 203.0.113.7"),
     ]
     assert refusals("cases:\n  - {request: GET /a, expect: {verdict: allow, body: x}}\n") == [
-        (2, "a body is expected, and no response given")
+        (2, "a body is expected, but the case has no response")
     ]
     assert refusals("cases: []\n") == [(1, "the list is empty")]
     assert refusals("- [")[0][1].startswith("the text is not YAML")

@@ -123,7 +123,7 @@ def hints(rule: str, now: float, default: str = "block") -> list[tuple[int, str]
 def test_check_names_a_rule_that_has_ended() -> None:
     ((line, message),) = hints(grant(), END)
     assert line == 7
-    assert message.startswith("this rule ended at 2027-01-31T00:00:00Z: it allows nothing any more")
+    assert message.startswith("this rule ended at 2027-01-31T00:00:00Z: it no longer allows anything")
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_check_is_silent_on_a_grant_that_ends_later() -> None:
 
 def test_check_warns_of_a_block_that_ends_by_itself_however_late() -> None:
     ((_, message),) = hints(grant(verdict="block"), 0)
-    assert message.startswith("this block ends by itself at 2027-01-31T00:00:00Z: from then on, later rules")
+    assert message.startswith("this block ends by itself at 2027-01-31T00:00:00Z: after that, later rules")
 
 
 def test_check_takes_no_rule_for_unreachable_behind_one_that_ends() -> None:
@@ -163,7 +163,7 @@ def test_explain_says_that_a_rule_ended() -> None:
 def test_a_case_says_its_time_or_proves_nothing() -> None:
     case = "cases:\n  - request: GET /v1.0/users\n    expect: {verdict: allow}\n"
     (failure,) = run_cases(parsed(grant()), case).failures
-    assert "the rule grant asks for the time" in failure.message
+    assert "the rule grant depends on the time" in failure.message
     timed = case.replace("    expect", "    time: 2027-01-30T00:00:00Z\n    expect")
     assert run_cases(parsed(grant()), timed).failures == ()
 

@@ -120,10 +120,11 @@ def test_the_target_is_what_crossed_the_wire(base: str, url: str, target: str) -
             b'{"log": {"entries": [{"request": {"method": "GET"}}, null, 7]}}',
             "request.url is missing (entry 1); request is missing (entries 2, 3)",
         ),
-        (har(), "no request in it: record the traffic of the application and export it"),
+        (har(), "no request in the file: record the traffic of the application and export it"),
         (
             har(entry("/x", base="https://a.example"), entry("/x", base="https://a.example")),
-            "no request to https://graph.microsoft.com in it, but to a.example (2): name its address with",
+            "no request to https://graph.microsoft.com in the file, but to a.example (2): "
+            "set the address with",
         ),
         (
             har(entry("/x", request={"method": "GET", "url": "http://[x"})),

@@ -182,7 +182,7 @@ def test_a_part_that_was_not_tried_for_another_s_sake_stays_unclear() -> None:
     part = event(verdict="block", reason="dependencyFailed", upstream_status=None)
     after = foreseen("- {id: users, match: {path: [/v1.0/users]}, verdict: allow}", part)
     assert isinstance(after, Unclear)
-    assert after.missing == ("the part of its batch that it depends on",)
+    assert after.missing == ("the sub-request of its batch that it depends on",)
     assert foreseen("", part) == Outcome("block", "default")
 
 

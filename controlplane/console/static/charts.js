@@ -1,5 +1,5 @@
-// A tooltip and a line at the same moment in every chart of the page. What it says are the titles of the chart.
-// A pointer moves the line. So do the arrow keys, if the chart has the focus: it is a slider over its intervals.
+// Shows a tooltip and a line at the same moment in every chart of the page. The tooltip has the titles of the chart.
+// A pointer moves the line. If the chart has the focus, the arrow keys move it: the chart is a slider.
 
 const SVG = "http://www.w3.org/2000/svg";
 const TIP_WIDTH = 220;
@@ -118,7 +118,7 @@ function hideEverywhere() {
   for (const chart of charts) chart.hide();
 }
 
-// The browser's own tooltip would cover ours.
+// The browser's own tooltip would cover this one.
 function takeTitle(place) {
   const title = place.querySelector("title");
   title.remove();

@@ -1,4 +1,4 @@
-// A text area for code: line numbers, colours, Tab and Enter. The text stays a plain text area's.
+// A text area for code: line numbers, colours, Tab and Enter. The text stays in a plain text area.
 
 const INDENT = "  ";
 const MOST_COLOURED = 2000; // characters of a line, as on the page that shows a ruleset
@@ -22,7 +22,7 @@ export function setUpCode(area, marks) {
       const line = area.value.slice(lineStart(area.value, area.selectionStart), area.selectionStart);
       type("\n" + line.match(/^ *(?:- (?=[^\s:]+:(?:\s|$)))?/)[0].replace("-", " ")); // below the item's first key
     }
-    // Escape, then Tab, goes on to the next field: nobody is caught in here.
+    // Escape, then Tab, moves to the next field, so that keyboard users can leave.
     leaving = event.key === "Escape" || (leaving && event.key === "Shift");
   });
   area.addEventListener("blur", () => (leaving = false));
@@ -30,7 +30,7 @@ export function setUpCode(area, marks) {
 
 const layers = (area) => ["gutter", "paint"].map((name) => area.parentElement.querySelector(`.${name}`));
 
-// Only the lines in view are drawn, so that a long text costs no more than a short one.
+// Only visible lines are drawn, so that a long text costs no more time than a short one.
 export function draw(area, marked) {
   const [gutter, paint] = layers(area);
   const style = getComputedStyle(area);
@@ -74,7 +74,7 @@ function coloured(text) {
 
 export const lineStart = (text, at) => text.lastIndexOf("\n", at - 1) + 1;
 
-// What goes in this way can be undone with the browser's own undo.
+// The browser's own undo can revert text that is inserted in this way.
 export function type(text) {
   document.execCommand("insertText", false, text);
 }

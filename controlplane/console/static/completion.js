@@ -29,7 +29,7 @@ export function setUpCompletion(area, form) {
     if (event.target.role === "option") insert(event.target);
   });
 
-  // A list that comes unasked takes Tab away, so it comes only after a character, and never in an empty line.
+  // An open list takes the Tab key. It opens by itself only after a character, and never in an empty line.
   function isTyped(event) {
     if (event.inputType !== "insertText" || !/^[\w$./:[,\- ]$/.test(event.data ?? "")) return false;
     return area.value.slice(lineStart(area.value, area.selectionStart), area.selectionStart).trim() !== "";
@@ -87,7 +87,7 @@ export function setUpCompletion(area, form) {
       const isCurrent = asking === asked && area.value === text && area.selectionStart === caret;
       if (found?.childElementCount && isCurrent && document.activeElement === area) open(found);
     } catch {
-      // A list that does not come is no trouble: the next key asks again.
+      // A failed request needs no message, because the next key sends another one.
     }
   }
 

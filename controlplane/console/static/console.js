@@ -1,4 +1,4 @@
-// What the pages gain from a script: nothing here is needed to use them.
+// Additions by scripts. The pages work without them.
 import { setUpCopying } from "./copy.js";
 import { setUpKeys } from "./keys.js";
 import { setUpMenus } from "./menus.js";

@@ -1,10 +1,10 @@
-// Buttons that copy the text beside them.
+// Buttons that copy the text next to them.
 
 const SAID_FOR_MS = 1600;
 
 export function setUpCopying(root) {
   for (const button of root.querySelectorAll("button[data-copy]")) {
-    // Where there is no clipboard (plain HTTP on another host), the text can still be selected.
+    // Without a clipboard (plain HTTP on another host), the text can still be selected.
     if (!navigator.clipboard) continue;
     button.hidden = false;
     button.addEventListener("click", () => copy(button));

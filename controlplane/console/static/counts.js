@@ -1,4 +1,4 @@
-// What a page was too quick to wait for: counts that are put in once they are there.
+// Inserts counts that the server omitted from the page because they took too long.
 
 import { setUpCharts } from "./charts.js";
 
@@ -13,6 +13,6 @@ async function fill(place) {
     place.replaceWith(...counts);
     for (const part of counts) setUpCharts(part);
   } catch {
-    place.removeAttribute("aria-busy"); // the link beside it still leads to them
+    place.removeAttribute("aria-busy"); // the link next to it still leads to the counts
   }
 }

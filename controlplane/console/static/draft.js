@@ -1,15 +1,15 @@
-// The editor of a draft: checks while one types, a copy of the form kept in this browser.
+// The editor of a draft: checks the text during typing, and keeps a copy of the form in this browser.
 // Without this script the same form works by its buttons.
 import { draw, setUpCode } from "./code_area.js";
 import { setUpCompletion } from "./completion.js";
 
 const CHECK_AFTER_MS = 400;
 const KEEP_AFTER_MS = 200;
-const underWay = new Map(); // the newest of each kind; an older one that comes late is not shown
+const underWay = new Map(); // newest request of each kind; responses to older requests are dropped
 const KEPT = ["yaml", "cases", "base", "into"];
 
 const form = document.querySelector("form.editor");
-setUpCompletion(form.yaml, form); // before the text area's own keys: an open list takes Tab and Escape
+setUpCompletion(form.yaml, form); // before the text area's own keys, because an open list takes Tab and Escape
 for (const area of form.querySelectorAll("textarea[data-code]")) setUpCode(area, () => marks(area));
 for (const hint of form.querySelectorAll("[data-with-script]")) hint.hidden = false;
 setUpPlaces();
@@ -17,7 +17,7 @@ setUpKeeping();
 setUpTrying();
 setUpDropping();
 
-// A HAR file that is dropped into its field
+// Dropping a HAR file into its field
 
 function setUpDropping() {
   const zone = form.querySelector("[data-drop]");
@@ -29,7 +29,7 @@ function setUpDropping() {
   zone.addEventListener("drop", (event) => (form.elements.har.files = event.dataTransfer.files));
 }
 
-// Places in the text
+// Positions in the text
 
 function marks(area) {
   const found = new Map();
@@ -60,7 +60,7 @@ function goTo(area, line, column) {
   area.scrollLeft = 0;
 }
 
-// What is kept: under the page's own path, until the text is the one in force or somebody discards it.
+// The browser stores the draft under the page's path, until its text is active or the operator discards it.
 
 function setUpKeeping() {
   const key = `graphward-draft:${form.dataset.path}`;
@@ -95,7 +95,7 @@ function setUpKeeping() {
     try {
       localStorage.setItem(key, JSON.stringify({ ...now, at: Date.now() }));
     } catch {
-      // No room, or none allowed: the form itself still has everything.
+      // The storage is full or not allowed. The form itself still contains everything.
     }
   };
   let timer = 0;
@@ -105,7 +105,7 @@ function setUpKeeping() {
   });
   form.addEventListener("submit", keep);
   addEventListener("pagehide", () => timer && keep());
-  // The page that a publication leads to has published.js, which forgets this draft.
+  // After publishing, the next page runs published.js, which removes this draft.
   form.addEventListener("submit", (event) => {
     if (event.submitter?.value === "publish") sessionStorage.setItem("graphward-publishing", key);
   });
@@ -120,7 +120,7 @@ function read(key) {
   }
 }
 
-// What is tried without leaving the page
+// Actions that do not leave the page
 
 function setUpTrying() {
   let timer = 0;
@@ -145,7 +145,7 @@ function setUpTrying() {
     }
   });
   if (!form.querySelector("#checked").childElementCount) check();
-  // A link may bring a request to explain.
+  // A link can contain a request to explain.
   if (form.elements.target.value && !form.querySelector("#explained").childElementCount) tryOut("explain");
   if (form.dataset.ruleLine) goTo(form.yaml, Number(form.dataset.ruleLine), 1);
 }
@@ -157,7 +157,7 @@ async function tryOut(what, button, isSecondTry = false) {
   button?.setAttribute("aria-busy", "true");
   try {
     const fields = new FormData(form);
-    fields.delete("har"); // a file goes with its own buttons alone
+    fields.delete("har"); // only the buttons of the file send it
     const body = new URLSearchParams(fields);
     body.set("do", what);
     body.set("live", "yes");
@@ -178,7 +178,7 @@ async function tryOut(what, button, isSecondTry = false) {
   }
 }
 
-// A replay comes in steps: each response holds the button for the next one.
+// A replay runs in steps. Each response contains the button for the next step.
 function goOn(what) {
   const next = form.querySelector("#replayed [data-go-on]");
   if (!next || !what.startsWith("replay")) return;
@@ -204,7 +204,7 @@ function trouble(response) {
     : "The control plane does not respond. This browser keeps your text.";
 }
 
-// Another sign-in, in another tab, has another form token: this page's own is of no use to it. Whether there is one.
+// Returns true if another tab signed in again. Then the form token of this page is not valid any more.
 async function freshToken() {
   const response = await fetch(form.dataset.path + location.search);
   if (response.redirected || !response.ok) return false;

@@ -1,4 +1,4 @@
-// Keys of the whole console: "/" finds, "?" tells the keys, "g" and a letter goes to a page.
+// Keys of the whole console: "/" searches, "?" lists the keys, "g" and a letter opens a page.
 
 const SECOND_KEY_WITHIN_MS = 1200;
 

@@ -1,11 +1,11 @@
-// Audit events as they come: rows made of the page's own template, their texts set as text.
+// Audit events as they arrive. Rows are made from the page's template, and values are set as text, not as HTML.
 
 const MOST_ROWS = 200;
-const MOST_NAMES = 1000; // looked up one by one; of more apps, their ids are shown
-const MOST_HELD = 200; // while paused; of more, the newest
-const SAID_EVERY_MS = 5000; // so that who listens isn't talked over
+const MOST_NAMES = 1000; // apps whose names are looked up one by one; other apps are shown by id
+const MOST_HELD = 200; // newest events kept during a pause
+const SAID_EVERY_MS = 5000; // interval of announcements, so that they do not interrupt a screen reader
 const AGAIN_AFTER_MS = 5000;
-// What may turn a line round, hide a part of it or break it; as the server escapes it.
+// Characters that change the direction of a line, hide a part or break it. The server escapes the same ones.
 const UNSAFE = /[\u0000-\u001f\u007f-\u009f\u2028\u2029\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069\ud800-\udfff]/gu;
 
 const place = document.querySelector("[data-live]");
@@ -46,18 +46,18 @@ function follow(place) {
     };
     source.onerror = () => {
       if (source.readyState === EventSource.CLOSED) {
-        // Refused, not interrupted: the browser doesn't come back by itself.
+        // The server refused the connection, so the browser does not connect again by itself.
         tell("failed", "Not connected");
         setTimeout(connect, AGAIN_AFTER_MS);
       } else if (!paused) {
-        tell("waiting", "Connecting again");
+        tell("waiting", "Reconnecting");
       }
     };
     source.onmessage = (message) => take(JSON.parse(message.data));
     source.addEventListener("gap", () => (said.textContent = "Some events are not shown here. Search for them."));
   }
 
-  // What came between the page and the connection.
+  // Fetch events that arrived between the page and the connection.
   let caughtUp = false;
   async function catchUp() {
     if (caughtUp || paused) return;
@@ -121,8 +121,8 @@ function follow(place) {
     arrived += 1;
   }
 
-  // The page has the names of the first apps alone: others are looked up when their first event comes.
-  const unnamed = new Map(); // by id, what waits for the name
+  // The page has only the names of the first apps. Other names are looked up when their first event arrives.
+  const unnamed = new Map(); // by app id, the elements that wait for the name
   async function nameApp(place, id) {
     name(place, names[id] ?? id);
     if (!id || id in names) return;
@@ -139,7 +139,7 @@ function follow(place) {
     for (const each of unnamed.get(id)) name(each, app.name);
   }
 
-  // A narrow column cuts a long name; the title of the cell has it whole.
+  // A narrow column truncates a long name. The title of the cell has the complete name.
   function name(place, app) {
     place.textContent = safe(app);
     const of = place.parentElement.querySelector(".of");
@@ -174,7 +174,7 @@ function follow(place) {
     held = [];
     heldCount = 0;
     const isOpen = source.readyState === EventSource.OPEN;
-    tell(isOpen ? "open" : "waiting", isOpen ? "Live" : "Connecting again");
+    tell(isOpen ? "open" : "waiting", isOpen ? "Live" : "Reconnecting");
     if (isOpen) catchUp();
   });
 
@@ -190,7 +190,7 @@ function text(value) {
   return value === null || value === undefined ? "" : typeof value === "string" ? value : JSON.stringify(value);
 }
 
-// As the server marks them, so that a path breaks at a slash first.
+// Marks segments like the server, so that a path breaks at a slash first.
 function segments(path) {
   return (path.match(/\/?[^/?]+[/?]?|[/?]/g) ?? []).map((each) => {
     const segment = document.createElement("span");
@@ -210,7 +210,7 @@ function milliseconds(value) {
   return value >= 10 ? `${value.toFixed(0)} ms` : `${value.toFixed(1)} ms`;
 }
 
-// A time as the server writes it, in the zone of the page.
+// Formats a time like the server, in the zone of the page.
 function time(value) {
   const moment = new Date(text(value));
   if (Number.isNaN(moment.getTime())) return document.createTextNode(safe(value));

@@ -1,4 +1,4 @@
-// A draft that was published is kept no longer. That it was, the notice on this page says.
+// Removes a published draft from the browser. The notice on this page confirms the publication.
 
 const key = sessionStorage.getItem("graphward-publishing");
 sessionStorage.removeItem("graphward-publishing");

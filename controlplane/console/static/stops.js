@@ -1,4 +1,4 @@
-// The proxies that have a stop, fetched again until none is awaited any more.
+// Fetches the list of proxies with a stop again, until every proxy has confirmed it.
 
 const AGAIN_AFTER_MS = 3000;
 const reach = document.querySelector("#reach[data-waiting]");
@@ -10,7 +10,7 @@ async function refresh(shown) {
     const response = await fetch(location.href);
     const page = new DOMParser().parseFromString(await response.text(), "text/html");
     fresh = response.ok ? page.querySelector("#reach") : null;
-  } catch {} // the next attempt may get it
+  } catch {} // the next attempt may succeed
   if (fresh) shown.replaceWith(fresh);
   const current = fresh ?? shown;
   if (current.matches("[data-waiting]")) setTimeout(refresh, AGAIN_AFTER_MS, current);

@@ -1,4 +1,4 @@
-// Light or dark at once, and remembered in the cookie that the server reads.
+// Switches between light and dark at once, and stores the choice in the cookie that the server reads.
 
 const YEAR_S = 31536000;
 

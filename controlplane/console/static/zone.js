@@ -1,4 +1,4 @@
-// The button that shows times in the browser's own zone: only the browser knows its name.
+// The button that shows times in the browser's zone, whose name only the browser can provide.
 
 export function setUpZone(root) {
   const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
