@@ -1,1 +1,1 @@
-"""An archive of audit events in object storage, which the chain of events vouches for."""
+"""An archive of audit events in object storage, which the hash chain of the events proves."""

@@ -42,8 +42,11 @@ class BlobObjects:
         session: aiohttp.ClientSession,
         timeout_seconds: float,
     ) -> None:
-        """`url` is that of the container; names of objects follow the prefix."""
-        for name in ("azure", "msal"):  # their lines contain responses
+        """Open a container of Azure Blob Storage.
+
+        `url` is the address of the container. Names of objects follow the prefix.
+        """
+        for name in ("azure", "msal"):  # the log lines of these packages contain response bodies
             logging.getLogger(name).setLevel(logging.CRITICAL)
         self._session = session
         self._prefix = prefix
@@ -51,7 +54,7 @@ class BlobObjects:
             url,
             credential=credential,
             transport=AioHttpTransport(session=session, session_owner=False),
-            retry_total=0,  # the consumer of the sink tries again, and shows that it does
+            retry_total=0,  # the consumer of the sink retries, and shows that it does
             connection_timeout=timeout_seconds,
             read_timeout=timeout_seconds,
         )
@@ -62,7 +65,8 @@ class BlobObjects:
             try:
                 await blob.upload_blob(body, overwrite=False, max_concurrency=1)
             except HttpResponseError as error:
-                # A signature that lets no blob be written again refuses before it looks at the condition.
+                # A signature that does not allow a blob to be overwritten is refused before the condition is
+                # evaluated.
                 if _code(error) in _EXISTING or (_code(error) == _NOT_ALLOWED and await blob.exists()):
                     return False
                 raise
@@ -91,16 +95,19 @@ class BlobObjects:
 
 @contextmanager
 def _failures() -> Iterator[None]:
-    """Turn errors of the SDK into one line. Its own messages quote whole responses."""
+    """Convert errors of the SDK into one line.
+
+    The messages of the SDK quote whole responses.
+    """
     try:
         yield
     except AttemptFailed as error:
-        raise StorageUnavailable(f"can't be asked: {error}", error.retry_after or None) from None
+        raise StorageUnavailable(f"can't be reached: {error}", error.retry_after or None) from None
     except HttpResponseError as error:
         code = _code(error)
         if not code and isinstance(error, ClientAuthenticationError):
             failure = failure_of(error, lambda status, code: "")
-            words = f"can't be asked: the identity provider {failure.what}"
+            words = f"can't be reached: the identity provider {failure.what}"
             raise StorageUnavailable(words, failure.retry_after or None) from None
         headers: Mapping[str, str] = getattr(error.response, "headers", {})
         words = f"responded {error.status_code}" + (f" {code}" if code else "")
@@ -111,6 +118,6 @@ def _failures() -> Iterator[None]:
 
 
 def _code(error: HttpResponseError) -> str:
-    """Return the code of the error response; empty if it has none."""
+    """Return the error code of the response, or an empty text if it has none."""
     code = getattr(error, "error_code", None) or ""
     return str(getattr(code, "value", code))

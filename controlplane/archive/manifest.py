@@ -1,8 +1,8 @@
-"""Pure: the objects of an archive: their names, and the manifest that ties events to the chain.
+"""Pure: the names of an archive's objects, and the manifest that links events to the hash chain.
 
-An archive has two objects for each range of an organisation's events: the events, one a line, and a
-manifest with the links of the chain that speak of them. With one link of the chain that was kept
-elsewhere, these prove that no event up to that link was changed, left out or put in.
+An archive has two objects for each range of an organisation's events. The first holds the events, one a line.
+The second is a manifest with the links of the chain that cover them. Together with one link of the chain that
+was kept elsewhere, they prove that no event up to that link was changed, removed or inserted.
 """
 
 from __future__ import annotations
@@ -23,17 +23,23 @@ EVENTS_SUFFIX: Final = ".ndjson.gz"
 MANIFEST_SUFFIX: Final = ".manifest.json.gz"
 _GZIP: Final = zlib.MAX_WBITS | 16
 _LEVEL: Final = 6
-_MOST_MANIFEST: Final = 256 * 1024 * 1024  # bytes of a manifest that are read; 50,000 links have some 30 MB
-_LONGEST_LINE: Final = 64 * 1024 * 1024  # the largest batch has 5 MiB
+_MOST_MANIFEST: Final = 256 * 1024 * 1024  # largest manifest in bytes; 50,000 links take about 30 MB
+_LONGEST_LINE: Final = 64 * 1024 * 1024  # longest line in bytes; the largest batch has 5 MiB
 _PIECE: Final = 1024 * 1024
 
 
 class NotAnArchive(ValueError):
-    """An object is not what the archive's form says; the text says why."""
+    """An object does not have the form of an archive object.
+
+    The text gives the reason.
+    """
 
 
 class ArchivedLink(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
-    """A link of the chain as it was made. Digests are hex digits."""
+    """A link of the chain as it was made.
+
+    Digests are hex digits.
+    """
 
     number: int
     kind: str
@@ -45,12 +51,15 @@ class ArchivedLink(msgspec.Struct, rename="camel", omit_defaults=True, frozen=Tr
     content: str
     link: str
     mac: str | None = None
-    absent: dict[int, str] = {}  # digests of events that were not there, by their place in the block
-    verbatim: dict[int, str] = {}  # events that have line ends, as they came, in base64
-    gone: bool = False  # all of the block had been purged
+    absent: dict[int, str] = {}  # digests of missing events, by their place in the block
+    verbatim: dict[int, str] = {}  # events that contain line ends, as they were received, in base64
+    gone: bool = False  # True if the whole block was purged
 
     def record(self, org_id: str) -> Record:
-        """Return what was hashed. Raise ValueError if a digest is not hex digits."""
+        """Return the record that was hashed.
+
+        Raise ValueError if a digest does not consist of hex digits.
+        """
         return Record(
             org_id, self.number, self.kind, self.chained_ms, self.position, self.count, self.proxy_id,  # type: ignore[arg-type]
             bytes.fromhex(self.batch), bytes.fromhex(self.content),
@@ -58,14 +67,14 @@ class ArchivedLink(msgspec.Struct, rename="camel", omit_defaults=True, frozen=Tr
 
 
 class EventsObject(msgspec.Struct, rename="camel", frozen=True):
-    """The object with the events of a manifest."""
+    """The object that holds the events of a manifest."""
 
     name: str
     events: int
     bytes: int
-    sha256: str  # digest of the object
+    sha256: str  # SHA-256 of the object
     content_bytes: int
-    content_sha256: str  # digest of its lines
+    content_sha256: str  # SHA-256 of its decompressed lines
 
 
 class Manifest(msgspec.Struct, rename="camel", frozen=True):
@@ -77,10 +86,10 @@ class Manifest(msgspec.Struct, rename="camel", frozen=True):
     last_position: int
     received_from_ms: int
     received_to_ms: int
-    absent: int  # events of these blocks that were not there: purged, or in a damaged block
-    previous_number: int  # the link before the first one; 0 if there is none
+    absent: int  # number of events of these blocks that are missing: purged, or in a damaged block
+    previous_number: int  # number of the link before the first one; 0 if there is none
     previous_link: str
-    events: EventsObject | None  # None: nothing of these blocks was there
+    events: EventsObject | None  # None if no event of these blocks was left
     links: tuple[ArchivedLink, ...]
 
     @property
@@ -92,7 +101,10 @@ _decode_manifest: Final = msgspec.json.Decoder(Manifest).decode
 
 
 def stem_of(org_id: str, chained_ms: int, first: int, last: int) -> str:
-    """Return the name that both objects of a range begin with. Names of an organisation sort by time."""
+    """Return the common beginning of the names of both objects of a range.
+
+    The names of an organisation sort by time.
+    """
     day = datetime.fromtimestamp(chained_ms / 1000, UTC).date().isoformat()
     return f"{org_id}/{day}/{first:020d}-{last:020d}"
 
@@ -100,7 +112,10 @@ def stem_of(org_id: str, chained_ms: int, first: int, last: int) -> str:
 def archived_link(
     link: Link, events: Sequence[bytes | None] | None, digests: Sequence[bytes]
 ) -> ArchivedLink:
-    """Return the link as a manifest has it. `events` are those of its block, None if all of it has gone."""
+    """Return the link in the form of a manifest.
+
+    `events` are those of its block, or None if the whole block is gone.
+    """
     record = link.record
     absent = {at: _hex_at(digests, at) for at, event in enumerate(events or ()) if event is None}
     broken = {
@@ -132,24 +147,30 @@ def _has_line_ends(event: bytes) -> bool:
 
 
 def line_of(event: bytes) -> bytes:
-    """Return the event on one line. Line ends stand only between the tokens of JSON, so its meaning stays."""
+    """Return the event on one line.
+
+    Line ends occur only between the tokens of JSON, so removing them keeps the content.
+    """
     return event.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n"
 
 
 class EventsWriter:
-    """Compresses events step by step, so that no range is in memory as a whole."""
+    """Compresses events step by step, so that a range is never in memory as a whole."""
 
     def __init__(self) -> None:
         self._gzip = zlib.compressobj(
             _LEVEL, zlib.DEFLATED, _GZIP
-        )  # its header has no time: same bytes again
+        )  # no time in the header, so that the same events give the same bytes
         self._content = sha256()
         self._pieces: list[bytes] = []
         self._content_bytes = 0
         self._events = 0
 
     def add(self, events: Sequence[bytes]) -> None:
-        """Compress these events behind the others. Other threads can run while this one does it."""
+        """Compress these events after the earlier ones.
+
+        Other threads can run during the compression.
+        """
         text = b"".join(map(line_of, events))
         self._content.update(text)
         self._pieces.append(self._gzip.compress(text))
@@ -157,7 +178,7 @@ class EventsWriter:
         self._events += len(events)
 
     def finish(self, name: str) -> tuple[bytes, EventsObject]:
-        """Return the bytes of the object, and what a manifest says of them."""
+        """Return the bytes of the object, and its description for the manifest."""
         body = b"".join([*self._pieces, self._gzip.flush()])
         digest, content = sha256(body).hexdigest(), self._content.hexdigest()
         return body, EventsObject(name, self._events, len(body), digest, self._content_bytes, content)
@@ -169,7 +190,10 @@ def manifest_bytes(manifest: Manifest) -> bytes:
 
 
 def read_manifest(body: bytes) -> Manifest:
-    """Raise NotAnArchive if it is not a manifest of this form."""
+    """Return the manifest in the bytes.
+
+    Raise NotAnArchive if they are not a manifest of this format.
+    """
     unpack = zlib.decompressobj(_GZIP)
     try:
         text = unpack.decompress(body, _MOST_MANIFEST)
@@ -177,29 +201,32 @@ def read_manifest(body: bytes) -> Manifest:
     except (zlib.error, ValueError, RecursionError) as error:
         raise NotAnArchive(f"the manifest can't be read: {error}") from None
     if not unpack.eof or unpack.unused_data:
-        raise NotAnArchive("the manifest is cut off or has something behind it")
+        raise NotAnArchive("the manifest is truncated or has trailing data")
     if manifest.format != FORM:
-        raise NotAnArchive(f"the manifest has the form {manifest.format!r}: use a release that reads it")
+        raise NotAnArchive(f"the manifest has the format {manifest.format!r}: use a release that reads it")
     if not manifest.links:
         raise NotAnArchive("the manifest has no links")
     return manifest
 
 
 def each_line(body: bytes) -> Iterator[bytes]:
-    """Give the lines of an events object without their ends. Raise NotAnArchive if it is damaged."""
+    """Yield the lines of an events object without their line ends.
+
+    Raise NotAnArchive if the object is damaged.
+    """
     unpack = zlib.decompressobj(_GZIP)
     rest, data = b"", body
     while not unpack.eof:
         try:
             piece = unpack.decompress(data, _PIECE)
         except zlib.error as error:
-            raise NotAnArchive(f"the events can't be inflated: {error}") from None
+            raise NotAnArchive(f"the events can't be decompressed: {error}") from None
         data = unpack.unconsumed_tail
         if not piece and not data and not unpack.eof:
-            raise NotAnArchive("the object of events is cut off")
+            raise NotAnArchive("the object of events is truncated")
         *lines, rest = (rest + piece).split(b"\n")
         yield from lines
         if len(rest) > _LONGEST_LINE:
-            raise NotAnArchive("the object of events has a line that no event can have")
+            raise NotAnArchive("the object of events has a line that can't be an event")
     if rest or unpack.unused_data:
-        raise NotAnArchive("the object of events does not end with its last line")
+        raise NotAnArchive("the object of events has data after its last line")

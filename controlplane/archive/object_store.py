@@ -8,34 +8,46 @@ from typing import Protocol
 
 
 class StorageUnavailable(Exception):
-    """The storage did not do it now; the same call may do it later. The text is one line for a person."""
+    """The storage did not complete the call, and a retry may succeed.
+
+    The text is one line for a person.
+    """
 
     def __init__(self, reason: str, retry_after: float | None = None) -> None:
         super().__init__(reason)
-        self.retry_after = retry_after  # seconds that the storage asked for
+        self.retry_after = retry_after  # delay in seconds that the storage requested
 
 
 class ObjectReader(Protocol):
-    """An archive to be read, wherever it lies."""
+    """Read access to an archive, in object storage or in a directory."""
 
     def names(self, prefix: str = "") -> AsyncIterator[str]:
-        """Give the names of the objects that begin with the prefix, in the order of their characters."""
+        """Yield the names of the objects that begin with the prefix, sorted by their characters."""
 
     async def read(self, name: str) -> bytes:
-        """Return the bytes of the object. Raise KeyError if there is none, or StorageUnavailable."""
+        """Return the bytes of the object.
+
+        Raise KeyError if it does not exist, or StorageUnavailable.
+        """
 
 
 class ObjectStore(ObjectReader, Protocol):
     """Storage for an archive."""
 
     async def create(self, name: str, body: bytes) -> bool:
-        """Write the object, and return True. Return False if there is one of that name, which stays."""
+        """Write the object, and return True.
+
+        Return False if an object has the name already. That object stays unchanged.
+        """
 
     async def close(self) -> None: ...
 
 
 class Folder:
-    """A copy of an archive in a directory. Only its user writes there."""
+    """A copy of an archive in a directory.
+
+    Only the user of this class writes there.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,7 +1,7 @@
 """An archive in a bucket of Amazon S3, or of another server with that interface.
 
-botocore finds the credentials and signs. Its own client is not used: it blocks, and its connections would not
-take the egress proxy and the certificates of the settings.
+botocore finds the credentials and signs requests. Its own client is not used: it blocks, and it would ignore
+the egress proxy and the certificates in the settings.
 """
 
 from __future__ import annotations
@@ -37,13 +37,16 @@ _CODE: Final = re.compile(rb"<Code>([A-Za-z]{1,64})</Code>")
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A place in S3 storage. Names of objects follow the prefix."""
+    """A place in S3 storage.
+
+    Names of objects follow the prefix.
+    """
 
     name: str
     prefix: str  # empty, or ends with a slash
     region: str
-    endpoint_url: str = ""  # empty: Amazon's own for the region
-    access_key_id: str = ""  # empty: botocore looks in its usual places
+    endpoint_url: str = ""  # if empty, Amazon's own for the region
+    access_key_id: str = ""  # if empty, botocore searches its usual places
     secret_access_key: str = ""
 
     @property
@@ -52,7 +55,7 @@ class Bucket:
         if self.endpoint_url:
             return f"{self.endpoint_url.rstrip('/')}/{self.name}"
         host = f"s3.{self.region}.amazonaws.com"
-        # Amazon's certificate is for one label before the host.
+        # Amazon's certificate covers only one label before the host.
         return f"https://{host}/{self.name}" if "." in self.name else f"https://{self.name}.{host}"
 
 
@@ -65,12 +68,12 @@ class S3Objects:
         self._credentials: Credentials | None = None
 
     async def create(self, name: str, body: bytes) -> bool:
-        # A bucket with object lock takes no object without a checksum.
+        # A bucket with object lock rejects an object without a checksum.
         checksum = base64.b64encode(sha256(body).digest()).decode()
         extra = {"If-None-Match": "*", "x-amz-checksum-sha256": checksum}
         status, headers, response = await self._call("PUT", self._path(name), body, extra)
         if status == 200:
-            if not headers.get("ETag"):  # each server with the interface of S3 sends it
+            if not headers.get("ETag"):  # each server with the interface of S3 sends an ETag
                 raise _not_s3(status, headers)
             return True
         if status == 412:
@@ -90,7 +93,7 @@ class S3Objects:
         while True:
             query = {"encoding-type": "url", "list-type": "2", "prefix": whole}
             query |= {"continuation-token": token} if token else {}
-            # SigV4 wants the parameters in order, and %20 for a space.
+            # SigV4 requires sorted parameters, and %20 for a space.
             path = "?" + urlencode(sorted(query.items()), quote_via=quote, safe="")
             status, headers, body = await self._call("GET", path, b"", {})
             if status != 200:
@@ -114,10 +117,10 @@ class S3Objects:
         self, method: str, path: str, body: bytes, extra: Mapping[str, str]
     ) -> tuple[int, Mapping[str, str], bytes]:
         url = self._bucket.url + path
-        # botocore may read files or ask the machine's metadata service: both block.
+        # botocore may read files or call the machine's metadata service, and both block.
         headers = await asyncio.to_thread(self._signed, method, url, body, extra)
         try:
-            exact = URL(url, encoded=True)  # sent as it was signed
+            exact = URL(url, encoded=True)  # the exact spelling that was signed
             return await call(
                 self._session, method, exact, body, headers, max_bytes=_MOST_OBJECT, limits=self._timeout
             )
@@ -134,7 +137,7 @@ class S3Objects:
         return {name: _plain(value) for name, value in request.headers.items()}
 
     def _found(self) -> Credentials:
-        """Return the credentials, which renew themselves if they end."""
+        """Return the credentials, which renew themselves when they expire."""
         if self._credentials is None:
             key = self._bucket
             if key.access_key_id:
@@ -157,7 +160,7 @@ def _text(key: bytes) -> str:
 
 def _not_s3(status: int, headers: Mapping[str, str]) -> StorageUnavailable:
     media_type = headers.get("Content-Type") or "no Content-Type"
-    return StorageUnavailable(f"responded {status} as S3 never does ({media_type}): correct the address")
+    return StorageUnavailable(f"responded {status}, but not as S3 does ({media_type}): correct the address")
 
 
 def _unavailable(status: int, headers: Mapping[str, str], body: bytes) -> StorageUnavailable:

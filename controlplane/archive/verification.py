@@ -1,8 +1,9 @@
 """Verifies an archive against the chain of audit events that it holds, without the store.
 
-Each link is made again from the one before it, and each block's digest from the lines of its events. A link
-that somebody kept elsewhere proves that the control plane made this chain. If the archive begins with the
-first link, or with the one that its keeper names, no object is missing before the kept link.
+The code recomputes each link from the one before it, and each block's digest from the lines of its events. A
+link that somebody kept elsewhere proves that the control plane made this chain. No object before the kept
+link is missing if the archive begins with the first link. The same holds if it begins with the link that its
+keeper names.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _decode_purged: Final = msgspec.json.Decoder(Purged).decode
 
 
 class Fault(msgspec.Struct, rename="camel", frozen=True):
-    """The first thing in an organisation's archive that is not as the chain says."""
+    """The first place in an organisation's archive that does not match the chain."""
 
     object: str
     explanation: str
@@ -49,16 +50,16 @@ class ArchiveVerdict(msgspec.Struct, rename="camel", frozen=True):
 
     org_id: str
     objects: int
-    events: int  # that are there, and are as they came
-    purged: int  # that retention had taken before they were archived
-    unexplained: int  # that are absent, and no link of the archive says that retention took them
-    absent_links: int  # between the link that the archive has to begin after, and its first one
+    events: int  # number of events that are present and unchanged
+    purged: int  # number of events that retention deleted before they were archived
+    unexplained: int  # number of missing events without a link in the archive that records their purge
+    absent_links: int  # number of links missing between the expected start of the archive and its first link
     first_link: int
     last_link: int
     last_link_digest: str
     received_from_ms: int
     received_to_ms: int
-    known_link: int | None  # number of the link that somebody kept, and that is there
+    known_link: int | None  # number of the known link, if the archive has it
     fault: Fault | None
 
     @property
@@ -76,11 +77,11 @@ class KnownLink:
 
 @dataclass(slots=True)
 class _Walk:
-    """An organisation's archive as far as it was verified."""
+    """The verified part of an organisation's archive."""
 
     org_id: str
     known: KnownLink | None
-    begins_after: int = 0  # number of the link after which the archive has to have everything
+    begins_after: int = 0  # number of the link after which the archive must be complete
     objects: int = 0
     events: int = 0
     first: int = 0
@@ -89,10 +90,12 @@ class _Walk:
     received_from_ms: int = 0
     received_to_ms: int = 0
     purged: int = 0
-    # Links that a later range may begin behind, by number. None does that before the newest one's beginning.
+    # Links after which a later range may begin, by number. A range never begins before the beginning of the
+    # newest range.
     links: dict[int, bytes] = field(default_factory=dict)
-    absent: dict[int, set[int]] = field(default_factory=dict)  # places by the position of their block
-    seen: int | None = None  # number of the known link
+    # places of missing events, by the position of their block
+    absent: dict[int, set[int]] = field(default_factory=dict)
+    seen: int | None = None  # number of the known link, once it was found
     fault: Fault | None = None
 
     def verdict(self) -> ArchiveVerdict:
@@ -114,7 +117,7 @@ class _Walk:
 
 
 class _Wrong(Exception):
-    """Something is not as the chain says."""
+    """A part of the archive does not match the chain."""
 
     def __init__(self, explanation: str, link: int | None = None, position: int | None = None) -> None:
         super().__init__(explanation)
@@ -137,11 +140,11 @@ async def verify_archive(
     prefix: str = "",
     begins_after: Mapping[str, int] = MappingProxyType({}),
 ) -> AsyncIterator[ArchiveVerdict]:
-    """Give a verdict on each organisation whose archive lies there.
+    """Yield a verdict for each organisation whose archive is stored there.
 
-    `known` are links by organisation. `begins_after` are numbers of links that the archive of an organisation
-    began after; that of any other has to begin with the first link. Raise NotAnArchive if the objects lie in
-    other folders than an archive has.
+    `known` holds links by organisation. `begins_after` holds, by organisation, the number of the link before
+    the archive's first. An archive without such a number has to begin with the first link. Raise NotAnArchive
+    if the folders are not those of an archive.
     """
     async for listed in _by_org(archive, prefix):
         walk = _Walk(listed.org_id, known.get(listed.org_id), begins_after.get(listed.org_id, 0))
@@ -162,7 +165,7 @@ async def _by_org(archive: ObjectReader, prefix: str) -> AsyncIterator[_Listed]:
     async for name in archive.names(prefix):
         org_id, *folders = name.split("/")
         if not folders:
-            raise NotAnArchive(f"{name}: no organisation's folder has this object")
+            raise NotAnArchive(f"{name}: this object is not in the folder of an organisation")
         if len(folders) == 1 and _DAY.fullmatch(org_id):
             raise NotAnArchive("this is the folder of one organisation: give the folder above it")
         if listed is None or listed.org_id != org_id:
@@ -178,13 +181,16 @@ async def _by_org(archive: ObjectReader, prefix: str) -> AsyncIterator[_Listed]:
 
 
 def _place(stem: str) -> tuple[str, str]:
-    """Sort by position: a clock that was put back gives a later range an earlier day."""
+    """Return the sort key of a range: its position.
+
+    After a clock was set back, a later range may have an earlier day.
+    """
     first, _, last = stem.rpartition("/")[2].partition("-")
     return first, last
 
 
 async def _verify_object(archive: ObjectReader, walk: _Walk, stem: str) -> set[str]:
-    """Return the names of the objects that the manifest speaks of."""
+    """Return the names of the objects that the manifest names."""
     manifest = read_manifest(await archive.read(stem + MANIFEST_SUFFIX))
     _verify_place(walk, manifest, stem)
     lines: Iterator[bytes] = iter(())
@@ -202,7 +208,7 @@ async def _verify_object(archive: ObjectReader, walk: _Walk, stem: str) -> set[s
             events += _verify_block(walk, archived, lines, is_new=number > walk.number)
         _look_for_known(walk, number, link)
     if next(lines, None) is not None:
-        raise _Wrong("the object has more events than the chain speaks of")
+        raise _Wrong("the object has more events than the chain records")
     _join(walk, manifest, made, events)
     return set() if manifest.events is None else {stem + EVENTS_SUFFIX}
 
@@ -210,9 +216,9 @@ async def _verify_object(archive: ObjectReader, walk: _Walk, stem: str) -> set[s
 def _verify_place(walk: _Walk, manifest: Manifest, stem: str) -> None:
     name = stem.rpartition("/")[2]
     if manifest.org_id != walk.org_id:
-        raise _Wrong(f"the manifest is one of organisation {manifest.org_id}")
+        raise _Wrong(f"the manifest belongs to organisation {manifest.org_id}")
     if name != f"{manifest.first_position:020d}-{manifest.last_position:020d}":
-        raise _Wrong("the manifest is that of another range")
+        raise _Wrong("the manifest belongs to another range")
     if len(manifest.previous_link) != 2 * DIGEST_BYTES or not _is_hex(manifest.previous_link):
         raise _Wrong("the link before the first one is not a digest")
     if manifest.previous_number == 0 and manifest.previous_link != BEFORE_THE_FIRST.hex():
@@ -243,25 +249,25 @@ async def _events_of(archive: ObjectReader, manifest: Manifest, stem: str) -> by
         raise _Wrong("the object with the events is missing", None, manifest.first_position) from None
     if sha256(body).hexdigest() != said.sha256:
         raise _Wrong(
-            "the object with the events is not the one that was written", None, manifest.first_position
+            "the object with the events is not the one of the manifest", None, manifest.first_position
         )
     return body
 
 
 def _verify_link(org_id: str, archived: ArchivedLink, number: int, previous: bytes) -> bytes:
     if archived.number != number:
-        raise _Wrong(f"link {archived.number} stands where link {number} belongs", number)
+        raise _Wrong(f"found link {archived.number} instead of link {number}", number)
     try:
         made = make_link(previous, archived.record(org_id))
     except ValueError:
         raise _Wrong("the link has a digest that is not hex digits", number, archived.position) from None
     if made.hex() != archived.link:
-        raise _Wrong("what the link says is not what was hashed", number, archived.position)
+        raise _Wrong("the content of the link is not what was hashed", number, archived.position)
     return made
 
 
 def _verify_block(walk: _Walk, archived: ArchivedLink, lines: Iterator[bytes], *, is_new: bool) -> int:
-    """Return the number of the block's events that are there, and that no earlier range has."""
+    """Return the number of the block's events that are present and that no earlier range has."""
     if archived.gone:
         if is_new:
             walk.absent[archived.position] = set(range(archived.count))
@@ -279,7 +285,7 @@ def _verify_block(walk: _Walk, archived: ArchivedLink, lines: Iterator[bytes], *
         raise _Wrong("an event of the block is not what was stored", archived.number, archived.position)
     absent = {at for at in archived.absent if 0 <= at < archived.count}
     if not is_new:
-        return 0  # an earlier range has them
+        return 0  # an earlier range has these events
     if absent:
         walk.absent[archived.position] = absent
     return archived.count - len(absent)
@@ -293,7 +299,7 @@ def _absent_digest(archived: ArchivedLink, at: int) -> bytes:
 
 
 def _as_it_came(archived: ArchivedLink, at: int, line: bytes) -> bytes:
-    """Return the event with the line ends that it came with."""
+    """Return the event with its original line ends."""
     if at not in archived.verbatim:
         return line
     try:
@@ -301,12 +307,12 @@ def _as_it_came(archived: ArchivedLink, at: int, line: bytes) -> bytes:
     except ValueError:
         event = b""
     if line_of(event) != line + b"\n":
-        raise _Wrong("the line is not the event that came", archived.number, archived.position + at)
+        raise _Wrong("the line is not the event as it was received", archived.number, archived.position + at)
     return event
 
 
 def _note_purge(walk: _Walk, archived: ArchivedLink) -> None:
-    """Retention took these events: those of them that are absent are explained."""
+    """Note the purged events, so that their absence is explained."""
     try:
         gone = set(_decode_purged(bytes.fromhex(archived.content)).gone)
     except ValueError:
@@ -327,10 +333,13 @@ def _look_for_known(walk: _Walk, number: int, link: bytes) -> None:
 
 
 def _join(walk: _Walk, manifest: Manifest, made: Mapping[int, bytes], events: int) -> None:
-    """Add the range to the verified part. It may repeat links of an earlier range."""
+    """Add the range to the verified part.
+
+    The range may repeat links of an earlier range.
+    """
     for number, link in made.items():
         if walk.links.get(number, link) != link:
-            raise _Wrong("two ranges have different links of one number", number)
+            raise _Wrong("two ranges have different links with the same number", number)
     known = walk.number if walk.objects else -1
     walk.links = {number: link for number, link in walk.links.items() if number >= manifest.previous_number}
     walk.links.update(made)
@@ -361,4 +370,4 @@ def _fault_of_others(others: set[str]) -> Fault | None:
     if not others:
         return None
     more = f", nor of {counted(len(others) - 1, 'other object')}" if len(others) > 1 else ""
-    return Fault(min(others), f"no manifest speaks of this object{more}: anybody may have put it there")
+    return Fault(min(others), f"no manifest names this object{more}: its origin is unknown")

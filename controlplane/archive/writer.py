@@ -1,4 +1,7 @@
-"""Writes ranges of the store's events to an archive. A range that is written again changes nothing there."""
+"""Writes ranges of the store's events to an archive.
+
+Writing a range again changes nothing in the archive.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +29,15 @@ from controlplane.archive.object_store import ObjectStore
 from controlplane.store.chain import BEFORE_THE_FIRST
 from controlplane.store.interface import ArchiveSource, ChainedLink, LinkSpan, StoreError
 
-_OTHER: Final = (
-    "exists already and is not what belongs there: nothing is overwritten; move it away, or archive to"
-)
+_OTHER: Final = "exists already with other content, and is not overwritten; move it away, or archive to"
 _OTHER_PLACE: Final = "another prefix under another name of the sink"
 
 
 class ArchiveConflict(Exception):
-    """An object of another content has the name. The archive stands still until a person has looked at it."""
+    """An object with this name and other content exists.
+
+    The archive stops until an operator has examined the object.
+    """
 
 
 class ArchiveWriter:
@@ -42,10 +46,10 @@ class ArchiveWriter:
         self._objects = objects
 
     async def write(self, after: int, upto: int, org_ids: Collection[str] | None = None) -> int:
-        """Write the events after one position and up to another, those of these organisations or of all.
+        """Write the events between two positions, of these organisations or of all.
 
-        Return their number. Raise StorageUnavailable, ArchiveConflict or StoreError; the same range is then
-        written again.
+        Return their number. Raise StorageUnavailable, ArchiveConflict or StoreError. The caller then writes
+        the same range again.
         """
         written = 0
         for org_id in await self._store.orgs_between(after, upto):
@@ -86,7 +90,7 @@ class ArchiveWriter:
         return events.events
 
     async def _create_events(self, body: bytes, events: EventsObject) -> EventsObject:
-        """Return what the manifest says of the object, which an earlier attempt may have written."""
+        """Return the manifest's description of the object, which an earlier attempt may have written."""
         if await self._objects.create(events.name, body):
             return events
         found = await self._objects.read(events.name)
@@ -113,7 +117,10 @@ def _add(step: list[ChainedLink], writer: EventsWriter, links: list[ArchivedLink
 
 
 def _same_content(found: bytes, events: EventsObject) -> EventsObject:
-    """Another release of zlib may make other bytes of the same events."""
+    """Return True if both objects hold the same events.
+
+    Another release of zlib may compress them into other bytes.
+    """
     content, size = sha256(), 0
     try:
         for line in each_line(found):
@@ -128,7 +135,10 @@ def _same_content(found: bytes, events: EventsObject) -> EventsObject:
 
 
 def _says_the_same(found: bytes, manifest: Manifest) -> bool:
-    """Return True if the manifest is of the same blocks and events. Purges may have followed since."""
+    """Return True if both manifests describe the same blocks and events.
+
+    Purges may have happened in between.
+    """
     try:
         other = read_manifest(found)
     except NotAnArchive:

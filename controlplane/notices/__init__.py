@@ -1,1 +1,1 @@
-"""Notices for operators, such as emergency stops and published rules, and their way to webhooks."""
+"""Notices for operators, such as emergency stops and published rules, and their delivery to webhooks."""

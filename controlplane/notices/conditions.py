@@ -1,4 +1,4 @@
-"""Conditions that operators must learn of: gaps in the trail, credentials that end soon, sinks that lag."""
+"""Conditions that operators need to see: gaps in the audit trail, credentials that end soon, late sinks."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ LAG_MS: Final = 15 * 60_000
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition that lasts. Its key is the same for as long as it does."""
+    """A condition that lasts.
+
+    Its key stays the same until the condition ends.
+    """
 
     key: str
     kind: Kind
     org_ids: tuple[str, ...]
     text: str
-    over: str  # the sentence for its end
+    over: str  # sentence of the notice that the condition has ended
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -97,7 +100,7 @@ def _of_sink(state: SinkState, oldest_ms: int | None, now_ms: int) -> Iterator[C
             f"lag {state.sink}",
             "sink",
             (),
-            f"Sink {state.sink} lags: it lacks what came at {rfc3339(oldest_ms)}{why}",
+            f"Sink {state.sink} lags: it lacks the events received from {rfc3339(oldest_ms)} on{why}",
             f"Sink {state.sink} has caught up",
             {"sink": state.sink, "oldest": rfc3339(oldest_ms), "problem": state.problem},
         )

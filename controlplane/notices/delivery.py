@@ -1,7 +1,7 @@
-"""The consumer of a webhook: notices of the store, one by one and in order, each until the receiver has it.
+"""The consumer of a webhook, which delivers the notices of the store one by one and in order.
 
-The store holds the cursor beside those of the sinks. It moves on after each notice, so a crash sends one
-notice again and loses nothing.
+It sends each notice until the receiver accepts it. The store holds the cursor together with those of the
+sinks. The cursor moves after each notice, so a crash repeats one notice and loses none.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ class DeliveryStore(NoticeStore, SinkStore, Protocol):
 
 
 class Delivery:
-    """Delivers notices to one webhook. Two at once do no harm: notices arrive twice, under one id."""
+    """Delivers notices to one webhook.
+
+    Two consumers at once are harmless: the receiver gets each notice twice, with the same id.
+    """
 
     def __init__(
         self,
@@ -68,7 +71,10 @@ class Delivery:
         await self.drain(self._receiver)
 
     async def drain(self, receiver: Receiver) -> None:
-        """Deliver all notices that the store holds. Raise if the receiver or the store fails."""
+        """Deliver all notices that the store holds.
+
+        Raise the error if the receiver or the store fails.
+        """
         state = await self._store.begin_webhook(self._name, at_newest=self._settings.from_ == "now")
         self._attempts.problem, position = state.problem, state.position
         orgs = await self._orgs()
@@ -96,7 +102,10 @@ class Delivery:
         return is_here and (not self._settings.notices or notice.kind in self._settings.notices)
 
     async def _refused(self, receiver: Receiver, position: int, notice: Notice) -> list[DeadLetter]:
-        """Send the notice, and return a dead letter if the receiver will never take it."""
+        """Send the notice to the webhook.
+
+        Return a dead letter if the receiver rejects it permanently.
+        """
         try:
             await receiver.send(notice)
         except SinkRefused as error:
@@ -107,7 +116,7 @@ class Delivery:
         return []
 
     async def _retry(self, receiver: Receiver) -> None:
-        """Send dead letters again that an operator wants to be sent again."""
+        """Send the dead letters that an operator wants to be sent again."""
         for letter in await self._store.dead_letters(self._name, _READ_AT_ONCE, retried=True):
             stored = await self._store.notices_after(letter.position - 1, 1)
             if not stored or stored[0].position != letter.position:
@@ -135,5 +144,5 @@ class Deliveries:
             delivery.wake()
 
     def runs(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
-        """Return a name and a run for each webhook."""
+        """Return a name and a coroutine for each webhook."""
         return [(f"webhook {name}", delivery.run()) for name, delivery in self._all.items()]

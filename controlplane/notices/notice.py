@@ -1,4 +1,4 @@
-"""Pure: a notice for operators, and its forms: a CloudEvent, or a text for a chat."""
+"""Pure: a notice for operators, and its two forms: a CloudEvent, and a text for a chat."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Step = Literal["happened", "began", "reminder", "ended"]
 
 
 class Notice(msgspec.Struct, frozen=True, rename="camel"):
-    """One thing that operators must know."""
+    """One event that operators need to see."""
 
-    notice_id: str  # the same if the notice is sent again, so that a receiver can drop the second
+    notice_id: str  # the same for each repetition, so that a receiver can drop duplicates
     kind: Kind
     step: Step
     time_ms: int
-    org_ids: tuple[str, ...]  # organisations that it is about; none: the whole control plane
+    org_ids: tuple[str, ...]  # ids of the organisations that it is about; empty for the whole control plane
     subject: str
     text: str  # one sentence for a person
     data: Mapping[str, Any] = {}
@@ -35,7 +35,7 @@ class Form(msgspec.Struct, frozen=True):
 
 
 def notice_id(*parts: object) -> str:
-    """Return an id that the same parts always get."""
+    """Return an id that is always the same for the same parts."""
     return f"ntc_{hashlib.sha256(repr(parts).encode('utf-8', 'replace')).hexdigest()[:32]}"
 
 
@@ -71,13 +71,16 @@ def _cloud_event(notice: Notice, source: str) -> bytes:
 
 
 def _slack(notice: Notice, source: str) -> bytes:
-    """A text in which nothing is a command: Slack reads `&`, `<` and `>` as such."""
+    """Return the notice as a text for Slack.
+
+    Slack reads `&`, `<` and `>` as commands, so they are escaped.
+    """
     text = notice.text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return orjson.dumps({"text": f"Graphward: {text} ({source})"})
 
 
 def _teams(notice: Notice, source: str) -> bytes:
-    """An adaptive card, as workflows of Microsoft Teams take it."""
+    """Return the notice as an adaptive card, which workflows of Microsoft Teams accept."""
     blocks = [
         {"type": "TextBlock", "text": "Graphward", "weight": "Bolder"},
         {"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": notice.text}]},

@@ -1,4 +1,4 @@
-"""One webhook: a notice is a signed request, as Standard Webhooks has it.
+"""One webhook: each notice is a signed request, as Standard Webhooks defines it.
 
 https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md
 """
@@ -22,7 +22,7 @@ from proxy.outbound.call import CallFailed, call
 from proxy.outbound.egress import Egress
 from proxy.outbound.session import open_session
 
-# The receiver understood the request and will never take this notice. Anything else may get better.
+# Statuses by which the receiver permanently rejects this notice. All other failures may be temporary.
 _REFUSED_FOR_GOOD: Final = frozenset({400, 405, 406, 413, 415, 422})
 
 
@@ -40,7 +40,10 @@ class Webhook:
         self._timeout = aiohttp.ClientTimeout(total=settings.timeout_seconds, sock_connect=10)
 
     async def send(self, notice: Notice) -> None:
-        """Return once the receiver has the notice. Raise SinkUnavailable or SinkRefused."""
+        """Return when the receiver has accepted the notice.
+
+        Raise SinkUnavailable or SinkRefused.
+        """
         body = self._form.body(notice, self._source)
         headers = {"Content-Type": self._form.media_type, **self._signed(notice.notice_id, body)}
         try:
@@ -56,9 +59,12 @@ class Webhook:
         raise SinkUnavailable(said(status, received, text, self._secrets), retry_after(received))
 
     async def test(self) -> str:
-        """Send a notice that says it is a test. Raise SinkUnavailable or SinkRefused."""
+        """Send a notice that is marked as a test.
+
+        Raise SinkUnavailable or SinkRefused.
+        """
         await self.send(test_notice(self._clock.wall_ms()))
-        return "the receiver took a notice that says it is a test"
+        return "the receiver accepted a test notice"
 
     def _signed(self, notice_id: str, body: bytes) -> dict[str, str]:
         timestamp = str(self._clock.wall_ms() // 1000)

@@ -1,6 +1,6 @@
-"""The job that makes notices of the operator log and of conditions, for webhooks to deliver.
+"""The job that makes notices from the operator log and from conditions, for webhooks to deliver.
 
-Each step may be done twice, also by two control planes: a notice has one id, and is kept once.
+Each step may run twice, also in two control planes: a notice has one id and is stored once.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _CONDITIONS_EVERY_MS: Final = 60_000
 _REMINDED_EVERY_MS: Final = 86_400_000
 _KEPT_MS: Final = 90 * 86_400_000  # time after which a notice is deleted, delivered or not
 _LINES_AT_ONCE: Final = 500
-# A line with a lower position may be committed later, by another control plane, and an outcome comes later
-# too. So the position that is kept stays behind them for so long, and the lines are read again.
+# Another control plane may commit a line with a lower position later, and outcomes are added later too. So
+# the stored position stays behind the newest lines for this time, and these lines are read again.
 _SETTLED_MS: Final = 60_000
 _LONGEST_OPERATION_MS: Final = 3_600_000
 
@@ -55,13 +55,13 @@ class NoticeWriter:
             try:
                 await self.look()
             except StoreError as error:
-                _log.warning("notices: no new ones were made: %s", error)
+                _log.warning("notices: made no new notices: %s", error)
             except Exception:
-                _log.exception("notices: no new ones were made")
+                _log.exception("notices: made no new notices")
             await asyncio.sleep(_POLL_SECONDS)
 
     async def look(self) -> None:
-        """Make notices of everything that is new."""
+        """Make notices from everything that is new."""
         await self._read_log()
         now = self._clock.wall_ms()
         if self._looked_ms is None or abs(now - self._looked_ms) >= _CONDITIONS_EVERY_MS:

@@ -30,7 +30,7 @@ class Settings(Protocol):
 
 
 class RegistryStore(Protocol):
-    """The side of the store that has each organisation's retention."""
+    """The part of the store that has the retention of each organisation."""
 
     async def orgs(self) -> list[Org]: ...
 
@@ -51,11 +51,15 @@ def _needing(extra: str) -> Iterator[None]:
 async def open_index(
     settings: Settings, store: RegistryStore, store_path: Path, *, has_store: bool = False
 ) -> SearchIndex:
-    """The SQLite index lies beside the store: `<store>.search.sqlite`. Who has the store to itself begins
-    another one where that is damaged."""
+    """Open the search index that the settings name.
+
+    The SQLite index is stored in `<store>.search.sqlite`. A caller that has the store to itself replaces a
+    damaged index by a new one.
+    """
     if settings.kind == "clickhouse":
         with _needing("clickhouse"):
-            from controlplane.search.clickhouse import ClickHouseIndex  # and its client, which few need
+            # imported late, because few installations need its client
+            from controlplane.search.clickhouse import ClickHouseIndex
 
         return ClickHouseIndex(
             settings.url,
@@ -66,10 +70,12 @@ async def open_index(
         )
     if settings.kind == "postgresql":
         with _needing("postgresql"):
-            from controlplane.search.postgresql import PostgresIndex  # and its driver, which few need
+            # imported late, because few installations need its driver
+            from controlplane.search.postgresql import PostgresIndex
 
         return PostgresIndex(settings.url)
-    from controlplane.search.sqlite_index import SqliteIndex  # of no use to most commands
+    # imported late, because most commands do not use it
+    from controlplane.search.sqlite_index import SqliteIndex
 
     path = store_path.with_name(store_path.name + ".search.sqlite")
     return await (SqliteIndex.open_or_begin if has_store else SqliteIndex.open)(path, store_path)

@@ -1,4 +1,4 @@
-"""Pure: what arrives at the embedded index, with an object of attributes for each event."""
+"""Pure: the events that the embedded index receives, with an object of attributes for each event."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from controlplane.search.query import FIELDS
 
 log = logging.getLogger(__name__)
 
-_Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]  # what a column can hold
+_Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]  # range of a column's integers
 _TYPES: Final = {
     "text": str | _Integer | None, "texts": tuple[str, ...] | None, "number": _Integer | float | None,
 }  # fmt: skip
 _FIELDS: Final = tuple(each for each in FIELDS.values() if each.name not in ("id", "time", "org"))
 
-# An event's searchable fields, read in one go and named as those of a KnownEvent; an event that does not fit
-# is read field by field instead.
+# The searchable fields of an event, parsed in one pass and named as those of a KnownEvent. An event that does
+# not have this form is read field by field instead.
 _Entry: Final[Any] = msgspec.defstruct(
     "_Entry",
     [
@@ -54,7 +54,7 @@ def of_events(events: Sequence[Event], reached: int) -> tuple[Arrived, int]:
 
 
 def of_parsed(batches: Sequence[Parsed], reached: int) -> tuple[Arrived, int]:
-    """Return the same of events that follow each other and were read already."""
+    """Return consecutive events that were parsed already, and the position of the last one."""
     arrived = Arrived()
     for batch in batches:
         known = max(0, reached + 1 - batch.position)
@@ -68,18 +68,24 @@ def of_parsed(batches: Sequence[Parsed], reached: int) -> tuple[Arrived, int]:
 
 
 def _read_entries(events: Sequence[Event]) -> list[tuple[int, Any]]:
-    """The events' times in milliseconds and their fields; no fields of one that can't be searched."""
+    """Return the times in milliseconds and the fields of the events.
+
+    An event that can't be searched has no fields.
+    """
     try:
         entries = _decode_entries(b"[" + b",".join([event.body for event in events]) + b"]")
         if len(entries) == len(events):
             return [(milliseconds(entry.time), entry) for entry in entries]
     except (ValueError, RecursionError):
-        pass  # at least one event is out of the ordinary
+        pass  # one event or more does not have the usual form
     return [_read_entry(event) for event in events]
 
 
 def _read_entry(event: Event) -> tuple[int, Any]:
-    """Field by field, so that one that can't be read doesn't keep the others from being found."""
+    """Return the fields of one event, or None if it can't be searched.
+
+    Reading it alone keeps an unreadable event from hiding the others.
+    """
     try:
         document = read_document(event)
     except UnsearchableError as error:

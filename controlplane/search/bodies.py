@@ -1,4 +1,4 @@
-"""The events' own texts, read from the store's blocks: the index holds none of them itself."""
+"""The texts of events, which the index does not hold and reads from the blocks of the store."""
 
 from __future__ import annotations
 
@@ -17,20 +17,27 @@ from controlplane.store.interface import StoredEvent
 
 _log = logging.getLogger(__name__)
 
-_MOST_HELD: Final = 64  # blocks: events of several proxies take turns in time
+# number of cached blocks; several, because events of different proxies alternate in time
+_MOST_HELD: Final = 64
 
 
 class Bodies:
-    """For one search, on a connection that has the store attached: neighbours in time share blocks."""
+    """Reads events for one search, on a connection that has the store attached.
+
+    Events that are close in time share blocks.
+    """
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
         self._first = 0
         self._events: list[msgspec.Raw] = []
-        self._held: dict[int, list[msgspec.Raw]] = {}  # the one that was used last comes last
+        self._held: dict[int, list[msgspec.Raw]] = {}  # the most recently used block is last
 
     def read(self, position: int) -> bytes | None:
-        """Return None if retention has taken the event from the store, and soon will from the index."""
+        """Return the text of an event.
+
+        Return None if retention has deleted the event from the store. The index then deletes it soon.
+        """
         at = position - self._first
         if not 0 <= at < len(self._events):
             self._hold(position)
@@ -58,7 +65,10 @@ class Bodies:
         return events
 
     def document(self, org_id: str, position: int, time_ms: int) -> Document:
-        """Return a document without values if the event is gone, or can't be searched."""
+        """Return the document of an event.
+
+        The document has no values if the event is gone or can't be searched.
+        """
         body = self.read(position)
         try:
             return read_document(StoredEvent(position, org_id, body or b""))
@@ -66,7 +76,7 @@ class Bodies:
             return Document(org_id, "", position, time_ms, {}, b"")
 
     def named(self, org_ids: Iterable[str], ids: Iterable[str]) -> Iterator[Document]:
-        """Yield the events with these ids, which are spelled as given, or in lower or upper case."""
+        """Yield the events with these ids, spelled as given, in lower case or in upper case."""
         spelled = {each for text in ids for each in (text, fold(text), text.upper())}
         for org_id in org_ids:
             for event_id in spelled:
@@ -79,9 +89,12 @@ class Bodies:
 
 
 def _readable(body: bytes) -> list[msgspec.Raw]:
-    """A damaged block is for the chain of events to find; a search goes on without its events."""
+    """Return the events of a block, or none if the block is damaged.
+
+    The verification of the hash chain reports damaged blocks. A search goes on without their events.
+    """
     try:
         return events_of(body)
     except ValueError as error:
-        _log.error("events are left out of a search: %s", error)
+        _log.error("left events out of a search: %s", error)
         return []

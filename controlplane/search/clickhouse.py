@@ -1,4 +1,4 @@
-"""The search index in ClickHouse: events with their bodies, each once, whatever fails in between."""
+"""The search index in ClickHouse, which holds each event once, with its body, despite failures in between."""
 
 from __future__ import annotations
 
@@ -74,24 +74,27 @@ Tiers = Callable[[], Awaitable[Mapping[str, int]]]
 """Each organisation's retention in days."""
 
 _HISTOGRAM_SECONDS: Final = 2.0
-_PAGE_SECONDS: Final = 2.0  # limit of each query of a page
-_PAGES: Final = 8  # pages that are asked for at a time
+_PAGE_SECONDS: Final = 2.0  # time limit in seconds of each query of a page
+_PAGES: Final = 8  # number of pages that are queried at the same time
 _CONNECT_SECONDS: Final = 10
 _REPLY_SECONDS: Final = 60
-# The server ends a query whose caller left, or waits for it no longer.
+# The server ends a query whose client has disconnected or has stopped waiting.
 _READING: Final = {"max_execution_time": _REPLY_SECONDS, "cancel_http_readonly_queries_on_client_close": 1}
 _TIERS_SECONDS: Final = 60.0  # a changed tier is applied to new events within this time
 _LONGEST_DAYS: Final = max(RETENTION_MS.values()) // 86_400_000
-_TIMED_OUT: Final = frozenset({159, 160})  # ClickHouse's codes of a query that takes too long
+_TIMED_OUT: Final = frozenset({159, 160})  # ClickHouse's error codes of a query that takes too long
 _CODE: Final = re.compile(r"[Cc]ode: (\d+)")
-# Events of several organisations do not lie in the order of time. Their newest are looked for in ever longer
-# spans, so that a page reads little of a large table.
+# Events of several organisations are not stored in the order of time. The newest are searched in ever longer
+# spans of time, so that a page reads little of a large table.
 _SPANS_MS: Final = (3_600_000, 2 * 86_400_000, 30 * 86_400_000)
 _DIALECT: Final = ClickHouseDialect()
 
 
 class ClickHouseIndex:
-    """`url` is the address of ClickHouse's HTTP interface, with the database as its path."""
+    """The search index in a ClickHouse database.
+
+    `url` is the address of ClickHouse's HTTP interface, with the database as its path.
+    """
 
     def __init__(
         self,
@@ -118,9 +121,10 @@ class ClickHouseIndex:
         self._days_until = 0.0
         self._client: AsyncClient | None = None
         self._incarnation: str | None = None
-        self._is_checked = False  # the table holds the events up to the store's position
+        self._is_checked = False  # True if the table holds the events up to the store's position
         self._preparing = asyncio.Lock()
-        self._finding = FairQueue(_PAGES)  # one organisation's many searches don't hold up another's
+        # keeps many searches of one organisation from delaying those of another
+        self._finding = FairQueue(_PAGES)
 
     def __repr__(self) -> str:
         return f"<ClickHouseIndex {self._where}>"
@@ -130,7 +134,10 @@ class ClickHouseIndex:
             await self._client.close()
 
     async def outbox_name(self) -> str:
-        """The table's own name in the store's outbox: one that was dropped and made again has another."""
+        """Name of this table in the store's outbox.
+
+        A table that was dropped and made again has another name.
+        """
         async with self._preparing:
             if self._incarnation is None:
                 self._incarnation = await self._prepared()
@@ -138,7 +145,7 @@ class ClickHouseIndex:
             return f"clickhouse:{self._incarnation}"
 
     async def _prepared(self) -> str:
-        """Make what is missing, and return the table's incarnation."""
+        """Make the database and table if they are missing, and return the table's incarnation."""
         await self._make_database()
         await self._command(create_table(f"graphward search index, format {FORMAT}, {uuid.uuid4()}"))
         incarnation = await self._present()
@@ -151,7 +158,10 @@ class ClickHouseIndex:
         return incarnation
 
     async def _make_database(self) -> None:
-        """Make the database only if it is missing: a user without that right can use one that is there."""
+        """Make the database only if it is missing.
+
+        A user without the right to make one can use an existing one.
+        """
         client = await self._connected()
         client.database = None
         known = await self._rows(
@@ -164,7 +174,7 @@ class ClickHouseIndex:
         client.database = self._database
 
     async def _present(self) -> str:
-        """The incarnation of the table that is there."""
+        """Return the incarnation of the existing table."""
         comment = (
             "SELECT comment FROM system.tables WHERE database = {database:String} AND name = {table:String}"
         )
@@ -174,11 +184,11 @@ class ClickHouseIndex:
         found = COMMENT.fullmatch(str(rows[0][0]))
         if found is None:
             raise self._unavailable(
-                f"the table {TABLE} is not ours: give another database in SearchIndex.Url"
+                f"the table {TABLE} belongs to another program: set another database in SearchIndex.Url"
             )
         if int(found[1]) != FORMAT:
             raise self._unavailable(
-                f"another release has taken it (format {found[1]}, this one's is {FORMAT})"
+                f"another release uses it (format {found[1]}, this one's is {FORMAT})"
             )
         return found[2]
 
@@ -202,7 +212,10 @@ class ClickHouseIndex:
         await self._insert(events, given.token)
 
     async def _require_known(self, after: int) -> None:
-        """Raise if the table lacks events up to the position: it was dropped, or restored from a copy."""
+        """Raise IndexMovedError if the table lacks events up to the position.
+
+        The table was then dropped, or restored from a copy.
+        """
         known = await self.outbox_name()
         try:
             self._incarnation = await self._present()
@@ -217,11 +230,14 @@ class ClickHouseIndex:
             return
         reached = await self._reached(after)
         if reached < after:
-            raise IndexMovedError(f"{self._where}: it has events up to {reached} and not to {after}", reached)
+            raise IndexMovedError(f"{self._where}: it has events up to {reached}, not {after}", reached)
         self._is_checked = True
 
     async def _reached(self, after: int) -> int:
-        """Return the newest position. The last ones are read first: an index of ClickHouse leads to them."""
+        """Return the newest position.
+
+        The newest positions are read first, because an index of ClickHouse finds them.
+        """
         for least in (after - COUNTED_MATCHES, 0):
             newest = f"SELECT max(position) FROM {TABLE} WHERE position >= {{least:Int64}}"
             ((position,),) = await self._rows(newest, {"least": least})
@@ -283,7 +299,7 @@ class ClickHouseIndex:
         return purged
 
     async def _apply_tier(self, org_id: str) -> None:
-        """Have events that were written under another tier kept as long as the organisation's tier says."""
+        """Apply the organisation's current tier to stored events that were written under another tier."""
         days = (await self._tiers()).get(org_id, _LONGEST_DAYS)
         values = {"org": org_id, "days": days, "database": self._database, "table": TABLE}
         other = f"org = {{org:String}} AND {KEEP_DAYS} != {{days:UInt16}}"
@@ -315,7 +331,10 @@ class ClickHouseIndex:
     async def _newest_rows(
         self, query: SearchQuery, before: Key | None, limit: int
     ) -> tuple[Sequence[tuple[Any, ...]], Key | None]:
-        """Return the newest matches, and the key that older ones come before if the time was over."""
+        """Return the newest matches.
+
+        If the time ran out, also return the key that older matches come before.
+        """
 
         async def rows_of(narrowed: SearchQuery) -> Sequence[tuple[Any, ...]]:
             condition, values = bound(_page(narrowed, before))
@@ -331,10 +350,13 @@ class ClickHouseIndex:
         for from_ms in reversed(spans):
             with suppress(_TooLongError):
                 return await rows_of(replace(query, from_ms=from_ms)), (from_ms, 0)
-        raise self._unavailable("an hour of events takes too long: name an app, a path or a shorter time")
+        raise self._unavailable("an hour of events takes too long: give an app, a path or a shorter time")
 
     async def _bodies(self, keys: Sequence[tuple[Any, ...]]) -> tuple[bytes, ...]:
-        """The events' own texts, which are read only of those that a page has."""
+        """Return the texts of events.
+
+        They are read only for the events of a page.
+        """
         if not keys:
             return ()
         orgs, times, positions = (sorted(set(column)) for column in zip(*keys, strict=True))
@@ -386,7 +408,7 @@ class ClickHouseIndex:
             buckets = await self._buckets(every, values, interval_ms, seconds=_HISTOGRAM_SECONDS)
             return Histogram(buckets, complete=True)
         except _TooLongError:
-            log.info("a histogram of more than %.0f s has the newest events alone", _HISTOGRAM_SECONDS)
+            log.info("a histogram took more than %.0f s and has only the newest events", _HISTOGRAM_SECONDS)
 
         async def newest_of(narrowed: SearchQuery) -> tuple[tuple[int, int], ...]:
             return await self._buckets(*_newest("time", narrowed), interval_ms)
@@ -448,7 +470,7 @@ class ClickHouseIndex:
 
 
 class _TooLongError(IndexUnavailableError):
-    """ClickHouse stopped the query at its limit of time."""
+    """ClickHouse stopped the query at its time limit."""
 
 
 def _code(error: Exception) -> int:
@@ -474,7 +496,7 @@ def _columns(events: Sequence[Event], days: Mapping[str, int]) -> list[list[obje
 
 def _page(query: SearchQuery, before: Key | None) -> Condition:
     condition = page_condition(query, _DIALECT, before)
-    # ClickHouse finds the place in its order by a plain bound, and not by one on two columns.
+    # ClickHouse uses its sort order for a bound on one column, but not for a bound on two columns.
     return condition if before is None else all_of([Condition("time <= ?", before[:1]), condition])
 
 
@@ -485,7 +507,10 @@ def _newest(columns: str, query: SearchQuery) -> tuple[str, dict[str, object]]:
 
 
 def _pairs(fields: Sequence[str]) -> str:
-    """Each value of an event with the number of its field, and a last number that every event has once."""
+    """Return SQL for pairs of each value of an event and the number of its field.
+
+    Every event also has one pair with a last number, which counts the events.
+    """
     pairs = []
     for number, name in enumerate(fields):
         if FIELDS[name].kind == "texts":
@@ -501,7 +526,7 @@ async def _widening(
     run: Callable[[SearchQuery], Awaitable[T]],
     is_full: Callable[[T], bool],
 ) -> T:
-    """Run the query over ever longer spans that end with its newest event, until one fills it."""
+    """Run the query over ever longer spans of time up to its newest event, until one fills the page."""
     if query.org_ids is not None and len(query.org_ids) <= 1:
         return await run(query)
     for from_ms in _spans(query, before):
@@ -512,7 +537,10 @@ async def _widening(
 
 
 def _spans(query: SearchQuery, before: Key | None) -> list[int]:
-    """Return where ever longer spans begin that end with the newest event asked for, and lack the oldest."""
+    """Return the beginnings of ever longer spans of time that end with the newest requested event.
+
+    The span of all time is not among them.
+    """
     ends = [time.time_ns() // 1_000_000, query.to_ms, None if before is None else before[0]]
     newest = min(each for each in ends if each is not None)
     begins = (newest - span for span in _SPANS_MS)
@@ -520,7 +548,7 @@ def _spans(query: SearchQuery, before: Key | None) -> list[int]:
 
 
 def _read_of(rows: Sequence[tuple[Any, ...]], limit: int) -> int:
-    """Return how many of the rows a page has, which are fewer if the events are large."""
+    """Return the number of rows that fit a page, which is smaller if the events are large."""
     read = size = 0
     while read < min(limit, len(rows)) and size < MAX_PAGE_BYTES:
         size += int(rows[read][3])

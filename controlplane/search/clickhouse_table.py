@@ -15,24 +15,24 @@ from controlplane.search.sql import Condition, bounded, like_pattern, one_of
 
 DEFAULT_DATABASE: Final = "graphward"
 TABLE: Final = "events"
-# The table's comment has its format and its incarnation: a table that was dropped and made again has another.
+# The table's comment has its format and its incarnation. A table that was dropped and made again has another
+# incarnation.
 COMMENT: Final = re.compile(r"graphward search index, format (\d+), ([0-9a-f-]{36})")
-FORMAT: Final = 1  # meaning of the columns; a column that is added does not change it
-# So many inserts are remembered, so that one that comes again adds nothing, for so long.
+FORMAT: Final = 1  # meaning of the columns; an added column does not change it
+# Number and age in seconds of the inserts that ClickHouse remembers, so that a repeated insert adds nothing.
 _REMEMBERED_INSERTS: Final = 10_000
 _REMEMBERED_SECONDS: Final = 30 * 86_400
 
-_CLEANED_SECONDS: Final = (
-    86_400  # a part is written again without rows past their retention once in this time
-)
+_CLEANED_SECONDS: Final = 86_400  # interval at which a part is rewritten without rows past their retention
 
 _DAY_MS: Final = 86_400_000
 _EPOCH: Final = date(1970, 1, 1)
-# Months have a partition each. Times beyond these bounds, and times that can't be true, share the first one.
+# Each month has a partition. All times outside these bounds, and implausible times, share the first
+# partition.
 _FIRST_DAY_MS: Final = 1_262_304_000_000  # 2010
 _LAST_DAY_MS: Final = 4_102_444_800_000  # 2100
 
-# Of these an organisation has few values in all: ClickHouse keeps a dictionary of them.
+# Fields with few distinct values in an organisation: ClickHouse keeps a dictionary of these values.
 _FEW_VALUES: Final = frozenset(
     {
         "proxy",
@@ -50,15 +50,15 @@ _FEW_VALUES: Final = frozenset(
         "implausible",
     }
 )
-# What is looked for by one value in all of the time. Granules without it are not read.
+# Fields that are searched for one value over all time. Granules without the value are not read.
 _SOUGHT: Final = ("id", "request", "clientrequest", "parent", "upstreamrequest", "trace", "ip")
-_PATH: Final = "ifNull(lower(path), '')"  # such an index takes no null
+_PATH: Final = "ifNull(lower(path), '')"  # an index of this kind does not accept null
 _BLOOM: Final = "tokenbf_v1(32768, 4, 0)"  # bytes for the words of 8192 events
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column, and its value in an event's row."""
+    """A column, and its value in the row of an event."""
 
     name: str
     type: str
@@ -77,7 +77,7 @@ def _of_field(field: Field) -> Column:
 
 
 def _happened(document: Document) -> date:
-    """The day that decides about the partition: always the same for the same event."""
+    """Return the day that selects the partition: always the same for the same event."""
     is_known = _FIRST_DAY_MS <= document.time_ms < _LAST_DAY_MS
     if not is_known or document.values.get("implausible") is not None:
         return _EPOCH
@@ -95,14 +95,15 @@ COLUMNS: Final = (
     Column("body", "String", lambda document: document.body, "CODEC(ZSTD(3))"),
     *(_of_field(field) for field in FIELDS.values() if field.name not in ("org", "time", "id")),
 )
-# Set by the server, or by us with the organisation's tier.
+# Columns that the server sets, or that this class sets to the organisation's tier.
 KEEP_DAYS: Final = "keep_days"
 
 
 def create_table(comment: str) -> str:
-    """Return the statement for a new table. If another process was quicker, its comment stays.
+    """Return the statement that makes a new table.
 
-    The last day has two more, because `written` is a day of the server's own time zone.
+    If another process made the table first, the comment of that process stays. The last day is extended by
+    two, because `written` is a day in the server's own time zone.
     """
     columns = [f"{each.name} {each.type} {each.codec}" for each in COLUMNS]
     columns += [f"{KEEP_DAYS} UInt16", "written Date DEFAULT today()"]
@@ -136,13 +137,16 @@ INSERTED_TYPES: Final = (*(each.type for each in COLUMNS), "UInt16")
 
 
 def columns_of(documents: Sequence[Document], keep_days: Callable[[str], int]) -> list[list[object]]:
-    """The documents as INSERTED, a list for each column."""
+    """Return the values of the documents by column, a list for each name in INSERTED."""
     values = [[each.value(document) for document in documents] for each in COLUMNS]
     return [*values, [keep_days(document.org_id) for document in documents]]
 
 
 class ClickHouseDialect:
-    """`lower` of ClickHouse changes A-Z and nothing else, as the grammar wants it."""
+    """Writes conditions for ClickHouse.
+
+    `lower` of ClickHouse changes A-Z and nothing else, as the grammar requires.
+    """
 
     org, time, position = "org", "time", "position"
 
@@ -171,7 +175,7 @@ def _value(field: Field, holds: Callable[[str], Condition]) -> Condition:
 
 
 def bound(condition: Condition) -> tuple[str, dict[str, object]]:
-    """The condition with ClickHouse's markers, and the values that the server puts in their places."""
+    """Return the condition with ClickHouse's markers, and the values that the server substitutes for them."""
     sql = condition.numbered(lambda number, value: f"{{p{number}:{_type(value)}}}")
     return sql, {f"p{number}": value for number, value in enumerate(condition.parameters)}
 

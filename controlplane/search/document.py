@@ -1,4 +1,4 @@
-"""What of an event can be searched, as plain values out of its JSON; the same for every index."""
+"""The searchable content of an event, as plain values from its JSON, the same for every index."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Value: TypeAlias = str | int | float | tuple[str, ...] | None
 
 
 class UnsearchableError(ValueError):
-    """The event will never fit into an index."""
+    """An event that no index can ever hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Document:
     event_id: str
     position: int
     time_ms: int
-    values: dict[str, Value]  # by field name; time and the fields that the event lacks are left out
+    values: dict[str, Value]  # values by field name, without time and missing fields
     body: bytes
 
 
@@ -32,7 +32,10 @@ _MOST_NUMBER: Final = 2**53
 
 
 def read_document(event: Event) -> Document:
-    """The organisation is the one that the store vouches for, whatever the event says of itself."""
+    """Return the searchable values of an event.
+
+    The organisation is the one that the store verified, even if the event names another.
+    """
     try:
         content = orjson.loads(event.body)
     except orjson.JSONDecodeError as error:
@@ -58,13 +61,16 @@ def read_document(event: Event) -> Document:
         values["rule"] = rules
     values["org"] = event.org_id
     time = content.get("time")
-    # A time that nobody can read must not keep the event from being found by everything else.
+    # An unreadable time must not keep searches for other fields from finding the event.
     time_ms = rfc3339_ms(time) if isinstance(time, str) else None
     return Document(event.org_id, event_id, event.position, time_ms or 0, values, event.body)
 
 
 def rules_in(several: Value, deciding: Value) -> tuple[str, ...] | None:
-    """The rules that took part, by an event's `ruleIds` and `ruleId`, which is all that old events have."""
+    """Return the rules that took part, from an event's `ruleIds` and `ruleId`.
+
+    Old events have only `ruleId`.
+    """
     listed = several if isinstance(several, tuple) else ()
     if deciding is None or str(deciding) in listed:
         return listed or None
@@ -88,11 +94,14 @@ def _texts(given: object) -> tuple[str, ...] | None:
 
 
 PERCENT_CODED: Final = frozenset({"path", "query"})
-_MOST_WORDS: Final = 256  # of one field
+_MOST_WORDS: Final = 256  # largest number of words of one field
 
 
 def text_words(values: dict[str, Value]) -> list[list[str]]:
-    """The words that free text finds: one list for each text, so that no phrase spans two of them."""
+    """Return the words that free text finds.
+
+    Each text has its own list, so that no phrase spans two texts.
+    """
     found = []
     for name in TEXT_FIELDS:
         value = values.get(name)

@@ -1,8 +1,8 @@
-"""Pure: events as the embedded index keeps them: a row of numbers and a line of tokens for each.
+"""Pure: events in the form of the embedded index: a row of numbers and a line of tokens for each.
 
-Most fields have few values. Each value of such a field has a code: a number, which a dictionary leads to.
-Rows hold codes. Other fields are found by tokens. A token that is not a word of the event's text begins with
-a mark that no word has.
+Most fields have few distinct values. Each value of such a field has a code, which is a number from a
+dictionary. Rows hold codes. Other fields are found by tokens. A token that is not a word of the event's text
+begins with a mark that no word has.
 """
 
 from __future__ import annotations
@@ -24,28 +24,30 @@ from controlplane.search.known_event import attribute_of
 from controlplane.search.predicates import value_holds
 from controlplane.search.query import FIELDS, TEXT_FIELDS, WORD, Field, FieldTerm, Match, fold
 
-FOLDER: Final = "folder"  # a coded column in addition to those of fields: what the path begins with
+FOLDER: Final = "folder"  # coded column in addition to those of fields: the beginning of the path
 CODED: Final = (
     "proxy", "app", "client", "ip", "method", "status", "verdict", "rule", "logged", "transform", "ruleid",
     "upstream", "reason", "ruleset", "redirect", "shadow", "shadowrule", "shadowruleset", "implausible",
     "credential", "problem", FOLDER,
 )  # fmt: skip
-# Codes without a token: the deciding rule is one of the rules, a folder's words are those of the path, and
-# few values of the other two are rare.
+# Codes without a token. The deciding rule is one of the rules. The words of a folder are those of the path.
+# The other two fields have few rare values.
 TOKENLESS: Final = frozenset({"ruleid", "upstream", "ruleset", FOLDER})
 # Numbers have no token, except durations: these have one for each half octave of milliseconds.
 NUMBERS: Final = ("duration", "upstreamtime", "requestbytes", "responsebytes", "seq")
-# Fields with about as many values as there are events. A row has one bit for each: whether it has a value.
+# Fields with about as many distinct values as events. A row has one bit for each, which says whether it has a
+# value.
 LONG: Final = ("query", "request", "clientrequest", "parent", "upstreamrequest", "trace", "implied")
-COLUMNS: Final = ("org", "time", "path", "present", *CODED, *NUMBERS)  # behind the key
+COLUMNS: Final = ("org", "time", "path", "present", *CODED, *NUMBERS)  # columns after the key
 
-TOKENIZER: Final = "ascii tokenchars '-_'"  # folds A-Z and takes every character beyond ASCII for a letter
+TOKENIZER: Final = "ascii tokenchars '-_'"  # lowers A-Z, and treats every non-ASCII character as a letter
 _MARK: Final = "§"
-_MOST_ASKED: Final = 256  # matches of filters that a dictionary remembers
+_MOST_ASKED: Final = 256  # matches of filters that a dictionary caches
 _LETTERS: Final = dict(zip(LONG, "qrcputi", strict=True))
-_TOKEN_CHARS: Final = {"upstreamrequest": 12}  # every event has such an id, and they are random
+# length of a token; every event has such an id, and the ids are random
+_TOKEN_CHARS: Final = {"upstreamrequest": 12}
 _MOST_TOKEN_CHARS: Final = 40
-MOST_OCTAVES: Final = 34  # half octaves: 2**17 ms and more have one token
+MOST_OCTAVES: Final = 34  # number of half octaves: 2**17 ms and more have one token
 _NO_TOKEN_CHAR: Final = re.compile(r"[^\w\-]")
 _FOLDER: Final = re.compile(r"/?[^/]*/[^/(]*[/(]?")
 _READ: Final = tuple(
@@ -65,7 +67,7 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Columns by name, with a value for each event; and the events' tokens, with spaces between them."""
+    """Columns by name, with a value for each event, and the tokens of each event with spaces between them."""
 
     columns: Mapping[str, Sequence[Any]]
     lines: Sequence[str]
@@ -81,7 +83,7 @@ class Codes:
         self._by_field: dict[str, dict[Any, int | None]] = {name: {None: None} for name in CODED}
         self._texts: dict[int | None, str] = {None: ""}
         self._values: dict[int, Any] = {}
-        # What was asked before: how many values were looked at, and the codes of those that were accepted.
+        # Earlier lookups: the number of values that were compared, and the codes of those that were accepted.
         self._matching: dict[tuple[str, tuple[Match, ...]], tuple[int, list[int]]] = {}
         self.newest = 0
 
@@ -92,7 +94,10 @@ class Codes:
         self.newest = max(self.newest, code)
 
     def of(self, name: str, values: Sequence[Any]) -> list[int | None]:
-        """Return the values' codes. Values without one get the next ones."""
+        """Return the codes of the values.
+
+        Values without a code get the next free codes.
+        """
         known = self._by_field[name]
         for value in dict.fromkeys(values):
             if value not in known:
@@ -100,14 +105,14 @@ class Codes:
         return [known[value] for value in values]
 
     def texts(self, codes: Sequence[int | None]) -> list[str]:
-        """Return the tokens that events with these codes have."""
+        """Return the tokens of events with these codes."""
         return [self._texts[code] for code in codes]
 
     def value(self, code: int) -> Any:
         return self._values[code]
 
     def matching(self, term: FieldTerm) -> list[int]:
-        """Return the codes of the field's values that the term accepts, its sign aside."""
+        """Return the codes of the field's values that the term accepts, ignoring its sign."""
         known = self._by_field[term.field.name]
         asked = term.field.name, term.matches
         looked_at, found = self._matching.get(asked, (0, []))
@@ -123,7 +128,7 @@ class Codes:
         return ((name, code) for name, code in self._by_field[FOLDER].items() if code is not None)
 
     def after(self, code: int) -> Iterator[tuple[int, str, Any]]:
-        """Yield the code, field and value of all that were added after this code."""
+        """Yield code, field and value of all entries that were added after this code."""
         for name, known in self._by_field.items():
             yield from ((each, name, value) for value, each in known.items() if each and each > code)
 
@@ -145,7 +150,7 @@ def entries_of(arrived: Arrived, orgs: Sequence[int], codes: Codes) -> Entries:
     columns["time"] = [None if 0 <= ms <= MOST_KEY_MS else ms for ms in arrived.times]
     columns["path"] = [None if path is None else path_digest(path) for path in values["path"]]
     columns["present"] = _present(values)
-    # Most requests have the id of their event: the store leads there.
+    # Most requests have the id of their event, which the store's own index finds.
     values["request"] = [
         None if asked == own else asked for asked, own in zip(values["request"], values["id"], strict=True)
     ]
@@ -167,7 +172,7 @@ _rules_in: Final = lru_cache(4096)(rules_in)
 
 
 def _columns(entries: Sequence[Any]) -> dict[str, Sequence[Any]]:
-    """Return the events' values by attribute."""
+    """Return the values of the events by attribute."""
     values = zip(*map(msgspec.structs.astuple, entries), strict=True)
     return dict(zip(type(entries[0]).__struct_fields__, values, strict=True))
 
@@ -195,12 +200,12 @@ def _long_tokens(name: str, values: Sequence[str | None]) -> list[str]:
 
 
 def _searchable(text: str) -> str:
-    """Return a text whose tokens are the words of the given one."""
+    """Return a text whose tokens are the words of the given text."""
     return text if text.isascii() and text.isprintable() else " ".join(WORD.findall(text))
 
 
 def _decoded(text: str | None) -> str:
-    """Return the path or query as free text finds it."""
+    """Return the path or query, decoded for free text search."""
     return "" if text is None else _searchable(unquote(text) if "%" in text else text)
 
 
@@ -208,18 +213,21 @@ _decoded_query: Final = lru_cache(4096)(_decoded)
 
 
 def folder(path: str) -> str:
-    """Return the folded path up to its second segment, with the `/` or `(` behind it."""
+    """Return the case-folded path up to the end of its second segment, including the `/` or `(` after it."""
     found = _FOLDER.match(path)
     return fold(found[0] if found else path)
 
 
 def path_digest(path: str) -> int:
-    """Paths are compared, and counted, by 48 bits."""
+    """Return the 48-bit digest by which paths are compared and counted."""
     return int.from_bytes(blake2b(fold(path).encode(), digest_size=6).digest(), "big")
 
 
 def half_octave(duration: float) -> int:
-    """Return the number of the half octave, which is 0 below 1.4 ms and never falls with the duration."""
+    """Return the number of the half octave of a duration.
+
+    The number is 0 below 1.4 ms and never decreases with the duration.
+    """
     return min(int(2 * log2(duration)), MOST_OCTAVES) if duration > 1 else 0
 
 
@@ -243,11 +251,11 @@ def code_token(code: int) -> str:
 
 
 def long_token(name: str, text: str) -> str:
-    """Return the token of a value of a field of LONG, or of the value's beginning."""
+    """Return the token of a value of a field in LONG, or of the beginning of the value."""
     beginning = text[: token_chars(name)]
     return f"{_MARK}{_LETTERS[name]}{_NO_TOKEN_CHAR.sub('_', beginning)}"
 
 
 def token_chars(name: str) -> int:
-    """Characters of a value that its token has."""
+    """Return the number of characters of a value that its token contains."""
     return _TOKEN_CHARS.get(name, _MOST_TOKEN_CHARS)

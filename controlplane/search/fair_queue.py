@@ -1,4 +1,7 @@
-"""A few at a time; those who wait take turns by whose they are: many of one wait for each other alone."""
+"""A queue that runs a few jobs at a time and serves the waiting keys round-robin.
+
+A key with many jobs delays only its own jobs.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ T = TypeVar("T")
 class FairQueue:
     def __init__(self, places: int = 1) -> None:
         self._free = places
-        self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}  # whose turn is next comes first
+        # the key that is served next is first
+        self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}
 
     @asynccontextmanager
     async def of(self, key: Hashable) -> AsyncIterator[None]:
@@ -25,7 +29,10 @@ class FairQueue:
             self._leave()
 
     async def run(self, key: Hashable, work: Callable[[], Awaitable[T]]) -> T:
-        """Return the work's result. A thread works on if the caller leaves, and so keeps its place."""
+        """Return the result of the work.
+
+        If the caller is cancelled, the thread runs on and keeps its slot until it ends.
+        """
         await self._enter(key)
         working = asyncio.ensure_future(work())
         working.add_done_callback(lambda _: self._leave())
@@ -40,18 +47,18 @@ class FairQueue:
         try:
             await slot
         except asyncio.CancelledError:
-            if not slot.cancelled():  # it was ours already
+            if not slot.cancelled():  # the slot was assigned already
                 self._leave()
             raise
 
     def _leave(self) -> None:
-        """Give the place to the next one, if somebody waits."""
+        """Give the slot to the next waiting job, if there is one."""
         while self._waiting:
             key = next(iter(self._waiting))
             waiting = self._waiting.pop(key)
             slot = waiting.popleft()
             if waiting:
-                self._waiting[key] = waiting  # behind the others
+                self._waiting[key] = waiting  # after the other keys
             if not slot.done():
                 slot.set_result(None)
                 return

@@ -1,4 +1,4 @@
-"""Pure: the ids of requests that a pasted text holds, such as an error body or a line of a log."""
+"""Pure: the ids of requests in a pasted text, such as an error body or a log line."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Final
 
 from controlplane.search.query import QueryError, TextTerm, parse_filter
 
-MOST_IDS: Final = 8  # ids of one text that are looked up; an error body has two
-LONGEST_TEXT: Final = 20_000  # characters of a text that are read for ids
+MOST_IDS: Final = 8  # number of ids of one text that are looked up; an error body has two
+LONGEST_TEXT: Final = 20_000  # number of characters of a text that are searched for ids
 _ID: Final = re.compile(
     r"(?<![0-9A-Za-z])(?:"
     r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"  # a GUID
@@ -17,23 +17,26 @@ _ID: Final = re.compile(
     r")(?![0-9A-Za-z])",
     re.IGNORECASE,
 )
-_AROUND: Final = " \t\r\n\"'`,;.<>()[]{}"  # characters that a copied id may bring along
-_LONGEST_ID: Final = 256  # characters
+_AROUND: Final = " \t\r\n\"'`,;.<>()[]{}"  # characters that may be copied together with an id
+_LONGEST_ID: Final = 256  # number of characters of an id
 
 
 def ids_in(text: str) -> tuple[str, ...]:
-    """Return the GUIDs, ULIDs and trace ids of a text, each once and in their order."""
+    """Return the GUIDs, ULIDs and trace ids of a text, each once and in order."""
     return tuple(dict.fromkeys(_ID.findall(text[:LONGEST_TEXT])))[:MOST_IDS]
 
 
 def whole_id(text: str) -> str | None:
-    """Return the text without what surrounds it, if it can be one id."""
+    """Return the text without surrounding characters if it can be one id."""
     word = text.strip(_AROUND)
     return word if 0 < len(word) <= _LONGEST_ID and "\n" not in word else None
 
 
 def asks_for_ids(text: str) -> tuple[str, ...]:
-    """Return the ids of a text in a search box. A filter that names a field is searched for as it is."""
+    """Return the ids of a text in a search box.
+
+    A filter that names a field is searched for unchanged.
+    """
     found = ids_in(text)
     if not found:
         return ()

@@ -1,4 +1,4 @@
-"""What a search index is to the rest of the control plane, whichever engine keeps it."""
+"""The interface of a search index, which is the same for every engine."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from controlplane.search.query import EVERYTHING, Filter
 from controlplane.store.interface import GivenOut
 
 MAX_LIMIT = 1000
-# About a thousand of the largest events that a proxy makes; an event may have 5 MB.
+# About a thousand of the largest events that a proxy makes. A single event may have 5 MB.
 MAX_PAGE_BYTES = 16 * 1024 * 1024
-MAX_TOP = 100  # values of one facet
+MAX_TOP = 100  # largest number of values of one facet
 
 
 class Event(Protocol):
-    """An accepted event as the store hands it over."""
+    """An accepted event as the store returns it."""
 
     @property
     def position(self) -> int: ...
@@ -26,30 +26,38 @@ class Event(Protocol):
 
 
 class OutboxStore(Protocol):
-    """The side of the store that a index writer reads: events in the order in which they were accepted."""
+    """The part of the store that an index writer reads: events in the order in which they were accepted."""
 
     async def events_after(self, position: int, limit: int) -> Sequence[Event]: ...
     async def last_position(self) -> int: ...
     async def outbox_position(self, index: str) -> int: ...
     async def set_outbox_position(self, index: str, position: int) -> None: ...
     async def give_out(self, index: str, wanted: GivenOut) -> GivenOut | None:
-        """Return the range that the index gets next, the same until finish(). None if it has that already."""
+        """Return the range that the index receives next, the same until finish().
+
+        Return None if the index has that range already.
+        """
 
     async def finish(self, index: str, given: GivenOut) -> None: ...
     async def go_back(self, index: str, position: int) -> None: ...
 
 
 class IndexUnavailableError(Exception):
-    """The index can't respond or take events now; trying again later may do."""
+    """The index can't respond or accept events now.
+
+    A retry may succeed.
+    """
 
 
 class IndexDamagedError(IndexUnavailableError):
-    """What the index holds can't be read any more: it has to be built again."""
+    """The content of the index can't be read any more, and the index has to be rebuilt."""
 
 
 class IndexMovedError(IndexUnavailableError):
-    """The index holds events up to `reached`, and not all that were said to be there: it was made anew, or an
-    older one was put in its place."""
+    """The index lacks events that it should hold.
+
+    It holds events up to `reached` only: it was rebuilt, or replaced by an older copy.
+    """
 
     def __init__(self, what: str, reached: int) -> None:
         super().__init__(what)
@@ -57,25 +65,30 @@ class IndexMovedError(IndexUnavailableError):
 
 
 class CursorError(ValueError):
-    """The cursor was not made by this index."""
+    """Another index made the cursor."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchQuery:
-    """What to look for, in which organisations: no default, lest it be forgotten; None is all there are."""
+    """A search in some organisations.
+
+    `orgs` has no default, so that no caller omits it; None means all organisations.
+    """
 
     org_ids: tuple[str, ...] | None
     filter: Filter = EVERYTHING
-    from_ms: int | None = None  # included
-    to_ms: int | None = None  # excluded
+    from_ms: int | None = None  # first time that is included
+    to_ms: int | None = None  # first time that is excluded
     limit: int = 100
-    cursor: str | None = None  # SearchPage.next of the page before
+    cursor: str | None = None  # SearchPage.next of the previous page
 
 
 @dataclass(frozen=True, slots=True)
 class SearchPage:
-    """Events as the proxy wrote them, newest first, and where the next page begins: after fewer than were
-    asked for, where those are large."""
+    """Events as the proxy wrote them, newest first, and the cursor of the next page.
+
+    A page of large events has fewer events than were requested.
+    """
 
     events: tuple[bytes, ...]
     next: str | None
@@ -83,45 +96,63 @@ class SearchPage:
 
 @dataclass(frozen=True, slots=True)
 class Facets:
-    """Per field its most frequent values with their counts among the `counted` newest matches; of values
-    that are as frequent, the first in the order of text. SQLite compares 1,000 paths that are as frequent."""
+    """The most frequent values of each field, with their counts among the `counted` newest matches.
+
+    Values with equal counts are sorted as text. SQLite compares up to 1,000 paths with equal counts.
+    """
 
     fields: Mapping[str, tuple[tuple[str, int], ...]]
     counted: int
-    complete: bool  # every match was counted
+    complete: bool  # True if every match was counted
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Matches per interval, oldest first, as (start in ms, count); intervals without a match are left out."""
+    """Matches per interval, oldest first, as (start in ms, count).
+
+    Intervals without a match are omitted.
+    """
 
     buckets: tuple[tuple[int, int], ...]
-    complete: bool  # False: the matches are so many that only the newest were counted
+    complete: bool  # False if there were too many matches, so that only the newest were counted
 
 
 class SearchIndex(Protocol):
     async def outbox_name(self) -> str:
-        """The name under which the store keeps this index's position; a new, empty index has a new name."""
+        """Return the name under which the store keeps the position of this index.
+
+        A new, empty index has a new name.
+        """
         ...
 
     async def write(self, events: Sequence[Event], after: int = 0) -> None:
-        """Durable on return, and findable. Writing an event (organisation and id) again changes nothing.
+        """Write events, which are durable and searchable on return.
 
-        An event that can never be indexed is logged and passed over. Raises IndexUnavailableError otherwise;
-        IndexMovedError if the index can tell that it lacks events up to `after`.
+        Writing an event with the same organisation and id again changes nothing. An event that can never be
+        indexed is logged and skipped. Raise IndexUnavailableError if the index can't write now. Raise
+        IndexMovedError if the index detects that it lacks events up to `after`.
         """
         ...
 
     async def write_parsed(self, batches: Sequence[Parsed], after: int = 0) -> None:
-        """The same of events that somebody has read already."""
+        """Write events that were parsed already.
+
+        The rest is as for `write`.
+        """
         ...
 
     async def search(self, query: SearchQuery) -> SearchPage:
-        """Pages follow each other by time: events that arrive meanwhile never repeat or displace one."""
+        """Return a page of matches.
+
+        The pages are ordered by time, so new events never repeat or displace an event.
+        """
         ...
 
     async def span(self, org_ids: Sequence[str] | None) -> tuple[int, int] | None:
-        """The times of the oldest and of the newest event of these organisations; None if they have none."""
+        """Return the times of the oldest and the newest event of these organisations.
+
+        Return None if they have no events.
+        """
         ...
 
     async def facets(self, query: SearchQuery, fields: Sequence[str], *, top: int = 10) -> Facets: ...
@@ -129,10 +160,10 @@ class SearchIndex(Protocol):
     async def histogram(self, query: SearchQuery, interval_ms: int) -> Histogram: ...
 
     async def purge(self, org_id: str, before_ms: int, limit: int, newest: int | None = None) -> int:
-        """Remove up to `limit` events of the organisation and return their number.
+        """Remove up to `limit` events of the organisation, and return their number.
 
-        `newest` is the position of the last event that was received before `before_ms`; later ones stay. Of
-        the others, those go that happened before `before_ms`, and those with a time that can't be true.
+        `newest` is the position of the last event that was received before `before_ms`; later events stay. Of
+        the others, remove those that happened before `before_ms`, and those with an implausible time.
         """
         ...
 
@@ -141,8 +172,8 @@ class SearchIndex(Protocol):
 
 @runtime_checkable
 class RangedIndex(SearchIndex, Protocol):
-    """An index that recognises a range of events by its token, and not each event."""
+    """An index that recognises a range of events by its token instead of each event."""
 
     async def write_range(self, events: Sequence[Event], given: GivenOut) -> None:
-        """Write the events of the range, all that the store has of it."""
+        """Write all events of the range that the store has."""
         ...

@@ -1,4 +1,4 @@
-"""Pure: an audit event of nothing but known members, as ingestion and search index read it: once for both."""
+"""Pure: an audit event that has known members only, parsed once for ingestion and the search index."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ Time = Annotated[datetime, Meta(tz=True)]
 
 
 class Event(Struct, rename="camel"):
-    """An audit event. It has all members that the proxy sent; these are the ones that the store reads."""
+    """An audit event as the store reads it.
+
+    The event has all members that the proxy sent. These are the ones that the store uses.
+    """
 
     id: Id
     time: Time
@@ -33,13 +36,14 @@ class Event(Struct, rename="camel"):
 
 
 Text = str | None
-# Beyond 64 bits readers disagree; such a number takes the other way, on which every byte is read as they do.
+# Parsers disagree about numbers beyond 64 bits. An event with such a number is parsed by the slower path,
+# which treats every byte as they do.
 Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Number = Integer | float | None
 
 
 class KnownEvent(Event, rename="camel", forbid_unknown_fields=True, gc=False):
-    """Reading it looks at every byte."""
+    """An audit event whose parsing checks every byte."""
 
     proxy_id: Text = None
     app_id: Text = None
@@ -69,21 +73,21 @@ class KnownEvent(Event, rename="camel", forbid_unknown_fields=True, gc=False):
     redirect: Text = None
     credential_id: Text = None
     credential_problem: Text = None
-    implausible_time: None = None  # only the control plane writes it: marked events are read from the store
+    implausible_time: None = None  # set only by the control plane: marked events are read from the store
 
 
 def attribute_of(key: str) -> str:
-    """`rule_id` of `ruleId`."""
+    """Return the attribute of a member, such as `rule_id` for `ruleId`."""
     return "".join(f"_{char.lower()}" if char.isupper() else char for char in key)
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """Events of one batch that were just stored, as they were read: nobody has to read them again."""
+    """Parsed events of one batch that was just stored, so that the index need not parse them again."""
 
     org_id: str
-    position: int  # of the first; the others follow it
+    position: int  # position of the first event; the others follow it
     times: Sequence[int]
     events: Sequence[KnownEvent]
     bodies: Sequence[bytes]
-    size: int  # in bytes, of all of them together
+    size: int  # bytes of all events together

@@ -1,4 +1,4 @@
-"""Matches counted by value and by time: by the counts that writing keeps, or row by row among the newest."""
+"""Counts matches by value and by time, from the stored counts or row by row among the newest matches."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from controlplane.search.parts import HOUR_MS, MINUTE_MS, ROLLED, Part, among, r
 from controlplane.search.query import FieldTerm, Term, TextTerm, fold
 from controlplane.search.sql import LEAST_MS, MOST_MS, Condition, all_of, negated
 
-MATCHES: Final = 50_000  # that are counted row by row
-# Paths that are read because they are as frequent as the last one of a facet: the order of text decides then.
+MATCHES: Final = 50_000  # number of matches that are counted row by row
+# Number of paths that are read because they are as frequent as the last one of a facet. Text order then
+# selects.
 _MOST_TIED: Final = 1_000
 
 _Rows = Sequence[tuple[Part, tuple[Any, ...]]]
@@ -90,7 +91,10 @@ def _texts_of(search: Search, rows: _Rows, name: str, columns: Sequence[str], to
 
 
 def _paths(search: Search, rows: _Rows, at: int, top: int) -> Counter[str]:
-    """Count the most frequent paths. They are compared as in filters, and spelled as one of their events."""
+    """Count the most frequent paths.
+
+    They are compared as in filters, and spelled as in one of their events.
+    """
     by_digest = Counter(row[at] for _, row in rows if row[at] is not None)
     seen = {row[at]: (part, row) for part, row in rows}
     named: Counter[str] = Counter()
@@ -116,7 +120,10 @@ def _texts(value: Value) -> tuple[str, ...]:
 
 
 def _most(counts: Counter[str], top: int) -> tuple[tuple[str, int], ...]:
-    """Return the most frequent values. They are compared as in filters, and spelled as one of them."""
+    """Return the most frequent values.
+
+    They are compared as in filters, and spelled as in one of their events.
+    """
     merged: Counter[str] = Counter()
     spelled: dict[str, str] = {}
     for text, times in counts.items():
@@ -127,12 +134,12 @@ def _most(counts: Counter[str], top: int) -> tuple[tuple[str, int], ...]:
     return tuple(nsmallest(top, found, key=lambda each: (-each[1], each[0])))
 
 
-# -- by the counts that are kept -------------------------------------------------------------------
+# -- from the stored counts ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """A time in whole units, which counts are kept of, and what is left at its edges."""
+    """A span of time, divided into the whole units that have stored counts and the rest at its edges."""
 
     first: int
     end: int
@@ -140,7 +147,7 @@ class _Split:
 
 
 def _split(query: SearchQuery, unit: int) -> _Split | None:
-    """Return None if there is no whole unit between the bounds."""
+    """Return the division, or None without a whole unit between the bounds."""
     first = LEAST_MS if query.from_ms is None else -(-query.from_ms // unit) * unit
     end = MOST_MS if query.to_ms is None else query.to_ms // unit * unit
     if first >= end:
@@ -154,14 +161,17 @@ def _split(query: SearchQuery, unit: int) -> _Split | None:
 
 
 def _unit(query: SearchQuery, interval_ms: int) -> int | None:
-    """Return the unit whose counts make up the interval; None if no counts are kept for such a filter."""
+    """Return the unit whose counts make up the interval, or None if no counts exist for such a filter."""
     if interval_ms % HOUR_MS == 0 and _kept_field(query) is not None:
         return HOUR_MS
     return MINUTE_MS if interval_ms % MINUTE_MS == 0 and _only_of(query, {"verdict"}) else None
 
 
 def _kept_field(query: SearchQuery) -> str | None:
-    """Return the field whose counts cover all terms: counts are kept by verdict and one field."""
+    """Return the field whose counts cover all terms.
+
+    Counts are stored by verdict and one field.
+    """
     names = {_name(term) for term in query.filter.terms} - {"verdict"}
     if len(names) > 1 or not names.issubset(ROLLED):
         return None
@@ -212,7 +222,7 @@ def _kept(
     reader: Reader, part: Part, codes: Codes, query: SearchQuery, kept: tuple[str, int], split: _Split,
     group: str,
 ) -> Iterator[tuple[int, int]]:  # fmt: skip
-    """Yield sums of the counts of one field and unit, by a column."""
+    """Yield sums of the counts of one field and unit, grouped by a column."""
     field, unit = kept
     conditions = [
         among("org", [*part.orgs]),

@@ -1,6 +1,6 @@
-"""The newest matches over all parts of the embedded index: newest part first, as far as the time goes.
+"""The newest matches in all parts of the embedded index, newest part first, within the time limit.
 
-FTS5 leads to candidates. Rows say of most terms whether they hold; of the others the event itself is asked.
+FTS5 finds candidates. Rows decide most terms. For the other terms, the event itself is read.
 """
 
 from __future__ import annotations
@@ -38,21 +38,26 @@ from controlplane.search.sql import (
     term_condition,
 )
 
-SECONDS: Final = 2.0  # that one search may look for its matches, while others wait
-_AGAIN_SECONDS: Final = 0.1  # until it is asked once more whether a search may end
+SECONDS: Final = 2.0  # time limit of one search while others wait
+_AGAIN_SECONDS: Final = 0.1  # pause before the next check whether a search may end
 _END: Final[Key] = (1 << 62, 0)
-_MOST_CODES: Final = 500_000  # values of parts' dictionaries that a connection remembers
-_SHARE: Final = 4  # rows are read without tokens if one in so many events is of the organisations
+_MOST_CODES: Final = 500_000  # number of dictionary values that a connection caches
+# rows are read without tokens if at least one in this many events belongs to the organisations
+_SHARE: Final = 4
 
 
 _Row: TypeAlias = tuple[Part, tuple[Any, ...]]  # key and columns of a match
 
 
-_FEW: Final = 1000  # events of a part that are read without asking FTS5 for more than one token
+# if a token finds at most this many events of a part, FTS5 is queried for that token alone
+_FEW: Final = 1000
 
 
 class OutOfTime(Exception):
-    """What is looked for takes longer than it may. Of events before `left` nothing is known."""
+    """The search takes longer than its time limit.
+
+    Events before `left` were not searched.
+    """
 
     def __init__(self, left: Key) -> None:
         super().__init__(left)
@@ -60,7 +65,10 @@ class OutOfTime(Exception):
 
 
 class TimeLimit:
-    """Looked at for each part, and for each event that is asked: it may have as much text as thousands."""
+    """A time limit that is checked for each part, and for each event that is read.
+
+    One event may have as much text as thousands of others.
+    """
 
     def __init__(
         self,
@@ -68,13 +76,16 @@ class TimeLimit:
         may_end: Callable[[Key], bool] = lambda left: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Once the time is over, a search ends as soon as it may."""
+        """Make a limit after which the search ends as soon as it may."""
         self._may_end = may_end
         self._clock = clock
         self._ends = clock() + seconds
 
     def look(self, left: Key) -> None:
-        """Raise OutOfTime if the search must end here: the next one goes on with what comes before `left`."""
+        """Raise OutOfTime if the search must end here.
+
+        The next search continues with the events before `left`.
+        """
         if self._clock() < self._ends:
             return
         if self._may_end(left):
@@ -83,7 +94,7 @@ class TimeLimit:
 
 
 class Reader:
-    """What a connection remembers of the index between two searches."""
+    """The state that a connection keeps between two searches."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self.db = db
@@ -96,7 +107,7 @@ class Reader:
         return codes
 
     def begin(self, incarnation: str) -> None:
-        """Forget dictionaries of another index, and all of them if they are many."""
+        """Drop the dictionaries of another index, or all of them if they are many."""
         if (
             incarnation != self._incarnation
             or sum(each.newest for each in self._codes.values()) > _MOST_CODES
@@ -110,7 +121,7 @@ class Reader:
 
 
 class Search:
-    """One question, asked of one part after the other."""
+    """One query, which runs on one part after the other."""
 
     def __init__(self, reader: Reader, query: SearchQuery, before: Key | None = None) -> None:
         self._reader = reader
@@ -130,7 +141,10 @@ class Search:
     def matches(
         self, part: Part, columns: Sequence[str], limit: int, look: Callable[[Key], None]
     ) -> Iterator[tuple[Any, ...]]:
-        """Yield key and columns of the part's matches, newest first. Call `look` before asking an event."""
+        """Yield key and columns of the part's matches, newest first.
+
+        Call `look` before reading an event.
+        """
         source, told, asked = self._asked_of(part)
         if NOTHING in told:
             return
@@ -164,7 +178,7 @@ class Search:
         return first, last
 
     def _asked_of(self, part: Part) -> tuple[_Source, list[Condition], list[Term]]:
-        """Return where candidates come from, what rows must fulfil, and the terms that need the event."""
+        """Return the source of candidates, the condition on rows, and the terms that need the event."""
         codes = self._reader.codes(part.number)
         source, told, is_by_tokens = self._source(part, codes)
         if self._query.org_ids is not None:
@@ -182,7 +196,7 @@ class Search:
         return source, told, asked
 
     def _source(self, part: Part, codes: Codes) -> tuple[_Source, list[Condition], bool]:
-        """Return where candidates come from, on which condition, and whether tokens lead to them."""
+        """Return the source of candidates, its condition, and whether it uses tokens."""
         rows, words = f"rows_{part.number}", f"words_{part.number}"
         between = self._bounds(part)
         if self._named is not None:
@@ -200,7 +214,10 @@ class Search:
         return _Source(f"{words} CROSS JOIN {rows} ON key = {words}.rowid", f"{words}.rowid"), [match], True
 
     def _rare(self, part: Part, tokens: Tokens) -> str:
-        """Return an expression that leads to few events of the part: FTS5 reads all of a frequent token."""
+        """Return an expression that finds few events of the part, or "".
+
+        FTS5 reads all entries of a frequent token, which takes long.
+        """
         if len(tokens.required) + len(tokens.excluded) < 2:
             return ""
         words = f"words_{part.number}"
@@ -212,7 +229,7 @@ class Search:
         return rarest if rarest and found[rarest] <= _FEW else ""
 
     def _named_keys(self, part: Part) -> list[int]:
-        """Return the keys of events with the ids that are asked for, or whose requests have them."""
+        """Return the keys of events with the requested ids, or of requests with these ids."""
         keys = [key_of(*key) for key in self._named or () if part_of(key[1]) == part.number]
         sql = f"SELECT rowid FROM words_{part.number} WHERE words_{part.number} MATCH ?"  # noqa: S608 - a number
         for expression in filter(None, map(request_tokens, self._query.filter.terms)):
@@ -227,7 +244,7 @@ class _Source:
 
 
 def bounded_query(query: SearchQuery) -> SearchQuery:
-    """Return the query with times that SQLite takes for numbers."""
+    """Return the query with times that SQLite accepts as numbers."""
     from_ms = None if query.from_ms is None else min(max(query.from_ms, LEAST_MS), MOST_MS)
     to_ms = None if query.to_ms is None else min(max(query.to_ms, LEAST_MS), MOST_MS)
     return replace(query, from_ms=from_ms, to_ms=to_ms)
@@ -236,10 +253,10 @@ def bounded_query(query: SearchQuery) -> SearchQuery:
 def newest(
     reader: Reader, query: SearchQuery, limit: int, before: Key | None = None
 ) -> tuple[Bodies, list[Key], Key | None]:
-    """Return where matches are read, the newest of those before `before`, and what older ones go on before
-    if the time was over.
+    """Return a reader of texts, the newest matches before `before`, and the key to continue from.
 
-    A search takes longer than it may only if it evaluated no event until then, so that pages come to an end.
+    The key is None unless the time ran out. A search exceeds its time limit only until it has evaluated one
+    event, so that paging comes to an end.
     """
     search = Search(reader, query, before)
     rows, left = newest_rows(search, (), limit, before or _END)
@@ -249,7 +266,10 @@ def newest(
 def newest_rows(
     search: Search, columns: Sequence[str], limit: int, begin: Key = _END
 ) -> tuple[list[_Row], Key | None]:
-    """Return the newest matches as key and columns, and what others come before if the time was over."""
+    """Return the newest matches as key and columns.
+
+    If the time ran out, also return the key that older matches come before.
+    """
     parts = search.parts
     begin = min(begin, parts[0].end) if parts else begin
     time_limit = TimeLimit(SECONDS, lambda left: left < begin)
@@ -271,7 +291,10 @@ def newest_rows(
 
 
 def _look(time_limit: TimeLimit, after: Key, left: Key) -> None:
-    """A part that follows may have events up to `after`."""
+    """Check the time limit.
+
+    The next part may have events up to `after`.
+    """
     time_limit.look(max(left, after))
 
 

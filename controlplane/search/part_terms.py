@@ -1,4 +1,4 @@
-"""Pure: what the terms of a filter ask of a part: tokens that lead to candidates, and conditions on rows."""
+"""Pure: translates the terms of a filter for a part: tokens that find candidates, and conditions on rows."""
 
 from __future__ import annotations
 
@@ -41,22 +41,23 @@ from controlplane.search.query import (
 )
 from controlplane.search.sql import EVERYTHING, Condition, bounded, one_of
 
-_MOST_TOKENS: Final = 32  # tokens of one term; FTS5 looks at each of them for each candidate
-_MOST_OCTAVES: Final = 26  # half octaves of a range of durations that are looked at: more have most events
-_SHORT: Final = 2  # characters of a word that hardly excludes a path: most have `v1` and `0`
-_OPEN_ENDS: Final = ("/", "(")  # last characters of a folder that longer paths lie in
+_MOST_TOKENS: Final = 32  # number of tokens of one term; FTS5 looks at each of them for each candidate
+# number of half octaves of a range of durations; a wider range includes most events
+_MOST_OCTAVES: Final = 26
+_SHORT: Final = 2  # length of a word that hardly excludes a path: most have `v1` and `0`
+_OPEN_ENDS: Final = ("/", "(")  # last characters of a folder that contains longer paths
 
 
 class Untold(Exception):
-    """Rows can't say whether the term holds: the events have to be asked."""
+    """Rows can't decide the term, so the events have to be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
     """Expressions of FTS5: events must match all of `words` and `others`, and none of `excluded`."""
 
-    words: tuple[str, ...]  # nothing else says whether an event has these
-    others: tuple[str, ...]  # rows or events say it too
+    words: tuple[str, ...]  # words that only the tokens can decide
+    others: tuple[str, ...]  # words that rows or events also decide
     excluded: tuple[str, ...]
 
     @property
@@ -64,11 +65,11 @@ class Tokens:
         return *self.words, *self.others
 
     def led_by(self, rare: str) -> Tokens:
-        """Return the same without what needs no token if `rare` leads to few events."""
+        """Return the tokens without the optional ones if `rare` finds few events."""
         return Tokens(tuple(dict.fromkeys((*self.words, rare))), (), self.excluded)
 
     def expression(self, orgs: Sequence[int]) -> str:
-        """Return the whole expression, for events of these organisations; "" if nothing is required."""
+        """Return the whole expression for events of these organisations, or "" if nothing is required."""
         required = [*self.required]
         if 0 < len(orgs) <= _MOST_TOKENS:
             required.append(_any(map(_quoted, map(org_token, orgs))))
@@ -91,12 +92,15 @@ def tokens_of(terms: Iterable[Term], codes: Codes) -> Tokens:
 
 
 def is_one_word(term: Term) -> TypeGuard[TextTerm]:
-    """Return True if a token says for certain whether the term holds."""
+    """Return True if a token decides the term with certainty."""
     return isinstance(term, TextTerm) and len(term.words) == 1
 
 
 def names_of(term: Term) -> tuple[str, ...]:
-    """Return the ids that a term is about. The store's own index leads to their events."""
+    """Return the ids of a term.
+
+    The store's own index finds their events.
+    """
     if isinstance(term, HasTerm | TextTerm) or term.negated or term.field.name not in ("id", "request"):
         return ()
     texts = tuple(match.text for match in term.matches if isinstance(match, Exactly))
@@ -104,7 +108,7 @@ def names_of(term: Term) -> tuple[str, ...]:
 
 
 def request_tokens(term: Term) -> str:
-    """Return the expression for requests with these ids that don't have them from their event."""
+    """Return the expression for requests with these ids, unless the id is that of the event."""
     if not isinstance(term, FieldTerm) or term.field.name != "request":
         return ""
     tokens = [_quoted(long_token("request", fold(text))) for text in names_of(term)]
@@ -125,12 +129,15 @@ def _required(term: FieldTerm | HasTerm, codes: Codes) -> list[str]:
 
 
 def _of_match(name: str, match: Match) -> list[str]:
-    """Return what events with such a value match; nothing if that can't be said, or excludes few."""
+    """Return the tokens of events with such a value.
+
+    The list is empty if the tokens are unknown or exclude few events.
+    """
     if name in ("path", "query"):
         return _in_value(match)
     if name == "duration" and isinstance(match, Between):
         return _in_octaves(match)
-    # Of requests only those have a token that don't have the id of their event.
+    # Only requests whose id differs from that of their event have a token.
     return _of_long(name, match) if name in LONG and name != "request" else []
 
 
@@ -150,7 +157,10 @@ def _all(expressions: Iterable[str]) -> str:
 
 
 def _quoted(token: str, *, prefix: bool = False) -> str:
-    """Of a long word the index may have more than filters know."""
+    """Return a token as a quoted FTS5 string.
+
+    The index may have more of a long word than filters compare.
+    """
     is_prefix = prefix or len(token) >= WORD_CHARS
     return f'"{token[:WORD_CHARS]}"{"*" if is_prefix else ""}'
 
@@ -161,7 +171,7 @@ def _words(term: TextTerm) -> list[str]:
 
 
 def _in_value(match: Match) -> list[str]:
-    """Return the words that a path or query must have to be accepted."""
+    """Return the words that an accepted path or query must contain."""
     if isinstance(match, Between):
         return []
     pieces = match.pieces if isinstance(match, Like) else (unquote(match.text),)
@@ -187,7 +197,7 @@ def _of_long(name: str, match: Match) -> list[str]:
 
 
 class RowDialect:
-    """Conditions on the rows of one part."""
+    """Writes conditions on the rows of one part."""
 
     position = "key"
     org = "org"
@@ -230,7 +240,10 @@ class RowDialect:
         return Condition(f"key IN (SELECT rowid FROM {self._words} WHERE {self._words} MATCH ?)", (match,))  # noqa: S608
 
     def times(self, from_ms: int | None, to_ms: int | None) -> list[Condition]:
-        """Return what keys can't say of the time: those of times before 1970 and after 2248 are cut."""
+        """Return the conditions on the time that keys can't express.
+
+        Keys clamp times before 1970 and after 2248.
+        """
         conditions = []
         if from_ms is not None and not 0 < from_ms <= MOST_KEY_MS:
             conditions.append(Condition(f"{self.time} >= ?", (from_ms,)))

@@ -1,8 +1,8 @@
-"""The parts of the embedded index: events by the million, in tables that go once retention took the last.
+"""The parts of the embedded index, in tables that are dropped when retention removed their last event.
 
-A part has the events of a run of positions. In it, an event's key is made of its time and of the rest of
-its position, so that keys are in the order of pages. Tables of a part: rows (a narrow row for each event),
-words (FTS5, tokens without positions), codes (a dictionary), and counts.
+A part has the events of a run of about a million positions. The key of an event consists of its time and the
+low bits of its position, so that keys are in the order of pages. Tables of a part: rows (a narrow row for
+each event), words (FTS5, tokens without positions), codes (a dictionary), and counts.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ from controlplane.search.sql import Condition, Key, one_of
 from controlplane.store.interface import MOST_AHEAD_MS
 
 PART_BITS: Final = 20  # low bits of a position, which number the events of a part
-_MOST_LISTED: Final = 64  # numbers that are parameters of their own; SQLite takes 32,766 in a statement
+# number of values that are separate parameters; SQLite accepts 32,766 in a statement
+_MOST_LISTED: Final = 64
 HOUR_MS: Final = 3_600_000
 MINUTE_MS: Final = 60_000
-# Fields whose values are counted as events arrive: by verdict in every hour; verdicts in every minute.
+# Fields whose values are counted on arrival: by verdict in every hour, and verdicts alone in every minute.
 ROLLED: Final = ("verdict", "app", "rule", "ruleid", "reason", "status", "method")
 
 SCHEMA: Final = (
     "CREATE TABLE orgs (org INTEGER PRIMARY KEY, org_id TEXT NOT NULL UNIQUE)",
-    # Of the newest event: what comes again from up to there changes nothing.
+    # Position of the newest event. An event up to this position that arrives again changes nothing.
     "CREATE TABLE reached (position INTEGER NOT NULL)",
     "INSERT INTO reached VALUES (0)",
-    # The keys between which a part's events of an organisation lie, and how many there are.
+    # The bounds of the keys of an organisation's events in a part, and the number of these events.
     """CREATE TABLE parts (part INTEGER, org INTEGER, least INTEGER NOT NULL, most INTEGER NOT NULL,
             count INTEGER NOT NULL, PRIMARY KEY (part, org)) WITHOUT ROWID""",
 )
@@ -51,8 +52,8 @@ _TABLES_OF_PART: Final = (
     # Memory for a write. A write that fits makes one segment of the table.
     "INSERT INTO words_{part} (words_{part}, rank) VALUES ('hashsize', 33554432)",
     "CREATE TABLE codes_{part} (code INTEGER PRIMARY KEY, field TEXT NOT NULL, value TEXT NOT NULL)",
-    # `field` is a place in ROLLED. Counted are events since `start`, in ms, for as long as `unit` says;
-    # if that is 0, events of the whole part.
+    # `field` is an index in ROLLED. A count covers the events since `start`, in ms, for the length of `unit`.
+    # If `unit` is 0, it covers the events of the whole part.
     """CREATE TABLE counts_{part} (org INTEGER, field INTEGER, unit INTEGER, start INTEGER, verdict INTEGER,
             value INTEGER, count INTEGER NOT NULL,
             PRIMARY KEY (org, field, unit, start, verdict, value)) WITHOUT ROWID""",
@@ -62,12 +63,15 @@ _VALUES: Final = ", ".join("?" * (len(COLUMNS) + 1))
 
 @contextmanager
 def telling_damage() -> Iterator[None]:
-    """What was written can be read; where it makes no sense, it was damaged on the disk, and SQLite's own
-    words for that are DatabaseError."""
+    """Raise DatabaseError for content that makes no sense.
+
+    The code wrote readable content, so the disk has damaged it. DatabaseError is SQLite's own error for
+    damage.
+    """
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        what = f"what it holds makes no sense ({type(error).__name__}: {error})"
+        what = f"its content makes no sense ({type(error).__name__}: {error})"
         raise sqlite3.DatabaseError(what) from error
 
 
@@ -76,8 +80,8 @@ class Part:
     number: int
     least: int
     most: int
-    orgs: Mapping[int, int]  # how many events of each of the organisations that were asked for
-    total: int  # events of all organisations
+    orgs: Mapping[int, int]  # number of events of each requested organisation
+    total: int  # number of events of all organisations
 
     def key(self, key: int) -> Key:
         """Return the time and position of the event with this key."""
@@ -91,7 +95,7 @@ class Part:
 
     @property
     def end(self) -> Key:
-        """Return what all its events come before."""
+        """Return the time and position that all its events come before."""
         return (self.most >> PART_BITS) + 1, 0
 
 
@@ -100,7 +104,7 @@ def mask() -> int:
 
 
 def among(column: str, numbers: Sequence[int]) -> Condition:
-    """The column has one of these numbers, however many there are."""
+    """Return the condition that the column has one of these numbers, however many there are."""
     if len(numbers) <= _MOST_LISTED:
         return one_of(column, numbers)
     listed = orjson.dumps(list(numbers)).decode()
@@ -116,12 +120,12 @@ def key_of(time_ms: int, position: int) -> int:
 
 
 def time_column() -> str:
-    """Return the time of a row in SQL."""
+    """Return the SQL for the time of a row."""
     return f"coalesce(time, key >> {PART_BITS})"
 
 
 def read_parts(db: sqlite3.Connection, orgs: Sequence[int] | None) -> list[Part]:
-    """Return the parts with events of these organisations, the one with the newest first."""
+    """Return the parts with events of these organisations, newest part first."""
     wanted = None if orgs is None else frozenset(orgs)
     by_part: dict[int, list[tuple[int, int, int, int]]] = {}
     for number, *of_org in db.execute("SELECT part, org, least, most, count FROM parts"):
@@ -138,7 +142,7 @@ def read_parts(db: sqlite3.Connection, orgs: Sequence[int] | None) -> list[Part]
 
 @telling_damage()
 def read_codes(db: sqlite3.Connection, part: int, codes: Codes) -> None:
-    """Add what the part's dictionary has in addition."""
+    """Add the new entries of the part's dictionary."""
     sql = f"SELECT code, field, value FROM codes_{part} WHERE code > ?"  # noqa: S608 - a number
     for code, name, text in db.execute(sql, (codes.newest,)):
         value = orjson.loads(text)
@@ -149,7 +153,10 @@ def read_codes(db: sqlite3.Connection, part: int, codes: Codes) -> None:
 
 
 class PartWriter:
-    """Adds events to parts. It remembers the newest part's dictionary, as long as nobody else writes."""
+    """Adds events to parts.
+
+    The writer caches the newest part's dictionary while no other process writes.
+    """
 
     def __init__(self) -> None:
         self._part = -1
@@ -164,11 +171,11 @@ class PartWriter:
                 _add(db, part, events, codes)
                 _write_codes(db, part, codes, before)
             except BaseException:
-                self._part = -1  # the dictionary has codes that the file has not
+                self._part = -1  # the dictionary has codes that the file lacks
                 raise
 
     def forget(self) -> None:
-        """The transaction was rolled back."""
+        """Drop the cached state, because the transaction was rolled back."""
         self._part = -1
 
     def _codes_of(self, db: sqlite3.Connection, part: int) -> Codes:
@@ -188,7 +195,10 @@ class PartWriter:
 
 
 def _add(db: sqlite3.Connection, part: int, arrived: Arrived, codes: Codes) -> None:
-    """Events come in the order of their keys: FTS5 begins a segment whenever one comes before another."""
+    """Add events in the order of their keys.
+
+    FTS5 begins a segment whenever a key is lower than the one before.
+    """
     keys = list(map(key_of, arrived.times, arrived.positions))
     numbers = {org_id: _org_number(db, org_id) for org_id in dict.fromkeys(arrived.org_ids)}
     orgs = [numbers[org_id] for org_id in arrived.org_ids]
@@ -235,7 +245,10 @@ def _by_part(arrived: Arrived) -> Iterator[tuple[int, Arrived]]:
 
 
 def _drop_empty_parts(db: sqlite3.Connection) -> None:
-    """What retention emptied while it was the newest part stayed, so that its number means one dictionary."""
+    """Drop the parts without events.
+
+    Retention leaves the newest part in place when it is empty, so that its number means one dictionary.
+    """
     names = db.execute(
         "SELECT substr(name, 6) FROM sqlite_schema WHERE name GLOB 'rows_*'"
         " AND substr(name, 6) NOT IN (SELECT CAST(part AS TEXT) FROM parts)"
@@ -289,7 +302,7 @@ def _counted(entries: Entries, times: Sequence[int]) -> Counter[_Counted]:
 def purge_events(
     db: sqlite3.Connection, org_id: str, before_ms: int, limit: int, newest: int | None = None
 ) -> int:
-    """Remove events as retention takes them from the store; see `SearchIndex.purge`."""
+    """Remove events that retention deletes from the store; see `SearchIndex.purge`."""
     row = db.execute("SELECT org FROM orgs WHERE org_id = ?", (org_id,)).fetchone()
     if row is None:
         return 0
@@ -320,7 +333,10 @@ def _purge_part(
 
 
 def _remove(db: sqlite3.Connection, part: Part, org: int, rows: Sequence[Sequence[Any]]) -> None:
-    """Without the tokens of the events: they lead to no row from here on, and go with the part."""
+    """Remove the rows of events but not their tokens.
+
+    The tokens then match no row, and are removed together with the part.
+    """
     keys, *columns = zip(*rows, strict=True)
     ((count, newest),) = db.execute(
         "SELECT sum(count), (SELECT position FROM reached) FROM parts WHERE part = ?", (part.number,)

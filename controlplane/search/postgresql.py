@@ -60,21 +60,21 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-_COUNT_SECONDS: Final = 2.0  # limit of the whole; after it, a walk finds what is counted
+_COUNT_SECONDS: Final = 2.0  # time limit of the whole count; then a walk finds the matches to count
 _READERS: Final = 4  # threads that find pages, each with a connection
 _MAKING: Final = lock_number("graphward search index")
 _DIALECT: Final = PostgresDialect()
 
 
 class PostgresIndex:
-    """Three tables of a database, which may be the store's own."""
+    """The search index in three tables of a database, which may be the store's own."""
 
     def __init__(self, url: str) -> None:
         self._where = address_of(url)
         self._writer = ConnectionThreads(url, 1, "search-writer")
         self._readers = ConnectionThreads(url, _READERS, "search-reader")
         self._counter = ConnectionThreads(url, 1, "search-counter")
-        # One organisation's many searches and counts don't hold up another's.
+        # Many searches and counts of one organisation do not delay those of another.
         self._finding = FairQueue(_READERS)
         self._counting = FairQueue()
         self._incarnation: str | None = None
@@ -135,11 +135,11 @@ class PostgresIndex:
         return await self._counting.run(query.org_ids, work)
 
     async def _run(self, threads: ConnectionThreads, job: Callable[[Connection], T]) -> T:
-        """Return the job's result. It runs in a transaction of its own."""
+        """Return the result of the job, which runs in its own transaction."""
         try:
             return await threads.run(partial(_in_transaction, job))
         except errors.UndefinedTable as error:
-            self._incarnation = None  # made again, and filled from the start
+            self._incarnation = None  # the tables were made again, and are filled from the start
             raise self._unavailable(error) from error
         except psycopg.Error as error:
             raise self._unavailable(error) from error
@@ -164,7 +164,10 @@ def _in_transaction(job: Callable[[Connection], T], raw: Connection) -> T:
 
 
 def _prepare(raw: Connection) -> str:
-    """Return the incarnation of the tables, which are made if there are none of this format."""
+    """Return the incarnation of the tables.
+
+    Make the tables if there are none of this format.
+    """
     rows(raw, f"SELECT pg_advisory_xact_lock({_MAKING})")
     ((is_there,),) = rows(raw, f"SELECT to_regclass('{STATE}') IS NOT NULL")
     if is_there:
@@ -188,15 +191,18 @@ def _add_columns(raw: Connection) -> None:
 
 
 def _write(known: str | None, events: Sequence[Event], after: int, raw: Connection) -> None:
-    """Add the events that are not there. The state's row is locked, so that writers take turns."""
+    """Add the events that are missing.
+
+    The row of the state is locked, so that writers run one after the other.
+    """
     state = rows(raw, f"SELECT format, incarnation, reached FROM {STATE} FOR UPDATE")
     if not state or state[0][0] != FORMAT:
-        raise IndexUnavailableError("search index: another release has taken it")
+        raise IndexUnavailableError("search index: another release uses it")
     _, incarnation, reached = state[0]
     if incarnation != known:
         raise _AnotherIndexError(str(incarnation), int(reached))
     if reached < after:
-        raise IndexMovedError(f"search index: it has events up to {reached} and not to {after}", int(reached))
+        raise IndexMovedError(f"search index: it has events up to {reached}, not {after}", int(reached))
     documents = _documents(events)
     _add_known(raw, [document for document in documents if document.position <= reached])
     _add_new(raw, [document for document in documents if document.position > reached])
@@ -226,7 +232,7 @@ def _add_new(raw: Connection, documents: Sequence[Document]) -> None:
 
 
 def _add_known(raw: Connection, documents: Sequence[Document]) -> None:
-    """Add those that are not there yet, of events that the index had reached before."""
+    """Add the missing events of a range that the index had reached before."""
     values = ", ".join("CAST(%s AS tsvector)" if column == "terms" else "%s" for column in COLUMNS)
     into = f"INSERT INTO {TABLE} ({', '.join(COLUMNS)}) VALUES ({values}) ON CONFLICT DO NOTHING"
     with raw.cursor() as cursor:
@@ -261,7 +267,10 @@ def _page(query: SearchQuery, before: Key | None, raw: Connection) -> SearchPage
 
 
 def _bodies(raw: Connection, found: Sequence[Row]) -> tuple[bytes, ...]:
-    """The events' own texts, which are read only of those that a page has."""
+    """Return the texts of events.
+
+    They are read only for the events of a page.
+    """
     texts = rows(raw, f"SELECT org, time, position, body {_AMONG}", _keys(found)) if found else []
     bodies = {row[:3]: bytes(row[3]) for row in texts}
     return tuple(bodies[row[:3]] for row in found if row[:3] in bodies)
@@ -276,7 +285,7 @@ def _span(org_ids: Sequence[str] | None, raw: Connection) -> tuple[int, int] | N
     ends = f"SELECT min(time) AS least, max(time) AS most FROM {TABLE}"
     if org_ids is None:
         ((least, most),) = rows(raw, ends)
-    else:  # an index has the ends of each organisation, and not those of several
+    else:  # the index finds the first and last time of one organisation, but not of several
         orgs = "unnest(CAST($1 AS text[])) AS each (id)"
         of_each = f"{orgs} CROSS JOIN LATERAL ({ends} WHERE org = each.id) AS ends"
         ((least, most),) = rows(raw, f"SELECT min(least), max(most) FROM {of_each}", ([*org_ids],))
@@ -299,7 +308,7 @@ def _facets(query: SearchQuery, fields: Sequence[str], top: int, raw: Connection
 def _counted(
     raw: Connection, source: str, values: Sequence[object], fields: Sequence[str], top: int
 ) -> Facets:
-    pairs = [f"SELECT {len(fields)} AS number, '' AS value"]  # one of each event, to count them
+    pairs = [f"SELECT {len(fields)} AS number, '' AS value"]  # one value of each event, to count the events
     for number, name in enumerate(fields):
         value = f"unnest(newest.{name})" if FIELDS[name].kind == "texts" else f"CAST(newest.{name} AS text)"
         pairs.append(f"SELECT {number}, {value}")

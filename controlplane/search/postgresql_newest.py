@@ -1,7 +1,7 @@
-"""The newest matches in PostgreSQL, as far as the time goes.
+"""Finds the newest matches in PostgreSQL within a time limit.
 
-The whole question comes first, because an index may lead to few events. If that takes too long, events are
-looked at in the order of pages, some at a time. So a search can say how far it came when its time is over.
+The whole query runs first, because an index may find few events. If that takes too long, events are read in
+the order of pages, some at a time. So a search can return how far it came when its time is over.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from controlplane.search.sql import Condition, Key, all_of, newest_first, page_c
 Connection = psycopg.Connection[TupleRow]
 Row: TypeAlias = tuple[Any, ...]  # organisation, time, position and size of a match
 
-WHOLE_SECONDS: Final = 1.0  # limit of the whole question
-WALK_SECONDS: Final = 1.0  # limit of looking at one event after the other
-_LEAST_SECONDS: Final = 0.1  # limit of the first events, so that each page gets somewhere
-_ONE_SECONDS: Final = 10.0  # limit of one event alone
-_QUICK_SECONDS: Final = 0.1  # a shorter step is followed by a larger one
-_FIRST: Final = 500  # events of the first step
-_MOST: Final = 100_000  # events of one step
+WHOLE_SECONDS: Final = 1.0  # time limit of the whole query
+WALK_SECONDS: Final = 1.0  # time limit of reading one event after the other
+_LEAST_SECONDS: Final = 0.1  # time limit of the first events, so that each page advances
+_ONE_SECONDS: Final = 10.0  # time limit of a single event
+_QUICK_SECONDS: Final = 0.1  # a step that takes less time is followed by a larger one
+_FIRST: Final = 500  # number of events of the first step
+_MOST: Final = 100_000  # number of events of one step
 _DIALECT: Final = PostgresDialect()
-# The index in the order of pages is the only way left.
+# These settings force PostgreSQL to use the index in the order of pages.
 _IN_ORDER: Final = (
     "SELECT set_config('enable_bitmapscan', 'off', true), set_config('enable_seqscan', 'off', true),"
     " set_config('enable_sort', 'off', true)"
@@ -42,7 +42,7 @@ _IN_ORDER: Final = (
 def newest(
     raw: Connection, query: SearchQuery, limit: int, before: Key | None
 ) -> tuple[list[Row], Key | None]:
-    """Return the newest matches, and the key that older ones come before if the time was over."""
+    """Return the newest matches, and the key that older matches come before if the time ran out."""
     try:
         with limited(raw, WHOLE_SECONDS):
             return _matches(raw, query, limit, before), None
@@ -53,7 +53,7 @@ def newest(
 def walk(
     raw: Connection, query: SearchQuery, limit: int, before: Key | None = None
 ) -> tuple[list[Row], Key | None]:
-    """Return the same by looking at the events in the order of pages until the time is over."""
+    """Return the newest matches by reading the events in the order of pages until the time is over."""
     rows(raw, _IN_ORDER)
     ends = time.monotonic() + WALK_SECONDS
     found: list[Row] = []
@@ -83,7 +83,7 @@ def walk(
 
 @contextmanager
 def limited(raw: Connection, seconds: float) -> Iterator[None]:
-    """Have the server end a statement that takes longer, with QueryCanceled."""
+    """Make the server end a longer statement with QueryCanceled."""
     with raw.transaction():
         rows(raw, "SELECT set_config('statement_timeout', $1, true)", (str(int(seconds * 1000)),))
         yield
@@ -107,7 +107,7 @@ def _matches(
 
 
 def _last_of(raw: Connection, query: SearchQuery, step: int, before: Key | None) -> Key | None:
-    """Return the key of the last one of so many events, which an index says; None if there are fewer."""
+    """Return the key of the last of this many events in the index, or None if there are fewer."""
     org_ids = query.org_ids if query.org_ids is not None and len(query.org_ids) == 1 else None
     condition = page_condition(replace(query, org_ids=org_ids, filter=EVERYTHING), _DIALECT, before)
     keys = f"SELECT time, position FROM {TABLE} WHERE {bound(condition)}"

@@ -11,15 +11,15 @@ from controlplane.search.predicates import phrase, said_by
 from controlplane.search.query import FIELDS, WORD, Between, Field, fold, words
 from controlplane.search.sql import Condition, all_of, any_of, bounded, like_pattern
 
-# Meaning of the columns: tables of another format are dropped, and filled again from the store. A column that
-# is added does not change it.
+# Meaning of the columns. Tables of another format are dropped, and filled again from the store. An added
+# column does not change the format.
 FORMAT: Final = 1
 TABLE: Final = "search_events"
 STATE: Final = "search_index"
 
 _TERM_CHARS: Final = 100  # a longer value is found by its beginning, and then compared
-_MOST_TERMS: Final = 4096  # terms of one event; PostgreSQL takes a megabyte of them
-# These are found by their words.
+_MOST_TERMS: Final = 4096  # terms of one event; PostgreSQL accepts a megabyte of them
+# Fields that are found by their words.
 _BY_WORDS: Final = PERCENT_CODED
 _TYPES: Final = {"text": 'text COLLATE "C"', "texts": 'text[] COLLATE "C"', "number": "double precision"}
 _OF_FIELDS: Final = tuple(field for field in FIELDS.values() if field.name not in ("org", "time", "id"))
@@ -58,7 +58,7 @@ def add_columns(present: Collection[str]) -> list[str]:
 
 
 def row_of(document: Document) -> list[object]:
-    """The document's values in the order of COLUMNS."""
+    """Return the document's values in the order of COLUMNS."""
     said = said_by(document.values)
     values = [_storable(document.values.get(field.name), field) for field in _OF_FIELDS]
     terms = list(dict.fromkeys((*_terms_of(document), *said.split())))[:_MOST_TERMS]
@@ -84,7 +84,7 @@ def _storable(value: object, field: Field) -> object:
 
 
 def _without_nul(text: str) -> str:
-    """PostgreSQL's text takes every character but this one."""
+    """Return the text without NUL, the only character that PostgreSQL's text rejects."""
     return text.replace("\0", "\ufffd")
 
 
@@ -107,7 +107,10 @@ def _quoted(lexeme: str) -> str:
 
 
 class PostgresDialect:
-    """`lower` under the collation C changes A-Z and nothing else, as the grammar wants it."""
+    """Writes conditions for PostgreSQL.
+
+    `lower` under the collation C changes A-Z and nothing else, as the grammar requires.
+    """
 
     org, time, position = "org", "time", "position"
 
@@ -144,7 +147,10 @@ def _equals(field: Field, text: str) -> Condition:
 
 
 def _have(terms: Sequence[str], *, prefix: bool = False) -> Condition:
-    """The event has all of these words or values; the last one may go on with `prefix`."""
+    """Return the condition that the event has all of these words or values.
+
+    With `prefix`, the last one may be longer.
+    """
     quoted = [*map(_quoted, terms)]
     return _found(" & ".join([*dict.fromkeys(quoted[:-1]), quoted[-1] + (":*" if prefix else "")]))
 
@@ -163,9 +169,9 @@ def _value(field: Field, holds: Callable[[str], Condition]) -> Condition:
 
 
 def _words_within(pieces: Sequence[str]) -> Iterator[str]:
-    """Yield a query for each word that a text has for certain if it has these pieces.
+    """Yield a query for each whole word that a text with these pieces must contain.
 
-    A word that begins within a piece is one, if no `%` can change it. It may go on behind the piece.
+    A word that begins within a piece counts if no `%` can change it. The word may continue after the piece.
     """
     for number, piece in enumerate(pieces):
         if "%" in piece:

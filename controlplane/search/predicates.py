@@ -1,4 +1,4 @@
-"""Pure: whether a value, or a text, is what a term of a filter asks for."""
+"""Pure: decides whether a value, or a text, matches a term of a filter."""
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -20,7 +20,10 @@ from controlplane.search.query import (
 
 
 def all_hold(terms: Iterable[Term], document: Document) -> bool:
-    """Whether all terms, their signs included, hold for the event; its words are cut once for all of them."""
+    """Return whether all terms, with their signs, hold for the event.
+
+    The words of the event are split once for all terms.
+    """
     said: str | None = None
     for term in terms:
         if isinstance(term, TextTerm):
@@ -35,7 +38,10 @@ def all_hold(terms: Iterable[Term], document: Document) -> bool:
 
 
 def value_holds(term: FieldTerm | HasTerm, value: Value) -> bool:
-    """Whether the value (one of them, if there are several) is wanted; the term's sign is the caller's."""
+    """Return whether the value, or one of several values, matches.
+
+    The caller applies the sign of the term.
+    """
     if value is None:
         return False
     if isinstance(term, HasTerm):
@@ -57,7 +63,10 @@ def accepts(match: Match, value: str | float) -> bool:
 
 
 def _is_like(pieces: tuple[str, ...], folded: str) -> bool:
-    """Each piece at the first place where it can stand: linear, whatever the pattern."""
+    """Return whether the value matches the pattern, in linear time.
+
+    Each piece is matched at the first possible place.
+    """
     first, *middle, last = (fold(piece) for piece in pieces)
     end = len(folded) - len(last)
     at = len(first)
@@ -72,7 +81,7 @@ def _is_like(pieces: tuple[str, ...], folded: str) -> bool:
 
 
 def said_by(values: Mapping[str, Value]) -> str:
-    """The words of an event's TEXT_FIELDS as phrases are looked for in them."""
+    """Return the words of an event's TEXT_FIELDS, in the form in which phrases are searched for."""
     texts: list[str] = []
     for name in TEXT_FIELDS:
         value = values.get(name)
@@ -82,17 +91,20 @@ def said_by(values: Mapping[str, Value]) -> str:
 
 
 def said_in(texts: Iterable[str]) -> str:
-    """The words of the texts as phrases are looked for in them, so that none spans two."""
+    """Return the words of the texts in a form to search for phrases, in which no phrase spans two texts."""
     return "\n".join([f" {' '.join(words(fold(text)))} " for text in texts])
 
 
 def has_phrase(term: TextTerm, said: str) -> bool:
-    """Return whether the words of the term follow each other in what is said, in linear time."""
+    """Return whether the words of the term follow each other in the text, in linear time."""
     return _phrase(term) in said
 
 
 def phrase(folded: Iterable[str], *, prefix: bool) -> str:
-    """Return the words as `said_in` writes them; with `prefix` the last one may go on."""
+    """Return the words in the form of `said_in`.
+
+    With `prefix`, the last word may be longer.
+    """
     return f" {' '.join(folded)}{'' if prefix else ' '}"
 
 

@@ -1,12 +1,12 @@
-"""The filter grammar: what an operator types, as plain values that every search index understands.
+"""The filter grammar: the text that an operator types, as plain values that every search index uses.
 
     filter = *( term separated by white space )            all terms must hold
     term   = [ "-" ] ( field ":" value *( "," value ) / text )
     value  = quoted / bare, where * stands for any characters; numbers and times also > >= < <= and low..high
     text   = quoted / bare, a run of words as they stand in the event's text; a bare one may end in *
 
-Nothing here knows of an index. Every text gives a Filter or a QueryError that names the column, in time
-linear in its length.
+This module does not depend on an index. Every text results in a Filter, or in a QueryError that names the
+column. Parsing takes time linear in the length of the text.
 """
 
 import difflib
@@ -22,14 +22,17 @@ from proxy.wire.audit_event import VERDICTS
 MAX_FILTER_CHARS: Final = 4096
 MAX_VALUES: Final = 200
 MAX_PHRASE_WORDS: Final = 32
-MAX_STARS: Final = 8  # in one value; an index's wildcard matching may be quadratic in them
-WORD_CHARS: Final = 64  # a longer word is known by its beginning
+MAX_STARS: Final = 8  # wildcards in one value; the wildcard matching of an index may take quadratic time
+WORD_CHARS: Final = 64  # a longer word is compared by its beginning
 
 Kind = Literal["text", "texts", "number", "time"]
 
 
 class QueryError(ValueError):
-    """The filter or a time is not understood: `column` counts characters from 1."""
+    """The filter or a time can't be parsed.
+
+    `column` counts characters from 1.
+    """
 
     def __init__(self, message: str, column: int) -> None:
         super().__init__(f"column {column}: {message}")
@@ -39,8 +42,10 @@ class QueryError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One searchable field: its name in a filter, its key in the event, what its values are, and all of them
-    where they are few."""
+    """One searchable field: its name in a filter, its key in the event, and its type.
+
+    If the field has few values, `values` lists all of them.
+    """
 
     name: str
     event_key: str
@@ -66,7 +71,8 @@ FIELDS: Final = MappingProxyType(
             Field("query", "query"),
             Field("status", "status", "number"),
             Field("verdict", "verdict", values=VERDICTS),
-            Field("rule", "ruleIds", "texts"),  # with the deciding one, in events of earlier releases alone
+            # `ruleIds` includes the deciding rule; events of earlier releases have only that
+            Field("rule", "ruleIds", "texts"),
             Field("ruleid", "ruleId"),
             Field("logged", "loggedRuleIds", "texts"),
             Field("transform", "transforms", "texts"),
@@ -94,27 +100,30 @@ FIELDS: Final = MappingProxyType(
 )
 _BY_SPELLING: Final = {field.event_key.lower(): field for field in FIELDS.values()} | dict(FIELDS)
 
-# Fields whose words free text looks at, each apart from the others so that no phrase spans two.
+# Fields whose words free text searches, each field by itself so that no phrase spans two.
 TEXT_FIELDS: Final = ("path", "query", "rule", "reason", "logged", "transform")
 
 
 @dataclass(frozen=True, slots=True)
 class Exactly:
-    """The whole value, A-Z and a-z being the same."""
+    """The whole value, ignoring the case of A-Z."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """The pieces in this order from the first character to the last, anything between them."""
+    """The pieces in this order, from the first character to the last, with any text between them."""
 
     pieces: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """A number, or a time in milliseconds since 1970; None is no bound."""
+    """A range of numbers or of times in milliseconds since 1970.
+
+    None means no bound.
+    """
 
     low: float | None
     high: float | None
@@ -127,7 +136,7 @@ Match: TypeAlias = Exactly | Like | Between
 
 @dataclass(frozen=True, slots=True)
 class FieldTerm:
-    """The field has a value (one of its values, if it has several) that one of the matches accepts."""
+    """One of the matches accepts the field's value, or one of its values."""
 
     field: Field
     matches: tuple[Match, ...]
@@ -144,7 +153,10 @@ class HasTerm:
 
 @dataclass(frozen=True, slots=True)
 class TextTerm:
-    """The words follow each other in one of TEXT_FIELDS; with `prefix` the last one may go on."""
+    """The words follow each other in one of TEXT_FIELDS.
+
+    With `prefix`, the last word may be longer.
+    """
 
     words: tuple[str, ...]
     prefix: bool = False
@@ -156,7 +168,10 @@ Term: TypeAlias = FieldTerm | HasTerm | TextTerm
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """All terms hold; without a term every event does."""
+    """A filter, whose terms must all hold.
+
+    Every event matches a filter without terms.
+    """
 
     terms: tuple[Term, ...] = ()
 
@@ -170,7 +185,7 @@ _RESOLVED: Final = frozenset({"org", "proxy", "app"})
 
 
 def fold(text: str) -> str:
-    """A-Z as a-z and every other character as it is: the one comparison that all indexes share."""
+    """Return the text with A-Z in lower case, the only case folding of all indexes."""
     return text.lower() if text.isascii() else text.encode().lower().decode()
 
 
@@ -178,12 +193,18 @@ WORD: Final = re.compile(r"[\w\-]+")
 
 
 def words(text: str) -> list[str]:
-    """The words of a text; hyphens and underscores belong to a word, so that a GUID is one."""
+    """Return the words of a text.
+
+    Hyphens and underscores belong to a word, so that a GUID is one word.
+    """
     return [word[:WORD_CHARS] for word in WORD.findall(text) if word.strip("-_")]
 
 
 def parse_filter(text: str, resolve: Resolver | None = None, *, now_ms: int = 0) -> Filter:
-    """`now_ms` is what relative times (`time:>-15m`) count from."""
+    """Parse the text of a filter.
+
+    Relative times such as `time:>-15m` are counted from `now_ms`.
+    """
     if len(text) > MAX_FILTER_CHARS:
         raise QueryError(f"the filter is longer than {MAX_FILTER_CHARS} characters", MAX_FILTER_CHARS + 1)
     refused = _REFUSED.search(text)
@@ -192,7 +213,8 @@ def parse_filter(text: str, resolve: Resolver | None = None, *, now_ms: int = 0)
     return _Parser(text, resolve, now_ms).parse()
 
 
-# Control characters but white space, and lone surrogates (how undecodable bytes of a command line arrive).
+# Control characters except white space, and lone surrogates, by which Python represents undecodable command
+# line bytes.
 _REFUSED: Final = re.compile("[\x00-\x08\x0e-\x1f\x7f\ud800-\udfff]")
 _SPACE: Final = re.compile(r"[ \t\n\r\v\f]+")
 _BARE: Final = re.compile(r'[^ \t\n\r\v\f"]+')
@@ -286,7 +308,7 @@ class _Parser:
         return (Exactly(value),)
 
     def _value(self) -> tuple[str, bool]:
-        """The value that begins here, and whether it was quoted."""
+        """Return the value that begins here, and whether it was quoted."""
         if self._text.startswith('"', self._at):
             return self._quoted(), True
         bare = _BARE_VALUE.match(self._text, self._at)
@@ -298,7 +320,7 @@ class _Parser:
     def _quoted(self) -> str:
         quoted = _QUOTED.match(self._text, self._at)
         if not quoted:
-            raise self._error("this quote is not closed")
+            raise self._error("the closing quote is missing")
         self._at = quoted.end()
         return _ESCAPE.sub(r"\1", quoted[1])
 
@@ -352,7 +374,7 @@ class _Parser:
             raise self._error(f"{bare[0]} is not an operator: {hint}", at)
         text = bare[0].rstrip("*")
         if "*" in text:
-            raise self._error("a wildcard in free text stands at the end of a word", at + text.index("*"))
+            raise self._error("a wildcard in free text must be at the end of a word", at + text.index("*"))
         return self._words(text, at, prefix=text != bare[0], negated=negated)
 
     def _words(self, text: str, at: int, *, prefix: bool, negated: bool) -> TextTerm:
@@ -361,7 +383,7 @@ class _Parser:
             raise self._error("there is no word in this text to search for", at)
         if len(found) > MAX_PHRASE_WORDS:
             raise self._error(f"more than {MAX_PHRASE_WORDS} words in one phrase", at)
-        # "/users/*" asks for something after the word, "use*" for more of the word.
+        # "/users/*" means more text after the word, and "use*" means a longer word.
         goes_on = prefix and WORD.match(text[-1]) is not None and len(found[-1]) < WORD_CHARS
         return TextTerm(tuple(found), goes_on, negated)
 
@@ -378,7 +400,10 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def parse_time(text: str, now_ms: int) -> int:
-    """Milliseconds since 1970 of an RFC 3339 time, a date (its start, UTC), `-15m` (before now), or `now`."""
+    """Parse a time into Unix milliseconds.
+
+    The text is an RFC 3339 time, a date (its start, UTC), `-15m` (before now) or `now`.
+    """
     if text == "now":
         return now_ms
     relative = _RELATIVE.fullmatch(text)
@@ -392,8 +417,11 @@ def parse_time(text: str, now_ms: int) -> int:
 
 
 def rfc3339_ms(text: str) -> int | None:
-    """Milliseconds since 1970; a time without an offset is UTC. None where the text is no such time, or UTC
-    has no year for it: nobody could write it again."""
+    """Return the milliseconds since 1970 of an RFC 3339 time, or None.
+
+    A time without an offset is UTC. The result is None if the text is not such a time. It is also None if UTC
+    has no year for the time, which then could not be written again.
+    """
     try:
         moment = datetime.fromisoformat(text.upper())
         if moment.tzinfo is None:

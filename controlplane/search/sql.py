@@ -1,4 +1,4 @@
-"""Pure: what an index is asked for as a SQL condition; a dialect writes what one field of an engine needs."""
+"""Pure: a search as an SQL condition; a dialect writes the parts that depend on the engine."""
 
 from __future__ import annotations
 
@@ -26,21 +26,27 @@ from controlplane.store.interface import MOST_AHEAD_MS
 
 Key: TypeAlias = tuple[int, int]  # time and position of an event; pages are ordered by it, newest first
 
-COUNTED_MATCHES: Final = 50_000  # newest matches that facets count, and a histogram that takes too long
-# Times are signed numbers of 64 bits to every engine. No event has one beyond these.
+COUNTED_MATCHES: Final = 50_000  # newest matches that facets count, and that a slow histogram counts
+# All engines store times as signed 64-bit numbers. No event has a time beyond these bounds.
 LEAST_MS: Final = -(1 << 62)
 MOST_MS: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """SQL that is true, false or null. A `?` stands for each parameter, and for nothing else."""
+    """SQL that is true, false or null.
+
+    Each `?` stands for a parameter, and for nothing else.
+    """
 
     sql: str
     parameters: tuple[object, ...] = ()
 
     def numbered(self, write: Callable[[int, object], str]) -> str:
-        """Return the SQL with the engine's own markers: `write` gets a parameter's number and value."""
+        """Return the SQL with the engine's own markers.
+
+        `write` receives a parameter's number and value.
+        """
         first, *others = self.sql.split("?")
         markers = map(write, range(len(self.parameters)), self.parameters)
         return first + "".join(marker + text for marker, text in zip(markers, others, strict=True))
@@ -51,7 +57,10 @@ NOTHING: Final = Condition("1 = 0")
 
 
 class Dialect(Protocol):
-    """The columns of an engine's table, and how it asks for values in them. All texts come folded."""
+    """The columns of an engine's table, and its conditions on their values.
+
+    All texts are case-folded.
+    """
 
     @property
     def org(self) -> str:
@@ -63,26 +72,32 @@ class Dialect(Protocol):
 
     @property
     def position(self) -> str:
-        """Column of the position in the store, by which events of one millisecond are ordered."""
+        """Column of the position in the store, which orders the events of one millisecond."""
 
     def exactly(self, field: Field, texts: Sequence[str]) -> Condition:
-        """The field has one of these values, or one of its values is one of them."""
+        """Return the condition that the field's value, or one of its values, is one of these."""
 
     def like(self, field: Field, pieces: Sequence[str]) -> Condition:
-        """A value of the field consists of the pieces in this order, with any text between them."""
+        """Return the condition that a value has these pieces in this order, with any text between them."""
 
     def between(self, field: Field, match: Between) -> Condition:
-        """The number or time lies between the bounds."""
+        """Return the condition that the number or time lies between the bounds."""
 
     def has(self, field: Field) -> Condition:
-        """The field has a value."""
+        """Return the condition that the field has a value."""
 
     def words(self, words: Sequence[str], *, prefix: bool) -> Condition:
-        """The words follow each other in one of TEXT_FIELDS; with `prefix` the last one may go on."""
+        """Return the condition that the words follow each other in one of TEXT_FIELDS.
+
+        With `prefix`, the last word may be longer.
+        """
 
 
 def page_condition(query: SearchQuery, dialect: Dialect, before: Key | None = None) -> Condition:
-    """Return what a page's events must fulfil; `before` is the key of the last event of the page before."""
+    """Return the condition for the events of a page.
+
+    `before` is the key of the last event of the previous page.
+    """
     conditions = [*_scope(query, dialect), filter_condition(query.filter, dialect)]
     if before is not None:
         conditions.append(Condition(f"({dialect.time}, {dialect.position}) < (?, ?)", before))
@@ -90,12 +105,12 @@ def page_condition(query: SearchQuery, dialect: Dialect, before: Key | None = No
 
 
 def newest_first(dialect: Dialect) -> str:
-    """Return what stands behind ORDER BY."""
+    """Return the terms of ORDER BY for pages."""
     return f"{dialect.time} DESC, {dialect.position} DESC"
 
 
 def past_retention(before_ms: int, newest: int | None) -> Condition:
-    """Return the condition that holds for events past their retention; see `SearchIndex.purge`."""
+    """Return the condition for events past their retention; see `SearchIndex.purge`."""
     older = Condition("time < ?", (before_ms,))
     if newest is None:
         return older
@@ -117,7 +132,7 @@ def filter_condition(wanted: Filter, dialect: Dialect) -> Condition:
 
 
 def term_condition(term: Term, dialect: Dialect) -> Condition:
-    """Return the term's condition, its sign included."""
+    """Return the condition of the term, with its sign."""
     if isinstance(term, TextTerm):
         condition = dialect.words([fold(word) for word in term.words], prefix=term.prefix)
     elif isinstance(term, HasTerm):
@@ -141,7 +156,7 @@ def _of_match(field: Field, match: Match, dialect: Dialect) -> Condition:
     return dialect.between(field, match)
 
 
-# Parts that dialects share
+# -- shared by the dialects --
 
 
 def all_of(conditions: Iterable[Condition]) -> Condition:
@@ -161,7 +176,10 @@ def _joined(operator: str, conditions: Iterable[Condition]) -> Condition | None:
 
 
 def negated(condition: Condition) -> Condition:
-    """An event without the field does not have the value, so null is negated to true."""
+    """Return the negated condition.
+
+    An event without the field does not have the value, so null is negated to true.
+    """
     return Condition(f"NOT coalesce({condition.sql}, FALSE)", condition.parameters)
 
 
@@ -172,7 +190,7 @@ def one_of(column: str, values: Sequence[object]) -> Condition:
 
 
 def bounded(column: str, match: Between) -> Condition:
-    """The column's number lies between the bounds."""
+    """Return the condition that the column's number lies between the bounds."""
     bounds = []
     if match.low is not None:
         bounds.append(Condition(f"{column} {'>' if match.low_open else '>='} ?", (match.low,)))
@@ -182,7 +200,7 @@ def bounded(column: str, match: Between) -> Condition:
 
 
 def like_pattern(pieces: Sequence[str]) -> str:
-    r"""The pieces as a pattern of LIKE, whose escape character is `\`."""
+    r"""Return the pieces as a pattern of LIKE, whose escape character is `\`."""
     return "%".join(map(_literal, pieces))
 
 

@@ -1,9 +1,9 @@
-"""The embedded search index: SQLite's FTS5 and narrow tables in a file of its own; see parts.py.
+"""The embedded search index: SQLite's FTS5 and narrow tables in its own file; see parts.py.
 
-The file stands beside the store's and not in it: the lock, the page cache and the checkpoints of the two
-don't meet, so that indexing never delays the acknowledgement of a batch; and what is derived can be deleted
-and is built again from the store. Several processes may write (server and command line): SQLite lets in one
-at a time.
+The file is separate from the store's file. Their locks, page caches and checkpoints are then independent, so
+that indexing never delays the acknowledgement of a batch. The file is derived data: it can be deleted, and is
+rebuilt from the store. Several processes may write (server and command line), and SQLite admits one at a
+time.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-FORMAT: Final = 12  # of tables and columns; a file of another format is emptied and built again
+FORMAT: Final = 12  # format of the tables and columns; a file of another format is emptied and rebuilt
 _BUSY_MILLISECONDS: Final = 30_000
 _CACHE_KIBIBYTES: Final = 65_536
 _WAL_BYTES: Final = 64 * 1024 * 1024
@@ -58,7 +58,7 @@ class _Connection:
     """A connection and the one thread that uses it."""
 
     def __init__(self, path: Path, store: Path | None = None) -> None:
-        """With the store attached for reading, if it is given."""
+        """Prepare a connection, with the store attached for reading if it is given."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="search")
         self._path = path
         self._store = store
@@ -71,7 +71,10 @@ class _Connection:
         self._reader = Reader(self._db)
 
     async def run(self, begin: str, job: Callable[..., T], *given: object) -> T:
-        """The job in a transaction of its own; IndexUnavailableError if SQLite fails."""
+        """Run the job in its own transaction.
+
+        Raise IndexUnavailableError if SQLite fails.
+        """
         work = partial(_in_transaction, self._db, begin, job, given)
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
@@ -79,7 +82,7 @@ class _Connection:
             raise _unavailable(self._path, error) from error
 
     async def read(self, job: Callable[..., T], *given: object) -> T:
-        """The job on what the connection remembers of the index."""
+        """Run the job on the state that the connection keeps of the index."""
 
         @telling_damage()
         def on_current(db: sqlite3.Connection) -> T:
@@ -96,7 +99,10 @@ class _Connection:
 
 
 class SqliteIndex:
-    """One connection writes, one finds, one counts; each has its thread, so none delays another."""
+    """A search index in one file.
+
+    One connection writes, one finds, one counts. Each has its own thread, so none delays another.
+    """
 
     def __init__(
         self, writer: _Connection, reader: _Connection, counter: _Connection, incarnation: str
@@ -104,7 +110,7 @@ class SqliteIndex:
         self._writer = writer
         self._reader = reader
         self._counter = counter
-        # By organisation, so that one's many searches and counts hold up nobody else's.
+        # Queues by organisation, so that many searches and counts of one do not delay those of others.
         self._finding = FairQueue()
         self._counting = FairQueue()
         self._incarnation = incarnation
@@ -112,8 +118,8 @@ class SqliteIndex:
 
     @classmethod
     async def open(cls, path: Path, store: Path) -> "SqliteIndex":
-        """Beside the store whose events it finds."""
-        # A writer's transaction would lock an attached store too.
+        """Open the index of a store, in a file with a name derived from that of the store."""
+        # A writer's transaction would also lock an attached store.
         writer, reader, counter = _Connection(path), _Connection(path, store), _Connection(path, store)
         try:
             async with AsyncExitStack() as opened:
@@ -131,13 +137,16 @@ class SqliteIndex:
 
     @classmethod
     async def open_or_begin(cls, path: Path, store: Path) -> "SqliteIndex":
-        """A damaged file is put aside and another one begun: only for who has the store to itself, since who
-        works with the file goes on in the one that was put aside."""
+        """Open the index, and replace a damaged file by a new one.
+
+        Call this only if no other process uses the store. Another process would continue to use the file that
+        was moved away.
+        """
         try:
             return await cls.open(path, store)
         except IndexDamagedError as error:
             aside = await asyncio.to_thread(_put_aside, path)
-            log.error("the search index is damaged, put aside as %s and built again: %s", aside, error)
+            log.error("moved the damaged search index to %s and started a new one: %s", aside, error)
         return await cls.open(path, store)
 
     async def outbox_name(self) -> str:
@@ -155,7 +164,10 @@ class SqliteIndex:
         await self._write(after, partial(arrivals.of_parsed, batches))
 
     async def _write(self, after: int, arrive: Callable[[int], tuple[Arrived, int]]) -> None:
-        """Write to the index that we know; if it's another one by now, we know that for the next time."""
+        """Write to the known index.
+
+        If the file holds another index, the next write uses that one.
+        """
 
         def add(db: sqlite3.Connection) -> None:
             _require_known(db, self._incarnation, after)
@@ -204,14 +216,14 @@ def _in_transaction(
         result = job(db, *given)
         db.execute("COMMIT")
     except BaseException:
-        with contextlib.suppress(sqlite3.Error):  # there may be none left to roll back
+        with contextlib.suppress(sqlite3.Error):  # the transaction may be over already
             db.execute("ROLLBACK")
         raise
     return result
 
 
 def _unavailable(path: Path, error: sqlite3.Error | OSError) -> IndexUnavailableError:
-    if type(error) is not sqlite3.DatabaseError:  # busy, full, not permitted: nothing of the file is wrong
+    if type(error) is not sqlite3.DatabaseError:  # the file is busy, full or not permitted, but not damaged
         return IndexUnavailableError(f"{path}: {error}")
     return IndexDamagedError(
         f"{path}: {error}; stop the control plane, remove this file with its -wal and -shm, and start it:"
@@ -220,17 +232,20 @@ def _unavailable(path: Path, error: sqlite3.Error | OSError) -> IndexUnavailable
 
 
 def _put_aside(path: Path) -> Path:
-    """The file goes last: until then the next start finds it damaged again."""
+    """Delete the log of the damaged index, then rename its file.
+
+    The main file is renamed last, so that an interrupted start detects the damage again.
+    """
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     return path.replace(path.with_name(path.name + ".damaged"))
 
 
 def _create_private(path: Path) -> None:
-    """SQLite gives its own files (-wal, -shm) the mode of the main one.
+    """Create the file with a private mode, which SQLite also gives its own files (-wal, -shm).
 
-    A file that is there is not opened: closing it again would take away the POSIX locks that SQLite holds on
-    it elsewhere in this process, and another process would remove the log under our feet.
+    An existing file is not opened. Closing it would release the POSIX locks that SQLite holds on it in this
+    process, and another process could then remove the log that is in use.
     """
     make_directory(path.parent)
     try:
@@ -244,7 +259,7 @@ def _create_private(path: Path) -> None:
 def _connect(path: Path, store: Path | None) -> sqlite3.Connection:
     db = sqlite3.connect(path, isolation_level=None)
     try:
-        # FULL: the store notes an event as indexed only once it would survive a loss of power here.
+        # FULL, because the store marks an event as indexed only when it would survive a loss of power.
         for pragma in (
             f"busy_timeout = {_BUSY_MILLISECONDS}",
             "page_size = 8192",
@@ -275,14 +290,15 @@ def _newest_stored(store: Path) -> int:
 
 @telling_damage()
 def _prepare(db: sqlite3.Connection, store: Path) -> str:
-    """The incarnation of the index in this file, which is made anew where there is none of this format, or
-    one that is ahead of the store: a backup of that was restored since.
+    """Return the incarnation of the index in this file.
 
-    The store is asked while nobody else can write the index: what was indexed before is in the store, too.
+    Make the index again if the file has none of this format. Do the same if the index is ahead of the store,
+    which happens after the restore of a backup. The position of the store is read while no other process can
+    write the index. So the store has all events that were indexed before.
     """
     if _format(db) != FORMAT or _reached(db) > _newest_stored(store):
         if _format(db) not in (0, FORMAT):
-            log.warning("the search index is of another release: it is built again from the store")
+            log.warning("the search index is from another release: rebuilding it from the store")
         _drop_all(db)
         for statement in SCHEMA:
             db.execute(statement)
@@ -293,7 +309,7 @@ def _prepare(db: sqlite3.Connection, store: Path) -> str:
 
 
 def _drop_all(db: sqlite3.Connection) -> None:
-    """Virtual tables first: they take theirs with them."""
+    """Drop all tables, virtual tables first, because dropping them removes their own tables."""
     order = "ORDER BY sql NOT LIKE 'CREATE VIRTUAL%'"
     names = db.execute(f"SELECT name FROM sqlite_schema WHERE type = 'table' {order}").fetchall()  # noqa: S608
     for (name,) in names:
@@ -303,21 +319,23 @@ def _drop_all(db: sqlite3.Connection) -> None:
 
 class _AnotherIndexError(IndexMovedError):
     def __init__(self, incarnation: str, reached: int) -> None:
-        super().__init__(f"search index: it was made anew and has events up to {reached}", reached)
+        super().__init__(f"search index: it was made again and has events up to {reached}", reached)
         self.incarnation = incarnation
 
 
 @telling_damage()
 def _require_known(db: sqlite3.Connection, known: str, after: int) -> None:
-    """Another process may have made the index again, and what was written before would be missing for
-    good."""
+    """Raise IndexMovedError if another process rebuilt the index.
+
+    Without this check, earlier events would stay missing.
+    """
     if _format(db) != FORMAT:
-        raise IndexUnavailableError("search index: another release has taken it")
+        raise IndexUnavailableError("search index: another release uses it")
     incarnation, reached = _incarnation(db), _reached(db)
     if incarnation != known:
         raise _AnotherIndexError(incarnation, reached)
     if reached < after:
-        raise IndexMovedError(f"search index: it has events up to {reached} and not to {after}", reached)
+        raise IndexMovedError(f"search index: it has events up to {reached}, not {after}", reached)
 
 
 def _format(db: sqlite3.Connection) -> int:

@@ -1,1 +1,1 @@
-"""Sinks: the places outside to which audit events are delivered, each by a durable consumer of the outbox."""
+"""Sinks: external destinations of audit events, each served by a durable consumer of the outbox."""

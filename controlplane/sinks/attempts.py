@@ -1,4 +1,4 @@
-"""Attempts to deliver to a sink or webhook: the time of the next one, and the problem of the last one."""
+"""Delivery attempts to a sink or webhook: the time of the next one, and the problem of the last one."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ from controlplane.store.sink_interface import SinkStore
 POLL_SECONDS: Final = 5.0
 FIRST_PAUSE_SECONDS: Final = 1.0
 LONGEST_PAUSE_SECONDS: Final = 60.0
-LONGEST_RETRY_AFTER: Final = 3600.0  # seconds; a sink that asks for more is asked sooner
-LONGEST_REASON: Final = 500  # characters
+LONGEST_RETRY_AFTER: Final = 3600.0  # longest delay in seconds; a sink that requests more is tried sooner
+LONGEST_REASON: Final = 500  # largest number of characters of a reason
 
 _log = logging.getLogger(__name__)
 
 
 class Attempts:
-    """The attempts of one consumer. The store remembers its problem."""
+    """The attempts of one consumer.
+
+    The store keeps its current problem.
+    """
 
     def __init__(
         self,
@@ -58,7 +61,7 @@ class Attempts:
             self._woken.clear()
             try:
                 await attempt()
-            except Exception as error:  # the store has all of it for the next attempt
+            except Exception as error:  # the store keeps all events for the next attempt
                 asked = getattr(error, "retry_after", None) or 0.0
                 jittered = pause * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, no secret
                 wait = max(jittered, min(asked, LONGEST_RETRY_AFTER))
@@ -76,31 +79,34 @@ class Attempts:
         await asyncio.sleep(self._linger_seconds)
 
     async def failed(self, error: Exception, wait: float) -> None:
-        """Log why nothing was delivered, and have the store remember it. The next attempt is in `wait` s."""
+        """Log why nothing was delivered, and store the reason.
+
+        The next attempt follows in `wait` s.
+        """
         problem = self.masked(str(error) or type(error).__name__)
         is_expected = isinstance(error, SinkUnavailable | SinkRefused | OSError)
         _log.warning(
-            "%s: nothing delivered, next try in %.1f s: %s",
+            "%s: delivered nothing, next attempt in %.1f s: %s",
             self.label, wait, problem, exc_info=None if is_expected else error,
         )  # fmt: skip
         if problem != self.problem:
-            with contextlib.suppress(Exception):  # the store itself may be what fails
+            with contextlib.suppress(Exception):  # the failure may be that of the store
                 await self._store.note_sink_problem(self._name, problem)
                 self.problem = problem
 
     async def recovered(self) -> None:
-        """Forget the problem, if there was one."""
+        """Clear the problem, if there was one."""
         if self.problem is not None:
             _log.info("%s: delivers again", self.label)
             await self._store.note_sink_problem(self._name, None)
             self.problem = None
 
     def masked(self, words: str) -> str:
-        """Return words of the receiver as they may be shown."""
+        """Return the words of the receiver without secrets."""
         return masked(words, self._secrets)
 
 
 def masked(words: str, secrets: set[str]) -> str:
-    """Return the words of a sink on one line, short, and without any secret that they repeat."""
+    """Return the words of a sink on one line, shortened, and without any secret that they repeat."""
     words = "".join(each if each.isprintable() else " " for each in hidden(words, secrets))
     return words if len(words) <= LONGEST_REASON else words[: LONGEST_REASON - 1] + "…"

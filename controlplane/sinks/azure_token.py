@@ -1,4 +1,4 @@
-"""Tokens for Azure's services, by the identity that the settings of a sink name."""
+"""Tokens for Azure's services, for the identity that the settings of a sink name."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from proxy.outbound.azure_sdk import NONSENSE, failure_of, open_transport
 from proxy.outbound.failures import AttemptFailed
 from proxy.outbound.machine_identity import ManagedIdentity, WorkloadIdentity, open_identity
 
-_RENEW_SECONDS: Final = 300.0  # before the end of a token
+_RENEW_SECONDS: Final = 300.0  # time before the expiry of a token at which a new one is requested
 
 
 def open_credential(settings: AzureSinkSettings, session: aiohttp.ClientSession) -> AsyncTokenCredential:
-    """Return a credential of Azure's SDK whose requests leave by the session."""
+    """Return a credential of Azure's SDK whose requests are sent over the session."""
     match settings.identity:
         case "client-secret":
             return ClientSecretCredential(
@@ -46,7 +46,7 @@ def open_credential(settings: AzureSinkSettings, session: aiohttp.ClientSession)
 
 @dataclass(slots=True)
 class ServiceToken:
-    """A token for one service, asked for again shortly before it ends."""
+    """A token for one service, requested again shortly before it expires."""
 
     credential: AsyncTokenCredential
     scope: str
@@ -54,7 +54,10 @@ class ServiceToken:
     _ends: float = 0.0
 
     async def value(self) -> str:
-        """Return a token that is still good. Raise SinkUnavailable if there is none."""
+        """Return a valid token.
+
+        Raise SinkUnavailable if there is none.
+        """
         if time.time() >= self._ends - _RENEW_SECONDS:
             try:
                 found = await self.credential.get_token(self.scope)
@@ -68,5 +71,5 @@ class ServiceToken:
         return self._token
 
     def forget(self) -> None:
-        """Ask for another token next time: the service refused this one."""
+        """Request another token next time, because the service rejected this one."""
         self._ends = 0.0

@@ -1,4 +1,4 @@
-"""The storage of an archive: a container of Azure or a bucket of S3, as the settings say."""
+"""The storage of an archive: a container of Azure or a bucket of S3, as the settings define."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from proxy.config.tls import client_tls
 from proxy.outbound.egress import Egress
 from proxy.outbound.session import open_session
 
-# Tells a visitor what lies there, and shows that the storage writes a name once.
+# The object explains the archive to a visitor, and proves that the storage does not overwrite a name.
 MARKER: Final = "graphward-archive.json"
 _MARKER_BODY: Final = msgspec.json.encode(
     {"format": FORM, "verify": "graphward audit verify-archive DIRECTORY"}
@@ -42,24 +42,30 @@ class BlobSink:
             raise SinkUnavailable(str(error)) from None
 
     async def test(self) -> str:
-        """Write an object twice. The storage must refuse the second one."""
+        """Write an object twice.
+
+        The storage must refuse the second write.
+        """
         try:
             await self.objects.create(MARKER, _MARKER_BODY)
             if await self.objects.create(MARKER, _MARKER_BODY):
                 what = "overwrites objects although If-None-Match forbids it: use another storage"
                 raise SinkUnavailable(f"the storage {what}, or turn on object lock")
             if FORM.encode() not in await self.objects.read(MARKER):
-                raise SinkUnavailable(f"the storage gives back something else than it was given as {MARKER}")
+                raise SinkUnavailable(f"the storage returned other content for {MARKER} than was written")
         except StorageUnavailable as error:
             raise SinkUnavailable(f"the storage {error}", error.retry_after) from None
-        return "the storage takes objects, gives them back and overwrites none"
+        return "the storage writes and reads objects, and overwrites none"
 
     async def close(self) -> None:
         await self.objects.close()
 
 
 def open_objects(settings: BlobSettings, egress: Egress) -> ObjectStore:
-    """Return the storage, not connected yet. Raise SinkUnavailable if a package is missing."""
+    """Return the storage, not connected yet.
+
+    Raise SinkUnavailable if a package is missing.
+    """
     extra = "s3" if settings.is_s3 else "azure-blob"
     try:
         return _open_s3(settings, egress) if settings.is_s3 else _open_azure(settings, egress)

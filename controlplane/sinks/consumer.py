@@ -1,10 +1,11 @@
-"""The consumer of a sink: events of the store, in order, and on only once the sink has them.
+"""The consumer of a sink, which delivers the events of the store in order and moves on after success.
 
-The store holds the cursor. It moves on after each batch, so a crash sends one batch again and loses nothing.
-A sink that takes nothing costs one try now and then. The events wait in the store, not in memory.
+The store holds the cursor. The cursor moves after each batch, so a crash repeats one batch and loses none.
+While a sink accepts nothing, the consumer makes one attempt now and then. The events wait in the store, not
+in memory.
 
-An application decides what stands in its events, so no single event may stop the sink: the one at which it
-fails again and again becomes a dead letter, if the sink takes others at the same time.
+An application decides the content of its events, so no single event may stop the sink. An event that fails
+repeatedly becomes a dead letter if the sink accepts other events at the same time.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from controlplane.sinks.settings import AnySink
 from controlplane.store.interface import ArchiveSource, Org, OutboxStore, StoredEvent
 from controlplane.store.sink_interface import DeadLetter, SinkStore
 
-READ_AT_ONCE: Final = 1000  # events; the store reads at most 16 MiB of them
-LINGER_SECONDS: Final = 1.0  # events of so long are sent together
-MOST_DEAD_LETTERS: Final = 10_000  # refusals one after the other, at which a sink stands still
-SUSPICIOUS_TRIES: Final = 5  # failures at one position, after which single events are suspected
-_IN_DOUBT: Final = 5  # single events that are refused, after which the sink itself may be at fault
-_WITNESSES: Final = 3  # other events that a sink is given then, to see whether it takes any
+READ_AT_ONCE: Final = 1000  # number of events; the store reads at most 16 MiB of them
+LINGER_SECONDS: Final = 1.0  # time for which events are collected and sent together
+MOST_DEAD_LETTERS: Final = 10_000  # number of refusals in a row at which delivery stops
+SUSPICIOUS_TRIES: Final = 5  # number of failures at one position, after which single events are tried
+_IN_DOUBT: Final = 5  # number of refused single events, after which the sink itself may be at fault
+_WITNESSES: Final = 3  # number of other events that are then tried, to find whether the sink accepts any
 _RETRIES_AT_ONCE: Final = 100
 
 _log = logging.getLogger(__name__)
@@ -40,11 +41,14 @@ class ConsumerStore(OutboxStore, SinkStore, ArchiveSource, Protocol):
 
 
 class _CursorMoved(Exception):
-    """Somebody else moved the cursor: an operator, or the control plane that leads now."""
+    """An operator, or the control plane that leads now, moved the cursor."""
 
 
 class Consumer:
-    """Delivers the events of the store to one sink. Two at once do no harm: events arrive twice."""
+    """Delivers the events of the store to one sink.
+
+    Two consumers at once are harmless: events are delivered twice.
+    """
 
     def __init__(
         self,
@@ -74,7 +78,7 @@ class Consumer:
         self._sink: Sink | Archive | None = None
         self._position = 0
         self._refused_in_a_row = 0
-        self._tries = 0  # that failed at this position
+        self._tries = 0  # number of failed attempts at this position
 
     def wake(self) -> None:
         """Look for new events soon."""
@@ -93,7 +97,10 @@ class Consumer:
         await self.drain(self._sink)
 
     async def drain(self, sink: Sink | Archive) -> None:
-        """Deliver what the store holds, to the end. Raise if the sink or the store fails."""
+        """Deliver all events that the store holds.
+
+        Raise the error if the sink or the store fails.
+        """
         await self._begin()
         await (self._archive(sink) if isinstance(sink, Archive) else self._send_all(sink))
         await self._attempts.recovered()
@@ -109,7 +116,10 @@ class Consumer:
             await self._attempts.recovered()
 
     async def _end_of_range(self, archive: Archive) -> int | None:
-        """Return the end of the range to write now: the same one until the cursor has moved behind it."""
+        """Return the end of the range to write now.
+
+        It stays the same until the cursor has moved past it.
+        """
         found = await self._store.archive_range(self._position)
         if found is None:
             return None
@@ -137,7 +147,10 @@ class Consumer:
             self._tries = 0
 
     async def _begin(self) -> None:
-        """Read the cursor; a new sink begins as the settings say."""
+        """Read the cursor of the sink.
+
+        A new sink begins where the settings define.
+        """
         at_newest = self._settings.from_ == "now"
         state = await self._store.begin_sink(self._name, at_newest=at_newest)
         self._position = state.position
@@ -148,10 +161,10 @@ class Consumer:
     def _require_room(self) -> None:
         if self._refused_in_a_row >= MOST_DEAD_LETTERS:
             what = f"refused {self._refused_in_a_row} events in a row: read its dead letters, then retry or"
-            raise SinkUnavailable(f"no event is sent, because the sink {what} discard them")
+            raise SinkUnavailable(f"delivery has stopped: the sink {what} discard them")
 
     async def _org_ids(self) -> frozenset[str] | None:
-        """Return the organisations whose events are delivered; None for all."""
+        """Return the organisations whose events are delivered, or None for all."""
         if not self._settings.organisations:
             return None
         return orgs_named(self._settings.organisations, await self._store.orgs())
@@ -181,7 +194,10 @@ class Consumer:
         letters: Sequence[DeadLetter] = (),
         witnesses: Sequence[SinkEvent] = (),
     ) -> None:
-        """Send the events, in halves if the sink refuses them together, and move the cursor behind them."""
+        """Send the events, and move the cursor past them.
+
+        If the sink refuses them together, send them in halves.
+        """
         try:
             sent = await self._send_or_refuse(sink, batch, witnesses)
         except SinkUnavailable as error:
@@ -204,26 +220,29 @@ class Consumer:
     async def _require_proof(
         self, sink: Sink, refused: SinkEvent, witnesses: Sequence[SinkEvent], error: SinkRefused
     ) -> None:
-        """Raise SinkUnavailable if the sink refuses one event after the other, and may refuse all of them."""
+        """Raise SinkUnavailable if the sink refuses one event after another, and may refuse all of them."""
         others = [each for each in witnesses if each.position != refused.position]
         if self._refused_in_a_row >= _IN_DOUBT and not await self._takes_one(sink, others):
-            raise SinkUnavailable(f"refuses one event after the other: {error}") from None
+            raise SinkUnavailable(f"refuses one event after another: {error}") from None
 
     async def _send_or_refuse(
         self, sink: Sink, batch: Sequence[SinkEvent], witnesses: Sequence[SinkEvent]
     ) -> Sent:
-        """Send the events, and take a failure that these events alone have as a refusal."""
+        """Send the events, and count a failure of these events alone as a refusal."""
         try:
             return await self._send(sink, batch)
         except SinkUnavailable as error:
             others = [each for each in witnesses if [each.position] != [one.position for one in batch]]
             if error.delivered or not await self._takes_one(sink, others):
                 raise
-            words = f"the sink takes other events, and fails at this one again and again: {error}"
+            words = f"the sink accepts other events, but fails repeatedly at this one: {error}"
             raise SinkRefused(words) from None
 
     async def _takes_one(self, sink: Sink, events: Sequence[SinkEvent]) -> bool:
-        """Return whether the sink takes any of the events. That one arrives twice."""
+        """Return whether the sink accepts any of the events.
+
+        An accepted event is delivered twice.
+        """
         for each in events:
             try:
                 if not (await self._send(sink, [each])).refused:
@@ -253,7 +272,10 @@ class Consumer:
     # Dead letters
 
     async def _retry(self, sink: Sink, selection: Selection) -> bool:
-        """Send dead letters again that an operator wants to be sent again. Return whether there were any."""
+        """Send the dead letters that an operator wants to be sent again.
+
+        Return whether there were any.
+        """
         letters = await self._store.dead_letters(self._name, _RETRIES_AT_ONCE, retried=True)
         for letter in letters:
             stored = await self._store.events_after(letter.position - 1, 1)
@@ -288,7 +310,10 @@ class Consumer:
 
 
 def _witnesses(events: Sequence[SinkEvent]) -> Sequence[SinkEvent]:
-    """Return events of different applications, the newest ones: one application alone may be at fault."""
+    """Return the newest events of different applications.
+
+    The fault may lie with one application alone.
+    """
     by_app = {each.members.get("appId"): each for each in events}
     newest = sorted(by_app.values(), key=lambda each: each.position, reverse=True)[:_WITNESSES]
     return newest if len(newest) > 1 else [*newest, *events[:1]]
@@ -312,5 +337,5 @@ class Consumers:
             consumer.wake()
 
     def runs(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
-        """Return a name and a run for each sink."""
+        """Return a name and a coroutine for each sink."""
         return [(f"sink {name}", consumer.run()) for name, consumer in self._all.items()]

@@ -1,4 +1,4 @@
-"""Pure: an audit event in the format that a sink delivers: as it is, as OCSF, or as CEF."""
+"""Pure: an audit event in the format that a sink delivers: unchanged, as OCSF, or as CEF."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import orjson
 
 from controlplane.search.query import rfc3339_ms
 
-OCSF_VERSION: Final = "1.4.0"  # the first whose API Activity has the profile security_control
+OCSF_VERSION: Final = "1.4.0"  # the first version whose API Activity has the profile security_control
 _API_ACTIVITY: Final = 6003
 _ACTIVITIES: Final = {"POST": 1, "GET": 2, "HEAD": 2, "OPTIONS": 2, "PUT": 3, "PATCH": 3, "DELETE": 4}
 _OTHER: Final = 99
 _METHODS: Final = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "POST", "PUT", "TRACE"})
-_UNKNOWN: Final = "unknown"  # stands for required values that the event lacks
+_UNKNOWN: Final = "unknown"  # value of required members that the event lacks
 _ACTIVITY_NAMES: Final = {1: "Create", 2: "Read", 3: "Update", 4: "Delete", _OTHER: "Other"}
 _ALLOWED, _DENIED, _OTHER_ACTION = 1, 2, 99
 _ACTIONS: Final = {
@@ -36,7 +36,10 @@ def as_event(members: Members, body: bytes) -> bytes:
 
 
 def as_ocsf(members: Members, body: bytes) -> bytes:
-    """Return the event as API Activity of OCSF. Members without a place in that class stand in `unmapped`."""
+    """Return the event as API Activity of OCSF.
+
+    Members without a place in that class are put under `unmapped`.
+    """
     return orjson.dumps(_without_nothing(_ocsf(members)))
 
 
@@ -113,7 +116,7 @@ def _ocsf(event: Members) -> dict[str, Any]:
 
 
 def _without_a_place(event: Members, method: str) -> Iterator[tuple[str, Any]]:
-    """Give the members whose place in the class needs what this event lacks, and an unusual method."""
+    """Yield an unusual method, and the members that need a value that this event lacks."""
     if method not in _METHODS:
         yield "method", event.get("method")
     if event.get("path") is None:
@@ -155,7 +158,7 @@ _CEF: Final = {
     "out": "responseBytes",
     "dvchost": "proxyId",
 }
-# Keys of CEF without a meaning of their own: each has a label.
+# Custom keys of CEF, which have no fixed meaning: each has a label.
 _LABELLED: Final = {
     "cs1": ("organisation", "orgId"),
     "cs2": ("application", "appId"),
@@ -181,7 +184,10 @@ def _cef_extension(event: Members) -> Iterator[tuple[str, str]]:
 
 
 def _in_header(text: str) -> str:
-    """Escape a field of a CEF header: backslash and pipe. It has no lines."""
+    """Escape a field of a CEF header: backslash and pipe.
+
+    A header field has no line ends.
+    """
     return _on_one_line(text).replace("\\", "\\\\").replace("|", "\\|")
 
 
@@ -199,7 +205,7 @@ FORMATS: Final[Mapping[str, Format]] = {"event": as_event, "ocsf": as_ocsf, "cef
 
 
 def severity_of(event: Members) -> int:
-    """Return the severity of an event as OCSF counts it: 1 informational, 2 low, 3 medium."""
+    """Return the severity of an event on the scale of OCSF: 1 informational, 2 low, 3 medium."""
     return _severity(event)[0]
 
 

@@ -1,4 +1,4 @@
-"""Pure: the words of a sink's HTTP response without secrets, and how long it asks to wait."""
+"""Pure: the text of a sink's HTTP response without secrets, and the delay that it requests."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Final
 from urllib.parse import quote
 
 _MASK: Final = "********"
-_MOST_WORDS: Final = 300  # characters of a body in a message
+_MOST_WORDS: Final = 300  # largest number of characters of a body in a message
 _SECONDS: Final = re.compile(r"[0-9]{1,7}", re.ASCII)
 
 
 def hidden(words: str, secrets: Collection[str]) -> str:
     """Return the words without the secrets that they repeat, also inside JSON or an address.
 
-    It has to come before any cut: half a secret would not be found.
+    Call this before any truncation, because half a secret would not be found.
     """
     forms = {
         form for secret in secrets for form in (secret, json.dumps(secret)[1:-1], quote(secret, safe=""))
@@ -43,10 +43,10 @@ def said(status: int, headers: Mapping[str, str], body: bytes, secrets: Collecti
 
 
 def unproven(status: int, headers: Mapping[str, str], body: bytes, secrets: Collection[str]) -> str:
-    """Return words for a success that the service itself would not have sent."""
+    """Return the reason why a successful response can't be that of the service itself."""
     media_type = headers.get("Content-Type") or "without a Content-Type"
     words = beginning(body, secrets) or "an empty body"
-    what = "the response is not one of the service, so nothing counts as delivered: correct the address"
+    what = "the response is not that of the service, so nothing counts as delivered: correct the address"
     return f"{what} ({status}, {hidden(media_type, secrets)}: {words})"
 
 
@@ -55,7 +55,7 @@ def beginning(body: bytes, secrets: Collection[str]) -> str:
 
 
 def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
-    """Return the seconds of `Retry-After`, in either of its forms; None without the field."""
+    """Return the delay in `Retry-After`, in either of its forms, or None without that header field."""
     given = headers.get("Retry-After", "").strip()
     if _SECONDS.fullmatch(given):
         return float(given)
@@ -69,5 +69,5 @@ def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> floa
 
 
 def text_of(value: object) -> str:
-    """Return the value if it is text, else an empty one."""
+    """Return the value if it is text, or else an empty text."""
     return value if isinstance(value, str) else ""

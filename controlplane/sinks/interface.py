@@ -1,4 +1,4 @@
-"""The interface of a sink: events go in, and the events that it refused for good come back."""
+"""The interface of a sink: it receives events, and returns those that it refused permanently."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from controlplane.store.interface import ArchiveSource
 
 @dataclass(frozen=True, slots=True)
 class SinkEvent:
-    """An audit event on its way to a sink."""
+    """An audit event that is being delivered to a sink."""
 
     position: int
     org_id: str
     body: bytes  # the event as the proxy wrote it
-    payload: bytes  # the event in the format of the sink; the same bytes as `body` if that is `event`
+    payload: bytes  # the event in the format of the sink; equal to `body` if the format is `event`
     _members: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def members(self) -> Mapping[str, Any]:
-        """The members of the event, parsed when first asked for."""
+        """The members of the event, parsed at the first access."""
         if not self._members:
             self._members.update(orjson.loads(self.body))
         return self._members
@@ -31,7 +31,7 @@ class SinkEvent:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An event that the sink refused for good, with the sink's own words."""
+    """An event that the sink refused permanently, with the sink's own words."""
 
     position: int
     reason: str
@@ -39,7 +39,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The outcome of a delivery: the sink has every event that it did not refuse."""
+    """The result of a delivery: the sink has every event that it did not refuse."""
 
     refused: tuple[Refusal, ...] = ()
 
@@ -49,64 +49,75 @@ ALL_SENT: Final = Sent()
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The most that a sink takes at once."""
+    """The upper limits of one call to a sink."""
 
     events: int
     bytes: int  # sum of the payloads
 
 
 class SinkUnavailable(Exception):
-    """The sink takes nothing now; the same events are sent again later.
+    """The sink accepts nothing now, and the consumer sends the same events again later.
 
-    `delivered` of the first events are with the sink, and are not sent again.
+    The sink has the first `delivered` of these events, and they are not sent again.
     """
 
     def __init__(self, reason: str, retry_after: float | None = None, delivered: int = 0) -> None:
         super().__init__(reason)
-        self.retry_after = retry_after  # seconds that the sink asked for
+        self.retry_after = retry_after  # delay in seconds that the sink requested
         self.delivered = delivered
 
 
 class SinkRefused(Exception):
-    """The sink refuses these events for good, and doesn't say which of them. The consumer sends each half by
-    itself until it has found them."""
+    """The sink refuses these events permanently, without naming those at fault.
+
+    The consumer sends each half by itself until it has found them.
+    """
 
 
 class Sink(Protocol):
-    """A place to deliver events to. One consumer uses it: no two calls are under way at the same time."""
+    """A destination of events.
+
+    One consumer uses it, and never makes two calls at the same time.
+    """
 
     @property
     def limits(self) -> Limits: ...
 
     async def send(self, events: Sequence[SinkEvent]) -> Sent:
-        """Return when the sink has the events. Raise SinkUnavailable or SinkRefused.
+        """Return when the sink has the events.
 
-        The events are in order. The call may be cancelled, and the same events come again after a crash.
+        Raise SinkUnavailable or SinkRefused. The events are in order. The call may be cancelled, and the same
+        events are sent again after a crash.
         """
 
     async def test(self) -> str:
-        """Try the sink without an event, or with one that says it is a test. Return what was found, for a
-        person. Raise SinkUnavailable or SinkRefused."""
+        """Try the sink without an event, or with one that is marked as a test.
+
+        Return the result for a person. Raise SinkUnavailable or SinkRefused.
+        """
 
     async def close(self) -> None: ...
 
 
 @runtime_checkable
 class Archive(Protocol):
-    """A place that takes ranges of the chain with their events, and not events one after the other."""
+    """A destination that receives ranges of the chain with their events, instead of single events."""
 
-    flush_seconds: float  # time for which events are collected for one range, if it isn't full before
+    flush_seconds: float  # time for which events are collected for one range, unless it is full earlier
 
     async def write(
         self, store: ArchiveSource, after: int, upto: int, org_ids: Collection[str] | None
     ) -> int:
-        """Write the events after one position and up to another, those of these organisations or of all.
+        """Write the events between two positions, of these organisations or of all.
 
-        Return their number once the archive has them. Raise SinkUnavailable; the same range is then written
-        again, and has to leave the archive as if it had been written once.
+        Return their number when the archive has them. Raise SinkUnavailable; the caller then writes the same
+        range again. Repeated writes must leave the archive as one write would.
         """
 
     async def test(self) -> str:
-        """Try the archive, and return what was found, for a person. Raise SinkUnavailable."""
+        """Try the archive, and return the result for a person.
+
+        Raise SinkUnavailable.
+        """
 
     async def close(self) -> None: ...

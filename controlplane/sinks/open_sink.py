@@ -1,4 +1,7 @@
-"""Opens the sink that settings describe. A kind's module is imported only if it is configured."""
+"""Opens the sink that settings describe.
+
+The module of a kind is imported only if the kind is configured.
+"""
 
 from __future__ import annotations
 

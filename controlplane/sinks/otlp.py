@@ -1,7 +1,7 @@
-"""A collector of OpenTelemetry that takes log records by OTLP over HTTP, in JSON.
+"""A collector of OpenTelemetry that receives log records by OTLP over HTTP, in JSON.
 
-Every status but 400 and 413 concerns the collector and not the events, which then wait in the store. At some
-of these, the specification has a client drop the records; a sink loses none.
+Every status except 400 and 413 concerns the collector and not the events, which then wait in the store. At
+some of these statuses, the specification tells a client to drop the records. A sink drops none.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ from proxy.outbound.session import open_session
 from proxy.wire.release import VERSION
 
 LOGS_PATH: Final = "/v1/logs"
-_LIMITS: Final = Limits(events=1000, bytes=2_000_000)  # collectors take some 4 MB; a record repeats members
-_OF_EVENTS: Final = frozenset({400, 413})  # statuses that speak of the events
+# collectors accept about 4 MB; a record repeats members
+_LIMITS: Final = Limits(events=1000, bytes=2_000_000)
+_OF_EVENTS: Final = frozenset({400, 413})  # statuses that concern the events
 _JSON, _PROTOBUF = "application/json", "application/x-protobuf"
 _INFO, _WARN = (9, "INFO"), (13, "WARN")
 _TRACE_ID: Final = re.compile(r"(?!0{32})[0-9a-f]{32}", re.ASCII)
-# Attributes by OpenTelemetry's conventions, or of our own, and the member of the event that each has.
+# Attributes from OpenTelemetry's conventions, or of this project, and the event member of each.
 _ATTRIBUTES: Final = {
     "log.record.uid": "id",
     "http.request.method": "method",
@@ -85,17 +86,18 @@ class OtlpSink:
         rejected, words = await self._export([_log_record(each) for each in events])
         if not rejected:
             if words:
-                _log.warning("sink %s: the collector took all records and says: %s", self._name, words)
+                _log.warning("sink %s: the collector accepted all and reported: %s", self._name, words)
             return ALL_SENT
-        # It doesn't say which ones, and none may be sent again: an operator decides about all of them.
+        # The response does not name the rejected records, and none may be sent again. So an operator decides
+        # about all of them.
         number = "all" if rejected >= len(events) else f"{rejected} (it does not say which) of {len(events)}"
         reason = f"the collector rejected {number} records: {words or 'it gave no reason'}"
         return Sent(tuple(Refusal(each.position, reason) for each in events))
 
     async def test(self) -> str:
-        """Send an export request without records, which each collector answers as it would any other."""
+        """Send an export request without records, which each collector handles like any other."""
         await self._export([])
-        return "the collector takes log records"
+        return "the collector accepts log records"
 
     async def close(self) -> None:
         await self._session.close()
@@ -148,7 +150,7 @@ def _log_record(event: SinkEvent) -> dict[str, Any]:
 
 
 def _trace_of(trace_id: str, event: SinkEvent) -> Iterator[tuple[str, str]]:
-    """The trace and the span of the request, as the proxy's own spans have them."""
+    """Return the trace and span ids of the request, as in the proxy's own spans."""
     request = text_of(event.members.get("requestId")).replace("-", "")
     trace_id = trace_id or text_of(event.members.get("parentRequestId")).replace("-", "") or request
     if _TRACE_ID.fullmatch(trace_id):
@@ -160,7 +162,7 @@ def _trace_of(trace_id: str, event: SinkEvent) -> Iterator[tuple[str, str]]:
 def _attribute(key: str, value: str | int) -> dict[str, Any]:
     if isinstance(value, str):
         return {"key": key, "value": {"stringValue": value}}
-    return {"key": key, "value": {"intValue": str(value)}}  # 64 bits are text in protobuf's JSON
+    return {"key": key, "value": {"intValue": str(value)}}  # protobuf's JSON writes 64-bit integers as text
 
 
 def _nanoseconds(value: object) -> str:
@@ -175,9 +177,9 @@ class _Outcome:
 
 
 def _outcome(media_type: str, content: bytes) -> _Outcome | None:
-    """Return what an ExportLogsServiceResponse says; None for a response of another kind.
+    """Return the content of an ExportLogsServiceResponse, or None for a response of another kind.
 
-    An empty body may stand: some collectors send it, and in protobuf it says that all is well.
+    An empty body is accepted: some collectors send it, and in protobuf it means complete success.
     """
     media_type = media_type.partition(";")[0].strip().lower()
     if not content:

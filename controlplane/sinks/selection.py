@@ -1,4 +1,4 @@
-"""Pure: the events that a sink wants, in its format."""
+"""Pure: selects the events of a sink, in its format."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ class Selection:
     """A choice of events, and their format."""
 
     wanted: Filter
-    org_ids: frozenset[str] | None  # None: every organisation
+    org_ids: frozenset[str] | None  # None for every organisation
     format: Format
 
     def of(self, events: Iterable[StoredEvent]) -> list[SinkEvent | Refusal]:
-        """Return the events that the sink wants, in their order. A Refusal stands for each one that can't be
-        delivered."""
+        """Return the events that the sink wants, in order.
+
+        An event that can't be delivered is replaced by a Refusal.
+        """
         chosen = (each for each in events if self.org_ids is None or each.org_id in self.org_ids)
         return [made for each in chosen if (made := self._made(each)) is not None]
 
     def in_format(self, event: StoredEvent) -> SinkEvent | Refusal:
-        """Return the event even if the filter leaves it out."""
+        """Return the event in the format, even if the filter excludes it."""
         if event.body == UNREADABLE:
             return Refusal(event.position, _DAMAGED)
         try:
@@ -53,13 +55,16 @@ class Selection:
 
 
 def orgs_named(wanted: Iterable[str], known: Iterable[Org]) -> frozenset[str]:
-    """Return the ids of the organisations that are named by name or id."""
+    """Return the ids of the organisations that are given by name or id."""
     names = set(wanted)
     return frozenset(each.org_id for each in known if {each.org_id, each.name} & names)
 
 
 def batches(events: Sequence[SinkEvent], limits: Limits) -> Iterator[list[SinkEvent]]:
-    """Cut the events into pieces that a sink takes at once. One event alone may be larger than that."""
+    """Split the events into pieces within the sink's limits.
+
+    A single event may exceed these limits.
+    """
     batch: list[SinkEvent] = []
     size = 0
     for event in events:

@@ -1,6 +1,6 @@
 """Microsoft Sentinel: a custom table of Azure Monitor, filled by the Logs Ingestion API.
 
-`azure-monitor-ingestion` is not used: it splits a list into calls that it sends at the same time, which would
+`azure-monitor-ingestion` is not used: it splits a list into calls that it sends at the same time. That would
 change the order of events.
 """
 
@@ -24,14 +24,14 @@ from proxy.outbound.egress import Egress
 from proxy.outbound.session import open_session
 
 _LIMITS: Final = Limits(events=2000, bytes=900_000)
-_MOST_BYTES: Final = 1_000_000  # largest body before compression; the service takes 1 MB
-_OF_EVENTS: Final = frozenset({400, 413})  # statuses that speak of the events
-# Words in the code of a 400 that speak of the rule or the stream, and not of the events.
+_MOST_BYTES: Final = 1_000_000  # largest body in bytes before compression; the service accepts 1 MB
+_OF_EVENTS: Final = frozenset({400, 413})  # statuses that concern the events
+# Error codes of a 400 that concern the rule or the stream, and not the events.
 _OF_SETTINGS: Final = ("stream", "rule", "endpoint", "apiversion")
 _CLOUDS: Final = {".azure.us": "monitor.azure.us", ".azure.cn": "monitor.azure.cn"}
 _ROLE: Final = "; does the identity have the role Monitoring Metrics Publisher on the rule? A new role takes"
 _SPREADS: Final = "up to 30 minutes to work"
-# Column of the table -> member of the event. Names such as `id` and `Type` are reserved there.
+# Column of the table -> member of the event. Names such as `id` and `Type` are reserved in the table.
 COLUMNS: Final[Mapping[str, str]] = {
     "TimeGenerated": "time",
     "EventId": "id",
@@ -93,7 +93,7 @@ class SentinelSink:
             except SinkRefused as error:
                 if not delivered:
                     raise
-                # The service has the calls before this one: the consumer begins behind them.
+                # The service has the events of the earlier calls, so the consumer continues after them.
                 raise SinkUnavailable(str(error), None, delivered) from None
             except SinkUnavailable as error:
                 raise SinkUnavailable(str(error), error.retry_after, delivered) from None
@@ -101,9 +101,9 @@ class SentinelSink:
         return ALL_SENT
 
     async def test(self) -> str:
-        """Send an empty list, which the service takes if the identity has the role."""
+        """Send an empty list, which the service accepts if the identity has the role."""
         await self._upload([])
-        return "the data collection rule takes events"
+        return "the data collection rule accepts events"
 
     async def close(self) -> None:
         await self._session.close()
@@ -147,14 +147,17 @@ class SentinelSink:
 
 
 def scope_of(url: str) -> str:
-    """Return the scope of tokens for the cloud that the address belongs to."""
+    """Return the scope of tokens for the cloud of the address."""
     host = urlsplit(url).hostname or ""
     service = next((each for end, each in _CLOUDS.items() if host.endswith(end)), "monitor.azure.com")
     return f"https://{service}/.default"
 
 
 def _calls(rows: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """Cut the rows into calls that the service takes. A row that is larger goes alone."""
+    """Split the rows into calls within the limit of the service.
+
+    A row above the limit is sent alone.
+    """
     found: list[bytes] = []
     size = 2
     for row in rows:

@@ -16,7 +16,7 @@ from proxy.config.values import parse_name, parse_url
 
 
 def valid_filter(text: str) -> str:
-    """Return the text if it is a filter of the search grammar, else raise ValueError."""
+    """Return the text if it is a filter of the search grammar, or else raise ValueError."""
     try:
         parse_filter(text)
     except QueryError as error:
@@ -26,7 +26,10 @@ def valid_filter(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSettings:
-    """A destination of audit events. Delivery is at least once, and in order for each organisation."""
+    """A destination of audit events.
+
+    Delivery is at least once, and in order for each organisation.
+    """
 
     name: str = setting(
         parse=parse_name,
@@ -104,7 +107,7 @@ _PORTS: Final = {"tls": 6514, "tcp": 601}
 
 
 def parse_syslog_url(text: str) -> str:
-    """Return the address of a syslog server if it is one, else raise ValueError."""
+    """Return the address of a syslog server, or raise ValueError."""
     wanted = f"must be tls://host:port or tcp://host:port, not {text!r}"
     try:
         parts = urlsplit(text)
@@ -112,7 +115,7 @@ def parse_syslog_url(text: str) -> str:
     except ValueError:
         is_good = False
     if not is_good or "@" in text or parts.path.strip("/") or parts.query or parts.fragment:
-        raise ValueError(wanted if "@" not in text else "must hold no user and no password")
+        raise ValueError(wanted if "@" not in text else "must not contain a user or a password")
     return text.rstrip("/")
 
 
@@ -124,8 +127,7 @@ def split_syslog_url(url: str) -> tuple[str, str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyslogSettings(SinkSettings):
-    """A syslog server that receives RFC 5424 messages over TLS (RFC 5425), or over TCP with octet
-    counting."""
+    """A syslog server that receives RFC 5424 messages over TLS (RFC 5425), or TCP with octet counting."""
 
     kind: Literal["syslog"] = setting(doc="Kind of the sink.")
     format: Literal["event", "ocsf", "cef"] = setting(
@@ -165,7 +167,7 @@ class SyslogSettings(SinkSettings):
         if scheme == "tcp" and host not in ("localhost", "127.0.0.1", "::1"):
             yield "Url", "must begin with tls://: without TLS, others could read and change the events"
         if (self.client_cert_file is None) != (self.client_key_file is None):
-            yield "ClientCertFile", "ClientCertFile and ClientKeyFile are given together or not at all"
+            yield "ClientCertFile", "ClientCertFile and ClientKeyFile must be given together"
         if scheme == "tcp" and (self.client_cert_file or self.ca_file):
             yield "Url", "begins with tcp://, so that CaFile and ClientCertFile have no effect: remove them"
 
@@ -190,7 +192,7 @@ class OtlpSettings(SinkSettings):
         if _is_plain(self.url):
             yield "Url", "must be an https:// address: the events go there"
         if self.url.endswith(("/v1/traces", "/v1/metrics")):
-            yield "Url", "takes no log records: write the base address, or the one that ends with /v1/logs"
+            yield "Url", "does not receive log records: write the base address, or one ending in /v1/logs"
         try:
             parse_header_fields(self.headers)
         except ValueError as error:
@@ -227,7 +229,7 @@ class AzureSinkSettings(SinkSettings):
     )
 
     def identity_problems(self) -> Iterator[tuple[str, str]]:
-        """Yield a problem for each key that the identity needs, or that it has no use for."""
+        """Yield a problem for each identity key that is missing or unused."""
         given = {
             "TenantId": self.tenant_id,
             "ClientId": self.client_id,
@@ -242,9 +244,9 @@ class AzureSinkSettings(SinkSettings):
         }[self.identity]
         for key, value in given.items():
             if key in needed and not value:
-                yield key, f"is missing, since Identity is {self.identity}"
+                yield key, f"is missing, because Identity is {self.identity}"
             if value and key not in needed | {"ClientId"}:
-                yield key, f"must not be given, since Identity is {self.identity}: remove it"
+                yield key, f"must not be given, because Identity is {self.identity}: remove it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,7 +269,7 @@ class SentinelSettings(AzureSinkSettings):
 
 
 def parse_storage_url(text: str) -> str:
-    """Return the address of a container or bucket if it is one, else raise ValueError."""
+    """Return the address of a container or bucket, or raise ValueError."""
     wanted = "must be https://ACCOUNT.blob.core.windows.net/CONTAINER or s3://BUCKET"
     parts = urlsplit(text)
     path = parts.path.strip("/")
@@ -277,7 +279,7 @@ def parse_storage_url(text: str) -> str:
         return text.rstrip("/")
     if parts.scheme in ("http", "https") and path:
         return text.rstrip("/")
-    raise ValueError(f"{wanted}; the key Prefix has what follows")
+    raise ValueError(f"{wanted}; write the rest in the key Prefix")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,7 +298,7 @@ class BlobSettings(AzureSinkSettings):
     flush_seconds: float = setting(
         default=300.0,
         minimum=1,
-        maximum=600,  # what lags by 15 minutes counts as late
+        maximum=600,  # because a delay of 15 minutes counts as late
         doc="Longest time in seconds to collect events for one object. Many events end it earlier.",
     )
     sas: str = setting(
@@ -330,7 +332,7 @@ class BlobSettings(AzureSinkSettings):
             if value:
                 yield (
                     key,
-                    "must not be given: the chain vouches for all events, each as it came",
+                    "must not be given: the chain covers all events, each as it was received",
                 )
         if self.prefix and not self.prefix.endswith("/"):
             yield "Prefix", "must end with a slash"
@@ -340,7 +342,7 @@ class BlobSettings(AzureSinkSettings):
         if not self.region:
             yield "Region", "is missing: write the bucket's, or us-east-1 for a server that has no regions"
         if bool(self.access_key_id) != bool(self.secret_access_key):
-            yield "AccessKeyId", "AccessKeyId and SecretAccessKey are given together or not at all"
+            yield "AccessKeyId", "AccessKeyId and SecretAccessKey must be given together"
         azure = {"Sas": self.sas, "AccountKey": self.account_key, "TenantId": self.tenant_id}
         azure |= {"ClientId": self.client_id, "ClientSecret": self.client_secret}
         for key in (key for key, value in azure.items() if value):
@@ -351,7 +353,7 @@ class BlobSettings(AzureSinkSettings):
         for key in (key for key, value in aws.items() if value):
             yield key, "must not be given for a container of Azure: remove it"
         if self.sas and self.account_key:
-            yield "Sas", "must not be given beside AccountKey"
+            yield "Sas", "must not be given together with AccountKey"
         if not self.sas and not self.account_key:
             yield from self.identity_problems()
 
@@ -373,15 +375,17 @@ def webhook_key(text: str) -> bytes:
 
 
 def parse_webhook_secret(text: str) -> str:
-    """Return the text if it is a secret of Standard Webhooks, else raise ValueError."""
+    """Return the text if it is a secret of Standard Webhooks, or else raise ValueError."""
     webhook_key(text)
     return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookSettings:
-    """An address that receives notices for operators instead of audit events. A webhook has no `Filter` and
-    no `HoldDays`: notices stay stored for 90 days."""
+    """An address that receives notices for operators instead of audit events.
+
+    A webhook has no `Filter` and no `HoldDays`: notices stay stored for 90 days.
+    """
 
     name: str = setting(parse=parse_name, doc="Name of the sink in commands, metrics and the console.")
     kind: Literal["webhook"] = setting(doc="Kind of the sink.")
@@ -430,7 +434,7 @@ AnyTable: TypeAlias = AnySink | WebhookSettings  # any table of [[Sinks]]
 
 
 def secrets_of_sink(sink: AnyTable) -> set[str]:
-    """Return what must not be shown of the settings of a sink."""
+    """Return the secrets in the settings of a sink, which must not be shown."""
     match sink:
         case SplunkSettings():
             secrets = {sink.token}

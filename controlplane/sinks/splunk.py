@@ -1,7 +1,7 @@
-"""Splunk's HTTP Event Collector: a batch is JSON objects one after the other in one request.
+"""Splunk's HTTP Event Collector: one request holds a batch as JSON objects, one after the other.
 
-Events that the collector finds invalid are named by `invalid-event-number`: all others are sent again without
-them. With `Acknowledge`, the events count as delivered once the indexers have written them.
+The collector names an invalid event in `invalid-event-number`, and the sink sends the others again. With
+`Acknowledge`, events count as delivered when the indexers have written them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from proxy.outbound.session import open_session
 _EVENT: Final = "/services/collector/event"
 _ACK: Final = "/services/collector/ack"
 _HEALTH: Final = "/services/collector/health"
-_LIMITS: Final = Limits(events=1000, bytes=900_000)  # a collector takes 1 MB by default in Splunk Cloud
+_LIMITS: Final = Limits(events=1000, bytes=900_000)  # a collector accepts 1 MB by default in Splunk Cloud
 # Codes of the collector's responses.
 _SUCCESS, _NO_DATA, _HEALTHY = 0, 5, 17
 _BAD_EVENT: Final = frozenset({6, 12, 13, 15})  # invalid format, no event, blank event, indexed fields
-_ACK_PAUSES: Final = (0.1, 0.2, 0.5, 1.0, 2.0)  # seconds between questions; the last one repeats
+# pauses in seconds between status requests; the last one repeats
+_ACK_PAUSES: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 
 
 class SplunkSink:
@@ -59,13 +60,13 @@ class SplunkSink:
         return Sent(tuple(refused))
 
     async def test(self) -> str:
-        """Ask for the collector's health, then try the token with an empty delivery, which it refuses."""
+        """Request the collector's health, then try the token with an empty delivery, which it refuses."""
         status, headers, body = await self._call("GET", _HEALTH, b"")
         if status != 200 or _code(body) != _HEALTHY:
             raise SinkUnavailable(self._said(status, headers, body), retry_after(headers))
         status, headers, body = await self._call("POST", _EVENT, b"")
         if status == 400 and _code(body) == _NO_DATA:
-            return "the collector is healthy, and takes the token"
+            return "the collector is healthy and accepts the token"
         raise SinkUnavailable(self._said(status, headers, body), retry_after(headers))
 
     def _said(self, status: int, headers: Mapping[str, str], body: bytes) -> str:
@@ -76,7 +77,10 @@ class SplunkSink:
         await self._session.close()
 
     async def _post(self, events: Sequence[SinkEvent]) -> tuple[int, str] | None:
-        """Deliver the events at once. Return the place of an invalid one with the reason, if any."""
+        """Deliver the events in one request.
+
+        Return the place of an invalid event and the reason, if there is one.
+        """
         status, headers, body = await self._call("POST", _EVENT, b"\n".join(map(self._line, events)))
         if status == 200 and _code(body) == _SUCCESS:
             if self._settings.acknowledge:
@@ -100,10 +104,13 @@ class SplunkSink:
         return orjson.dumps(about)[:-1] + b',"event":' + event.payload + b"}"
 
     async def _until_indexed(self, number: object) -> None:
-        """Wait until the indexers have written the events. The consumer ends it if that takes too long."""
+        """Wait until the indexers have written the events.
+
+        The consumer cancels the call if that takes too long.
+        """
         if not isinstance(number, int):
             what = "turn on indexer acknowledgement for the token, or set Acknowledge = false"
-            raise SinkUnavailable(f"the collector gave no ackId: {what}")
+            raise SinkUnavailable(f"the collector returned no ackId: {what}")
         question = orjson.dumps({"acks": [number]})
         path = f"{_ACK}?{urlencode({'channel': self._channel})}"
         tries = 0

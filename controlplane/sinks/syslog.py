@@ -1,13 +1,15 @@
-"""Syslog over TLS or TCP: RFC 5424 messages, each with its length before it (RFC 5425, RFC 6587).
+"""Syslog over TLS or TCP: RFC 5424 messages, each after its length (RFC 5425, RFC 6587).
 
-The protocol has no acknowledgement. A batch counts as delivered once the server's kernel has confirmed every
-byte and the connection is still open. The newest messages stay in memory: if the server ends the connection,
-they are sent again on the next one. At worst, messages are lost that the server had not read when it died, if
-they are more than KEPT_BYTES or if the control plane dies at the same time. A connection that lived on for
-KEPT_SECONDS after a message shows that the server has read it: the message is not sent again.
+The protocol has no acknowledgement. A batch counts as delivered when the server's kernel has confirmed every
+byte and the connection is still open. The newest messages stay in memory. If the server closes the
+connection, they are sent again on the next one. Messages can be lost only if the server had not read them
+when it died. In addition, they must exceed KEPT_BYTES, or the control plane must die at the same time. If a
+connection is still open KEPT_SECONDS after a message, the server has read the message, which is not sent
+again.
 
-An application writes the path and the query of its requests. So an event that is longer than the server takes
-is cut and not refused: no application keeps an event of its own, or those of others, from the server.
+An application chooses the path and the query of its requests. So an event that is longer than the server
+accepts is truncated and not refused. No application can keep an event of its own, or those of others, from
+the server.
 """
 
 from __future__ import annotations
@@ -36,18 +38,19 @@ from controlplane.sinks.settings import SyslogSettings, split_syslog_url
 from proxy.policy.redaction import shortened
 from proxy.wire.audit_event import rfc3339
 
-KEPT_BYTES: Final = 256 * 1024  # newest messages that are sent again after the server ended a connection
-KEPT_SECONDS: Final = 60.0  # after this time, the server has read a message if the connection is still open
-_CUTS: Final = (2048, 1024, 512, 256, 128, 64)  # characters of a text that is cut, until the message fits
+KEPT_BYTES: Final = 256 * 1024  # newest messages to send again after the server closed a connection
+KEPT_SECONDS: Final = 60.0  # seconds after which an open connection proves that the server has read a message
+# lengths to truncate texts to, in characters, until the message fits
+_CUTS: Final = (2048, 1024, 512, 256, 128, 64)
 _LIMITS: Final = Limits(events=500, bytes=1024 * 1024)
 _SEVERITIES: Final = {1: 6, 2: 5, 3: 4}  # syslog's: informational, notice, warning
 _NIL: Final = "-"
 _NOT_PRINTABLE: Final = re.compile(r"[^!-~]")
 _CONNECT_SECONDS: Final = 10.0
-# A server that is gone without a word is noticed within 40 s, before what it was sent counts as read.
+# The kernel detects a vanished server within 40 s, before the bytes sent to it count as read.
 _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 20), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))
-_LOOK_SECONDS: Final = 0.01  # between looks at the bytes that the server has not confirmed
-# The number that RFC 5612 keeps for examples: this program has no enterprise number.
+_LOOK_SECONDS: Final = 0.01  # pause in seconds between checks for unconfirmed bytes
+# The number that RFC 5612 reserves for examples: this program has no enterprise number.
 _STRUCTURED_ID: Final = "graphward@32473"
 _STRUCTURED: Final = (
     *("id", "orgId", "appId", "clientId", "clientIp", "method", "path", "status", "verdict", "ruleId"),
@@ -60,7 +63,7 @@ class _Frame:
     """A message that the server's kernel has confirmed."""
 
     data: bytes
-    confirmed: float  # seconds of the monotonic clock
+    confirmed: float  # monotonic clock in seconds
 
 
 class SyslogSink:
@@ -81,7 +84,7 @@ class SyslogSink:
         for event in events:
             message = fitting_message(event, self._settings)
             if len(message) > self._settings.max_message_bytes:
-                what = f"the message has {len(message)} bytes even when cut, and MaxMessageBytes is"
+                what = f"the message has {len(message)} bytes even when truncated, and MaxMessageBytes is"
                 refused.append(Refusal(event.position, f"{what} {self._settings.max_message_bytes}"))
             else:
                 frames.append(b"%d %s" % (len(message), message))
@@ -101,7 +104,7 @@ class SyslogSink:
             _end(connection)
 
     def _watch(self) -> None:
-        """Notice at once when an idle connection ends, to see which messages it outlived."""
+        """Detect at once that an idle connection ended, to find the messages that the server has read."""
         if self._socket is not None:
             asyncio.get_running_loop().add_reader(self._socket, self._look)
 
@@ -131,7 +134,7 @@ class SyslogSink:
             raise
 
     def _deliver(self, frames: Sequence[bytes]) -> None:
-        """Return once the server's kernel has confirmed every byte."""
+        """Return when the server's kernel has confirmed every byte."""
         if self._socket is not None and not _is_open(self._socket):
             self._drop()
         connection = self._socket
@@ -141,14 +144,14 @@ class SyslogSink:
         connection.sendall(b"".join(frames))
         self._until_confirmed(connection)
         if not _is_open(connection):
-            raise ConnectionResetError("the server closed it")
+            raise ConnectionResetError("the server closed the connection")
         self._keep(frames)
 
     def _until_confirmed(self, connection: socket.socket) -> None:
         ends = time.monotonic() + self._settings.timeout_seconds
         while _unconfirmed(connection):
             if time.monotonic() > ends:
-                raise TimeoutError("the server does not read what it is sent")
+                raise TimeoutError("the server does not read the messages")
             time.sleep(_LOOK_SECONDS)
 
     def _keep(self, frames: Sequence[bytes]) -> None:
@@ -159,12 +162,18 @@ class SyslogSink:
             self._kept_bytes -= len(self._kept.popleft().data)
 
     def _forget_read(self) -> None:
-        """Forget the messages that the connection outlived. Call it when the connection ends."""
+        """Drop the messages that the server has read.
+
+        Call this when the connection ends.
+        """
         while self._kept and time.monotonic() - self._kept[0].confirmed > KEPT_SECONDS:
             self._kept_bytes -= len(self._kept.popleft().data)
 
     def _connected(self) -> socket.socket:
-        """Return a new connection. Raise SinkUnavailable."""
+        """Return a new connection.
+
+        Raise SinkUnavailable if that fails.
+        """
         connection = None
         try:
             connection = socket.create_connection((self._host, self._port), _CONNECT_SECONDS)
@@ -191,7 +200,7 @@ class SyslogSink:
 
 
 def fitting_message(event: SinkEvent, settings: SyslogSettings) -> bytes:
-    """Return the message, with long texts cut if it is longer than the server takes."""
+    """Return the message, with long texts truncated if it is longer than the server accepts."""
     message = message_of(event, settings)
     for most in _CUTS:
         if len(message) <= settings.max_message_bytes:
@@ -204,7 +213,7 @@ def fitting_message(event: SinkEvent, settings: SyslogSettings) -> bytes:
 
 
 def _cut(value: Any, most: int) -> Any:
-    """Return the value with each text cut as the proxy cuts it."""
+    """Return the value with each text truncated as the proxy does it."""
     match value:
         case str():
             return shortened(value, most)
@@ -231,7 +240,7 @@ def message_of(event: SinkEvent, settings: SyslogSettings) -> bytes:
             _structured(members) if settings.structured_data else _NIL,
         )
     )
-    # Line ends between the tokens of JSON mean nothing, and receivers may cut there.
+    # Line ends between the tokens of JSON have no meaning, and receivers may split there.
     text = event.payload.replace(b"\r", b" ").replace(b"\n", b" ")
     return header.encode("utf-8", "replace") + b" " + text
 
@@ -261,7 +270,10 @@ def _context(settings: SyslogSettings) -> ssl.SSLContext:
 
 
 def _is_open(connection: socket.socket) -> bool:
-    """Return whether the server still holds the connection. Text of the server is read and ignored."""
+    """Return whether the server keeps the connection open.
+
+    Data from the server is read and ignored.
+    """
     timeout = connection.gettimeout()
     connection.settimeout(0)
     try:
@@ -278,16 +290,16 @@ def _is_open(connection: socket.socket) -> bool:
 
 
 def _end(connection: socket.socket) -> None:
-    """Close the connection, over TLS with the alert that says so (RFC 5425 §4.4)."""
+    """Close the connection, over TLS with the close_notify alert (RFC 5425 §4.4)."""
     with suppress(OSError, ValueError):
         if isinstance(connection, ssl.SSLSocket):
-            connection.settimeout(0)  # the server's own alert is not awaited
+            connection.settimeout(0)  # do not wait for the server's own alert
             connection.unwrap()
     connection.close()
 
 
 def _unconfirmed(connection: socket.socket) -> int:
-    """Return the number of bytes that the other kernel has not confirmed (SIOCOUTQ)."""
+    """Return the number of bytes that the peer's kernel has not confirmed (SIOCOUTQ)."""
     answer = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, struct.pack("i", 0))
     return int(struct.unpack("i", answer)[0])
 

@@ -1,1 +1,1 @@
-"""The system of record."""
+"""The system of record of the control plane."""

@@ -1,4 +1,7 @@
-"""The one control plane that may use a SQLite file: it always leads."""
+"""The lock by which only one control plane uses a SQLite file.
+
+That control plane always leads.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,10 @@ class InUse(StoreError):
 
 
 class Alone:
-    """A lock on the file itself, which ends with the process. SQLite's own locks are of another kind.
+    """A lock on the file itself, which ends with the process.
 
-    Close it after all connections to the file: closing a file gives up SQLite's locks of the process on it.
+    SQLite's own locks are of another kind. Close this lock after all connections to the file, because closing
+    a file releases SQLite's locks of the process on it.
     """
 
     leads = True
@@ -33,21 +37,21 @@ class Alone:
         except BlockingIOError:
             os.close(self._file)
             raise InUse(
-                f"{path} is in use by another control plane, and SQLite is for one: stop that one, or let"
+                f"{path} is in use by another control plane, and SQLite allows only one: stop it, or let"
                 " both use PostgreSQL"
             ) from None
 
     def announce(self) -> None:
-        """Do nothing: nobody else waits for events."""
+        """Do nothing, because no other control plane waits for events."""
 
     async def until_leading(self) -> None:
-        """Return at once: it always leads."""
+        """Return at once, because this control plane always leads."""
 
     async def until_not_leading(self) -> None:
         await asyncio.Event().wait()
 
     async def run(self, on_events: Callable[[], None]) -> None:
-        """Return at once: no events are stored elsewhere."""
+        """Return at once, because no events are stored elsewhere."""
 
     async def close(self) -> None:
         os.close(self._file)

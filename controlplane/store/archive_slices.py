@@ -1,4 +1,4 @@
-"""Ranges of whole blocks for an archive, and the links of the chain that speak of them."""
+"""Ranges of whole blocks for an archive, and the links of the chain that cover them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from controlplane.store.chain_table import PURGED, head, links_after, read_diges
 from controlplane.store.database import Connection
 from controlplane.store.interface import ArchiveRange, ChainedBlock, ChainedLink, LinkSpan
 
-MOST_EVENTS: Final = 50_000  # limit of one range, so that objects are handy
-MOST_STORED_BYTES: Final = 4 * 1024 * 1024  # limit of one range, as blocks are stored: some 35 MB
-MOST_READ_BYTES: Final = 4 * 1024 * 1024  # events in memory at once; one block may have 5 MB
+MOST_EVENTS: Final = 50_000  # limit of one range, to keep objects small enough to handle
+# limit of one range in stored bytes, which is about 35 MB decompressed
+MOST_STORED_BYTES: Final = 4 * 1024 * 1024
+MOST_READ_BYTES: Final = 4 * 1024 * 1024  # limit of the events in memory at once; one block may have 5 MB
 _LINKS_AT_ONCE: Final = 256
-# One step along the index for each organisation. DISTINCT would read every link that there is.
+# The query moves along the index once for each organisation. DISTINCT would read all links.
 _ORGS: Final = (
     "WITH RECURSIVE each_org (org_id) AS (SELECT min(org_id) FROM chain UNION ALL"
     " SELECT (SELECT min(org_id) FROM chain WHERE org_id > each_org.org_id) FROM each_org"

@@ -1,4 +1,4 @@
-"""Audit events, reports of proxies and the outbox."""
+"""Tables of audit events, of reports of proxies, and of the outbox."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ _OF_HEARTBEATS: Final = "received_ms, body, skew_ms"
 _OF_METRICS: Final = "received_ms, body"
 _FORGET: Final = "DELETE FROM batches WHERE (proxy_id, batch) IN (SELECT proxy_id, batch FROM batches WHERE"
 _HISTORY: Final = 200  # heartbeats and metrics windows that are kept of each proxy
-# A proxy that leaves out every other number could make a range of each event: past this, only their count is
-# kept.
+# A proxy that skips every other number could make a range of each event. Beyond this limit, only the count of
+# missing numbers is kept.
 _MOST_GAPS: Final = 10_000
-_TIDY_MS: Final = 10_000  # least time between two batches of a proxy that do more than store their events
+_TIDY_MS: Final = 10_000  # least time between two batches of a proxy whose job also does maintenance
 
 
 def batch_digest(batch_id: str) -> bytes:
@@ -79,7 +79,7 @@ class AuditTables(ChainTables):
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._tidied_ms: dict[str, int] = {}  # an entry for each proxy
+        self._tidied_ms: dict[str, int] = {}  # one entry for each proxy
 
     # Batches
 
@@ -196,7 +196,7 @@ class AuditTables(ChainTables):
         now = self._clock.wall_ms()
 
         def job(connection: Connection) -> None:
-            # Received while our clock was ahead: later ones would come after them.
+            # Received while the clock of this host was ahead: later reports would be sorted behind these.
             connection.run("DELETE FROM heartbeats WHERE proxy_id = ? AND received_ms > ?", (proxy_id, now))
             connection.run(
                 "INSERT INTO heartbeats (proxy_id, received_ms, body, skew_ms) VALUES (?, ?, ?, ?)"
@@ -307,16 +307,17 @@ def _reports(connection: Connection, table: str, columns: str, proxy_id: str, li
 
 
 class _Found(NamedTuple):
-    """Rows that decide what becomes of a batch."""
+    """Rows that determine how a batch is handled."""
 
-    accepted_ms: int | None  # when its id was accepted; None: never
+    accepted_ms: int | None  # time at which its id was accepted; None if it never was
     accepted: int | None
     content: bytes | None
-    proxy_limit_ms: int | None  # when the batch was accepted that fills a limit; None: there is room
+    # time at which the batch that fills a limit was accepted; None if there is room
+    proxy_limit_ms: int | None
     org_limit_ms: int | None
-    number: int | None  # newest link of the organisation's chain
+    number: int | None  # number of the newest link of the organisation's chain
     link: bytes | None
-    highest: int | None  # sequence number
+    highest: int | None  # highest sequence number
     unlisted: int | None
 
     @property
@@ -350,15 +351,16 @@ def _replayed(connection: Connection, batch: NewBatch, found: _Found, now: int) 
         return None
     if now - accepted_ms > IDEMPOTENCY_WINDOW_MS:
         return Expired()
-    # The same events may be written another way, by a client that makes its JSON again for each attempt.
+    # A client that writes its JSON again for each attempt may spell the same events differently.
     is_same = content in (None, batch.content) or holds_all(connection, batch)
     return Duplicate(accepted, content_differs=not is_same)
 
 
 def _aged(batch: NewBatch, wall_ms: int) -> Outcome | None:
-    """Refuse a batch whose id is too old to be kept. Its proxy sends the events under a new id.
+    """Refuse a batch whose id is too old to be kept.
 
-    The proxy that signs the request agrees with this clock, so an id that it makes now is never too old.
+    Its proxy sends the events under a new id. The clock of the proxy that signs the request agrees with this
+    one, so an id that it makes now is never too old.
     """
     return Expired() if is_too_old(batch.batch_id, wall_ms) else None
 
@@ -402,7 +404,7 @@ def _store(
 
 
 def _tidy(connection: Connection, proxy_id: str, now: int, wall_ms: int) -> None:
-    """Do what need not be done for each batch."""
+    """Run the maintenance that need not follow each batch."""
     connection.run(
         "DELETE FROM rate_log WHERE proxy_id = ? AND accepted_ms <= ?", (proxy_id, now - WINDOW_MS)
     )
@@ -415,8 +417,11 @@ def _tidy(connection: Connection, proxy_id: str, now: int, wall_ms: int) -> None
 def _fold_sequence(
     connection: Connection, batch: NewBatch, found: _Found, accepted: int, wall_ms: int
 ) -> None:
-    """`accepted`: how many of the events had never come. If more than had new numbers, numbers were given out
-    twice: the proxy has lost its journals, or another one runs under its name."""
+    """Add the sequence numbers of a batch to the ranges of its proxy.
+
+    `accepted` is the number of events that are new. If it exceeds the count of new numbers, there are
+    duplicate sequence numbers. The proxy has then lost its journals, or another proxy runs under its name.
+    """
     came = ranges(seq for seq in batch.seqs if seq is not None)
     if not came:
         return
@@ -427,8 +432,8 @@ def _fold_sequence(
     highest, after = fold(known, before, came)
     _replace_gaps(connection, key, before, after)
     new_numbers = highest - known - (size(after) - size(before))
-    repeated = accepted - sum(not seq for seq in batch.seqs) - new_numbers  # they begin at 1
-    if unlisted or repeated < 0:  # of numbers that no range names, nobody knows
+    repeated = accepted - sum(not seq for seq in batch.seqs) - new_numbers  # sequence numbers begin at 1
+    if unlisted or repeated < 0:  # the numbers outside all ranges are unknown
         repeated = 0
     connection.run(
         "INSERT INTO sequences (proxy_id, org_id, highest, unlisted, repeated, repeated_ms)"
@@ -443,7 +448,7 @@ def _fold_sequence(
 
 
 def _count_implausible(connection: Connection, batch: NewBatch, accepted: int, wall_ms: int) -> None:
-    count = min(batch.implausible, accepted)  # events that had come before were counted before
+    count = min(batch.implausible, accepted)  # events that were received before have been counted before
     if count:
         connection.run(
             "INSERT INTO implausible_times (proxy_id, org_id, count, latest_ms) VALUES (?, ?, ?, ?)"
@@ -454,7 +459,10 @@ def _count_implausible(connection: Connection, batch: NewBatch, accepted: int, w
 
 
 def _gaps(connection: Connection, proxy_id: str, org_id: str, within: Gap) -> list[Gap]:
-    """The gaps that touch `within`; of those that begin before it, that can only be the last."""
+    """Return the gaps that touch `within`.
+
+    Of the gaps that begin before `within`, only the last can touch it.
+    """
     rows = connection.rows(
         "SELECT first, last FROM sequence_gaps"
         " WHERE proxy_id = ?1 AND org_id = ?2 AND last >= ?3 AND first <= ?4"
@@ -480,7 +488,7 @@ def _replace_gaps(connection: Connection, key: tuple[str, str], before: list[Gap
 
 
 def _drop_surplus(connection: Connection, key: tuple[str, str], *, added: bool) -> int:
-    """Forget the newest ranges past the most that are kept; how many numbers those held."""
+    """Delete the newest ranges beyond the limit, and return the count of numbers in them."""
     if not added:
         return 0
     rows = connection.rows(

@@ -1,8 +1,8 @@
-"""The one question before a new store is made: whether this is a first start, or a store was lost.
+"""The check before a new store is made: whether this is a first start, or a store was lost.
 
-A first start makes the store with its tables before anything else: the master key, the reserve and the search
-index come later. So if one of these is there and the store has no table, there was a store. A start that was
-killed while it made the store finds nothing but the store, and goes on.
+A first start makes the store with its tables before all other files: the master key, the reserve and the
+search index come later. So if one of these exists and the store has no table, there was a store. A start that
+was killed while it made the store left only the store, and the next start continues.
 """
 
 from __future__ import annotations
@@ -21,26 +21,27 @@ _LOG = "-wal"
 
 
 class StoreLost(StoreError):
-    """The store is missing or empty, and files that belong to one are there."""
+    """The store is missing or empty, but files that belong to a store exist."""
 
 
 def require_store_or_first_start(store: Path, master_key: Path | None) -> None:
-    """Raise StoreLost if a new store would take the place of one that was there.
+    """Raise StoreLost if a new store would take the place of a lost one.
 
-    `master_key` is the file of the master key; None if the settings hold the key itself. Raises StoreError if
-    a directory can't be entered, because what is in it can't be found out.
+    `master_key` is the file of the master key, or None if the settings hold the key itself. Raise StoreError
+    if a directory can't be entered, because its content is then unknown.
     """
     for each in (store, master_key):
         if each is not None and (problem := foreign_above(each, os.X_OK)):
             raise StoreError(problem)
-    # In this order: a first start beside us makes the tables first, and then what we look for here.
+    # The order of the two checks matters: a concurrent first start makes the tables first, and the other
+    # files later.
     left = _left_behind(store, master_key)
     lack = _lack(store)
     if lack is None or not left:
         return
     names = ", ".join(map(str, left))
     raise StoreLost(
-        f"{store} {lack}, but what belongs to a store is there: {names}; restore the backup of the store,"
+        f"{store} {lack}, but files of a store exist: {names}; restore the backup of the store,"
         " or run `store new` to begin again without its contents"
     )
 
@@ -53,7 +54,7 @@ def require_store(store: Path, master_key: Path | None) -> None:
 
 
 def _left_behind(store: Path, master_key: Path | None) -> list[Path]:
-    """Files that only a store that was in use leaves."""
+    """Return the files that only a used store leaves."""
     beside = [store.with_name(store.name + suffix) for suffix in _BESIDE]
     if not store.exists() or not store.stat().st_size:
         beside.append(store.with_name(store.name + _LOG))
@@ -62,19 +63,20 @@ def _left_behind(store: Path, master_key: Path | None) -> list[Path]:
 
 
 def _lack(store: Path) -> str | None:
-    """Return what the store is instead of a store; None if it has tables, or can't be read."""
+    """Return the reason why the file is not a store, or None if it has tables or can't be read."""
     try:
         if not store.stat().st_size:
             return "is empty (0 bytes)"
         if store.with_name(store.name + _LOG).exists():
-            return None  # somebody works with it, or was killed while doing so: its tables may be in the log
-        uri = f"file:{quote(str(store))}?mode=ro&immutable=1"  # or SQLite makes files beside it
+            return None  # another process uses it or was killed while using it: its tables may be in the log
+        # without `immutable`, SQLite makes files next to it
+        uri = f"file:{quote(str(store))}?mode=ro&immutable=1"
         with closing(sqlite3.connect(uri, uri=True)) as connection:
             row = connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
     except FileNotFoundError:
         return "is missing"
     except (OSError, sqlite3.Error):
-        return None  # opening it says what is wrong
+        return None  # opening the file reports the error
     return None if row else "has no tables"
 
 
@@ -83,7 +85,10 @@ def is_store(store: Path) -> bool:
 
 
 def put_aside_what_is_left(store: Path) -> None:
-    """Let a new store begin: the log of the lost one would be taken for the new one's."""
+    """Prepare the directory for a new store.
+
+    The log of the lost store would be read as that of the new one.
+    """
     for suffix in (_LOG, "-shm"):
         path = store.with_name(store.name + suffix)
         if path.exists():

@@ -1,7 +1,8 @@
-"""Pure: the body of a block of events, deflated for the disk, and how its events are read again.
+"""Pure: the body of a block of events: how it is compressed for the disk, and how its events are read.
 
-The first byte is the form. `[` begins the JSON array itself, as earlier releases stored it and as it stays if
-deflating it gains nothing. 1 stands before the array in raw DEFLATE with the preset dictionary `DICTIONARY`.
+The first byte is the form. `[` begins an uncompressed JSON array, which earlier releases stored. It is still
+stored if compression saves nothing. 1 precedes the array in raw DEFLATE with the preset dictionary
+`DICTIONARY`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Final
 import msgspec
 
 _DEFLATED: Final = b"\x01"
-_LEVEL: Final = 3  # level 6 takes a seventh off blocks of 64 events, and twice the time
-_MOST_BYTES: Final = 64 * 1024 * 1024  # bound of an inflated array; the largest batch has 5 MiB
+_LEVEL: Final = 3  # level 6 makes blocks of 64 events a seventh smaller, but takes twice the time
+_MOST_BYTES: Final = 64 * 1024 * 1024  # largest decompressed array in bytes; the largest batch has 5 MiB
 
 DICTIONARY: Final = (
     b'"}],"shadowVerdict":"allow","shadowRuleId":"","shadowRulesetVersion":1,"impliedRequest":"GET /v1.0/"'
@@ -30,14 +31,14 @@ DICTIONARY: Final = (
     b',"responseBytes":1,"parentRequestId":null,"seq":1,"reason":"rule","rulesetVersion":1'
     b',"upstreamRequestId":"","ruleIds":[""],"traceId":null},{"id":"'
 )
-"""Texts that events usually have, the likeliest last. Stored blocks need each byte of it as it is: another
-dictionary is another form with a number of its own."""
+"""Texts that events usually have, the likeliest last. Stored blocks depend on each byte: a changed
+dictionary is another form, and must get another number."""
 
 _decode: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def packed(events: Iterable[bytes]) -> bytes:
-    """Return the body of a block of these events, each byte for byte as it is."""
+    """Return the body of a block of these events, which are kept byte for byte."""
     array = b"[" + b",".join(events) + b"]"
     deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, zdict=DICTIONARY)
     body = _DEFLATED + deflate.compress(array) + deflate.flush()
@@ -45,19 +46,25 @@ def packed(events: Iterable[bytes]) -> bytes:
 
 
 def unpacked(body: bytes) -> bytes:
-    """Return the JSON array of a body in either form. Raise ValueError if the body is damaged."""
+    """Return the JSON array of a body in either form.
+
+    Raise ValueError if the body is damaged.
+    """
     if not body.startswith(_DEFLATED):
         return body
     inflate = zlib.decompressobj(-zlib.MAX_WBITS, zdict=DICTIONARY)
     try:
         array = inflate.decompress(memoryview(body)[1:], _MOST_BYTES)
     except zlib.error as error:
-        raise ValueError(f"a block of events can't be inflated: {error}") from None
+        raise ValueError(f"a block of events can't be decompressed: {error}") from None
     if not inflate.eof or inflate.unused_data:
         raise ValueError("a block of events has another length than it was stored with")
     return array
 
 
 def events_of(body: bytes) -> list[msgspec.Raw]:
-    """Return the events of a body in either form. Raise ValueError if the body is damaged."""
+    """Return the events of a body in either form.
+
+    Raise ValueError if the body is damaged.
+    """
     return _decode(unpacked(body))

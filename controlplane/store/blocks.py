@@ -1,7 +1,7 @@
-"""Events as they lie in the store: in blocks, one array of a batch's events as they came, or of some.
+"""Events in the store: in blocks, each of which is an array of a batch's events, or of some of them.
 
-An event's position is that of its block and its place in the array. A purged event leaves a null there, so
-that the others keep their positions, until the whole block can go.
+The position of an event is that of its block plus its place in the array. A purged event leaves a null there,
+so that the others keep their positions until the whole block is deleted.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ from controlplane.store.interface import (
     StoreError,
 )
 
-MAX_READ_BYTES: Final = 16 * 1024 * 1024  # of events that are read at once, for the search index
-MAX_SLICE_BYTES: Final = 4 * 1024 * 1024  # for who reads all of a time, while others wait for the reader
+MAX_READ_BYTES: Final = 16 * 1024 * 1024  # bytes of events that are read at once for the search index
+# bytes of events for a reader that reads a whole time range while others wait
+MAX_SLICE_BYTES: Final = 4 * 1024 * 1024
 _LEAST_MS: Final = -(1 << 63)
-EVENTS: Final = 64  # of a block at most: searches read single events, and a block is read as a whole
+# largest number of events of a block: a search reads single events, but a block is read as a whole
+EVENTS: Final = 64
 
 
 class _Kept(msgspec.Struct):
@@ -44,14 +46,14 @@ _decode_kept: Final = msgspec.json.Decoder(list[_Kept | None]).decode
 
 
 def _kept(body: bytes) -> list[_Kept | None]:
-    """Return id and time of each event of a block; None in the place of one that was purged."""
+    """Return id and time of each event of a block, or None in the place of a purged event."""
     return _decode_kept(unpacked(body))
 
 
 def add_blocks(
     connection: Connection, batch: NewBatch, digest: bytes, chain: Chain, head: Head
 ) -> tuple[int, int]:
-    """Store the batch's events, but those that are here already by their ids; how many it were, and where."""
+    """Store the events of the batch whose ids are new, and return their number and positions."""
     dialect = connection.dialect
     position = connection.first_position(len(batch.events))
     events, times = batch.events, batch.times
@@ -87,7 +89,7 @@ def add_blocks(
 
 
 def _new_ones(connection: Connection, batch: NewBatch, position: int) -> list[int]:
-    """Of each id that this batch has brought, the place of its first event, which is noted with the id."""
+    """Return, for each id that is new with this batch, the place of its first event."""
     dialect = connection.dialect
     rows = connection.rows(
         f"SELECT id FROM event_ids WHERE org_id = ? AND block >= ? AND id {dialect.among}",  # noqa: S608
@@ -104,8 +106,11 @@ def _new_ones(connection: Connection, batch: NewBatch, position: int) -> list[in
 
 
 def events_after(connection: Connection, position: int, limit: int, settled: int) -> list[StoredEvent]:
-    """In the order of positions, up to the settled one; no more than MAX_READ_BYTES and one event, which may
-    have 5 MB itself. Each event of a damaged block is UNREADABLE, so that a reader gets past the block."""
+    """Return events in the order of positions, up to the settled one.
+
+    The result has no more than MAX_READ_BYTES and one event, which may have 5 MB itself. Each event of a
+    damaged block is UNREADABLE, so that a reader gets past the block.
+    """
     blocks = connection.each(
         "SELECT position, count, org_id, body FROM blocks WHERE position >="
         " coalesce((SELECT max(position) FROM blocks WHERE position <= ?), 0) AND position <= ?"
@@ -135,7 +140,10 @@ def _texts(body: bytes) -> list[bytes] | None:
 
 
 def find_event(connection: Connection, org_id: str, event_id: str) -> StoredEvent | None:
-    """Raise StoreError if the event lies in a damaged block."""
+    """Return the event with the id.
+
+    Raise StoreError if the event is in a damaged block.
+    """
     row = connection.row(
         "SELECT position, body FROM event_ids JOIN blocks ON position = block"
         " WHERE event_ids.org_id = ? AND id = ?",
@@ -156,15 +164,15 @@ def find_event(connection: Connection, org_id: str, event_id: str) -> StoredEven
 
 
 def holds_all(connection: Connection, batch: NewBatch) -> bool:
-    """Return True if each event of the batch is stored with the same content, however its JSON is written."""
+    """Return True if each event of the batch is stored with the same content, in any spelling of its JSON."""
     try:
         return _holds_all(connection, batch)
-    except (RecursionError, ValueError):  # nested deeper than can be compared, or in a damaged block
+    except (RecursionError, ValueError):  # nested too deep for a comparison, or in a damaged block
         return False
 
 
 def _as_it_came(event: Mapping[str, object]) -> Mapping[str, object]:
-    """The event without what the control plane adds when it receives it."""
+    """Return the event without the members that the control plane adds on receipt."""
     return {name: value for name, value in event.items() if name not in ("implausibleTime", "receivedAt")}
 
 
@@ -176,7 +184,7 @@ def _holds_all(connection: Connection, batch: NewBatch) -> bool:
         )
         if row is None:
             return False
-        if row[0] != position:  # events of a batch lie side by side
+        if row[0] != position:  # events of a batch have adjacent positions
             position = row[0]
             (body,) = connection.row("SELECT body FROM blocks WHERE position = ?", (position,))
             kept = {each["id"]: each for each in orjson.loads(unpacked(body)) if each is not None}
@@ -188,8 +196,11 @@ def _holds_all(connection: Connection, batch: NewBatch) -> bool:
 def hidden_event(
     connection: Connection, org_id: str, position: int, span: tuple[int, int], body: bytes
 ) -> tuple[int, str] | None:
-    """Place and id of the block's first event that nobody finds, by its id or by the block's span of times,
-    which purges may leave wider than its events. The body is as it was stored."""
+    """Return place and id of the block's first event that searches can't find.
+
+    Such an event is not found by its id, or lies outside the block's span of times. Purges may leave that
+    span wider than the events. The body is as it was stored.
+    """
     events = [(at, event) for at, event in enumerate(_kept(body)) if event is not None]
     dialect = connection.dialect
     rows = connection.rows(
@@ -207,8 +218,10 @@ def hidden_event(
 def blocks_between(
     connection: Connection, org_id: str, from_ms: int, to_ms: int, before: BlockPlace | None
 ) -> BlockSlice:
-    """Whole blocks that may have events of the time, those that begin last first; in a block there may be
-    others beside them. Damaged blocks are left out, and logged."""
+    """Return whole blocks that may have events of the time range, latest beginning first.
+
+    A block may also have events outside the range. Damaged blocks are omitted and logged.
+    """
     least_ms, position = before or (to_ms, 0)
     blocks = connection.each(
         "SELECT least_ms, position, body FROM blocks"
@@ -233,7 +246,7 @@ def blocks_between(
 
 
 def count_between(connection: Connection, org_id: str, from_ms: int, to_ms: int) -> int:
-    """About how many events there are of the time: by when their blocks begin."""
+    """Return the approximate number of events of the time range, from the beginnings of their blocks."""
     return int(
         connection.row(
             "SELECT coalesce(sum(count), 0) FROM blocks WHERE org_id = ? AND least_ms >= ? AND least_ms < ?",
@@ -243,9 +256,11 @@ def count_between(connection: Connection, org_id: str, from_ms: int, to_ms: int)
 
 
 def purge_events(connection: Connection, org_id: str, before_ms: int, limit: int, chain: Chain) -> int:
-    """Delete up to `limit` events that were received before `before_ms` and happened before it; return their
-    number. If an event came with a time that lies in the future, its receipt alone decides. The events of a
-    damaged block go together, with the last of them."""
+    """Delete up to `limit` events that were received before `before_ms` and happened before it.
+
+    Return their number. For an event with a future time, only its receipt counts. The events of a damaged
+    block are deleted together, when the last of them is due.
+    """
     purged, reached = 0, (_LEAST_MS, 0)
     while purged < limit:
         block = connection.row(
@@ -272,9 +287,10 @@ def purge_events(connection: Connection, org_id: str, before_ms: int, limit: int
 def _latest_that_stays(
     connection: Connection, org_id: str, position: int, received_ms: int, before_ms: int, now_ms: int
 ) -> int | None:
-    """Return the time after which an event of the block can't be true, in ms; None if nothing may go yet.
+    """Return the time in ms after which an event of the block is implausible.
 
-    The chain vouches for the time of receipt: a receipt that was edited takes nothing away.
+    Return None if no event may be deleted yet. The chain proves the time of receipt, so an edited receipt
+    deletes nothing.
     """
     row = connection.row(
         "SELECT kind, chained_ms FROM chain WHERE org_id = ? AND position = ? AND kind <> 'purge'",
@@ -283,7 +299,8 @@ def _latest_that_stays(
     if row is None:
         return LATEST_MS
     kind, chained_ms = row
-    if chained_ms > now_ms + MOST_AHEAD_MS:  # our clock was ahead then, and the receipt has been corrected
+    # the clock was ahead then, and the receipt has been corrected since
+    if chained_ms > now_ms + MOST_AHEAD_MS:
         chained_ms = received_ms
     if chained_ms < before_ms:
         return int(chained_ms) + MOST_AHEAD_MS
@@ -324,8 +341,11 @@ def _purge_damaged(
     connection: Connection, org_id: str, position: int, span: Sequence[int], ends: tuple[int, int],
     chain: Chain,
 ) -> int:  # fmt: skip
-    """Delete a block whose events can't be read, unless the last of them may have to stay. Their ids stay
-    noted, because to find them without the events would read all ids of the organisation."""
+    """Delete a block whose events can't be read, unless the last of them may have to stay.
+
+    The ids of its events stay stored. To find them without the events, all ids of the organisation would have
+    to be read.
+    """
     (count, most_ms), (before_ms, latest_ms) = span, ends
     if before_ms <= most_ms <= latest_ms:
         return 0
@@ -342,7 +362,7 @@ def _delete_block(connection: Connection, position: int) -> None:
 
 
 def received_before(connection: Connection, org_id: str, before_ms: int) -> int:
-    """Position of the organisation's last event that was received before `before_ms`."""
+    """Return the position of the organisation's last event that was received before `before_ms`."""
     row = connection.row(
         "SELECT position FROM receipts WHERE org_id = ? AND received_ms >= ?"
         " ORDER BY received_ms, position LIMIT 1",
@@ -367,8 +387,10 @@ def received_at(connection: Connection, position: int) -> int | None:
 
 
 def correct_receipts(connection: Connection, org_id: str, now_ms: int) -> int:
-    """Count blocks with a receipt that still lies ahead as received now: the control plane's own clock was
-    ahead when they came. Return their number."""
+    """Set receipts that lie in the future to the current time, and return the number of blocks.
+
+    The control plane's own clock was ahead when these blocks were received.
+    """
     return connection.count(
         "UPDATE receipts SET received_ms = ?1 WHERE org_id = ?2 AND received_ms > ?1 + ?3",
         (now_ms, org_id, MOST_AHEAD_MS),

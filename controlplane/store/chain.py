@@ -1,9 +1,9 @@
-"""Pure: the chain of an organisation's audit events: what a link says, and what it vouches for.
+"""Pure: the hash chain of an organisation's audit events: the content of a link, and what it proves.
 
-A link is the SHA-256 of the link before it and of a record: a block of events that was stored, or events of
-one that retention took away. A block's record has the digest of its events' digests, so that an event is
-vouched for by itself, also when its neighbours have gone. Whoever knows one link knows all before it; who
-lacks the master key can't make one that its MAC fits.
+A link is the SHA-256 of the link before it and of a record. The record describes a block of events that was
+stored, or the events of a block that retention deleted. A block's record has the digest of its events'
+digests, so that an event can be verified even if its neighbours are gone. A party that keeps one link can
+verify all earlier ones. Without the master key, nobody can make a link with a valid MAC.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ DIGEST_BYTES: Final = 32
 BEFORE_THE_FIRST: Final = bytes(DIGEST_BYTES)
 
 Kind = Literal["block", "adopted", "purge"]
-"""`adopted`: a block that an earlier release had stored, which knew no chain."""
+"""`adopted`: a block that was stored by an earlier release, which had no chain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What one link adds to the chain. The place of the link is part of what is hashed."""
+    """The content that one link adds to the chain.
+
+    The place of the link is part of the hashed bytes.
+    """
 
     org_id: str
     number: int
@@ -46,10 +49,10 @@ class Link:
 
 
 class Purged(msgspec.Struct, omit_defaults=True):
-    """What a purge took from a block, as places of events in it."""
+    """Events that a purge deleted from a block, as places in it."""
 
     gone: list[int]
-    unfit: list[int] = []  # of those, the ones that weren't any more what had been stored
+    unfit: list[int] = []  # places of those events that did not match their stored digests
 
 
 def make_link(previous: bytes, record: Record) -> bytes:
@@ -69,7 +72,10 @@ def digests_of(events: Iterable[bytes]) -> list[bytes]:
 
 
 def content_of(digests: bytes) -> bytes:
-    """Of a block's record; `digests` are those of its events, one after the other."""
+    """Return the content of a block's record.
+
+    `digests` are those of its events, one after the other.
+    """
     return sha256(digests).digest()
 
 

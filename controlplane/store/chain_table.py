@@ -1,4 +1,7 @@
-"""Links in SQLite: the next one is made in the transaction that stores or purges what it is about."""
+"""The links of hash chains in the database.
+
+The next link is made in the transaction that stores or purges its events.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +27,16 @@ from controlplane.store.chain import (
 )
 from controlplane.store.database import Connection
 
-PURGED: Final = b"null"  # stands where an event was
+PURGED: Final = b"null"  # value in the place of a purged event
 _COLUMNS: Final = "org_id, number, kind, chained_ms, position, count, proxy_id, batch, content, link, mac"
 _LINKS_AFTER: Final = f"SELECT {_COLUMNS} FROM chain WHERE org_id = ? AND number > ? ORDER BY number"  # noqa: S608
-ADOPTED_AT_ONCE: Final = 32  # blocks, in one transaction
+ADOPTED_AT_ONCE: Final = 32  # number of blocks in one transaction
 
 _decode_purged: Final = msgspec.json.Decoder(Purged).decode
 
 
 def head(connection: Connection, org_id: str) -> Link | None:
-    """The newest link of the organisation."""
+    """Return the newest link of the organisation."""
     with connection.damaged_text():
         row = connection.row(
             f"SELECT {_COLUMNS} FROM chain WHERE org_id = ? ORDER BY number DESC LIMIT 1",  # noqa: S608
@@ -49,7 +52,7 @@ def links_after(connection: Connection, org_id: str, number: int, limit: int) ->
 
 @contextmanager
 def each_link(connection: Connection, org_id: str) -> Iterator[Iterable[Link]]:
-    """Give the links one by one: there may be more than fit into memory."""
+    """Yield the links one by one, because all of them may not fit into memory."""
     with connection.each(_LINKS_AFTER, (org_id, 0)) as rows:
         yield map(_link, rows)
 
@@ -60,12 +63,14 @@ def _link(row: Sequence[object]) -> Link:
 
 
 def purged_places(connection: Connection, org_id: str, position: int, number: int = 0) -> set[int]:
-    """Return the places of a block's events that retention took away, by links after the block's own number.
-    A link that can't be read took none. Nothing is purged before it came, so no walk looks at earlier links.
+    """Return the places of a block's events that retention deleted, from links after the block's own link.
+
+    An unreadable link counts as no purge. Events are purged only after they were received, so no walk reads
+    earlier links.
     """
     rows = connection.rows(
         "SELECT content FROM chain WHERE org_id = ? AND position = ? AND kind = 'purge'"
-        " AND +number > ?",  # not as a number that is looked up: SQLite would read all of the chain
+        " AND +number > ?",  # the plus sign keeps SQLite from using an index and reading the whole chain
         (org_id, position, number),
     )
     places: set[int] = set()
@@ -76,13 +81,13 @@ def purged_places(connection: Connection, org_id: str, position: int, number: in
 
 
 def read_digests(connection: Connection, position: int) -> bytes:
-    """Of the block's events, one after the other; none where the row has gone."""
+    """Return the digests of the block's events, one after the other, or no bytes if the row is gone."""
     row = connection.row("SELECT digests FROM event_digests WHERE position = ?", (position,))
     return b"" if row is None else bytes(row[0])
 
 
 _Said = tuple[Kind, int, int, str, bytes, bytes]
-"""Of a record what isn't its place or time: kind, position, count, proxy, batch, content."""
+"""Content of a record without its place and time: kind, position, count, proxy, batch, content."""
 
 
 class Head(NamedTuple):
@@ -97,7 +102,10 @@ BEFORE_ALL: Final = Head(0, BEFORE_THE_FIRST)
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Adds links. `key` signs them; without one they say what they say, and verifying says that."""
+    """Adds links to the chains of organisations.
+
+    `key` signs them. Without a key, the links have no MAC, and the verification reports that.
+    """
 
     key: bytes | None
     now_ms: int
@@ -112,7 +120,7 @@ class Chain:
         head: Head,
         kind: Kind = "block",
     ) -> None:
-        """Blocks of one batch: their events by position."""
+        """Add the links of one batch's blocks, whose events are given by position."""
         digests = {position: b"".join(digests_of(events)) for position, events in blocks.items()}
         connection.many("INSERT INTO event_digests (position, digests) VALUES (?, ?)", digests.items())
         self._add(
@@ -129,7 +137,10 @@ class Chain:
         self, connection: Connection, org_id: str, position: int, events: Sequence[bytes],
         gone: Sequence[int],
     ) -> None:  # fmt: skip
-        """Retention takes the events at these places away, fitting or not; which of the two stays known."""
+        """Add a link that records the purge of the events at these places.
+
+        It also records which of them did not match their digests.
+        """
         known = each_digest(read_digests(connection, position))
         found = zip(gone, digests_of(events[at] for at in gone), strict=True)
         unfit = [at for at, digest in found if known[at : at + 1] != [digest]]
@@ -142,7 +153,10 @@ class Chain:
         )
 
     def adopt(self, connection: Connection, org_id: str) -> int:
-        """Chain the organisation's next blocks of an earlier release; how many events they have."""
+        """Chain the organisation's next blocks of an earlier release.
+
+        Return the number of their events.
+        """
         newest = head(connection, org_id)
         rows = connection.rows(
             "SELECT position, proxy_id, body FROM blocks WHERE org_id = ? AND position > ?"

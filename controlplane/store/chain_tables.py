@@ -1,4 +1,4 @@
-"""The chains of audit events: their heads, walks along them, and what the last walk found."""
+"""The chains of audit events: their heads, their verification, and the result of the last one."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class ChainTables:
     _chain_key: bytes | None = None
 
     def sign_links(self, key: bytes) -> None:
-        """From here on."""
+        """Sign all links from now on."""
         self._chain_key = key
 
     def _chain(self) -> Chain:
         return Chain(self._chain_key, self._clock.wall_ms())
 
     async def adopt_blocks(self, org_id: str) -> int:
-        """Chain the next blocks that an earlier release stored; how many events they have."""
+        """Chain the next blocks that an earlier release stored, and return the number of their events."""
         return await self._database.write(
             lambda connection: self._chain().adopt(connection, org_id), of_org(org_id)
         )
@@ -60,8 +60,7 @@ class ChainTables:
         return found if found is not None and found.record.number == number else None
 
     async def chain_receipts(self, org_id: str, after: int, last: int) -> tuple[int, int] | None:
-        """Return the times of the first and the last receipt that these links record; None if they record
-        no receipt."""
+        """Return the times of the first and the last receipt in these links, or None if there is none."""
         said = (
             "SELECT chained_ms FROM chain"
             " WHERE org_id = ? AND number > ? AND number <= ? AND kind <> 'purge' ORDER BY number"
@@ -75,7 +74,7 @@ class ChainTables:
         return await self._database.read(job)
 
     async def chain_purges(self, org_id: str) -> Purges | None:
-        """Return the times of purges that the chain records; None if nothing was purged."""
+        """Return the times of purges that the chain records, or None if nothing was purged."""
         ((last_ms, received_ms),) = await self._database.fetch(
             "SELECT max(purges.chained_ms), max(blocks.chained_ms) FROM chain AS purges"
             " LEFT JOIN chain AS blocks ON blocks.org_id = purges.org_id"

@@ -1,7 +1,7 @@
-"""Along an organisation's chain: whether each link fits, and what it speaks of is still there.
+"""Walks along an organisation's chain and verifies that each link and its events are unchanged.
 
-A step is one transaction, so that ingestion, purges and checkpoints go on meanwhile; what a step sees of a
-block and of its purges is of one moment. The chain only grows, so what was walked stays walked.
+A step is one transaction, so that ingestion, purges and checkpoints continue between steps. A step sees a
+block and its purges in the same state. The chain only grows, so the verified part stays verified.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from controlplane.store.database import Connection
 from controlplane.store.interface import Misfit, Reached, What
 
 LINKS_AT_ONCE: Final = 64
-# Of all that a row can hold, where a forger may put a block; the first one that came has 1.
+# The positions of all rows, including those that a forger may choose. The first received block has 1.
 _LEAST_POSITION: Final = -(1 << 63)
 _LAST_POSITION: Final = (1 << 63) - 1
 
@@ -45,7 +45,7 @@ _LAST_POSITION: Final = (1 << 63) - 1
 def walk(
     connection: Connection, org_id: str, reached: Reached, last: int, key: bytes
 ) -> tuple[Reached, Misfit | None]:
-    """The next links up to number `last`; where one doesn't fit, the walk ends before it."""
+    """Verify the next links up to number `last`, and stop before the first mismatch."""
     with connection.damaged_text():
         return _walk(connection, org_id, reached, last, key)
 
@@ -55,7 +55,7 @@ def _walk(
 ) -> tuple[Reached, Misfit | None]:
     links = links_after(connection, org_id, reached.number, LINKS_AT_ONCE)
     if not links:
-        text = "the newest links went while they were walked along"
+        text = "the newest links disappeared during the verification"
         return reached, Misfit("removed", text, reached.number + 1)
     for link in links:
         record = link.record
@@ -81,13 +81,16 @@ def _further(reached: Reached, link: Link) -> Reached:
 
 
 def mismatch_at_end(connection: Connection, org_id: str) -> Misfit | None:
-    """Links where no walk comes by, or blocks after those that the newest link speaks of, in one moment."""
+    """Return a mismatch at the end of the chain, in one transaction.
+
+    It is a link that no walk reaches, or a block after those that the newest link covers.
+    """
     row = connection.row(
         "SELECT number, position FROM chain WHERE org_id = ? AND number < 1 LIMIT 1", (org_id,)
     )
     if row is not None:
         number, position = row
-        return Misfit("forged", "the link stands before the first one", number, position)
+        return Misfit("forged", "the link is stored before the first one", number, position)
     row = connection.row(
         "SELECT position FROM chain WHERE org_id = ? AND kind <> 'purge' ORDER BY number DESC LIMIT 1",
         (org_id,),
@@ -104,7 +107,7 @@ def _mismatch_of_link(connection: Connection, reached: Reached, link: Link, key:
     if make_link(reached.link, link.record) != link.link:
         return _why_not(connection, reached, link, key)
     if not _is_signed(link, key):
-        text = "the link is not signed with this store's master key: the chain was made anew from here on"
+        text = "the link is not signed with this store's master key: the chain was made again from here on"
         return Misfit("forged", text, link.record.number, link.record.position)
     return None
 
@@ -114,24 +117,24 @@ def _is_signed(link: Link, key: bytes) -> bool:
 
 
 def _why_not(connection: Connection, reached: Reached, link: Link, key: bytes) -> Misfit:
-    """Where the link has gone that belongs here, and what this one is."""
+    """Return the mismatch of a link: where the expected link is, and what this one is."""
     record = link.record
     number = reached.number + 1
     moved = _find_next(connection, record.org_id, reached)
     if moved is not None and (record.number > number or _is_signed(link, key)):
-        return Misfit("reordered", f"the link stands at {moved.number} now", number, moved.position)
+        return Misfit("reordered", f"the link has the number {moved.number} now", number, moved.position)
     if moved is not None:
         return Misfit("inserted", "the link belongs to no chain", number, record.position)
     if record.number > number:
         text = f"no link is left from {number} to {record.number - 1}"
         return Misfit("removed", text, number)
     if _is_followed(connection, reached, link) or _mismatch_of_block(connection, reached, record):
-        return Misfit("changed", "what the link says is not what was hashed", number, record.position)
-    return Misfit("removed", "the link that stood before this one is gone", number, record.position)
+        return Misfit("changed", "the content of the link is not what was hashed", number, record.position)
+    return Misfit("removed", "the link before this one is gone", number, record.position)
 
 
 def _find_next(connection: Connection, org_id: str, reached: Reached) -> Record | None:
-    """The link that follows, wherever it stands now."""
+    """Return the link that follows, wherever it is stored now."""
     with each_link(connection, org_id) as links:
         for link in links:
             if make_link(reached.link, replace(link.record, number=reached.number + 1)) == link.link:
@@ -140,7 +143,7 @@ def _find_next(connection: Connection, org_id: str, reached: Reached) -> Record 
 
 
 def _is_followed(connection: Connection, reached: Reached, link: Link) -> bool:
-    """Whether the next link was made on this one, as it is or as it should be."""
+    """Return whether the next link was made on this one, in its current form or in its correct form."""
     made = (link.link, make_link(reached.link, link.record))
     for following in links_after(connection, link.record.org_id, link.record.number, 1):
         return any(make_link(each, following.record) == following.link for each in made)
@@ -151,7 +154,7 @@ def _mismatch_of_purge(record: Record) -> Misfit | None:
     unfit = msgspec.json.decode(record.content, type=Purged).unfit
     if not unfit:
         return None
-    text = "the event was changed before retention took it away"
+    text = "the event was changed before retention deleted it"
     return Misfit("changed", text, record.number, record.position + unfit[0])
 
 
@@ -159,7 +162,7 @@ def _mismatch_of_purge(record: Record) -> Misfit | None:
 
 
 def _mismatch_between(connection: Connection, org_id: str, first: int, last: int) -> Misfit | None:
-    """A block at one of these positions, of which no link speaks."""
+    """Return the mismatch of a block at one of these positions, which no link covers."""
     row = connection.row(
         "SELECT position, body FROM blocks WHERE org_id = ? AND position BETWEEN ? AND ?"
         " ORDER BY position LIMIT 1",
@@ -167,7 +170,7 @@ def _mismatch_between(connection: Connection, org_id: str, first: int, last: int
     )
     if row is None:
         return None
-    text = "no link speaks of the block: it was put here, or the link that did is gone"
+    text = "no link covers the block: the block was inserted, or its link was deleted"
     return Misfit("inserted", text, None, row[0], _id_at(_events(row[1]), 0))
 
 
@@ -183,7 +186,7 @@ def _mismatch_of_block(connection: Connection, reached: Reached, record: Record)
     if row is None:
         if len(gone) == record.count:
             return None
-        return Misfit("removed", "the block is gone, and no purge took it", record.number, record.position)
+        return Misfit("removed", "the block is gone, but was not purged", record.number, record.position)
     count, proxy_id, least_ms, most_ms, body = row
     misfit = _mismatch_of_events(connection, record, gone, body)
     if misfit is not None:
@@ -193,13 +196,13 @@ def _mismatch_of_block(connection: Connection, reached: Reached, record: Record)
     hidden = hidden_event(connection, record.org_id, record.position, (least_ms, most_ms), body)
     if hidden is not None:
         at, event_id = hidden
-        text = "the event is as it was stored, but no longer found by its time or its id"
+        text = "the event is unchanged, but can't be found by its time or its id any more"
         return Misfit("changed", text, record.number, record.position + at, event_id)
     return None
 
 
 def _events(body: bytes) -> Sequence[bytes] | None:
-    """None where it is no JSON array any more."""
+    """Return the events, or None if the body is not a JSON array any more."""
     try:
         return events_of(body)
     except (ValueError, RecursionError):
@@ -223,7 +226,7 @@ def _mismatch_of_events(connection: Connection, record: Record, gone: set[int], 
         if digest != wanted and not is_purged:
             return _mismatch_of_event(connection, record, events, found, known, at)
         if at in gone and not is_purged:
-            text = "retention had taken the event away"
+            text = "retention had deleted the event"
             return Misfit("inserted", text, record.number, record.position + at, _id_at(events, at))
     return None
 
@@ -236,11 +239,11 @@ def _mismatch_of_event(
     text = "the event is not what was stored"
     is_null = at < len(events) and bytes(events[at]) == PURGED
     if sorted(found) == sorted(known) or _is_of_another_block(connection, record, found):
-        what, text = "reordered", "the events stand in another order"
+        what, text = "reordered", "the events are in another order"
     elif len(found) > len(known):
-        what, text = "inserted", "an event stands here that did not come"
+        what, text = "inserted", "the event at this place was never received"
     elif len(found) < len(known) or is_null:
-        what, text = "removed", "an event is gone, and no purge took it"
+        what, text = "removed", "an event is gone, but was not purged"
     event_id = None if what == "removed" else _id_at(events, at)
     return Misfit(what, text, record.number, record.position + at, event_id)
 

@@ -1,4 +1,4 @@
-"""Credentials of apps: what is added, ended and removed, what ends soon, and when each was last used."""
+"""Tables of the credentials of applications: changes, expiry, and last use."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from controlplane.store.interface import (
 from controlplane.store.lists import among
 from controlplane.store.registry import apps_where
 
-MOST_CREDENTIALS: Final = 50  # credentials of an app: each proxy receives all of them
-# A secret that a newer one replaces is meant to end.
+MOST_CREDENTIALS: Final = 50  # credentials of an application; limited because each proxy receives all of them
+# A secret that was replaced by a newer one expires intentionally.
 _ENDING: Final = (
     "SELECT apps.app_id, apps.org_id, apps.name, '' AS credential_id, version, expires_ms AS ends_ms"
     " FROM app_secrets JOIN apps ON apps.app_id = app_secrets.app_id WHERE enabled = 1"
@@ -39,7 +39,7 @@ _USES_OF_ENDING: Final = (
 
 
 def ending_rows(connection: Connection) -> list[EndingCredential]:
-    """Return the credentials of enabled apps that have an end, the soonest first."""
+    """Return the credentials of enabled applications that expire, the soonest first."""
     used = connection.rows(_USES_OF_ENDING, ())
     last_ms = {(app_id, credential_id): last for app_id, credential_id, last in used}
     found = []
@@ -81,7 +81,8 @@ class CredentialTables:
         def job(connection: Connection) -> App:
             version = self._secret_version(connection, app_id, credential_id)
             if version is not None:
-                # An older secret never outlives it: tokens of both have the version of the older one.
+                # An older secret never expires later, because tokens of both have the version of the older
+                # one.
                 connection.run(
                     "UPDATE app_secrets SET expires_ms = ?3 WHERE app_id = ?1 AND (version = ?2"
                     " OR (version < ?2 AND (expires_ms IS NULL OR expires_ms > ?3)))",
@@ -113,11 +114,14 @@ class CredentialTables:
         return await self._database.write_even_if_full(job, REGISTRY)
 
     def _remove_secret(self, connection: Connection, app: App, version: int) -> None:
-        """Delete a secret of an app. If it was valid, revoke the tokens of all its secrets."""
+        """Delete a secret of an application.
+
+        If the secret was valid, revoke the tokens of all secrets of the application.
+        """
         newest = 0 if app.newest_secret is None else app.newest_secret.version
         connection.run("DELETE FROM app_secrets WHERE app_id = ? AND version = ?", (app.app_id, version))
         was_valid = any(secret.version == version for secret in app.secrets)
-        # Without this, the next secret could have a version that an earlier secret had.
+        # Otherwise the next secret could get the version of an earlier secret.
         floor = max(newest, app.secret_floor) + 1 if was_valid else max(newest, app.secret_floor)
         if was_valid or version == newest:
             connection.run("UPDATE apps SET secret_floor = ? WHERE app_id = ?", (floor, app.app_id))

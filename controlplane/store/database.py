@@ -1,14 +1,14 @@
 """The interface between the tables of the store and a database: jobs, locks, and SQL that engines share.
 
 A job is a plain function that runs in a thread from its beginning to its end. A write job runs in one
-transaction: if it fails, nothing of it stays. It names the locks under which it reads before it writes. An
-engine with one writer needs no locks. Another engine takes them before the job runs and holds them until the
-transaction ends.
+transaction: if the job fails, none of its changes stay. It names the locks under which it reads before it
+writes. An engine with one writer needs no locks. Other engines acquire the locks before the job runs and hold
+them until the transaction ends.
 
 The shared SQL has `?` or `?1` for parameters, `ON CONFLICT` with its columns, `CASE` and `RETURNING`. A
-boolean is a number, so a condition is `enabled = 1`. `Dialect` has what engines spell differently. The
-shared SQL has no functions of JSON, no row numbers and no collations: `lower` compares names that differ
-only in case.
+boolean is a number, so a condition is `enabled = 1`. `Dialect` has the spellings that differ between engines.
+The shared SQL has no functions of JSON, no row numbers and no collations. It compares names that differ only
+in case with `lower`.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from controlplane.store.interface import Peers, StoreError
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
-ALL: Final = (1 << 63) - 1  # LIMIT that leaves no row out
+ALL: Final = (1 << 63) - 1  # LIMIT that includes all rows
 
 
 class NotUnique(StoreError):
-    """A row with this key is there already."""
+    """A row with this key exists already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """SQL for lists, which the engines spell in their own ways."""
+    """SQL for lists, which the engines spell differently."""
 
-    among: str  # after an expression: equal to one text of a parameter that `listed` made
+    among: str  # follows an expression: equal to one text of a parameter that `listed` made
     texts: str  # table with `key` (0, 1, 2, ...) and `value`: the texts of a parameter that `listed` made
     elements: str  # table with `value`: the texts of a JSON array; {} stands for the column that has it
     octets: str  # number of bytes of a text in UTF-8; {} stands for the text
@@ -47,14 +47,17 @@ class Connection(Protocol):
     def dialect(self) -> Dialect: ...
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]: ...
     def row(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
-        """Return the first row, or None if there is no row."""
+        """Return the first row, or None without one."""
 
     def each(self, sql: str, parameters: Sequence[Any] = ()) -> AbstractContextManager[Iterable[Row]]:
-        """Give rows one by one, within a `with`; a caller that stops early leaves the others unread."""
+        """Yield rows one by one, within a `with`.
+
+        A caller that stops early leaves the other rows unread.
+        """
 
     def run(self, sql: str, parameters: Sequence[Any] = ()) -> None: ...
     def add(self, sql: str, parameters: Sequence[Any] = ()) -> None:
-        """Insert a row, or raise NotUnique if its key is taken."""
+        """Insert a row, or raise NotUnique if its key exists."""
 
     def count(self, sql: str, parameters: Sequence[Any] = ()) -> int:
         """Run the statement and return the number of rows that it changed."""
@@ -63,26 +66,32 @@ class Connection(Protocol):
         """Run the statement once for each of the sequences."""
 
     def first_position(self, count: int) -> int:
-        """Return the first of so many positions for new events, which nobody else gets."""
+        """Return the first of so many positions for new events, which no other job gets."""
 
     def positions_used(self, last: int) -> None:
-        """Note the last of the positions that events got; those after it may be given again."""
+        """Store the last position that events got.
+
+        Later positions may be assigned again.
+        """
 
     def steady_ms(self) -> int:
-        """Return the time that windows and limits are measured with, in Unix milliseconds."""
+        """Return the time by which windows and limits are measured, in Unix milliseconds."""
 
     def shared_ms(self) -> int:
-        """Return the time of the one clock that all programs of this database have, in Unix milliseconds."""
+        """Return the time of the one clock that all programs of this database share, in Unix milliseconds."""
 
     def damaged_text(self) -> AbstractContextManager[None]:
-        """Read text that is not UTF-8 as another text, which fits no link of a chain, instead of failing."""
+        """Read text that is not UTF-8 as another text instead of failing.
+
+        That text matches no link of a chain.
+        """
 
 
 Job = Callable[[Connection], T]
 
 
 class Lock(NamedTuple):
-    """Name of something that a write job has to itself, or shares with other jobs that only read it."""
+    """Name of a lock that a write job holds alone, or shares with other jobs that only read."""
 
     name: str
     mode: Literal["alone", "shared"] = "alone"
@@ -91,7 +100,7 @@ class Lock(NamedTuple):
 Locks = tuple[Lock, ...]
 
 NO_LOCKS: Final[Locks] = ()  # enough if no other job reads these rows before it writes
-REGISTRY: Final[Locks] = (Lock("registry"),)  # operators too
+REGISTRY: Final[Locks] = (Lock("registry"),)  # also protects operators
 READ_REGISTRY: Final[Locks] = (Lock("registry", "shared"),)
 
 
@@ -110,42 +119,51 @@ class Database(Protocol):
     def dialect(self) -> Dialect: ...
     @property
     def is_shared(self) -> bool:
-        """Return whether several control planes may use it at once."""
+        """Return whether several control planes may use the database at once."""
 
     def join(self) -> Peers:
-        """Join the control planes that share it, or raise StoreError if it can't be shared."""
+        """Join the control planes that share the database.
+
+        Raise StoreError if it can't be shared.
+        """
 
     async def fetch(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
         """Return all rows of one statement that reads."""
 
     async def glance(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
-        """Return the few rows that a statement finds by a key, in the least time that the engine needs."""
+        """Return the few rows that a statement finds by a key, as fast as the engine can."""
 
     async def read(self, job: Job[T]) -> T:
-        """Run several statements over one state of the database."""
+        """Run several statements on one state of the database."""
 
     async def write(self, job: Job[T], locks: Locks, size: int = 0) -> T:
-        """Return the result of the job once it is durable. Raise StoreBusy if too many jobs wait.
+        """Return the result of the job once it is durable.
 
-        `size` is the number of bytes that the job keeps in memory, if it may be large.
-        Several locks are taken in the order in which they are given: an organisation before a proxy.
+        Raise StoreBusy if too many jobs wait. `size` is the number of bytes that the job keeps in memory, if
+        it may be large. Several locks are acquired in the given order: an organisation before a proxy.
         """
 
     async def write_even_if_full(self, job: Job[T], locks: Locks) -> T:
-        """Write what operators do, and what proxies must receive of it, even if the disk is full."""
+        """Write changes of operators, or data that proxies must receive, even if the disk is full."""
 
     async def settled(self) -> int:
-        """Return a position up to which a reader sees every event that there will ever be."""
+        """Return a position below which no event can be added any more."""
 
     async def newest_position(self) -> int:
-        """Return the position of the newest event that a reader sees, or a later one if it is purged."""
+        """Return the position of the newest event that a reader sees.
+
+        If that event is purged, the result may be a later position.
+        """
 
     async def close(self) -> None:
-        """Wait for the jobs that were given, then close all connections."""
+        """Wait for the queued jobs, then close all connections."""
 
 
 def is_text(value: str) -> bool:
-    """Return whether a row can hold the value: UTF-8 has no lone surrogates, and PostgreSQL no NUL."""
+    """Return whether a row can hold the value.
+
+    UTF-8 has no lone surrogates, and PostgreSQL no NUL.
+    """
     if value.isascii():
         return "\0" not in value
     return not any(each == "\0" or "\ud800" <= each <= "\udfff" for each in value)

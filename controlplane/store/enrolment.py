@@ -1,4 +1,4 @@
-"""Enrolment tokens, the proxies that enrol with them, and what becomes of these proxies."""
+"""Tables of enrolment tokens, of the proxies that enrol with them, and of the retirement of proxies."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class EnrolmentTables:
         def job(connection: Connection) -> Enrolled | EnrolmentRefusal | TooSoon:
             return look(connection) or _enrol(connection, enrolment, keys_for)
 
-        # What is refused costs a read, never a write.
+        # A refused request costs a read, never a write.
         refusal = await self._database.read(look)
         return refusal if refusal is not None else await self._database.write(job, REGISTRY)
 
@@ -122,7 +122,7 @@ class EnrolmentTables:
         def job(connection: Connection) -> Enrolled | RenewalRefusal | TooSoon:
             return look(connection) or _renew(connection, renewal, keys)
 
-        # A full disk only delays new keys: the ones that the proxy has are accepted until then.
+        # A full disk only delays new keys: the proxy's current keys are accepted until then.
         refusal = await self._database.read(look)
         return refusal if refusal is not None else await self._database.write(job, REGISTRY)
 
@@ -147,7 +147,7 @@ class EnrolmentTables:
 
 
 def _refusal(connection: Connection, enrolment: Enrolment) -> EnrolmentRefusal | TooSoon | None:
-    """Return why the token does not enrol this proxy; None if it does."""
+    """Return the reason why the token does not enrol this proxy, or None if it does."""
     (token,) = _tokens(connection.rows(f"{_TOKENS} WHERE digest = ?", (enrolment.token_digest,))) or (None,)
     if token is None:
         return "unknown"
@@ -155,7 +155,7 @@ def _refusal(connection: Connection, enrolment: Enrolment) -> EnrolmentRefusal |
     if state in ("revoked", "expired"):
         return state
     if not _orgs(connection, token.token_id):
-        return "revoked"  # its organisations are gone
+        return "revoked"  # its organisations were deleted
     proxy_id = _enrolled_before(connection, enrolment, token.token_id)
     if proxy_id is None:
         return "used up" if state == "used up" else None
@@ -172,7 +172,7 @@ def _enrolled_before(connection: Connection, enrolment: Enrolment, token_id: str
 
 
 def _refusal_of_repetition(connection: Connection, proxy_id: str) -> EnrolmentRefusal | TooSoon | None:
-    """Return why the keys of this proxy can't have got lost on their way; None if they can."""
+    """Return the reason why the response with this proxy's keys can't have been lost, or None if it can."""
     pairs = key_pairs(connection, proxy_id)
     (seen_ms,) = connection.row("SELECT last_seen_ms FROM proxies WHERE proxy_id = ?", (proxy_id,))
     if pairs is None or pairs.is_proved or pairs.maker is not KeyMaker.ENROLMENT or seen_ms is not None:
@@ -199,7 +199,10 @@ def _enrol(connection: Connection, enrolment: Enrolment, keys_for: Callable[[str
 def _enrol_again(
     connection: Connection, enrolment: Enrolment, token: EnrolmentToken, proxy_id: str, keys: NewKeys
 ) -> Enrolled:
-    """Replace keys that nobody used. The operator log has one line for all repetitions."""
+    """Replace keys that were never used.
+
+    The operator log has one line for all repetitions.
+    """
     pairs, now_ms = key_pairs(connection, proxy_id), connection.shared_ms()
     repeats = pairs.repeats + 1 if pairs is not None else 1
     replace_keys(connection, proxy_id, MadeKeys(keys, KeyMaker.ENROLMENT, now_ms, repeats), None)
@@ -223,10 +226,10 @@ def _log_enrolment(
 
 
 def _refusal_of_renewal(connection: Connection, renewal: Renewal) -> RenewalRefusal | TooSoon | None:
-    """Return why the pair of keys that signed gets no new ones; None if it does."""
+    """Return the reason why the pair of keys that signed may not be renewed, or None if it may."""
     pairs = key_pairs(connection, renewal.proxy_id)
     if pairs is None:
-        return "replaced"  # disabled or deleted since the signature was verified
+        return "replaced"  # the proxy was disabled or deleted after the signature was verified
     (token_id,) = connection.row("SELECT token_id FROM proxies WHERE proxy_id = ?", (renewal.proxy_id,))
     if token_id is None:
         return "not enrolled"
@@ -240,14 +243,17 @@ def _refusal_of_renewal(connection: Connection, renewal: Renewal) -> RenewalRefu
 
 
 def _renew(connection: Connection, renewal: Renewal, keys: NewKeys) -> Enrolled | RenewalRefusal:
-    """Replace the current keys. The operator log has one line for all repetitions of a renewal."""
+    """Replace the current keys.
+
+    The operator log has one line for all repetitions of a renewal.
+    """
     proxy_id, now_ms = renewal.proxy_id, connection.shared_ms()
     pairs = key_pairs(connection, proxy_id)
     if pairs is None:
         return "replaced"
     is_repeat = pairs.standing(renewal.api_key_digest) is Standing.BEFORE_RENEWAL
     repeats = pairs.repeats + 1 if is_repeat else 0
-    note_first_use(connection, proxy_id, renewal.api_key_digest, now_ms)  # a signature is a use
+    note_first_use(connection, proxy_id, renewal.api_key_digest, now_ms)  # the signature counts as a use
     replace_keys(connection, proxy_id, MadeKeys(keys, KeyMaker.RENEWAL, now_ms, repeats), OPEN_END_MS)
     connection.run("UPDATE proxies SET renewal_signed_s = ? WHERE proxy_id = ?", (renewal.signed_s, proxy_id))
     enrolled = _enrolled(connection, proxy_id)
@@ -285,8 +291,11 @@ def _add(
 
 
 def _free_name(connection: Connection, enrolment: Enrolment) -> str:
-    """Return the wanted name, with so much of the enrolment id that it looks like that of no other proxy."""
-    # Only letters of other alphabets look like those of a name that an enrolment may have.
+    """Return the wanted name.
+
+    If it looks like another name, extend it by enough of the enrolment id to differ from all names.
+    """
+    # Only letters of other alphabets look like the letters that an enrolment may use in a name.
     octets = connection.dialect.octets.format("name")
     found = f"SELECT name FROM proxies WHERE lower(name) = lower(?) OR {octets} <> length(name)"  # noqa: S608
     for suffix in ("", f"-{enrolment.enrolment_id[-8:]}", f"-{enrolment.enrolment_id}"):

@@ -1,4 +1,4 @@
-"""Facts of many proxies in one statement each: lists by health, counts, losses and newest reports."""
+"""Facts about many proxies with one statement each: lists by health, counts, losses and newest reports."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ _LOSSES: Final = (
     f" FROM ({_UNACKNOWLEDGED}) AS faults"
 )
 
-# Since when each proxy lacks an active version: the moment at which the version after its own became active.
-# Rulesets come first: of each, an index finds the few proxies that are behind.
+# Time since when each proxy lacks an active version: the time at which the version after its own became
+# active. Rulesets are read first: an index finds the few proxies of each that are behind.
 _BEHIND: Final = """
     SELECT e.proxy_id, min((SELECT min(later.created_ms) FROM ruleset_versions AS later
             WHERE later.ruleset_id = e.ruleset_id AND later.version > e.version)) AS since_ms
@@ -70,7 +70,7 @@ _BEHIND: Final = """
 
 _SERVES: Final = "EXISTS (SELECT 1 FROM proxy_orgs WHERE proxy_orgs.proxy_id = proxies.proxy_id"
 
-# `fleet_health.assess` in SQL, as a place in HEALTH_ORDER; a test compares the two.
+# `fleet_health.assess` in SQL, as an index in HEALTH_ORDER; a test compares the two.
 _HEALTH: Final = """
     CASE WHEN proxies.enabled = 0 THEN 6
         WHEN proxies.heard_ms IS NULL THEN 3
@@ -104,7 +104,10 @@ _STANDING: Final[Mapping[Standing, str]] = {
 def page_of_proxies(
     connection: Connection, query: ListQuery, fleet: FleetQuery | None, standing: Standing
 ) -> Found:
-    """Return a page of proxies. `fleet` is needed to sort and choose by health."""
+    """Return a page of proxies.
+
+    `fleet` is needed to sort and choose by health.
+    """
     wanted = [Condition(_STANDING[standing], ())]
     wanted += [] if query.org_ids is None else [_serving(connection.dialect, query.org_ids)]
     if fleet is None or (query.sort != "health" and fleet.health is None and not fleet.needs_look):
@@ -132,8 +135,10 @@ def count_by_health(
     org_ids: Collection[str] | None,
     search: str | None = None,
 ) -> dict[Health, int]:
-    """Return how many proxies there are of each health, of those that are not retired, serve one of the
-    organisations and fulfil the search."""
+    """Return the number of proxies of each health.
+
+    Only proxies that are not retired, serve one of the organisations and match the search count.
+    """
     wanted = [Condition(_STANDING["active"], ())]
     wanted += [] if org_ids is None else [_serving(connection.dialect, org_ids)]
     wanted += [] if search is None else [_PLAIN.holds(search)]
@@ -189,14 +194,17 @@ def latest_reports(
     }
 
 
-# A report names deleted proxies too.
+# A report also names deleted proxies.
 _EVER: Final = "SELECT proxy_id FROM proxies UNION ALL SELECT id FROM tombstones WHERE kind = 'proxy'"
 
 
 def _newest(
     connection: Connection, table: str, columns: str, proxy_ids: Collection[str], count: int
 ) -> Mapping[str, Sequence[Report]]:
-    """Return the newest reports of each proxy, newest first. No older one is read."""
+    """Return the newest reports of each proxy, newest first.
+
+    No older report is read.
+    """
     chosen = among(connection.dialect, "proxy_id", proxy_ids)
     rows = connection.rows(
         f"SELECT reports.proxy_id, {columns} FROM (SELECT proxy_id, coalesce((SELECT received_ms"  # noqa: S608
@@ -209,14 +217,17 @@ def _newest(
     )
     found: defaultdict[str, list[Report]] = defaultdict(list)
     for proxy_id, *report in rows:
-        if len(found[proxy_id]) < count:  # several may have come in the same millisecond
+        if len(found[proxy_id]) < count:  # several reports may have arrived in the same millisecond
             found[proxy_id].append(Report(*report))
     return found
 
 
 def tally_of_proxies(connection: Connection, most: int) -> tuple[ProxyTally, ...]:
-    """Return the proxies that are the first to look at: with losses, then enabled, then long silent. Retired
-    ones count if they have losses, and then as if they were disabled, as those do that have ended."""
+    """Return the proxies that need attention most: with losses, then enabled, then long silent.
+
+    Retired ones count only if they have losses, and then as if they were disabled. The same applies to
+    proxies that have ended.
+    """
     rows = connection.rows(
         "SELECT name, CASE WHEN retired_ms IS NOT NULL OR ended_ms = last_seen_ms THEN 0"  # noqa: S608
         " ELSE enabled END AS live,"
@@ -246,8 +257,10 @@ def tally_of_proxies(connection: Connection, most: int) -> tuple[ProxyTally, ...
 
 
 def note_heartbeat(connection: Connection, proxy_id: str, received_ms: int, said: Said) -> None:
-    """Keep what lists and counts need of the newest heartbeat. A proxy has ended until another message of it
-    comes, which changes `last_seen_ms`."""
+    """Keep the parts of the newest heartbeat that lists and counts need.
+
+    A proxy counts as ended until its next message, which changes `last_seen_ms`.
+    """
     ended_ms, health = (received_ms, "ok") if said.health == "ended" else (None, said.health)
     connection.run(
         "UPDATE proxies SET last_seen_ms = ?, heard_ms = ?, said = ?, ended_ms = ? WHERE proxy_id = ?",

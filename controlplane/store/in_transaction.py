@@ -1,4 +1,4 @@
-"""A database within a transaction of another one: several changes happen together or not at all."""
+"""A database within a transaction of another one, so that several changes happen together or not at all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class InTransaction:
-    """Do each job at once, on the connection of a transaction that has begun and ends later."""
+    """Runs each job at once, on the connection of a transaction that the caller begins and ends."""
 
     is_shared = False
 
@@ -24,7 +24,7 @@ class InTransaction:
         return self._connection.dialect
 
     def join(self) -> Peers:
-        raise AssertionError("a transaction joins no other control planes")
+        raise AssertionError("a transaction can't join other control planes")
 
     async def fetch(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
         return self._connection.rows(sql, parameters)
@@ -42,17 +42,20 @@ class InTransaction:
         return job(self._connection)
 
     async def settled(self) -> int:
-        raise AssertionError("a transaction reads no events")
+        raise AssertionError("a transaction can't read events")
 
     async def newest_position(self) -> int:
-        raise AssertionError("a transaction reads no events")
+        raise AssertionError("a transaction can't read events")
 
     async def close(self) -> None:
         """Do nothing, because the transaction ends by itself."""
 
 
 def finished(work: Coroutine[Any, Any, T]) -> T:
-    """Run the coroutine to its end. It waits for nothing: a transaction has a thread and no event loop."""
+    """Run the coroutine to its end.
+
+    The coroutine may not wait, because a transaction has a thread and no event loop.
+    """
     try:
         work.send(None)
     except StopIteration as done:

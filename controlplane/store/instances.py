@@ -7,7 +7,7 @@ from typing import Final
 from controlplane.store.database import NO_LOCKS, Connection, Database
 from controlplane.store.interface import Instance, RunningInstance
 
-LEASE_MS: Final = 30_000  # one that was not seen for so long has died
+LEASE_MS: Final = 30_000  # an instance without a sign of life for this time counts as dead
 _FORGOTTEN_MS: Final = 24 * 3_600_000
 
 
@@ -28,7 +28,7 @@ class InstanceTables:
                 ),
             )
             connection.run("DELETE FROM instances WHERE seen_ms <= ?", (now - _FORGOTTEN_MS,))
-            if not self._database.is_shared:  # then all others have ended
+            if not self._database.is_shared:  # if the store is not shared, all others have ended
                 connection.run("DELETE FROM instances WHERE instance_id <> ?", (instance.instance_id,))
             return now
 

@@ -1,4 +1,4 @@
-"""What the control plane asks of its store: plain values, and the methods that a store has."""
+"""The interface of the store: plain values, and the methods that a store has."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DAY_MS: Final = 86_400_000
 RETENTION_MS: Final[Mapping[Retention, int]] = {
     "base": 30 * _DAY_MS,
     "90d": 90 * _DAY_MS,
-    "1y": 366 * _DAY_MS,  # a year is a whole one, leap day included
+    "1y": 366 * _DAY_MS,  # a leap year
     "7y": (7 * 365 + 2) * _DAY_MS,  # seven years hold two leap days at most
 }
 RETENTION_WORDS: Final[Mapping[Retention, str]] = {
@@ -40,8 +40,9 @@ RETENTION_WORDS: Final[Mapping[Retention, str]] = {
     "1y": "1 year",
     "7y": "7 years",
 }
-# An event's own time is implausible outside these bounds around its receipt. Signed requests allow clocks to
-# differ by 300 s. A backlog as old as the shortest tier has events that no tier of that length would keep.
+# Bounds around the receipt of an event, outside which its own time is implausible. Signed requests allow
+# clocks to differ by 300 s. A backlog as old as the shortest tier has events that no tier of that length
+# would keep.
 MOST_AHEAD_MS: Final = 300_000
 MOST_BEHIND_MS: Final = min(RETENTION_MS.values())
 IDEMPOTENCY_WINDOW_MS: Final = 48 * 3_600_000
@@ -56,11 +57,14 @@ NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class StoreError(Exception):
-    """The operation failed; the text is one line for a person."""
+    """An operation of the store failed.
+
+    The text is one line for a person.
+    """
 
 
 class NoStoreYet(StoreError):
-    """There is no store at the place that the settings name."""
+    """The settings name a place without a store."""
 
     def __init__(self, store: str) -> None:
         what = "the first start makes it, and so does the first command that changes something"
@@ -69,28 +73,31 @@ class NoStoreYet(StoreError):
 
 
 class NotFound(StoreError):
-    """There is no such thing, or none in that organisation."""
+    """The requested thing does not exist, or not in that organisation."""
 
 
 class AlreadyExists(StoreError):
-    """The name is taken."""
+    """The name exists already."""
 
 
 class Conflict(StoreError):
-    """What is there doesn't allow it."""
+    """The current state does not allow the change."""
 
 
 class SecondPersonNeeded(Conflict):
-    """The organisation needs a second person to approve this change. Nothing has changed."""
+    """The organisation needs a second person to approve this change, and nothing has changed."""
 
     def __init__(self, change: Ruleset | None) -> None:
-        """`change` is the version of a ruleset that would be made, or None if an app would be bound."""
-        super().__init__("the organisation needs a second person for this now: do it again to propose it")
+        """Set the text of the error.
+
+        `change` is the version of a ruleset that would be made, or None if an application would be bound.
+        """
+        super().__init__("the organisation now needs a second person for this: repeat it to propose it")
         self.change = change
 
 
 class StoreBusy(StoreError):
-    """More writes wait than the store lets wait."""
+    """The limit of waiting writes is reached."""
 
 
 # Audit events
@@ -98,17 +105,17 @@ class StoreBusy(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class NewBatch:
-    """A batch as it goes into the store: its events as they came, and what the store looks at of them."""
+    """A batch for the store: its events as received, and the values that the store reads from them."""
 
     proxy_id: str
     org_id: str
     batch_id: str
     ids: Sequence[str]
     seqs: Sequence[int | None]
-    times: Sequence[int]  # in ms
+    times: Sequence[int]  # times of the events in ms
     events: Sequence[bytes]  # each as JSON
-    implausible: int = 0  # events that are marked because their time can't be true
-    content: bytes | None = None  # SHA-256 of the events as they came; None: replays are not compared
+    implausible: int = 0  # number of events that are marked because their time is implausible
+    content: bytes | None = None  # SHA-256 of the events as received; None: replays are not compared
     uses: Uses = NOTHING_USED
 
 
@@ -124,14 +131,14 @@ class StoredEvent(NamedTuple):
 
 
 class BlockPlace(NamedTuple):
-    """Of a block among its organisation's, by the time of its first event."""
+    """Position of a block among the blocks of its organisation, ordered by the time of its first event."""
 
     least_ms: int
     position: int
 
 
 class BlockSlice(NamedTuple):
-    """Events, and the place of the last block of theirs where there may be more."""
+    """Events, and the place of their last block if there may be more."""
 
     events: list[bytes]
     next: BlockPlace | None
@@ -139,7 +146,7 @@ class BlockSlice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RateLimits:
-    """Batches a minute."""
+    """Limits of batches per minute."""
 
     org: int
     proxy: int
@@ -147,17 +154,17 @@ class RateLimits:
 
 @dataclass(frozen=True, slots=True)
 class Linger:
-    """Seconds for which a proxy collects events before it sends a batch that is not full."""
+    """Time in seconds for which a proxy collects events before it sends a batch that is not full."""
 
-    seconds: float  # this for each organisation that has events to send
-    orgs: Mapping[str, float]  # the least of an organisation that several proxies share
+    seconds: float  # time for each organisation that has events to send
+    orgs: Mapping[str, float]  # shorter times of organisations that several proxies share
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
     accepted: int
-    position: int = field(default=0, compare=False)  # of the first
-    content_differs: bool = False  # events were left out whose ids are stored with other content
+    position: int = field(default=0, compare=False)  # position of the first event
+    content_differs: bool = False  # events were omitted because their ids are stored with other content
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +195,7 @@ class Org:
     name: str
     retention: Retention
     created_ms: int
-    approvals: int = 0  # further operators that must approve a change of rules: 0 or 1
+    approvals: int = 0  # number of further operators that must approve a change of rules: 0 or 1
 
 
 TombstoneKind = Literal["org", "app", "ruleset", "proxy", "operator"]
@@ -196,22 +203,22 @@ TombstoneKind = Literal["org", "app", "ruleset", "proxy", "operator"]
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """The record of a thing that was deleted."""
+    """The record of a deleted thing."""
 
     id: str
     kind: TombstoneKind
     name: str
-    org_ids: tuple[str, ...]  # that it belonged to
+    org_ids: tuple[str, ...]  # ids of the organisations that it belonged to
     deleted_ms: int
     deleted_by: str
-    client_id: str | None = None  # None unless it was an app
-    ruleset_id: str | None = None  # ruleset that evaluated the app last
+    client_id: str | None = None  # None unless it was an application
+    ruleset_id: str | None = None  # the ruleset that last evaluated the application
     retention: Retention | None = None  # None unless it was an organisation
     created_ms: int | None = None  # None unless it was an organisation
 
     @property
     def label(self) -> str:
-        """Name and date of the deletion, so that nobody takes it for a living thing of that name."""
+        """Name and date of the deletion, which distinguish it from an existing thing of the same name."""
         return f"{self.name} (deleted {rfc3339(self.deleted_ms)[:10]})"
 
     def as_org(self) -> Org:
@@ -219,7 +226,7 @@ class Tombstone:
         return Org(self.id, self.label, self.retention or "base", self.created_ms or self.deleted_ms)
 
     def as_app(self, ruleset_name: str) -> App:
-        """Return the deleted app, whose events are still kept."""
+        """Return the deleted application, whose events are still kept."""
         identity = self.id, self.org_ids[0], self.label, self.client_id or ""
         return App(*identity, self.ruleset_id or "", ruleset_name, False, self.deleted_ms, ())
 
@@ -229,7 +236,7 @@ class Tombstone:
 
 
 class WasDeleted(NotFound):
-    """The reference is to something that was deleted."""
+    """The reference names a deleted thing."""
 
     def __init__(self, text: str, dead: Tombstone) -> None:
         super().__init__(text)
@@ -240,24 +247,25 @@ ProposalKind = Literal["publish", "rollback", "bind", "promote"]
 ProposalState = Literal["open", "approved", "rejected"]
 
 
-MOST_OPEN: Final = 20  # proposals of one operator in one organisation, so that nobody uses up another's
+# open proposals of one operator in one organisation, so that none uses up those of another
+MOST_OPEN: Final = 20
 MOST_OF_APPLY: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A change of rules that waits for a second person, or waited for one."""
+    """A change of rules that waits, or waited, for the approval of a second person."""
 
     proposal_id: str
     org_id: str
     kind: ProposalKind
-    ruleset_id: str  # ruleset that changes, or that an app would get
+    ruleset_id: str  # id of the ruleset that changes, or that an application would get
     ruleset: str
-    base_version: int | None  # active when a text was proposed; 0: none was
+    base_version: int | None  # version that was active when a text was proposed; 0 if there was none
     yaml: str | None  # text to publish
-    to_version: int | None  # version to go back to
-    app_id: str | None  # app that would get the ruleset
-    base_ruleset_id: str | None  # ruleset that the app had
+    to_version: int | None  # version to roll back to
+    app_id: str | None  # id of the application that would get the ruleset
+    base_ruleset_id: str | None  # id of the ruleset that the application had
     note: str | None
     proposed_by: str
     proposed_ms: int
@@ -265,7 +273,7 @@ class Proposal:
     decided_by: str | None = None
     decided_ms: int | None = None
     reason: str | None = None
-    version: int | None = None  # version that it became
+    version: int | None = None  # version that was made from it
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,16 +295,17 @@ class Proxy:
     last_seen_ms: int | None
     secret_version: int
     org_ids: tuple[str, ...]
-    token_id: str | None = None  # enrolment token by which the proxy came; None: an operator added it
+    # id of the enrolment token that the proxy used; None: an operator added the proxy
+    token_id: str | None = None
     token: str | None = None  # name of that token
-    keys_made_ms: int | None = None  # None: by an earlier release, which did not note it
+    keys_made_ms: int | None = None  # None: keys of an earlier release, which did not store the time
     rotate_days: int | None = None  # age at which the proxy renews its keys; None: it does not
     retired_ms: int | None = None
     old_keys_end_ms: int | None = None  # end of the keys before the current ones, which may be over
 
     @property
     def rotate_at_ms(self) -> int | None:
-        """Time from which the proxy renews its keys; None if it does not."""
+        """Time from which the proxy renews its keys, or None if it does not."""
         if self.rotate_days is None or self.keys_made_ms is None:
             return None
         return self.keys_made_ms + self.rotate_days * _DAY_MS
@@ -304,14 +313,14 @@ class Proxy:
 
 @dataclass(frozen=True, slots=True)
 class ProxyCredentials:
-    """What a signed request is checked with."""
+    """The keys and facts by which a signed request is verified."""
 
     proxy_id: str
     sealed_hmac_secret: bytes
     org_ids: frozenset[str]
-    generation: int  # state of the registry
+    generation: int  # generation of the registry
     ends_ms: int | None = None  # end of this key, if newer ones exist
-    is_news: bool = False  # the call has to be noted: it is the first with this key, or the proxy was retired
+    is_news: bool = False  # the call must be stored: it is the first with this key, or the proxy was retired
 
     def holds_at(self, now_ms: int) -> bool:
         return self.ends_ms is None or now_ms < self.ends_ms
@@ -327,7 +336,7 @@ class NewKeys:
 
 @dataclass(frozen=True, slots=True)
 class KeyUse:
-    """A call that was noted."""
+    """A call with a key that the store has noted."""
 
     proxy: str
     was_retired: bool
@@ -345,13 +354,13 @@ class EnrolmentToken:
     token_id: str
     name: str
     org_ids: tuple[str, ...]
-    uses: int  # enrolments that it allows
+    uses: int  # number of enrolments that it allows
     used: int
     created_ms: int
     created_by: str
     expires_ms: int
-    rotate_days: int | None  # after which its proxies renew their keys; None: they don't
-    retire_days: int | None  # silence after which its proxies are retired; None: they never are
+    rotate_days: int | None  # age in days at which its proxies renew their keys; None: they do not
+    retire_days: int | None  # days without contact after which its proxies are retired; None: they never are
     revoked_ms: int | None = None
 
     def state_at(self, now_ms: int) -> TokenState:
@@ -364,11 +373,11 @@ class EnrolmentToken:
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
-    """A proxy that asks for an identity."""
+    """A proxy that requests an identity."""
 
     token_digest: bytes
     enrolment_id: str
-    proxy_id: str  # that it gets, unless it has one already
+    proxy_id: str  # id that the proxy gets, unless it has one already
     name: str
     address: str
     request: str  # JSON that the operator log keeps
@@ -380,18 +389,18 @@ RenewalRefusal = Literal["not enrolled", "replaced", "replaced by operator"]
 
 @dataclass(frozen=True, slots=True)
 class TooSoon:
-    """Keys were made a moment ago: the proxy may ask again in so many seconds."""
+    """Keys were made a moment ago, and the proxy may retry after some seconds."""
 
     seconds: int
 
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """A proxy that asks for new keys."""
+    """A proxy that requests new keys."""
 
     proxy_id: str
-    api_key_digest: bytes  # the key that it signed with
-    signed_s: int  # Unix time that it signed
+    api_key_digest: bytes  # digest of the key that signed the request
+    signed_s: int  # Unix time in the signed request
     address: str
 
 
@@ -415,7 +424,11 @@ class Ruleset:
 
 @dataclass(frozen=True, slots=True)
 class RulesetSummary:
-    """A ruleset in a list: when and why it got its active version, and how many apps it evaluates."""
+    """A ruleset in a list.
+
+    The entry has the time of and the reason for its active version, and the number of applications that it
+    evaluates.
+    """
 
     ruleset: Ruleset
     changed_ms: int
@@ -425,7 +438,7 @@ class RulesetSummary:
 
 @dataclass(frozen=True, slots=True)
 class RulesetVersion:
-    """What is known of it beside its text, which may have megabytes."""
+    """Facts about a version without its text, which may have megabytes."""
 
     version: int
     rule_count: int
@@ -444,7 +457,7 @@ class NewSchema:
 
     root: str
     digest: str
-    packed: bytes  # the flat form, deflated
+    packed: bytes  # the flat form, compressed
     bytes: int  # size of the flat form
     source: str  # address or file that it was read from
 
@@ -463,7 +476,7 @@ class OrgSchema:
 
 @dataclass(frozen=True, slots=True)
 class PackedSchemas:
-    """The digest of the schema of each root path, and the deflated bytes of each digest."""
+    """The digest of the schema of each root path, and the compressed bytes of each digest."""
 
     digests: Mapping[str, str]
     packed: Mapping[str, bytes]
@@ -483,7 +496,7 @@ class SchemaUse:
 class AppSecret:
     version: int
     hash: str
-    expires_ms: int | None  # it is valid until then; None: without end
+    expires_ms: int | None  # time at which it expires; None: never
     created_ms: int = 0
 
     def is_valid_at(self, now_ms: int) -> bool:
@@ -495,41 +508,44 @@ CredentialKind = Literal["federated", "publicKey", "certificate"]
 
 @dataclass(frozen=True, slots=True)
 class AppCredential:
-    """A credential of an app that is not a client secret."""
+    """A credential of an application that is not a client secret."""
 
     credential_id: str
     kind: CredentialKind
-    pins: str  # the members that proxies receive, as JSON
+    pins: str  # members that proxies receive, as JSON
     created_ms: int
-    ends_ms: int | None  # it is valid until then; None: without end
+    ends_ms: int | None  # time at which it expires; None: never
 
     def is_valid_at(self, now_ms: int) -> bool:
         return self.ends_ms is None or now_ms < self.ends_ms
 
 
-IN_USE_MS: Final = 7 * _DAY_MS  # a credential counts as in use for so long after its last use
+IN_USE_MS: Final = 7 * _DAY_MS  # time after its last use for which a credential counts as in use
 
 
 class EndingCredential(NamedTuple):
-    """A credential of an enabled app that ends, or has ended."""
+    """A credential of an enabled application that expires or has expired."""
 
     app_id: str
     org_id: str
     app: str
     credential_id: str
     ends_ms: int
-    last_used_ms: int | None = None  # None: no use is recorded
+    last_used_ms: int | None = None  # None if no use is recorded
 
     def ended_in_use(self, now_ms: int) -> bool:
-        """Return True if the credential has ended, and was used in the week before its end."""
+        """Return True if the credential has expired, and was used in the week before its end."""
         last_ms = self.last_used_ms
         return self.ends_ms <= now_ms and last_ms is not None and last_ms >= self.ends_ms - IN_USE_MS
 
 
 class CredentialUses(NamedTuple):
-    """Last use of the credentials of an app. An empty id: a proxy did not report which one it was."""
+    """Last use of the credentials of an application.
 
-    since_ms: int  # uses before this time were not recorded
+    An empty id stands for a proxy that did not report which credential was used.
+    """
+
+    since_ms: int  # earlier uses were not recorded
     last_ms: Mapping[str, int]  # time of the newest token by credential id
 
 
@@ -543,43 +559,48 @@ class App:
     ruleset_name: str
     enabled: bool
     created_ms: int
-    secrets: tuple[AppSecret, ...]  # the valid ones, newest first
+    secrets: tuple[AppSecret, ...]  # valid secrets, newest first
     shadow_ruleset_id: str | None = None
     shadow_ruleset_name: str | None = None
     owner: str | None = None
     note: str | None = None
-    newest_secret: AppSecret | None = None  # even if it has ended; None: it has none, or is not stored yet
-    credentials: tuple[AppCredential, ...] = ()  # the oldest first, ended ones included
+    newest_secret: AppSecret | None = None  # may have expired; None: it has none, or is not stored yet
+    credentials: tuple[AppCredential, ...] = ()  # oldest first, including expired ones
     secret_floor: int = 0  # versions below this one are revoked
-    ended_secret: AppSecret | None = None  # the newest of those that have ended
+    ended_secret: AppSecret | None = None  # newest of the expired secrets
 
     @property
     def secret_version(self) -> int:
-        """The lowest version that is still valid: a token of a lower one is revoked. 0 if there is none."""
+        """The lowest valid version, or 0 without a secret.
+
+        A token of a lower version is revoked.
+        """
         if not self.secrets:
             return 0
         return max(self.secret_floor, min(secret.version for secret in self.secrets))
 
 
 class AppUsage(NamedTuple):
-    """Use of an app, as far as it was counted."""
+    """Use of an application, as far as it was counted."""
 
-    last_ms: int | None  # time of its newest request; None: it had none since `since_ms`
-    requests: int  # number in the days asked for
-    since_ms: int  # when the app was added, or when counting began
+    last_ms: int | None  # time of its newest request; None if it had none since `since_ms`
+    requests: int  # number of requests in the given days
+    since_ms: int  # time at which the application was added, or at which counting began
 
 
 class RuleUsage(NamedTuple):
     """Use of the rules of a ruleset, as far as it was counted."""
 
-    since_ms: int  # when the ruleset was added, or when counting began
-    rules: Mapping[str, tuple[int, int]]  # hits in the days asked for, time of the newest hit
+    since_ms: int  # time at which the ruleset was added, or at which counting began
+    rules: Mapping[str, tuple[int, int]]  # hits in the given days, and time of the newest hit
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Requests of an app, of an organisation (no app) or of everybody (neither) are refused until it is
-    lifted."""
+    """An emergency stop, which refuses requests until it is lifted.
+
+    It covers an application, an organisation (no application) or everything (neither).
+    """
 
     org_id: str | None
     app_id: str | None
@@ -590,7 +611,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class EndedCredentials:
-    """Credentials of one app that have ended lately, so that a proxy can say so of a refused one."""
+    """Recently expired credentials of one application, so that a proxy can name this reason for a refusal."""
 
     secret: AppSecret | None
     others: tuple[AppCredential, ...]
@@ -605,26 +626,26 @@ class EndedCredentials:
 
 @dataclass(frozen=True, slots=True)
 class SyncContent:
-    """What one proxy receives of organisations, applications, rulesets and stops, and its version."""
+    """The content that one proxy receives: organisations, applications, rulesets, stops, and its version."""
 
     version: str
     generated_ms: int
     orgs: tuple[Org, ...]
     apps: tuple[App, ...]
-    rulesets: tuple[tuple[Ruleset, str], ...]  # with the YAML text
+    rulesets: tuple[tuple[Ruleset, str], ...]  # each with its YAML text
     stops: tuple[Stop, ...]
     schemas: Mapping[str, Mapping[str, str]]  # digest by root path, for each ruleset that names any
-    packed: Mapping[str, bytes]  # the deflated bytes of those schemas, by digest
+    packed: Mapping[str, bytes]  # compressed bytes of those schemas, by digest
     linger: Linger
     rotate_at_ms: int | None = None  # time from which the proxy renews its keys
-    ended: Mapping[str, EndedCredentials] = field(default_factory=dict)  # keys: ids of apps
+    ended: Mapping[str, EndedCredentials] = field(default_factory=dict)  # keys: ids of applications
 
 
-# What a proxy said about itself
+# Reports of a proxy about itself
 
 
 class Gap(NamedTuple):
-    """Sequence numbers that never came, both ends included."""
+    """Sequence numbers that were never received, both ends included."""
 
     first: int
     last: int
@@ -633,9 +654,9 @@ class Gap(NamedTuple):
 class Losses(NamedTuple):
     """Faults of a proxy's trail that no operator has acknowledged, in events."""
 
-    missing: int = 0  # sequence numbers below the highest that never came
-    repeated: int = 0  # events under numbers that others had before
-    implausible: int = 0  # events with a time that can't be true
+    missing: int = 0  # sequence numbers below the highest that were never received
+    repeated: int = 0  # events with duplicate sequence numbers
+    implausible: int = 0  # events with an implausible time
 
 
 NO_LOSSES: Final = Losses()
@@ -643,7 +664,7 @@ NO_LOSSES: Final = Losses()
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """An operator's word that what is wrong with a proxy's trail, up to then, is known and explained."""
+    """An operator's statement that the current faults of a proxy's trail are known and explained."""
 
     acknowledged_ms: int
     acknowledged_by: str
@@ -656,14 +677,14 @@ class SequenceState:
     highest: int
     gaps: tuple[Gap, ...]
     unlisted: int  # missing numbers beyond the ranges that are kept
-    repeated: int = 0  # events under numbers that others had before
-    repeated_ms: int | None = None  # when the last of them came
-    implausible: int = 0  # events with a time that can't be true
-    implausible_ms: int | None = None  # when the last of them came
+    repeated: int = 0  # events with duplicate sequence numbers
+    repeated_ms: int | None = None  # time of the last of these events
+    implausible: int = 0  # events with an implausible time
+    implausible_ms: int | None = None  # time of the last of these events
     losses: Losses = NO_LOSSES
     acknowledged: Acknowledgement | None = None
-    reused: int = 0  # batches with an id, their own or an event's, used before for other content
-    reused_ms: int | None = None  # when the last of them came
+    reused: int = 0  # batches whose own id, or an event's id, was used before for other content
+    reused_ms: int | None = None  # time of the last of these batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -673,23 +694,23 @@ class ReceivedNumbers:
     highest: int
     gaps: tuple[Gap, ...]
     unlisted: int  # missing numbers beyond the ranges that are kept
-    repeated: int  # events under numbers that others had before
-    implausible: int  # events with a time that can't be true
-    reused: int  # batches with an id, their own or an event's, used before for other content
+    repeated: int  # events with duplicate sequence numbers
+    implausible: int  # events with an implausible time
+    reused: int  # batches whose own id, or an event's id, was used before for other content
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     received_ms: int
     body: str
-    skew_ms: int | None = None  # of a heartbeat: the proxy's clock against ours
+    skew_ms: int | None = None  # difference between the proxy's clock and this one, if it is a heartbeat
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
     """The part of a heartbeat that lists and counts need."""
 
-    health: Literal["ok", "degraded", "failed", "ended"] = "ok"  # as the proxy itself says
+    health: Literal["ok", "degraded", "failed", "ended"] = "ok"  # health that the proxy reports itself
     rulesets: Mapping[str, int] = field(default_factory=dict)  # versions that it enforces
 
 
@@ -700,26 +721,26 @@ NOTHING_SAID: Final = Said()
 class LatestReports:
     heartbeat: Report | None
     metrics: tuple[Report, ...]  # newest first
-    reused_ms: int | None = None  # when a batch id last came again with other events
+    reused_ms: int | None = None  # time at which a batch id last arrived with other events
 
 
 class ProxyTally(NamedTuple):
-    """What of a proxy is worth a look from outside."""
+    """The facts about a proxy that external monitoring needs."""
 
     name: str
-    enabled: bool  # and neither retired nor ended
-    last_seen_ms: int  # where it never was, when it was made
-    missing: int  # sequence numbers below the highest that never came
-    repeated: int  # events under numbers that others had before
-    losses: Losses  # unacknowledged ones
-    reused: int  # batches with an id, their own or an event's, used before for other content
+    enabled: bool  # neither disabled, retired nor ended
+    last_seen_ms: int  # time of its creation if it was never seen
+    missing: int  # sequence numbers below the highest that were never received
+    repeated: int  # events with duplicate sequence numbers
+    losses: Losses  # unacknowledged losses
+    reused: int  # batches whose own id, or an event's id, was used before for other content
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    newest_position: int  # of any event
+    newest_position: int  # position of the newest event
     proxies: tuple[ProxyTally, ...]
-    broken_chains: int = 0  # organisations with a mismatch in their chain at its last verification
+    broken_chains: int = 0  # organisations whose chain had a mismatch at the last verification
 
 
 # Operators
@@ -727,12 +748,12 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Provided:
-    """Identity and roles that an identity provider vouched for at the last sign-in of an operator."""
+    """Identity and roles that an identity provider asserted at the last sign-in of an operator."""
 
     issuer: str
-    subject: str  # what the issuer calls the person, for ever
-    display_name: str  # a name that people read, never compared
-    roles_until_ms: int  # time of the next sign-in at the latest
+    subject: str  # the issuer's permanent identifier of the person
+    display_name: str  # a name for display, never compared
+    roles_until_ms: int  # latest time of the next sign-in
     mappings: Mapping[str, str]  # name of the mapping that gives the role, by organisation id
 
 
@@ -741,7 +762,7 @@ class LinkedPerson:
     """The one person of an identity provider that may sign in as a local operator."""
 
     issuer: str
-    subject: str  # what the issuer calls the person, for ever
+    subject: str  # the issuer's permanent identifier of the person
     linked_ms: int
 
 
@@ -752,17 +773,17 @@ class Operator:
     password_hash: str | None
     enabled: bool
     created_ms: int
-    roles: Mapping[str, Role]  # by organisation id, or EVERY_ORG
+    roles: Mapping[str, Role]  # roles by organisation id, or EVERY_ORG
     signed_in_ms: int | None = None
-    provided: Provided | None = None  # None: a local operator
-    link: LinkedPerson | None = None  # None: nobody is linked, as for operators from a provider
+    provided: Provided | None = None  # None for a local operator
+    link: LinkedPerson | None = None  # None if no person is linked, as for operators from a provider
 
     def may_act(self, now_ms: int) -> bool:
-        """Return whether the operator is enabled, and its roles are still good."""
+        """Return whether the operator is enabled, and its roles are still valid."""
         return self.enabled and not self.roles_ended(now_ms)
 
     def roles_ended(self, now_ms: int) -> bool:
-        """Return whether roles of the identity provider have ended, until the operator signs in again."""
+        """Return whether roles of the identity provider have expired, until the operator signs in again."""
         return self.provided is not None and now_ms >= self.provided.roles_until_ms
 
 
@@ -793,17 +814,17 @@ class OperatorToken:
 
 @dataclass(frozen=True, slots=True)
 class NewLogLine:
-    """What an operator is about to do."""
+    """An action that an operator is about to take."""
 
     operator: str
     address: str
     operation: str
-    request: str  # JSON, secrets masked
+    request: str  # JSON with masked secrets
 
 
 @dataclass(frozen=True, slots=True)
 class LogBound:
-    """So many lines of one name and operation are enough from that time on."""
+    """The number of lines of one name and operation that are enough from a time on."""
 
     since_ms: int
     most: int
@@ -818,25 +839,28 @@ class LogLine:
     operation: str
     request: str
     org_ids: tuple[str, ...]
-    outcome: str | None  # None: cut short before there was one, unless it is under way
-    under_way: bool  # in a control plane that runs: of a command beside the store nothing is known
-    result: str | None = None  # what came of it, in words
+    outcome: str | None  # None if the operation was interrupted, or is under way
+    under_way: bool  # True only for a running control plane: the state of a separate command is unknown
+    result: str | None = None  # result of the operation in words
 
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
-    """A choice of lines of the operator log. Each None asks for nothing in particular."""
+    """A choice of lines of the operator log.
+
+    Each None means no restriction.
+    """
 
     limit: int
     order: Literal["newest first", "oldest first"] = "newest first"
-    past: int | None = None  # position of a line: those that come after it in that order
+    past: int | None = None  # position of a line: the page has the lines after it in that order
     search: str | None = None  # part of the operator's name, the operation, the request or the result
     from_ms: int | None = None
     to_ms: int | None = None
     operator: str | None = None
-    operation: str | None = None  # its name, or its noun alone
+    operation: str | None = None  # name of the operation, or its noun alone
     org_id: str | None = None
-    org_ids: frozenset[str] | None = None  # lines about these organisations and no other
+    org_ids: frozenset[str] | None = None  # lines about these organisations only
     outcome: str | None = None  # lines of this outcome, and those without one
 
 
@@ -845,15 +869,15 @@ class LogQuery:
 
 @dataclass(frozen=True, slots=True)
 class SignInKeys:
-    """Failed sign-ins are counted by these digests."""
+    """Digests by which failed sign-ins are counted."""
 
     address: bytes
     name: bytes | None = None
-    pair: bytes | None = None  # name and address
+    pair: bytes | None = None  # name and address together
 
 
 class AttemptLimit(NamedTuple):
-    """So many failed sign-ins with this key make the next one wait."""
+    """The number of failed sign-ins with this key after which the next one must wait."""
 
     what: Literal["address", "name", "pair"]
     key: bytes
@@ -862,13 +886,13 @@ class AttemptLimit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A control plane, as it says of itself."""
+    """A control plane, as it describes itself."""
 
     instance_id: str
     name: str  # host and process
     version: str
     leads: bool = False
-    witnessed_ms: int | None = None  # the newest time that its proxies agreed with
+    witnessed_ms: int | None = None  # newest time that the clocks of its proxies confirmed
 
 
 @dataclass(frozen=True, slots=True)
@@ -890,17 +914,17 @@ class Misfit(msgspec.Struct, rename="camel", frozen=True):
     what: What
     explanation: str
     link: int | None = None
-    position: int | None = None  # of the event, or of its block's first where it is all of the block
+    position: int | None = None  # position of the event, or of the first event if the whole block is affected
     event_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """How far a walk along a chain has come."""
+    """The progress of a walk along a chain."""
 
     number: int = 0
     link: bytes = BEFORE_THE_FIRST
-    position: int = 0  # of the last block
+    position: int = 0  # position of the last block
     events: int = 0
     purged: int = 0
 
@@ -914,16 +938,19 @@ class Purges:
 
     @property
     def until_ms(self) -> int:
-        """Return the time after which no purged event happened. Each was older than the shortest retention,
-        and happened before its receipt, unless a clock was ahead."""
+        """Return the time after which no purged event happened.
+
+        Each purged event was older than the shortest retention. It also happened before its receipt, unless a
+        clock was ahead.
+        """
         return min(self.received_ms + MOST_AHEAD_MS, self.last_ms - RETENTION_MS["base"])
 
 
 @dataclass(frozen=True, slots=True)
 class ChainHead:
     newest: Link
-    events: int  # that the chain speaks of
-    purged: int  # of those
+    events: int  # number of events that the chain covers
+    purged: int  # number of purged events among them
 
 
 @dataclass(frozen=True, slots=True)
@@ -935,19 +962,19 @@ class ChainCheck:
 
 
 class ArchiveRange(NamedTuple):
-    """Whole blocks one after the other, of all organisations."""
+    """Consecutive whole blocks of all organisations."""
 
     upto: int  # position of the last event
-    is_full: bool  # it has as much as may be written at once
-    received_ms: int  # when the first block came
+    is_full: bool  # the range has as much as may be written at once
+    received_ms: int  # receipt of the first block
 
 
 @dataclass(frozen=True, slots=True)
 class ChainedBlock:
-    """The events that are left of a chained block."""
+    """The remaining events of a chained block."""
 
-    events: tuple[bytes | None, ...]  # None: the event has gone, or the block is damaged
-    digests: tuple[bytes, ...]  # SHA-256 of each event as it came
+    events: tuple[bytes | None, ...]  # None: the event is gone, or the block is damaged
+    digests: tuple[bytes, ...]  # SHA-256 of each event as it was received
 
     @property
     def size(self) -> int:
@@ -956,7 +983,7 @@ class ChainedBlock:
 
 class ChainedLink(NamedTuple):
     link: Link
-    block: ChainedBlock | None  # None: the link is that of a purge, or all of its block has gone
+    block: ChainedBlock | None  # None: the link is that of a purge, or the whole block is gone
 
 
 class LinkSpan(NamedTuple):
@@ -968,43 +995,52 @@ class LinkSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GivenOut:
-    """A range of the outbox that is written as one. The store remembers it before the first try."""
+    """A range of the outbox that is written as one.
+
+    The store saves it before the first attempt.
+    """
 
     after: int
-    upto: int  # included
-    token: str  # the same for every try, and never given to another range
+    upto: int  # last position that is included
+    token: str  # the same for each attempt, and never used for another range
 
 
 class OutboxStore(Protocol):
-    """The events that an index has not been given yet, in the order in which they came."""
+    """The events that an index has not received yet, in the order in which the store received them."""
 
     async def events_after(self, position: int, limit: int) -> list[StoredEvent]: ...
     async def last_position(self) -> int:
-        """Of the newest event there ever was."""
+        """Return the position of the newest event that was ever stored."""
 
     async def outbox_position(self, index: str) -> int: ...
     async def set_outbox_position(self, index: str, position: int) -> None: ...
     async def give_out(self, index: str, wanted: GivenOut) -> GivenOut | None:
-        """Return the range that the index gets next, the same until finish(). None if it has that already."""
+        """Return the range that the index receives next, the same until finish().
+
+        Return None if the index has that range already.
+        """
 
     async def finish(self, index: str, given: GivenOut) -> None: ...
     async def go_back(self, index: str, position: int) -> None: ...
 
 
 class AuditStore(OutboxStore, Protocol):
-    """Audit events and what proxies report."""
+    """Storage of audit events and of the reports of proxies."""
 
     async def commit_batch(self, batch: NewBatch, limits: RateLimits) -> Outcome:
-        """Durable on return. A refusal leaves no trace."""
+        """Store a batch, which is durable on return.
+
+        A refused batch changes nothing.
+        """
 
     async def event(self, org_id: str, event_id: str) -> StoredEvent | None: ...
     async def blocks_between(
         self, org_id: str, from_ms: int, to_ms: int, before: BlockPlace | None
     ) -> BlockSlice:
-        """Events of the organisation from about that time, the latest blocks first, some MB of them."""
+        """Return events of the organisation from about that time, some MB, the latest blocks first."""
 
     async def count_between(self, org_id: str, from_ms: int, to_ms: int) -> int:
-        """About how many events those are in all."""
+        """Return the approximate number of those events."""
 
     async def add_heartbeat(
         self, proxy_id: str, body: str, skew_ms: int | None = None, said: Said = NOTHING_SAID
@@ -1013,103 +1049,115 @@ class AuditStore(OutboxStore, Protocol):
     async def heartbeats(self, proxy_id: str, limit: int) -> list[Report]: ...
     async def metrics(self, proxy_id: str, limit: int) -> list[Report]: ...
     async def latest_reports(self, proxy_ids: Sequence[str], windows: int) -> Mapping[str, LatestReports]:
-        """Of each proxy its newest heartbeat and its newest windows of metrics, of one moment."""
+        """Return the newest heartbeat and the newest metrics of each proxy, all of one moment."""
 
     async def sequences(self, proxy_id: str, gap_limit: int) -> list[SequenceState]: ...
     async def received_numbers(self, org_id: str, gap_limit: int) -> Mapping[str, ReceivedNumbers]:
-        """Sequence numbers of the organisation's events that arrived, by proxy."""
+        """Return the sequence numbers of the organisation's events that were received, by proxy."""
 
     async def losses(self, proxy_ids: Sequence[str]) -> Mapping[str, Losses]:
-        """Unacknowledged losses of each proxy, of all its organisations together."""
+        """Return the unacknowledged losses of each proxy, of all its organisations together."""
 
     async def losses_of_org(self, org_id: str) -> Losses:
-        """Losses of the organisation's events at all proxies together, acknowledged ones included."""
+        """Return the losses of the organisation's events at all proxies, including acknowledged ones."""
 
     async def acknowledge_losses(
         self, proxy_id: str, org_id: str, acknowledgement: Acknowledgement, expected: Losses | None
     ) -> Losses:
-        """Acknowledge the current losses of the organisation and return them. Raise Conflict if they are not
-        the expected ones."""
+        """Acknowledge the current losses of the organisation and return them.
+
+        Raise Conflict if they are not the expected ones.
+        """
 
     async def purge_events(self, org_id: str, before_ms: int, limit: int) -> int:
-        """Delete up to `limit` events that both happened and were received before `before_ms`, or that were
-        received before it with a time ahead of their receipt; return their number."""
+        """Delete up to `limit` events that happened and were received before `before_ms`.
+
+        Also delete events that were received before it with a time ahead of their receipt. Return the number
+        of deleted events.
+        """
 
     async def received_before(self, org_id: str, before_ms: int) -> int:
-        """Position of the organisation's last event that was received before `before_ms`."""
+        """Return the position of the organisation's last event that was received before `before_ms`."""
 
     async def received_at(self, position: int) -> int | None:
-        """Time at which the event at that position was received, in ms; None if it is gone."""
+        """Return the time at which the event at that position was received, in ms, or None if it is gone."""
 
     async def correct_receipts(self, org_id: str, now_ms: int) -> int:
-        """Count receipts that still lie ahead as received now; return the number of blocks corrected."""
+        """Set receipts that lie in the future to the current time, and return the number of blocks."""
 
     async def purge_batches(self, now_ms: int, limit: int) -> int:
-        """Remove up to `limit` batch ids that need not be kept any longer; return their number."""
+        """Remove up to `limit` batch ids that need not be kept any longer, and return their number."""
 
 
 class ArchiveSource(Protocol):
     """The part of the store that an archive is made from."""
 
     async def archive_range(self, after: int) -> ArchiveRange | None:
-        """Return the blocks after the position that may be written at once; None if there are none."""
+        """Return the blocks after the position that may be written at once, or None if there are none."""
 
     async def orgs_between(self, after: int, upto: int) -> list[str]:
-        """Return the ids of the organisations whose chains speak of blocks after the one position and up to
-        the other, also of blocks that have gone."""
+        """Return the ids of the organisations whose chains cover blocks between the two positions.
+
+        Deleted blocks count too.
+        """
 
     async def links_between(self, org_id: str, after: int, upto: int) -> LinkSpan:
-        """Return the links from behind the last that speaks of a block before, up to the next that speaks of
-        a block after. The links of purges after the last block may become more."""
+        """Return the links between the last one for an earlier block and the next one for a later block.
+
+        More links of purges may follow the last block later.
+        """
 
     async def chained_blocks(self, org_id: str, span: LinkSpan) -> list[ChainedLink]:
         """Return the first of these links with their blocks, some MB of them."""
 
     async def chain_link(self, org_id: str, number: int) -> Link | None: ...
     async def fix_range(self, archive: str, after: int, upto: int) -> int:
-        """Remember the end of the range that the archive writes after the position, and return it. Return
-        the end that was remembered before, if one was, until the archive asks for another range."""
+        """Save the end of the range that the archive writes after the position, and return it.
+
+        If an end was saved before, return that one, until the archive requests another range.
+        """
 
 
 class ChainStore(ArchiveSource, Protocol):
-    """What vouches for the audit events: a chain for each organisation."""
+    """Storage of the hash chains that prove the audit events, one for each organisation."""
 
     def sign_links(self, key: bytes) -> None:
-        """From here on."""
+        """Sign all links from now on."""
 
     async def adopt_blocks(self, org_id: str) -> int:
-        """Chain the next blocks that an earlier release stored; how many events they have."""
+        """Chain the next blocks that an earlier release stored, and return the number of their events."""
 
     async def chained_orgs(self) -> list[str]: ...
     async def chain_head(self, org_id: str) -> ChainHead | None: ...
     async def chain_link(self, org_id: str, number: int) -> Link | None: ...
     async def chain_receipts(self, org_id: str, after: int, last: int) -> tuple[int, int] | None:
-        """Return the times of the first and the last receipt that these links record; None if they record
-        no receipt."""
+        """Return the times of the first and the last receipt in these links, or None if there is none."""
 
     async def chain_purges(self, org_id: str) -> Purges | None:
-        """Return the times of purges that the chain records; None if nothing was purged."""
+        """Return the times of purges that the chain records, or None if nothing was purged."""
 
     async def chain_has(self, org_id: str, link: bytes) -> bool: ...
     async def walk_chain(
         self, org_id: str, reached: Reached, last: int, key: bytes
     ) -> tuple[Reached, Misfit | None]:
-        """Some links further, up to number `last`; where one doesn't fit, the walk ends before it."""
+        """Verify the next links, up to number `last`, and stop before the first mismatch."""
 
     async def mismatch_at_chain_end(self, org_id: str) -> Misfit | None:
-        """Events that no link speaks of yet, though a link was made with every one."""
+        """Return a mismatch of events that no link covers, although each event is stored with a link."""
 
     async def note_chain_check(self, org_id: str, check: ChainCheck) -> None: ...
     async def chain_check(self, org_id: str) -> ChainCheck | None: ...
 
 
 class RegistryStore(Protocol):
-    """What an operator creates. Every method that changes something is durable on return. The row that it
-    returns is the row after the change.
+    """Storage of the objects that operators create.
 
-    The `find_` methods return the rows that have the reference as their id or name, spelled exactly so; an
-    app also has its client id. A name is unique in an organisation, so without an organisation there may be
-    several rows.
+    Every method that changes something is durable on return. The row that it returns is the row after the
+    change.
+
+    The `find_` methods return the rows that have the reference as their id or name, spelled exactly so. An
+    application also has its client id. A name is unique in an organisation, so without an organisation there
+    may be several rows.
     """
 
     async def add_org(self, org: Org) -> None: ...
@@ -1126,22 +1174,28 @@ class RegistryStore(Protocol):
     async def set_proxy_credentials(
         self, proxy_id: str, keys: NewKeys, expected: int | None, overlap_ms: int = 0
     ) -> None:
-        """Replace the keys of a proxy. The old ones are accepted for the overlap. Raise Conflict if they are
-        not of the version expected."""
+        """Replace the keys of a proxy.
+
+        The old keys are accepted for the overlap. Raise Conflict if they are not of the expected version.
+        """
 
     async def note_key_use(self, api_key_digest: bytes, address: str) -> KeyUse | None:
-        """Note a call with this key: the first one shortens the time of older keys, and any call brings a
-        retired proxy back. None if the key is gone."""
+        """Note a call with this key, and return None if the key is gone.
+
+        The first call shortens the time of older keys. Any call ends the retirement of a proxy.
+        """
 
     async def set_proxy_enabled(self, proxy_id: str, enabled: bool) -> Proxy: ...
     async def grant(self, proxy_id: str, org_id: str) -> Proxy: ...
     async def revoke(self, proxy_id: str, org_id: str) -> Proxy: ...
     async def proxies(self, org_id: str | None) -> list[Proxy]:
-        """All proxies, or those that serve the organisation, by name."""
+        """Return all proxies, or those that serve the organisation, by name."""
 
     async def hands_of_proxies(self) -> Mapping[str, str]:
-        """Return by its id whose hand holds the keys of each proxy that is in use. It is that of an enrolment
-        token for all that came by it, and one of its own for each proxy that an operator added."""
+        """Return, by proxy id, the owner of the keys of each proxy that is in use.
+
+        All proxies of an enrolment token have the same owner. Each proxy that an operator added has its own.
+        """
 
     async def find_proxies(self, reference: str) -> list[Proxy]: ...
     async def credentials(self, api_key_digest: bytes) -> ProxyCredentials | None: ...
@@ -1154,12 +1208,11 @@ class RegistryStore(Protocol):
         schemas: Mapping[str, str] = NO_NAMES,
         approval: Approval | None = None,
     ) -> tuple[Ruleset, Applied]:
-        """Store a new version of the ruleset, unless text and schemas are the active ones. Return what is
-        new.
+        """Store a new version of the ruleset, unless text and schemas are the active ones.
 
-        `schemas` gives the digest of each root path that the rules name things of. Raise Conflict unless
-        those are the current ones of the organisation. Raise SecondPersonNeeded if the organisation needs
-        one and there is no approval, as `roll_back`, `bind_app` and `promote_shadow` do.
+        Return the changes. `schemas` gives the digest of each root path whose names the rules use. Raise
+        Conflict unless those are the current ones of the organisation. Raise SecondPersonNeeded if the
+        organisation needs one and there is no approval, as `roll_back`, `bind_app` and `promote_shadow` do.
         """
 
     async def roll_back(
@@ -1175,7 +1228,7 @@ class RegistryStore(Protocol):
     async def rulesets(self, org_id: str | None) -> list[Ruleset]: ...
     async def find_rulesets(self, reference: str, org_id: str | None) -> list[Ruleset]: ...
     async def ruleset_versions(self, ruleset_id: str) -> list[RulesetVersion]:
-        """All of them, newest first."""
+        """Return all versions, newest first."""
 
     async def ruleset_text(self, ruleset_id: str, version: int) -> str | None: ...
     async def add_app(self, app: App) -> None: ...
@@ -1198,14 +1251,16 @@ class RegistryStore(Protocol):
         *,
         expected_ruleset_id: str | None = None,
     ) -> App:
-        """The shadow ruleset becomes the app's own. NotFound where there is none, and Conflict where it has
-        not the name expected."""
+        """Make the shadow ruleset the application's own.
+
+        Raise NotFound without a shadow ruleset, and Conflict if its name is not the expected one.
+        """
 
     async def add_stop(self, stop: Stop) -> Stop:
-        """The stop in force: the one that was there before, if there was one."""
+        """Add a stop, and return the active one: the earlier stop, if there was one."""
 
     async def lift_stop(self, org_id: str | None, app_id: str | None) -> bool:
-        """Whether there was one."""
+        """Lift the stop, and return whether there was one."""
 
     async def stops(self) -> list[Stop]: ...
     async def rotate_secret(
@@ -1216,54 +1271,68 @@ class RegistryStore(Protocol):
         expected: int | None,
         expires_ms: int | None = None,
     ) -> App:
-        """Add a secret that is valid until `expires_ms`, without end if that is None. Raise Conflict if the
-        newest secret is not the one expected."""
+        """Add a secret that is valid until `expires_ms`, or for ever if that is None.
+
+        Raise Conflict if the newest secret is not the expected one.
+        """
 
     async def apps(self, org_id: str | None) -> list[App]: ...
     async def find_apps(self, reference: str, org_id: str | None) -> list[App]: ...
     async def sync_content(
         self, proxy_id: str, known_versions: Sequence[str], limits: RateLimits, generation: int | None = None
     ) -> SyncContent | str:
-        """What the proxy sees now, or only the version of it where the proxy has that one already.
-        `generation`: the one of the registry, if the caller has just read it."""
+        """Return the content for the proxy, or only its version if the proxy has that version already.
+
+        `generation` is that of the registry, if the caller has just read it.
+        """
 
     async def sync_version(
         self, proxy_id: str, limits: RateLimits, generation: int | None = None
     ) -> str | None:
-        """The version of what the proxy sees now; None while it has not asked for it."""
+        """Return the version of the proxy's content, or None until the proxy has requested the content."""
 
     async def master_key_check(self, sealed: bytes) -> bytes:
-        """The text sealed under the store's master key; at the first start it is `sealed`."""
+        """Return the text that is sealed with the store's master key.
+
+        At the first start, store `sealed`.
+        """
 
     async def has_master_key(self) -> bool:
-        """Whether anything was ever sealed for it."""
+        """Return whether any text was ever sealed with the master key."""
 
     async def replace_master_key_check(self, sealed: bytes) -> None: ...
 
 
 class CredentialStore(Protocol):
-    """Credentials of all apps. Client secrets have ids too (`controlplane.names.secret_id`).
+    """Storage of the credentials of all applications.
 
-    Each change raises NotFound if the app or its credential is gone.
+    Client secrets have ids too (`controlplane.names.secret_id`). Each change raises NotFound if the
+    application or its credential is gone.
     """
 
     async def add_credential(self, app_id: str, credential: AppCredential, identity: str) -> App:
-        """Raise AlreadyExists if the app has a credential of this kind with the same identity, Conflict if it
-        has too many."""
+        """Add a credential to an application.
+
+        Raise AlreadyExists if the application has a credential of this kind with the same identity. Raise
+        Conflict if it has too many.
+        """
 
     async def end_credential(self, app_id: str, credential_id: str, ends_ms: int) -> App:
-        """Set the end of a credential. Secrets that are older than a secret end no later than it."""
+        """Set the end of a credential.
+
+        Secrets that are older than a secret end no later than it.
+        """
 
     async def remove_credential(self, app_id: str, credential_id: str) -> App: ...
     async def credential_uses(self, app_ids: Sequence[str]) -> Mapping[str, CredentialUses]: ...
     async def ending_credentials(
         self, org_ids: Collection[str] | None, until_ms: int
     ) -> list[EndingCredential]:
-        """Return the credentials of enabled apps that end before that time, the soonest first."""
+        """Return the credentials of enabled applications that end before that time, the soonest first."""
 
 
 class EnrolmentStore(Protocol):
-    """Tokens with which proxies enrol themselves, and these proxies."""
+    """Storage of tokens with which proxies enrol themselves, and of these proxies."""
 
     async def add_enrolment_token(self, token: EnrolmentToken, digest: bytes) -> None: ...
     async def enrolment_tokens(self) -> list[EnrolmentToken]:
@@ -1272,31 +1341,46 @@ class EnrolmentStore(Protocol):
     async def find_enrolment_tokens(self, reference: str) -> list[EnrolmentToken]: ...
     async def enrolment_token(self, digest: bytes) -> EnrolmentToken | None: ...
     async def revoke_enrolment_token(self, token_id: str, *, with_proxies: bool) -> EnrolmentToken:
-        """Revoke the token, and disable the proxies that came by it if asked to, in one transaction."""
+        """Revoke the token in one transaction.
+
+        If requested, also disable the proxies that it enrolled.
+        """
 
     async def proxies_by_token(self, token_id: str) -> list[Proxy]: ...
     async def enrol(
         self, enrolment: Enrolment, keys_for: Callable[[str], NewKeys]
     ) -> Enrolled | EnrolmentRefusal | TooSoon:
-        """Add the proxy, or give the one that has this enrolment id and was never seen new keys. `keys_for`
-        makes the keys of the proxy with an id."""
+        """Add the proxy that enrols.
+
+        If a proxy with this enrolment id exists and was never seen, give it new keys instead. `keys_for`
+        makes the keys of the proxy with an id.
+        """
 
     async def renew_keys(self, renewal: Renewal, keys: NewKeys) -> Enrolled | RenewalRefusal | TooSoon:
-        """Replace the keys of a proxy that came by a token, if those that it signed with may be renewed."""
+        """Replace the keys of a proxy that came by a token.
+
+        The keys that signed the request must be renewable.
+        """
 
     async def retire_silent(self, now_ms: int) -> int:
-        """Retire some of the proxies that were silent for as long as their token says, and return their
-        number."""
+        """Retire some of the proxies that were silent for as long as their token allows.
+
+        Return their number.
+        """
 
 
 class SchemaStore(Protocol):
-    """Schemas of graph APIs. Durable on return."""
+    """Storage of schemas of graph APIs.
+
+    Changes are durable on return.
+    """
 
     async def add_schema(self, org_ids: Sequence[str], schema: NewSchema) -> Mapping[str, str | None]:
-        """Make a schema the current one of its root path in each organisation. Return the digest that was
-        current before, by organisation. Raise Conflict if an organisation would have too many schemas.
+        """Make a schema the current one of its root path in each organisation.
 
-        The one that was current stays, and so does each that a version of a ruleset names.
+        Return the digest that was current before, by organisation. Raise Conflict if an organisation would
+        have too many schemas. The earlier schema stays stored, and so does each schema that a version of a
+        ruleset names.
         """
 
     async def org_schemas(self, org_id: str | None) -> list[OrgSchema]:
@@ -1312,32 +1396,50 @@ class SchemaStore(Protocol):
 
 
 class OperatorStore(Protocol):
-    """Who may operate the control plane, and what they did. Durable on return."""
+    """Storage of operators and of the operator log.
+
+    Changes are durable on return.
+    """
 
     async def add_operator(self, operator: Operator) -> None: ...
     async def operators(self) -> list[Operator]: ...
     async def operator(self, reference: str) -> Operator | None:
-        """By id or name, whatever its case."""
+        """Return the operator with this id or name, ignoring case."""
 
     async def set_password(self, operator_id: str, password_hash: str | None) -> None:
-        """The operator's sessions end."""
+        """Set the password, which ends the operator's sessions."""
 
     async def set_operator_enabled(self, operator_id: str, enabled: bool) -> None:
-        """The operator's sessions end. Conflict where it leaves no admin over all organisations."""
+        """Enable or disable the operator, which ends its sessions.
+
+        Raise Conflict if no admin over all organisations would be left.
+        """
 
     async def set_role(self, operator_id: str, org_id: str, role: Role) -> None:
-        """Conflict where it leaves no admin over all organisations."""
+        """Set a role of the operator.
+
+        Raise Conflict if no admin over all organisations would be left.
+        """
 
     async def remove_role(self, operator_id: str, org_id: str) -> None:
-        """Conflict where it leaves no admin over all organisations."""
+        """Remove a role of the operator.
+
+        Raise Conflict if no admin over all organisations would be left.
+        """
 
     async def operator_of_subject(self, issuer: str, subject: str) -> Operator | None: ...
     async def operator_linked_to(self, issuer: str, subject: str) -> Operator | None: ...
     async def link_operator(self, operator_id: str, issuer: str, subject: str) -> None:
-        """Replace the link of a local operator. AlreadyExists if the person is linked to another one."""
+        """Replace the link of a local operator.
+
+        Raise AlreadyExists if the person is linked to another operator.
+        """
 
     async def link_first_sign_in(self, operator_id: str, issuer: str, subject: str) -> bool:
-        """Link a local operator that has neither a link nor a password. Return False if it has one."""
+        """Link a local operator that has neither a link nor a password.
+
+        Return False if it has one.
+        """
 
     async def unlink_operator(self, operator_id: str) -> None:
         """Remove the link of a local operator, whose sessions end."""
@@ -1345,10 +1447,16 @@ class OperatorStore(Protocol):
     async def set_provided(
         self, operator_id: str, display_name: str, roles: Sequence[ProvidedRole], until_ms: int
     ) -> None:
-        """Replace all roles of an operator from the provider. Without a role, its sessions end."""
+        """Replace all roles of an operator from the provider.
+
+        Without a role, its sessions end.
+        """
 
     async def add_session(self, digest: bytes, operator_id: str, password_hash: str | None = None) -> bool:
-        """Not where the operator has another password by now: a new one ended the sessions of the old."""
+        """Add a session, unless the operator's password has changed.
+
+        A new password ends the sessions of the old one.
+        """
 
     async def session(self, digest: bytes) -> Session | None: ...
     async def use_session(self, digest: bytes) -> None: ...
@@ -1359,7 +1467,7 @@ class OperatorStore(Protocol):
     async def token(self, digest: bytes) -> OperatorToken | None: ...
     async def remove_token(self, token_id: str) -> None: ...
     async def begin_log_line(self, record: NewLogLine) -> int:
-        """The position of a new line, which has no outcome yet."""
+        """Add a line without an outcome, and return its position."""
 
     async def end_log_line(
         self, position: int, outcome: str, org_ids: Sequence[str], result: str | None = None
@@ -1367,20 +1475,22 @@ class OperatorStore(Protocol):
     async def add_sign_in_line(
         self, record: NewLogLine, outcome: str, bound: LogBound | None, org_ids: Sequence[str] = ()
     ) -> None:
-        """Add a whole line, unless there are as many as the bound says."""
+        """Add a complete line, unless the bound on lines is reached."""
 
     async def operator_log(self, query: LogQuery) -> list[LogLine]: ...
     async def purge_record(self, before_ms: int, limit: int) -> int: ...
     async def begin_attempt(self, keys: SignInKeys, limits: Sequence[AttemptLimit], window_ms: int) -> int:
-        """Count a sign-in as failed until forgiven; 0. If a limit is reached, return how many ms are left
-        until the next one counts, and write nothing."""
+        """Count a sign-in as failed until it is forgiven, and return 0.
+
+        If a limit is reached, write nothing, and return the milliseconds until the next attempt counts.
+        """
 
     async def forgive_attempt(self, keys: SignInKeys) -> None:
-        """Forget the newest attempt, which succeeded, and the failures of the name at the address."""
+        """Delete the newest attempt, which succeeded, and the failures of the name at the address."""
 
 
 class UsageStore(Protocol):
-    """Counts of the use of apps and rules."""
+    """Storage of the use counts of applications and rules."""
 
     async def app_usage(self, app_ids: Sequence[str], from_day: int) -> Mapping[str, AppUsage]: ...
     async def rule_usage(self, ruleset_id: str, from_day: int) -> RuleUsage: ...
@@ -1392,33 +1502,42 @@ class UsageStore(Protocol):
 
 
 class ListStore(Protocol):
-    """Pages of lists."""
+    """Storage that returns pages of lists."""
 
     async def list_orgs(self, query: ListQuery) -> ListPage[Org]: ...
     async def list_proxies(
         self, query: ListQuery, fleet: FleetQuery | None = None, standing: Standing = "active"
     ) -> ListPage[Proxy]:
-        """Return a page of the proxies that serve one of the query's organisations. `fleet` is needed to sort
-        and choose by health."""
+        """Return a page of the proxies that serve one of the query's organisations.
+
+        `fleet` is needed to sort and choose by health.
+        """
 
     async def list_rulesets(self, query: ListQuery) -> ListPage[RulesetSummary]: ...
     async def list_apps(self, query: ListQuery, chosen_apps: AppQuery = EVERY_APP) -> ListPage[App]: ...
     async def list_operators(
         self, query: ListQuery, name: str | None, org_id: str | None = None
     ) -> ListPage[Operator]:
-        """Return a page of the operator of that name and of those with a role in one of the query's
-        organisations. `org_id`: only those with a role there or in every organisation."""
+        """Return a page of operators.
+
+        It has the operator of that name, and those with a role in one of the query's organisations. `org_id`
+        restricts the page to those with a role there or in every organisation.
+        """
 
     async def count_proxies(
         self, bounds: HealthBounds, org_ids: frozenset[str] | None, search: str | None = None
     ) -> Mapping[Health, int]:
-        """Return how many proxies are of each health: those that are not retired, serve one of the
-        organisations, and fulfil the search."""
+        """Return the number of proxies of each health.
+
+        Only proxies that are not retired, serve one of the organisations and match the search count.
+        """
 
 
 class Peers(Protocol):
-    """The control planes that share the store, as one of them sees them: one leads, and each announces
-    events that it stored."""
+    """The control planes that share the store, as one of them sees them.
+
+    One of them leads. Each announces the events that it stored.
+    """
 
     @property
     def leads(self) -> bool:
@@ -1427,7 +1546,7 @@ class Peers(Protocol):
     async def until_leading(self) -> None: ...
     async def until_not_leading(self) -> None: ...
     def announce(self) -> None:
-        """Say soon that events were stored here."""
+        """Announce soon that events were stored here."""
 
     async def run(self, on_events: Callable[[], None]) -> None:
         """Try to lead, and call `on_events` when events were stored elsewhere."""
@@ -1436,59 +1555,73 @@ class Peers(Protocol):
 
 
 class InstanceStore(Protocol):
-    """Control planes that share the store."""
+    """Storage of the control planes that share the store."""
 
     @property
     def is_shared(self) -> bool:
-        """Return whether several control planes may use it at once."""
+        """Return whether several control planes may use the store at once."""
 
     def join(self) -> Peers:
-        """Raise StoreError if another control plane uses a store that can't be shared. Close it after the
-        store."""
+        """Join the control planes that share the store.
+
+        Raise StoreError if another one uses a store that can't be shared. Close the result after the store.
+        """
 
     def use_as(self, instance_id: str) -> None:
-        """Say which control plane uses the store from here on."""
+        """Set the control plane that uses the store from now on."""
 
     async def note_instance(self, instance: Instance) -> int:
-        """Note that the instance runs. Return the time of the database."""
+        """Note that the instance runs, and return the time of the database."""
 
     async def remove_instance(self, instance_id: str) -> None: ...
     async def running_instances(self) -> list[RunningInstance]:
-        """Return the instances that were seen lately, the oldest first."""
+        """Return the recently seen instances, the oldest first."""
 
 
 class TombstoneStore(Protocol):
-    """Deletions, and the tombstones that they leave. `by` is the operator who deletes.
+    """Deletions, and the tombstones that they leave.
 
-    A deletion raises NotFound if the thing is gone already.
+    `by` is the operator who deletes. A deletion raises NotFound if the thing is gone already.
     """
 
     async def delete_app(self, app_id: str, by: str) -> Tombstone:
-        """Reject the open proposals for the app too."""
+        """Delete an application, and reject the open proposals for it."""
 
     async def delete_ruleset(self, ruleset_id: str, by: str, expected: int | None) -> Tombstone:
-        """Raise Conflict if it is in use, or if another version than `expected` is active."""
+        """Delete a ruleset of an organisation.
+
+        Raise Conflict if it is in use, or if another version than `expected` is active.
+        """
 
     async def ruleset_users(self, ruleset_id: str) -> list[str]:
-        """Return what keeps the ruleset from being deleted, for a person."""
+        """Return the reasons why the ruleset can't be deleted, for a person."""
 
     async def delete_org(self, org_id: str, by: str) -> Tombstone:
-        """Raise Conflict if the organisation has apps."""
+        """Delete an organisation without applications.
+
+        Raise Conflict if the organisation has applications.
+        """
 
     async def delete_proxy(self, proxy_id: str, by: str) -> Tombstone: ...
     async def delete_operator(self, operator_id: str, by: str) -> Tombstone:
-        """Raise Conflict if it is the last admin over all organisations."""
+        """Delete an operator's account.
+
+        Raise Conflict if it is the last admin over all organisations.
+        """
 
     async def delete_schema(self, org_id: str, root: str) -> str:
-        """Return the digest of the schema that was current. Raise Conflict if an active ruleset names it."""
+        """Delete a schema, and return the digest of the schema that was current.
+
+        Raise Conflict if an active ruleset names it.
+        """
 
     async def tombstones(self, ids: Collection[str]) -> list[Tombstone]: ...
     async def tombstones_named(self, name: str) -> list[Tombstone]:
-        """Return what was deleted under that very name, the latest first."""
+        """Return the deleted things with exactly that name, the latest first."""
 
     async def tombstones_of(self, kind: TombstoneKind) -> list[Tombstone]: ...
     async def purge_tombstones(self, now_ms: int, log_kept_ms: int) -> int:
-        """Remove the tombstones that nothing names any more, and return how many there were."""
+        """Remove the tombstones that nothing names any more, and return their number."""
 
 
 class Store(
@@ -1507,17 +1640,17 @@ class Store(
     NoticeStore,
     Protocol,
 ):
-    """The system of record."""
+    """The system of record: all parts of the store together."""
 
     async def ping(self) -> None: ...
     async def tally(self, most: int) -> Tally:
-        """Return what is worth a look from outside, of the `most` proxies that are the first to look at."""
+        """Return the facts for external monitoring, about the `most` proxies that need attention most."""
 
     async def together(self, work: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
         """Make all changes of the work in one transaction: if one of them fails, none is made.
 
-        The work uses the store that it gets and waits for nothing else. It runs again if the connection to
-        the database was lost before anything was committed.
+        The work uses the store that it receives and waits for nothing else. It runs again if the connection
+        to the database was lost before anything was committed.
         """
 
     async def close(self) -> None: ...

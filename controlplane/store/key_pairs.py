@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Final
 
-OPEN_END_MS: Final = 253_402_300_799_000  # end of keys whose successors were never used: it is not set yet
+# end of keys whose successors were never used: the real end is not set yet
+OPEN_END_MS: Final = 253_402_300_799_000
 _BETWEEN_RENEWALS_S: Final = 3600
 _MOST_DOUBLED: Final = 12  # 2 to the 12th power is more seconds than an hour has
 
@@ -18,7 +19,7 @@ class KeyMaker(StrEnum):
 
 
 class Standing(Enum):
-    """The place of a pair among those of its proxy."""
+    """The state of a pair of keys, relative to the other pairs of its proxy."""
 
     CURRENT = "the newest pair"
     BEFORE_RENEWAL = "the pair before a renewal whose keys were never used"
@@ -31,11 +32,11 @@ class KeyPairs:
     """The pairs of keys of a proxy that are accepted now."""
 
     current: bytes  # digest of the API key
-    before: bytes | None  # the one of the pair before it
+    before: bytes | None  # digest of the API key of the earlier pair
     maker: KeyMaker  # the maker of the current pair
-    is_proved: bool  # the current pair was used
+    is_proved: bool  # True if the current pair was used
     made_ms: int | None  # None: an earlier release made the current pair
-    repeats: int  # times in a row that a pair was replaced because nobody used it
+    repeats: int  # consecutive replacements of a pair that was never used
     signed_s: int | None  # time in the newest renewal, by the clock of the proxy that signed it
 
     def standing(self, api_key_digest: bytes) -> Standing:
@@ -48,10 +49,10 @@ class KeyPairs:
         return Standing.ENDED if self.is_proved else Standing.BEFORE_RENEWAL
 
     def renewal_wait_s(self, standing: Standing, signed_s: int) -> int:
-        """Return for how many seconds a renewal that was signed at this time is too soon; 0 if it is not.
+        """Return the seconds by which a renewal that was signed at this time is too soon, or 0.
 
-        Only times that the proxy signed are compared. So a copy of a request is always too soon, whenever
-        and wherever it arrives.
+        Only times that the proxy signed are compared. So a copy of a request is always too soon, no matter
+        when and where it arrives.
         """
         if self.signed_s is None:
             return 0
@@ -60,7 +61,7 @@ class KeyPairs:
         return max(0, self.signed_s + wait_s - signed_s)
 
     def enrolment_wait_s(self, now_ms: int) -> int:
-        """Return for how many seconds it is too soon to replace keys that nobody used; 0 if it is not."""
+        """Return the seconds by which it is too soon to replace keys that were never used, or 0."""
         wait_ms = _doubled_s(self.repeats) * 1000
         age_ms = abs(now_ms - self.made_ms) if self.made_ms is not None else wait_ms
         return max(0, -((age_ms - wait_ms) // 1000))

@@ -1,4 +1,4 @@
-"""The lists of the store, page by page: the ids of a page first, then its rows."""
+"""The lists of the store, page by page: first the ids of a page, then its rows."""
 
 from __future__ import annotations
 

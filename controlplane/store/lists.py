@@ -1,4 +1,4 @@
-"""Pages of the registry's lists in SQL that every store shares: which rows, by their ids, in which order."""
+"""Pages of the registry's lists in SQL that all engines share: ids of the rows, and their order."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class Condition:
 class Source:
     """The tables and columns of a list."""
 
-    tables: str  # what follows FROM
-    counted: str  # the same without joins that leave out no row
+    tables: str  # SQL after FROM
+    counted: str  # SQL after FROM, without joins that exclude no row
     id: str
     name: str
     columns: Mapping[str, str]  # SQL of each column that the list can be sorted by; never null
     org_id: str | None  # column of the row's one organisation; None: it has none, or several
-    ids: tuple[str, ...]  # what a search for a whole id compares
+    ids: tuple[str, ...]  # columns that a search for a whole id compares
     parameters: tuple[Any, ...] = ()  # values for the placeholders in `tables`
 
     def holds(self, part: str) -> Condition:
-        """Return the condition that a row fulfils a search."""
+        """Return the condition that a row matches a search."""
         compared = [part_of(self.name), *(f"{each} = ?" for each in self.ids)]
         return Condition(" OR ".join(compared), (pattern(part), *(part for _ in self.ids)))
 
@@ -95,7 +95,7 @@ OPERATORS: Final = Source(
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A page by the ids of its rows."""
+    """The ids of a page's rows."""
 
     ids: tuple[str, ...]
     next: Key | None
@@ -107,11 +107,11 @@ class Found:
 def page_of(
     connection: Connection, source: Source, query: ListQuery, further: Sequence[Condition] = ()
 ) -> Found:
-    """Return the page of rows that fulfil the query and all further conditions."""
+    """Return the page of rows that match the query and all further conditions."""
     wanted = [*_conditions(source, query, connection.dialect), *further]
     values = (*source.parameters, *given(wanted))
     (total,) = connection.row(f"SELECT count(*) FROM {source.counted}{where(wanted)}", values)  # noqa: S608 - our own names
-    # A name says more to a person than an id, so that it settles the order of equal values.
+    # A name is more useful to a person than an id, so it comes first in the order of equal values.
     keys = list(dict.fromkeys((source.columns[query.sort], source.columns["name"], source.id)))
     before, previous = 0, None
     if query.after is not None:
@@ -133,7 +133,7 @@ def page_of(
 def _before(
     connection: Connection, source: Source, query: ListQuery, wanted: Sequence[Condition], keys: Sequence[str]
 ) -> tuple[int, Key | None]:
-    """Return the number of rows before the page, and the key after which the page before begins."""
+    """Return the number of rows before the page, and the key after which the previous page begins."""
     assert query.after is not None
     sign = ">=" if query.descending else "<="
     passed = Condition(f"({', '.join(keys)}) {sign} ({', '.join('?' * len(keys))})", query.after)
@@ -165,7 +165,7 @@ def _conditions(source: Source, query: ListQuery, dialect: Dialect) -> Iterable[
 
 
 def part_of(column: str) -> str:
-    """Return the condition that the column contains a part, which `pattern` makes the parameter of."""
+    """Return the condition that the column contains a part, whose parameter is made by `pattern`."""
     return f"lower({column}) LIKE ? ESCAPE '!'"
 
 

@@ -1,7 +1,7 @@
 """Losses of a proxy's trail, and the operators' acknowledgements of them.
 
-A gap opens above the highest number that came, and only there. So one number acknowledges every gap up to it
-and none that opens later; of what is only counted, the count does.
+A gap can open only above the highest received number. So one acknowledged number covers every gap up to it
+and no later gap. For faults that are only counted, the acknowledgement holds their count.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 from controlplane.store.database import Connection
 from controlplane.store.interface import Acknowledgement, Conflict, Losses
 
-# Of one organisation at one proxy (?1, ?2). An acknowledgement that is not there acknowledges nothing.
+# Losses of one organisation at one proxy (?1, ?2). A missing acknowledgement covers nothing.
 _LOSSES: Final = """
     WITH known AS (SELECT coalesce(max(seq), 0) AS seq, coalesce(max(unlisted), 0) AS unlisted,
             coalesce(max(repeated), 0) AS repeated, coalesce(max(implausible), 0) AS implausible
@@ -66,7 +66,7 @@ def acknowledgement_of(connection: Connection, proxy_id: str, org_id: str) -> Ac
 
 
 def implausible_of(connection: Connection, proxy_id: str, org_id: str) -> tuple[int, int | None]:
-    """Number of the events with an implausible time, and when the last of them came."""
+    """Return the number of the events with an implausible time, and the time of the last of them."""
     row = connection.row(
         "SELECT count, latest_ms FROM implausible_times WHERE proxy_id = ? AND org_id = ?",
         (proxy_id, org_id),
@@ -79,7 +79,7 @@ def acknowledge(
 ) -> Losses:
     found = losses_of(connection, *key)
     if expected is not None and found != expected:
-        raise Conflict("more was lost since, or some of it came: look again at what is missing")
+        raise Conflict("the losses have changed since they were listed: list them again")
     connection.run(
         f"INSERT INTO acknowledged_losses (proxy_id, org_id, {', '.join(_ACKNOWLEDGED)})"  # noqa: S608
         " SELECT ?1, ?2, coalesce(max(s.highest), 0), coalesce(max(s.unlisted), 0),"

@@ -1,10 +1,10 @@
-"""Numbered migrations: each in a transaction of its own, applied once, in order.
+"""Numbered migrations, each of which runs once, in order, in its own transaction.
 
-While servers are replaced one by one, a server of the release before runs on the new schema. So a migration
-only adds: tables, columns with a default, indexes. A release stops using a column or table first, and the
-release after it removes it. A migration that a program of schema 18 can run on says so in its name, which
-the database keeps: `0019_what.from_18.sql`. A program refuses a newer schema unless every migration after
-its own says so.
+While servers are replaced one by one, a server of the previous release runs on the new schema. So a migration
+only adds tables, columns with a default, or indexes. A release stops using a column or table first, and the
+next release removes it. A migration that a program of schema 18 can run on has this in its name:
+`0019_what.from_18.sql`. The database stores the name. A program refuses a newer schema unless the names of
+all migrations after its own allow it.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ _RUNS_FROM: Final = re.compile(r"\.from_(\d+)\.sql")
 
 
 class DatabaseTooNew(StoreError):
-    """The file was written by a later release than this one."""
+    """A later release than this one wrote the file."""
 
 
 def migrate(path: Path) -> None:
-    """Bring the file up to this release, from whichever one wrote it; a new file gets everything."""
-    if path.is_dir():  # as a container makes for a missing file that is mounted
+    """Upgrade the file to this release from any earlier one.
+
+    A new file gets all tables.
+    """
+    if path.is_dir():  # a container makes a directory for a mounted file that is missing
         raise StoreError(f"{path} is a directory: Store.Path must name a file")
     connection = sqlite3.connect(path, timeout=30, isolation_level=None)
     try:
-        applied = _applied(connection, path)  # before the first byte of it is changed
+        applied = _applied(connection, path)  # read before the first byte of the file is changed
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         for number, name, script in _migrations():
@@ -57,24 +60,24 @@ def read_migrations(folder: str) -> list[tuple[int, str, str]]:
 
 
 def refusal(applied: Mapping[int, str], known: int) -> str | None:
-    """Return the reason if a program of schema `known` can't run on the migrations applied, else None."""
+    """Return the reason if a program of schema `known` can't run on these migrations, or else None."""
     newer = {number: name for number, name in applied.items() if number > known}
     for name in newer.values():
         least = _RUNS_FROM.search(name)
         if least is None or int(least[1]) > known:
-            return f"written by a newer release (schema {max(newer)}, this program knows {known})"
+            return f"written by a newer release (schema {max(newer)}; this program supports {known})"
     return None
 
 
 def require_usable(what: str, applied: Mapping[int, str], known: int) -> None:
-    """Raise DatabaseTooNew if a program of schema `known` can't run on the migrations applied."""
+    """Raise DatabaseTooNew if a program of schema `known` can't run on these migrations."""
     why = refusal(applied, known)
     if why is not None:
         raise DatabaseTooNew(f"{what}: {why}; upgrade the program or restore a backup of this release")
 
 
 def _apply(connection: sqlite3.Connection, number: int, name: str, script: str) -> None:
-    # IMMEDIATE: of two programs that start at once, the second waits here and then finds the work done.
+    # IMMEDIATE: if two programs start at once, the second waits here and then finds the migration applied.
     connection.execute("BEGIN IMMEDIATE")
     try:
         connection.execute(
@@ -93,7 +96,10 @@ def _apply(connection: sqlite3.Connection, number: int, name: str, script: str) 
 
 
 def _statements(script: str) -> list[str]:
-    """The script's statements one by one: `executescript` would commit the transaction that we are in."""
+    """Return the script's statements one by one.
+
+    `executescript` would commit the open transaction.
+    """
     statements, current = [], ""
     for line in script.splitlines(keepends=True):
         current += line
@@ -104,19 +110,23 @@ def _statements(script: str) -> list[str]:
 
 
 def what_to_do(error: sqlite3.Error) -> str:
-    """For the operator, where the file itself is at fault."""
-    if isinstance(error, sqlite3.OperationalError):  # busy, full, not permitted: nothing of the file is wrong
+    """Return advice for the operator if the file itself is at fault, or else an empty text."""
+    # the file is busy, full or not permitted, but not damaged
+    if isinstance(error, sqlite3.OperationalError):
         return ""
-    return "; restore a backup, with the -wal and -shm files beside it removed"
+    return "; restore a backup, and remove the -wal and -shm files next to it"
 
 
 def newest_known() -> int:
-    """The schema that this release makes."""
+    """Return the schema version that this release makes."""
     return _migrations()[-1][0]
 
 
 def _applied(connection: sqlite3.Connection, path: Path) -> dict[int, str]:
-    """Return number and name of each migration that the file has. Refuse a file of a newer release."""
+    """Return number and name of each migration that the file has.
+
+    Raise DatabaseTooNew if a newer release wrote the file.
+    """
     if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'schema_version'").fetchone() is None:
         return {}
     applied = dict(connection.execute("SELECT version, name FROM schema_version").fetchall())

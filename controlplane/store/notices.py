@@ -1,4 +1,4 @@
-"""Tables of the notices for operators, and of the conditions that some of them are about."""
+"""Tables of the notices for operators, and of the conditions that some of them report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from controlplane.store.database import Connection, Database, Lock, Locks
 from controlplane.store.sink_interface import ConditionState, NewNotice, SinkState, StoredNotice
 from controlplane.store.sinks import STATE
 
-_NOTICES: Final[Locks] = (Lock("notices"),)  # positions of notices are in the order of their commits
+_NOTICES: Final[Locks] = (Lock("notices"),)  # keeps the positions of notices in the order of their commits
 _INSERT: Final = (
     "INSERT INTO notices (notice_id, time_ms, body) VALUES (?, ?, ?) ON CONFLICT (notice_id) DO NOTHING"
 )

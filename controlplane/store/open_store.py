@@ -1,4 +1,4 @@
-"""The one place that chooses the engine of the store by the settings."""
+"""Selects the engine of the store by the settings."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from controlplane.store.sql_store import SqlStore
 async def open_store(
     path: Path, url: str, clock: Clock, master_key: Path | None, *, must_exist: bool = False
 ) -> SqlStore:
-    """Open the database at `url`, or the SQLite file if there is no URL. Raise StoreError if that fails.
+    """Open the database at `url`, or the SQLite file if there is no URL.
 
-    The tables are made or upgraded if needed. If the store must exist, none is made.
+    Raise StoreError if that fails. The tables are made or upgraded if needed. If the store must exist, no new
+    one is made.
     """
     if url:
         require_driver()

@@ -1,4 +1,4 @@
-"""Opening a connection in its own thread, so that a caller that is cancelled leaves neither of them open."""
+"""Opens a connection in its own thread, so that a cancelled caller leaves neither of them open."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ T = TypeVar("T")
 async def open_in_thread(
     thread: ThreadPoolExecutor, opens: Callable[[], T], closes: Callable[[T], object]
 ) -> T:
-    """Return what `opens` returns, called in the thread, which must be the executor's only one.
+    """Return the result of `opens`, called in the thread, which must be the executor's only one.
 
-    If the caller is cancelled or `opens` fails, what was opened is closed in the thread, and the thread ends.
+    If the caller is cancelled or `opens` fails, the connection is closed in the thread, and the thread ends.
     """
     opening = thread.submit(opens)
     try:

@@ -1,4 +1,4 @@
-"""Operators, their sessions and tokens, and the operator log."""
+"""Tables of operators, their sessions and tokens, and the operator log."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ from controlplane.store.rows import require_row
 
 T = TypeVar("T")
 
-# Roles of either kind. A local operator has none from a provider, and an operator from a provider no other.
+# Roles of both kinds. A local operator has none from a provider, and an operator from a provider has no
+# others.
 HELD_ROLES: Final = (
     "SELECT operator_id, org_id, role, NULL AS mapping FROM operator_roles"
     " UNION ALL SELECT operator_id, org_id, role, mapping FROM provided_roles"
@@ -72,7 +73,7 @@ class OperatorTables:
         self._database = database
         self._clock = clock
         self._instance_id: str | None = None  # the control plane that uses this store
-        self._under_way: set[int] = set()  # lines of the operator log that will have their outcome
+        self._under_way: set[int] = set()  # lines of the operator log whose operations are under way
 
     def use_as(self, instance_id: str) -> None:
         self._instance_id = instance_id
@@ -338,7 +339,7 @@ class OperatorTables:
             if not is_enough(connection):
                 _add_line(connection, record, now, outcome, None, org_ids)
 
-        # Nobody who has not signed in may use up what is kept for operators.
+        # An unauthenticated client must not use up the space for operators.
         if bound is not None and await self._database.read(is_enough):
             return
         write = self._database.write_even_if_full if outcome == "done" else self._database.write
@@ -479,7 +480,7 @@ def _add_line(
 def add_whole_line(
     connection: Connection, record: NewLogLine, now_ms: int, org_ids: Sequence[str], result: str
 ) -> None:
-    """Add a line of something that the same transaction does."""
+    """Add a line about a change in the same transaction."""
     position = _add_line(connection, record, now_ms, "done", None, org_ids)
     connection.run("UPDATE operator_log SET result = ? WHERE position = ?", (result, position))
 
@@ -501,8 +502,10 @@ def _insert_unique(connection: Connection, sql: str, parameters: Sequence[Any], 
 
 
 def keeping_an_admin(job: Job[T]) -> Job[T]:
-    """Keep a local admin over all organisations if there was one. This admin can make others, and gets in
-    while the identity provider is away."""
+    """Ensure that the change leaves a local admin over all organisations if there was one.
+
+    This admin can make others, and can sign in while the identity provider is unreachable.
+    """
 
     def guarded(connection: Connection) -> T:
         (before,) = connection.row(_ADMINS_OVER_ALL, (EVERY_ORG,))

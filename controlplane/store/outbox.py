@@ -1,4 +1,4 @@
-"""The range of the outbox that was given out to an index or an archive, until it is written."""
+"""The range of the outbox that an index or an archive received, until it is written."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from controlplane.store.interface import GivenOut
 
 
 def give_out(connection: Connection, index: str, wanted: GivenOut) -> GivenOut | None:
-    """Remember the range, and return it; or the one that was given out before and is not finished.
+    """Save the range, and return it.
 
-    Return None if the index is not at the beginning of the range any more: another process wrote it.
+    If an earlier range is not finished, return that one. Return None if the index is not at the beginning of
+    the range any more, because another process wrote it.
     """
     connection.run(
         "INSERT INTO outbox_cursor (index_name, position) VALUES (?, 0) ON CONFLICT (index_name) DO NOTHING",
@@ -29,20 +30,26 @@ def give_out(connection: Connection, index: str, wanted: GivenOut) -> GivenOut |
 
 
 def finish(connection: Connection, index: str, given: GivenOut) -> None:
-    """The index has the range. Another process may have said so before."""
+    """Note that the index has the range.
+
+    Another process may have done so before.
+    """
     if _holds_cursor(connection, index, given.after):
         connection.run("UPDATE outbox_cursor SET position = ? WHERE index_name = ?", (given.upto, index))
         connection.run("DELETE FROM outbox_ranges WHERE index_name = ?", (index,))
 
 
 def go_back(connection: Connection, index: str, position: int) -> None:
-    """The index lacks what came after the position: it is given out again under new tokens."""
+    """Move back to the position, because the index lacks the later events.
+
+    These events are given out again under new tokens.
+    """
     connection.run("UPDATE outbox_cursor SET position = ? WHERE index_name = ?", (position, index))
     connection.run("DELETE FROM outbox_ranges WHERE index_name = ?", (index,))
 
 
 def fix_range(connection: Connection, archive: str, after: int, upto: int) -> int:
-    """Remember the end of the archive's range after the position, unless it is remembered; return it."""
+    """Save the end of the archive's range after the position, unless one is saved, and return it."""
     connection.run(
         "INSERT INTO outbox_ranges (index_name, after_position, upto_position, token) VALUES (?, ?, ?, '')"
         " ON CONFLICT (index_name) DO UPDATE SET after_position = excluded.after_position,"
@@ -55,6 +62,6 @@ def fix_range(connection: Connection, archive: str, after: int, upto: int) -> in
 
 
 def _holds_cursor(connection: Connection, index: str, position: int) -> bool:
-    """Lock the cursor, and return whether it stands there."""
+    """Lock the cursor, and return whether it is at this position."""
     held = "UPDATE outbox_cursor SET position = position WHERE index_name = ? AND position = ?"
     return connection.count(held, (index, position)) > 0

@@ -1,7 +1,7 @@
-"""Pure: a page of a list as plain values: the query and the rows that were found.
+"""Pure: a page of a list as plain values: the query, and the rows that were found.
 
-A page goes on after the key of the row before it, never after a number of rows. Rows that come and go between
-two requests therefore neither repeat a row nor leave one out.
+The next page begins after the key of the last row, never after a number of rows. Rows that are added or
+removed between two requests therefore neither repeat a row nor omit one.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ R = TypeVar("R")
 
 ListName = Literal["orgs", "proxies", "rulesets", "apps", "operators"]
 Key = tuple[str | int, ...]
-"""What a row is sorted by: the value of the column, its name, its id."""
+"""The sort key of a row: the value of the column, its name, its id."""
 
-MOST_ROWS: Final = 200  # rows of one page, so that reading it delays nobody
+MOST_ROWS: Final = 200  # rows of one page; limited so that reading a page does not delay others
 SORT_COLUMNS: Final[Mapping[ListName, Mapping[str, type[str] | type[int]]]] = {
     "orgs": {"name": str, "createdAt": int, "retention": str},
     "proxies": {"name": str, "health": int, "lastSeen": int, "createdAt": int},
@@ -30,78 +30,81 @@ Health = Literal["failed", "stale", "degraded", "no heartbeat", "ok", "ended", "
 HEALTH_ORDER: Final[tuple[Health, ...]] = (
     *("failed", "stale", "degraded", "no heartbeat", "ok", "ended", "disabled"),
 )
-"""Proxies sorted by health: those that need a look first."""
+"""The order of proxies by health: those that need attention come first."""
 
 
 Standing = Literal["active", "retired", "any"]
-"""Proxies that count in the fleet, those that have gone for good, or both."""
+"""Proxies that count in the fleet, retired proxies, or both."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """A choice of rows of a list, their order and their number."""
+    """A selection of rows of a list, their order and their number."""
 
     sort: str = "name"  # one of the list's columns
     descending: bool = False
     limit: int = MOST_ROWS
-    after: Key | None = None  # key of the last row of the page before
-    search: str | None = None  # part of the name, whatever the case of A-Z, or a whole id
+    after: Key | None = None  # key of the last row of the previous page
+    search: str | None = None  # part of the name, ignoring the case of A-Z, or a whole id
     ids: Collection[str] | None = None  # only these rows
     org_ids: frozenset[str] | None = None  # rows of these organisations; None: of all of them
-    with_before: bool = False  # look also at the pages before
+    with_before: bool = False  # True: look also at the previous pages
 
 
 @dataclass(frozen=True, slots=True)
 class ListPage(Generic[R]):
     rows: tuple[R, ...]
     next: Key | None  # key of the last row, if there are more
-    total: int  # rows of all pages
-    before: int = 0  # rows of the pages before, if the query asked for them
+    total: int  # number of rows of all pages
+    before: int = 0  # number of rows of the previous pages, if the query requested it
     previous: Key | None = (
-        None  # key after which the page before begins; None: it is the first, or there is none
+        None  # key after which the previous page begins; None on the first page and without rows
     )
 
 
 @dataclass(frozen=True, slots=True)
 class HealthBounds:
-    """From when on a proxy counts as late, as `fleet_health` says it."""
+    """Times from which a proxy counts as late, as `fleet_health` defines them."""
 
     now_ms: int
     stale_ms: int  # silence after which a proxy is stale
-    lost_ms: int  # silence after which it has failed
-    behind_ms: int  # time behind an active version after which it is degraded
+    lost_ms: int  # silence after which a proxy has failed
+    behind_ms: int  # time behind an active version after which a proxy is degraded
     reused_ms: int  # time for which a reused batch id counts
 
 
 @dataclass(frozen=True, slots=True)
 class FleetQuery:
-    """A choice of proxies by their health."""
+    """A selection of proxies by their health."""
 
     bounds: HealthBounds
     health: Health | None = None
-    needs_look: bool = False  # neither well nor disabled, or disabled with losses
-    seen: frozenset[str] | None = None  # losses count if all organisations of the proxy are among these
+    needs_look: bool = False  # only proxies that are neither well nor disabled, or disabled with losses
+    seen: frozenset[str] | None = None  # losses count only if all organisations of the proxy are in this set
 
 
 Unused = Literal["never", "idle"]
-"""Apps without a request: none was ever counted, or none in the last 30 days."""
+"""Applications without a request: never, or in the last 30 days."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppQuery:
-    """A choice of apps by their ruleset and by their use."""
+    """A selection of applications by their ruleset and by their use."""
 
     ruleset_id: str | None = None
     shadow_ruleset_id: str | None = None
     unused: Unused | None = None
-    idle_since_ms: int = 0  # an app without a request since then is idle
+    idle_since_ms: int = 0  # an application without a request since then is idle
 
 
 EVERY_APP: Final = AppQuery()
 
 
 async def all_rows(read: Callable[[ListQuery], Awaitable[ListPage[R]]], query: ListQuery) -> tuple[R, ...]:
-    """Return the rows of all pages. Others are served between two pages."""
+    """Return the rows of all pages.
+
+    Other requests are served between two pages.
+    """
     rows: list[R] = []
     after: Key | None = None
     while True:

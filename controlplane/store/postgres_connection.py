@@ -16,7 +16,8 @@ from psycopg.types.string import BytesBinaryDumper, StrDumper
 
 from controlplane.store.database import Dialect, NotUnique, Row
 
-# Numbers of locks: transactions that took positions share the first, and hold the second while they take.
+# Numbers of locks. Transactions that took positions share the first. They hold the second while they take
+# positions.
 POSITIONS_LOCKS: Final = (0x67777000, 0x67777001)
 _PARAMETER: Final = re.compile(r"\?(\d*)")
 _INSERTED: Final = re.compile(r"(?<=VALUES )\([?, ]+\)$")
@@ -36,7 +37,10 @@ POSTGRES: Final = Dialect(
 
 @lru_cache(maxsize=1024)
 def numbered(sql: str) -> str:
-    """Return the statement with `$1` for `?` and for `?1`. A plain `?` follows the highest number so far."""
+    """Return the statement with `$1` for `?` and for `?1`.
+
+    A plain `?` gets the number after the highest so far.
+    """
     highest = 0
 
     def number(found: re.Match[str]) -> str:
@@ -49,28 +53,31 @@ def numbered(sql: str) -> str:
 
 
 class _BoolDumper(Int8BinaryDumper):
-    """A boolean as a number, as in SQLite."""
+    """Writes a boolean as a number, as in SQLite."""
 
     def dump(self, obj: object) -> bytes:
         return bytes(super().dump(int(cast(bool, obj))) or b"")
 
 
 class _TextDumper(StrDumper):
-    """A text with a mark for each NUL, a character that PostgreSQL does not store. No name or id has one."""
+    """Writes a text with a mark for each NUL, a character that PostgreSQL does not store.
+
+    Names and ids contain no NUL.
+    """
 
     def dump(self, obj: str) -> Any:
         return super().dump(obj.replace("\0", "\ufffd") if "\0" in obj else obj)
 
 
 class _WholeNumberLoader(NumericBinaryLoader):
-    """The sum of whole numbers."""
+    """Reads the sum of whole numbers as an int."""
 
     def load(self, data: Any) -> int:  # type: ignore[override]
         return int(super().load(data))
 
 
 def prepare(raw: psycopg.Connection[TupleRow]) -> None:
-    """Let values go there and come back as they do with SQLite."""
+    """Make values convert in both directions as they do with SQLite."""
     for kind, dumper in (
         (int, Int8Dumper),  # a list goes as text
         (int, Int8BinaryDumper),
@@ -83,8 +90,11 @@ def prepare(raw: psycopg.Connection[TupleRow]) -> None:
 
 
 class PostgresConnection:
-    """One transaction as a job sees it. A write runs in a pipeline: statements of `run` and `many` wait for
-    the next result that a job needs, or for the commit, so that a batch costs few round trips."""
+    """One transaction as a job sees it.
+
+    A write runs in a pipeline: statements of `run` and `many` wait for the next result that a job needs, or
+    for the commit. So a batch costs few round trips.
+    """
 
     dialect = POSTGRES
 
@@ -95,7 +105,10 @@ class PostgresConnection:
         self._cursors = 0
 
     def lock(self, numbers: Sequence[tuple[int, bool]]) -> None:
-        """Take the locks, in this order; True: shared. Then look at the time, all in one statement."""
+        """Acquire the locks in this order, where True means shared.
+
+        The same statement reads the time after that.
+        """
         taken = (f"pg_advisory_xact_lock{'_shared' if shared else ''}(?)" for _, shared in numbers)
         self._now = self._execute(
             f"SELECT {', '.join((*taken, _NOW))}",
@@ -144,7 +157,7 @@ class PostgresConnection:
         return int(self.row("SELECT take_positions(?, ?, ?)", (count, *POSITIONS_LOCKS))[0])
 
     def positions_used(self, last: int) -> None:
-        """Do nothing, because a sequence gives no position twice."""
+        """Do nothing, because a sequence never returns a position twice."""
 
     def steady_ms(self) -> int:
         now, self._now = self._now or self._execute(f"SELECT {_NOW}", ()), None

@@ -1,19 +1,19 @@
 """The PostgreSQL database of the store: threads with a connection each, and locks in place of one writer.
 
-Each write job is one transaction. It takes its locks first. Each of its statements reads the rows that are
+Each write job is one transaction. It acquires its locks first. Each of its statements reads the rows that are
 committed when the statement begins (READ COMMITTED). Another job that could change these rows waits for the
-same lock, so a job that reads before it writes is as exact as with one writer. Jobs of this process that
-need the same lock wait outside of the threads. So one busy organisation leaves threads to the others.
+same lock. So a job that reads before it writes is as exact as with one writer. Jobs of this process that need
+the same lock wait without a thread. So one busy organisation leaves threads to the others.
 
-A job runs again only if nothing of it can have been committed. If the connection is lost during the commit,
+A job runs again only if no change of it can have been committed. If the connection is lost during the commit,
 the caller gets StoreError. The proxy then sends the batch again, and the batch id decides whether it is
 stored again.
 
 Positions come from a sequence, so a transaction may commit after another one that has a higher position. A
-reader in the order of positions must not pass it. Every transaction that takes positions first takes the
+reader in the order of positions must not pass it. Every transaction that takes positions first acquires the
 shared lock of positions and holds it until its end. A reader reads the sequence, and after that the holders
-of the lock. Each transaction with a position up to the value of the sequence is then one of these holders,
-or has ended. If all these holders have ended, a reader that begins sees all events up to that value: the
+of the lock. Each transaction with a position up to the value of the sequence is then one of these holders, or
+has ended. If all these holders have ended, a reader that begins sees all events up to that value: the
 position is settled. Other transactions, and other databases of the server, delay no reader.
 """
 
@@ -53,13 +53,13 @@ T = TypeVar("T")
 _WRITERS: Final = 10  # threads, each with a connection
 _READERS: Final = 6
 _ATTEMPTS: Final = 3
-_SETTLE_SECONDS: Final = 0.25  # a transaction that is about to end needs less
+_SETTLE_SECONDS: Final = 0.25  # a transaction that is about to end needs less time
 _SETTLE_STEP_SECONDS: Final = 0.002
 _SESSION: Final = {
-    "lock_timeout": "20s",  # shorter than a proxy waits for its response
-    "idle_in_transaction_session_timeout": "60s",  # a host that vanished keeps its locks no longer
+    "lock_timeout": "20s",  # shorter than the time that a proxy waits for its response
+    "idle_in_transaction_session_timeout": "60s",  # limit for the locks of a host that vanished
 }
-# Errors that end a transaction without a fault of its job: the next attempt may succeed.
+# Errors that end a transaction without a fault of its job. The next attempt may succeed.
 _AGAIN: Final = (errors.SerializationFailure, errors.DeadlockDetected, errors.ReadOnlySqlTransaction)
 _BEGIN_WRITE: Final = b"BEGIN ISOLATION LEVEL READ COMMITTED"
 _BEGIN_READ: Final = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -88,7 +88,7 @@ def connect(url: str) -> psycopg.Connection[TupleRow]:
 def _set_up(raw: psycopg.Connection[TupleRow]) -> None:
     prepare(raw)
     raw.execute(setting_up(**_SESSION))
-    # What is acknowledged must be on disk, whatever the role's own settings say.
+    # Acknowledged data must be on disk, even if the role's own settings allow less.
     raw.execute(
         "SELECT set_config('synchronous_commit', 'on', false)"
         " WHERE current_setting('synchronous_commit') = 'off'"
@@ -96,8 +96,10 @@ def _set_up(raw: psycopg.Connection[TupleRow]) -> None:
 
 
 def bring_up_at(url: str, *, must_exist: bool = False) -> None:
-    """Make or upgrade the tables of the database. Raise StoreError if that can't be done, or if they must
-    exist and there are none."""
+    """Make or upgrade the tables of the database.
+
+    Raise StoreError if that fails, or if the tables must exist and there are none.
+    """
     try:
         with connect(url) as raw:
             if must_exist and not has_tables(raw):
@@ -108,7 +110,7 @@ def bring_up_at(url: str, *, must_exist: bool = False) -> None:
 
 
 class ConnectionThreads:
-    """Threads that each keep a connection, and open another one if it was lost."""
+    """Threads that each keep a connection, and open a new one if it was lost."""
 
     def __init__(self, url: str, count: int, name: str) -> None:
         self._url = url
@@ -126,7 +128,7 @@ class ConnectionThreads:
                 return work(raw)
             except _AGAIN as error:
                 if isinstance(error, errors.ReadOnlySqlTransaction):
-                    raw.close()  # a standby, since another server has taken over
+                    raw.close()  # the server is a standby now, because another one has taken over
                 if attempt == _ATTEMPTS:
                     raise
             except psycopg.OperationalError as error:
@@ -173,8 +175,10 @@ class PostgresDatabase:
 
     @classmethod
     async def open(cls, url: str, *, must_exist: bool = False) -> PostgresDatabase:
-        """Connect, and make or upgrade the tables if needed. Raise StoreError if that can't be done, or if
-        the tables must exist and there are none."""
+        """Connect, and make or upgrade the tables if needed.
+
+        Raise StoreError if that fails, or if the tables must exist and there are none.
+        """
         await asyncio.to_thread(bring_up_at, url, must_exist=must_exist)
         return cls(url)
 
@@ -210,14 +214,17 @@ class PostgresDatabase:
                     with self._naming_the_server():
                         return await self._writers.run(partial(_write, job, locks))
             finally:
-                if self._waiting.count == 1:  # this one
+                if self._waiting.count == 1:  # only this caller waits
                     self._idle.set()
 
     async def write_even_if_full(self, job: Job[T], locks: Locks) -> T:
         return await self.write(job, locks)
 
     async def settled(self) -> int:
-        """Look with one thread at a time. A look that begins while others wait for one is theirs too."""
+        """Look with one thread at a time.
+
+        Callers that wait for a look share the result of the next one.
+        """
         begun = self._looks_begun
         async with self._look_turn:
             if self._looks_ended <= begun:
@@ -237,7 +244,7 @@ class PostgresDatabase:
 
     @asynccontextmanager
     async def _turn(self, locks: Locks) -> AsyncIterator[None]:
-        """Wait for the jobs of this process that came before with one of the locks, without a thread."""
+        """Wait for earlier jobs of this process with one of the locks, without using a thread."""
         async with AsyncExitStack() as held:
             for lock in locks:
                 if lock.mode == "alone":
@@ -277,7 +284,10 @@ def _as_store_error(address: str, error: psycopg.Error) -> StoreError:
 
 
 def reason(error: psycopg.Error) -> str:
-    """Return the first line of an error. The driver puts no password there."""
+    """Return the first line of an error.
+
+    The driver writes no password there.
+    """
     text = (error.diag.message_primary or str(error)).strip().partition("\n")[0]
     return text or type(error).__name__
 
@@ -310,17 +320,20 @@ def _write(job: Job[T], locks: Locks, raw: psycopg.Connection[TupleRow]) -> T:
 
 
 def _is_lost(raw: psycopg.Connection[TupleRow], error: psycopg.OperationalError) -> bool:
-    """Return whether the connection ended with the error. The server may say so before it closes it."""
+    """Return whether the connection ended with the error.
+
+    The server may send the error before it closes the connection.
+    """
     return raw.closed or (error.sqlstate or "").startswith("57P")
 
 
 def _end(raw: psycopg.Connection[TupleRow]) -> None:
-    """Leave no transaction open: what was not committed is rolled back."""
+    """End the transaction, and roll back uncommitted changes."""
     if not raw.closed and raw.info.transaction_status != TransactionStatus.IDLE:
         try:
             raw.execute(b"ROLLBACK")
         except psycopg.Error:
-            raw.close()  # and with it the transaction
+            raw.close()  # closing it also ends the transaction
 
 
 class _Settling:
@@ -332,7 +345,10 @@ class _Settling:
         self._holders: frozenset[str] = frozenset()  # the transactions with a position up to `_given`
 
     def position(self, raw: psycopg.Connection[TupleRow]) -> int:
-        """Return the settled position. Wait a moment for transactions that have positions and end soon."""
+        """Return the settled position.
+
+        Wait a moment for transactions that have positions and end soon.
+        """
         ends = time.monotonic() + _SETTLE_SECONDS
         wanted = self._look(raw)
         while self._position < wanted and time.monotonic() < ends:
@@ -341,7 +357,7 @@ class _Settling:
         return self._position
 
     def _look(self, raw: psycopg.Connection[TupleRow]) -> int:
-        """Return the last position that was given before this call."""
+        """Return the last position that was given out before this call."""
         ((given,),) = raw.execute(_GIVEN).fetchall()
         rows = psycopg.RawCursor(raw).execute(_HOLDERS, (POSITIONS_LOCKS[0],)).fetchall()
         holders = frozenset(holder for (holder,) in rows)

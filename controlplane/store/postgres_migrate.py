@@ -1,4 +1,4 @@
-"""Numbered migrations of a PostgreSQL database: one process at a time, each in a transaction of its own."""
+"""Numbered migrations of a PostgreSQL database: one process at a time, each in its own transaction."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from psycopg.rows import TupleRow
 from controlplane.store.interface import StoreError
 from controlplane.store.migrate import read_migrations, require_usable
 
-MIGRATIONS_LOCK: Final = 0x6772617068776172  # "graphwar"
-MARK: Final = "store_copy"  # table of a database that a copy has not finished
+MIGRATIONS_LOCK: Final = 0x6772617068776172  # "graphwar" in ASCII
+MARK: Final = "store_copy"  # table of a database whose copy is unfinished
 _LEAST_VERSION: Final = 140_000
 
 
@@ -24,9 +24,10 @@ def has_tables(raw: psycopg.Connection[TupleRow]) -> bool:
 
 
 def bring_up(raw: psycopg.Connection[TupleRow], address: str, *, is_copied: bool = False) -> None:
-    """Bring the database up to this release, from whichever one wrote it. An empty one gets everything.
+    """Upgrade the database to this release from any earlier one.
 
-    Raise StoreError if a copy into it is not finished, unless the caller goes on with the copy.
+    An empty database gets all tables. Raise StoreError if a copy into it is unfinished, unless the caller
+    continues the copy.
     """
     if not is_copied and raw.execute("SELECT to_regclass(%s)", (MARK,)).fetchone() != (None,):
         raise StoreError(f"{address}: a copy into the database is not finished: run `store copy` again")
@@ -38,8 +39,8 @@ def bring_up(raw: psycopg.Connection[TupleRow], address: str, *, is_copied: bool
     if encoding != "UTF8":
         raise StoreError(f"{address}: the database must have the encoding UTF8, and this one has {encoding}")
     if not _lacking(raw, address):
-        return  # a role that may not make tables is enough
-    raw.execute("SET lock_timeout = 0")  # another control plane may be at it for long
+        return  # a role without the right to make tables is enough
+    raw.execute("SET lock_timeout = 0")  # another control plane may migrate for a long time
     raw.execute("SELECT pg_advisory_lock(%s)", (MIGRATIONS_LOCK,))
     raw.execute(
         "CREATE TABLE IF NOT EXISTS schema_version"
@@ -52,7 +53,10 @@ def bring_up(raw: psycopg.Connection[TupleRow], address: str, *, is_copied: bool
 
 
 def _lacking(raw: psycopg.Connection[TupleRow], address: str) -> list[tuple[int, str, str]]:
-    """Return the migrations that the database lacks. Raise DatabaseTooNew if a later release wrote it."""
+    """Return the migrations that the database lacks.
+
+    Raise DatabaseTooNew if a later release wrote it.
+    """
     known = migrations()
     if not has_tables(raw):
         return known

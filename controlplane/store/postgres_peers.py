@@ -1,7 +1,7 @@
 """Control planes that share a PostgreSQL database: one of them leads, and each announces its new events.
 
-A control plane leads while it holds a lock of a session of its own. The lock ends with the session, so
-another control plane gets it if this one dies, stalls or loses its connection. The same session listens for
+A control plane leads while it holds a lock of its own session. The lock ends with the session. So another
+control plane gets it if this one dies, stalls or loses its connection. The same session listens for
 announcements. They only make readers look sooner: without them, readers look every few seconds.
 """
 
@@ -18,11 +18,11 @@ from psycopg.rows import TupleRow
 
 from controlplane.store.postgres_session import setting_up
 
-_LOOK_SECONDS: Final = 1.0  # between looks at the lock
-_LOST_SECONDS: Final = 5.0  # a session that doesn't respond for so long may have ended at the server
-_STALLED_MS: Final = 10_000  # after so long without a look, the server ends the session and frees the lock
-_PAUSE_SECONDS: Final = 1.0  # before another session is tried
-_TOGETHER_SECONDS: Final = 0.05  # announcements of so long are one
+_LOOK_SECONDS: Final = 1.0  # time between two checks of the lock
+_LOST_SECONDS: Final = 5.0  # a session that does not respond for this time may have ended at the server
+_STALLED_MS: Final = 10_000  # time without a check after which the server ends the session and frees the lock
+_PAUSE_SECONDS: Final = 1.0  # pause before the next session is tried
+_TOGETHER_SECONDS: Final = 0.05  # announcements within this time are combined into one
 _ANNOUNCED: Final = "SELECT pg_notify('graphward_events', '')"
 
 _log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class PostgresPeers:
         self._leader_lock = leader_lock
         self._leading, self._not_leading = asyncio.Event(), asyncio.Event()
         self._not_leading.set()
-        self._something = asyncio.Event()  # there is something to read or to say
+        self._something = asyncio.Event()  # set if there is something to read or to announce
         self._has_events = False
         self._is_connected = True
 
@@ -61,14 +61,14 @@ class PostgresPeers:
                     await self._stay(session, on_events)
             except (psycopg.Error, TimeoutError, OSError) as error:
                 if self._is_connected:
-                    _log.warning("no session to lead and to listen with: %s", str(error).partition("\n")[0])
+                    _log.warning("session for leadership failed: %s", str(error).partition("\n")[0])
                 self._is_connected = False
             finally:
                 self._lead(False)
             await asyncio.sleep(_PAUSE_SECONDS)
 
     async def close(self) -> None:
-        """Do nothing: the session ends with `run`."""
+        """Do nothing, because the session ends with `run`."""
 
     async def _stay(self, session: _Session, on_events: Callable[[], None]) -> None:
         def heard(notice: psycopg.Notify) -> None:
@@ -76,21 +76,25 @@ class PostgresPeers:
                 on_events()
 
         session.add_notify_handler(heard)
-        # A process that was stopped, or whose host vanished, closes no connection. Nothing here must last.
+        # A stopped process, or one whose host vanished, closes no connection. So nothing here may depend on a
+        # close.
         stalled = f"{_STALLED_MS}ms"
         await session.execute(setting_up(idle_session_timeout=stalled, synchronous_commit="off"))
         await session.execute("LISTEN graphward_events")
         if not self._is_connected:
-            _log.info("there is a session to lead and to listen with again")
+            _log.info("session for leadership is open again")
         self._is_connected = True
-        on_events()  # events may have been stored before
+        on_events()  # events may have been stored before the session began
         while True:
             await self._look(session)
             await self._until_something(session)
 
     async def _look(self, session: _Session) -> None:
-        """Try to lead, or see that it still does, and announce its events. Other announcements arrive."""
-        # The timer counts if the server doesn't respond, even while the driver waits for it to cancel.
+        """Try to lead, or check that it still leads, and announce its events.
+
+        Announcements of others arrive during the check.
+        """
+        # The timer covers a server that does not respond, even while the driver waits for a cancelled query.
         lost = asyncio.get_running_loop().call_later(_LOST_SECONDS, self._lead, False)
         try:
             async with asyncio.timeout(_LOST_SECONDS):

@@ -1,4 +1,4 @@
-"""The settings of each session with PostgreSQL, so that either end finds out soon if the other is gone."""
+"""The settings of each session with PostgreSQL, so that either end detects soon that the other is gone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DEFAULTS: Final = {
     "keepalives_count": "4",
     "tcp_user_timeout": "30000",
 }
-# The same at the server, which else keeps the sessions of a host that vanished for hours.
+# The same settings at the server, which otherwise keeps the sessions of a vanished host for hours.
 _AT_THE_SERVER: Final = {
     "tcp_keepalives_idle": "10",
     "tcp_keepalives_interval": "5",

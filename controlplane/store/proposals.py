@@ -1,4 +1,4 @@
-"""Changes of rules that wait for a second person, and the gate that no change passes without one."""
+"""Changes of rules that wait for a second person, and the check that no change bypasses this approval."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COLUMNS: Final = (
     " note, proposed_by, proposed_ms, state, decided_by, decided_ms, reason, version"
 )
 _FOUND: Final = f"SELECT {_COLUMNS} FROM proposals"  # noqa: S608 - our own names
-_LISTED: Final = _FOUND.replace(" yaml,", " NULL,")  # texts may be large
+_LISTED: Final = _FOUND.replace(" yaml,", " NULL,")  # without texts, which may be large
 
 
 class ProposalTables:
@@ -45,8 +45,11 @@ class ProposalTables:
         return await self._database.write_even_if_full(job, REGISTRY)
 
     async def add_proposal(self, proposal: Proposal, most: int = MOST_OPEN) -> None:
-        """Keep a proposal, which replaces the operator's open one of its kind for that app or ruleset.
-        `most` is how many the operator may have open in the organisation."""
+        """Store a proposal for approval.
+
+        It replaces the operator's open proposal of the same kind for that application or ruleset. `most` is
+        the number of proposals that the operator may have open in the organisation.
+        """
 
         def job(connection: Connection) -> None:
             require_row(connection, "org", proposal.org_id)
@@ -96,7 +99,10 @@ class ProposalTables:
         return [(org_id, proposed_by) for org_id, proposed_by in rows]
 
     async def reject_proposal(self, decision: Approval) -> None:
-        """Raise Conflict if the proposal is decided already."""
+        """Reject an open proposal.
+
+        Raise Conflict if the proposal is decided already.
+        """
 
         def job(connection: Connection) -> None:
             _decide(connection, decision, "rejected", None)
@@ -107,10 +113,10 @@ class ProposalTables:
 def pass_gate(
     connection: Connection, org_id: str, approval: Approval | None, change: Ruleset | None = None
 ) -> None:
-    """Mark the proposal as approved. `change` is the version of a ruleset that is to be made, if it is one.
+    """Mark the proposal as approved.
 
-    Raise Conflict if the proposal is decided already. Raise SecondPersonNeeded if there is no approval, and
-    the organisation needs one.
+    `change` is the version of a ruleset that will be made, if any. Raise Conflict if the proposal is decided
+    already. Raise SecondPersonNeeded if no approval is given and the organisation needs one.
     """
     if approval is not None:
         _decide(connection, approval, "approved", None if change is None else change.version)

@@ -1,4 +1,4 @@
-"""Keys of proxies: the current ones, and those before them for as long as both are accepted."""
+"""Keys of proxies: the current ones, and the earlier ones for as long as both are accepted."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from controlplane.store.interface import Conflict, KeyUse, NewKeys, NewLogLine, 
 from controlplane.store.key_pairs import KeyMaker, KeyPairs
 from controlplane.store.operators import add_whole_line
 
-GENERATION: Final = "SELECT generation FROM registry_generation"  # another random number with each change
-_SETTLED_MS: Final = 3_600_000  # time for which old keys are accepted after the first call with the new ones
-# The proxy of a key, then a row for each organisation that it serves, and for each deleted one that it may
-# still owe events of. Each part finds its rows by an index: a key is looked up whenever the registry changed.
+GENERATION: Final = "SELECT generation FROM registry_generation"  # another random number after each change
+# time in ms for which old keys are accepted after the first call with the new ones
+_SETTLED_MS: Final = 3_600_000
+# The proxy of a key, with a row for each organisation that it serves and for each deleted one whose events
+# may still arrive. Each part finds its rows by an index, because a key is looked up after each change of the
+# registry.
 _OF_KEY: Final = """
     WITH found AS (
         SELECT proxy_id, hmac_secret, generation, NULL AS ends_ms,
@@ -39,7 +41,7 @@ class KeyTables:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._generation = 0  # these credentials belong to it
+        self._generation = 0  # generation of these credentials
         self._credentials: dict[bytes, ProxyCredentials] = {}
 
     async def credentials(self, api_key_digest: bytes) -> ProxyCredentials | None:
@@ -102,17 +104,19 @@ class KeyTables:
 
 @dataclass(frozen=True, slots=True)
 class MadeKeys:
-    """New keys, and what is noted of how they were made."""
+    """New keys, and the facts about how they were made."""
 
     keys: NewKeys
     maker: KeyMaker
     now_ms: int
-    repeats: int = 0  # times in a row that keys were replaced because nobody used them
+    repeats: int = 0  # consecutive replacements of keys that were never used
 
 
 def key_pairs(connection: Connection, proxy_id: str) -> KeyPairs | None:
-    """Return the pairs of an enabled proxy that are accepted by the clock of the database; None if it has
-    none."""
+    """Return the pairs of an enabled proxy that are accepted by the clock of the database.
+
+    Return None if there are none.
+    """
     row = connection.row(
         "SELECT proxies.api_key_digest, ending_keys.api_key_digest, key_maker, key_maker_version,"
         " secret_version, key_used_ms, keys_made_ms, key_repeats, renewal_signed_s FROM proxies"
@@ -136,11 +140,11 @@ def key_pairs(connection: Connection, proxy_id: str) -> KeyPairs | None:
 
 
 def replace_keys(connection: Connection, proxy_id: str, made: MadeKeys, old_ends_ms: int | None) -> None:
-    """Make these keys the current ones. The keys that the proxy has are accepted until `old_ends_ms`, or no
-    longer if it is None.
+    """Make these keys the current ones.
 
-    Keys that were never used are not the ones that the proxy has, if older ones are still accepted: those
-    go on. So a proxy never has more than two pairs.
+    The present keys are accepted until `old_ends_ms`, or no longer if it is None. If the present keys were
+    never used and older ones are accepted, the older ones stay accepted instead. So a proxy never has more
+    than two pairs.
     """
     if old_ends_ms is None:
         connection.run("DELETE FROM ending_keys WHERE proxy_id = ?", (proxy_id,))

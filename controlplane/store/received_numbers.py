@@ -27,7 +27,7 @@ _GAPS: Final = """
 
 
 def received_numbers(connection: Connection, org_id: str, gap_limit: int) -> dict[str, ReceivedNumbers]:
-    """Return the numbers that arrived, and the first `gap_limit` gaps in them, by proxy."""
+    """Return the received numbers, and the first `gap_limit` gaps in them, by proxy."""
     gaps: defaultdict[str, list[Gap]] = defaultdict(list)
     for proxy_id, first, last in connection.rows(_GAPS, (org_id,)):
         gaps[proxy_id].append(Gap(first, last))

@@ -1,4 +1,4 @@
-"""Organisations, proxies, rulesets and app identities."""
+"""Tables of organisations, proxies, rulesets and applications."""
 
 from __future__ import annotations
 
@@ -55,13 +55,14 @@ from controlplane.store.schemas import (
     require_room,
 )
 
-# In force. A proxy gets all of them in one response, with those of others that it serves, and takes 64 MiB;
-# as JSON a text may be twice as long.
+# Limit in bytes of the active rulesets of an organisation. A proxy receives those of all organisations that
+# it serves in one response of at most 64 MiB. A text may be twice as long in JSON.
 MOST_TEXT_OF_ORG: Final = 16 * 1024 * 1024
-# `generatedAt` never goes back, but by more than any proxy takes as a time to come, a day by its own clock:
-# that was a wrong clock, and proxies don't count what they applied by it either.
+# `generatedAt` never goes back, except by more than a day. A proxy does not accept a time so far ahead of its
+# own clock, so the clock was wrong. Proxies also ignore versions that they applied by it.
 _CLOCK_WAS_WRONG_MS: Final = (24 * 3600 + 600) * 1000
-_ENDED_KNOWN_MS: Final = 14 * 24 * 3600 * 1000  # after its end, a credential is sent as one that has ended
+# time after its end for which a credential is sent as an expired one
+_ENDED_KNOWN_MS: Final = 14 * 24 * 3600 * 1000
 ORG: Final = "SELECT org_id, name, retention, created_ms, approvals FROM orgs"
 PROXY: Final = (
     "SELECT proxies.proxy_id, proxies.name, enabled, proxies.created_ms, last_seen_ms, secret_version,"
@@ -97,7 +98,7 @@ class RegistryTables:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._known: dict[str, _Known] = {}  # an entry for each proxy that asks
+        self._known: dict[str, _Known] = {}  # one entry for each proxy that requests its content
 
     # Organisations
 
@@ -251,10 +252,10 @@ class RegistryTables:
                 what = f"version {current.version} is active, and {expected} was expected"
                 raise Conflict(f"ruleset {current.name}: {what}")
             if version is None and current.version == 1:
-                raise NotFound(f"ruleset {current.name} has no version before the first, which is in force")
+                raise NotFound(f"ruleset {current.name} has no version before the first, which is active")
             wanted = current.version - 1 if version is None else version
             old = None
-            if 1 <= wanted <= current.version:  # SQLite has no room for every number
+            if 1 <= wanted <= current.version:  # SQLite does not store larger numbers
                 old = connection.row(
                     "SELECT yaml, rule_count FROM ruleset_versions WHERE ruleset_id = ? AND version = ?",
                     (ruleset_id, wanted),
@@ -262,7 +263,7 @@ class RegistryTables:
             if old is None:
                 raise NotFound(f"ruleset {current.name} has no version {wanted}")
             if wanted == current.version:
-                raise Conflict(f"ruleset {current.name}: version {wanted} is in force already")
+                raise Conflict(f"ruleset {current.name}: version {wanted} is active already")
             yaml, rule_count = old
             new = replace(current, version=current.version + 1, rule_count=rule_count)
             pass_gate(connection, current.org_id, approval, new)
@@ -294,7 +295,7 @@ class RegistryTables:
         return [RulesetVersion(*row) for row in rows]
 
     async def ruleset_text(self, ruleset_id: str, version: int) -> str | None:
-        if not 1 <= version < 2**63:  # SQLite has no room for every number
+        if not 1 <= version < 2**63:  # SQLite does not store larger numbers
             return None
         rows = await self._database.fetch(
             "SELECT yaml FROM ruleset_versions WHERE ruleset_id = ?1 AND version = ?2"
@@ -414,7 +415,7 @@ class RegistryTables:
             before = self._app(connection, app_id)
             newest = 0 if before.newest_secret is None else before.newest_secret.version
             _require_newest(f"app {before.name}", newest, expected)
-            # Never lengthened: a secret that ends sooner by an earlier rotation still does.
+            # The time is never extended: a secret that ends sooner by an earlier rotation keeps that end.
             connection.run(
                 "UPDATE app_secrets SET expires_ms = ?2 WHERE app_id = ?1"
                 " AND (expires_ms IS NULL OR expires_ms > ?2)",
@@ -425,7 +426,7 @@ class RegistryTables:
                 " VALUES (?, ?, ?, ?, ?)",
                 (app_id, max(newest, before.secret_floor) + 1, secret_hash, now, expires_ms),
             )
-            # Deleted rather than left expired: no clock that is set back can make it valid again.
+            # Deleted instead of kept as expired, so that setting a clock back can't make it valid again.
             connection.run("DELETE FROM app_secrets WHERE app_id = ? AND expires_ms <= ?", (app_id, now))
             (app,) = apps_where(connection, "app_id = ?", (app_id,), now)
             forget_uses(connection, app)
@@ -484,7 +485,7 @@ class RegistryTables:
         self, proxy_id: str, known_versions: Sequence[str], limits: RateLimits, generation: int | None = None
     ) -> SyncContent | str:
         def response(connection: Connection) -> SyncContent:
-            # Looked at again, inside the writer's transaction: so a later generatedAt never goes with older
+            # Read again inside the writer's transaction, so that a later generatedAt never comes with older
             # content.
             visible = self._visible(connection, proxy_id, limits)
             digest = visible.digest()
@@ -611,7 +612,10 @@ class RegistryTables:
         await self._unique(job, taken)
 
     async def _unique(self, job: Job[None], taken: str) -> None:
-        """Run `job`, whose first insert fails where a name is taken."""
+        """Run `job` and return its result.
+
+        Raise AlreadyExists if its first insert fails because the name exists.
+        """
 
         def guarded(connection: Connection) -> None:
             try:
@@ -622,7 +626,7 @@ class RegistryTables:
         await self._database.write_even_if_full(guarded, REGISTRY)
 
     async def _changes(self, sql: str, parameters: Sequence[Any]) -> bool:
-        """Whether there was anything to change."""
+        """Run the statement, and return whether it changed a row."""
         return await self._database.write_even_if_full(
             lambda connection: connection.count(sql, parameters) > 0, REGISTRY
         )
@@ -631,7 +635,7 @@ class RegistryTables:
 def _matching(identity: str, table: str, keys: Sequence[str], org_id: str | None) -> str:
     """Return the condition that one of a row's keys is the first parameter, and its organisation the second.
 
-    Each key has a SELECT of its own, because a planner may read the whole table for an OR.
+    Each key has its own SELECT, because a planner may read the whole table for an OR.
     """
     within = "" if org_id is None else " AND org_id = ?2"
     selects = [f"SELECT {identity} FROM {table} WHERE {key} = ?1{within}" for key in keys]  # noqa: S608 - our own names
@@ -674,7 +678,7 @@ def _require_newest(whose: str, newest: int, expected: int | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """What a version says, and why it is there."""
+    """The content of a version, and its reason."""
 
     yaml: str
     note: str | None
@@ -764,7 +768,7 @@ def apps_where(connection: Connection, condition: str, parameters: Sequence[Any]
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The sync version of one proxy, and how long it holds."""
+    """The sync version of one proxy, and the time until which it is valid."""
 
     version: str
     generation: int
@@ -778,9 +782,9 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class _Visible:
-    """What one proxy sees, without the texts of rulesets: versions and digests stand for them.
+    """The content that one proxy receives, with versions and digests instead of the texts of rulesets.
 
-    The version is not enough. A restored backup gives its number to another text.
+    The version alone is not enough, because a restored backup may give its number to another text.
     """
 
     orgs: tuple[Org, ...]
@@ -793,7 +797,7 @@ class _Visible:
     rotate_at_ms: int | None  # time from which the proxy renews its keys
 
     def until_ms(self) -> int | None:
-        """Return when a credential ends next, or its end is past news, in Unix ms; None if none does."""
+        """Return the time in ms at which the next credential ends or stops being reported, or None."""
         ends = [each.expires_ms for app in self.apps for each in app.secrets]
         ends += (each.ends_ms for app in self.apps for each in app.credentials)
         ends += (end + _ENDED_KNOWN_MS for ended in self.ended.values() for end in ended.ends_ms())
@@ -824,7 +828,7 @@ class _Visible:
 
 
 def _lately_ended(app: App, now_ms: int) -> EndedCredentials | None:
-    """Return the credentials that proxies still know as ended; None if there are none."""
+    """Return the credentials that proxies still report as expired, or None if there are none."""
     secret, since_ms = app.ended_secret, now_ms - _ENDED_KNOWN_MS
     ended = EndedCredentials(
         secret if secret is not None and (secret.expires_ms or 0) > since_ms else None,

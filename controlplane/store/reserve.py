@@ -1,7 +1,8 @@
-"""Room on the store's disk that is kept back, so that a full disk can't keep operators from stopping anybody.
+"""Reserved space on the store's disk, so that operators can still stop applications on a full disk.
 
-A file of zeros beside the database. A write that must succeed on a full disk cuts a piece off it and is tried
-again at once, before anybody else takes that room; once there is plenty again, the file gets its size back.
+The reserve is a file of zeros next to the database. A write that must succeed on a full disk truncates the
+file by a piece. The write is then repeated at once, before another process uses that space. When there is
+plenty of space again, the file grows back to its full size.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from typing import Final
 
 from proxy.process.own_process import make_file
 
-SIZE: Final = 8 * 1024 * 1024  # some hundred operations, each of them three commits to the log
+# bytes for some hundred operations, each of which makes three commits to the log
+SIZE: Final = 8 * 1024 * 1024
 _PIECE: Final = 64 * 1024
-_PLENTY: Final = 4 * SIZE  # what has to be free beside it, so that it is not what fills a disk
+# bytes that must be free in addition, so that the reserve does not fill the disk itself
+_PLENTY: Final = 4 * SIZE
 
 
 def missing_bytes(database: Path) -> int:
-    """Bytes by which the reserve of the database of that path is short of its full size."""
+    """Return the bytes that the reserve of that database lacks to its full size."""
     try:
         return max(0, SIZE - _reserve_of(database).stat(follow_symlinks=False).st_size)
     except OSError:
@@ -31,13 +34,16 @@ def _reserve_of(database: Path) -> Path:
 
 
 class Reserve:
-    """Of the database of that path. Never an OSError: without a reserve all is as it would be without one."""
+    """The reserve of the database at that path.
+
+    Its methods never raise OSError: without a reserve, the store works as if there never was one.
+    """
 
     def __init__(self, database: Path) -> None:
         self._path = _reserve_of(database)
 
     def fill(self) -> None:
-        """To its full size if it is short of it and there is plenty of room."""
+        """Extend the file to its full size if it is short of it and there is plenty of space."""
         with contextlib.suppress(OSError):
             if self._size() == SIZE:
                 return
@@ -54,7 +60,10 @@ class Reserve:
                 os.close(fd)
 
     def release(self) -> bool:
-        """Gives a piece of it back to the disk; False if there is none left."""
+        """Give a piece of the reserve back to the disk.
+
+        Return False if none is left.
+        """
         with contextlib.suppress(OSError):
             if size := self._size():
                 os.truncate(self._path, max(0, size - _PIECE))

@@ -1,4 +1,4 @@
-"""Rows that a change needs: each may have been deleted since it was found."""
+"""Rows that a change needs, and that may have been deleted since the caller found them."""
 
 from __future__ import annotations
 

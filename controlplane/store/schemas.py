@@ -1,4 +1,4 @@
-"""Schemas of graph APIs, and which version of a ruleset names which."""
+"""Schemas of graph APIs, and the schemas that each version of a ruleset names."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from controlplane.store.interface import Conflict, NewSchema, NotFound, OrgSchem
 from controlplane.store.rows import require_row
 
 MOST_ROOTS_OF_ORG: Final = 16
-# Schemas that are current or that a version in force names, each counted once. Each worker of a proxy loads
-# those that are named, and a proxy may serve other organisations too. Microsoft Graph's v1.0 has 0.5 MB.
+# Limits of the schemas that are current or that an active version names, each counted once. Each worker of a
+# proxy loads the named ones, and a proxy may serve other organisations too. Microsoft Graph's v1.0 has 0.5
+# MB.
 MOST_BYTES_OF_ORG: Final = 16 * 1024 * 1024
 MOST_PACKED_OF_ORG: Final = 6 * 1024 * 1024
 _COUNTED: Final = (
@@ -48,7 +49,7 @@ class SchemaTables:
             )
             return {org_id: _make_current(connection, org_id, schema, now) for org_id in org_ids}
 
-        # A schema may have megabytes and can wait: the room that a full disk keeps is for rules and stops.
+        # A schema may have megabytes and can wait: the reserve for a full disk is for rules and stops.
         return await self._database.write(job, REGISTRY)
 
     async def delete_schema(self, org_id: str, root: str) -> str:
@@ -128,7 +129,7 @@ def named_schemas(connection: Connection, ruleset_id: str, version: int) -> dict
 
 
 def name_schemas(connection: Connection, ruleset_id: str, version: int, schemas: Mapping[str, str]) -> None:
-    """Write down which schemas a new version of a ruleset names."""
+    """Store which schemas a new version of a ruleset names."""
     connection.many(
         "INSERT INTO ruleset_schemas (ruleset_id, version, root, digest) VALUES (?, ?, ?, ?)",
         [(ruleset_id, version, root, digest) for root, digest in schemas.items()],
@@ -142,12 +143,12 @@ def require_current(connection: Connection, org_id: str, name: str, schemas: Map
     )
     if dict(rows) != dict(schemas):
         raise Conflict(
-            f"ruleset {name}: the schemas of its organisation were replaced meanwhile: apply it again"
+            f"ruleset {name}: the schemas of its organisation were replaced since: apply it again"
         )
 
 
 def packed_schemas(connection: Connection, digests: Sequence[str]) -> dict[str, bytes]:
-    """Return the deflated schemas with these digests."""
+    """Return the compressed schemas with these digests."""
     found = {}
     for digest in digests:
         (found[digest],) = connection.row("SELECT packed FROM schemas WHERE digest = ?", (digest,))
@@ -155,7 +156,7 @@ def packed_schemas(connection: Connection, digests: Sequence[str]) -> dict[str, 
 
 
 def _make_current(connection: Connection, org_id: str, schema: NewSchema, now: int) -> str | None:
-    """Return the digest of the schema that was current before."""
+    """Make a schema the current one, and return the digest of the earlier one."""
     key = (org_id, schema.root)
     before = connection.row(
         "SELECT digest FROM org_schemas WHERE org_id = ? AND root = ? AND is_current = 1", key
@@ -172,7 +173,7 @@ def _make_current(connection: Connection, org_id: str, schema: NewSchema, now: i
     )
     _require_few(connection, org_id)
     require_room(connection, org_id)
-    # The newest of the others stays too, so that it can be compared with the current one.
+    # The newest of the other schemas is kept too, so that it can be compared with the current one.
     connection.run(_FORGET, (*key, None if before is None else before[0]))
     forget_unused_schemas(connection)
     return None if before is None else str(before[0])
@@ -192,8 +193,8 @@ def require_room(connection: Connection, org_id: str) -> None:
     size, packed = connection.row(_COUNTED, (org_id,))
     if size > MOST_BYTES_OF_ORG or packed > MOST_PACKED_OF_ORG:
         raise Conflict(
-            "the schemas that are current or that rulesets in force name would have more than"
-            f" {MOST_BYTES_OF_ORG} bytes, or {MOST_PACKED_OF_ORG} deflated:"
+            "the current schemas and those of active rulesets would have more than"
+            f" {MOST_BYTES_OF_ORG} bytes, or {MOST_PACKED_OF_ORG} compressed:"
             " apply the rulesets again that name older ones"
         )
 

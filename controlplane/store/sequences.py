@@ -1,4 +1,4 @@
-"""Sequence numbers as ranges: pure arithmetic on the highest that came and the gaps below it."""
+"""Pure: sequence numbers as ranges: the highest received number, and the gaps below it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from controlplane.store.interface import Gap
 
 
 def ranges(numbers: Iterable[int]) -> list[Gap]:
-    """The numbers as ranges without a gap, in order."""
+    """Return the numbers as ranges without a gap, in order."""
     distinct = set(numbers)
-    if distinct and max(distinct) - min(distinct) == len(distinct) - 1:  # as they do come
+    if distinct and max(distinct) - min(distinct) == len(distinct) - 1:  # the usual case: consecutive numbers
         return [Gap(min(distinct), max(distinct))]
     found: list[Gap] = []
     for number in sorted(distinct):
@@ -22,7 +22,10 @@ def ranges(numbers: Iterable[int]) -> list[Gap]:
 
 
 def fold(highest: int, gaps: Sequence[Gap], came: Sequence[Gap]) -> tuple[int, list[Gap]]:
-    """The highest number and the gaps after the ranges `came`; `gaps` and `came` are in order."""
+    """Return the highest number and the gaps after the ranges `came` are added.
+
+    `gaps` and `came` are in order.
+    """
     gaps = list(gaps)
     for each in came:
         if each.first > highest + 1:
@@ -32,7 +35,7 @@ def fold(highest: int, gaps: Sequence[Gap], came: Sequence[Gap]) -> tuple[int, l
 
 
 def size(gaps: Iterable[Gap]) -> int:
-    """How many numbers they hold together."""
+    """Return the count of numbers in the ranges."""
     return sum(gap.last - gap.first + 1 for gap in gaps)
 
 

@@ -1,4 +1,4 @@
-"""Failed sign-ins as rows, so that all control planes over one store count them together."""
+"""Failed sign-ins as rows, so that all control planes with the same store count them together."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Final
 from controlplane.store.database import Connection, Database, Lock, Locks
 from controlplane.store.interface import AttemptLimit, SignInKeys
 
-# An attempt without a name costs no hash of a password, so it must not push out one with a name. Several
-# control planes can't compare so many passwords within the window.
+# An attempt without a name costs no password hash, so it must not displace one with a name. Several control
+# planes can't compare so many passwords within the window.
 _MOST_ROWS: Final = {"name IS NOT NULL": 100_000, "name IS NULL": 20_000}
-_ROWS_BETWEEN_PURGES: Final = 200  # a purge reads all rows
+_ROWS_BETWEEN_PURGES: Final = 200  # rows between two purges, because a purge reads all rows
 _SIGN_INS: Final[Locks] = (Lock("sign-ins"),)
 
 

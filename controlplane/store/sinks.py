@@ -1,4 +1,4 @@
-"""Tables of the progress of sinks, and of the events that they refused for good."""
+"""Tables of the progress of sinks, and of the events that they refused permanently."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STATE: Final = (
     " FROM sink_cursors AS c"
 )
 _LETTER: Final = "SELECT position, org_id, refused_ms, reason, is_retried FROM dead_letters WHERE sink = ?"
-# The first block with an event past a position. A position gives the last block that begins before it.
+# The first block with an event past a position. The subquery finds the block at which the search begins.
 _OLDEST: Final = (
     "SELECT received_ms FROM receipts JOIN blocks USING (position) WHERE"
     " blocks.position >= coalesce((SELECT max(position) FROM blocks WHERE position <= ?1 + 1), 0)"
@@ -181,7 +181,7 @@ def _add(connection: Connection, sink: str, letters: Sequence[DeadLetter]) -> No
 
 
 def _of_each(connection: Connection, statement: str, sink: str, positions: Collection[int] | None) -> int:
-    """Run the statement for the dead letters at these positions, or for all. Return how many there were."""
+    """Run the statement for the dead letters at these positions, or for all, and return their number."""
     if positions is None:
         return connection.count(statement, (sink,))
     return sum(connection.count(f"{statement} AND position = ?", (sink, each)) for each in positions)

@@ -48,7 +48,7 @@ class SqlStore(
 ):
     def __init__(self, database: Database, clock: Clock) -> None:
         super().__init__(database, clock)
-        RegistryTables.__init__(self, database, clock)  # which hold something of their own
+        RegistryTables.__init__(self, database, clock)  # only these classes have state of their own
         KeyTables.__init__(self, database, clock)
         OperatorTables.__init__(self, database, clock)
 

@@ -14,13 +14,16 @@ from controlplane.store.sqlite_database import SqliteDatabase
 class SqliteStore(SqlStore):
     @classmethod
     async def open(cls, path: Path, clock: Clock, master_key: Path | None = None) -> SqliteStore:
-        """Open the file, and make or upgrade it if needed. Raise StoreError if it can't be used, or if it is
-        lost while the file of the master key, or another file that belongs to it, is there."""
+        """Open the file, and make or upgrade it if needed.
+
+        Raise StoreError if the file can't be used. Also raise it if the store is lost: it is missing, but the
+        file of the master key, or another file that belongs to it, exists.
+        """
         await asyncio.to_thread(require_store_or_first_start, path, master_key)
         database = await SqliteDatabase.open(path, clock)
         try:
             ((newest_ms,),) = await database.fetch("SELECT coalesce(max(accepted_ms), 0) FROM rate_log")
-        except BaseException:  # also an interruption, which must find no thread to wait for
+        except BaseException:  # covers an interruption too, which must not wait for a thread
             await database.close()
             raise
         clock.not_before(newest_ms)

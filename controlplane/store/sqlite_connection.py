@@ -33,7 +33,8 @@ class SqliteConnection:
         self.raw = raw
         self.steady_ms = clock.steady_ms
         self.shared_ms = clock.wall_ms  # only programs of this host open the file
-        self.position: int | None = None  # the newest that this transaction gave; None: it gave none
+        # newest position that this transaction gave out; None: it gave out none
+        self.position: int | None = None
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
         return self.raw.execute(sql, parameters).fetchall()
@@ -80,8 +81,10 @@ class SqliteConnection:
 
     @contextmanager
     def damaged_text(self) -> Iterator[None]:
-        """Read text that is not UTF-8 as another text, which fits no link of a chain. To SQLite it is an
-        error, behind which the byte that was changed would not be found."""
+        """Read text that is not UTF-8 as another text, which matches no link of a chain.
+
+        SQLite reports an error instead, and the changed byte would then not be found.
+        """
         self.raw.text_factory = lambda text: text.decode("utf-8", "backslashreplace")
         try:
             yield

@@ -1,13 +1,13 @@
 """One SQLite file: one connection that writes, in groups, and two that read, each with its thread.
 
-A look-up by a key takes some microseconds, and a change to a thread and back takes ten times that: look-ups
-by keys have a connection of the event loop. Other single statements are read through aiosqlite. Several
-statements over one state of the database are a job, a plain function that runs in one thread from start to
-end: fewer changes of threads, and nothing comes in between.
+A look-up by a key takes some microseconds, and a change to a thread and back takes ten times that. So the
+event loop has its own connection for look-ups by keys. Other single statements are read through aiosqlite.
+Several statements on one state of the database are a job, a plain function that runs in one thread. A job
+changes threads less often, and no other job runs in between.
 
-Every write is a job that runs inside the writer's transaction. Jobs that wait together commit together: a
-commit costs one fsync and one change of threads, however many it holds. A job that fails is rolled back to
-where it began and fails alone.
+Every write is a job that runs inside the writer's transaction. Jobs that wait together commit together,
+because a commit costs one fsync and one change of threads for any number of jobs. A job that fails is rolled
+back to its beginning and fails alone.
 """
 
 from __future__ import annotations
@@ -38,18 +38,19 @@ from proxy.process.own_process import foreign, foreign_above, make_directory, ma
 
 T = TypeVar("T")
 
-# Long enough for a backup or a command beside a server, short enough that a request gets its 503.
+# Long enough for a backup or a command next to a server, short enough that a request gets its 503.
 _BUSY_TIMEOUT_SECONDS: Final = 20
-# Of one commit. More of them would let the first wait too long for its response.
+# Jobs of one commit. With more of them, the first would wait too long for its response.
 _MOST_TOGETHER: Final = 256
 _MOST_BYTES_TOGETHER: Final = 4 * 1024 * 1024
-# While several jobs come at a time, the next group gathers for so long: a commit costs as much for many.
+# While several jobs arrive at a time, the next group is collected for this time, because a commit costs the
+# same for many jobs.
 _GATHERING_SECONDS: Final = 0.01
 _PRAGMAS: Final = ("PRAGMA synchronous = FULL", "PRAGMA foreign_keys = ON", "PRAGMA trusted_schema = OFF")
 _DISK_FULL: Final = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE}
 _ROWS_AT_ONCE: Final = 64  # rows that a cursor fetches in one change of threads
 _READ_ONLY: Final = "PRAGMA query_only = ON"
-_NEVER_WAIT: Final = "PRAGMA busy_timeout = 0"  # the event loop would wait with it
+_NEVER_WAIT: Final = "PRAGMA busy_timeout = 0"  # a wait would block the event loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,10 @@ class SqliteDatabase:
         return Alone(self._path)
 
     async def close(self) -> None:
-        """Wait for what is queued, then close. If the wait is cancelled, close all the same."""
+        """Wait for the queued jobs, then close.
+
+        If the wait is cancelled, close anyway.
+        """
         try:
             await self._queue.join()
         finally:
@@ -124,18 +128,18 @@ class SqliteDatabase:
             await asyncio.gather(self._writing, return_exceptions=True)
 
     async def fetch(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
-        """All rows of one statement."""
+        """Return all rows of one statement."""
         with self._naming_the_file():
             return [tuple(row) for row in await self._statements.execute_fetchall(sql, parameters)]
 
     async def glance(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
         try:
             return self._glances.execute(sql, parameters).fetchall()
-        except sqlite3.Error:  # another process has the whole file to itself for a moment, or the file fails
+        except sqlite3.Error:  # another process has the file locked for a moment, or the file fails
             return await self.fetch(sql, parameters)
 
     async def read(self, job: Job[T]) -> T:
-        """Several statements over one state of the database."""
+        """Run several statements on one state of the database."""
         loop = asyncio.get_running_loop()
         with self._naming_the_file():
             return await loop.run_in_executor(self._read_thread, _read, self._reader, job)
@@ -147,7 +151,7 @@ class SqliteDatabase:
         return await self._write(job, 0, even_if_full=True)
 
     async def settled(self) -> int:
-        return ALL  # the writer gives positions in the order of its commits
+        return ALL  # the writer gives out positions in the order of its commits
 
     async def newest_position(self) -> int:
         ((position,),) = await self.fetch("SELECT position FROM last_position")
@@ -187,7 +191,10 @@ class SqliteDatabase:
                     self._queue.task_done()
 
     def _commit(self, group: Sequence[_Waiting]) -> list[Any]:
-        """What became of each; those that must succeed on a full disk are tried again without the others."""
+        """Commit a group of jobs, and return the result of each.
+
+        Jobs that must succeed on a full disk are tried again without the others.
+        """
         results = _commit(self._writer, [waiting.job for waiting in group])
         if not any(map(_is_full, results)):
             self._reserve.fill()
@@ -221,9 +228,10 @@ def _read(connection: SqliteConnection, job: Job[T]) -> T:
 
 
 def _commit(connection: SqliteConnection, jobs: Sequence[Job[Any]]) -> list[Any]:
-    """Return the outcome of each job: its result, or the exception after which nothing of it is left.
+    """Return the outcome of each job: its result, or the exception that undid it.
 
-    First the jobs run without a savepoint each, which costs a tenth. Few jobs fail, and then all run again.
+    First the jobs run without a savepoint each, which saves a tenth of the time. Few jobs fail. If one does,
+    all run again.
     """
     results = _attempt(connection, jobs, _run_bare)
     if len(jobs) > 1 and isinstance(results, Exception):
@@ -234,13 +242,13 @@ def _commit(connection: SqliteConnection, jobs: Sequence[Job[Any]]) -> list[Any]
 def _attempt(
     connection: SqliteConnection, jobs: Sequence[Job[Any]], run: Callable[[SqliteConnection, Job[Any]], Any]
 ) -> list[Any] | Exception:
-    """Return the outcomes in one transaction, or the exception that ended all of it."""
+    """Return the outcomes in one transaction, or the exception that ended the whole transaction."""
     try:
         connection.begin()
         results = [run(connection, job) for job in jobs]
         connection.commit()
     except Exception as error:
-        with suppress(sqlite3.Error):  # what brought us here is the error to tell
+        with suppress(sqlite3.Error):  # the first error is the one to report
             if connection.raw.in_transaction:
                 connection.raw.execute("ROLLBACK")
         return error
@@ -257,7 +265,8 @@ def _run(connection: SqliteConnection, job: Job[Any]) -> Any:
     try:
         result = job(connection)
     except Exception as error:
-        if not raw.in_transaction:  # SQLite has given up all of it (disk full): so does the group
+        # SQLite has rolled back the whole transaction (disk full), so the group fails
+        if not raw.in_transaction:
             raise
         raw.execute("ROLLBACK TO job")
         connection.position = position
@@ -271,10 +280,10 @@ def _is_full(result: object) -> bool:
 
 
 def _make_private(path: Path) -> None:
-    """SQLite gives its -wal and -shm files the mode of the database, so it is set before there is one.
+    """Give the database a private mode, which SQLite also gives its -wal and -shm files.
 
-    An existing file isn't opened: closing it again would drop this process's POSIX locks on it, and another
-    process could then delete the log that our connections write.
+    The mode is set before these files exist. An existing file is not opened. Closing it would release this
+    process's POSIX locks on it, and another process could then delete the log that the connections write.
     """
     try:
         make_directory(path.parent)

@@ -1,9 +1,9 @@
-"""The copy of a SQLite store into a PostgreSQL database, which goes on where it was interrupted.
+"""The copy of a SQLite store into a PostgreSQL database, which can be continued after an interruption.
 
-Large tables go first, in the order of their keys, in many transactions. The last key that the database has
-says where to go on. All other tables go together in one transaction. The table `store_copy` marks a
-database as unfinished: no control plane opens it. It holds what the file was like at the beginning, so that
-a copy doesn't go on with another file, or with one that was changed since.
+Large tables are copied first, in the order of their keys, in many transactions. The last key in the database
+shows where to continue. All other tables are copied together in one transaction. The table `store_copy` marks
+a database as unfinished, so that no control plane opens it. The table also describes the file at the
+beginning. So a copy does not continue with another file, or with one that was changed since.
 """
 
 from __future__ import annotations
@@ -40,18 +40,19 @@ _LARGE: Final = {
     "metrics": ("proxy_id", "window_start"),
     "operator_log": ("position",),
 }
-# Tables whose rows a sequence of PostgreSQL counts.
+# Tables whose rows are numbered by a sequence of PostgreSQL.
 _COUNTED: Final = (
     ("operator_log", "position"),
     ("sign_in_attempts", "attempt_id"),
     ("notices", "position"),
 )
-_OWN: Final = {"schema_version", "registry_generation", "last_position"}  # each engine keeps these by itself
+# each engine maintains these tables by itself
+_OWN: Final = {"schema_version", "registry_generation", "last_position"}
 _ROWS_AT_ONCE: Final = {"blocks": 1_000}
 _USUAL_ROWS_AT_ONCE: Final = 50_000
 _COPYING: Final = lock_number("graphward store copy")
 _KEY_CHECK: Final = "SELECT sealed FROM master_key_check"  # no two stores have the same
-# Of a file that no server changes between two runs, these values stay.
+# Values of a file that do not change between two runs unless a server changes the file.
 _STATE: Final = (
     "SELECT coalesce((SELECT hex(sealed) FROM master_key_check), '')"
     " || ' ' || (SELECT position FROM last_position) || ' ' || (SELECT count(*) FROM chain)"
@@ -71,10 +72,10 @@ Tell = Callable[[Progress], None]
 
 
 def copy_rows(path: Path, url: str, tell: Tell) -> dict[str, int]:
-    """Copy all rows that the database lacks, and return how many rows each table has. Raise StoreError if the
-    file can't be read, or if the database has other content.
+    """Copy all rows that the database lacks, and return the number of rows of each table.
 
-    The database stays marked as unfinished: `finish` ends that.
+    Raise StoreError if the file can't be read, or if the database has other content. The database stays
+    marked as unfinished until `finish`.
     """
     migrate(path)
     with _naming(path, url), closing(_open(path)) as source, closing(connect(url)) as target:
@@ -89,7 +90,7 @@ def copy_rows(path: Path, url: str, tell: Tell) -> dict[str, int]:
 
 
 def finish(url: str) -> None:
-    """Let control planes open the database."""
+    """Remove the mark, so that control planes can open the database."""
     with closing(connect(url)) as target:
         target.execute(f"DROP TABLE {MARK}".encode())
 
@@ -105,8 +106,8 @@ def _naming(path: Path, url: str) -> Iterator[None]:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    """Read one state of the file, whatever else happens to it."""
-    # One that may write removes the log beside the file when it closes.
+    """Read one state of the file, independent of concurrent writes."""
+    # A connection that may write removes the log next to the file when it closes.
     source = sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, isolation_level=None)
     source.execute("PRAGMA query_only = 1")
     source.execute("BEGIN")
@@ -114,7 +115,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _tables(source: sqlite3.Connection) -> list[str]:
-    """Return the tables, each after those that it refers to: in the order in which they were made."""
+    """Return the tables in the order in which they were made, so that each follows those it refers to."""
     rows = source.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY rowid").fetchall()
     return [name for (name,) in rows if name not in _OWN and not name.startswith("sqlite_")]
 
@@ -201,7 +202,7 @@ def _write(
 
 
 def _set_sequences(source: sqlite3.Connection, target: _Target) -> None:
-    """New rows and events go on after those that were copied."""
+    """Set the sequences, so that new rows and events follow the copied ones."""
     ((last,),) = source.execute("SELECT position FROM last_position").fetchall()
     _fetch(target, "SELECT setval('positions', ?, ? > 0)", (max(last, 1), last))
     for table, column in _COUNTED:

@@ -1,4 +1,4 @@
-"""Deletions: a row leaves its table, and a tombstone goes on naming it for the events that it left."""
+"""Deletions: a row leaves its table, and a tombstone keeps its name for the events that it left."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _COLUMNS: Final = (
 )
 _FOUND: Final = f"SELECT {_COLUMNS} FROM tombstones"  # noqa: S608 - our own names
 _MOST_NAMED: Final = 10  # users of a ruleset that an error names
-# An event of a deleted thing may be made until each proxy has synced, and its proxy's clock may be wrong.
+# An event of a deleted thing may be made until each proxy has synced, and the clock of a proxy may be wrong.
 _LATE_MS: Final = 30 * 86_400_000
 _OF_PROXY: Final = (
     *("ending_keys", "owed_events", "sync_state", "enforced_versions", "metrics", "proxy_orgs", "proxies"),
@@ -40,7 +40,7 @@ _OF_PROXY: Final = (
 _OF_APP: Final = (
     *("stops", "app_secrets", "app_credentials", "credential_uses", "app_uses", "app_days", "apps"),
 )
-# Rows that say whether all events of a deleted proxy arrived.
+# Rows that show whether all events of a deleted proxy were received.
 _TRAIL: Final = (
     *("heartbeats", "sequences", "sequence_gaps", "implausible_times", "reused_batch_ids"),
     "acknowledged_losses",
@@ -201,8 +201,7 @@ class TombstoneTables:
         return list(map(_tombstone, rows))
 
     async def purge_tombstones(self, now_ms: int, log_kept_ms: int) -> int:
-        """Remove the tombstones whose events are gone, and those that no kept line of the operator log
-        names."""
+        """Remove the tombstones whose events are gone and that no kept line of the operator log names."""
 
         def job(connection: Connection) -> int:
             rows = connection.rows(f"{_FOUND} WHERE deleted_ms < ?", (now_ms - _LATE_MS,))
@@ -244,7 +243,7 @@ def _only(found: Sequence[Any], what: str) -> Any:
 
 
 def _users(connection: Connection, ruleset_id: str) -> list[str]:
-    """Return what uses the ruleset, for a person."""
+    """Return the users of the ruleset, for a person."""
     users = []
     for column, verb in (("ruleset_id", "evaluates"), ("shadow_ruleset_id", "is the shadow ruleset of")):
         rows = connection.rows(
@@ -264,7 +263,7 @@ def _users(connection: Connection, ruleset_id: str) -> list[str]:
 
 
 def _delete_rulesets(connection: Connection, ruleset_ids: Sequence[str]) -> None:
-    """Move the versions of rulesets to those that were deleted."""
+    """Move the versions of rulesets to the table of deleted ones."""
     for ruleset_id in ruleset_ids:
         connection.run(
             "INSERT INTO deleted_versions"
@@ -283,19 +282,19 @@ def _delete_rulesets(connection: Connection, ruleset_ids: Sequence[str]) -> None
 
 
 def _acknowledge_losses(connection: Connection, org: Tombstone) -> None:
-    """Let no loss in a deleted organisation count against the health of a proxy for ever."""
+    """Acknowledge the losses of a deleted organisation, so that they stop affecting the health of proxies."""
     given = Acknowledgement(org.deleted_ms, org.deleted_by, "The organisation was deleted.")
     for (proxy_id,) in connection.rows("SELECT proxy_id FROM proxy_orgs WHERE org_id = ?", (org.id,)):
         acknowledge(connection, (proxy_id, org.id), given, None)
 
 
 def _is_over(connection: Connection, dead: Tombstone, now_ms: int, log_from_ms: int) -> bool:
-    """Return whether nothing that is kept names it any more."""
+    """Return whether no stored data names the tombstone any more."""
     if dead.kind == "operator":
         return dead.deleted_ms < log_from_ms
     if dead.retention is not None and dead.deleted_ms >= now_ms - RETENTION_MS[dead.retention]:
-        return False  # its proxies may still deliver
-    # An organisation's events, whatever their time, are purged as long as it has its tombstone.
+        return False  # its proxies may still deliver events
+    # An organisation's events, of any time, are purged as long as it has its tombstone.
     before = ALL if dead.kind == "org" else dead.deleted_ms + _LATE_MS
     for org_id in dead.org_ids:
         if connection.row(

@@ -1,4 +1,4 @@
-"""Usage of apps and rules: counts by day, which are written with the events that they count."""
+"""Usage of applications and rules: counts by day, which are stored with the events that they count."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from controlplane.usage import MOST_RULES
 
 _MOST_LISTED: Final = 2 * MOST_RULES
 
-# An event can name an app that does not exist, or another organisation's. Such a name gets no row.
+# An event can name an application that does not exist, or another organisation's. Such a name gets no row.
 _OF_APP: Final = "FROM apps WHERE app_id = ?1 AND org_id = ?2"
 _NOTE_APP: Final = (
     f"INSERT INTO app_uses (app_id, last_ms) SELECT app_id, CAST(?3 AS bigint) {_OF_APP}"
@@ -41,7 +41,10 @@ _COUNT_RULE: Final = (
 
 
 def count_uses(connection: Connection, batch: NewBatch) -> None:
-    """Count what the events of a batch used. An event that came before in another batch counts again."""
+    """Count the uses in the events of a batch.
+
+    An event that was received before in another batch counts again.
+    """
     newest: dict[str, int] = {}
     for (app_id, _), use in batch.uses.apps.items():
         newest[app_id] = max(use.last_ms, newest.get(app_id, use.last_ms))

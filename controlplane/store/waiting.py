@@ -8,13 +8,14 @@ from typing import Final
 
 from controlplane.store.interface import StoreBusy
 
-# A fleet that comes back at once has a call of each proxy in one turn of the event loop.
+# A fleet that reconnects at once sends a call of each proxy in one loop iteration.
 MOST_WAITING: Final = 8192
-MOST_WAITING_BYTES: Final = 256 * 1024 * 1024  # batches as they came; in memory they take about twice that
+# bytes of batches as received; in memory they take about twice that
+MOST_WAITING_BYTES: Final = 256 * 1024 * 1024
 
 
 class WaitingWrites:
-    """The writes that wait or run, and the bytes of what they were given."""
+    """The writes that wait or run, and the bytes of their arguments."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -22,7 +23,10 @@ class WaitingWrites:
 
     @contextmanager
     def one(self, size: int) -> Iterator[None]:
-        """Hold a place for a write of so many bytes. Raise StoreBusy if there is none."""
+        """Hold a slot for a write of so many bytes.
+
+        Raise StoreBusy if there is none.
+        """
         if self.count >= MOST_WAITING or (self._bytes and self._bytes + size > MOST_WAITING_BYTES):
             raise StoreBusy("too many writes are waiting for the disk")
         self.count += 1

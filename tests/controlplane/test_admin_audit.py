@@ -139,7 +139,7 @@ async def test_a_cursor_tells_nothing_of_how_much_there_is_elsewhere(trail: Trai
 MISTAKES: Final[tuple[tuple[str, dict[str, str], str], ...]] = (
     ("events", {"filter": "verdikt:block"}, "filter: column 1: unknown field 'verdikt'"),
     ("events", {"filter": "verdict:block status:many"}, "filter: column 22: "),
-    ("facets", {"filter": '"open'}, "filter: column 1: this quote is not closed"),
+    ("facets", {"filter": '"open'}, "filter: column 1: the closing quote is missing"),
     ("histogram", {"filter": "AND"}, "filter: column 1: "),
     ("export", {"filter": "a:b"}, "filter: column 1: "),
     ("tail", {"filter": "a:b"}, "filter: column 1: "),

@@ -117,7 +117,7 @@ async def test_a_range_that_is_written_again_changes_nothing(either_store: SqlSt
     for suffix in (EVENTS_SUFFIX, MANIFEST_SUFFIX):
         other = {name.removesuffix(EVENTS_SUFFIX) + suffix: gzip.compress(b"{}\n")}
         objects.objects = dict(other)
-        with pytest.raises(ArchiveConflict, match="nothing is overwritten"):
+        with pytest.raises(ArchiveConflict, match="is not overwritten"):
             await ArchiveWriter(either_store, objects).write(0, upto)
         assert other.items() <= objects.objects.items()
 
@@ -285,7 +285,7 @@ CHANGES: Final[dict[str, tuple[Change, str]]] = {
     ),
     "an event changed without care": (
         with_events(1, lambda found: [b"{}", *found[1:]], is_careful=False),
-        "is not the one that was written",
+        "is not the one of the manifest",
     ),
     "a space added": (
         with_events(0, lambda found: [found[0] + b" ", *found[1:]]), "is not what was stored",
@@ -301,7 +301,7 @@ CHANGES: Final[dict[str, tuple[Change, str]]] = {
         "no links from 3 to 4: an object before this one is missing",
     ),
     "a manifest removed": (gone(1, MANIFEST_SUFFIX), "no links from 3 to 4"),
-    "a range in the place of another": (copied(0, 1), "the manifest is that of another range"),
+    "a range in the place of another": (copied(0, 1), "the manifest belongs to another range"),
     "an event called absent": (
         both(with_events(1, lambda found: found[1:]), with_link(1, 0, absent=SIXTH)),
         "1 unexplained",
@@ -310,13 +310,13 @@ CHANGES: Final[dict[str, tuple[Change, str]]] = {
         both(with_events(1, lambda found: found[3:]), with_link(1, 0, gone=True)),
         "3 unexplained",
     ),
-    "the time of a link changed": (with_link(1, 0, chained_ms=1), "link says is not what was hashed"),
-    "a link renumbered": (with_link(1, 1, number=9), "link 9 stands where link 4 belongs"),
+    "the time of a link changed": (with_link(1, 0, chained_ms=1), "link is not what was hashed"),
+    "a link renumbered": (with_link(1, 1, number=9), "found link 9 instead of link 4"),
     "a link removed": (
         lambda objects: rewrite(
             objects, 1, lambda found: msgspec.structs.replace(found, links=found.links[1:])
         ),
-        "link 4 stands where link 3 belongs",
+        "found link 4 instead of link 3",
     ),
     "the chain made again in the middle": (remade(1), "does not follow the chain"),
     "the chain made again at the end": (remade(2), "the known link is not in the archive"),
@@ -348,11 +348,11 @@ CHANGES: Final[dict[str, tuple[Change, str]]] = {
     ),
     "an object of events that somebody put there": (
         lambda objects: objects.update({_beside(objects, "9" * 20 + "-" + "9" * 20 + EVENTS_SUFFIX): b""}),
-        "no manifest speaks of this object",
+        "no manifest names this object",
     ),
     "an object of another kind": (
         lambda objects: objects.update({_beside(objects, "notes.txt"): b""}),
-        "no manifest speaks of this object",
+        "no manifest names this object",
     ),
     "a manifest that is gone, and its events are not": (
         gone(-1, MANIFEST_SUFFIX),
@@ -448,7 +448,7 @@ def test_an_auditor_verifies_a_copy_with_nothing_else(
     changed.write_bytes(gzip.compress(b"{}\n"))
     status, out, errors = verify(str(copy), "--checkpoint", str(checkpoint))
     assert status == 1
-    assert "is not the one that was written" in errors
+    assert "is not the one of the manifest" in errors
     assert "NOT VERIFIED" in out
     checkpoint.write_text(json.dumps({"heads": [{"orgId": "org-z", "number": 1, "link": known.link}]}))
     assert "org-z: the checkpoint has a link of it" in verify(str(copy), "--checkpoint", str(checkpoint))[2]

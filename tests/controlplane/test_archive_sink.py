@@ -119,7 +119,7 @@ async def test_organisations_can_be_left_out_and_storage_may_fail(
     assert [each.org_id for each in await verdicts(objects)] == ["org-b"]
     events = next(name for name in objects.objects if name.endswith(".ndjson.gz"))
     objects.objects = {events: b"another's"}
-    with pytest.raises(SinkUnavailable, match="nothing is overwritten"):
+    with pytest.raises(SinkUnavailable, match="is not overwritten"):
         await BlobSink(objects, 1.0).write(either_store, 0, 99, None)
 
 
@@ -177,7 +177,7 @@ def with_wrong_key(settings: BlobSettings) -> BlobSettings:
 async def exercise(settings: BlobSettings) -> None:
     """Do the same with the storage as an archive does."""
     sink = BlobSink(open_objects(settings, DIRECT), 1.0)
-    assert await sink.test() == "the storage takes objects, gives them back and overwrites none"
+    assert await sink.test() == "the storage writes and reads objects, and overwrites none"
     objects = sink.objects
     assert await objects.create("org/2026-11-26/1 2+3.gz", b"x" * 5000) is True
     assert await objects.create("org/2026-11-26/1 2+3.gz", b"other") is False

@@ -127,7 +127,7 @@ def test_ruleset(config: Path, hr: Path) -> None:
     # Publishing the same text again makes no new version, and the command says so.
     assert facts(config, "ruleset", "apply", str(hr), "--org", "acme") == {**applied, "changed": False}
     assert _fails(config, 1, "ruleset", "rollback", "hr") == [
-        "ruleset hr has no version before the first, which is in force"
+        "ruleset hr has no version before the first, which is active"
     ]
     second = RULESET.format(name="hr") + "# second\n"
     hr.write_text(second)

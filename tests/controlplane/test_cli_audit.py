@@ -124,7 +124,7 @@ def test_for_a_person_it_is_a_table_that_no_event_can_disturb(config: Path) -> N
     [
         (["verdikt:block"], "FILTER: column 1: unknown field 'verdikt': did you mean verdict?"),
         (["verdict:block", "status:many"], "FILTER: column 22: 'many' is not a number"),
-        (['"open'], "FILTER: column 1: this quote is not closed"),
+        (['"open'], "FILTER: column 1: the closing quote is missing"),
         (["a\nb:c"], "FILTER: column 3: unknown field 'b'"),
         (["--from", "yesterday"], "--from: 'yesterday' is not a time"),
         (["--to", "2026-02-30"], "--to: '2026-02-30' is not a time"),

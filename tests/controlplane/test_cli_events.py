@@ -125,7 +125,7 @@ async def test_what_is_no_file_is_written_to_and_a_link_goes_on_leading_where_it
         (["facets", "verdikt:x"], "FILTER: column 1: unknown field 'verdikt': did you mean verdict?"),
         (["histogram", "--from", "yesterday"], "--from: 'yesterday' is not a time"),
         (["facets", "--field", "colour"], "--field: 'colour' is not one of "),
-        (["export", '"open'], "FILTER: column 1: this quote is not closed"),
+        (["export", '"open'], "FILTER: column 1: the closing quote is missing"),
         (["tail", "status:many"], "FILTER: column 8: 'many' is not a number"),
     ],
 )

@@ -89,7 +89,7 @@ async def test_a_damaged_index_is_put_aside_and_built_anew(
         await indexed(plane, 101)
     assert path.with_name(f"{path.name}.damaged").read_bytes() == damaged
     (line,) = (record for record in caplog.records if record.name == "controlplane.search.sqlite_index")
-    assert "put aside as" in line.getMessage()
+    assert "moved the damaged search index to" in line.getMessage()
     assert line.exc_info is None
 
 

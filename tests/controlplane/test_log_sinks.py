@@ -75,7 +75,7 @@ async def table(service: FakeLogsIngestion, credential: Credential) -> AsyncIter
 async def test_events_become_rows_of_the_table(
     table: SentinelSink, service: FakeLogsIngestion, credential: Credential
 ) -> None:
-    assert await table.test() == "the data collection rule takes events"
+    assert await table.test() == "the data collection rule accepts events"
     await table.send([sink_event(1, verdict="block"), sink_event(2, shadowVerdict="allow")])
     first, second = service.rows
     assert (first["EventId"], first["Verdict"], first["Seq"]) == (event(1)["id"], "block", 1)
@@ -170,7 +170,7 @@ async def otlp(collector: FakeLogCollector) -> AsyncIterator[OtlpSink]:
 
 
 async def test_events_become_log_records(otlp: OtlpSink, collector: FakeLogCollector) -> None:
-    assert await otlp.test() == "the collector takes log records"
+    assert await otlp.test() == "the collector accepts log records"
     traced = sink_event(1, traceId=TRACE_ID, requestId=REQUEST_ID, verdict="block")
     await otlp.send([traced, sink_event(2, requestId=REQUEST_ID, traceId=None)])
     first, second = collector.records
@@ -253,12 +253,12 @@ async def test_a_success_that_is_not_one_of_the_service_delivers_nothing(
     for collector.instead in strangers:
         for attempt in (otlp.send([sink_event(1)]), otlp.test()):
             with pytest.raises(
-                SinkUnavailable, match="not one of the service, so nothing counts as delivered"
+                SinkUnavailable, match="not that of the service, so nothing counts as delivered"
             ):
                 await attempt
     for service.instead in (PORTAL, Response(200, as_json, b"{}"), Response(202)):
         for attempt in (table.send([sink_event(1)]), table.test()):
-            with pytest.raises(SinkUnavailable, match="not one of the service"):
+            with pytest.raises(SinkUnavailable, match="not that of the service"):
                 await attempt
     for collector.instead in (Response(200), Response(202, as_json, b"{}"), Response(204)):
         assert (await otlp.send([sink_event(1)])).refused == ()

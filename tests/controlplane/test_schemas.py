@@ -128,7 +128,7 @@ async def test_a_text_that_names_no_schema_is_no_new_version(store: SqlStore) ->
 async def test_a_schema_that_was_replaced_meanwhile_is_a_conflict(store: SqlStore) -> None:
     await store.add_schema(["org-acme"], ONE)
     await store.add_schema(["org-acme"], TWO)
-    with pytest.raises(Conflict, match="replaced meanwhile"):
+    with pytest.raises(Conflict, match="replaced since"):
         await applied(store, ONE)
     assert await store.rulesets("org-acme") == []
 
@@ -151,7 +151,7 @@ async def test_an_organisation_has_no_more_schemas_than_proxies_can_take(
     with pytest.raises(Conflict, match="at most 2"):
         await store.add_schema(["org-acme"], schema("a", root="/c"))
     monkeypatch.setattr(schema_tables, "MOST_PACKED_OF_ORG", len(TWO.packed))
-    with pytest.raises(Conflict, match="deflated: apply"):
+    with pytest.raises(Conflict, match="compressed: apply"):
         await store.add_schema(["org-globex", "org-acme"], schema("b", root="/a"))
     assert await listed(store, "globex") == []  # all organisations or none
     assert len(await listed(store)) == 2

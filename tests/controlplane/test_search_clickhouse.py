@@ -198,7 +198,7 @@ async def test_events_that_a_restored_table_lacks_are_written_again(
 async def test_a_database_with_a_table_of_somebody_else_is_left_alone(index: ClickHouseIndex) -> None:
     await index._make_database()
     await index._command(f"CREATE TABLE {TABLE} (x Int64) ENGINE = MergeTree ORDER BY x")
-    with pytest.raises(IndexUnavailableError, match="not ours"):
+    with pytest.raises(IndexUnavailableError, match="belongs to another program"):
         await index.write(accepted(event(1)))
 
 

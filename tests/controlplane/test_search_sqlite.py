@@ -300,7 +300,7 @@ async def test_a_file_of_another_format_is_built_again(
     async with opened(path) as index:
         await index.write(accepted(event(1)))
         assert await found(index, "") == [1]
-    assert "of another release: it is built again" in caplog.text
+    assert "from another release: rebuilding it" in caplog.text
 
 
 async def test_a_file_of_the_release_before_is_built_again(tmp_path: Path) -> None:

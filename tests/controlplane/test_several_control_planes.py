@@ -88,7 +88,7 @@ async def test_a_line_of_a_control_plane_that_stopped_is_cut_short_at_once(two: 
 
 async def test_a_file_of_sqlite_is_for_one_control_plane(plane: Plane, tmp_path: Path) -> None:
     settings = read_settings(write_settings(tmp_path), {})
-    with pytest.raises(StoreError, match="in use by another control plane, and SQLite is for one"):
+    with pytest.raises(StoreError, match="in use by another control plane, and SQLite allows only one"):
         async with running(settings, plane.clock):
             raise AssertionError
     (only,) = await plane.store.running_instances()

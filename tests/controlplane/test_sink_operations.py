@@ -75,7 +75,7 @@ async def test_an_operator_sees_how_far_a_sink_is_and_sends_refused_events_again
     rewound = await perform(sinks.rewind, context, ADA, sinks.RewindSink("siem", "-1h"))
     assert rewound.lag_events == 3
     found = await perform(sinks.test, context, ADA, sinks.SinkReference("siem"))
-    assert (found.ok, found.result) == (True, "the collector is healthy, and takes the token")
+    assert (found.ok, found.result) == (True, "the collector is healthy and accepts the token")
     collector.token = "another"
     found = await perform(sinks.test, context, ADA, sinks.SinkReference("siem"))
     assert (found.ok, found.result) == (
@@ -126,7 +126,7 @@ async def test_events_that_proxies_send_arrive_at_the_sink(
         (facts,) = (await commands.facts("server", "sink", "list"))["sinks"]
         assert facts["name"] == "siem"
         status, out, err = await commands.run("store", "sink", "test", "siem")
-        assert (status, out, err) == (0, "siem: the collector is healthy, and takes the token\n", "")
+        assert (status, out, err) == (0, "siem: the collector is healthy and accepts the token\n", "")
         found = await scraped(plane)
         assert found["graphward_sink_up", "siem"] == 1
         assert found["graphward_sink_lag_events", "siem"] in (0, 2), "the cursor follows the delivery"

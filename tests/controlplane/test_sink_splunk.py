@@ -47,7 +47,7 @@ def events(*made: dict[str, Any], form: str = "event") -> list[SinkEvent]:
 async def test_events_arrive_as_they_are_with_their_time_and_source(collector: SplunkCollector) -> None:
     async with sink_at(collector, index="main") as sink:
         assert (await sink.send(events(event(1), event(2)))).refused == ()
-        assert await sink.test() == "the collector is healthy, and takes the token"
+        assert await sink.test() == "the collector is healthy and accepts the token"
     assert [each["event"] for each in collector.events] == [event(1), event(2)]
     assert {key: value for key, value in collector.events[0].items() if key != "event"} == {
         "source": "graphward",
@@ -73,7 +73,7 @@ async def test_an_invalid_event_is_named_and_all_others_arrive(collector: Splunk
         (web.json_response({"text": "Server is busy", "code": 9}, status=503), "Server is busy", None),
         (web.Response(status=429, headers={"Retry-After": "17"}), "429 Too Many Requests", 17.0),
         (web.Response(status=302, headers={"Location": "http://other/"}), "is not followed", None),
-        (web.Response(status=200, text="<html>welcome</html>"), "not one of the service.*welcome", None),
+        (web.Response(status=200, text="<html>welcome</html>"), "not that of the service.*welcome", None),
         (web.Response(status=400, text="<html>no</html>"), "responded 400 Bad Request: <html>no", None),
         (web.Response(status=599, text="?"), "responded 599: ?", None),
     ],

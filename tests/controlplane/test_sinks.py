@@ -189,7 +189,7 @@ async def test_no_application_stops_a_sink_by_an_event_at_which_it_fails(
     assert list(dict.fromkeys(seqs_of(sink)[::-1]))[::-1] == [0, 1, 2, 5, 6, 7, 8, 10, 12]
     letters = await store.dead_letters("siem", 10)
     assert len(letters) == 4, "more than stop a sink, were they in a row"
-    assert "takes other events, and fails at this one again and again: responded 500" in letters[0].reason
+    assert "accepts other events, but fails repeatedly at this one: responded 500" in letters[0].reason
     # The sink itself is unreachable: no event becomes a dead letter, however often it is retried.
     at_fault.add("/")
     at_fault.add("/v1.0/users")
@@ -209,7 +209,7 @@ async def test_a_gateway_that_refuses_everything_makes_few_dead_letters(
     sink.names_refused = False
     consumer = consumer_of(store, clock)
     for _ in range(2 * consumer_module.SUSPICIOUS_TRIES):
-        with pytest.raises(SinkUnavailable, match="refuses one event after the other: responded 413"):
+        with pytest.raises(SinkUnavailable, match="refuses one event after another: responded 413"):
             await consumer.drain(sink)
     assert len(await store.dead_letters("siem", 100)) == 5
     sink.poisoned = {}
