@@ -1,1 +1,1 @@
-"""The spool: audit records in memory that outlives the process."""
+"""Spool of audit records, in memory that outlives the process."""

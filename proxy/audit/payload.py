@@ -1,7 +1,7 @@
-"""The payload of a record, cut down if it would be larger than a segment takes.
+"""Encode the payload of a record, and truncate it if it would be larger than a segment holds.
 
-What the proxy decided is kept before what the application or the upstream wrote: a request with a path of
-64 KB hides no rule that it met. Whatever is cut says how much is missing.
+Facts that the proxy decided take precedence over texts of the application or the upstream. So a request with
+a path of 64 KB cannot hide the rule that it matched. Each truncation states how much is missing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from proxy.audit.record import Record
 from proxy.audit.segment import MAX_RECORD
 from proxy.policy.redaction import cut_mark
 
-# Texts of any length that others chose. All other texts are the proxy's own or an operator's, and short.
+# Texts of any length that others chose. All other texts come from the proxy or an operator, and are short.
 _FOREIGN: Final = (
     "method",
     "path",
@@ -24,7 +24,7 @@ _FOREIGN: Final = (
     "implied",
     "redirect",
 )
-_FOREIGN_ROOM: Final = 1024  # bytes that these have together, however much the proxy decided
+_FOREIGN_ROOM: Final = 1024  # bytes reserved for these together, no matter how much the proxy decided
 _MARK_BYTES: Final = 24  # `…[N more]` as JSON, with quotes and a comma
 _NOT_LISTS: Final = ("parent", "shadow", "credential")
 
@@ -32,12 +32,12 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def encode(record: Record) -> bytes:
-    """Return the bytes that go into the spool: the record whole, if it fits."""
+    """Return the bytes that go into the spool: the whole record, if it fits."""
     try:
         payload = _encode(record)
         if len(payload) <= MAX_RECORD:
             return payload
-    except UnicodeEncodeError:  # a lone surrogate, from undecodable bytes: JSON has no way to say it
+    except UnicodeEncodeError:  # an unpaired surrogate from undecodable bytes, which JSON cannot express
         pass
     return _encode(_cut_to_fit(record))
 
@@ -68,7 +68,7 @@ def _cut_to_fit(record: Record) -> Record:
 
 
 def _shares(wanted: dict[str, int], room: int) -> dict[str, int]:
-    """Divide `room` bytes: all that it wants for what wants little, equal shares for the rest."""
+    """Divide `room` bytes between fields. Small ones fit in full, and the others share the rest equally."""
     shares: dict[str, int] = {}
     for name in sorted(wanted, key=wanted.__getitem__):
         shares[name] = min(wanted[name], room // (len(wanted) - len(shares)))
@@ -77,7 +77,7 @@ def _shares(wanted: dict[str, int], room: int) -> dict[str, int]:
 
 
 def _size(text: str, most: int) -> int:
-    """Bytes that a text takes as JSON without its quotes; something over `most` if it takes more."""
+    """Return the bytes that a text takes as JSON without quotes, or a number above `most` if more."""
     return len(_encode(text[: most + 1])) - 2
 
 
@@ -91,7 +91,10 @@ def _size_of_items(items: tuple[str, ...], most: int) -> int:
 
 
 def _cut_list(items: tuple[str, ...], room: int) -> tuple[tuple[str, ...], int]:
-    """The first items that fit into `room` bytes, with the mark if some are missing, and what they take."""
+    """Return the first items that fit into `room` bytes, and their size.
+
+    If some are missing, the mark follows as the last item.
+    """
     used = _size_of_items(items, room)
     if used <= room:
         return items, used
@@ -103,7 +106,7 @@ def _cut_list(items: tuple[str, ...], room: int) -> tuple[tuple[str, ...], int]:
             break
         kept.append(item)
         used += size
-    if not kept:  # one item that is a list of its own, as a filter's `allow:` with all its properties
+    if not kept:  # one item that is itself a list, such as a filter's `allow:` with all its properties
         kept.append(_cut_text(items[0], room - used))
         used = room
     if len(kept) < len(items):
@@ -112,7 +115,7 @@ def _cut_list(items: tuple[str, ...], room: int) -> tuple[tuple[str, ...], int]:
 
 
 def _cut_text(text: str, room: int) -> str:
-    """As much of the text as fits into `room` bytes of JSON, with the mark if some is missing."""
+    """Return as much of the text as fits into `room` bytes of JSON, with the mark if some is missing."""
     if _size(text, room) <= room:
         return text
     fits, fits_not = 0, min(len(text), room) + 1

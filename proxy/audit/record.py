@@ -1,4 +1,4 @@
-"""A spooled record: the positional form that a worker writes, and the audit event that it stands for."""
+"""A spooled record: the positional form that a worker writes, and the audit event that it represents."""
 
 from functools import lru_cache
 from typing import Final
@@ -10,7 +10,10 @@ from proxy.wire.trace_context import trace_id_in
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """One request as its worker saw it; fields are only ever added at the end, so that older spools open."""
+    """One request as its worker saw it.
+
+    Fields are only ever added at the end, so that older spools remain readable.
+    """
 
     n: int
     time_ms: int
@@ -32,22 +35,23 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     upstream_us: int | None
     request_bytes: int
     response_bytes: int
-    parent: tuple[int, int] | None  # n and time_ms of the $batch request that this is a part of
+    parent: tuple[int, int] | None  # n and time_ms of the $batch request that contains this sub-request
     reason: str
     ruleset_version: int | None
     upstream_request_id: str | None
-    shadow: tuple[str, str | None, int] | None = None  # verdict, rule and ruleset version, where there is one
-    # Every rule that took part, if there were several. None: written by a release that noted none of them,
-    # and whose transforms are those of the active filter.
+    # verdict, rule and ruleset version, if there is a shadow ruleset
+    shadow: tuple[str, str | None, int] | None = None
+    # Every rule that took part, if there were several. None means that an older release wrote the record.
+    # That release stored no such rules, and its transforms are those of the active filter.
     several_rule_ids: tuple[str, ...] | None = None
-    trace: str | None = None  # `trace-span-flags`; of an earlier release, the trace id alone
+    trace: str | None = None  # `trace-span-flags`; older releases wrote only the trace id
     implied: str | None = None  # the implied request that made the verdict stricter
     redirect: str | None = None  # the other host that the upstream redirected to
     credential: tuple[str | None, str | None] | None = None  # id and problem of a caller's credential
 
 
 class Event(msgspec.Struct, rename="camel", gc=False):
-    """An audit event as it goes into the journal and over the wire."""
+    """An audit event as it is written into the journal and sent to the control plane."""
 
     id: str
     time: str
@@ -87,28 +91,29 @@ class Event(msgspec.Struct, rename="camel", gc=False):
     credential_problem: str | msgspec.UnsetType = msgspec.UNSET
 
 
-# A line for each event; of sixteen together each takes 0.45 µs less (bench/test_audit.py, test_lines).
+# One line per event. Sixteen lines together take 0.45 µs less each (bench/test_audit.py, test_lines).
 lines_of: Final = msgspec.json.Encoder().encode_lines
-decode: Final = msgspec.json.Decoder(Record).decode  # msgspec.DecodeError: the payload is none of ours
+# raises msgspec.DecodeError if the payload is not a record
+decode: Final = msgspec.json.Decoder(Record).decode
 
 
 def request_id(time_ms: int, id_prefix: int, n: int) -> str:
-    """The id of a worker's n-th request, the same whenever the spool is read."""
+    """Return the id of a worker's n-th request. It is the same at each reading of the spool."""
     return "%s%010x" % (_beginning_of_ids(time_ms, id_prefix), n & 0xFF_FFFF_FFFF)  # noqa: UP031 - see uuid7
 
 
 @lru_cache(maxsize=64)
 def _beginning_of_ids(time_ms: int, id_prefix: int) -> str:
-    """Of one millisecond's ids of one worker, all but their number."""
+    """Return the common start of the ids of one worker in one millisecond, without their number."""
     return uuid7(time_ms, id_prefix << 40)[:-10]
 
 
 def event_of(record: Record, id_prefix: int, seq: int, proxy_id: str | None) -> Event:
-    """The event that a record stands for."""
+    """Return the event that a record represents."""
     own_id = request_id(record.time_ms, id_prefix, record.n)
     upstream_us = record.upstream_us
-    # By position, in the order of the fields above: by their names it would take 1.2 µs more, of 1.5 for the
-    # whole line (bench/test_audit.py, test_lines).
+    # By position, in the order of the fields above. By name, it would take 1.2 µs more; the whole line takes
+    # 1.5 µs (bench/test_audit.py, test_lines).
     event = Event(
         own_id,
         rfc3339(record.time_ms),

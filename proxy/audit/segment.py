@@ -1,4 +1,4 @@
-"""The format of a spool segment: header, records, end marks; and how to read one that may still be written.
+"""Format of a spool segment: header, records and end marks. Read a segment that may still be written.
 
 A segment is a preallocated file. All numbers are little-endian.
 
@@ -13,9 +13,9 @@ A segment is a preallocated file. All numbers are little-endian.
     record: u32 length, u32 crc32(payload, seeded with the ordinal), u64 ordinal, payload, padding to 8 bytes
     end:    u32 mark, u32 END_CHECK
 
-A writer fills in everything else before the u32 that makes it count (`in use`, `length`), so what a SIGKILL
-leaves behind is whole records and nothing after them. A reader on a machine that shows another processor's
-stores out of order sees a checksum that does not match yet, and looks again.
+A writer writes the u32 that makes a header or record valid (`in use`, `length`) last. So a SIGKILL leaves
+only whole records. Some machines show the stores of another processor out of order. A reader on such a
+machine sees a checksum that does not match yet, and reads again.
 """
 
 import fcntl
@@ -39,8 +39,8 @@ IN_USE_OFFSET: Final = 12
 FIXED_HEADER: Final = 72
 FRAME_HEADER: Final = 16
 MAX_FRAME: Final = FRAME_HEADER + MAX_RECORD + 8
-END_ROTATED: Final = 0xFFFFFFFF  # the stream goes on in the next segment
-END_CLOSED: Final = 0xFFFFFFFE  # the writer stopped in good order: the stream is complete
+END_ROTATED: Final = 0xFFFFFFFF  # the stream continues in the next segment
+END_CLOSED: Final = 0xFFFFFFFE  # the writer stopped in an orderly way: the stream is complete
 END_CHECK: Final = 0x474E4445
 END_MARK_BYTES: Final = 8
 
@@ -57,11 +57,11 @@ _table_decoder = msgspec.json.Decoder(dict[str, int])
 
 
 class DamagedSegmentError(Exception):
-    """The header can not be believed."""
+    """The header of the segment is damaged."""
 
 
 class NewerSegmentError(DamagedSegmentError):
-    """A later release wrote the segment, and will read it."""
+    """A newer release wrote the segment, so only a newer release can read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +86,16 @@ class Header:
     id_prefix: int
     first_ordinal: int
     created_ms: int
-    counts: dict[str, int]  # per organisation, the records of this stream in earlier segments
+    counts: dict[str, int]  # records of this stream in earlier segments, per organisation
 
 
 def encode_start() -> bytes:
-    """What a prepared segment that is not in use yet begins with."""
+    """Return the first bytes of a prepared segment that is not in use yet."""
     return _HEADER_START.pack(MAGIC, FORMAT_VERSION, 0)
 
 
 def encode_rest(header: Header) -> bytes:
-    """All of the header that follows the `in use` word; `data_offset` is worked out here."""
+    """Return the part of the header that follows the `in use` word. `data_offset` is computed here."""
     table = msgspec.json.encode(header.counts)
     fixed = _HEADER_REST.pack(
         uuid.UUID(header.stream).bytes,
@@ -110,7 +110,10 @@ def encode_rest(header: Header) -> bytes:
 
 
 def header_bytes(organisations: int) -> int:
-    """Room that a header with that many organisations (UUID text and a count each) may take."""
+    """Return the most bytes that a header with this number of organisations takes.
+
+    Each has a UUID text and a count.
+    """
     return FIXED_HEADER + 64 * (organisations + 1)
 
 
@@ -119,33 +122,36 @@ def _aligned(offset: int) -> int:
 
 
 def read_header(fd: int) -> Header | None:
-    """The header, None if the segment was prepared but is not in use yet; DamagedSegmentError if neither."""
+    """Return the header, or None if the segment is prepared but not in use yet.
+
+    Raise DamagedSegmentError if it is neither.
+    """
     start = os.pread(fd, FIXED_HEADER, 0)
     if len(start) < FIXED_HEADER:
-        raise DamagedSegmentError("shorter than a header")
+        raise DamagedSegmentError("the segment is shorter than a header")
     magic, version, in_use = _HEADER_START.unpack_from(start)
     if magic == MAGIC and version > FORMAT_VERSION:
         raise NewerSegmentError(
-            f"written by a newer release (format {version}, this one knows {FORMAT_VERSION})"
+            f"a newer release wrote the segment (format {version}, this one knows {FORMAT_VERSION})"
         )
     if magic != MAGIC or version != FORMAT_VERSION or in_use not in (0, 1):
-        raise DamagedSegmentError("not a segment of a format known here")
+        raise DamagedSegmentError("the file is not a segment of a known format")
     if not in_use:
         return None
     fixed = start[16:68]
     stream, number, data_offset, id_prefix, ordinal, created, table_length = _HEADER_REST.unpack(fixed)
     table = os.pread(fd, table_length, FIXED_HEADER) if table_length < 1 << 28 else b""
     if crc32(table, crc32(fixed)) != _U32.unpack_from(start, 68)[0] or len(table) != table_length:
-        raise DamagedSegmentError("checksum of the header does not match")
+        raise DamagedSegmentError("the checksum of the header does not match")
     counts = _table_decoder.decode(table)
     return Header(uuid.UUID(bytes=stream).hex, number, data_offset, id_prefix, ordinal, created, counts)
 
 
-_READING: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO of that name must hold up nobody
+_READING: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO of that name must not block
 
 
 def header_of(path: Path) -> Header | None:
-    """None where the segment is gone or damaged, or has none yet."""
+    """Return the header of a segment. Return None if it is missing or damaged, or has no header yet."""
     try:
         fd = os.open(path, _READING)
     except FileNotFoundError:
@@ -159,17 +165,17 @@ def header_of(path: Path) -> Header | None:
 
 
 class Reached(Enum):
-    """Where a reader stands once it has read what there is."""
+    """State of a reader after it has read what is available."""
 
     MORE = "more"  # stopped at the caller's limit
-    WAITING = "waiting"  # nothing written here yet
+    WAITING = "waiting"  # nothing is written here yet
     ROTATED = "rotated"
     CLOSED = "closed"
-    UNREADABLE = "unreadable"  # being written at this instant, or damaged: only time tells
+    UNREADABLE = "unreadable"  # being written now, or damaged: only a later read can decide
 
 
 class SegmentReader:
-    """Reads one segment onwards from a position; its open file can be read to its end even once deleted."""
+    """Reader of one segment from a position onwards. A deleted file can still be read to its end."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -182,18 +188,18 @@ class SegmentReader:
         self.reached = Reached.WAITING
 
     def look_again(self) -> None:
-        """Reads the header: None until the segment is put to use."""
+        """Read the header of the segment. It is None until the segment is in use."""
         self.header = read_header(self._fd)
         self.offset = self.header.data_offset if self.header is not None else 0
         self.ordinal = self.header.first_ordinal if self.header is not None else 0
-        # The checksum covers half of an ordinal; the whole must be one that the segment can have come to.
+        # The checksum covers half of an ordinal. The whole ordinal must be one that the segment can contain.
         self._last_ordinal = self.ordinal + os.fstat(self._fd).st_size // FRAME_HEADER
 
     def close(self) -> None:
         os.close(self._fd)
 
     def writer_is_gone(self) -> bool:
-        """Whether no process holds the writer's lock on this segment."""
+        """Return True if no process holds the writer's lock on this segment."""
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -203,18 +209,20 @@ class SegmentReader:
 
     @property
     def ends_in_damage(self) -> bool:
-        """Whether, where nothing follows, neither an end mark nor unwritten room does: a killed writer leaves
-        room."""
+        """True if the segment ends here without an end mark and without unwritten space.
+
+        A killed writer leaves unwritten space.
+        """
         if self.reached is Reached.WAITING:
             return self._bytes_left() < END_MARK_BYTES
         return self.reached is Reached.UNREADABLE
 
     def _bytes_left(self) -> int:
-        """From here to the file's end; below 0 where somebody has cut it."""
+        """Return the bytes up to the end of the file. They are negative if the file was truncated."""
         return os.fstat(self._fd).st_size - self.offset
 
     def records(self, limit: int) -> list[tuple[int, bytes]]:
-        """(ordinal, payload) of about `limit` bytes of records from here on; `reached` says why it ended."""
+        """Return (ordinal, payload) of about `limit` bytes of records. `reached` says why it ended."""
         found: list[tuple[int, bytes]] = []
         while limit > 0:
             began = self.offset
@@ -225,7 +233,7 @@ class SegmentReader:
         return found
 
     def _one_read(self, data: bytes, found: list[tuple[int, bytes]]) -> None:
-        """Takes the whole records that the data, read from here on, begins with."""
+        """Append the whole records at the start of `data`, which was read at this position."""
         position, next_ordinal = 0, self.ordinal
         while True:
             if len(data) - position < FRAME_HEADER:
@@ -252,9 +260,9 @@ class SegmentReader:
         return next_ordinal <= ordinal <= self._last_ordinal
 
     def skip_damage(self) -> bool:
-        """Goes to the next whole record or end mark behind this place; False if there is none in the segment.
+        """Move to the next whole record or end mark. Return False if the segment has none.
 
-        Payloads are JSON text, which has no NUL, so none can hold the likeness of a record's header.
+        Payloads are JSON text, which contains no NUL. So no payload can look like the header of a record.
         """
         data = os.pread(self._fd, max(0, self._bytes_left()), self.offset)
         position = 8
@@ -281,7 +289,7 @@ class SegmentReader:
 
 
 def _short(rest: bytes) -> Reached:
-    """What the last bytes of a file mean, where not even a record's header has room."""
+    """Interpret the last bytes of a file, which are too few for the header of a record."""
     if len(rest) < END_MARK_BYTES:
         return Reached.WAITING
     return _no_record(*_MARK.unpack_from(rest))

@@ -1,10 +1,11 @@
-"""A worker's side of the spool: append a record to memory that outlives it, rotate, survive a full disk.
+"""Spool writer of a worker: append records to memory that outlives it, rotate segments, survive a full disk.
 
-`append` runs on the worker's loop for every request and makes no system call. All that may wait for the
-disk is in `maintain`, which the worker calls off its loop. The two run at the same time, so they share
-only what one of them alone assigns, and queues whose ends each belong to one. Only where more requests end
-at once than was prepared for does `append` prepare a segment itself: a moment's wait is better than a
-request without an event.
+`append` runs on the worker's event loop for every request and makes no system call. Everything that may wait
+for the disk is in `maintain`, which the worker calls off its loop.
+
+Both run at the same time. So each shared variable is assigned by only one of them, and each end of a shared
+queue is used by only one of them. If more requests end at once than segments were prepared for, `append`
+prepares a segment itself. A short wait is better than a request without an event.
 """
 
 import contextlib
@@ -43,19 +44,20 @@ from proxy.process.own_process import give_to_owner_of, make_directory
 WhenFull = Literal["refuse", "drop-oldest"]
 
 MIN_SEGMENT_BYTES: Final = 4 * MAX_FRAME
-_RESERVE_SHARE: Final = (
-    8  # workers leave 1/8 of the budget to the agent, whose journals are larger than the spool
-)
-_KEPT_FREE: Final = 64 * 1024 * 1024  # of the disk, or this share of a small one, workers leave to the agent
+_RESERVE_SHARE: Final = 8  # the agent has 1/8 of the budget, because its journals are larger than the spool
+# bytes of the disk that workers leave to the agent; on a small disk it is this share
+_KEPT_FREE: Final = 64 * 1024 * 1024
 _KEPT_SHARE: Final = 4
 _POPULATE_WRITE: Final = 23  # MADV_POPULATE_WRITE, Linux 5.14
 _POPULATE_STEP: Final = 128 * 1024
-_MOST_PREPARED: Final = 64 * MAX_FRAME  # bytes; segments for more are prepared when they are needed
-_SPARE_SHARE: Final = 8  # of the room that is left, which the other workers count on too
-SILENT_SECONDS: Final = 1.0  # a disk that takes longer than that to say what it can do is one without room
-_TABLE_SHARE: Final = 4  # the counts of so many organisations that they take more than 1/4 are left out
+# bytes to prepare for; segments for more are prepared when they are needed
+_MOST_PREPARED: Final = 64 * MAX_FRAME
+# share of the remaining space that one worker counts on, because the others count on it too
+_SPARE_SHARE: Final = 8
+SILENT_SECONDS: Final = 1.0  # seconds after which a disk that does not respond counts as full
+_TABLE_SHARE: Final = 4  # counts of organisations are omitted if they take more than 1/4 of a segment
 _QUARANTINE: Final = ("rejected", "resend")
-_COUNTING_SHARE: Final = 100  # of the time, at most, goes to counting what was set aside
+_COUNTING_SHARE: Final = 100  # counting quarantined batches takes at most 1/100 of the time
 _PAGE: Final = mmap.PAGESIZE
 
 _head: Final = struct.Struct("<IQ").pack
@@ -63,7 +65,7 @@ _crc32: Final = zlib.crc32
 
 
 class SpoolFull(Exception):
-    """No room for the record: `ready` was ignored."""
+    """The spool has no room for the record, because `ready` was ignored."""
 
 
 def spool_directory(retention: Path) -> Path:
@@ -71,18 +73,17 @@ def spool_directory(retention: Path) -> Path:
 
 
 def worker_budget(max_bytes: int) -> int:
-    """How much of MaxDiskBytes may be in use for a worker to take another segment."""
+    """Return the part of MaxDiskBytes that may be in use when a worker takes another segment."""
     return max_bytes - max_bytes // _RESERVE_SHARE
 
 
 def kept_free(disk: os.statvfs_result) -> int:
-    """What workers leave of that disk to the agent."""
+    """Return the bytes of this disk that workers leave to the agent."""
     return min(_KEPT_FREE, disk.f_blocks * disk.f_frsize // _KEPT_SHARE)
 
 
 def used_bytes(directory: Path, but: tuple[str, ...] = ()) -> int:
-    """What files take of the disk, `but` those below folders of these names; one that just vanished takes
-    nothing."""
+    """Return the size of all files, without folders named in `but`. A file that just vanished counts as 0."""
     total = 0
     for folder, folders, files in os.walk(directory):
         folders[:] = [each for each in folders if each not in but]
@@ -93,8 +94,11 @@ def used_bytes(directory: Path, but: tuple[str, ...] = ()) -> int:
 
 
 class DiskUse:
-    """What all audit files take of the disk, for who asks again and again. Batches that were set aside may be
-    many and lie there until an operator comes: counting them takes 1/100 of the time at most."""
+    """Disk space that all audit files take, for repeated queries.
+
+    Quarantined batches can be many, and remain until an operator removes them. Counting them takes at most
+    1/100 of the time.
+    """
 
     def __init__(self, retention: Path) -> None:
         self._retention = retention
@@ -102,20 +106,20 @@ class DiskUse:
         self._count_again_at = 0.0
 
     def count_quarantined(self) -> None:
-        """Anew, if it is time for that."""
+        """Count the quarantined batches again, if it is time to."""
         began = time.monotonic()
         if began >= self._count_again_at:
             self._quarantined_bytes = sum([used_bytes(self._retention / each) for each in _QUARANTINE])
             self._count_again_at = began + _COUNTING_SHARE * (time.monotonic() - began)
 
     def total(self) -> int:
-        """With what was set aside as it was counted."""
+        """Return the total size, with the last counted size of quarantined batches."""
         return self._quarantined_bytes + used_bytes(self._retention, but=_QUARANTINE)
 
 
 @contextlib.contextmanager
 def budget_lock(retention: Path) -> Iterator[None]:
-    """Held while room is measured and taken, so that two processes never take the same room."""
+    """Lock the budget during measuring and allocating, so that two processes never take the same space."""
     fd = os.open(retention / "budget.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         give_to_owner_of(retention, fd)
@@ -126,7 +130,7 @@ def budget_lock(retention: Path) -> Iterator[None]:
 
 
 class _Segment:
-    """A mapped segment; the lock on its descriptor shows the agent that the writer is alive."""
+    """A segment in memory. The lock on its descriptor proves to the agent that the writer is alive."""
 
     __slots__ = ("fd", "mapped", "number", "path", "words")
 
@@ -156,8 +160,10 @@ class _Segment:
 
 
 class SpoolWriter:
-    """One worker process's stream of records, in segments under `<directory>/spool`. There is room for none
-    before the first `maintain`."""
+    """Stream of records of one worker process, in segments under `<directory>/spool`.
+
+    It has no room before the first `maintain`.
+    """
 
     def __init__(
         self,
@@ -169,12 +175,12 @@ class SpoolWriter:
         id_prefix: int,
     ) -> None:
         if segment_bytes < MIN_SEGMENT_BYTES:
-            raise ValueError(f"segments must have at least {MIN_SEGMENT_BYTES} bytes")
+            raise ValueError(f"segment_bytes is {segment_bytes}: use at least {MIN_SEGMENT_BYTES}")
         self.id_prefix = id_prefix
         self.stream = uuid.uuid4().hex
         self.needs_maintenance = True
-        self.problem: str | None = None  # why there is no further segment, for the log
-        self.dropped = 0  # records deleted unsent, under drop-oldest
+        self.problem: str | None = None  # reason why no further segment can be prepared, for the log
+        self.dropped = 0  # records deleted before they were sent, under drop-oldest
         self._directory = directory
         self._use = DiskUse(directory)
         self._segment_bytes = segment_bytes & ~7
@@ -188,17 +194,17 @@ class SpoolWriter:
         self._ordinal = 0
         self._active: _Segment | None = None
         self._offset = 0
-        self._end = 0  # no record may reach past it; 0 makes the next append rotate
+        self._end = 0  # no record may extend past it; 0 makes the next append rotate
         self._half = 0
-        self._reserved = 0  # for requests that have begun
-        self._wanted = MAX_FRAME  # what is prepared goes by it
-        self._spare = 0  # what segments may still be prepared for
-        self._silent = False  # the disk, at present
+        self._reserved = 0  # bytes for requests that have begun
+        self._wanted = MAX_FRAME  # bytes that segments are prepared for
+        self._spare = 0  # bytes that further segments could be prepared for
+        self._silent = False  # the disk does not respond now
         self._usable = self._usable_bytes()
 
     @property
     def ready(self) -> bool:
-        """Whether another request may begin: there is room for its record and all that are reserved."""
+        """True if another request may begin: there is room for its record and all reserved ones."""
         return self._room >= self._reserved + MAX_FRAME
 
     @property
@@ -206,8 +212,10 @@ class SpoolWriter:
         return self._end - self._offset + len(self._prepared) * self._usable + self._spare
 
     def promise(self, size: int) -> bool:
-        """Whether there is room for a request's records of so many bytes; if so it is reserved, until
-        `reserve` counts again."""
+        """Return True if there is room for `size` bytes of a request's records.
+
+        If so, they are reserved until `reserve` counts again.
+        """
         reserved = self._reserved
         if self._room < reserved + max(size, MAX_FRAME):
             return False
@@ -216,26 +224,31 @@ class SpoolWriter:
 
     @property
     def has_promised(self) -> bool:
-        """Whether anything was promised since `reserve` counted."""
+        """True if anything was promised since `reserve` last counted."""
         return self._reserved + MAX_FRAME > self._wanted
 
     def reserve(self, size: int) -> None:
-        """Keeps room for so many bytes of records of requests that have begun, and one record more: prepared
-        for some, and within MaxDiskBytes for all."""
+        """Reserve room for the records of requests that have begun, `size` bytes, and for one more record.
+
+        Segments are prepared for a part of it. All of it is within MaxDiskBytes.
+        """
         self._reserved = size
         self._wanted = size + MAX_FRAME
         if self.problem is None and not self._has_ample_room():
             self.needs_maintenance = True
 
     def note_silence(self) -> None:
-        """Said on the loop while a `maintain` has been under way for over SILENT_SECONDS: what is prepared is
-        all the room until it ends, for nobody knows whether there will be more."""
+        """Count only prepared segments as room, because the disk does not respond.
+
+        The worker calls this on its loop if a `maintain` takes longer than SILENT_SECONDS. Whether there is
+        more room is unknown until it ends.
+        """
         self._silent = True
         self._spare = 0
         self.problem = f"the disk has not responded for over {SILENT_SECONDS:.0f} s"
 
     def append(self, org_id: str, payload: bytes) -> None:
-        """Writes one record of that organisation. Nothing here can wait."""
+        """Write one record of an organisation. This waits for the disk only if no segment is prepared."""
         length = len(payload)
         start = self._offset
         end = start + FRAME_HEADER + length
@@ -245,7 +258,7 @@ class SpoolWriter:
         active = self._active
         assert active is not None
         ordinal = self._ordinal
-        # The length makes the record count, so it comes last and in one aligned store.
+        # The length makes the record valid, so it is written last and in one aligned store.
         active.mapped[start + 4 : end] = _head(_crc32(payload, ordinal & 0xFFFFFFFF), ordinal) + payload
         active.words[start >> 2] = length
         self._ordinal = ordinal + 1
@@ -256,7 +269,7 @@ class SpoolWriter:
             self._half = self._segment_bytes
 
     def maintain(self) -> None:
-        """Prepares segments ahead and gives back old ones; called off the loop, each second and on need."""
+        """Prepare segments and release old ones. The worker calls this each second and on demand."""
         if not self._maintaining.acquire(blocking=False):
             return
         try:
@@ -278,7 +291,7 @@ class SpoolWriter:
             self._maintaining.release()
 
     def close(self) -> None:
-        """Ends the stream in good order; what was prepared and not used is removed."""
+        """End the stream in an orderly way. Prepared segments that were not used are removed."""
         with self._maintaining:
             if self._active is not None:
                 self._active.end(self._offset, END_CLOSED)
@@ -293,7 +306,7 @@ class SpoolWriter:
                 self._retired.popleft().release()
 
     def _has_ample_room(self) -> bool:
-        """One whole segment beside the active one, and what is reserved twice over, within reason."""
+        """Return True if one whole segment and twice the reserved bytes are prepared, up to a limit."""
         prepared = len(self._prepared) * self._usable
         return prepared >= self._usable and self._end - self._offset + prepared >= 2 * self._to_prepare()
 
@@ -301,14 +314,14 @@ class SpoolWriter:
         return min(self._wanted, _MOST_PREPARED)
 
     def _usable_bytes(self) -> int:
-        """What a segment holds for certain: its last record may leave almost MAX_FRAME unused."""
+        """Return the bytes that a segment always holds. Its last record may leave almost MAX_FRAME unused."""
         table = min(header_bytes(len(self._counts)), self._segment_bytes // _TABLE_SHARE)
         return self._segment_bytes - table - END_MARK_BYTES - MAX_FRAME
 
     def _rotate(self, length: int) -> int:
-        """Puts the next segment to use, then seals the one before; the offset of the next record."""
+        """Put the next segment to use, then seal the previous one. Return the offset of the next record."""
         if length > MAX_RECORD:
-            raise ValueError(f"a record of {length} bytes is over the {MAX_RECORD} that a segment takes")
+            raise ValueError(f"a record has {length} bytes, and a segment takes at most {MAX_RECORD}")
         if not self._prepared:
             self._prepare_now()
         segment = self._prepared.popleft()
@@ -324,12 +337,15 @@ class SpoolWriter:
         return offset
 
     def _prepare_now(self) -> None:
-        """Raises SpoolFull where that can't be done. A silent disk is waited for once, not by each record."""
+        """Prepare a segment now. Raise SpoolFull if that fails.
+
+        If the disk does not respond, only the first record waits for it.
+        """
         if not self._maintaining.acquire(timeout=0.0 if self._silent else SILENT_SECONDS):
             self.note_silence()
             raise SpoolFull("no segment is prepared, and the disk does not respond")
         try:
-            if not self._prepared:  # else `maintain` has just done it
+            if not self._prepared:  # otherwise `maintain` has just prepared one
                 self._prepared.append(self._prepare())
         except OSError as error:
             raise SpoolFull(str(error)) from None
@@ -358,12 +374,12 @@ class SpoolWriter:
     def _forget_deleted_files(self) -> None:
         for segment in list(self._prepared):
             if not segment.exists():
-                with contextlib.suppress(ValueError):  # append may have taken it this very moment
+                with contextlib.suppress(ValueError):  # append may have taken it just now
                     self._prepared.remove(segment)
                     segment.release()
 
     def _leave_deleted_file(self) -> None:
-        """Leaves an active segment that somebody deleted: what it holds is lost once the agent lets go."""
+        """Replace an active segment that somebody deleted. The agent can read it only while it is open."""
         active = self._active
         if active is None or active.exists():
             return
@@ -372,7 +388,7 @@ class SpoolWriter:
         self._end = 0
 
     def _prepare(self) -> _Segment:
-        """A preallocated, mapped, populated file that counts for nothing yet; OSError if there is no room."""
+        """Return a preallocated, mapped file that is not in use yet. Raise OSError if the disk is full."""
         folder = spool_directory(self._directory)
         make_directory(folder)
         number = self._next_number
@@ -385,7 +401,8 @@ class SpoolWriter:
             fcntl.flock(fd, fcntl.LOCK_EX)
             with budget_lock(self._directory):
                 self._make_room()
-                # Blocks are taken here, so that a full disk is an error now and never a SIGBUS in append.
+                # Disk blocks are allocated here, so that a full disk is an error now and never a SIGBUS in
+                # append.
                 os.posix_fallocate(fd, 0, self._segment_bytes)
             mapped = mmap.mmap(fd, self._segment_bytes)
             mapped[:16] = encode_start()
@@ -404,11 +421,11 @@ class SpoolWriter:
                 raise OSError(problem)
 
     def _want_of_room(self, dropped: int = 0) -> str | None:
-        """Why a segment has no room, also once so many bytes were dropped."""
+        """Return why a segment has no room, even after `dropped` bytes are deleted, or None if it has."""
         limit = worker_budget(self._max_bytes)
         used = self._use.total() - dropped
         if used + self._segment_bytes > limit:
-            return f"Audit.MaxDiskBytes: {used} of {limit} bytes in use, a segment has no room"
+            return f"Audit.MaxDiskBytes: {used} of {limit} bytes in use, so another segment does not fit"
         free, kept = self._free_and_kept()
         free += dropped
         if free < self._segment_bytes + kept:
@@ -416,21 +433,26 @@ class SpoolWriter:
         return None
 
     def _room_for_segments(self) -> int:
-        """Bytes that could still be taken, those that would be dropped for it included."""
+        """Return the bytes that could still be allocated, with those that would be dropped for it."""
         limit = worker_budget(self._max_bytes)
         used = self._use.total() if self._when_full == "refuse" else 0
         free, kept = self._free_and_kept()
         return max(0, min(limit - used, free - kept))
 
     def _free_and_kept(self) -> tuple[int, int]:
-        """Of the disk. Were one that is smaller than the budget all segments, the agent could write no line
-        of a journal and so never free one."""
+        """Return the free bytes of the disk, and those that are kept for the agent.
+
+        If segments filled a disk that is smaller than the budget, the agent could write no journal line. Then
+        it could never free a segment.
+        """
         disk = os.statvfs(self._directory)
         return disk.f_bavail * disk.f_frsize, kept_free(disk)
 
     def _drop_oldest(self) -> bool:
-        """Deletes the oldest finished segment of any worker; False if there is none, or if all of them
-        together don't make the room."""
+        """Delete the oldest finished segment of any worker.
+
+        Return False if there is none, or if deleting all of them would not free enough space.
+        """
         finished = sorted(_finished_segments(spool_directory(self._directory)), key=lambda found: found[0])
         if self._want_of_room(sum(_size(path) for _, path, _ in finished)) is not None:
             return False
@@ -450,7 +472,7 @@ def _size(path: Path) -> int:
 
 
 def _finished_segments(folder: Path) -> Iterator[tuple[int, Path, int]]:
-    """(created, path, records) of each segment that its stream has left for a later one."""
+    """Yield (created, path, records) of each segment that its stream has left for a later one."""
     later: dict[str, Header] = {}
     names = [name for name in map(parse_name, os.listdir(folder)) if name is not None]
     for name in sorted(names, key=lambda name: (name.stream, -name.number)):
@@ -464,12 +486,12 @@ def _finished_segments(folder: Path) -> Iterator[tuple[int, Path, int]]:
 
 
 def _populate(mapped: mmap.mmap) -> None:
-    """Takes the page faults now. In steps, because the interpreter lock is held during each."""
+    """Take the page faults now, in steps, because the interpreter lock is held during each step."""
     for offset in range(0, len(mapped), _POPULATE_STEP):
         length = min(_POPULATE_STEP, len(mapped) - offset)
         try:
             mapped.madvise(_POPULATE_WRITE, offset, length)
-        except OSError:  # an older kernel
+        except OSError:  # older kernels do not support it
             for page in range(offset, offset + length, _PAGE):
                 mapped[page] = mapped[page]
         time.sleep(0)

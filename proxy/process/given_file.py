@@ -1,4 +1,4 @@
-"""A file that the settings name, secret, key or certificate: read without waiting for whoever writes it."""
+"""Read a secret, key or certificate file that the settings name, without waiting for its writer."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _READING: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def read_given_file(path: PurePath) -> bytes:
-    """Raises OSError, also for a pipe or a device, which may never come to an end."""
+    """Return the content of a file. Raise OSError, also for a pipe or a device, which may never end."""
     with open(path, "rb", opener=lambda name, _: os.open(name, _READING)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         return file.read()

@@ -1,4 +1,4 @@
-"""Where this process's log lines go: standard error."""
+"""Log output of this process: lines on standard error."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from proxy.wire.log_line import LineFormatter
 
 
 class _StandardError:
-    """Never waits for its reader."""
+    """Standard error, which never blocks because of its reader."""
 
     def __init__(self) -> None:
         self._fd = self._shared = sys.stderr.fileno()
         mode = os.fstat(self._fd).st_mode
-        # What is ready takes so much without waiting, and a file takes everything.
+        # A pipe that is ready takes this many bytes without blocking. A file takes everything.
         self._most = sys.maxsize if stat.S_ISREG(mode) else select.PIPE_BUF
         if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
-            # The same pipe or terminal, opened once more: nobody who fills it after we have looked makes us
-            # wait. Made non-blocking itself, it would be so for all who share it.
-            with contextlib.suppress(OSError):  # another user's, or no /proc
+            # Open the same pipe or terminal again. Then another writer that fills it after the check cannot
+            # block this process. If the shared descriptor were non-blocking, it would be so for all processes
+            # that share it.
+            with contextlib.suppress(OSError):  # it belongs to another user, or there is no /proc
                 own = f"/proc/self/fd/{self._fd}"
                 self._fd = os.open(own, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
                 self._most = sys.maxsize
@@ -44,7 +45,7 @@ class _StandardError:
 
 
 def configure(level: str, style: Literal["text", "json"], process: str = "") -> None:
-    """Set up the log of this process in place of what it inherited. Lines name `process` if it is given."""
+    """Set up the log of this process instead of the inherited one. Lines name `process` if it is given."""
     root = logging.getLogger()
     for inherited in root.handlers:
         if isinstance(inherited, LineHandler):

@@ -1,4 +1,4 @@
-"""What this process keeps to itself, memory and files; their owner, and how many it may open."""
+"""Protect memory and files of this process, set their owner, and raise its limit of open files."""
 
 from __future__ import annotations
 
@@ -16,27 +16,34 @@ _WHOLE_DIRECTORY: Final = os.R_OK | os.W_OK | os.X_OK
 
 
 def keep_to_itself() -> None:
-    """No core dump, and no other process of the same user looks into memory, environment or descriptors of
-    this process or its children; root still does. Files are made for their owner alone."""
+    """Disable core dumps, and keep other processes of the same user away from this process.
+
+    They cannot read memory, environment or descriptors of this process or its children. Root still can. New
+    files are accessible only to their owner.
+    """
     os.umask(0o077)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # The limit doesn't hold where dumps are piped into a program (core(5)); this does, and for ptrace(2) too.
+    # The limit has no effect if dumps are piped into a program (core(5)). This call has, and it covers
+    # ptrace(2).
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0)
 
 
 def raise_open_files() -> None:
-    """As far as it may, for this process and its children: each client is a descriptor, and each worker takes
-    several of the supervisor's. Select can't wait for those beyond 1023; poll can."""
+    """Raise the limit of open files as far as allowed, for this process and its children.
+
+    Each client takes a descriptor, and each worker takes several of the supervisor. Select cannot wait for
+    descriptors beyond 1023, but poll can.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def mode_if_open(path: Path) -> str:
-    """Return the mode of a file that other users can reach, and "" if it is missing or for this user alone.
+    """Return the mode of a file that other users can access. Return "" if none can, or if it is missing.
 
-    A file of root that this process reads as a member of its group is for this user alone: Kubernetes gives
-    Secrets to a pod so.
+    A file of root that this process reads as a member of its group counts as private, because Kubernetes
+    gives Secrets to a pod that way.
     """
     try:
         about = path.stat()
@@ -49,10 +56,10 @@ def mode_if_open(path: Path) -> str:
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory and its parents, for their owner alone. Raises OSError.
+    """Make a directory and its parents, accessible only to their owner. Raise OSError if that fails.
 
-    If root makes them, each gets the owner of the directory that it lies in: a start by root must leave
-    nothing that the service, which runs as another user, can't open.
+    If root makes them, each gets the owner of its parent directory. A start by root must leave nothing that
+    the service, which runs as another user, cannot open.
     """
     if path.is_dir():
         return
@@ -67,8 +74,10 @@ def make_directory(path: Path) -> None:
 
 
 def problem_of_directory(path: Path) -> str:
-    """Describe why files can't be made in a directory, or in the nearest one above it that exists; empty if
-    they can."""
+    """Return why no file can be made in a directory, or "" if files can be made.
+
+    If the directory is missing, check the nearest parent that exists.
+    """
     nearest = next(each for each in (path, *path.absolute().parents) if each.exists())
     if not nearest.is_dir():
         return f"{nearest} is not a directory"
@@ -76,14 +85,14 @@ def problem_of_directory(path: Path) -> str:
 
 
 def make_file(path: Path, flags: int) -> int:
-    """Open a new file (mode 0600), which gets the owner of its directory if root makes it. Raises OSError."""
+    """Open a new file with mode 0600. If root makes it, it gets the owner of its directory."""
     descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     give_to_owner_of(path.parent, descriptor)
     return descriptor
 
 
 def give_to_owner_of(directory: Path, descriptor: int) -> None:
-    """If root opened a file to write it, give it the owner and the group of the directory that it lies in."""
+    """If root opened a file to write it, give it the owner and the group of its directory."""
     if os.geteuid() == 0:
         with suppress(OSError):  # root without CAP_CHOWN, or a file system without owners
             above, now = directory.stat(), os.fstat(descriptor)
@@ -92,24 +101,25 @@ def give_to_owner_of(directory: Path, descriptor: int) -> None:
 
 
 def foreign(paths: Iterable[Path], *, below: Path | None = None) -> str | None:
-    """Name the first path that this user may not read and write, its owner, and what to type.
+    """Return the first path that this user may not read and write, its owner, and the command that fixes it.
 
-    `below`: the directory to give to this user with all that it holds, instead of the path alone.
+    `below` is the directory to give to this user with all its content, instead of only the path.
     """
     for path in paths:
         if not os.access(path.parent, os.X_OK):
             return foreign_above(path)
         needed = _WHOLE_DIRECTORY if path.is_dir() else os.R_OK | os.W_OK
-        with suppress(FileNotFoundError):  # a spool file or SQLite's -wal may go at any time
+        with suppress(FileNotFoundError):  # a spool file or SQLite's -wal may vanish at any time
             if problem := _denied(path, needed, below):
                 return problem
     return None
 
 
 def foreign_above(path: Path, needed: int = _WHOLE_DIRECTORY) -> str | None:
-    """Check the nearest existing directory above a path as `foreign` does. `needed`: bits of `os.access`.
+    """Check the nearest existing directory above a path as `foreign` does.
 
-    If a directory on the way can't be entered, check that one: what is below it can't be found out.
+    `needed` holds bits of `os.access`. If a directory on the way cannot be entered, check that one, because
+    paths below it are invisible.
     """
     parents = path.absolute().parents
     nearest = parents[-1]
@@ -131,7 +141,7 @@ def _denied(path: Path, needed: int, below: Path | None) -> str | None:
 
 
 def _has_another_cause(path: Path) -> bool:
-    """Return True if a new owner would not help: it is this user's, or its file system is read-only."""
+    """Return True if a new owner would not help: this user owns it, or its file system is read-only."""
     return path.stat().st_uid == os.geteuid() or bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 
 

@@ -1,1 +1,1 @@
-"""The data path of one worker."""
+"""Data path of one worker."""

@@ -1,6 +1,6 @@
-"""Who takes more than their share: connections of one address, and failed attempts to get a token.
+"""Limits per client: open connections of one address, and failed attempts to get a token.
 
-Of one worker, in its memory: bounded, and gone with it.
+Each worker has its own counts in memory. They are bounded in size and end with the worker.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Final
 from proxy.policy.bounded_memo import BoundedMemo, WhenFull
 
 WINDOW_SECONDS: Final = 60.0
-MAX_KEYS: Final = 10_000  # keys whose failures are counted at once; then the oldest window is dropped
+MAX_KEYS: Final = 10_000  # keys whose failures are counted at once; beyond that, the oldest window is dropped
 
 
 def network_of(address: str) -> str:
-    """What counts as one address: of IPv6 a whole /64, which is what one host commonly has to itself."""
+    """Return the network that counts as one address: for IPv6 the /64, which one host commonly owns."""
     if ":" not in address:
         return address
     try:
@@ -29,7 +29,7 @@ def network_of(address: str) -> str:
 
 
 class Connections:
-    """How many connections each address has open."""
+    """Counter of open connections per address."""
 
     __slots__ = ("_open",)
 
@@ -37,7 +37,7 @@ class Connections:
         self._open: dict[str, int] = {}
 
     def opened(self, network: str) -> int:
-        """The number of them, with the new one."""
+        """Count a new connection. Return the number of open ones, with the new one."""
         count = self._open[network] = self._open.get(network, 0) + 1
         return count
 
@@ -53,7 +53,7 @@ class Connections:
 
 
 class Failures:
-    """Failures of each key within a window that begins with its first one. Times are monotonic."""
+    """Counter of failures per key, in a window that begins with the first failure. Times are monotonic."""
 
     __slots__ = ("_limit", "_windows")
 
@@ -66,11 +66,12 @@ class Failures:
         if now - began >= WINDOW_SECONDS:
             began, count = now, 0
         if not count:
-            self._windows.entries.pop(key, None)  # so that windows lie in the order of their beginning
+            # remove and insert again, so that windows stay in the order of their start
+            self._windows.entries.pop(key, None)
         self._windows.keep(key, (began, count + 1))
 
     def wait(self, key: str, now: float) -> int:
-        """Whole seconds until `key` may try again; 0 if it may now."""
+        """Return the whole seconds until `key` may try again. Return 0 if it may try now."""
         began, count = self._windows.entries.get(key, (0.0, 0))
         if count < self._limit:
             return 0

@@ -1,4 +1,4 @@
-"""What every exchange of one worker shares: rules, keys, connections, the spool, limits."""
+"""State that all exchanges of one worker share: rules, keys, connections, the spool and limits."""
 
 from __future__ import annotations
 
@@ -34,15 +34,16 @@ from proxy.server.upstream.pool import UpstreamPool
 
 log = logging.getLogger(__name__)
 
-MAX_FOREIGN_HOSTS: Final = 20  # that one process logs
+MAX_FOREIGN_HOSTS: Final = 20  # other hosts of next links that one process logs
 _MOST_REMEMBERED: Final = 1024  # entries of each memo below
-_LONGEST_KEY: Final = 512  # bytes of one that the application wrote
+_LONGEST_KEY: Final = 512  # bytes of a memo key that the application chose
 MAX_VERIFYING: Final = (
-    64  # secrets compared at once; each costs tens of milliseconds, so more would only wait
+    64  # secrets to compare at once; each takes tens of milliseconds, so more would only wait
 )
 
 _MOST_FORWARDERS: Final = 16
-# As Azure's Application Gateway writes an address; read as none, the load balancer's own would be evaluated.
+# Forms in which Azure Application Gateway writes an address with a port. If they were unreadable, rules would
+# see the load balancer's address.
 _WITH_PORT: Final = re.compile(r"([0-9.]+):[0-9]{1,5}|\[([0-9A-Fa-f:.]+)\](?::[0-9]{1,5})?")
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -50,7 +51,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Sizes in bytes, times in seconds."""
+    """Limits of sizes in bytes and of times in seconds."""
 
     max_header_bytes: int
     max_header_count: int
@@ -71,49 +72,51 @@ class Limits:
 
 
 def plain_address(address: str) -> str:
-    """An IPv4 address as such, also where a socket for both versions has it within an IPv6 one (RFC 4291
-    §2.5.5.2): networks in the settings and in rules are spelled the plain way."""
+    """Return an IPv4 address in its plain form, even if a dual-stack socket reports it inside IPv6.
+
+    Networks in the settings and in rules are written in the plain form (RFC 4291 §2.5.5.2).
+    """
     mapped = ipaddress.IPv6Address(address).ipv4_mapped if address.startswith("::ffff:") else None
     return address if mapped is None else str(mapped)
 
 
-LEAST_RESERVED: Final = 64 * MAX_FRAME  # bytes of records for which the spool keeps room in any case
+LEAST_RESERVED: Final = 64 * MAX_FRAME  # bytes for records that the spool always keeps free
 
 
 class OpenConnection(BatchedConnection):
-    """A client connection, as the context names it: what the worker needs to know of all that are open."""
+    """A client connection, as the worker's context uses it."""
 
     __slots__ = ()
 
     @property
     def busy(self) -> bool:
-        """Return True if a request is under way."""
+        """True if the connection serves a request."""
         raise NotImplementedError
 
     @property
     def record_bytes(self) -> int:
-        """About as many bytes as the records of the request under way will take in the spool."""
+        """Approximate number of bytes that the records of the current request will take in the spool."""
         raise NotImplementedError
 
     def stop(self, stops: Stops) -> None:
-        """End what is under way for an application that is stopped."""
+        """End the current request if its application is stopped."""
         raise NotImplementedError
 
     def drain(self) -> None:
-        """Close now if idle, after the response otherwise."""
+        """Close the connection now if it is idle, and after the response otherwise."""
         raise NotImplementedError
 
     def cut(self) -> None:
-        """End what is under way."""
+        """Abort the connection and its request."""
         raise NotImplementedError
 
     def record_unfinished(self) -> None:
-        """Write the records of what is under way: the worker ends now."""
+        """Write the records of the current request, because the worker ends now."""
         raise NotImplementedError
 
 
 class Context:
-    """One worker's shared state. The worker replaces `rulebook` whole when rules change."""
+    """Shared state of one worker. The worker replaces `rulebook` as a whole when rules change."""
 
     def __init__(
         self,
@@ -146,29 +149,30 @@ class Context:
         self.pool = pool
         self.iteration = iteration
         self.upstream_base = upstream_base.encode("ascii")
-        self.upstream_bases = (upstream_base, *other_bases)  # every address of the upstream that is known
+        self.upstream_bases = (upstream_base, *other_bases)  # every known address of the upstream
         self._other_bases = tuple([each.encode("ascii") for each in other_bases])
         self._foreign_hosts: set[str] = set()
         self.upstream_host = self.upstream_base.partition(b"://")[2]
         self.statuses_as_502 = statuses_as_502
         self.rewrite_links = rewrite_links
-        self.interpretations = interpretations  # bits of the ways in which the upstream reads a path
-        self.contact = contact  # whom to ask about a blocked request, or empty
+        # bits of the interpretations that the upstream may apply to a path
+        self.interpretations = interpretations
+        self.contact = contact  # contact for questions about a blocked request, or empty
         self.public_base = public_base.encode("ascii")
         self.trusted_proxies = trusted_proxies
         self.executor = executor
         self.loop = loop
-        self.verifying = 0  # secrets being compared in the executor
+        self.verifying = 0  # number of secrets that the executor compares now
         self.max_verifying = MAX_VERIFYING
         self.known_secrets = KnownSecrets()
         self.assertions = assertions
         self.client_certificates = client_certificates
         self.rulebook = Rulebook()
-        self.synced_at = 0.0  # monotonic: when the control plane last confirmed the rules
+        self.synced_at = 0.0  # monotonic time at which the control plane last confirmed the rules
         self.draining = False
-        self.requests = 0  # numbers the requests of this worker; a part of every request id
+        self.requests = 0  # number of requests of this worker, which is a part of every request id
         self.connections: set[OpenConnection] = set()
-        self.handshakes = 0  # under way, for connections to be
+        self.handshakes = 0  # number of handshakes in progress, which are not connections yet
         self.addresses = Connections()
         self.buffer_budget = BufferBudget(limits.max_held_bytes)
         self.failures_of_address = Failures(limits.max_failures_per_address)
@@ -182,8 +186,10 @@ class Context:
         self._codings: BoundedMemo[bytes, bytes] = BoundedMemo(_MOST_REMEMBERED, _LONGEST_KEY, WhenFull.KEEP)
 
     def use(self, rulebook: Rulebook) -> None:
-        """Evaluates by it from now on. What is under way goes on by the rules that it began with, unless it
-        is stopped."""
+        """Evaluate requests against this rulebook from now on.
+
+        Current requests keep the rules that they began with, unless their application is stopped.
+        """
         self.rulebook = rulebook
         self.tokens.use(rulebook)
         if rulebook.stops:
@@ -191,28 +197,35 @@ class Context:
                 connection.stop(rulebook.stops)
 
     def in_flight(self) -> int:
-        """Exchanges under way, for the metrics."""
+        """Return the number of current exchanges, for the metrics."""
         return sum(connection.busy for connection in self.connections)
 
     def reserve_records(self) -> None:
-        """Keeps room in the spool for the records of exchanges under way, twice over: as many again may begin
-        before this is asked again."""
+        """Reserve spool space for the records of current exchanges.
+
+        The space is twice what they need, because as many more may begin before the next call.
+        """
         unrecorded = sum([connection.record_bytes for connection in self.connections])
         self.spool.reserve(max(LEAST_RESERVED, 2 * unrecorded))
 
     def can_record(self, size: int) -> bool:
-        """Whether there is room for records of so many bytes beside those of all that is under way; if so, it
-        is kept."""
+        """Return True if the spool has `size` bytes free in addition to the records of current exchanges.
+
+        If so, the bytes are reserved.
+        """
         spool = self.spool
         if spool.promise(size):
             return True
-        if not spool.has_promised:  # there is nothing to find by counting: to do so for each refusal costs
+        if not spool.has_promised:  # nothing to free by a recount, which is expensive for each refusal
             return False
-        self.reserve_records()  # what was promised to requests that have ended since is free again
+        self.reserve_records()  # this frees space promised to requests that have ended
         return spool.promise(size)
 
     def why_not_ready(self, record_bytes: int = 0) -> str | None:
-        """Why no request can be served at present, or None: then there is room for its records, and kept."""
+        """Return why no request can be served now. Return None if requests can be served.
+
+        In the latter case, spool space for the records is reserved.
+        """
         if not self.rulebook.loaded:
             return "The proxy has no rules yet: its control plane has given it none since it was set up."
         limit = self.limits.max_staleness
@@ -225,11 +238,11 @@ class Context:
         return None
 
     def own_base(self, scheme: bytes, host: bytes) -> bytes:
-        """The address under which the application reached us."""
+        """Return the base address by which the application reached the proxy."""
         return self.public_base or scheme + b"://" + host
 
     def rewriter(self, scheme: bytes, host: bytes) -> LinkRewriter:
-        """Turns links to the upstream into links to the address that the application used."""
+        """Return the rewriter that turns links to the upstream into links to the proxy."""
         base = self.own_base(scheme, host)
         rewriter = self._rewriters.entries.get(base)
         if rewriter is None:
@@ -238,7 +251,7 @@ class Context:
         return rewriter
 
     def foreign_link(self, host: str) -> None:
-        """Counts a link that an application will follow past the proxy, and logs each host once."""
+        """Count a link that leads an application past the proxy. Log each host once."""
         self.counters.values[FOREIGN_LINKS] += 1
         if host not in self._foreign_hosts and len(self._foreign_hosts) < MAX_FOREIGN_HOSTS:
             self._foreign_hosts.add(host)
@@ -256,7 +269,7 @@ class Context:
         return compiled
 
     def readable_codings(self, accept_encoding: bytes) -> bytes:
-        """An Accept-Encoding value less the codings that we can't decode."""
+        """Return an Accept-Encoding value without the content codings that the proxy cannot decode."""
         value = self._codings.entries.get(accept_encoding)
         if value is None:
             value = acceptable(accept_encoding.decode("latin-1")).encode("latin-1")
@@ -264,21 +277,22 @@ class Context:
         return value
 
     def client_ip(self, peer: str, forwarded_for: bytes | None) -> str:
-        """The client's address: the peer, or what trusted load balancers say of it, read from the right.
+        """Return the client's address: the peer, or the address that trusted load balancers report.
 
-        Empty where one of them names none (RFC 7239 §6.2): no rule may take its own address for the client's.
+        The list of addresses is read from the right. The result is empty if a load balancer reports no
+        address (RFC 7239 §6.2): no rule may take the load balancer's address for the client's.
         """
         if not self.trusted_proxies or forwarded_for is None or not self.is_trusted(peer):
             return peer
         address = peer
-        # A longer list is a client's own doing, which costs us a look at each entry.
+        # The client itself wrote the rest of a longer list, and each entry costs time.
         for entry in reversed(forwarded_for.decode("latin-1").rsplit(",", _MOST_FORWARDERS)):
             entry = entry.strip(" \t")
             with_port = _WITH_PORT.fullmatch(entry)
             if with_port is not None:
                 entry = with_port[1] or with_port[2]
             try:
-                # Without a zone, which means nothing on this host and may be any text.
+                # Without the zone, which has no meaning on this host and can be any text.
                 parsed = ipaddress.ip_address(entry.partition("%")[0])
             except ValueError:
                 return ""
@@ -288,7 +302,7 @@ class Context:
         return address
 
     def is_trusted(self, address: str) -> bool:
-        """Whether it is a load balancer's, whose connections are those of many clients."""
+        """Return True if the address is a trusted load balancer's. Its connections belong to many clients."""
         if not self.trusted_proxies:
             return False
         try:

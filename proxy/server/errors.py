@@ -1,6 +1,6 @@
-"""What can go wrong with one exchange: whose fault it is, which status it gets, which audit reason it leaves.
+"""Failures of one exchange: the party at fault, the HTTP status, and the reason in the audit event.
 
-Every response that the proxy makes itself starts as a `Refusal`; `STATUS_OF` is the one table from code to
+Every response that the proxy makes itself starts as a `Refusal`. `STATUS_OF` is the only table from code to
 status (docs/reference/errors.md).
 """
 
@@ -36,10 +36,10 @@ STATUS_OF: Final[dict[str, int]] = {
 
 
 class Refusal(Exception):
-    """An exchange ends with a response of the proxy's own.
+    """End of an exchange with a response of the proxy.
 
-    `code` is a key of `STATUS_OF`; `reason` is a code of `proxy.wire.audit_event.REASONS`. `close` says
-    that the connection can't be used afterwards, because where the next request would begin is unknown.
+    `code` is a key of `STATUS_OF`; `reason` is a code of `proxy.wire.audit_event.REASONS`. `close` means that
+    the connection cannot be used afterwards, because the start of the next request is unknown.
     """
 
     __slots__ = ("allow", "close", "code", "message", "reason", "retry_after", "rule_id", "upstream_status")
@@ -81,8 +81,11 @@ _REASON_OF_HEAD: Final = {
 
 
 class MalformedHead(ValueError):
-    """A head that breaks RFC 9112, or that has more than one interpretation. `code` is a key of `STATUS_OF`;
-    `reason` is a code of `proxy.wire.audit_event.REASONS`, by default the one that belongs to `code`."""
+    """A request head that breaks RFC 9112, or that has more than one interpretation.
+
+    `code` is a key of `STATUS_OF`. `reason` is a code of `proxy.wire.audit_event.REASONS`; by default it is
+    the one that belongs to `code`.
+    """
 
     def __init__(self, message: str, code: str = "badRequest", reason: str = "") -> None:
         super().__init__(message)
@@ -95,24 +98,27 @@ class MalformedBody(ValueError):
 
 
 def blocked_by(rule_id: str) -> str:
-    """The message of a block by the rule `rule_id`; `default` is the verdict if no rule matches."""
+    """Return the message of a block by the rule `rule_id`. `default` is the verdict if no rule matches."""
     if rule_id == "default":
         return "Graphward blocked this request: no rule allows it (default)."
     return f"Graphward blocked this request by rule '{rule_id}'."
 
 
 def filter_failed(why: str) -> Refusal:
-    """The whole response is replaced, never passed on unfiltered."""
+    """Refuse the whole response, because it cannot be filtered. It is never passed on unfiltered."""
     return Refusal("filterFailed", f"The upstream's response can't be filtered: {why}.", "filterFailed")
 
 
 def item_not_found(reason: str) -> Refusal:
-    """The object exists, and the filter does not keep it: nothing here says so. `reason` is the verdict's."""
+    """Refuse a request for an object that the filter does not keep, without revealing that it exists.
+
+    `reason` is the reason of the verdict.
+    """
     return Refusal("itemNotFound", "The item was not found.", reason)
 
 
 def overloaded(message: str, *, close: bool = False) -> Refusal:
-    """Shed early: the application's library tries again, as it does after any 503 with Retry-After."""
+    """Refuse early because of overload. Applications' libraries retry after any 503 with Retry-After."""
     return Refusal("notReady", message, "overloaded", retry_after=1, close=close)
 
 

@@ -1,4 +1,4 @@
-"""Choice of the handler of a request, by its target."""
+"""Choose the handler of a request by its target."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from proxy.server.token_endpoint.endpoint import token_exchange_for
 
 
 def handler_for(context: Context, connection: ClientConnection, head: RequestHead) -> RequestHandler:
-    """Return the handler of a request: the proxy's own endpoints, or an exchange with the upstream."""
+    """Return the handler of a request: an endpoint of the proxy, or an exchange with the upstream."""
     if head.target.startswith(("/v1.0/", "/beta/")):
         return Exchange(context, connection, head)
     return token_exchange_for(context, connection, head) or Exchange(context, connection, head)

@@ -1,4 +1,4 @@
-"""One worker process: its loop, listeners, rules, upstream credentials, spool maintenance and drain."""
+"""One worker process: event loop, listeners, rules, upstream credentials, spool maintenance and drain."""
 
 from __future__ import annotations
 
@@ -80,20 +80,22 @@ from proxy.startup.settings import Settings
 
 logger = logging.getLogger(__package__)
 
-FIRST_ROOM_SECONDS: Final = 1.0  # seconds that the first beat waits for room in the spool
+FIRST_ROOM_SECONDS: Final = 1.0  # seconds that the first heartbeat waits for space in the spool
 MAINTENANCE_SECONDS: Final = 0.1
-LOOK_SECONDS: Final = 0.01  # how often a worker that can't serve yet looks whether it can now
+LOOK_SECONDS: Final = 0.01  # seconds between two checks of a worker that is not ready
 GIVE_WAY_SECONDS: Final = 0.0002
 KILL_FILE_SECONDS: Final = 1.0
 RELOAD_RETRY_SECONDS: Final = 1.0
-FIRST_REQUEST_SECONDS: Final = 5.0  # a new worker takes no request before it can serve it, if it can
-COMPARING_THREADS: Final = 2  # of secrets
-FILE_THREADS: Final = 4  # for what may wait at once: spool, snapshot, kill file, and one more
+# seconds that a new worker waits until it is ready before it accepts requests
+FIRST_REQUEST_SECONDS: Final = 5.0
+COMPARING_THREADS: Final = 2  # threads that compare secrets
+FILE_THREADS: Final = 4  # threads for blocking work: spool, snapshot, kill file, and one more
 ACCEPT_SECONDS: Final = 0.02
-LAST_REQUEST_SECONDS: Final = 1.0  # a kept connection of a busy client has asked again by then
+# seconds in which a busy client has sent another request on its idle connection
+LAST_REQUEST_SECONDS: Final = 1.0
 BACKLOG: Final = 4096
 ID_PREFIX_BITS: Final = 34
-RESERVED_DESCRIPTORS: Final = 128  # for listeners, channel, spool segments and what libraries open
+RESERVED_DESCRIPTORS: Final = 128  # descriptors of listeners, channel, spool segments and libraries
 
 
 def run_worker(
@@ -107,9 +109,12 @@ def run_worker(
     *,
     until_ready: bool,
 ) -> int:
-    """Runs until SIGTERM and the drain that follows; `ready` is called once requests are taken. A patient
-    worker takes none before it has rules and upstream tokens, however long that is."""
-    gc.enable()  # all is imported
+    """Run the worker until SIGTERM and the drain that follows.
+
+    `ready` is called when the worker accepts requests. If `until_ready`, it accepts none before it has rules
+    and upstream tokens, no matter how long that takes.
+    """
+    gc.enable()  # all modules are imported
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(
             Worker(settings, keys, certificates, counters).run(
@@ -120,7 +125,7 @@ def run_worker(
 
 
 class Worker:
-    """Owns what the exchanges of this process share, and keeps it current."""
+    """Owner of the state that the exchanges of this process share. It keeps this state up to date."""
 
     def __init__(
         self, settings: Settings, keys: tuple[bytes, ...], certificates: Certificates, counters: Counters
@@ -132,19 +137,19 @@ class Worker:
         self._comparing = _threads(COMPARING_THREADS)
         self._files = _threads(FILE_THREADS)
         self._spool = self._make_spool()
-        self._maintenance: asyncio.Future[None] | None = None  # of the spool, under way
-        self._maintained_at = 0.0  # by the event loop's clock, when it began
+        self._maintenance: asyncio.Future[None] | None = None  # current maintenance of the spool
+        self._maintained_at = 0.0  # start of the last maintenance, by the event loop's clock
         self._stop = asyncio.Event()
         self._reloading: asyncio.Task[None] | None = None
         self._reload_again = False
         self._dropped_before = 0
         self._had_room = True
-        self._snapshot: Snapshot | None = None  # the active one
+        self._snapshot: Snapshot | None = None  # the active snapshot
         self._received_rules: Rules | None = None
-        self._confirmed_at = 0.0  # of what was told, on the event loop's clock
+        self._confirmed_at = 0.0  # confirmation time of the received rules, by the event loop's clock
         self._stopped_beside = NOTHING_STOPPED
         self._describe_stops = NOTHING_STOPPED
-        self._unusable = ""  # why the snapshot on disk is not used
+        self._unusable = ""  # reason why the snapshot on disk is not used
         self._kill_file = settings.proxy.kill_file
         self._kill_order = NO_ORDER
         self._overlooks_kill_file = False
@@ -185,32 +190,35 @@ class Worker:
         maintaining.cancel()
         watch.cancel()
         if self._maintenance is not None:
-            self._maintenance.cancel()  # once it is closed, nothing more is prepared
+            self._maintenance.cancel()  # the spool is closed next, so no more segments may be prepared
         self._channel.close()
         await loop.run_in_executor(self._files, self._spool.close)
         for threads in (self._comparing, self._files):
             threads.shutdown(wait=False, cancel_futures=True)
 
     def _task(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """One that a worker can't do without: another worker takes the place of one that loses it."""
+        """Start a task that the worker needs. If it fails, another worker replaces this one."""
         task = loop.create_task(work)
         task.add_done_callback(self._end_if_failed)
         return task
 
     def _end_if_failed(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (fault := task.exception()) is not None:
-            logger.error("this worker failed", exc_info=fault)
+            logger.error("this worker ends after an internal error", exc_info=fault)
             self._end_at_once()
 
     def _end_at_once(self, *_: object) -> NoReturn:
-        """Also by the supervisor, of a loop that no longer turns: Python runs this amid whatever keeps it.
-        What is under way has its events; nothing of what was interrupted goes on."""
+        """Write the records of all current requests and exit.
+
+        This is also the handler of the supervisor's signal to a worker whose event loop does not respond.
+        Python runs the handler during the call that blocks the loop. The interrupted code does not continue.
+        """
         for connection in list(self._context.connections):
             with contextlib.suppress(Exception):
                 connection.record_unfinished()
         os._exit(1)
 
-    # Setting up
+    # Setup
 
     def _make_spool(self) -> SpoolWriter:
         audit = self._settings.audit
@@ -281,7 +289,7 @@ class Worker:
         )
 
     async def _until_able(self, patience: float | None) -> None:
-        """Until there are rules, upstream tokens and room for events; meanwhile connections wait."""
+        """Wait for rules, upstream tokens and space for events. Connections wait in the accept queue."""
         loop = asyncio.get_running_loop()
         end = None if patience is None else loop.time() + patience
         while not self._stop.is_set():
@@ -290,10 +298,12 @@ class Worker:
             ):
                 return
             if end is not None and loop.time() >= end:
-                logger.warning("requests are refused for the time being: %s", self._why_unable(loop.time()))
+                logger.warning(
+                    "this worker is not ready and refuses requests: %s", self._why_unable(loop.time())
+                )
                 return
             await asyncio.sleep(LOOK_SECONDS)
-        logger.warning("stopped before it could serve: %s", self._why_unable(loop.time()))
+        logger.warning("stopped this worker before it was ready: %s", self._why_unable(loop.time()))
 
     def _why_unable(self, now: float) -> str:
         return self._context.why_not_ready() or f"no upstream token: {self._credentials.why_unsettled(now)}"
@@ -366,7 +376,10 @@ class Worker:
         self._reloading = asyncio.get_running_loop().create_task(self._reload_as_asked())
 
     async def _reload_as_asked(self) -> None:
-        """Until the snapshot that the agent told of is active. It writes one again that can't be used."""
+        """Load the snapshot until the one that the agent reported is active.
+
+        If the snapshot cannot be used, the agent is requested to write it again.
+        """
         while True:
             self._reload_again = False
             await self._load_snapshot()
@@ -378,7 +391,7 @@ class Worker:
             await asyncio.sleep(RELOAD_RETRY_SECONDS)
 
     async def _load_snapshot(self) -> None:
-        """Puts the persisted snapshot in force; one that can't be used leaves the rules as they are."""
+        """Activate the persisted snapshot. If it cannot be used, the rules do not change."""
         loop = asyncio.get_running_loop()
         path = self._settings.rule_sync.cache_path
         try:
@@ -389,7 +402,7 @@ class Worker:
             return
         except (SnapshotDamaged, OSError) as error:
             if str(error) != self._unusable:
-                logger.error("the snapshot is not used: %s", error)
+                logger.error("cannot use the snapshot, so the rules do not change: %s", error)
             self._unusable = str(error)
             return
         self._unusable = ""
@@ -397,7 +410,8 @@ class Worker:
             return
         rulebook = await build_rulebook(snapshot, self._context.rulebook, self._credentials, models)
         await self._context.client_certificates.trust(rulebook)
-        self._snapshot = msgspec.structs.replace(snapshot, rulesets=(), schemas={})  # those are large
+        # without its large members
+        self._snapshot = msgspec.structs.replace(snapshot, rulesets=(), schemas={})
         self._activate(rulebook)
         is_active = self._received_rules is not None and self._is_active(self._received_rules.generation)
         by_its_file = loop.time() - snapshot.age_at(time.time())
@@ -405,10 +419,10 @@ class Worker:
         values = self._counters.values
         values[SNAPSHOT_GENERATION] = snapshot.generation
         values[LOADED_RULES] = rulebook.rule_count
-        logger.info("rules in force: version %s, %d rules", snapshot.version, rulebook.rule_count)
+        logger.info("activated the rules: version %s, %d rules", snapshot.version, rulebook.rule_count)
 
     def _activate(self, rulebook: Rulebook) -> None:
-        """With what the agent and the local file stop beside what the snapshot does."""
+        """Activate a rulebook with the stops of the snapshot, the agent and the local file."""
         snapshot = self._snapshot
         if snapshot is None:
             return
@@ -417,7 +431,9 @@ class Worker:
         self._context.use(replace(rulebook, stops=remote.with_others(local)))
         self._tell_of_stops(remote)
         for unknown in self._kill_order.unknown(snapshot.orgs, snapshot.apps):
-            logger.error("EMERGENCY STOP: %s names %s, which is not known here", self._kill_file, unknown)
+            logger.error(
+                "EMERGENCY STOP: %s names %s, which this proxy does not know", self._kill_file, unknown
+            )
 
     def _tell_of_stops(self, remote: Stops) -> None:
         if remote == self._describe_stops:
@@ -426,18 +442,21 @@ class Worker:
         if remote:
             logger.error("EMERGENCY STOP by the control plane: %s", remote.described())
         else:
-            logger.warning("the control plane has no stop any more")
+            logger.warning("the control plane has lifted all emergency stops")
 
     async def _watch_kill_file(self) -> None:
-        """Each worker for itself, so that it holds with agent and control plane away; off the event loop."""
+        """Read the kill file periodically, off the event loop.
+
+        Each worker does this itself, so that a stop works without the agent and the control plane.
+        """
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(KILL_FILE_SECONDS)
             try:
                 order = await loop.run_in_executor(self._files, read_kill_file, self._kill_file)
-            except Exception:  # whatever it was: a stop that comes later must be seen
+            except Exception:  # any error: a later stop must still be seen
                 if not self._overlooks_kill_file:
-                    logger.exception("%s can't be looked at, trying again", self._kill_file)
+                    logger.exception("cannot read %s: trying again after an error", self._kill_file)
                 self._overlooks_kill_file = True
                 continue
             self._overlooks_kill_file = False
@@ -454,14 +473,14 @@ class Worker:
         self._counters.values[KILL_FILE] = 2 if order.everything else int(order != NO_ORDER)
         self._activate(self._context.rulebook)
 
-    # Maintenance
+    # Periodic maintenance
 
     async def _maintain_periodically(self) -> None:
         loop = asyncio.get_running_loop()
         self._context.reserve_records()
         self._look_after_spool(loop)
         if self._maintenance is not None:
-            # Otherwise the first heartbeat names a full spool, because no room is prepared yet.
+            # Otherwise the first heartbeat would report a full spool, because no segment is prepared yet.
             await asyncio.wait([self._maintenance], timeout=FIRST_ROOM_SECONDS)
         while True:
             self._beat(loop)
@@ -481,7 +500,10 @@ class Worker:
         values[CREDENTIAL_READY] = int(able)
 
     def _look_after_spool(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Has it maintained each second and on need, once at a time. The disk may take long: nobody waits."""
+        """Start the maintenance of the spool each second and on demand, one at a time.
+
+        The disk may be slow, so the event loop does not wait for it.
+        """
         maintenance, now = self._maintenance, loop.time()
         if maintenance is not None:
             if not maintenance.done():
@@ -497,27 +519,30 @@ class Worker:
             self._maintenance = loop.run_in_executor(self._files, self._spool.maintain)
 
     def _tell_of_room(self) -> None:
-        """Says once that requests are refused because the spool is full, and once that they no longer are."""
+        """Log once that requests are refused because the spool is full, and once that this has ended."""
         ready = self._spool.ready
         if not ready and self._spool.problem is None and self._maintenance is not None:
-            return  # which may find some
+            return  # the running maintenance may find space
         if not ready and self._had_room:
-            why = self._spool.problem or "what is left is kept for those under way"
-            logger.error("no room for audit events, requests are refused: %s", why)
+            why = self._spool.problem or "the remaining space is reserved for current requests"
+            logger.error("refusing requests: there is no room for audit events: %s", why)
         elif ready and not self._had_room:
-            logger.warning("there is room for audit events again")
+            logger.warning("accepting requests: there is room for audit events again")
         self._had_room = ready
 
-    # Stopping
+    # Stop of the worker
 
     async def _drain(
         self, servers: list[asyncio.Server | TlsListener], listeners: list[socket.socket]
     ) -> None:
-        """What is in flight finishes, within DrainSeconds; a kept connection gets `Connection: close` with
-        its next response, or is closed where none is asked for."""
+        """Finish current requests within DrainSeconds, then close the rest.
+
+        A kept connection gets `Connection: close` with its next response. If no further request arrives, it
+        is closed.
+        """
         context = self._context
         context.draining = True
-        await asyncio.sleep(ACCEPT_SECONDS)  # what waits in the accept queue is still taken
+        await asyncio.sleep(ACCEPT_SECONDS)  # connections in the accept queue are still accepted
         for server in servers:
             server.close()
         for listener in listeners:
@@ -525,14 +550,14 @@ class Worker:
         end = time.monotonic() + self._settings.proxy.drain_seconds
         last_request = min(end, time.monotonic() + LAST_REQUEST_SECONDS)
         if self._settings.proxy.cert_file is not None:
-            # A connection amid its TLS handshake isn't known yet, and its first request is still to come.
+            # A connection in its TLS handshake is not registered yet, and its first request has not arrived.
             await asyncio.sleep(last_request - time.monotonic())
         await self._wait_until_closed(last_request)
         for connection in list(context.connections):
             connection.drain()
         await self._wait_until_closed(end)
         if context.connections:
-            logger.warning("cut %d connections that did not finish in time", len(context.connections))
+            logger.warning("closed %d connections that did not finish in time", len(context.connections))
         for connection in list(context.connections):
             connection.cut()
         context.pool.close()
@@ -545,7 +570,10 @@ class Worker:
 
 
 def _threads(count: int) -> ThreadPoolExecutor:
-    """They are all started now: no later work fails because no further thread can be had."""
+    """Return an executor whose threads have all started.
+
+    Later work then cannot fail because no further thread can be created.
+    """
     executor = ThreadPoolExecutor(count, thread_name_prefix="worker")
     all_there = threading.Event()
     for _ in range(count):
@@ -555,12 +583,15 @@ def _threads(count: int) -> ThreadPoolExecutor:
 
 
 def _give_way() -> None:
-    """Lets go of the interpreter's lock for long enough that the event loop gets it, if it has work."""
+    """Release the interpreter lock long enough for the event loop to take it, if the loop has work."""
     time.sleep(GIVE_WAY_SECONDS)
 
 
 def _affordable_connections(settings: Settings) -> int:
-    """As many clients as there are descriptors for: one too many gets 503 rather than not at all."""
+    """Return the number of client connections for which there are file descriptors.
+
+    A connection beyond it gets 503 instead of no response.
+    """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = settings.proxy.max_connections
     if limit == resource.RLIM_INFINITY:
@@ -568,7 +599,7 @@ def _affordable_connections(settings: Settings) -> int:
     affordable = max(1, limit - settings.upstream.max_connections - RESERVED_DESCRIPTORS)
     if affordable < wanted:
         logger.warning(
-            "the limit of %d open files leaves %d of %d client connections", limit, affordable, wanted
+            "the limit of %d open files allows only %d of %d client connections", limit, affordable, wanted
         )
     return min(wanted, affordable)
 

@@ -55,7 +55,7 @@ async def test_another_scheme_is_named_as_the_fault(tmp_path: Path) -> None:
         reply = await proxy.ask(b"GET /v1.0/a HTTP/1.1\r\nHost: p\r\nAuthorization: Basic eDp5\r\n\r\n")
         assert (
             reply.json()["error"]["message"]
-            == "Graphward: The Authorization field does not hold a Bearer token."
+            == "Graphward: The Authorization header field does not contain a Bearer token."
         )
 
 

@@ -152,7 +152,9 @@ async def test_each_new_cause_is_logged_at_once_and_known_ones_are_not(
             for number in range(100):  # an egress proxy with a reason of its own each time
                 egress.says, egress.closes = b"HTTP/1.1 403 No %d\r\n\r\n" % number, True
                 await proxy.ask(proxy.request())
-        assert reply.json()["error"]["message"].endswith("too long to connect to through the egress proxy.")
+        assert reply.json()["error"]["message"].endswith(
+            "Connecting to the upstream through the egress proxy took too long."
+        )
         lines = [record.getMessage() for record in caplog.records]
         for line, text in zip(lines, ("403 No to", "407 Who to", "no connection to graph.inv"), strict=False):
             assert text in line

@@ -565,7 +565,9 @@ async def test_an_unknown_and_a_known_client_are_refused_in_the_same_words(
         known = await ask_for_token(proxy, RIGHT + b"x")
         unknown = await ask_for_token(proxy, RIGHT.replace(b"client-1", b"client-9%0A"))
         assert (known.status, without_ids(known)) == (unknown.status, without_ids(unknown))
-    assert r"asked for by an unknown client 'client-9\n' from" in caplog.text  # a typing error can be seen
+    assert (
+        r"refused a token request of the unknown client 'client-9\n' from" in caplog.text
+    )  # a typing error can be seen
 
 
 async def test_an_error_has_the_ids_that_identity_libraries_print(tmp_path: Path) -> None:

@@ -261,7 +261,7 @@ async def test_a_disk_that_does_not_response_refuses_before_anything_goes_up(tmp
         assert load.broken == []
         await settled(system, load)
         assert processes(system) == before
-    assert "requests are refused: the disk has not responded" in log_of(system)
+    assert "there is no room for audit events: the disk has not responded" in log_of(system)
     assert "there is room for audit events again" in log_of(system)
     assert "Traceback" not in log_of(system)
 

@@ -192,7 +192,7 @@ async def test_a_pipe_in_the_place_of_a_file_is_refused_and_keeps_nobody_waiting
         await until(lambda: "not reloaded" in log_of(system), seconds=10)
         (report,) = (each for each in log_of(system).splitlines() if "not reloaded" in each)
         assert f"{name.removesuffix('File')}File" in report
-        assert report.endswith("it is no regular file")
+        assert report.endswith("it is not a regular file")
         assert processes(system) == before
         assert (await client.get("/v1.0/echo/1")).status == 200
         system.proxy.process.send_signal(signal.SIGTERM)
@@ -274,7 +274,7 @@ async def test_a_reload_to_settings_that_cannot_serve_is_given_up(tmp_path: Path
         hang_up(system)  # which waits for the way back to end
         await until(lambda: "a reload is under way: another follows" in log_of(system))
         await reloaded(system, 1)
-        assert "stopped before it could serve: no upstream token" in log_of(system)
+        assert "stopped this worker before it was ready: no upstream token" in log_of(system)
         await load.responses(20)
     assert load.statuses() == {200}
     assert load.broken == []

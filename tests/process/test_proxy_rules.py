@@ -109,7 +109,7 @@ async def test_a_damaged_snapshot_is_not_applied(tmp_path: Path) -> None:
             assert (reply.status, json.loads(reply.body)["error"]["code"]) == (503, "notReady")
             client.close()
             await kill_all(system)
-        assert "the snapshot is not used" in log_of(system)
+        assert "cannot use the snapshot" in log_of(system)
         # While it runs, too: the rules in force stay.
         snapshot.write_bytes(whole)
         await system.start_proxy()
@@ -144,7 +144,12 @@ async def test_a_worker_that_could_not_read_new_rules_has_them_soon(tmp_path: Pa
         resource.prlimit(worker, resource.RLIMIT_NOFILE, (3, limits[1]))
         closed = rules_file(tmp_path, default="block")
         await system.cli("ruleset", "apply", str(closed), "--org", system.org_id)
-        await until(lambda: "the snapshot is not used: [Errno 24] Too many open files" in log_of(system))
+        await until(
+            lambda: (
+                "cannot use the snapshot, so the rules do not change: [Errno 24] Too many open files"
+                in log_of(system)
+            )
+        )
         resource.prlimit(worker, resource.RLIMIT_NOFILE, limits)
         await status_becomes(client, ECHO, 403)
 

@@ -111,7 +111,7 @@ async def test_a_stop_is_in_force_within_one_interval_and_survives_a_restart_alo
         await becomes(client, "")
         assert await token(system) == (200, None)
         assert readiness(system)["checks"]["stops"] == {"status": "ok", "detail": ""}
-        await until(lambda: "the control plane has no stop any more" in log_of(system))
+        await until(lambda: "the control plane has lifted all emergency stops" in log_of(system))
         await until(lambda: any(event["reason"] == "stopped" for event in events(system)))
         stopped = [event for event in events(system) if event["reason"] == "stopped"]
         assert {(event["status"], event["verdict"]) for event in stopped} == {(403, "block")}
@@ -213,7 +213,7 @@ async def test_a_local_file_stops_without_a_control_plane(tmp_path: Path) -> Non
         file.write_text("# by hand\napp nobody\napp app\n", "utf-8")
         await becomes(client, "emergencyStop")
         assert "EMERGENCY STOP" in log_of(system)
-        await until(lambda: "names app nobody, which is not known here" in log_of(system))
+        await until(lambda: "names app nobody, which this proxy does not know" in log_of(system))
         file.write_text("app other\n", "utf-8")
         await becomes(client, "")
         os.kill(processes(system, "agent")["agent"], signal.SIGCONT)

@@ -1,1 +1,1 @@
-"""Client assertions at the token endpoint: what one says, which credential it proves, whether it was used."""
+"""Client assertions at the token endpoint: parsing, credentials that they prove, and replay protection."""

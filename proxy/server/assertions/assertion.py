@@ -1,4 +1,7 @@
-"""Pure: the text of a client assertion (RFC 7523) as typed values, before its signature is checked."""
+"""Parse a client assertion (RFC 7523) into typed values, before its signature is checked.
+
+This module does no input or output.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +16,28 @@ from typing import Any, Final
 
 ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 MAX_BYTES: Final = 16 * 1024  # characters of an assertion; a certificate chain in `x5c` takes some 6 KB
-MAX_NAME: Final = 1024  # characters of one issuer, subject, audience or id
+# characters of one issuer, subject, audience or id (names of identity providers are far shorter)
+MAX_NAME: Final = 1024
 ALGORITHMS: Final = frozenset(
     ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
 )
 
 _PARTS: Final = re.compile(r"([A-Za-z0-9_-]+={0,2})\.([A-Za-z0-9_-]+={0,2})\.([A-Za-z0-9_-]*={0,2})")
 _TYPES: Final = frozenset(("jwt", "application/jwt", "at+jwt", "client-authentication+jwt"))
-# Each would name a key, a coding or a meaning that the sender chooses.
+# Each of these parameters would let the sender choose a key, a coding or an interpretation.
 _FORBIDDEN: Final = frozenset(("jwk", "jku", "x5u", "crit", "b64", "zip", "enc", "epk", "cty"))
-_LATEST: Final = 1e11  # Unix seconds, in the year 5138
+_LATEST: Final = 1e11  # Unix seconds in the year 5138, the latest time that is accepted
 
 
 class AssertionRefused(Exception):
-    """A client assertion that proves nobody. `problem` is a code of CREDENTIAL_PROBLEMS."""
+    """A client assertion that authenticates no client. `problem` is a code of CREDENTIAL_PROBLEMS."""
 
     def __init__(self, problem: str, credential_id: str | None = None, *, unknown_key_of: str = "") -> None:
         super().__init__(problem)
         self.problem = problem
-        self.credential_id = credential_id  # the one credential that the assertion may mean
-        self.unknown_key_of = unknown_key_of  # the issuer whose keys lack the one that is named
+        self.credential_id = credential_id  # the only credential that the assertion can refer to
+        # the issuer whose key set lacks the key that the assertion names
+        self.unknown_key_of = unknown_key_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +49,17 @@ class Assertion:
     thumbprints: tuple[str, ...]  # x5t and x5t#S256 of a certificate, without padding
     issuer: str
     subject: str
-    audience: str | None  # None: none, or several
+    audience: str | None  # None if the assertion has no audience or several
     issued_at: float | None
     not_before: float | None
     expires_at: float | None
-    use_id: bytes  # the same for each presentation of one assertion
+    use_id: bytes  # equal for every presentation of one assertion
     signed: bytes
     signature: bytes
 
 
 def parse_assertion(text: str) -> Assertion:
-    """Return what the assertion says. Raise AssertionRefused if it is not a signed JWT that is accepted."""
+    """Return the content of the assertion. Raise AssertionRefused if it is not an acceptable signed JWT."""
     parts = _PARTS.fullmatch(text) if len(text) <= MAX_BYTES else None
     if parts is None:
         raise AssertionRefused("malformed")
@@ -89,13 +94,16 @@ def _thumbprints(header: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _use_id(issuer: str, jwt_id: str | None, signed: bytes) -> bytes:
-    """The signature takes no part: one of an elliptic curve has two forms that are both good."""
+    """Return a digest that identifies the assertion, without its signature.
+
+    An elliptic curve signature has two valid forms, so the signature cannot identify the assertion.
+    """
     what = b"s" + signed if jwt_id is None else f"j{len(issuer)} {issuer}{jwt_id}".encode()
     return hashlib.sha256(what).digest()
 
 
 def _object(part: str) -> dict[str, Any]:
-    """Return the JSON object of one part. Raise AssertionRefused if a reader may see another one."""
+    """Return the JSON object of one part. Raise AssertionRefused if it is ambiguous or malformed."""
     try:
         value = json.loads(
             _decoded(part).decode("utf-8"), object_pairs_hook=_without_duplicates, parse_constant=_no_constant
@@ -110,16 +118,19 @@ def _object(part: str) -> dict[str, Any]:
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise ValueError("a member is there twice")
+        raise ValueError("a JSON member appears twice")
     return members
 
 
 def _no_constant(name: str) -> object:
-    raise ValueError(f"{name} is not JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 def _decoded(part: str) -> bytes:
-    """Return the bytes of base64url text. azure-identity pads it and signs the padding, unlike RFC 7515."""
+    """Return the bytes of base64url text.
+
+    azure-identity pads the text and signs the padding, unlike RFC 7515. So text with padding is accepted.
+    """
     try:
         raw = base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
     except binascii.Error:
@@ -131,7 +142,7 @@ def _decoded(part: str) -> bytes:
 
 
 def _optional(members: dict[str, Any], name: str) -> str | None:
-    """Return a text of the object; None if the object does not have it."""
+    """Return a string member of the object. Return None if the object does not have it."""
     return _required(members, name) if name in members else None
 
 
@@ -143,14 +154,14 @@ def _required(members: dict[str, Any], name: str) -> str:
 
 
 def _audience(value: object) -> str | None:
-    """Return the one audience. An assertion for several is one that another recipient could present."""
+    """Return the only audience. Return None if there are several, because each could replay the assertion."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     return value if isinstance(value, str) and _is_text(value) else None
 
 
 def _is_text(value: str) -> bool:
-    """Return False for half a character, which JSON can write and UTF-8 can't."""
+    """Return False if the text has an unpaired surrogate, which JSON can express and UTF-8 cannot."""
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Judge the assertions that one worker receives, by its issuers' keys and the memory of used assertions."""
+"""Verify the assertions that one worker receives, by the keys of issuers and the store of used assertions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ logger = logging.getLogger(__name__)
 
 
 class AssertionJudge:
-    """`ask` requests the keys of an issuer from the agent, because there may be new ones."""
+    """Verifier of client assertions in one worker.
+
+    `ask` requests the keys of an issuer from the agent, because the issuer may have published new ones.
+    """
 
     def __init__(self, expected: Expectations, used: UsedAssertions, ask: Callable[[str], None]) -> None:
         self._expected = expected
@@ -28,7 +31,7 @@ class AssertionJudge:
     def judge(
         self, assertion: Assertion, client_id: str, credentials: Sequence[Credential], now: float
     ) -> Proof:
-        """Return the credential that the assertion proves. Raise AssertionRefused."""
+        """Return the credential that the assertion proves. Raise AssertionRefused if it proves none."""
         try:
             keys = partial(self.keys.good_at, now=now)
             return judge(assertion, client_id, credentials, keys, self._expected, now)
@@ -36,24 +39,31 @@ class AssertionJudge:
             if refused.problem == "audienceUnknown" and not self._warned:
                 self._warned = True
                 logger.error(
-                    "assertions by registered keys are refused: set Proxy.PublicBaseUrl to the address that "
+                    "rejected assertions by registered keys: set Proxy.PublicBaseUrl to the address that "
                     "applications use"
                 )
             raise
 
     def use(self, app_id: str, proof: Proof, network: str, now: float) -> Use | None:
-        """Note that an assertion is used; None if that can't be remembered. For a thread."""
+        """Record that an assertion was used. Return None if the store of used assertions fails.
+
+        This method blocks, so call it from a thread.
+        """
         try:
             use = self._used.use(app_id, proof, network, now)
         except NotRemembered as error:
             if not self._has_problem:
                 self._has_problem = True
-                logger.error("used assertions can't be remembered, so that they are refused: %s", error)
+                logger.error("rejected assertions, because the store of used assertions failed: %s", error)
             return None
         if use is Use.FULL and not self._has_problem:
             self._has_problem = True
-            logger.error("application %s has no room for more assertions until earlier ones end", app_id)
+            logger.error(
+                "rejected assertions of application %s: its store of used assertions is full until earlier "
+                "assertions expire",
+                app_id,
+            )
         elif use is Use.FIRST and self._has_problem:
             self._has_problem = False
-            logger.warning("used assertions are remembered again")
+            logger.warning("the store of used assertions works again")
         return use

@@ -1,4 +1,4 @@
-"""Keys of issuers as the agent discovered them, for one worker."""
+"""Store the keys that the agent discovered for each issuer, in one worker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from proxy.server.assertions.keys import Jwk
 
-ASK_SECONDS: Final = 5.0  # between two requests for one issuer's keys; the agent has a limit of its own
+# seconds between two requests for the keys of one issuer; the agent has its own limit
+ASK_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,25 +20,28 @@ class _Known:
 
 
 class IssuerKeys:
-    """`ask` requests the keys of an issuer from the agent, because there may be new ones."""
+    """Discovered keys of issuers.
+
+    `ask` requests the keys of an issuer from the agent, because the issuer may have published new ones.
+    """
 
     def __init__(self, ask: Callable[[str], None]) -> None:
         self._ask = ask
         self._known: dict[str, _Known] = {}
-        self._asked: dict[str, float] = {}  # monotonic, by issuer
+        self._asked: dict[str, float] = {}  # monotonic time of the last request, by issuer
 
     def take(self, issuer: str, keys: str, good_until: float) -> None:
-        """Replace the keys of an issuer by those of a JWKS. None of the earlier ones counts from now on."""
+        """Replace the keys of an issuer with those of a JWKS. Its earlier keys are no longer valid."""
         listed: Any = json.loads(keys)["keys"]
         self._known[issuer] = _Known(tuple(listed), good_until)
 
     def good_at(self, issuer: str, now: float) -> Sequence[Jwk] | None:
-        """Return the keys; None if there are none that are recent enough at this Unix time."""
+        """Return the keys of the issuer. Return None if none are recent enough at this Unix time."""
         known = self._known.get(issuer)
         return known.keys if known is not None and now < known.good_until else None
 
     def seem_old(self, issuer: str, now: float) -> None:
-        """Ask for the keys again, unless that was done a moment ago. `now` is monotonic."""
+        """Request the keys, unless they were requested within ASK_SECONDS. `now` is monotonic."""
         if now - self._asked.get(issuer, -ASK_SECONDS) >= ASK_SECONDS:
             self._asked[issuer] = now
             self._ask(issuer)

@@ -1,4 +1,4 @@
-"""Decide which credential of an application a client assertion proves, or why it proves none."""
+"""Find the credential of an application that a client assertion proves, or the reason why it proves none."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from proxy.rules.credentials import Credential, Federated, PublicKey
 from proxy.server.assertions.assertion import Assertion, AssertionRefused
 from proxy.server.assertions.keys import MOST_CANDIDATES, Jwk, check_signature, named_keys
 
-MAX_KEY_SECONDS: Final = 3600.0  # life of an assertion by a registered key; SDKs make 10 to 30 minutes
-MAX_FEDERATED_SECONDS: Final = 90_000.0  # 25 hours: Kubernetes and Entra issue tokens for up to 24
+MAX_KEY_SECONDS: Final = 3600.0  # lifetime of an assertion by a registered key; SDKs use 10 to 30 minutes
+MAX_FEDERATED_SECONDS: Final = 90_000.0  # 25 hours, because Kubernetes and Entra issue tokens for up to 24
 
 _OWN_PATH: Final = re.compile(
     r"/?|/proxy/token|/(?!v1\.0/|beta/|proxy/)[^/?#]+/(?:oauth2/v2\.0/token|v2\.0)|/adfs"
@@ -21,18 +21,19 @@ _OWN_PATH: Final = re.compile(
 
 
 class Reuse(enum.Enum):
-    """Uses of one assertion that are accepted."""
+    """Rule for repeated uses of one assertion."""
 
     ONCE = "once"
-    SAME_ADDRESS = "same address"  # again from there, for a while: MSAL keeps an assertion for nine minutes
+    # repeatable from that address for a while: MSAL keeps an assertion for nine minutes
+    SAME_ADDRESS = "same address"
     UNTIL_END = "until its end"
 
 
 @dataclass(frozen=True, slots=True)
 class Expectations:
-    """Facts of this proxy that each assertion must agree with."""
+    """Facts of this proxy that each assertion must match."""
 
-    public_base: str  # `Proxy.PublicBaseUrl`; empty: the proxy does not know its own audience
+    public_base: str  # `Proxy.PublicBaseUrl`; if empty, the proxy cannot check its own audience
     clock_skew: float
 
 
@@ -43,13 +44,13 @@ class Proof:
     credential: Federated | PublicKey
     reuse: Reuse
     use_id: bytes
-    ends_at: float  # Unix seconds from which the assertion is refused by its own time
+    ends_at: float  # Unix seconds at which the assertion expires
 
 
 C = TypeVar("C", PublicKey, Federated)
 
 IssuerKeysNow = Callable[[str], Sequence[Jwk] | None]
-"""The keys of an issuer that were discovered; None if there are none that are recent enough."""
+"""Function that returns the discovered keys of an issuer, or None if no recent keys exist."""
 
 
 def judge(
@@ -128,7 +129,8 @@ def _by_issuer(
     if not of_audience:
         raise AssertionRefused("audience", _only(of_subject))
     ends_at = _checked_times(assertion, MAX_FEDERATED_SECONDS, expected.clock_skew, now, _only(of_audience))
-    credential = _in_force(of_audience, now)[0]  # the first, if several pin the same
+    # the first one, if several credentials pin the same subject and audience
+    credential = _in_force(of_audience, now)[0]
     keys = _given_keys(credential.keys) if credential.keys is not None else issuer_keys(credential.issuer)
     if keys is None:
         raise AssertionRefused("keysUnavailable", credential.id, unknown_key_of=credential.issuer)
@@ -139,7 +141,7 @@ def _by_issuer(
         check_signature(named, assertion, credential.id)
     except AssertionRefused as refused:
         has_own_key = any("kid" in key and key["kid"] == assertion.key_id for key in named)
-        if credential.keys is None and not has_own_key:  # the issuer may have a new one
+        if credential.keys is None and not has_own_key:  # the issuer may have published a new key
             refused.unknown_key_of = credential.issuer
         raise
     reuse = Reuse.UNTIL_END if credential.reuse == "untilEnd" else Reuse.ONCE
@@ -147,7 +149,7 @@ def _by_issuer(
 
 
 def is_own_audience(audience: str | None, public_base: str) -> bool:
-    """Return True if this is an address of the token endpoint, or of an issuer that it publishes."""
+    """Return True if this is an address of the token endpoint, or of an issuer that the proxy publishes."""
     if audience is None or audience[: len(public_base)].lower() != public_base.lower():
         return False
     return _OWN_PATH.fullmatch(audience, len(public_base)) is not None
@@ -156,7 +158,7 @@ def is_own_audience(audience: str | None, public_base: str) -> bool:
 def _checked_times(
     assertion: Assertion, longest: float, skew: float, now: float, credential_id: str | None
 ) -> float:
-    """Return when the assertion ends, for the proxy's clock."""
+    """Return the time at which the assertion ends, by the clock of the proxy."""
     begins = max(assertion.issued_at or 0.0, assertion.not_before or 0.0)
     ends = assertion.expires_at
     if ends is None:
@@ -171,7 +173,7 @@ def _checked_times(
 
 
 def _in_force(credentials: Sequence[C], now: float) -> list[C]:
-    """Return the credentials that have not ended. Raise AssertionRefused if all have."""
+    """Return the credentials that have not ended. Raise AssertionRefused if all of them have."""
     left = [each for each in credentials if each.ends_at is None or now < each.ends_at]
     if not left:
         raise AssertionRefused("ended", _only(credentials))
@@ -179,7 +181,7 @@ def _in_force(credentials: Sequence[C], now: float) -> list[C]:
 
 
 def _is_named(credential: PublicKey, assertion: Assertion) -> bool:
-    """Return True unless the assertion names another key by a kind of name that this one has too."""
+    """Return False if the assertion names another key by a kind of name that this key also has."""
     own_id = credential.key.get("kid")
     if assertion.key_id is not None and own_id is not None and own_id != assertion.key_id:
         return False
@@ -188,7 +190,7 @@ def _is_named(credential: PublicKey, assertion: Assertion) -> bool:
 
 
 def _has_name(credential: PublicKey, assertion: Assertion) -> bool:
-    """Return True if the assertion names this very key."""
+    """Return True if the assertion names exactly this key."""
     own = {each.rstrip("=") for each in credential.thumbprints}
     has_id = assertion.key_id is not None and credential.key.get("kid") == assertion.key_id
     return has_id or not own.isdisjoint(assertion.thumbprints)
@@ -200,5 +202,5 @@ def _given_keys(jwks: dict[str, Any]) -> list[Jwk]:
 
 
 def _only(credentials: Sequence[PublicKey] | Sequence[Federated]) -> str | None:
-    """Return the id of the one credential; None if there are several."""
+    """Return the id if there is exactly one credential. Return None if there are several."""
     return credentials[0].id if len(credentials) == 1 else None

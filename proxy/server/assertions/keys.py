@@ -1,4 +1,7 @@
-"""Pure: the keys that may verify an assertion, the algorithms of each type of key, and the check itself."""
+"""Choose the keys that can verify an assertion, limit the algorithms of each key type, and check signatures.
+
+This module does no input or output.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,11 @@ from jwt.exceptions import PyJWTError
 
 from proxy.server.assertions.assertion import Assertion, AssertionRefused
 
-MOST_CANDIDATES: Final = 4  # keys that are tried for one assertion; with more, it has to name one
+# keys to try for one assertion; if an issuer has more, the assertion must name one
+MOST_CANDIDATES: Final = 4
 MIN_RSA_BITS: Final = 2048
-MAX_RSA_BITS: Final = 8192  # a check takes some 0.4 ms at this size
-MAX_EXPONENT: Final = 1 << 32  # a longer exponent of RSA would make each check slow
+MAX_RSA_BITS: Final = 8192  # a check takes about 0.4 ms at this size
+MAX_EXPONENT: Final = 1 << 32  # a longer RSA exponent would make each check slow
 _RSA: Final = frozenset(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"))
 _OF_CURVE: Final[dict[object, str]] = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}
 _VERIFIERS: Final = get_default_algorithms()
@@ -24,13 +28,16 @@ Jwk = Mapping[str, Any]
 
 
 def named_keys(keys: Sequence[Jwk], assertion: Assertion) -> list[Jwk]:
-    """Return the keys that have the key id of the assertion, or none, if it names one; else all."""
+    """Return the keys that can verify the assertion: those with the key id that it names, or all.
+
+    If no key has the named id, the result is empty.
+    """
     key_id = assertion.key_id
     return [key for key in keys if key_id is None or key.get("kid") in (None, key_id)]
 
 
 def fits(key: Jwk, algorithm: str) -> bool:
-    """Return True if the type of the key, and what the key says of itself, allow this algorithm."""
+    """Return True if the key's type and the members of the JWK allow this algorithm."""
     kind = key.get("kty")
     if kind == "RSA":
         by_type = algorithm in _RSA
@@ -43,12 +50,12 @@ def fits(key: Jwk, algorithm: str) -> bool:
         and key.get("alg", algorithm) == algorithm
         and isinstance(operations, list)
         and "verify" in operations
-        and "d" not in key  # a private key that somebody published proves nobody
+        and "d" not in key  # a published private key proves nothing
     )
 
 
 def check_signature(keys: Sequence[Jwk], assertion: Assertion, credential_id: str | None) -> Jwk:
-    """Return the key that signed the assertion. Raise AssertionRefused if none of these did."""
+    """Return the key that signed the assertion. Raise AssertionRefused if none of these keys did."""
     fitting = [key for key in keys if fits(key, assertion.algorithm)]
     if not fitting:
         raise AssertionRefused("algorithm", credential_id)
@@ -71,7 +78,7 @@ def _signed(key: Jwk, assertion: Assertion) -> bool:
 
 
 def _public_key(key: Jwk) -> RSAPublicKey | EllipticCurvePublicKey | None:
-    """Return the key; None if it is weak, or would make each check slow."""
+    """Return the public key. Return None if it is weak, or if it would make each check slow."""
     if key.get("kty") == "EC":
         curve = ECAlgorithm.from_jwk(dict(key))
         return curve if isinstance(curve, EllipticCurvePublicKey) else None

@@ -1,10 +1,11 @@
-"""Remember used assertions on disk, for every worker of the proxy, so that none is used twice.
+"""Remember used assertions on disk, for all workers of the proxy, so that none is accepted twice.
 
-Each application has a file of its own, so that one can't fill the memory of another. Applications that
-pin the same token of an issuer share a file, so that it is used at one of them. A file is a row of records
-of one size. A lock of the kernel lets one thread of one process at a time look and add. What was written
-outlives a killed process. If the machine itself fails, assertions of the last seconds before may be accepted
-again.
+Each application has its own file, so one application cannot fill the store of another. Applications that pin
+the same token of an issuer share a file, so the token is accepted by only one of them.
+
+A file is a sequence of records of one size. A kernel lock lets only one thread of one process read and append
+at a time. Written records survive a killed process. If the machine itself fails, assertions of the last
+seconds before the failure may be accepted again.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from proxy.process.own_process import make_directory, make_file
 from proxy.rules.credentials import Federated, PublicKey
 from proxy.server.assertions.judge import Proof, Reuse
 
-REPEAT_SECONDS: Final = 600.0  # an assertion by a registered key may be repeated; MSAL keeps one for 540 s
-MOST_USED: Final = 16_384  # assertions of one application that have not ended yet
-LOCK_SECONDS: Final = 2.0  # wait for the lock of a file, which a stopped process may hold
+# time in which a registered key's assertion may be repeated; MSAL keeps one for 540 s
+REPEAT_SECONDS: Final = 600.0
+MOST_USED: Final = 16_384  # unexpired assertions to remember for one application
+LOCK_SECONDS: Final = 2.0  # longest wait for the lock of a file, because a stopped process can hold it
 _RETRY_SECONDS: Final = 0.001
 
-_RECORD: Final = struct.Struct(">16s8sdd")  # digest of the assertion, of the address; first use, end
+_RECORD: Final = struct.Struct(">16s8sdd")  # assertion digest, address digest, first use, end
 _DIGEST_BYTES: Final = 16
 _ADDRESS_BYTES: Final = 8
 
@@ -38,13 +40,13 @@ class Use(enum.Enum):
     """Outcome of an attempt to use an assertion."""
 
     FIRST = "first"
-    REPEATED = "repeated"  # the same client sent it again, within the time for that
+    REPEATED = "repeated"  # the same client sent it again, within REPEAT_SECONDS
     USED_BEFORE = "used before"
     FULL = "full"
 
 
 class NotRemembered(Exception):
-    """The memory can't be read or written now, so that no assertion may be accepted."""
+    """The store of used assertions cannot be read or written, so no assertion may be accepted."""
 
 
 def used_directory(retention: Path) -> Path:
@@ -52,7 +54,7 @@ def used_directory(retention: Path) -> Path:
 
 
 class UsedAssertions:
-    """The memory of one proxy, as one of its processes uses it."""
+    """Store of used assertions of one proxy, as one of its processes uses it."""
 
     def __init__(self, directory: Path, most: int = MOST_USED, lock_seconds: float = LOCK_SECONDS) -> None:
         self._directory = directory
@@ -60,10 +62,11 @@ class UsedAssertions:
         self._lock_seconds = lock_seconds
 
     def use(self, app_id: str, proof: Proof, network: str, now: float) -> Use:
-        """Note the use, if the assertion may be used. Raise NotRemembered if that can't be found out.
+        """Record the use of an assertion, if it may be used. Raise NotRemembered if the store fails.
 
-        `network` is the client's address; an empty one is never the same as another."""
-        digest = proof.use_id[:_DIGEST_BYTES]  # the same under a credential that is removed and added again
+        `network` is the address of the client. An empty address never equals another one.
+        """
+        digest = proof.use_id[:_DIGEST_BYTES]  # the same if the credential is removed and added again
         address = hashlib.sha256(network.encode()).digest()[:_ADDRESS_BYTES]
         name = _name_of(app_id, proof.credential)
         try:
@@ -72,7 +75,7 @@ class UsedAssertions:
                 _lock(file, self._lock_seconds)
                 return self._noted(file, digest, address if network else b"", proof, now)
             finally:
-                os.close(file)  # which unlocks it
+                os.close(file)  # this releases the lock
         except OSError as error:
             raise NotRemembered(str(error)) from None
 
@@ -89,7 +92,7 @@ class UsedAssertions:
             content = _without_ended(content, now)
             if len(content) >= size * self._most:
                 return Use.FULL
-            # Records only move towards the beginning, so that a kill within the write loses none.
+            # Records move only towards the beginning of the file, so a kill during the write loses none.
             _write(file, content, 0)
             os.ftruncate(file, len(content))
         record = _RECORD.pack(digest, address or b"\0" * _ADDRESS_BYTES, now, proof.ends_at)
@@ -110,12 +113,12 @@ def _open(path: Path) -> int:
         with contextlib.suppress(FileNotFoundError):
             return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         make_directory(path.parent)
-        with contextlib.suppress(FileExistsError):  # another process made it
+        with contextlib.suppress(FileExistsError):  # another process created it
             return make_file(path, os.O_RDWR)
 
 
 def _lock(file: int, seconds: float) -> None:
-    """Wait for the lock for a while. Raise OSError if another process keeps it."""
+    """Lock the file within LOCK_SECONDS. Raise OSError if another process keeps the lock."""
     end = time.monotonic() + seconds
     while True:
         try:
@@ -144,7 +147,10 @@ def _without_ended(content: bytes, now: float) -> bytes:
 
 
 def _write(file: int, content: bytes, offset: int) -> None:
-    """Write all of the content there. A file system that takes a part alone raises an error for the rest."""
+    """Write all of the content at this offset.
+
+    A partial write continues; the file system raises an error if it has no room for the rest.
+    """
     at = 0
     while at < len(content):
         at += os.pwrite(file, content[at:], offset + at)

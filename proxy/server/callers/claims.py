@@ -1,10 +1,10 @@
-"""What a token of ours holds."""
+"""Claims and header of a proxy token."""
 
 import msgspec
 
 
 class Confirmation(msgspec.Struct):
-    """The certificate that a token is bound to (RFC 8705 §3.1)."""
+    """Certificate that a token is bound to (RFC 8705 §3.1)."""
 
     thumbprint: str = msgspec.field(name="x5t#S256")
 
@@ -19,12 +19,16 @@ class Claims(msgspec.Struct):
     nbf: int
     exp: int
     jti: str
-    cid: str | None = None  # the credential that proved the caller; None: a client secret
-    cnf: Confirmation | None = None  # None: the token is not bound
+    cid: str | None = None  # id of the credential that authenticated the caller, or None for a client secret
+    cnf: Confirmation | None = None  # None if the token is not bound to a certificate
 
 
 class Header(msgspec.Struct, forbid_unknown_fields=True):
-    """Exactly the header that we write: `jku`, `jwk`, `x5u`, `crit` and their kind are refused unread."""
+    """Header of a proxy token, exactly as the proxy writes it.
+
+    A header with `jku`, `jwk`, `x5u`, `crit` or a similar parameter is rejected, and the parameter is not
+    read.
+    """
 
     alg: str
     kid: str

@@ -1,8 +1,8 @@
-"""Client certificates of applications: which ones the TLS listener takes, and whose they are (RFC 8705 §2.2).
+"""Decide which client certificates the TLS listener accepts, and find their applications (RFC 8705 §2.2).
 
-A certificate that an application registered is a trust anchor of the listener, self-signed or not. The
-handshake proves that the client has its private key, and nothing else: whose certificate it is, whether it is
-registered still and whether its time has come is asked with each request for a token.
+Each certificate that an application registered is a trust anchor of the listener, self-signed or not. The
+handshake proves only that the client has the private key. Each token request checks who owns the certificate,
+whether it is still registered, and whether it is within its validity period.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from proxy.server.callers.rulebook import Caller, Rulebook
 
 logger = logging.getLogger(__name__)
 
-NO_CERTIFICATE: Final = ""  # thumbprint of a connection without one
-_AT_ONCE: Final = 50  # certificates that are read without a pause: some milliseconds
+NO_CERTIFICATE: Final = ""  # thumbprint of a connection without a client certificate
+_AT_ONCE: Final = 50  # certificates to read before yielding to the event loop, which takes some milliseconds
 
 
 class CertificateRefused(Exception):
-    """`problem` is one of CREDENTIAL_PROBLEMS; `credential_id` names the credential, if one was found."""
+    """A client certificate that proves no client.
+
+    `problem` is one of CREDENTIAL_PROBLEMS. `credential_id` names the credential, if one was found.
+    """
 
     def __init__(self, problem: str, credential_id: str | None = None) -> None:
         super().__init__(problem)
@@ -35,35 +38,36 @@ class CertificateRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Validity:
-    """Unix seconds that stand in a certificate."""
+    """Validity period of a certificate, in Unix seconds."""
 
     begins_at: float
     ends_at: float
 
 
 def thumbprint_of(certificate: bytes) -> str:
-    """Return the SHA-256 of a certificate in DER, as base64url: `x5t#S256`."""
+    """Return the SHA-256 of a DER certificate, as base64url: the value of `x5t#S256`."""
     digest = hashlib.sha256(certificate).digest()
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode("ascii")
 
 
 class ClientCertificates:
-    """The registered certificates of one worker."""
+    """Registered certificates of one worker."""
 
     def __init__(self, tls: ssl.SSLContext | None) -> None:
-        """`tls` is the context of the listener; None if it asks no client for a certificate."""
+        """Use the TLS context of the listener. `tls` is None if it requests no client certificate."""
         self._tls = tls
-        self._known: dict[str, _Validity | None] = {}  # times of a thumbprint; None: a damaged certificate
+        # validity period by thumbprint; None for a damaged certificate
+        self._known: dict[str, _Validity | None] = {}
 
     @property
     def are_asked_for(self) -> bool:
         return self._tls is not None
 
     async def trust(self, rulebook: Rulebook) -> None:
-        """Take the certificates of a rulebook in handshakes from now on.
+        """Accept the certificates of a rulebook in TLS handshakes from now on.
 
-        A removed certificate stays an anchor until the worker ends, because OpenSSL can't remove one. It
-        proves no client: `judge` reads the credentials of the present rules.
+        A removed certificate stays a trust anchor until the worker ends, because OpenSSL cannot remove one.
+        It authenticates no client, because `judge` reads the credentials of the active rules.
         """
         if self._tls is None:
             return
@@ -77,7 +81,7 @@ class ClientCertificates:
                         await asyncio.sleep(0)
 
     def judge(self, thumbprint: str, caller: Caller, now: float) -> Certificate:
-        """Return the credential whose certificate the client has. Raise CertificateRefused."""
+        """Return the credential that has the client's certificate. Raise CertificateRefused otherwise."""
         found: Certificate | None = None
         for credential in caller.credentials or ():
             if isinstance(credential, Certificate) and credential.thumbprint == thumbprint:
@@ -99,20 +103,20 @@ class ClientCertificates:
 
 
 def has_certificate(caller: Caller) -> bool:
-    """Return True if an application may prove itself by a client certificate."""
+    """Return True if an application can authenticate with a client certificate."""
     return any(isinstance(each, Certificate) for each in caller.credentials or ())
 
 
 def _anchor(tls: ssl.SSLContext, credential: Certificate) -> _Validity | None:
-    from cryptography import x509  # many proxies know no client certificate
+    from cryptography import x509  # imported here, because many proxies use no client certificates
 
     try:
         if thumbprint_of(credential.certificate) != credential.thumbprint:
-            raise ValueError("its thumbprint is that of another certificate")
+            raise ValueError("its thumbprint belongs to another certificate")
         certificate = x509.load_der_x509_certificate(credential.certificate)
         tls.load_verify_locations(cadata=credential.certificate)
     except (ValueError, ssl.SSLError) as error:
-        logger.error("credential %s: its certificate can't be used: %s", credential.id, error)
+        logger.error("rejected the certificate of credential %s: %s", credential.id, error)
         return None
     return _Validity(
         certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()

@@ -1,4 +1,4 @@
-"""Client secrets that were right, so that argon2 is asked once for each and not at every token request."""
+"""Remember correct client secrets, so that argon2 runs once for each and not at every token request."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Final
 from proxy.policy.bounded_memo import BoundedMemo, WhenFull
 from proxy.server.callers.rulebook import Caller
 
-_MOST_SECRETS: Final = 10_000  # that one worker remembers
+_MOST_SECRETS: Final = 10_000  # secrets that one worker remembers
 
 
 class KnownSecrets:
-    """Secrets that were right, as digests keyed with something that never leaves this process.
+    """Digests of correct secrets, keyed with a value that never leaves this process.
 
-    One stays right for as long as its hash is its application's.
+    A secret stays correct as long as its hash belongs to the application.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class KnownSecrets:
         return hashlib.blake2b(text, key=self._key, digest_size=32).digest()
 
     def matching(self, digest: bytes, caller: Caller) -> str | None:
-        """Return the hash of a secret that was right; None if it must be compared."""
+        """Return the hash of a remembered secret. Return None if the secret must be compared with argon2."""
         found = self._known.entries.get(digest)
         return found if found is not None and found in caller.known_hashes else None
 

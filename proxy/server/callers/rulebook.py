@@ -1,4 +1,4 @@
-"""What a snapshot means to a worker: callers by client id, each with its compiled rules."""
+"""Build the compiled rules of a worker from a snapshot: callers by client id, each with its ruleset."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from proxy.server.upstream.credentials import NO_CREDENTIAL, UpstreamCredential,
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Caller:
-    """An app identity as the data path needs it. `rules` is None where no ruleset is bound: no traffic."""
+    """An application as the data path uses it. `rules` is None if no ruleset is assigned."""
 
     app_id: str | None
     org_id: str
@@ -34,27 +34,28 @@ class Caller:
     enabled: bool = True
     rules: CompiledRuleset | None = None
     ruleset_version: int | None = None
-    credential: UpstreamCredential = NO_CREDENTIAL  # of the identity that it goes up with
+    credential: UpstreamCredential = NO_CREDENTIAL  # upstream token of its assigned identity
     shadow: ShadowRules | None = None
-    credentials: tuple[Credential, ...] | None = None  # None: `secret_hashes` decides alone
+    credentials: tuple[Credential, ...] | None = None  # if None, `secret_hashes` alone decides
 
     @property
     def known_hashes(self) -> tuple[str, ...]:
-        """Hashes of all secrets, first of those that are in force."""
+        """Hashes of all secrets. The hashes of active secrets come first."""
         ended = [each.hash for each in self.credentials or () if isinstance(each, Secret)]
         return (*self.secret_hashes, *(each for each in ended if each not in self.secret_hashes))
 
     def secret_with(self, secret_hash: str) -> Secret | None:
-        """Return the secret with this hash; None if an earlier control plane sent hashes alone."""
+        """Return the secret with this hash. Return None if an older control plane sent only hashes."""
         for each in self.credentials or ():
             if isinstance(each, Secret) and each.hash == secret_hash:
                 return each
         return None
 
     def secret_end_after(self, moment: int) -> int | None:
-        """Return the first end of a secret after this Unix time; None if none ends after it.
+        """Return the first time after this Unix time at which a secret ends. Return None if none ends.
 
-        The control plane then counts `secret_version` up, which ends the tokens of all secrets."""
+        The control plane then increments `secret_version`, which ends the tokens of all secrets.
+        """
         ends = [
             int(each.ends_at)
             for each in self.credentials or ()
@@ -63,7 +64,7 @@ class Caller:
         return min(ends, default=None)
 
     def credential_in_force(self, credential_id: str, now: float) -> Credential | None:
-        """Return the credential with this id; None if it was removed or has ended."""
+        """Return the credential with this id. Return None if it was removed or has ended."""
         for each in self.credentials or ():
             if each.id == credential_id:
                 return each if each.ends_at is None or now < each.ends_at else None
@@ -71,20 +72,24 @@ class Caller:
 
 
 Sources = tuple[str, Mapping[str, str]]
-"""What a ruleset was compiled from: the digest of its text, and the digest of the schema of each root."""
+"""Sources of a compiled ruleset: the digest of its text, and the digest of the schema of each root."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rulebook:
-    """One snapshot, ready to evaluate by. Replaced whole, never changed."""
+    """Snapshot in compiled form, ready for evaluation.
+
+    The worker replaces it as a whole and never changes it.
+    """
 
     callers: dict[str, Caller] = field(default_factory=dict)
     compiled: dict[tuple[str, int], tuple[Sources, CompiledRuleset]] = field(default_factory=dict)
     version: str = ""
     loaded: bool = False
-    credentials: frozenset[UpstreamCredential] = frozenset()  # of callers that may call
-    stops: Stops = NOTHING_STOPPED  # of the snapshot and of the local file
-    models: Mapping[str, ResourceModel] = field(default_factory=dict)  # all rulesets share them; by digest
+    credentials: frozenset[UpstreamCredential] = frozenset()  # credentials of enabled callers
+    stops: Stops = NOTHING_STOPPED  # stops of the snapshot and of the local file
+    # models by digest, which all rulesets share
+    models: Mapping[str, ResourceModel] = field(default_factory=dict)
 
     @property
     def rule_count(self) -> int:
@@ -97,12 +102,12 @@ async def build_rulebook(
     credentials: UpstreamCredentials,
     models: Mapping[str, ResourceModel] | None = None,
 ) -> Rulebook:
-    """Compiles what changed since `previous`, letting the event loop breathe between slices of the work.
+    """Compile what changed since `previous`, and yield to the event loop between slices of the work.
 
-    `models` are those that `load_models` returns for the snapshot. Raise SnapshotDamaged if one is missing.
+    `models` is the result of `load_models` for the snapshot. Raise SnapshotDamaged if a model is missing.
 
-    The collector rests meanwhile, and what was made is then out of its sight: walking ten thousand rules
-    again and again would stall requests for a tenth of a second each time.
+    The garbage collector is disabled during the work, and the compiled objects are then frozen out of it.
+    Repeated collections over ten thousand rules would stall requests for a tenth of a second each.
     """
     gc.disable()
     try:
@@ -174,7 +179,7 @@ async def _compile(ruleset: Ruleset, schemas: Schemas) -> CompiledRuleset:
 
 
 def _free_in_slices(root: Node[Entry]) -> None:
-    """Once the last request that a ruleset evaluates has ended, in one way or another."""
+    """Free a ruleset in slices, after the last request that it evaluates has ended."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:

@@ -1,7 +1,7 @@
-"""An application's shadow ruleset: evaluated against beside the active one, for the audit event alone.
+"""Evaluate an application's shadow ruleset in addition to the active one, only for the audit event.
 
-Nothing of it reaches the request or its response: no verdict is obeyed, no body is held for its sake, and
-what it can't make out, without a body or by a fault of ours, is "unknown".
+The shadow ruleset affects neither the request nor its response. No verdict of it is enforced and no body is
+buffered for it. A verdict that needs an unread body, or that fails by a fault of the proxy, is "unknown".
 """
 
 from __future__ import annotations
@@ -28,19 +28,22 @@ ShadowVerdict = Literal["allow", "filter", "block", "log_only", "unknown"]
 class ShadowRules:
     rules: CompiledRuleset
     version: int
-    failed: bool = False  # said once, since it may be so for every request
+    failed: bool = False  # logged once, because every request can have the same failure
 
 
 class ShadowEvaluation:
-    """What the shadow says of one request."""
+    """Evaluation of one request by the shadow ruleset."""
 
     __slots__ = ("_facts", "_plan", "_request_decision", "_rules", "rule_id", "verdict")
 
     def __init__(
         self, rules: ShadowRules, facts: RequestFacts, *, body_known: bool, envelope: bool = False
     ) -> None:
-        """`facts.body` is empty both where there is none and where nobody read it: `body_known` says which.
-        Of a batch's `envelope`, as ever, only a rule that means it can block it."""
+        """Evaluate the request rules of the shadow ruleset.
+
+        `facts.body` is empty if there is no body and if nothing has read it: `body_known` distinguishes the
+        two. `envelope` marks an outer $batch request: as always, only a rule that names it can block it.
+        """
         self._rules = rules
         self._facts = facts
         self._plan: Plan | None = None
@@ -49,7 +52,7 @@ class ShadowEvaluation:
         self.rule_id: str | None = None
         try:
             self._evaluate(body_known, envelope)
-        except MalformedTarget:  # which would get 400
+        except MalformedTarget:  # the active ruleset responds with 400
             self.verdict = "block"
         except Exception:
             self._fail()
@@ -72,7 +75,7 @@ class ShadowEvaluation:
 
     @property
     def wants_response(self) -> bool:
-        """Whether response rules have something to say yet."""
+        """True if response rules can still decide something."""
         plan, decision = self._plan, self._request_decision
         return (
             plan is not None
@@ -84,7 +87,7 @@ class ShadowEvaluation:
     def responded(
         self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes | None, *, body_known: bool
     ) -> None:
-        """Response rules, by what is known of the response. Only where it is wanted."""
+        """Evaluate response rules with the known facts. Call this only if `wants_response` is true."""
         plan, decision = self._plan, self._request_decision
         assert plan is not None
         assert decision is not None
@@ -94,7 +97,7 @@ class ShadowEvaluation:
             else:
                 facts = ResponseFacts(status, headers, body)
                 self._take(plan.decide_response(self._facts, decision, facts))
-        except MalformedTarget:  # a body that can't be read
+        except MalformedTarget:  # the body cannot be read
             self.verdict, self.rule_id = UNKNOWN, None
         except Exception:
             self._fail()
@@ -107,4 +110,4 @@ class ShadowEvaluation:
         self.verdict, self.rule_id = UNKNOWN, None
         if not self._rules.failed:
             self._rules.failed = True
-            logger.exception("a shadow ruleset can't be tried; its verdicts are recorded as unknown")
+            logger.exception("recorded verdicts of a shadow ruleset as unknown: its evaluation failed")

@@ -2,9 +2,9 @@
 
 docs/reference/token-endpoint.md describes the token for developers of applications.
 
-The algorithm and the keys are ours alone: a presented token can do no more than name one of the few keys in
-force. A token that was checked once is remembered with its caller until it ends, or rules or keys change, so
-that the common request costs one look-up.
+The proxy alone chooses the algorithm and the keys: a token can only name one of the few active keys. The
+keeper remembers a checked token and its caller until the token ends, or until rules or keys change. So most
+requests cost one look-up.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from proxy.server.callers.rulebook import Caller, Rulebook
 from proxy.server.errors import STOPPED, Refusal
 
 ALGORITHM: Final = "HS256"
-MAX_TOKEN_BYTES: Final = 4096  # ours have some 450; a longer one is refused before any cryptography
-_MOST_TOKENS: Final = 10_000  # tokens of which one worker remembers the caller
-CLOCK_LEEWAY_SECONDS: Final = 5  # for nbf and iat alone: another proxy of the fleet may have issued the token
+# proxy tokens have about 450; a longer token is rejected before any cryptography
+MAX_TOKEN_BYTES: Final = 4096
+_MOST_TOKENS: Final = 10_000  # tokens whose caller one worker remembers
+CLOCK_LEEWAY_SECONDS: Final = 5  # only for nbf and iat: another proxy of the fleet can have issued the token
 
 _PLAIN_START: Final = len("Bearer ")
 _BEARER: Final = re.compile(
@@ -46,16 +47,19 @@ class TokenSettings:
 
 
 def kid_of(key: bytes) -> str:
-    """Names the key without telling anything of it."""
+    """Return an identifier of the key that reveals nothing about the key."""
     return hashlib.sha256(b"graphward-kid:" + key).hexdigest()[:16]
 
 
 class UnknownToken(Refusal):
-    """A token that proves nothing: whom the request belongs to is unknown, so it leaves no audit event."""
+    """A token that identifies no caller.
+
+    The organisation of the request is unknown, so the request has no audit event.
+    """
 
 
 class RefusedToken(Refusal):
-    """A token that we issued and that is good no more; `caller` says to whom."""
+    """A token that this proxy issued and that is no longer valid. `caller` is the caller it was issued to."""
 
     def __init__(self, message: str, reason: str, caller: Caller) -> None:
         super().__init__("InvalidAuthenticationToken", message, reason)
@@ -63,8 +67,10 @@ class RefusedToken(Refusal):
 
 
 class BoundToken(RefusedToken):
-    """A token that is good over a connection with its certificate alone. Refuse the request, unless its
-    connection is known to be one."""
+    """A token that is valid only over a connection with its client certificate.
+
+    Refuse the request unless its connection has this certificate.
+    """
 
     def __init__(self, caller: Caller, thumbprint: str, credential_id: str | None) -> None:
         message = "The access token is bound to a client certificate that this connection does not have."
@@ -74,7 +80,7 @@ class BoundToken(RefusedToken):
 
 
 class StoppedCaller(Refusal):
-    """Whose requests an operator has stopped, whatever its token says."""
+    """A caller whose requests an operator has stopped, even if the token is valid."""
 
     def __init__(self, caller: Caller) -> None:
         super().__init__("emergencyStop", STOPPED, "stopped")
@@ -95,12 +101,12 @@ class _Binding:
 
 
 class TokenKeeper:
-    """Issues tokens and remembers the ones it has checked."""
+    """Issuer of tokens, which remembers the tokens that it has checked."""
 
     def __init__(self, settings: TokenSettings, keys: Sequence[bytes] = ()) -> None:
         self._settings = settings
         self._rulebook = Rulebook()
-        # Caller and expiry by the Authorization value, whose length is checked before.
+        # Caller and expiry by the value of Authorization. Its length is checked before.
         self._remembered: BoundedMemo[bytes, tuple[Caller, int]] = BoundedMemo(
             _MOST_TOKENS, None, WhenFull.CLEAR
         )
@@ -108,13 +114,13 @@ class TokenKeeper:
         self.use_keys(keys)
 
     def use_keys(self, keys: Sequence[bytes]) -> None:
-        """The first signs from now on, all are accepted; a token of any other dies here."""
+        """Sign with the first key from now on, and accept all of `keys`. Tokens of others are invalid."""
         self._keys = {kid_of(key): key for key in keys}
         self._forget()
         self.ready = bool(keys)
 
     def use(self, rulebook: Rulebook) -> None:
-        """Evaluates by `rulebook` from now on; a revoked token dies here."""
+        """Check tokens against `rulebook` from now on. Revoked tokens are no longer valid."""
         self._rulebook = rulebook
         self._forget()
 
@@ -125,8 +131,10 @@ class TokenKeeper:
     def issue(
         self, caller: Caller, *, now: float, token_id: str, credential: Credential | None = None
     ) -> str:
-        """Return a new token of the caller. It names the credential that proved the caller, unless that is a
-        secret."""
+        """Return a new token for the caller.
+
+        The token names the credential that authenticated the caller, unless the credential is a secret.
+        """
         issued = int(now)
         settings = self._settings
         claims: dict[str, object] = {
@@ -148,7 +156,7 @@ class TokenKeeper:
         return jwt.encode(claims, key, algorithm=ALGORITHM, headers={"kid": kid})
 
     def lifetime(self, caller: Caller, now: float, credential: Credential | None) -> int:
-        """Return the seconds for which a token of now is good: until the end of its credential at most."""
+        """Return the lifetime in seconds of a token issued now. It ends with its credential at the latest."""
         issued = int(now)
         ends = [issued + self._settings.lifetime_seconds]
         if credential is not None and credential.ends_at is not None:
@@ -159,8 +167,11 @@ class TokenKeeper:
         return max(0, min(ends) - issued)
 
     def caller(self, authorization: bytes | None, now: float) -> Caller:
-        """Return the application that sent a request. Raise UnknownToken, RefusedToken (401) or StoppedCaller
-        (403). A token that is bound to a certificate raises BoundToken, which is a RefusedToken."""
+        """Return the application that sent a request.
+
+        Raise UnknownToken or RefusedToken (401), or StoppedCaller (403). A token that is bound to a
+        certificate raises BoundToken, which is a RefusedToken.
+        """
         if authorization is not None:
             known = self._remembered.entries.get(authorization)
             if known is not None and now < known[1]:
@@ -168,8 +179,10 @@ class TokenKeeper:
         return self._check(authorization, now)
 
     def issued_to(self, authorization: bytes | None, now: float) -> Caller | None:
-        """Return the caller that a token of ours was issued to, even if it has expired or was revoked. Return
-        None if `authorization` proves nothing."""
+        """Return the caller that a proxy token was issued to, even if the token has expired or was revoked.
+
+        Return None if `authorization` identifies no caller.
+        """
         try:
             return self.caller(authorization, now)
         except (RefusedToken, StoppedCaller) as refused:
@@ -191,7 +204,7 @@ class TokenKeeper:
             raise StoppedCaller(caller)
         if caller is None or caller.org_id != claims.org:
             gone = Caller(app_id=None, org_id=claims.org, client_id=claims.sub)
-            raise RefusedToken("The application is not known any more.", "invalidToken", gone)
+            raise RefusedToken("The application no longer exists.", "invalidToken", gone)
         if now >= claims.exp:
             raise RefusedToken("The access token has expired.", "invalidToken", caller)
         if now + CLOCK_LEEWAY_SECONDS < max(claims.nbf, claims.iat):
@@ -199,7 +212,8 @@ class TokenKeeper:
         ends = _end_of(claims, caller, now) if caller.enabled else None
         if ends is None:
             raise RefusedToken("The access token was revoked.", "invalidToken", caller)
-        is_plain = parts.start(1) == _PLAIN_START  # else it has any number of spellings
+        # other forms have any number of spellings, so they are not remembered
+        is_plain = parts.start(1) == _PLAIN_START
         if claims.cnf is not None:
             binding = _Binding(caller, ends, claims.cnf.thumbprint, claims.cid)
             if is_plain:
@@ -213,9 +227,12 @@ class TokenKeeper:
         settings = self._settings
         try:
             fields = msgspec.json.decode(_decoded(header), type=Header)
-        except msgspec.ValidationError:  # a token's header, but not one that we write
+        except msgspec.ValidationError:  # the header of another issuer's token
             raise _unknown("The access token was not issued by this proxy.") from None
-        except (msgspec.DecodeError, UnicodeDecodeError):  # from anybody: no signature was checked yet
+        except (
+            msgspec.DecodeError,
+            UnicodeDecodeError,
+        ):  # anyone can send this, because no signature was checked yet
             raise _unknown("The access token is malformed.") from None
         key = self._keys.get(fields.kid)
         if key is None or fields.alg != ALGORITHM:
@@ -242,13 +259,13 @@ def _parts_of(authorization: bytes) -> re.Match[bytes]:
         raise _unknown(
             "The access token is malformed."
             if is_bearer
-            else "The Authorization field does not hold a Bearer token."
+            else "The Authorization header field does not contain a Bearer token."
         )
     return parts
 
 
 def _end_of(claims: Claims, caller: Caller, now: float) -> int | None:
-    """Return the end of a token; None if its secret was replaced, or its credential has ended."""
+    """Return the end of a token. Return None if its secret was replaced, or if its credential has ended."""
     if claims.cid is None:
         if caller.secret_version != claims.ver:
             return None
@@ -262,8 +279,10 @@ def _end_of(claims: Claims, caller: Caller, now: float) -> int | None:
 
 
 def _decoded(part: bytes) -> bytes:
-    """Base64url that has one spelling: a damaged last character must not pass as the whole one (RFC 7515
-    §2)."""
+    """Decode base64url text that has only one spelling.
+
+    A damaged last character must not decode to the same bytes as the original (RFC 7515 §2).
+    """
     try:
         raw = base64.urlsafe_b64decode(part + b"=" * (-len(part) % 4))
     except binascii.Error:

@@ -1,4 +1,4 @@
-"""Admission of new client connections, within the limits of a worker and of one address."""
+"""Admit new client connections within the limits of a worker and of one address."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from proxy.server.context import Context, plain_address
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """How a connection counts against the limits of connections."""
+    """Record of how one connection counts against the connection limits."""
 
-    network: str  # empty where its connections aren't counted
+    network: str  # empty if connections from this address are not counted
     refused_by: int | None  # the counter of the limit that is reached
 
     def end(self, context: Context) -> None:
-        """The connection is gone."""
+        """Stop counting the connection, because it is closed."""
         if self.network:
             context.addresses.closed(self.network)
 
 
 def admit(context: Context, address: str) -> Admission:
-    """Counts a new connection; `end` of what is returned takes it back."""
+    """Count a new connection. Call `end` of the returned admission when the connection closes."""
     limits = context.limits
     if len(context.connections) + context.handshakes >= limits.max_connections:
         return Admission("", LIMIT_CONNECTIONS)

@@ -1,9 +1,10 @@
-"""The client's side of HTTP/1.1: bytes in, exchanges out, one at a time; keep-alive, pipelining, deadlines.
+"""The client side of HTTP/1.1: exchanges one at a time, keep-alive, pipelining and deadlines.
 
-Pipelined requests wait as bytes until the exchange before them has ended, so their responses can't change
-order and a request behind a malformed one is never read. After a refusal whose body was not read, the rest
-of the body is read and dropped within bounds, so that what follows can't be taken for a request (RFC 9112
-§9.3, §9.6).
+Pipelined requests wait as bytes until the exchange before them has ended. So their responses cannot change
+order, and a request after a malformed one is never parsed.
+
+After a refusal whose body was not read, the connection reads and discards the rest of the body, within
+limits. So that rest cannot be parsed as a request (RFC 9112 §9.3, §9.6).
 """
 
 from __future__ import annotations
@@ -48,14 +49,16 @@ from proxy.server.loop.iteration import WAITING_BYTES
 
 logger = logging.getLogger(__name__)
 
-PIPELINE_BYTES: Final = 64 * 1024  # of requests that wait for their turn, before reading stops
-LINGER_BYTES: Final = 256 * 1024  # of a refused body that are read and dropped before the connection is cut
-COPIED_BYTES: Final = 16 * 1024  # of a body behind its head: two buffers cost more than copying these
-CHUNK_LINES_PER_ITERATION: Final = 2000  # of a body: some milliseconds
-REQUESTS_PER_ITERATION: Final = 16  # pipelined ones begun before the other connections are served
+PIPELINE_BYTES: Final = 64 * 1024  # bytes of pipelined requests to buffer before the connection stops reading
+LINGER_BYTES: Final = 256 * 1024  # bytes of a refused body to discard before closing the connection
+# bytes of a body to copy behind its head, because two buffers cost more than the copy
+COPIED_BYTES: Final = 16 * 1024
+# chunk lines of a body to parse per loop iteration, which take some milliseconds
+CHUNK_LINES_PER_ITERATION: Final = 2000
+REQUESTS_PER_ITERATION: Final = 16  # pipelined requests to begin before other connections are served
 
-_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)  # SO_LINGER with no time
-_ORDERLY_CLOSE: Final = struct.pack("ii", 0, 0)  # no SO_LINGER
+_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)  # SO_LINGER with a time of 0
+_ORDERLY_CLOSE: Final = struct.pack("ii", 0, 0)  # SO_LINGER off
 
 
 _PERSIST: Final = KeepAlive.PERSIST
@@ -71,7 +74,7 @@ HandlerFor = Callable[[Context, "ClientConnection", RequestHead], RequestHandler
 
 
 class ClientConnection(OpenConnection):
-    """One connection of an application."""
+    """A client connection of an application."""
 
     __slots__ = (
         "_admission",
@@ -92,69 +95,75 @@ class ClientConnection(OpenConnection):
         "scheme",
     )
 
-    _fields: RequestFields  # the latest request's; its head goes with its exchange
+    _fields: RequestFields  # fields of the latest request; its head belongs to its exchange
     _gate: ReadGate
     _pace: Pace
 
     def __init__(
         self, context: Context, handler_for: HandlerFor, *, secure: bool, admission: Admission | None = None
     ) -> None:
-        """`handler_for` makes the handler of each request. `admission` is given if the connection was counted
-        before it is made."""
-        # Per connection
+        """Prepare a connection that is not made yet.
+
+        `handler_for` makes the handler of each request. `admission` is given if the connection was already
+        counted.
+        """
+        # State of the connection
         self.made = False
         self._admission = admission
         self._context = context
         self._handler_for = handler_for
         self.scheme = b"https" if secure else b"http"
         self.client_ip = ""
-        self._thumbprint: str | None = None  # thumbprint of the client's certificate, once it was read
+        self._thumbprint: str | None = None  # thumbprint of the client's certificate, after it was read
         self.deadline = NEVER
-        self._arrived = b""  # the beginning of a request, until the loop iteration ends
+        self._arrived = b""  # start of a request, kept until the loop iteration ends
         limits = context.limits
         self._reader = RequestReader(
             max_head_bytes=limits.max_header_bytes, max_fields=limits.max_header_count
         )
         self._serving = False
         self._keep_alive = _PERSIST
-        self._queued_output = b""  # a response that leaves when the loop iteration ends
-        # Per request
+        self._queued_output = b""  # a response to send when the loop iteration ends
+        # State of the request
         self._exchange: RequestHandler | None = None
         self._http10 = False
-        self._discarded = 0  # bytes that came behind the response
+        self._discarded = 0  # bytes of the request that arrived after the response
 
     def __repr__(self) -> str:
         return f"<ClientConnection {self._pace.state.value if self.made else 'not connected'}>"
 
     @property
     def state(self) -> State:
-        """The state of the connection, once it is made."""
+        """The state of the connection, after it is made."""
         return self._pace.state
 
     @property
     def write_paused(self) -> bool:
-        """Return True while the client takes its response more slowly than it comes."""
+        """True while the client reads its response more slowly than the proxy writes it."""
         return self._pace.write_paused
 
     @property
     def continue_awaited(self) -> bool:
-        """Return True while the client holds its body back until it is asked for it."""
+        """True while the client waits for 100 (Continue) before it sends the body."""
         return self._pace.continue_awaited
 
     @property
     def thumbprint(self) -> str:
-        """`x5t#S256` of the client's TLS certificate, or NO_CERTIFICATE. It is the same for all requests of a
-        connection, whose session may be a resumed one."""
+        """`x5t#S256` of the client's TLS certificate, or NO_CERTIFICATE.
+
+        It is the same for all requests of a connection, even if the TLS session was resumed.
+        """
         if self._thumbprint is None:
             secured = self.transport.get_extra_info("ssl_object")
             shown = None if secured is None else secured.getpeercert(binary_form=True)
             self._thumbprint = NO_CERTIFICATE if shown is None else thumbprint_of(shown)
         return self._thumbprint
 
-    # From the transport
+    # Calls of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's own classes don't say that they are
+        # cast, because uvloop's classes do not derive from asyncio.Transport
+        self.transport = cast(asyncio.Transport, transport)
         self._gate = ReadGate(self.transport)
         self._pace = Pace(self, self._gate, self._context.deadlines, self._context.limits)
         peer = self.transport.get_extra_info("peername")
@@ -189,7 +198,7 @@ class ClientConnection(OpenConnection):
             self.fail()
 
     def fail(self) -> None:
-        """A fault of the proxy ends the connection, and the exchange under way."""
+        """Abort the connection and end the current exchange, after a fault of the proxy."""
         exchange = self._exchange
         self.abort(reset=exchange is not None and self._http10)
         if exchange is not None:
@@ -204,9 +213,12 @@ class ClientConnection(OpenConnection):
         self._serve_pending()
 
     def eof_received(self) -> bool:
-        """A client that has closed can't be known from one that has only closed its sending side, which no
-        application's library does: whoever waits for a response is taken to have left, so that the audit
-        trail doesn't claim a response that nobody read."""
+        """Treat the end of the client's stream as the end of the connection.
+
+        A client that closed the connection looks the same as one that closed only its sending side. HTTP
+        libraries of applications do not do the latter. So a client that waits for a response is counted as
+        gone, and the audit trail does not claim a response that nobody read.
+        """
         self.take_arrived()
         self.send_queued()
         if self._exchange is not None:
@@ -268,10 +280,10 @@ class ClientConnection(OpenConnection):
         else:
             self._close_transport()
 
-    # Reading heads
+    # Parsing of heads
 
     def _serve_pending(self) -> None:
-        """Begins one request after the other until one is under way or no whole head is left."""
+        """Begin pending requests one after another, until one is in progress or no whole head is left."""
         if self._serving or not self._reader.waiting:
             return
         self._serving = True
@@ -286,23 +298,23 @@ class ClientConnection(OpenConnection):
             self._bound_pipeline()
 
     def _bound_pipeline(self) -> None:
-        """Stop reading while as many bytes of pipelined requests wait as may."""
+        """Stop reading while more than PIPELINE_BYTES of pipelined requests are buffered."""
         if self._reader.waiting > PIPELINE_BYTES and self._pace.state is not _HEAD:
             self._gate.shut(PIPELINE_FULL)
         else:
             self._gate.open(PIPELINE_FULL)
 
     def _may_begin(self) -> bool:
-        # Not while the responses before wait for the client: they would pile up without an end.
+        # Begin no request while earlier responses wait for the client, or they would pile up without limit.
         pace = self._pace
         may_begin = (pace.state is _IDLE or pace.state is _HEAD) and not pace.write_paused
         return may_begin and self._reader.waiting > 0
 
     def _begin_request(self) -> bool:
-        """Begins the first pending request. False where it has to wait, or is refused."""
+        """Begin the first pending request. Return False if it has to wait or is refused."""
         self.send_queued()
         if self.write_paused:
-            return False  # the client doesn't take the response before
+            return False  # the client has not read the previous response
         reader = self._reader
         try:
             head = reader.next_head()
@@ -329,7 +341,7 @@ class ClientConnection(OpenConnection):
         if self._reader.waiting and (pace.state is _BODY or pace.state is _DISCARD):
             self._read_body(self._reader.take_waiting())
 
-    # Reading bodies
+    # Reading of bodies
 
     def _read_body(self, data: bytes) -> None:
         self._pace.body_arrived(len(data))
@@ -354,7 +366,8 @@ class ClientConnection(OpenConnection):
         self._keep_alive = _LAST
         self._context.counters.values[BAD_REQUESTS] += 1
         if self._exchange is not None:
-            self._reader.discard()  # drop what follows: a reset would take the response along
+            # discard what follows, because a reset on close would destroy the response
+            self._reader.discard()
             self._exchange.refuse(
                 Refusal("badRequest", f"The body is malformed: {error}.", "malformedRequest", close=True)
             )
@@ -362,7 +375,7 @@ class ClientConnection(OpenConnection):
             self._close_transport()
 
     def _discard(self, size: int, last: bool) -> None:
-        """Drop `size` bytes of a body whose request has its response. `last` ends the body."""
+        """Discard `size` bytes of a body whose request already has its response. `last` ends the body."""
         self._discarded += size
         if last and self._keep_alive is _PERSIST and not self._context.draining:
             self._pace.enter(_IDLE)
@@ -370,15 +383,15 @@ class ClientConnection(OpenConnection):
             self._close_transport()
 
     def _check_reader(self, now: float) -> None:
-        """Whether the client takes what was written, at the rate that its own bodies must have."""
+        """Abort the connection if the client reads more slowly than the minimum rate of a body."""
         unsent = self.transport.get_write_buffer_size()
         if self._pace.reader_is_slow(now, unsent):
-            if unsent:  # else it left TLS's close_notify without a response
+            if unsent:  # otherwise the client only failed to respond to close_notify
                 self._context.counters.values[LIMIT_SLOW_READERS] += 1
             self.cut()
 
     def _cut_soon(self) -> None:
-        # Not at once: this may be asked for amid a write, of this or another connection.
+        # Called later, because this can run during a write on this or another connection.
         self._context.loop.call_soon(self.cut)
 
     def _check_body_rate(self, now: float) -> None:
@@ -388,11 +401,13 @@ class ClientConnection(OpenConnection):
             refusal = Refusal("requestTimeout", "The body came too slowly.", "requestTimeout", close=True)
             exchange.refuse(refusal)
 
-    # From the exchange
+    # Calls of the exchange
 
     def wait_until(self, deadline: float) -> None:
-        """Call the handler's `waited_too_long` at `deadline`, monotonic seconds. The time that the client has
-        to take its response goes first."""
+        """Call the handler's `waited_too_long` at `deadline`, in monotonic seconds.
+
+        While the client reads its response slowly, the deadline for reading it comes first.
+        """
         self._pace.wait_until(deadline)
 
     def write(self, data: bytes) -> None:
@@ -400,7 +415,7 @@ class ClientConnection(OpenConnection):
         self.transport.write(data)
 
     def write_response(self, head: bytes, body: bytes) -> None:
-        """A whole response."""
+        """Write a whole response."""
         self.send_queued()
         if len(body) < COPIED_BYTES:
             self._queued_output = head + body
@@ -409,7 +424,7 @@ class ClientConnection(OpenConnection):
             self.transport.writelines((head, body))
 
     def write_framed(self, before: bytes, chunk: bytes, behind: bytes) -> None:
-        """A piece of a response's body between what frames it."""
+        """Write a piece of a response body between the bytes that frame it."""
         self.send_queued()
         if len(chunk) < COPIED_BYTES:
             self.transport.write(before + chunk + behind)
@@ -417,18 +432,21 @@ class ClientConnection(OpenConnection):
             self.transport.writelines((before, chunk, behind))
 
     def write_continue(self) -> None:
-        """Asks for a body that the client holds back (RFC 9110 §10.1.1)."""
+        """Send 100 (Continue) to a client that waits for it (RFC 9110 §10.1.1)."""
         self.send_queued()
         self.transport.write(responses.CONTINUE)
         self.body_continued()
 
     def body_continued(self) -> None:
-        """The client was asked for the body, or sends it unasked."""
+        """Note that the client was sent 100 (Continue), or sends the body without it."""
         self._pace.body_continued()
 
     def persists(self) -> bool:
-        """Whether the connection can carry another request after this response, whose head says so: what it
-        said stays true, whatever comes of the body meanwhile (RFC 9112 §9.6)."""
+        """Return True if the connection can carry another request after this response.
+
+        The head of the response announces this decision, and it stays true even if the body fails later (RFC
+        9112 §9.6).
+        """
         if self._keep_alive is _PERSIST and not self._may_persist():
             self._keep_alive = _LAST
         return self._keep_alive is _PERSIST
@@ -436,17 +454,18 @@ class ClientConnection(OpenConnection):
     def _may_persist(self) -> bool:
         if self._pace.state is _CLOSING or not self._fields.keep_alive or self._context.draining:
             return False
-        # A body that isn't here yet may never come whole; a small sized one is read to its end.
+        # A body that has not arrived may never be complete. A small body with a declared length is read to
+        # its end.
         remaining = self._reader.body_remaining
         return remaining == 0 or (0 < remaining <= LINGER_BYTES and not self._fields.expect_continue)
 
     def exchange_done(self, *, close: bool = False) -> None:
-        """The exchange has written its whole response."""
+        """Note that the exchange has written its whole response."""
         self._exchange = None
         if close or not self.persists():
             self._keep_alive = _LAST
         if self._pace.state is _BODY:
-            # To close on unread bytes would reset the connection and take the response along.
+            # Closing with unread bytes would reset the connection and destroy the response.
             self._begin_discarding()
         elif self._keep_alive is _LAST:
             self._close_transport()
@@ -461,14 +480,17 @@ class ClientConnection(OpenConnection):
         self._pace.enter(_DISCARD)
 
     def _close_transport(self) -> None:
-        """Closes when what was written has gone out; a client that takes none of it is cut in the end."""
+        """Close the connection after its output is sent, or abort it if the client does not read."""
         self._pace.enter(_CLOSING)
         self.send_queued()
         self.transport.close()
 
     def _close_after_last_words(self) -> None:
-        """Closes the sending side now, the whole when the client does or after a while: a reset on account
-        of what it still sends would take our response along (RFC 9112 §9.6)."""
+        """Close the sending side now, and the connection when the client closes or after LINGER_SECONDS.
+
+        An immediate close would send a reset while the client still sends, and destroy the response (RFC 9112
+        §9.6).
+        """
         self._keep_alive = _LAST
         self._reader.discard()
         self._gate.open(PIPELINE_FULL)
@@ -479,9 +501,11 @@ class ClientConnection(OpenConnection):
         self._begin_discarding()
 
     def abort(self, *, reset: bool = False) -> None:
-        """Cuts the connection, so that an unfinished response can't be taken for a whole one; with a `reset`
-        where the response has no other end than the connection's."""
-        self.send_queued()  # of the exchange before
+        """Abort the connection, so that an unfinished response cannot be taken for a whole one.
+
+        Pass `reset` if only the end of the connection ends the response.
+        """
+        self.send_queued()  # output of the previous exchange
         self._arrived = b""
         self._exchange = None
         unfinished = self._pace.state is _HEAD
@@ -493,9 +517,11 @@ class ClientConnection(OpenConnection):
             record_unfinished_head(self._context, self._reader.head_so_far(), self.client_ip)
 
     def reset_on_loss(self, reset: bool) -> None:
-        """Make every close of the connection a reset, a killed process's too, or an orderly close again.
+        """Make every close of the connection a reset, even if the process is killed, or undo this.
 
-        A response that only the connection's end completes must not look whole before its event is stored."""
+        A response that only the end of the connection completes must not look whole before its event is
+        stored.
+        """
         if not self.transport.is_closing():
             self._set_linger(_RESET_ON_CLOSE if reset else _ORDERLY_CLOSE)
 
@@ -504,18 +530,18 @@ class ClientConnection(OpenConnection):
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, option)
 
     def pause_body(self) -> None:
-        """Stop reading the body until `resume_body`."""
+        """Stop reading the body until `resume_body` is called."""
         self._gate.shut(HANDLER)
         self._pace.body_paused()
 
     def resume_body(self) -> None:
-        """Read the body again. Its rate counts from now on."""
+        """Read the body again. Its rate is measured from now on."""
         self._gate.open(HANDLER)
         self._pace.body_resumed()
 
     def count_unauthenticated(self, refusal: Refusal) -> None:
         self._context.counters.values[UNAUTHENTICATED] += 1
-        logger.info("request without a valid token from %s: %s", self.client_ip, refusal.message)
+        logger.info("rejected a request without a valid token from %s: %s", self.client_ip, refusal.message)
 
     @property
     def busy(self) -> bool:
@@ -523,58 +549,64 @@ class ClientConnection(OpenConnection):
 
     @property
     def record_bytes(self) -> int:
-        """About what the records of the exchange under way will take of the spool."""
+        """Approximate number of bytes that the records of the current exchange take in the spool."""
         return 0 if self._exchange is None else self._exchange.record_bytes
 
     def host_for(self, head: RequestHead) -> bytes:
-        """Where the application reached us: as it says itself, or else, before HTTP/1.1, this end."""
+        """Return the host by which the application reached the proxy.
+
+        It is the Host header field or, for HTTP/1.0 without one, the local address of the connection.
+        """
         if head.fields.host:
             return head.fields.host
         host, port, *_ = self.transport.get_extra_info("sockname")
         return str(Address(host, port)).encode()
 
-    # Stopping
+    # Stop of the worker or of an application
 
     def stop(self, stops: Stops) -> None:
-        """What is under way for an application that is stopped ends now; the connection may stay."""
+        """End the exchange of a stopped application. The connection may stay open."""
         if self._exchange is not None:
             self._exchange.stop(stops)
 
     def drain(self) -> None:
-        """The worker stops: an idle connection closes now, a busy one after its response. A connection on
-        which a head is arriving is busy: its request is served if the head is complete in time."""
+        """Close an idle connection now, and a busy one after its response, because the worker stops.
+
+        A connection on which a head is arriving is busy. Its request is served if the head is complete in
+        time.
+        """
         self.take_arrived()
         if self._pace.state is _IDLE or self._pace.state is _CLOSING:
             self._close_transport()
             self._pace.hurry()
 
     def cut(self) -> None:
-        """The drain's time is over."""
+        """Abort the connection, because the time to drain is over."""
         exchange = self._exchange
         self.abort(reset=exchange is not None and self._http10)
         if exchange is not None:
             exchange.client_left()
 
     def record_unfinished(self) -> None:
-        """The worker ends now."""
+        """Write the records of the current exchange, because the worker ends now."""
         if self._exchange is not None:
             self._exchange.client_left()
 
-    # Own means
+    # Private helpers
 
     def _yield_to_others(self) -> None:
-        """Read no further in this loop iteration: uvloop reads a socket again and again while it is ready."""
+        """Stop reading in this loop iteration, because uvloop reads a socket repeatedly while it has data."""
         self._gate.shut(YIELD)
         self._context.loop.call_soon(self._gate.open, YIELD)
 
     def _shed(self, limit: int) -> None:
-        """More connections than this worker may hold: say so early, at no cost in memory."""
+        """Refuse a connection beyond the limits, early and without using memory."""
         self._context.counters.values[limit] += 1
         self.transport.write(no_room_for_connection(self._context))
         self._close_after_last_words()
 
     def _refuse_head(self, error: MalformedHead) -> None:
-        """Refuse the request whose head is read, as far as it came."""
+        """Refuse the request whose head is being read, with the bytes that have arrived."""
         response = refuse_head(self._context, error, self._reader.head_so_far(), self.client_ip)
         if response is None:
             self.abort()

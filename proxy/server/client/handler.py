@@ -1,4 +1,4 @@
-"""The base class of what handles a request: a client connection makes these calls to it."""
+"""Base class of request handlers: the calls that a client connection makes to them."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from proxy.server.errors import Refusal
 
 
 class RequestHandler:
-    """Handler of one request, as its client connection names it."""
+    """Handler of one request, as seen by its client connection."""
 
     __slots__ = ()
 
     def begin(self) -> None:
-        """Handle the request, whose head is whole."""
+        """Handle the request, whose head is complete."""
         raise NotImplementedError
 
     def request_body(self, chunk: bytes, last: bool) -> None:
-        """Take a piece of the body; `last` ends it."""
+        """Process a piece of the body; `last` ends the body."""
         raise NotImplementedError
 
     def refuse(self, refusal: Refusal) -> None:
-        """End the request with a response of ours, or abort a response that has begun."""
+        """End the request with a response of the proxy, or abort a response that has begun."""
         raise NotImplementedError
 
     def client_left(self) -> None:
-        """End the request without a response: the client is gone."""
+        """End the request without a response, because the client is gone."""
         raise NotImplementedError
 
     def fail(self) -> None:
-        """End the request for a fault of the proxy, after its connection was aborted."""
+        """End the request after a fault of the proxy. Its connection is already aborted."""
         raise NotImplementedError
 
     def waited_too_long(self) -> None:
-        """Act on the deadline that the handler has set."""
+        """Handle the deadline that the handler has set."""
         raise NotImplementedError
 
     def pause_response(self) -> None:
-        """Stop sending: the client takes the response more slowly than it comes."""
+        """Stop sending, because the client reads the response more slowly than it arrives."""
         raise NotImplementedError
 
     def resume_response(self) -> None:
-        """Go on to send, after a pause."""
+        """Continue to send after a pause."""
         raise NotImplementedError
 
     def stop(self, stops: Stops) -> None:
@@ -49,5 +49,5 @@ class RequestHandler:
 
     @property
     def record_bytes(self) -> int:
-        """About as many bytes as its records will take in the spool."""
+        """Approximate number of bytes that its records will take in the spool."""
         raise NotImplementedError

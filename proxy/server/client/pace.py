@@ -1,4 +1,4 @@
-"""The state of a client connection and its deadline, which no other module sets.
+"""Set the state of a client connection and its deadline. No other module sets them.
 
 | State   | Deadline                                                     | At the deadline        |
 |---------|--------------------------------------------------------------|------------------------|
@@ -7,12 +7,12 @@
 | BODY    | `body_grace`, then each second at least `min_body_rate`;     | 408, close             |
 |         | none while the handler pauses the body, except the handler's |                        |
 |         | own, and none while the client waits for 100 Continue        |                        |
-| WAITING | what the handler sets                                        | the handler is told    |
+| WAITING | what the handler sets                                        | the handler is called  |
 | DISCARD | `LINGER_SECONDS`                                             | close                  |
 | CLOSING | `SLOW_READER_SECONDS`, for the client to take what is left   | abort                  |
 
-A client that takes its response slowly has `SLOW_READER_SECONDS` in place of all these, renewed if it took
-enough. Once it has taken the response, the deadline of its state counts again.
+A client that reads its response slowly has `SLOW_READER_SECONDS` instead of all these, renewed if it read
+enough. After it has read the response, the deadline of its state applies again.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from proxy.server.context import Limits
 from proxy.server.loop.deadlines import NEVER, Deadlines
 from proxy.server.loop.iteration import BatchedConnection
 
-LINGER_SECONDS: Final = 2.0  # time to discard the body of a request that has its response
-SLOW_READER_SECONDS: Final = 60.0  # between two looks at what a client has taken of its response
-_RATE_SECONDS: Final = 1.0  # between two looks at the rate of a body
+LINGER_SECONDS: Final = 2.0  # seconds to discard the body of a request that already has its response
+SLOW_READER_SECONDS: Final = 60.0  # seconds between two checks of how much of its response a client has read
+_RATE_SECONDS: Final = 1.0  # seconds between two checks of the rate of a body
 
 _IDLE: Final = State.IDLE
 _HEAD: Final = State.HEAD
@@ -38,7 +38,7 @@ _CLOSING: Final = State.CLOSING
 
 
 class Pace:
-    """The state of one client connection, and how long it may last."""
+    """State of one client connection, and the deadline of this state."""
 
     __slots__ = (
         "_body_bytes",
@@ -62,16 +62,16 @@ class Pace:
         self._clock = deadlines
         self._limits = limits
         self.state = _IDLE
-        self.write_paused = False  # the client takes its response more slowly than it comes
-        self.continue_awaited = False  # the client holds its body back until it is asked for it
+        self.write_paused = False  # the client reads its response more slowly than the proxy writes it
+        self.continue_awaited = False  # the client waits for 100 (Continue) before it sends the body
         self._body_bytes = 0
         self._body_since = 0.0
-        self._unsent = 0  # bytes that the client had not taken at the last look
-        self._due = 0.0  # the deadline of the state, even if a slow reader's goes first
+        self._unsent = 0  # bytes that the client had not read at the last check
+        self._due = 0.0  # the deadline of the state, even while the deadline of a slow reader applies
         self.wait_until(deadlines.now + limits.head_timeout)
 
     def enter(self, state: State) -> None:
-        """Go on in `state`, with the deadline that it begins with."""
+        """Enter `state` and set its first deadline."""
         self.state = state
         if state is _WAITING:
             self.wait_until(NEVER)
@@ -83,7 +83,7 @@ class Pace:
             self.wait_until(self._clock.now + self._limits.head_timeout)
 
     def _rest(self) -> None:
-        """Set the deadline of a state without a handler: what was written is for the client to take first."""
+        """Set the deadline of a state without a handler. Output that the client has not read comes first."""
         if self.write_paused:
             self._apply(self._clock.now + SLOW_READER_SECONDS)
         elif self.state is _IDLE:
@@ -93,52 +93,54 @@ class Pace:
             self.wait_until(self._clock.now + seconds)
 
     def hurry(self) -> None:
-        """Shorten the close of an idle connection: its client may never respond to TLS's close_notify."""
+        """Shorten the close of an idle connection, because its client may never respond to close_notify."""
         if not self.write_paused:
             self.wait_until(self._clock.now + LINGER_SECONDS)
 
     def stop(self) -> None:
-        """Set no deadline any more: the connection is lost."""
+        """Remove the deadline, because the connection is lost."""
         self._apply(NEVER)
         self._connection = None
 
     def wait_until(self, deadline: float) -> None:
-        """Set the deadline of the state, monotonic seconds. A client that takes its response slowly has the
-        time for that first."""
+        """Set the deadline of the state, in monotonic seconds.
+
+        While the client reads its response slowly, the deadline of the slow reader applies first.
+        """
         self._due = deadline
         connection = self._connection
         if connection is not None and not self.write_paused:
             connection.deadline = deadline
 
-    # The body of a request
+    # Body of a request
 
     def body_arrived(self, size: int) -> None:
-        """Count bytes of the body. They also show that the client waits for 100 Continue no longer."""
+        """Count bytes of the body. After them, the client no longer waits for 100 (Continue)."""
         if self.continue_awaited:
             self.body_continued()
         self._body_bytes += size
 
     def body_continued(self) -> None:
-        """The client was asked for the body, or sends it unasked: its rate counts from now on."""
+        """Measure the rate from now on: the client was sent 100 (Continue) or sends the body without it."""
         self.continue_awaited = False
         self.body_resumed()
 
     def body_paused(self) -> None:
-        """The handler takes no more of the body at present: the client cannot be blamed for that."""
+        """Remove the deadline of the body while the handler does not read it."""
         if self.state is _BODY:
             self.wait_until(NEVER)
 
     def body_resumed(self) -> None:
-        """The handler takes the body: its rate counts from now on, unless the handler pauses it."""
+        """Measure the rate of the body from now on, unless the handler pauses it."""
         if self.body_is_due():
             self._start_body_clock()
 
     def body_is_due(self) -> bool:
-        """Return True if the deadline is the body's, and not the handler's."""
+        """Return True if the deadline belongs to the body, and not to the handler."""
         return self.state is _BODY and not self._gate.is_shut_by(HANDLER)
 
     def body_is_slow(self, now: float) -> bool:
-        """Return True if the body came at less than the least rate; else look again in a second."""
+        """Return True if the body arrived below the minimum rate. Otherwise check again in a second."""
         limits = self._limits
         elapsed = now - self._body_since
         if self._body_bytes < (elapsed - limits.body_grace) * limits.min_body_rate:
@@ -146,16 +148,16 @@ class Pace:
         self.wait_until(now + _RATE_SECONDS)
         return False
 
-    # A client that takes its response slowly
+    # Clients that read their response slowly
 
     def response_stalled(self, unsent: int) -> None:
-        """The client has left `unsent` bytes, and takes no more at present."""
+        """Start the deadline of a slow reader: the client has left `unsent` bytes unread."""
         self.write_paused = True
         self._unsent = unsent
         self._apply(self._clock.now + SLOW_READER_SECONDS)
 
     def response_taken(self) -> None:
-        """The client has caught up: the deadline of the state counts again."""
+        """Apply the deadline of the state again, because the client has read everything."""
         self.write_paused = False
         state = self.state
         if self.body_is_due():
@@ -166,8 +168,10 @@ class Pace:
             self._rest()
 
     def reader_is_slow(self, now: float, unsent: int) -> bool:
-        """Return True if the client takes what was written at less than the least rate of a body; else look
-        again in `SLOW_READER_SECONDS`."""
+        """Return True if the client reads its response below the minimum rate of a body.
+
+        Otherwise check again in `SLOW_READER_SECONDS`.
+        """
         least = SLOW_READER_SECONDS * self._limits.min_body_rate
         if unsent and self._unsent - unsent >= least:
             self._unsent = unsent
@@ -175,7 +179,7 @@ class Pace:
             return False
         return True
 
-    # Own means
+    # Private helpers
 
     def _start_body_clock(self) -> None:
         self._body_bytes = 0

@@ -1,20 +1,20 @@
-"""The reasons for which a client connection stops reading, and the pauses of its transport that follow."""
+"""Reasons for which a client connection stops reading, and the pauses of its transport."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Final
 
-# Reasons, as bits: several can hold at once.
+# Reasons are bits, because several can apply at once.
 HANDLER: Final = 1  # the handler cannot pass the body on yet
-PIPELINE_FULL: Final = 2  # as many bytes of pipelined requests wait as may
+PIPELINE_FULL: Final = 2  # more than PIPELINE_BYTES of pipelined requests are buffered
 YIELD: Final = 4  # other connections are served first
 
 _NAMES: Final = ((HANDLER, "handler"), (PIPELINE_FULL, "pipeline full"), (YIELD, "yield"))
 
 
 class ReadGate:
-    """The gate in front of one transport: it is open while no reason holds.
+    """Gate that pauses reading on one transport. It is open while no reason applies.
 
     The first reason pauses the transport, and the end of the last one resumes it. A reason given twice counts
     once.
@@ -37,12 +37,12 @@ class ReadGate:
         self._reasons |= reason
 
     def open(self, reason: int) -> None:
-        """End `reason`. Reading resumes if no other reason holds and the transport is not closing."""
+        """End one reason to stop. Reading resumes if no other one applies and the transport is open."""
         before = self._reasons
         self._reasons = before & ~reason
         if before and not self._reasons and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def is_shut_by(self, reason: int) -> bool:
-        """Return True if `reason` holds."""
+        """Return True if `reason` applies."""
         return self._reasons & reason != 0

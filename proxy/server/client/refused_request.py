@@ -1,4 +1,4 @@
-"""The response to a request that is refused before it has an exchange, and its audit event."""
+"""Respond to a request that is refused before it has an exchange, and write its audit event."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from proxy.wire.audit_event import STATUS_CLIENT_LEFT
 
 logger = logging.getLogger(__name__)
 
-METHODS: Final = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"  # named if another one is refused
+# methods to name in Allow if another one is refused
+METHODS: Final = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
 
 
 def refuse_head(context: Context, error: MalformedHead, received: bytes, client_ip: str) -> bytes | None:
-    """Return the response to a request whose head breaks a rule. None if its event could not be written.
+    """Return the response to a request whose head breaks a rule, or None if its event cannot be written.
 
-    The refusal is an event if `received` holds a token that can be read. If not, it is only counted and
-    logged, because the organisation is not known.
+    The refusal is an audit event if `received` contains a readable token. Otherwise it is only counted and
+    logged, because the organisation is unknown.
     """
     _count(context, error)
     logger.info("refused a request from %s: %s", client_ip, error)
@@ -58,7 +59,7 @@ def no_room_for_connection(context: Context) -> bytes:
 
 
 def record_unfinished_head(context: Context, received: bytes, client_ip: str) -> None:
-    """Record that a client left before its head was complete, if `received` holds its token."""
+    """Write the event of a client that left before its head was complete, if its token is known."""
     pending = pending_event_of_refused(context, received, client_ip)
     if pending.caller is not None:
         pending.status = STATUS_CLIENT_LEFT

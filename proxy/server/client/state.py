@@ -1,7 +1,7 @@
 """The states of a client connection.
 
-    IDLE ──> HEAD ──> BODY ──> WAITING ──> IDLE      a request whose response ends behind the request
-                      BODY ──> DISCARD ──> IDLE      a response that ends before the request's body does
+    IDLE ──> HEAD ──> BODY ──> WAITING ──> IDLE      the response ends after the request
+                      BODY ──> DISCARD ──> IDLE      the response ends before the request's body
     any ──> CLOSING
 
 A head that is whole in its first piece leads from IDLE to BODY or, without a body, to WAITING. A refused head
@@ -14,18 +14,18 @@ from enum import Enum
 
 
 class State(Enum):
-    """A state of a client connection, one at a time."""
+    """State of a client connection. A connection is in exactly one."""
 
-    IDLE = "idle"  # no byte of a request is here, or pipelined requests wait for the client to read
-    HEAD = "head"  # the head of a request is not whole
-    BODY = "body"  # a handler is at work, and the body of its request is not whole
-    WAITING = "waiting"  # a handler is at work, and its request is whole
-    DISCARD = "discard"  # the response is written, and what the client still sends of its request is dropped
-    CLOSING = "closing"  # nothing is read any more; what was written may still be on its way
+    IDLE = "idle"  # no byte of a request has arrived, or pipelined requests wait until the client reads
+    HEAD = "head"  # the head of a request is not complete
+    BODY = "body"  # a handler runs, and the body of its request is not complete
+    WAITING = "waiting"  # a handler runs, and its request is complete
+    DISCARD = "discard"  # the response is written, and the rest of the request is discarded
+    CLOSING = "closing"  # nothing is read any more; output may still be in transit
 
 
 class KeepAlive(Enum):
-    """The place of the current response on its connection."""
+    """Place of the current response on its connection."""
 
-    PERSIST = "persist"  # another may follow it
-    LAST = "last"  # a response has said so in its head, and what it said stays true (RFC 9112 §9.6)
+    PERSIST = "persist"  # another response may follow it
+    LAST = "last"  # the last response, as a head has announced; that stays true (RFC 9112 §9.6)

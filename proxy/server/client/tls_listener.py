@@ -1,5 +1,7 @@
-"""Accepts connections that begin with a TLS handshake, and counts them against every limit of connections
-from then on, not only when the handshake is over."""
+"""Accept connections that begin with a TLS handshake.
+
+A connection counts against every connection limit from its acceptance on, not only after the handshake.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,17 @@ from proxy.wire.audit_event import CREDENTIAL_PROBLEMS
 
 logger = logging.getLogger(__name__)
 
-_AT_ONCE: Final = 64  # accepted before connections that are open have their turn
-MOST_TO_REFUSE: Final = 16  # handshakes only to say what limit is reached; more are closed unheard
+_AT_ONCE: Final = 64  # connections to accept before open connections are served
+# handshakes only to report the reached limit; further connections are closed without one
+MOST_TO_REFUSE: Final = 16
 _REFUSED: Final = CREDENTIAL_PROBLEMS_FIRST + tuple(CREDENTIAL_PROBLEMS).index("certificate")
-# X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT and the like: OpenSSL finds no anchor.
+# X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT and similar codes: OpenSSL finds no trust anchor.
 _UNREGISTERED: Final = frozenset((18, 19, 20, 21))
-_RETRY_SECONDS: Final = 0.5  # where no descriptor is left
+_RETRY_SECONDS: Final = 0.5  # seconds until the next accept if no file descriptor is free
 
 
 class TlsListener:
-    """Serves one listening socket, which is its own from now on."""
+    """Listener for TLS on one listening socket, which it owns."""
 
     def __init__(
         self,
@@ -51,7 +54,7 @@ class TlsListener:
         context.loop.add_reader(listener, self._accept)
 
     def close(self) -> None:
-        """Accepts no more; handshakes under way go on."""
+        """Accept no more connections. Handshakes that have begun continue."""
         self._context.loop.remove_reader(self._listener)
         self._listener.close()
 
@@ -64,7 +67,7 @@ class TlsListener:
             except ConnectionAbortedError:
                 continue
             except OSError as error:
-                logger.error("no connection can be accepted: %s", error.strerror)
+                logger.error("cannot accept connections: %s", error.strerror)
                 self._context.loop.remove_reader(self._listener)
                 self._context.loop.call_later(_RETRY_SECONDS, self._accept_again)
                 return
@@ -94,9 +97,10 @@ class TlsListener:
         context = self._context
         connection = ClientConnection(context, self._handler_for, secure=True, admission=admission)
         try:
-            with accepted.dup() as kept:  # asyncio closes the other one before an alert can be sent
+            # a duplicate, because asyncio closes the original before an alert can be sent
+            with accepted.dup() as kept:
                 await self._secure(accepted, kept, connection, address)
-        except OSError:  # ssl.SSLError is one: the client's fault, or its leaving
+        except OSError:  # includes ssl.SSLError, if the client fails the handshake or leaves
             accepted.close()
         finally:
             context.handshakes -= 1
@@ -121,7 +125,10 @@ class TlsListener:
             raise
 
     def _refused_certificate(self, error: ssl.SSLCertVerificationError, address: str) -> None:
-        """Count it, and log it once a minute for each address. OpenSSL does not give the certificate out."""
+        """Count a refused client certificate, and log it once a minute per address.
+
+        OpenSSL does not reveal the certificate.
+        """
         context, network = self._context, network_of(address)
         context.counters.values[_REFUSED] += 1
         now = context.deadlines.now
@@ -135,7 +142,7 @@ class TlsListener:
 
 
 def _send_alert(connection: socket.socket, error: ssl.SSLError) -> None:
-    """Send what the client needs to know that its certificate was refused, and not its network."""
+    """Send the alert, so that the client sees a refused certificate and not a network fault."""
     with contextlib.suppress(OSError):
         connection.send(alert_of(error))
         connection.shutdown(socket.SHUT_WR)

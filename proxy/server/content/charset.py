@@ -1,4 +1,4 @@
-"""Whether a body is the text that rules read, which is UTF-8, by what its Content-Type says."""
+"""Decide from the Content-Type whether a body is UTF-8, the only text that rules read."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ _PARAMETER: Final = re.compile(
     r";[ \t]*charset[ \t]*=[ \t]*(?:\"([^\"\\]*)\"|([^\";, \t]*))[ \t]*(?=[;,]|\Z)"
 )
 _UTF8: Final = frozenset(("utf-8", "utf8", "us-ascii", "ascii"))
-# Of which ASCII means itself: unlike UTF-7 and its like, where a text of ASCII may mean another one.
+# Charsets in which ASCII bytes mean themselves. In UTF-7 and similar ones, they can mean other text.
 _SUPERSETS_OF_ASCII: Final = frozenset(("iso-8859-1", "iso-8859-15", "latin1", "windows-1252"))
 
 
 def is_utf8(content_type: str, body: bytes) -> bool:
-    """False too where two parameters disagree with each other, or one can't be read."""
+    """Return True if the body is UTF-8.
+
+    Return False if two parameters disagree, or if one cannot be parsed.
+    """
     lower = content_type.lower()
     mentions = lower.count("charset")
     if not mentions:

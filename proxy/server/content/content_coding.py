@@ -1,4 +1,4 @@
-"""Content codings of HTTP messages (RFC 9110 §8.4): decoding that never makes more than it was allowed to."""
+"""Decode content codings of HTTP messages (RFC 9110 §8.4), without ever exceeding the allowed output."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Protocol
 
 import brotli
 
-MAX_CODINGS = 3  # nobody stacks more; each one multiplies what a small body can unfold to
-MAX_GZIP_MEMBERS = 1024  # each costs a fresh window; real concatenations have a few
+MAX_CODINGS = 3  # no real sender nests more; each one multiplies the decompressed size of a small body
+MAX_GZIP_MEMBERS = 1024  # each needs a new window; real concatenations have a few
 PIECE = 65536
 
 _DECODABLE = frozenset({"gzip", "x-gzip", "deflate", "br", "identity"})
 
 
 class ContentCodingError(ValueError):
-    """Unknown coding, damaged or truncated data, bytes after the end, or more output than allowed."""
+    """A coding is unknown, data is damaged or truncated, or the output is larger than allowed."""
 
 
 class DecompressedTooLarge(ContentCodingError):
-    """More output than allowed."""
+    """The decompressed output is larger than allowed."""
 
 
 class _Stage(Protocol):
-    """One coding taken off. After `step`, call it again with b"" while `pending`."""
+    """Decoder of one coding. After `step`, call it again with b"" while `pending` is true."""
 
     pending: bool
     finished: bool
@@ -33,7 +33,7 @@ class _Stage(Protocol):
 
 
 class _Gzip:
-    """RFC 1952: a series of members, each a deflate stream with its own checksum and length."""
+    """Decoder of gzip (RFC 1952): a series of members, each a deflate stream with its checksum and length."""
 
     def __init__(self) -> None:
         self.pending = False
@@ -64,7 +64,7 @@ class _Gzip:
 
 
 class _Deflate:
-    """RFC 9110 §8.4.1.2: the zlib format, and the bare deflate stream that some senders put in its place."""
+    """Decoder of deflate (RFC 9110 §8.4.1.2): zlib format, or the bare deflate stream of some senders."""
 
     def __init__(self) -> None:
         self.pending = False
@@ -80,7 +80,7 @@ class _Deflate:
                 self._rest = data
                 return b""
             if in_zlib and _begins_stored_block(data):
-                raise ContentCodingError("deflate data that can be read in two ways")
+                raise ContentCodingError("ambiguous deflate data")
             self._stream = zlib.decompressobj(wbits=15 if in_zlib else -15)
         if self.finished and data:
             raise ContentCodingError("bytes after the end of deflate data")
@@ -97,18 +97,24 @@ class _Deflate:
 
 
 def _has_zlib_header(data: bytes) -> bool:
-    """RFC 1950 §2.2: method 8, a window of at most 32 KiB, and a check value."""
+    """Return True for a zlib header (RFC 1950 §2.2): method 8, window up to 32 KiB, check value."""
     return len(data) > 1 and data[0] & 0x0F == 8 and data[0] >> 4 <= 7 and (data[0] << 8 | data[1]) % 31 == 0
 
 
 def _begins_stored_block(data: bytes) -> bool:
-    """Whether what has a zlib header means something as a bare stream, too: its first bits are those of a
-    stored block, with its length and the complement of it after them (RFC 1951 §3.2.4)."""
+    """Return True if data with a zlib header is also valid as a bare stream.
+
+    Its first bits are then those of a stored block, followed by the length and the length's complement (RFC
+    1951 §3.2.4).
+    """
     return data[1] ^ data[3] == 0xFF and data[2] ^ data[4] == 0xFF
 
 
 class _Brotli:
-    """RFC 7932. The library refuses bytes after the end; it may pass the limit by one block of its own."""
+    """Decoder of Brotli (RFC 7932).
+
+    The library rejects bytes after the end. It may exceed the limit by one block.
+    """
 
     def __init__(self) -> None:
         self.pending = False
@@ -123,7 +129,7 @@ class _Brotli:
             return b""
         data, self._rest = self._rest + data, b""
         if not self._stream.can_accept_more_data():
-            data, self._rest = b"", data  # the library takes no input before its output is fetched
+            data, self._rest = b"", data  # the library takes no input before its output is read
         try:
             output: bytes = self._stream.process(data, output_buffer_limit=PIECE)
         except brotli.error as error:
@@ -150,17 +156,18 @@ def _stage(coding: str) -> _Stage | None:
 
 
 class StreamDecoder:
-    """Takes codings off a body that comes in chunks, in pieces of bounded size however far it decompresses.
+    """Decoder of a body that arrives in chunks. Its output comes in pieces of bounded size.
 
-    Each `feed` returns at most about 64 KiB (one block more with br). While `pending`, there is more to
-    come without further input: call `feed(b"")` again. `limit` holds for what each single coding decompresses
-    to, so that a bomb inside another coding costs no more than one outside.
+    Each `feed` returns at most about 64 KiB (one block more for br). While `pending` is true, there is more
+    output without further input: call `feed(b"")` again. `limit` applies to the output of each coding. So a
+    decompression bomb inside another coding costs no more than one outside.
     """
 
     def __init__(self, codings: Sequence[str], *, limit: int | None = None) -> None:
         if len(codings) > MAX_CODINGS:
             raise ContentCodingError("too many content codings")
-        stages = [_stage(coding) for coding in reversed(codings)]  # listed in the order they were applied
+        # listed in the order in which they were applied
+        stages = [_stage(coding) for coding in reversed(codings)]
         self._stages = [stage for stage in stages if stage is not None]
         self._sizes = [0] * len(self._stages)
         self._limit = limit
@@ -174,7 +181,7 @@ class StreamDecoder:
         if chunk:
             self._started = True
         data = chunk
-        # A stage with output left goes first: the ones before it must not pile up more input for it.
+        # A stage with pending output runs first, so that earlier stages do not pile up more input for it.
         busy = [index for index, stage in enumerate(self._stages) if stage.pending]
         first = busy[-1] if busy and not chunk else 0
         for index in range(first, len(self._stages)):
@@ -187,16 +194,19 @@ class StreamDecoder:
         return data
 
     def finish(self) -> bytes:
-        """Nothing is left by now; raises if the data ended before its own end."""
+        """End the body after all output was read. Raise ContentCodingError if the data is truncated."""
         if self.pending:
-            raise ContentCodingError("output was left unread")
+            raise ContentCodingError("the decoder has unread output")
         if self._started and not all(stage.finished for stage in self._stages):
             raise ContentCodingError("truncated data")
         return b""
 
 
 def decode(body: bytes, codings: Sequence[str], *, limit: int) -> bytes:
-    """The body without its content codings; `codings` as Content-Encoding lists them, first applied first."""
+    """Return the body without its content codings.
+
+    `codings` has the order of Content-Encoding: the first was applied first.
+    """
     if len(body) > limit:
         raise DecompressedTooLarge("larger than the limit")
     decoder = StreamDecoder(codings, limit=limit)
@@ -216,7 +226,10 @@ def split_codings(content_encoding: bytes) -> list[str]:
 
 
 def acceptable(accept_encoding: str) -> str:
-    """An Accept-Encoding (RFC 9110 §12.5.3) minus what we cannot take off; the rest as it was spelled."""
+    """Return an Accept-Encoding value (RFC 9110 §12.5.3) without the codings that cannot be decoded here.
+
+    The others keep their spelling.
+    """
     elements = [element.strip(" \t") for element in accept_encoding.split(",")]
     kept = [element for element in elements if element.split(";", 1)[0].rstrip(" \t").lower() in _DECODABLE]
     if len(kept) == len(elements):

@@ -1,13 +1,14 @@
-"""Links that an SDK follows, turned from the upstream to the proxy; every other byte stays.
+"""Rewrite the links that an SDK follows from the upstream to the proxy. Every other byte stays.
 
-`@odata.nextLink` and `@odata.deltaLink`, with or without a property before the @, anywhere in a JSON body;
-`NextLink` and `DeltaLink` too, since there are SDKs that ignore case. `@nextLink` is OData 4.01's spelling of
-the name, `odata.nextLink` OData 3's, and `__next` that of verbose JSON. An address is recognised in every
-spelling that leads to the same host: letter case, escapes, percent-encoding, a dot at its end, either scheme,
-a default port.
+These are `@odata.nextLink` and `@odata.deltaLink`, with or without a property before the @, anywhere in a
+JSON body. `NextLink` and `DeltaLink` count too, because some SDKs ignore case. `@nextLink` is the spelling of
+OData 4.01, `odata.nextLink` of OData 3, and `__next` of verbose JSON.
 
-In valid JSON a quote that is followed by a colon closes a name, so that the end of the name, the colon and
-the beginning of the link are told by standing together, and text within a string can't imitate them.
+An address is recognised in every spelling that leads to the same host: letter case, escapes,
+percent-encoding, a dot at its end, either scheme, a default port.
+
+In valid JSON, a quote followed by a colon ends a name. So the end of the name, the colon and the start of the
+link are recognised as one sequence, which text within a string cannot imitate.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from typing import Any, Final, NamedTuple
 
 import re2
 
-# Between the name and the link. No service writes more white space; the bound is what a stream may hold back.
+# White space between the name and the link. Services write less; the limit bounds what a stream holds back.
 _MAX_SPACE: Final = 256
 _SPACE: Final = b"[ \\t\\r\\n]{0,%d}" % _MAX_SPACE
-_ESCAPED: Final = 6  # bytes of a character spelled as \u0040
+_ESCAPED: Final = 6  # bytes of a character that is spelled as \u0040
 _LONGEST_NAME: Final = b"@odata.deltaLink"
-_MAX_ZEROS: Final = 3  # before a port
+_MAX_ZEROS: Final = 3  # zeros before the digits of a port
 _DEFAULT_PORTS: Final = b"(?::0{0,%d}(?:443|80))?" % _MAX_ZEROS
 
-# Linear in the text, whatever it holds, and where nothing is found ten times as fast as Python's own
-# expressions: RE2 leaps from one @ to the next (bench/test_filter.py, test_links_where_none_changes).
+# RE2 runs in linear time for any text. If nothing matches, it is ten times as fast as Python's expressions,
+# because it jumps from one @ to the next (bench/test_filter.py, test_links_where_none_changes).
 _OPTIONS: Final = re2.Options()
 _OPTIONS.encoding = re2.Options.Encoding.LATIN1
 
-# The last escape of a name. Only a name with one needs the slower pattern.
+# The last escape of a name. Only a name with an escape needs the slower pattern.
 _NAME_WITH_ESCAPE: Final = re2.compile(rb'\\u00[^"\\]{2}[^"\\]*"' + _SPACE + b":", _OPTIONS)
 _MAY_BEGIN_A_NAME: Final = re.compile(
     rb"@(?:odata|next|delta|Next|Delta|[^\"]{0,5}\Z|[^\"]{0,5}\\)"
@@ -40,27 +41,28 @@ _MAY_BEGIN_A_NAME: Final = re.compile(
 )
 _BEGINS_A_NAME: Final = re2.compile(rb"@(?:odata\.|[nN]ext|[dD]elta)", _OPTIONS)
 _BEGINNINGS: Final = (b"@odata.", b"@next", b"@Next", b"@delta", b"@Delta", b'"odata.', b'"__next')
-_LONGEST_BEGINNING: Final = 7  # bytes of a name that the pattern above needs, less one
+_LONGEST_BEGINNING: Final = 7  # bytes of the longest name that the pattern above needs, minus one
 _OF_ODATA_3: Final = b'"odata.'
-_OF_VERBOSE: Final = b'"__next'  # OData 2.0 JSON Format §6.2, and OData 3's verbose JSON
+_OF_VERBOSE: Final = b'"__next'  # OData 2.0 JSON Format §6.2, and verbose JSON of OData 3
 _IS_VERBOSE: Final = re.compile(rb'(?:\xef\xbb\xbf)?[ \t\r\n]*\{[ \t\r\n]*"d"[ \t\r\n]*:')
 _MEMBER_D: Final = b'"d"'
-_VERBOSE_BEGINS: Final = 64  # bytes with which verbose JSON begins, white space included
-_ODATA_3_BEGINS: Final = 512  # bytes in which the first member of such a body lies
-_ODATA_3_ENDS: Final = 16384  # bytes of the last member with the longest link
+_VERBOSE_BEGINS: Final = 64  # bytes in which verbose JSON begins, with white space
+_ODATA_3_BEGINS: Final = 512  # bytes in which the first member of such a body begins
+_ODATA_3_ENDS: Final = 16384  # bytes that the last member with the longest link takes
 _ENDS_WITH_TEXT: Final = (b'"}', b'"}\n', b'"}\r\n', b'"\n}', b'"\r\n}', b'" }', b'"\n}\n', b'"\r\n}\r\n')
-# The rest of a link with a relation (RFC 8288 §3). Without one nothing says what the link is for: it stays.
+# The rest of a link with a relation (RFC 8288 §3). A link without one has no known purpose, so it stays.
 _HAS_RELATION: Final = rb"(?=[^>]*>[^<]*;[ \t]*(?i:rel)[ \t]*=)"
-# How every name without an escape ends. A short body that lacks it is not worth a call of RE2.
+# End of every name without an escape. A short body without it is not worth a call of RE2.
 _END_OF_NAME: Final = b'Link"'
 _SHORT: Final = 4096
-# As a number: to look for bytes with `in`, Python raises and drops an exception first, which takes 100 ns.
+# A number, because a search for bytes with `in` raises and drops an exception first, which takes 100 ns.
 _BACKSLASH: Final = 0x5C
 
 
 _NEXT_OR_DELTA: Final = b"(?:[Nn]ext|[Dd]elta)Link"
 _COLON: Final = b'"' + _SPACE + b":" + _SPACE + b'"'
-# Names as services write them; RE2 leaps from one @ to the next in the first, so it is asked first.
+# Names as services write them. The first pattern is tried first, because RE2 jumps from one @ to the next in
+# it.
 _NAME: Final = rb"@(?:odata\.)?" + _NEXT_OR_DELTA + _COLON
 _NAME_OF_ODATA_3: Final = rb'"(?:odata\.' + _NEXT_OR_DELTA + b"|__next)" + _COLON
 _ANY_NAME: Final = b"(?:" + _NAME + b"|" + _NAME_OF_ODATA_3 + b")"
@@ -71,19 +73,19 @@ _MAX_HOST: Final = 300
 
 
 class _Patterns(NamedTuple):
-    plain: Any  # of RE2, for names as every service writes them
-    of_odata_3: Any  # for these and the names of OData 3
-    escaped_names: Any  # for names with any letter as an escape, up to their link
-    escaped: Any  # of RE2, for names with any letter as an escape
-    longest: int  # bytes that a match of either can have, with the character that follows it
+    plain: Any  # an RE2 pattern for names as every service writes them
+    of_odata_3: Any  # an RE2 pattern for these names and those of OData 3
+    escaped_names: Any  # an RE2 pattern for names with any letter as an escape, up to their link
+    escaped: Any  # an RE2 pattern for names with any letter as an escape, with their link
+    longest: int  # bytes that a match can have, with the character that follows it
     header: re.Pattern[bytes]
     in_link_header: re.Pattern[bytes]
 
 
 class LinkRewriter:
-    """Rewrites the links to one upstream, which may have several addresses, to one address of the proxy.
+    """Rewriter of links to one upstream, which may have several addresses, to one address of the proxy.
 
-    `foreign` receives the host of each link that an SDK follows past all known addresses of the upstream.
+    `foreign` receives the host of each link that leads an SDK to none of the known addresses of the upstream.
     """
 
     def __init__(
@@ -104,7 +106,7 @@ class LinkRewriter:
         self._replacement = rb"\g<1>" + proxy_base.replace(b"\\", rb"\\") + rb"\g<2>"
 
     def rewrite(self, body: bytes, *, is_odata_3: bool = False) -> bytes | None:
-        """The body with its links turned, or None if there was none to turn."""
+        """Return the body with rewritten links. Return None if no link changed."""
         if _BACKSLASH in body and _NAME_WITH_ESCAPE.search(body):
             return self._turned(body, self._escaped_names, self._escaped)
         if len(body) < _SHORT and body.find(_END_OF_NAME) < 0:
@@ -116,7 +118,7 @@ class LinkRewriter:
         return self._turned(body, _HAS_NAME, self._plain)
 
     def _turned(self, body: bytes, names: Any, links: Any) -> bytes | None:
-        """Nearly always None: one search of RE2, which leaps from one @ to the next."""
+        """Rewrite the links that `links` matches after a name. One search nearly always finds none."""
         found = names.search(body)
         if found is None:
             return None
@@ -137,13 +139,13 @@ class LinkRewriter:
         return b"".join(pieces)
 
     def _report_foreign(self, link: bytes, report: Callable[[str], None]) -> None:
-        """Reports the host of an absolute link to anywhere but the proxy."""
+        """Report the host of an absolute link that does not lead to the proxy."""
         absolute = _ABSOLUTE.match(_without_escapes(link.partition(b'"')[0]).lower())
         if absolute is not None and not absolute[0].startswith(self._own_base):
             report(absolute[1].decode("ascii", "backslashreplace"))
 
     def header(self, value: bytes) -> bytes:
-        """The value of Location, Content-Location, Operation-Location or Link (RFC 8288 §3)."""
+        """Return the rewritten value of Location, Content-Location, Operation-Location or Link (RFC 8288)."""
         if value.startswith(b"<"):
             return self._in_link_header.sub(self._replacement, value)
         return self._header.sub(self._replacement, value)
@@ -152,7 +154,7 @@ class LinkRewriter:
         return LinkStream(self)
 
     def rewritable(self, text: bytes) -> int:
-        """How much of a text that goes on can be rewritten by now: no link begins there and ends beyond."""
+        """Return the length of the part of an unfinished text in which no link crosses the end."""
         decided = max(0, len(text) - self._longest)
         earliest = max(0, decided - self._longest)
         end = text[earliest:]
@@ -170,23 +172,26 @@ class LinkRewriter:
 
 
 class LinkStream:
-    """The same for a body in chunks. Holds back at most one name and the beginning of its link."""
+    """Rewriter of links in a body that arrives in chunks.
+
+    It holds back at most one name and the start of its link.
+    """
 
     def __init__(self, rewriter: LinkRewriter) -> None:
         self._rewriter = rewriter
         self._waiting = b""
-        self._is_odata_3 = False  # until a piece says so
-        self._beginning = b""  # of the body, up to what tells verbose JSON
+        self._is_odata_3 = False  # set when a piece shows it
+        self._beginning = b""  # start of the body, up to the bytes that identify verbose JSON
 
     def feed(self, chunk: bytes) -> bytes:
-        """What can be sent by now."""
+        """Return the bytes that can be sent now."""
         text = self._waiting + chunk if self._waiting else chunk
         if len(self._beginning) < _VERBOSE_BEGINS:
             self._beginning += chunk[:_VERBOSE_BEGINS]
             self._is_odata_3 = self._is_odata_3 or _IS_VERBOSE.match(self._beginning) is not None
         self._is_odata_3 = self._is_odata_3 or may_be_odata_3(text)
         end = self._rewriter.rewritable(text)
-        if end == len(text):  # as nearly always, and compiled, a slice is a copy
+        if end == len(text):  # the usual case; avoids a slice, which is a copy in compiled code
             done, self._waiting = text, b""
         else:
             done, self._waiting = text[:end], text[end:]
@@ -201,7 +206,7 @@ class LinkStream:
 
 
 def _begun(text: bytes) -> int:
-    """How many bytes at the end of the text may be the beginning of a name."""
+    """Return how many bytes at the end of the text may be the start of a name."""
     last = text[-_LONGEST_BEGINNING:]
     for first in (last.rfind(b"@"), last.rfind(b'"')):
         if first >= 0 and any(name.startswith(last[first:]) for name in _BEGINNINGS):
@@ -210,10 +215,10 @@ def _begun(text: bytes) -> int:
 
 
 def may_be_odata_3(body: bytes) -> bool:
-    """Whether a body is verbose JSON, or has names of OData 3 where such a body has them: at its beginning or
-    in its last member.
+    """Return True if a body is verbose JSON, or has names of OData 3 at its beginning or in its last member.
 
-    A search of the whole would take thirty times as long as the search for the names of OData 4.
+    Other places need no check. A search of the whole body would take thirty times as long as the search for
+    the names of OData 4.
     """
     if body.find(_OF_ODATA_3, 0, _ODATA_3_BEGINS) >= 0 or _IS_VERBOSE.match(body) is not None:
         return True
@@ -252,14 +257,14 @@ def _without_escapes(text: bytes) -> bytes:
 
 
 def _split_base(base: bytes) -> tuple[bytes, bytes, bytes]:
-    """Scheme, host with its port if it is none of the default ones, and path."""
+    """Return the scheme, the host with a non-default port, and the path."""
     scheme, _, rest = base.partition(b"://")
     host, slash, path = rest.partition(b"/")
     return scheme, host, slash + path
 
 
 def _spelled_base(scheme: bytes, authority: bytes, path: bytes) -> bytes:
-    """A pattern for a base address in every spelling that leads to the same host, in a JSON string."""
+    """Return a pattern for a base address in a JSON string, in every spelling that leads to the same host."""
     either = _spelled(b"http") + b"(?:" + _spelled(b"s") + b")?" + _spelled(b"://")
     return either + _spelled_authority(authority) + _spelled(path, fold=False)
 
@@ -269,9 +274,9 @@ def _in_header(authority: bytes, path: bytes) -> bytes:
 
 
 def _spelled_authority(authority: bytes) -> bytes:
-    """The host and its port, as a pattern.
+    """Return a pattern for the host and its port.
 
-    The dot at the end names the root (RFC 3986 §3.2.2); a default port may be written.
+    The dot at the end names the root (RFC 3986 §3.2.2). A default port may be written or omitted.
     """
     found = re.search(rb":([0-9]+)\Z", authority)
     host = authority[: found.start()] if found else authority
@@ -283,7 +288,7 @@ def _spelled_authority(authority: bytes) -> bytes:
 
 
 def _spelled_unicode(host: bytes) -> bytes:
-    """The letters that a host in Punycode stands for, as they are or as JSON's escapes (RFC 5891 §5)."""
+    """Return a pattern for the letters of a Punycode host, as they are or as JSON escapes (RFC 5891 §5)."""
     try:
         text = host.decode("idna")
     except UnicodeError:
@@ -297,7 +302,7 @@ def _spelled_unicode(host: bytes) -> bytes:
 
 
 def _spelled(text: bytes, *, fold: bool = True) -> bytes:
-    """A pattern for the text as it can stand in a JSON string."""
+    """Return a pattern for the text as it can be written in a JSON string."""
     return b"".join(_spelled_char(bytes([char]), fold=fold) for char in text)
 
 

@@ -1,8 +1,9 @@
-"""`$batch`: its parts evaluated one by one, one smaller batch upstream, filters on each part's response
-(docs/reference/token-endpoint.md, docs/reference/rules.md).
+"""Process `$batch`: evaluate each sub-request, send one smaller batch upstream, and filter each response.
 
-A ruleset can't be walked round by a batch: each part is evaluated as if it came alone and leaves an event of
-its own that names the batch by `parentRequestId`.
+docs/reference/token-endpoint.md and docs/reference/rules.md describe the behaviour.
+
+A batch cannot bypass a ruleset. Each sub-request is evaluated as if it arrived alone. It has its own audit
+event, which names the batch by `parentRequestId`.
 """
 
 from __future__ import annotations
@@ -39,12 +40,14 @@ from proxy.wire.trace_context import trace_of
 
 _JSON: Final = {"Content-Type": "application/json"}
 _OF_THE_VERDICT: Final = frozenset({"rule", "default"})
-_LONGEST_ID: Final = 256  # bytes; others are no join key for anybody
+_LONGEST_ID: Final = 256  # bytes of an id to record; longer ids are not used to join events
 
 
 def version_of(target: Target) -> str:
-    """The version whose batch this is. Raises Refusal where another reader might take it for another's: the
-    parts would be evaluated against the rules for other resources than they reach."""
+    """Return the API version whose batch this is. Raise Refusal if another server could read another version.
+
+    Otherwise the sub-requests would be evaluated against the rules for other resources than they reach.
+    """
     names = {name.folded for reading in target.readings for name in reading.names}
     first, *others = names
     if others or len(first) != 2:
@@ -53,19 +56,20 @@ def version_of(target: Target) -> str:
 
 
 class _Part:
-    """One part: what came, how it was evaluated, what it will get a response."""
+    """A sub-request with its evaluation, and its response if the proxy makes it."""
 
     __slots__ = ("evaluation", "part", "pending", "response")
 
     def __init__(self, part: BatchPart, pending: PendingEvent) -> None:
         self.part = part
         self.pending = pending
-        self.evaluation: Evaluation | None = None  # unless it is refused before
-        self.response: bytes | None = None  # ours, where the upstream isn't asked
+        # missing if the sub-request is refused before its evaluation
+        self.evaluation: Evaluation | None = None
+        self.response: bytes | None = None  # made by the proxy, for a sub-request that is not sent upstream
 
 
 class Batch:
-    """The parts of one `$batch` request."""
+    """Sub-requests of one `$batch` request."""
 
     def __init__(self, context: Context, caller: Caller, envelope: PendingEvent, version: str) -> None:
         self._context = context
@@ -76,7 +80,7 @@ class Batch:
         self._parts: list[_Part] = []
 
     def evaluate(self, body: bytes, proxy_base: bytes) -> None:
-        """Evaluates every part. Raises Refusal where the batch itself is malformed."""
+        """Evaluate every sub-request of the batch. Raise Refusal if the batch itself is malformed."""
         try:
             parts = parse_batch(
                 body,
@@ -93,12 +97,12 @@ class Batch:
 
     @property
     def record_bytes(self) -> int:
-        """About what the parts' records will take of the spool."""
+        """Approximate number of bytes that the records of the sub-requests will take in the spool."""
         return _record_bytes(self._parts)
 
     @property
     def unchanged(self) -> bool:
-        """Whether the upstream gets the very bytes that came."""
+        """True if the upstream receives exactly the bytes that arrived."""
         return all(each.response is None and not each.part.changed for each in self._parts)
 
     @property
@@ -107,34 +111,41 @@ class Batch:
 
     @property
     def reads_responses(self) -> bool:
-        """Return True if a filter or a rule that decides reads the response to a sub-request."""
+        """True if a filter, or a rule that decides, reads the response to a sub-request."""
         evaluations = [each.evaluation for each in self._parts]
         return any(each.reads_response_body for each in evaluations if each is not None)
 
     def reduced(self, body: bytes) -> bytes:
-        """The batch less the parts that the upstream must not see; the others keep their bytes."""
+        """Return the batch without the refused sub-requests. The others keep their bytes."""
         keep = {each.part.id for each in self._parts if each.response is None}
         return reduced_batch(body, [each.part for each in self._parts], keep)
 
     def own_response(self) -> bytes:
-        """The response where no part is left for the upstream."""
+        """Return the response if no sub-request is sent upstream."""
         return self._merged(b'{"responses":[]}', [])
 
     def response(self, body: bytes, relocated: Callable[[bytes], bytes]) -> bytes | None:
-        """The upstream's response with each part's filter applied, its locations turned by `relocated` and
-        our own responses among them; None where all that leaves it as it came. Raises MalformedBatch where
-        the response can't be read: it is never passed on then."""
+        """Return the response for the application, or None if the upstream's response needs no change.
+
+        The filter of each sub-request is applied, `relocated` rewrites the locations, and responses of the
+        proxy are merged in. Raise MalformedBatch if the response cannot be read: it is then never passed on.
+        """
         asked = {each.part.id.casefold(): each for each in self._parts if each.response is None}
         responses = parse_batch_response(body)
         finished: list[tuple[str, bytes]] = []
         for response in responses:
             part = asked.pop(response.id.casefold(), None)
             if part is None:
-                raise MalformedBatch("the response has a part that was not asked for")
+                raise MalformedBatch("it has a response to a sub-request that was not sent")
             finished.append((part.part.id, self._evaluated_response(part, response.relocated(relocated))))
         for part in asked.values():
             self._refuse(
-                part, Refusal("upstreamError", "The upstream left this part out.", "upstreamProtocol")
+                part,
+                Refusal(
+                    "upstreamError",
+                    "The upstream's response has nothing for this sub-request.",
+                    "upstreamProtocol",
+                ),
             )
         if len(finished) == len(self._parts) and all(
             text == response.raw for (_, text), response in zip(finished, responses, strict=True)
@@ -143,13 +154,13 @@ class Batch:
         return self._merged(body, finished)
 
     def stop(self) -> None:
-        """Note that an operator's stop, and no rule, blocks the parts that the rules let through."""
+        """Note that an operator's stop, and not a rule, blocks the sub-requests that the rules allowed."""
         for each in self._parts:
             if each.pending.upstream_status is not None or not each.pending.status:
                 each.pending.block_without_rule()
 
     def withdraw(self) -> None:
-        """The upstream's responses to the parts don't reach the application."""
+        """Note that the upstream's responses to the sub-requests do not reach the application."""
         for each in self._parts:
             if each.pending.upstream_status is not None:
                 each.pending.status = 0
@@ -157,13 +168,16 @@ class Batch:
                 each.pending.transforms = ()
 
     def record(self, status: int, reason: str) -> bool:
-        """Writes the parts' events. `status` and `reason` are those of parts that no response came for."""
+        """Write the events of the sub-requests. Return False if one could not be written.
+
+        `status` and `reason` apply to sub-requests without a response.
+        """
         envelope = self._envelope
         for each in self._parts:
             pending = each.pending
             if not pending.status:
                 pending.status = status
-                if reason not in _OF_THE_VERDICT:  # else the part's own says why it was let through
+                if reason not in _OF_THE_VERDICT:  # otherwise the event keeps the reason of its own verdict
                     pending.reason = reason
                 if pending.upstream_status is None and _says_of_every_part(envelope.upstream_status):
                     pending.upstream_status = envelope.upstream_status
@@ -173,7 +187,7 @@ class Batch:
                 return False
         return True
 
-    # Evaluating
+    # Evaluation of sub-requests
 
     def _evaluated(self, part: BatchPart) -> _Part:
         context, envelope = self._context, self._envelope
@@ -199,16 +213,19 @@ class Batch:
 
     def _decide(self, evaluated: _Part) -> None:
         part, pending = evaluated.part, evaluated.pending
-        if len(part.target) > self._context.limits.max_header_bytes:  # as when it comes by itself
-            raise Refusal("headersTooLarge", "The part's URL is too long.", "headersTooLarge")
+        # the same limit as for a request that arrives alone
+        if len(part.target) > self._context.limits.max_header_bytes:
+            raise Refusal("headersTooLarge", "The URL of the sub-request is too long.", "headersTooLarge")
         if (
             sum(len(name) + len(value) for name, value in part.headers)
             > self._context.limits.max_header_bytes
         ):
-            raise Refusal("headersTooLarge", "The part's headers are too large.", "headersTooLarge")
+            raise Refusal(
+                "headersTooLarge", "The headers of the sub-request are too large.", "headersTooLarge"
+            )
         for name, value in part.headers:
             if name.lower() == "content-type" and not is_utf8(value, as_if_alone(part.body) or b""):
-                raise Refusal("badRequest", "A part's body is read in UTF-8 alone.", "malformedRequest")
+                raise Refusal("badRequest", "The body of a sub-request must be in UTF-8.", "malformedRequest")
         headers = [(name.encode("latin-1", "replace"), value.encode("utf-8")) for name, value in part.headers]
         if any(names_method_override(name) and value != part.method.encode() for name, value in headers):
             raise Refusal("badRequest", "A method override is not served here.", "unsupported")
@@ -226,13 +243,15 @@ class Batch:
             evaluation.decide(facts)
         except MalformedBody as error:
             raise Refusal(
-                "badRequest", f"The part can't be evaluated: {error}.", "malformedRequest"
+                "badRequest", f"The sub-request can't be evaluated: {error}.", "malformedRequest"
             ) from None
         except MalformedTarget as odd:
-            raise Refusal("badRequest", f"The part can't be evaluated: {odd}.", "malformedTarget") from None
+            raise Refusal(
+                "badRequest", f"The sub-request can't be evaluated: {odd}.", "malformedTarget"
+            ) from None
 
     def _fail_dependants(self) -> None:
-        """What depends on a part that is not tried is not tried either, however far down."""
+        """Refuse every sub-request that depends, directly or indirectly, on one that is not sent upstream."""
         failed = {each.part.id for each in self._parts if each.response is not None}
         before = -1
         while failed and len(failed) != before:
@@ -241,7 +260,9 @@ class Batch:
                 if each.response is None and any(id_ in failed for id_ in each.part.depends_on):
                     failed.add(each.part.id)
                     refusal = Refusal(
-                        "failedDependency", "A part that this one depends on was refused.", "dependencyFailed"
+                        "failedDependency",
+                        "A sub-request that this one depends on was refused.",
+                        "dependencyFailed",
                     )
                     self._refuse(each, refusal)
 
@@ -262,10 +283,10 @@ class Batch:
         evaluated.response = made_response(evaluated.part.id, refusal.status, _JSON, body)
         return evaluated.response
 
-    # Responses
+    # Responses to sub-requests
 
     def _evaluated_response(self, evaluated: _Part, response: BatchResponse) -> bytes:
-        """One part's response as the application gets it: its own bytes where nothing had to change."""
+        """Return the response to one sub-request. It keeps its bytes if nothing changes."""
         pending = evaluated.pending
         pending.upstream_status = response.status
         pending.upstream_us = self._envelope.upstream_us
@@ -288,7 +309,8 @@ class Batch:
         assert evaluation is not None
         status = response.status
         if status == 401 or status in self._context.statuses_as_502:
-            _evaluate_response(evaluation, response, b"")  # which the application doesn't get
+            # without the body, which the application does not receive
+            _evaluate_response(evaluation, response, b"")
             raise Refusal(
                 "upstreamError",
                 f"The upstream responded with {status}.",
@@ -301,12 +323,14 @@ class Batch:
             pending.redirect = host_elsewhere(_encoded(response.headers), self._context.upstream_bases)
             elsewhere = pending.redirect is not None
         if elsewhere and evaluation.reads_response_body:
-            _evaluate_response(evaluation, response, b"")  # a response rule may block it instead
+            # a response rule may block it, which takes precedence
+            _evaluate_response(evaluation, response, b"")
             raise _filter_failed(ELSEWHERE)
         if status == 206 and evaluation.reads_response_body:
             raise _filter_failed("it is a part of a larger whole")
         _evaluate_response(evaluation, response, as_if_alone(response.body))
-        if elsewhere and evaluation.decision.transforms is not None:  # a response rule filters it
+        # true only after a response rule decided to filter it
+        if elsewhere and evaluation.decision.transforms is not None:
             raise _filter_failed(ELSEWHERE)
         if status == 304 and evaluation.keeps_items:
             raise _filter_failed(UNCHANGED)
@@ -330,7 +354,7 @@ class Batch:
 
 
 def _evaluate_response(evaluation: Evaluation, response: BatchResponse, body: bytes | None) -> None:
-    """Evaluate the response to a sub-request. Raises Refusal if it is blocked, or can't be read."""
+    """Evaluate the response to a sub-request. Raise Refusal if it is blocked or cannot be read."""
     if evaluation.plan.has_response_rules:
         try:
             evaluation.decide_response(ResponseFacts(response.status, _encoded(response.headers), body))
@@ -339,7 +363,7 @@ def _evaluate_response(evaluation: Evaluation, response: BatchResponse, body: by
 
 
 def _id_in(headers: Iterable[tuple[str, str]], name: str) -> bytes | None:
-    """The id that a part's header names, where it could stand in a head."""
+    """Return the id in a header of a sub-request, if it is a valid header value."""
     for each, value in headers:
         if each.lower() == name and value.isascii() and value.isprintable() and len(value) <= _LONGEST_ID:
             return value.encode()
@@ -347,18 +371,18 @@ def _id_in(headers: Iterable[tuple[str, str]], name: str) -> bytes | None:
 
 
 def _content_type(headers: Iterable[tuple[str, str]]) -> bytes:
-    """The media type of a part's body, which is JSON if its headers name none or disagree."""
+    """Return the media type of the body of a sub-request: JSON if its headers name none, or several."""
     named = {value for name, value in headers if name.lower() == "content-type"}
     return named.pop().encode() if len(named) == 1 else b"application/json"
 
 
 def _says_of_every_part(status: int | None) -> bool:
-    """Return True if the status of the whole batch holds for each part. A success does not."""
+    """Return True if the status of the whole batch applies to each sub-request. A success does not."""
     return status is not None and not 200 <= status < 300
 
 
 def _trace_in(headers: Iterable[tuple[str, str]]) -> str | None:
-    """Trace, span and flags of the only `traceparent` that a part has."""
+    """Return trace, span and flags of the `traceparent` of a sub-request, if it has exactly one."""
     values = [value for name, value in headers if name.lower() == "traceparent"]
     return trace_of(values[0].encode("utf-8", "replace")) if len(values) == 1 else None
 

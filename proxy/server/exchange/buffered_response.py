@@ -1,7 +1,7 @@
-"""A response whose body is read on its way: buffered whole for rules, or with its links rewritten.
+"""Process a response whose body is read in transit: buffer it for rules, or rewrite its links.
 
-Rules need it whole. Links do not: a short response is buffered, so that one without a link to rewrite keeps
-every byte, and a longer one is rewritten piece by piece, without content coding and of unknown length.
+Rules need the whole body. Links do not. A short response is buffered, so that it keeps every byte if no link
+changes. A longer response is rewritten piece by piece, without content coding and without a declared length.
 """
 
 from __future__ import annotations
@@ -30,15 +30,17 @@ from proxy.server.http1.body_reader import CHUNKED
 from proxy.server.http1.chunked import chunk_frame
 from proxy.server.http1.response_head import ResponseHead
 
-BUFFER_BYTES: Final = (
-    256 * 1024
-)  # bytes of a JSON response to buffer until it is known whether a link changes
-BUFFER_CODED_BYTES: Final = 2 * 1024 * 1024  # the same if compressed: it can't be changed once begun
+# Bytes of a JSON response to buffer until it is known whether a link changes.
+BUFFER_BYTES: Final = 256 * 1024
+# Bytes of a compressed response to buffer. Its coding cannot be changed after the response has begun.
+BUFFER_CODED_BYTES: Final = 2 * 1024 * 1024
 
 
 class BufferedForRules(ResponseBody):
-    """A body that rules or a filter need whole. It never passes unless they have read it, or only the log
-    would have had it."""
+    """A body that rules or a filter need whole.
+
+    It is passed on only after they have read it, or if it was only for the log.
+    """
 
     __slots__ = ("_buffered", "_response", "_sink", "_size")
 
@@ -59,13 +61,13 @@ class BufferedForRules(ResponseBody):
                 sink.context.counters.values[LIMIT_FILTER_BYTES] += 1
                 sink.refuse(filter_failed("it is over the size limit"))
         elif not sink.reserve_buffer(len(chunk)) and not self._passed_without_rules():
-            sink.refuse(overloaded("The proxy holds as many responses as it may."))
+            sink.refuse(overloaded("The proxy's memory for buffered responses is full."))
 
     def resume(self) -> bool:
         return True
 
     def _passed_without_rules(self) -> bool:
-        """Pass on what is here if only the log would have the body. Return False if rules need it."""
+        """Pass on the body so far if only the log needs it. Return False if rules need it."""
         if not self._sink.evaluation.decide_response_by_fallback():
             return False
         if may_have_links(self._sink, self._response):
@@ -112,8 +114,10 @@ class BufferedForRules(ResponseBody):
         pass_on(self._sink, self._response, body, last)
 
     def _filtered(self, body: bytes) -> tuple[bytes, bytes | None, tuple[str, ...]]:
-        """Return the body without content coding, the same without what the rules hide, or None if they hide
-        nothing, and the names of the transforms that removed something."""
+        """Return the decoded body, the filtered body, and the names of the effective transforms.
+
+        The filtered body is None if the rules hide nothing. A transform is effective if it removed something.
+        """
         sink, response = self._sink, self._response
         evaluation = sink.evaluation
         awaited = evaluation.awaits_response_body
@@ -133,22 +137,23 @@ class BufferedForRules(ResponseBody):
             return None, ()
         if not body:
             if sink.batch is not None:
-                raise FilterFailed("it says nothing of the sub-requests")
+                raise FilterFailed("it has no responses to the sub-requests")
             return None, ()
         if response.status == 206:
             raise FilterFailed("it is a part of a larger whole")
         if sink.batch is not None:
-            return sink.batch.response(
-                body, sink.relocated
-            ), ()  # the event of each sub-request names its own
+            # No transforms, because the event of each sub-request names its own.
+            return sink.batch.response(body, sink.relocated), ()
         kind = media_type(response.fields.content_type or b"")
         left = sink.evaluation.without_hidden(sink.context, kind, body)
         return left.body, left.removed
 
 
 class RewrittenLinks(ResponseBody):
-    """A body in which links to the upstream become links to the proxy: buffered while it is short, and
-    rewritten as it comes from then on."""
+    """A body in which links to the upstream become links to the proxy.
+
+    It is buffered while it is short. A longer body is rewritten as it arrives.
+    """
 
     __slots__ = ("_buffered", "_decoder", "_last", "_links", "_response", "_sink", "_size")
 
@@ -157,7 +162,7 @@ class RewrittenLinks(ResponseBody):
         self._response = response
         self._buffered: list[bytes] = []
         self._size = 0
-        # Once it is rewritten as it comes
+        # State of a body that is rewritten as it arrives
         self._links: LinkStream | None = None
         self._decoder: StreamDecoder | None = None
         self._last = False
@@ -181,11 +186,11 @@ class RewrittenLinks(ResponseBody):
         return True
 
     def take_whole(self, body: bytes) -> None:
-        """Send a body that is whole: as it came if no link changes."""
+        """Send a whole body. It keeps its bytes if no link changes."""
         sink, response = self._sink, self._response
         try:
             decoded = decoded_body(body, response, sink.context.limits.max_filter_bytes)
-        except DecompressedTooLarge:  # too large to buffer once it is decompressed
+        except DecompressedTooLarge:  # too large to buffer in its decompressed form
             self.begin(body, last=True)
             return
         except ContentCodingError as error:
@@ -194,7 +199,7 @@ class RewrittenLinks(ResponseBody):
         send_read(sink, response, body, sink.rewriter().rewrite(decoded))
 
     def begin(self, body: bytes, *, last: bool) -> None:
-        """Rewrite as it comes a response of which `body` is here."""
+        """Rewrite a response as it arrives, beginning with `body`."""
         sink, response = self._sink, self._response
         links = self._links = sink.rewriter().stream()
         if response.fields.content_encoding is not None:
@@ -209,7 +214,7 @@ class RewrittenLinks(ResponseBody):
         self._rewrite(links, body, last)
 
     def _rewrite(self, links: LinkStream, chunk: bytes, last: bool) -> None:
-        """Rewrite a piece. Decompress it in steps, no faster than the client takes them."""
+        """Rewrite a piece of the body. Decompress it in steps, no faster than the client reads them."""
         decoder = self._decoder
         self._last = last
         try:
@@ -236,14 +241,19 @@ class RewrittenLinks(ResponseBody):
 
 
 def decoded_body(body: bytes, response: ResponseHead, limit: int) -> bytes:
-    """Return the body without its content codings. Raises ContentCodingError, also if it would be longer than
-    `limit` bytes."""
+    """Return the body without its content codings.
+
+    Raise ContentCodingError if it cannot be decompressed, or if the result is longer than `limit` bytes.
+    """
     coding = response.fields.content_encoding
     return body if coding is None else decode(body, split_codings(coding), limit=limit)
 
 
 def _require_utf8(response: ResponseHead, body: bytes) -> None:
-    """Raises FilterFailed: a name of a hidden property in another charset would be passed on."""
+    """Raise FilterFailed if the body is not in UTF-8.
+
+    The name of a hidden property in another charset would not be recognised, and so passed on.
+    """
     content_type = response.fields.content_type
     if is_json(content_type) and not is_utf8((content_type or b"").decode("latin-1"), body):
         raise FilterFailed("it is not in UTF-8")

@@ -1,4 +1,4 @@
-"""A response as the client receives it: its head, its framing, and pieces that are passed on as they come."""
+"""The response as the client receives it: head, framing, and pieces that are passed on as they arrive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from proxy.server.http1.response_head import ResponseHead
 
 
 class PassThrough(ResponseBody):
-    """A body that is passed on as it comes; `chunked` if the client receives it in chunks."""
+    """A body that is passed on as it arrives. `chunked` means that the client receives it in chunks."""
 
     __slots__ = ("_chunked", "_sink")
 
@@ -31,7 +31,7 @@ class PassThrough(ResponseBody):
 
 
 def pass_on(sink: ResponseSink, response: ResponseHead, chunk: bytes, last: bool) -> None:
-    """Send the head and the first piece of a response that nothing reads on its way."""
+    """Send the head and the first piece of a response that is not read in transit."""
     size = len(chunk)
     sized = response.length >= 0
     head = client_head(sink, response, KEPT if sized else CHUNKED)
@@ -46,16 +46,16 @@ def pass_on(sink: ResponseSink, response: ResponseHead, chunk: bytes, last: bool
 
 
 def send_read(sink: ResponseSink, response: ResponseHead, body: bytes, changed: bytes | None) -> None:
-    """Send a response that was read whole: `body` as it came, or `changed` without content coding."""
+    """Send a response that was read whole: `body` as it arrived, or `changed` without content coding."""
     final = body if changed is None else changed
     head = client_head(sink, response, len(final), changed=changed is not None)
     sink.send_whole(response.status, head, final, len(final))
 
 
 def client_head(sink: ResponseSink, response: ResponseHead, length: int, *, changed: bool = False) -> bytes:
-    """Return the head for the client. `length` is the body's size, CHUNKED or KEPT."""
+    """Return the head for the client. `length` is the size of the body, CHUNKED or KEPT."""
     status = response.status
-    # The length of a body that is not here, but would be filtered or evaluated if it were.
+    # The length of a body that is absent, but that a filter or a rule would change or read.
     hidden = sink.evaluation.reads_response_body and (
         status == 304 or (sink.head.method == "HEAD" and 200 <= status < 300)
     )
@@ -71,21 +71,21 @@ def client_head(sink: ResponseSink, response: ResponseHead, length: int, *, chan
 
 
 def may_have_links(sink: ResponseSink, response: ResponseHead) -> bool:
-    """Return True if an SDK would follow links in the response."""
+    """Return True if the response may have links that an SDK would follow."""
     return (
         response.length != 0
         and sink.context.rewrite_links
-        and response.status != 206  # whose place and length in the whole have to be true
+        and response.status != 206  # a range must keep its position and length within the whole
         and is_json(response.fields.content_type)
     )
 
 
-_LONGEST_CONTENT_TYPE: Final = 256  # bytes; a longer one is read each time
+_LONGEST_CONTENT_TYPE: Final = 256  # bytes of a value to remember; a longer one is parsed each time
 _json_types: Final[BoundedMemo[bytes, bool]] = BoundedMemo(256, _LONGEST_CONTENT_TYPE, WhenFull.KEEP)
 
 
 def is_json(content_type: bytes | None) -> bool:
-    """Return True if the Content-Type is one of JSON."""
+    """Return True if the Content-Type is a JSON type."""
     if content_type is None:
         return False
     known = _json_types.entries.get(content_type)

@@ -1,6 +1,6 @@
-"""What the rules decide about one request and its response; a sub-request of a batch has its own evaluation.
+"""Evaluate one request and its response. A sub-request of a batch has its own evaluation.
 
-Each decision is noted in the request's pending event, and a block is raised as the refusal that it is.
+Each decision is recorded in the pending event of the request. A block is raised as a Refusal.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from proxy.server.record.request_record import PendingEvent
 
 
 class Evaluation:
-    """The evaluation of one request; `envelope` means a batch, whose sub-requests have their own."""
+    """Evaluation of one request. `envelope` marks an outer $batch request."""
 
     __slots__ = (
         "_envelope",
@@ -35,8 +35,8 @@ class Evaluation:
         "target",
     )
 
-    decision: Decision  # once there is one
-    _facts: RequestFacts  # unless the plan is constant
+    decision: Decision  # set by the first decision
+    _facts: RequestFacts  # not set if the plan is constant
 
     def __init__(self, pending: PendingEvent, target: Target, plan: Plan, *, envelope: bool = False) -> None:
         self._pending = pending
@@ -47,13 +47,13 @@ class Evaluation:
         self._response_decided = False
 
     def take(self, decision: Decision) -> None:
-        """Decide so. Raises Refusal for a block."""
+        """Apply the decision to the request. Raise Refusal if it is a block."""
         if self._envelope:
             decision = envelope_decision(decision)
         self.decision = decision
         self._pending.take(decision)
 
-    # The request
+    # Request rules
 
     def facts_with(
         self,
@@ -63,7 +63,7 @@ class Evaluation:
         *,
         unread: bool = False,
     ) -> RequestFacts:
-        """Return the facts of the request for rules; `unread` means that its body has not been collected."""
+        """Return the facts of the request for rules. `unread` means that its body has not been collected."""
         pending = self._pending
         return RequestFacts(
             pending.method,
@@ -77,20 +77,24 @@ class Evaluation:
         )
 
     def try_shadow(self, rules: ShadowRules, facts: RequestFacts, *, body_known: bool) -> None:
-        """Evaluate the shadow ruleset, for the event alone."""
+        """Evaluate the shadow ruleset, only for the event."""
         self._pending.shadow = ShadowEvaluation(rules, facts, body_known=body_known, envelope=self._envelope)
 
     def decide(self, facts: RequestFacts) -> None:
-        """Decide by all of the request. Raises Refusal for a block, MalformedBody and MalformedTarget if the
-        rules cannot read it."""
+        """Decide by the whole request.
+
+        Raise Refusal for a block. Raise MalformedBody or MalformedTarget if the rules cannot read the
+        request.
+        """
         self._facts = facts
         self._fallback = None
         self.take(self.plan.decide(facts))
 
     def decision_without_body(self, facts: RequestFacts, *, collectable: bool) -> Decision | None:
-        """Return the decision if it does not depend on the body, and None if the body must be collected.
+        """Return the decision if it does not depend on the body. Return None if the body must be collected.
 
-        A rule that only logs needs the body only if it is `collectable`. The decision is the fallback then.
+        A rule that only logs needs the body only if it is `collectable`. The decision then becomes the
+        fallback.
         """
         self._facts = facts
         try:
@@ -103,50 +107,56 @@ class Evaluation:
         return decision
 
     def take_fallback(self) -> Decision | None:
-        """Return the decision that holds if the body cannot be read, or None if the body is needed."""
+        """Return the decision that holds if the body cannot be read. Return None if the body is needed."""
         decision, self._fallback = self._fallback, None
         return decision
 
-    # The response
+    # Response rules
 
     @property
     def may_change_response(self) -> bool:
-        """Return True if a filter or a response rule may change the response, so that a range of it is of no
-        use: rules cannot evaluate a part, and its place tells of what lies before it."""
+        """True if a filter or a response rule may change the response.
+
+        A range of it is then useless: rules cannot evaluate a part, and its position reveals the size of the
+        preceding part.
+        """
         return self.decision.transforms is not None or self.plan.response_decides
 
     @property
     def reads_response_body(self) -> bool:
-        """Return True if a filter or a rule that decides reads the response's body."""
+        """True if a filter, or a rule that decides, reads the response's body."""
         return self.decision.transforms is not None or self.plan.response_body_decides
 
     @property
     def filters_response(self) -> bool:
-        """Return True if a filter applies to the response by the decisions so far."""
+        """True if the decisions so far apply a filter to the response."""
         decision = self.decision if self._fallback is None else self._fallback
         return decision.transforms is not None
 
     @property
     def keeps_items(self) -> bool:
-        """Return True if a filter keeps only some objects, so that it has to see each object."""
+        """True if a filter keeps only some objects. It then has to read each object."""
         transforms = self.decision.transforms
         return transforms is not None and bool(transforms.keep)
 
     @property
     def awaits_response_body(self) -> bool:
-        """Return True if response rules have not decided yet, because they need the body."""
+        """True if response rules have not decided yet, because they need the body."""
         return not self._response_decided and self.plan.response_needs_body
 
     def decide_response(self, facts: ResponseFacts) -> None:
-        """Decide by the response. Raises Refusal for a block, MalformedBody and MalformedTarget if the rules
-        cannot read it."""
+        """Decide by the response.
+
+        Raise Refusal for a block. Raise MalformedBody or MalformedTarget if the rules cannot read the
+        response.
+        """
         self._take_response(self.plan.decide_response(self._facts, self.decision, facts))
 
     def decide_response_without_body(self, facts: ResponseFacts, *, filterable: bool, json: bool) -> bool:
-        """Decide by status and headers. Return False if the body is needed, or if a rule that only logs can
-        have it.
+        """Decide by status and headers. Return False if the body is needed, even if only by a rule that logs.
 
-        `filterable` means that a filter would apply to the response. Only `json` can be read for the log.
+        `filterable` means that a filter would apply to the response. Only a `json` body can be read for the
+        log.
         """
         try:
             decision = self.plan.decide_response(self._facts, self.decision, facts)
@@ -162,7 +172,7 @@ class Evaluation:
         return True
 
     def decide_response_by_fallback(self) -> bool:
-        """Decide as without the body if only the log would have it. Return False if the body is needed."""
+        """Decide without the body if it is only for the log. Return False if the body is needed."""
         decision = self._fallback
         if decision is None:
             return False
@@ -176,9 +186,11 @@ class Evaluation:
             self.take(decision)
 
     def without_hidden(self, context: Context, kind: MediaType, body: bytes) -> Filtered:
-        """Return what the filter leaves of a response, and the transforms that removed something. Raises
-        FilterFailed if the body cannot be filtered, Refusal if the path may name what is hidden or if the
-        filter does not keep the object."""
+        """Return the filtered response and the transforms that removed something.
+
+        Raise FilterFailed if the body cannot be filtered. Raise Refusal if the path may name a hidden
+        property, or if the filter does not keep the object.
+        """
         transforms = self.decision.transforms
         assert transforms is not None
         asked = (self._pending.method.upper(), self.target)

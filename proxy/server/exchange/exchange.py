@@ -1,10 +1,9 @@
-"""The life of one pass-through request. `_end` is the one place that ends it and writes its audit event.
+"""Lifecycle of one pass-through request. Only `_end` ends it and writes its audit event.
 
-The steps: authenticate - canonicalise - decide - attach_credential - forward - (upstream) - filter the
-response (`response.py`) - record - respond (both in `_end`). `Phase` names what a request waits for.
+The steps are: authenticate, canonicalise, decide, attach_credential, forward, wait for the upstream, filter
+the response (`response.py`), record, respond (both in `_end`). `Phase` names what a request waits for.
 
-The event is in the spool before the last byte of the response is given to the kernel, whichever way the
-exchange ends.
+The event is in the spool before the last byte of the response is sent, no matter how the exchange ends.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from proxy.server.record.request_record import PendingEvent
 from proxy.server.upstream.connection import UpstreamLost
 from proxy.wire.audit_event import CREDENTIAL_PROBLEMS, STATUS_CLIENT_LEFT, STATUS_FAULT
 
-_now: Final = time.time  # Final: what is compiled finds it without a look-up
+_now: Final = time.time  # Final, so that compiled code needs no look-up
 _clock: Final = time.perf_counter
 
 
@@ -46,26 +45,27 @@ _UNBOUND: Final = CREDENTIAL_PROBLEMS_FIRST + tuple(CREDENTIAL_PROBLEMS).index("
 
 
 class Phase(Enum):
-    """Phases in the life of an exchange."""
+    """Phase in the life of an exchange."""
 
-    EVALUATING = "judging"  # the head is enough, or the body is whole
+    EVALUATING = "judging"  # the head is sufficient, or the body is complete
     COLLECTING = "collecting"  # the body is buffered, for rules or for the log
-    CALLING = "calling"  # the upstream call is under way, and no response has begun
-    BUFFERING = "buffering"  # a response is buffered before its head leaves
-    STREAMING = "streaming"  # the response's head has left
-    ENDED = "ended"  # it is recorded, and its last bytes have left, if it has any
+    CALLING = "calling"  # the upstream call is in progress, and no response has begun
+    BUFFERING = "buffering"  # a response is buffered, and its head has not been sent
+    STREAMING = "streaming"  # the response's head has been sent
+    ENDED = "ended"  # the event is recorded, and the last bytes have been sent, if there are any
 
 
 class Ending(Enum):
-    """Bytes that leave at the end of an exchange."""
+    """Kind of output that ends an exchange."""
 
     WHOLE = "whole"  # head and body of a response, together
     LAST_BYTES = "last bytes"  # the end of a response that has begun
-    TRUNCATED = "truncated"  # nothing: the connection is aborted, so that no client takes it for whole
-    WITHOUT_RESPONSE = "without response"  # nothing, because the connection is closed
+    # no output: the connection is aborted, so that no client takes the response for whole
+    TRUNCATED = "truncated"
+    WITHOUT_RESPONSE = "without response"  # no output, because the connection is closed
 
 
-# Final names: the interpreted form reads an enum's member slowly.
+# Final names, because interpreted Python reads an enum's member slowly.
 _CALL_ENDED: Final = CallState.ENDED
 _EVALUATING: Final = Phase.EVALUATING
 _COLLECTING: Final = Phase.COLLECTING
@@ -108,10 +108,10 @@ class Exchange(ExchangeOwner):
         length = head.fields.length
         self.body = RequestBody(length) if length else NO_BODY
         self.phase = _EVALUATING
-        self._reserved = 0  # bytes that count against what this worker may buffer
+        self._reserved = 0  # bytes that count against the buffer budget of this worker
         self.batch = None
         self._call: UpstreamCall | None = None
-        self._response_bytes = 0  # without framing
+        self._response_bytes = 0  # bytes of the response body, without framing
         self.response = None
 
     def __repr__(self) -> str:
@@ -120,7 +120,7 @@ class Exchange(ExchangeOwner):
     # Phases of the request
 
     def begin(self) -> None:
-        """Runs every phase that needs no more than the head."""
+        """Run every phase that needs only the head."""
         try:
             self.authenticate()
             self.canonicalise()
@@ -182,7 +182,7 @@ class Exchange(ExchangeOwner):
             self.batch = Batch(self.context, caller, self.pending, version_of(target))
 
     def decide(self, body: bytes | None) -> None:
-        """Evaluate the request; `body` is None if no rule has to read it."""
+        """Evaluate the request by its rules. `body` is None if no rule has to read it."""
         self._try_shadow(body)
         evaluation = self.evaluation
         constant = evaluation.plan.decides_without(evaluation.target)
@@ -197,7 +197,7 @@ class Exchange(ExchangeOwner):
             self._decide_batch(self.batch, body or b"")
 
     def _decided_without_body(self) -> bool:
-        """Decide without the body if no rule that decides needs it. Return False if it must be collected."""
+        """Decide without the body, if no rule that decides needs it. Return False if it must be collected."""
         evaluation = self.evaluation
         facts = evaluation.facts_with(self.head.headers, None, unread=True)
         collectable = self.head.fields.length <= self.context.limits.max_buffered_body
@@ -224,7 +224,7 @@ class Exchange(ExchangeOwner):
         self.evaluation.try_shadow(caller.shadow, facts, body_known=body is not None)
 
     def _decide_batch(self, batch: Batch, body: bytes) -> None:
-        """Evaluate each sub-request. Of the batch itself, only a rule that names it can block it."""
+        """Evaluate each sub-request of a batch. Only a rule that names the batch can block all of it."""
         batch.evaluate(
             body, self.context.own_base(self.connection.scheme, self.connection.host_for(self.head))
         )
@@ -260,12 +260,12 @@ class Exchange(ExchangeOwner):
         body = self.body
         if not body.whole:
             if body.keep_if_small(awaited=self.head.fields.expect_continue):
-                return  # until it is whole, however slowly it comes, no connection waits for it
+                return  # no upstream connection waits for a body that is not complete, however slow it is
             self.connection.pause_body()
         assert self._call is not None
         self._call.start()
 
-    # The request's body
+    # Body of the request
 
     def _collect(self) -> None:
         if self.head.fields.length > self.context.limits.max_buffered_body:
@@ -276,7 +276,7 @@ class Exchange(ExchangeOwner):
             self.connection.write_continue()
 
     def request_body(self, chunk: bytes, last: bool) -> None:
-        """A piece of the request's body has come; `last` ends it."""
+        """Process a piece of the request's body; `last` ends the body."""
         self.pending.request_bytes += len(chunk)
         body = self.body
         body.whole = last
@@ -288,13 +288,13 @@ class Exchange(ExchangeOwner):
                 call.send(chunk)
                 return
             if call.state is _CALL_ENDED:
-                return  # the upstream's response is whole: nobody needs the rest of the body
+                return  # the upstream's response is complete, so the rest of the body is not needed
         body.add(chunk)
         if self.phase is _COLLECTING:
             if self.reserve_buffer(len(chunk)):
                 self._body_collected(last)
             else:
-                self.refuse(overloaded("The proxy holds as many bodies as it may.", close=True))
+                self.refuse(overloaded("The proxy's memory for buffered request bodies is full.", close=True))
         elif last and body.kept:
             self.forward()
 
@@ -344,7 +344,7 @@ class Exchange(ExchangeOwner):
             self.decide(body)
 
     def _go_on_without_body(self, decision: Decision) -> None:
-        """Pass on as it comes a body that is too long for the log."""
+        """Pass a body on as it arrives, because it is too long for the log."""
         self.phase = _EVALUATING
         self.release_buffer()
         try:
@@ -363,7 +363,7 @@ class Exchange(ExchangeOwner):
         self._response_bytes = len(body)
         self._end(_WHOLE, 200, head, body, close=close)
 
-    # From the upstream call
+    # Calls of the upstream call
 
     def call_failed(self, error: UpstreamLost) -> None:
         reason = _LOST_REASON[error.code] if self.phase is not _STREAMING else "upstreamAborted"
@@ -396,7 +396,7 @@ class Exchange(ExchangeOwner):
         assert self.response is not None
         self.response.take(chunk, last)
 
-    # From the response
+    # Calls of the response
 
     def buffer(self, response: ResponseBody) -> None:
         self.phase = _BUFFERING
@@ -423,10 +423,10 @@ class Exchange(ExchangeOwner):
         self._response_bytes = size
         self._end(_WHOLE, status, head, body)
 
-    # The end, one way or another
+    # Ends of the exchange
 
     def refuse(self, refusal: Refusal) -> None:
-        """Ends the exchange with a response of ours, or, where one has begun, by cutting it."""
+        """End the exchange with a response of the proxy, or abort the response that has begun."""
         if self.phase is _ENDED:
             return
         context = self.context
@@ -455,11 +455,11 @@ class Exchange(ExchangeOwner):
         self._end(_WHOLE, refusal.status, head, body, close=close)
 
     def client_left(self) -> None:
-        """The client is gone; what is under way for it is cut."""
+        """End the exchange and its upstream call, because the client is gone."""
         self._end_without_response("clientAborted", STATUS_CLIENT_LEFT)
 
     def fail(self) -> None:
-        """Ends the exchange for a fault of the proxy; its connection is cut already."""
+        """End the exchange after a fault of the proxy. Its connection is already aborted."""
         self._end_without_response("internalError", STATUS_FAULT)
 
     def _end_without_response(self, reason: str, status: int) -> None:
@@ -472,7 +472,7 @@ class Exchange(ExchangeOwner):
         self._end(_WITHOUT_RESPONSE, self.pending.status if self.phase is _STREAMING else status)
 
     def stop(self, stops: Stops) -> None:
-        """An operator's stop doesn't wait for responses: one that has begun is cut, any other is a 403."""
+        """Stop the exchange: abort a response that has begun, and respond with 403 otherwise."""
         caller = self.pending.caller
         if caller is not None and stops.concern(caller.org_id, caller.app_id):
             if self.phase is not _STREAMING:
@@ -482,7 +482,7 @@ class Exchange(ExchangeOwner):
             self.refuse(StoppedCaller(caller))
 
     def waited_too_long(self) -> None:
-        """No upstream connection, or no new upstream token, came in time."""
+        """End the exchange, because no upstream connection or no new upstream token was available in time."""
         refusal = None if self._call is None else self._call.timed_out()
         if refusal is not None:
             self.refuse(refusal)
@@ -497,14 +497,14 @@ class Exchange(ExchangeOwner):
         *,
         close: bool = False,
     ) -> None:
-        """End the exchange: write its records, and only then send its last bytes. Nothing else ends it.
+        """End the exchange: write its records, and only then send its last bytes.
 
-        If the records can't be stored, the connection is aborted: a response without an event must not be
-        completed.
+        Nothing else ends an exchange. If the records cannot be stored, the connection is aborted, because a
+        response without an event must not be completed.
         """
         if self._reserved:
             self.release_buffer()
-        self.response = None  # and what it holds is free at once, not when the collector comes by
+        self.response = None  # frees its memory at once, without waiting for the garbage collector
         pending = self.pending
         pending.status = status
         pending.response_bytes = self._response_bytes
@@ -531,7 +531,7 @@ class Exchange(ExchangeOwner):
 
     @property
     def record_bytes(self) -> int:
-        """About what its records will take of the spool, its parts' too."""
+        """Approximate size of its records in the spool, with those of its sub-requests, in bytes."""
         parts = 0 if self.batch is None else self.batch.record_bytes
         return self.pending.record_bytes + parts
 
@@ -548,7 +548,7 @@ class Exchange(ExchangeOwner):
     def _let_go_of_upstream(self) -> None:
         call = self._call
         if call is not None:
-            self._call = None  # the two hold each other, and only the collector would free such a pair
+            self._call = None  # breaks a reference cycle, which only the garbage collector would free
             call.end()
 
 

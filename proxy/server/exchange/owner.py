@@ -1,6 +1,6 @@
-"""Calls between an exchange and its parts: the upstream call, and the response on its way to the client.
+"""Interfaces between an exchange and its parts: the upstream call, and the response to the client.
 
-The parts name these base classes and do not import `Exchange`, which derives from them.
+The parts import these base classes instead of `Exchange`, which derives from them.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from proxy.server.upstream.connection import UpstreamLost
 
 
 class ResponseBody:
-    """The body of a response that has more pieces than one, or that is buffered."""
+    """Body of a response that has several pieces, or that is buffered."""
 
     __slots__ = ()
 
     def take(self, chunk: bytes, last: bool) -> None:
-        """Take a piece from the upstream; `last` ends the body."""
+        """Process a piece from the upstream; `last` ends the body."""
         raise NotImplementedError
 
     def resume(self) -> bool:
-        """Send what waits for the client, which takes more again. Return False if more still waits."""
+        """Send what waits, because the client reads again. Return False if more still waits."""
         raise NotImplementedError
 
 
 class ResponseSink(RequestHandler):
-    """One request, as the response to it names it."""
+    """A request, as seen by the response to it."""
 
     __slots__ = ("batch", "connection", "context", "evaluation", "head", "pending", "response")
 
@@ -42,7 +42,7 @@ class ResponseSink(RequestHandler):
     head: RequestHead
     pending: PendingEvent
     batch: Batch | None
-    evaluation: Evaluation  # once the target is known
+    evaluation: Evaluation  # set after the target is canonicalised
     response: ResponseBody | None
 
     def rewriter(self) -> LinkRewriter:
@@ -54,53 +54,53 @@ class ResponseSink(RequestHandler):
         return self.rewriter().header(location) if self.context.rewrite_links else location
 
     def reserve_buffer(self, size: int) -> bool:
-        """Return True if `size` more bytes may be buffered."""
+        """Return True if `size` more bytes may be buffered. If so, they are reserved."""
         raise NotImplementedError
 
     def release_buffer(self) -> None:
-        """Give back the bytes that are buffered."""
+        """Release the reserved bytes of the buffer budget."""
         raise NotImplementedError
 
     def buffer(self, response: ResponseBody) -> None:
-        """Have `response` take the body. Its head does not leave yet."""
+        """Let `response` process the body. Its head is not sent yet."""
         raise NotImplementedError
 
     def send_head(self, status: int, head: bytes, first: bytes, size: int) -> None:
-        """Send the head and the first piece, which has `size` bytes without its frame. More is to come."""
+        """Send the head and the first piece, which has `size` bytes without its frame. More pieces follow."""
         raise NotImplementedError
 
     def send_piece(self, before: bytes, chunk: bytes, behind: bytes, last: bool) -> None:
-        """Send a piece of the body between the bytes that frame it; the last one ends the exchange."""
+        """Send a piece of the body between the bytes that frame it. The last piece ends the exchange."""
         raise NotImplementedError
 
     def send_whole(self, status: int, head: bytes, body: bytes, size: int) -> None:
-        """Send a whole response, whose body has `size` bytes without its frame, and end the exchange."""
+        """Send a whole response and end the exchange. The body has `size` bytes without its frame."""
         raise NotImplementedError
 
 
 class ExchangeOwner(ResponseSink):
-    """One request, as its upstream call names it."""
+    """A request, as seen by its upstream call."""
 
     __slots__ = ("body",)
 
     body: RequestBody
 
     def head_for_upstream(self, authorization: bytes) -> bytes:
-        """Return the head that the upstream is sent."""
+        """Return the request head to send upstream."""
         raise NotImplementedError
 
     def informational(self, head: ResponseHead) -> None:
-        """Receive a 1xx response of the upstream."""
+        """Process a 1xx response of the upstream."""
         raise NotImplementedError
 
     def response_started(self, response: ResponseHead, chunk: bytes, last: bool) -> None:
-        """Take the head of the final response, and the first bytes of its body."""
+        """Process the head of the final response, and the first bytes of its body."""
         raise NotImplementedError
 
     def response_continued(self, chunk: bytes, last: bool) -> None:
-        """Take a piece of the response's body."""
+        """Process a piece of the response's body."""
         raise NotImplementedError
 
     def call_failed(self, error: UpstreamLost) -> None:
-        """End the exchange: the upstream failed, and the request is not sent once more."""
+        """End the exchange: the upstream failed, and the request is not sent again."""
         raise NotImplementedError

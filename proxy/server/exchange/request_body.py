@@ -1,6 +1,6 @@
-"""The body of a request on its way: passed on, kept for a repetition, or collected for rules.
+"""Buffer the body of a request: pass it on, keep it for a repetition, or collect it for rules.
 
-Pure: bytes in, bytes out. The exchange decides which of these it is.
+This module does no input or output. The exchange chooses the mode.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from proxy.server.errors import Refusal
 from proxy.server.http1.chunked import framed_chunk
 from proxy.server.http1.request_head import RequestHead
 
-REPEAT_BYTES: Final = 64 * 1024  # a body up to this size is kept until the upstream has accepted our token
+REPEAT_BYTES: Final = 64 * 1024  # bytes of a body to keep until the upstream has accepted the proxy's token
 
 
 class BodyMode(Enum):
-    """What becomes of the pieces of a body."""
+    """Mode that decides what happens to the pieces of a body."""
 
-    STREAM = "stream"  # each is passed on; those that come before the upstream connection wait for it
-    REPEATABLE = "repeatable"  # all are kept, so that the request can be sent once more
-    COLLECTED = "collected"  # all are kept for rules to read
-    REPLACED = "replaced"  # another body is sent: a batch without the sub-requests that were refused
+    STREAM = "stream"  # each piece is passed on; pieces that precede the upstream connection wait for it
+    REPEATABLE = "repeatable"  # all pieces are kept, so that the request can be sent again
+    COLLECTED = "collected"  # all pieces are kept for rules to read
+    REPLACED = "replaced"  # another body is sent: a batch without the refused sub-requests
 
 
-# Final names: the interpreted form reads an enum's member slowly.
+# Final names, because interpreted Python reads an enum's member slowly.
 _STREAM: Final = BodyMode.STREAM
 _REPEATABLE: Final = BodyMode.REPEATABLE
 _COLLECTED: Final = BodyMode.COLLECTED
@@ -39,7 +39,7 @@ _REPLACED: Final = BodyMode.REPLACED
 
 
 class RequestBody:
-    """The body of one request. `length` is its declared length, negative if it is chunked."""
+    """Body of one request. `length` is its declared length, or negative if it is chunked."""
 
     __slots__ = ("_pieces", "length", "mode", "whole")
 
@@ -54,17 +54,17 @@ class RequestBody:
 
     @property
     def kept(self) -> bool:
-        """Return True if no piece is given up when it is sent."""
+        """True if every piece is kept after it is sent."""
         return self.mode is not _STREAM
 
     @property
     def repeatable(self) -> bool:
-        """Return True if the body is whole and kept, so that the request can be sent once more."""
+        """True if the body is complete and kept, so that the request can be sent again."""
         return self.whole and (self.mode is not _STREAM or self.length == 0)
 
     @property
     def replaced_length(self) -> int | None:
-        """Length of the body that is sent in place of this one, or None."""
+        """Length of the body that is sent instead of this one, or None."""
         return sum(map(len, self._pieces)) if self.mode is _REPLACED else None
 
     def collect(self) -> None:
@@ -72,20 +72,23 @@ class RequestBody:
         self.mode = _COLLECTED
 
     def pass_on(self) -> None:
-        """Pass on the collected pieces and those to come, unless the body is whole."""
+        """Pass on the collected and all further pieces, unless the body is complete."""
         if not self.whole:
             self.mode = _STREAM
 
     def keep_if_small(self, *, awaited: bool) -> bool:
-        """Keep every piece from now on if the body is small. Return False if it is not, or if it is kept
-        already. `awaited` means that the client waits to be asked for it."""
+        """Keep every piece from now on, if the body is small.
+
+        Return False if the body is not small, or is already kept. `awaited` means that the client waits for
+        100 (Continue).
+        """
         if self.mode is not _STREAM or not 0 < self.length <= REPEAT_BYTES or awaited:
             return False
         self.mode = _REPEATABLE
         return True
 
     def replaced_by(self, body: bytes) -> RequestBody:
-        """Return the body to send instead of this one, which may be NO_BODY and so belong to others too."""
+        """Return the body to send instead. This one is not changed, because it may be the shared NO_BODY."""
         other = RequestBody(self.length)
         other.mode = _REPLACED
         other.whole = self.whole
@@ -93,31 +96,36 @@ class RequestBody:
         return other
 
     def add(self, piece: bytes) -> None:
-        """Keep a piece, at least until the upstream connection is there."""
+        """Keep a piece, at least until an upstream connection is available."""
         self._pieces.append(piece)
 
     def take_for_upstream(self) -> bytes:
-        """Return the pieces that are here, framed for the upstream, and give up those that are not kept."""
+        """Return the available pieces, framed for the upstream, and release those that are not kept."""
         body = b"".join(self._pieces)
         if self.mode is _STREAM:
             self._pieces = []
         return self.framed(body)
 
     def framed(self, piece: bytes) -> bytes:
-        """Frame a piece for the upstream: the last one if the body is whole."""
+        """Frame a piece for the upstream. It is the last one if the body is complete."""
         return piece if self.length >= 0 else framed_chunk(piece, self.whole)
 
     def readable(self, head: RequestHead, limit: int) -> bytes:
-        """Return the body as rules read it, without its content codings. Raises Refusal if it is not in
-        UTF-8, cannot be decompressed, or is longer than `limit` bytes decompressed."""
+        """Return the body as rules read it, without its content codings.
+
+        Raise Refusal if the body is not in UTF-8 or cannot be decompressed. Raise Refusal also if the
+        decompressed body is longer than `limit` bytes.
+        """
         body = _decompressed(b"".join(self._pieces), head.fields.content_encoding, limit)
         for name, value in head.headers:
             if name.lower() == b"content-type" and not is_utf8(value.decode("latin-1"), body):
-                raise Refusal("badRequest", "A rule reads bodies in UTF-8 alone.", "malformedRequest")
+                raise Refusal(
+                    "badRequest", "The body must be in UTF-8, because a rule reads it.", "malformedRequest"
+                )
         return body
 
 
-NO_BODY: Final = RequestBody(0)  # of every request without one
+NO_BODY: Final = RequestBody(0)  # shared by all requests without a body
 
 
 def body_too_large() -> Refusal:

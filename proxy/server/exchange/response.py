@@ -1,4 +1,4 @@
-"""The form that a response takes on its way to the client: passed on, buffered for rules, or links rewritten.
+"""Choose how a response reaches the client: passed on, buffered for rules, or with rewritten links.
 
 Response rules that need no body decide here.
 """
@@ -16,7 +16,7 @@ from proxy.server.http1.response_head import ResponseHead
 
 
 def begin_response(sink: ResponseSink, response: ResponseHead, chunk: bytes, last: bool) -> None:
-    """Send or buffer a response, whose body begins with `chunk`."""
+    """Send or buffer a response. Its body begins with `chunk`."""
     elsewhere = False
     if is_redirect(response.status):
         sink.pending.redirect = host_elsewhere(response.headers, sink.context.upstream_bases)
@@ -35,7 +35,7 @@ def begin_response(sink: ResponseSink, response: ResponseHead, chunk: bytes, las
     except Refusal as refusal:
         sink.refuse(refusal)
         return
-    if elsewhere and sink.evaluation.filters_response:  # a response rule filters it
+    if elsewhere and sink.evaluation.filters_response:  # true if a response rule decided to filter it
         sink.evaluation.decide_response_by_fallback()
         sink.refuse(filter_failed(ELSEWHERE))
         return
@@ -58,8 +58,10 @@ def begin_response(sink: ResponseSink, response: ResponseHead, chunk: bytes, las
 
 
 def refuse_response(sink: ResponseSink, response: ResponseHead, refusal: Refusal) -> None:
-    """Refuse a response that the application must not receive. Response rules decide by its status and
-    headers, and a shadow ruleset does."""
+    """Refuse a response that the application must not receive.
+
+    Response rules and a shadow ruleset still decide by its status and headers.
+    """
     _show_shadow(sink, response, body_known=True)  # no body reaches the application
     if sink.evaluation.plan.has_response_rules:
         try:
@@ -67,7 +69,7 @@ def refuse_response(sink: ResponseSink, response: ResponseHead, refusal: Refusal
         except Refusal as blocked:
             refusal = blocked
         except MalformedTarget:
-            pass  # no rule of theirs holds
+            pass  # no rule that reads the body can apply
     sink.refuse(refusal)
 
 
@@ -78,7 +80,7 @@ def _show_shadow(sink: ResponseSink, response: ResponseHead, *, body_known: bool
 
 
 def _rules_need_body(sink: ResponseSink, response: ResponseHead) -> bool:
-    """Have response rules decide if they can without the body. Return True if they, or a filter, need it."""
+    """Let response rules decide without the body, if they can. Return True if they or a filter need it."""
     evaluation = sink.evaluation
     plan = evaluation.plan
     filterable = 200 <= response.status < 300 and response.length != 0

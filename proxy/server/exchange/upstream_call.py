@@ -1,6 +1,6 @@
-"""One request's call to the upstream: a connection and a token for it, once more if either fails.
+"""Call the upstream for one request: get a connection and a token, and retry once if either fails.
 
-A call ends before its exchange does: with the last byte of the response, or with the loss of the upstream.
+A call ends before its exchange: with the last byte of the response, or when the upstream is lost.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _REPEATABLE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class CallState(Enum):
-    """States in the life of an upstream call."""
+    """State of an upstream call."""
 
-    READY = "ready"  # it has a token; its body may not be whole yet
-    QUEUED = "queued"  # the pool was asked for a connection
-    SENT = "sent"  # a connection is its own
-    RENEWING = "renewing"  # the upstream refused the token; it waits for another
+    READY = "ready"  # it has a token; its body may be incomplete
+    QUEUED = "queued"  # it waits for a connection from the pool
+    SENT = "sent"  # it has a connection
+    RENEWING = "renewing"  # the upstream refused the token, and the call waits for another
     ENDED = "ended"
 
 
-# Final names: the interpreted form reads an enum's member slowly.
+# Final names, because interpreted Python reads an enum's member slowly.
 _READY: Final = CallState.READY
 _QUEUED: Final = CallState.QUEUED
 _SENT: Final = CallState.SENT
@@ -45,12 +45,12 @@ _TOKEN: Final = 2
 
 
 class UpstreamCall(UpstreamUser):
-    """The upstream's side of one exchange."""
+    """Upstream side of one exchange."""
 
     __slots__ = ("_credential", "_generation", "_head", "_owner", "_retried", "state", "upstream")
 
     def __init__(self, owner: ExchangeOwner, credential: UpstreamCredential) -> None:
-        """Raises Refusal if the token is missing or past its end."""
+        """Prepare the upstream call. Raise Refusal if the token is missing or has expired."""
         method = owner.head.method
         self._owner = owner
         self._credential = credential
@@ -82,23 +82,23 @@ class UpstreamCall(UpstreamUser):
         self._generation = credential.generation
         self._head = self._owner.head_for_upstream(credential.authorization)
 
-    # Called by the exchange
+    # Calls of the exchange
 
     def start(self, *, fresh: bool = False) -> None:
-        """Ask the pool for a connection; `fresh` means a new one."""
+        """Request a connection from the pool. `fresh` means a new one."""
         self.state = _QUEUED
         context = self._owner.context
         self._owner.connection.wait_until(context.deadlines.now + context.limits.upstream_wait)
         context.pool.acquire(self, fresh=fresh)
 
     def send(self, piece: bytes) -> None:
-        """Send a piece of the body as it comes."""
+        """Send a piece of the body as it arrives."""
         body, upstream = self._owner.body, self.upstream
         assert upstream is not None
         upstream.send(body.framed(piece), done=body.whole)
 
     def timed_out(self) -> Refusal | None:
-        """Return why the exchange ends: no connection, or no other token, came in time."""
+        """Return why the exchange ends: no connection, or no other token, was available in time."""
         if self.upstream is not None:
             return None
         if self._retried & _TOKEN:
@@ -107,8 +107,10 @@ class UpstreamCall(UpstreamUser):
         return overloaded("Every upstream connection is busy.")
 
     def renew(self) -> bool:
-        """Send the request once more with another token, because the upstream responded with 401. Return
-        False if the request is not whole, or the token is not the cause."""
+        """Send the request again with another token, because the upstream responded with 401.
+
+        Return False if the request is not complete, or if the token is not the cause.
+        """
         self._release()
         credential, context = self._credential, self._owner.context
         now = context.deadlines.now
@@ -130,7 +132,7 @@ class UpstreamCall(UpstreamUser):
         return True
 
     def credential_renewed(self) -> None:
-        """Send the request with the token that has come."""
+        """Send the request with the token that has arrived."""
         if self.state is not _RENEWING:
             return
         self._take_token()
@@ -139,7 +141,7 @@ class UpstreamCall(UpstreamUser):
         self.start()
 
     def end(self) -> None:
-        """Close the connection, or leave the queue: the exchange wants nothing more."""
+        """End the call: close the connection, or leave the queue. The exchange needs nothing more."""
         if self.state is _ENDED:
             return
         self._release()
@@ -163,14 +165,14 @@ class UpstreamCall(UpstreamUser):
         elif self.state is _QUEUED:
             self._owner.context.pool.withdraw(self)
 
-    # Called by the pool and the upstream connection
+    # Calls of the pool and the upstream connection
 
     def upstream_ready(self, upstream: UpstreamConnection) -> None:
         self.upstream = upstream
         self.state = _SENT
         owner, credential = self._owner, self._credential
         if credential.generation != self._generation or not credential.valid(owner.context.deadlines.now):
-            # The token was renewed, or ended, while the request waited in the queue.
+            # The token was renewed, or expired, while the request waited in the queue.
             try:
                 self._attach_credential()
             except Refusal as refusal:
@@ -182,12 +184,12 @@ class UpstreamCall(UpstreamUser):
         if body.length:
             begun += body.take_for_upstream()
         if body.whole:
-            connection.wait_until(NEVER)  # only the upstream's own deadline runs now
+            connection.wait_until(NEVER)  # only the upstream's own deadline applies now
             upstream.send_whole(begun)
         else:
             connection.resume_body()
             upstream.send(begun, done=False)
-        if connection.write_paused:  # with what an upstream before this one has said
+        if connection.write_paused:  # paused by output of a response from the previous upstream connection
             upstream.pause_reading()
 
     def upstream_lost(self, error: UpstreamLost) -> None:
@@ -195,7 +197,7 @@ class UpstreamCall(UpstreamUser):
         owner = self._owner
         again = owner.body.repeatable if error.unsent else error.without_response and self.repeatable
         if again and not self._retried & _LOST:
-            # A kept connection that the upstream had closed meanwhile: nothing of ours was processed.
+            # The upstream had closed a kept connection, so it processed nothing of this request.
             self._retried |= _LOST
             owner.context.counters.values[UPSTREAM_RETRIED] += 1
             self.start(fresh=True)

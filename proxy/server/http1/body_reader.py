@@ -1,6 +1,6 @@
-"""Where the body of a message ends (RFC 9112 §6.3): after its length, at its last chunk, or at the close.
+"""Find the end of a message body (RFC 9112 §6.3): by its length, its last chunk, or the connection's close.
 
-Pure: bytes in, bytes out. Both sides of the proxy read bodies with this one class.
+This module does no input or output. Both sides of the proxy read bodies with this class.
 """
 
 from __future__ import annotations
@@ -10,21 +10,25 @@ from typing import Final
 from proxy.server.errors import MalformedBody
 from proxy.server.http1.chunked import ChunkedDecoder
 
-CHUNKED: Final = -1  # in place of a length: the body ends at its last chunk
-UNTIL_CLOSE: Final = -2  # in place of a length: the body ends where the connection does
+CHUNKED: Final = -1  # used instead of a length: the body ends at its last chunk
+UNTIL_CLOSE: Final = -2  # used instead of a length: the body ends when the connection closes
 
 
 class BodyReader:
-    """Reads the bodies of one connection, one after the other.
+    """Reader of the bodies of one connection, one after another.
 
-    A new reader has no body to read. `remaining` is the number of bytes to come of a sized body, CHUNKED or
-    UNTIL_CLOSE, and 0 as soon as the body has ended.
+    A new reader has no body to read. `remaining` is the number of missing bytes of a sized body, or CHUNKED
+    or UNTIL_CLOSE. It is 0 as soon as the body has ended.
     """
 
     __slots__ = ("_chunks", "_excess_limit", "_rest", "remaining")
 
     def __init__(self, *, excess_limit: int | None = None) -> None:
-        """`excess_limit` is how many bytes of framing a chunked body may have beyond those of its content."""
+        """Set the limit for chunked bodies.
+
+        `excess_limit` is the number of framing bytes that a chunked body may have beyond those of its
+        content.
+        """
         self._excess_limit = excess_limit
         self._chunks: ChunkedDecoder | None = None
         self._rest = b""
@@ -46,8 +50,11 @@ class BodyReader:
         self._chunks = None
 
     def read(self, data: bytes) -> tuple[bytes, bool]:
-        """Return the content in `data`, and whether the body has ended. Bytes behind its end are kept for
-        `take_rest`. Raise MalformedBody if the chunks break RFC 9112 §7.1 or the limit of their framing."""
+        """Return the content in `data`, and whether the body has ended.
+
+        Bytes after its end are kept for `take_rest`. Raise MalformedBody if the chunks break RFC 9112 §7.1 or
+        the limit of their framing.
+        """
         remaining = self.remaining
         if remaining < 0:
             return self._read_chunks(data) if remaining == CHUNKED else (data, False)
@@ -59,12 +66,12 @@ class BodyReader:
         return data, remaining == 0
 
     def take_rest(self) -> bytes:
-        """Return the bytes behind the end of the body, and keep them no longer."""
+        """Return the bytes after the end of the body, and drop them from the buffer."""
         rest, self._rest = self._rest, b""
         return rest
 
     def lines_exceed(self, limit: int) -> bool:
-        """Return True if more than `limit` lines of framing were read since this was last true."""
+        """Return True if more than `limit` framing lines were read since this was last true."""
         chunks = self._chunks
         if chunks is None or chunks.lines <= limit:
             return False
@@ -77,7 +84,7 @@ class BodyReader:
         content = chunks.feed(data)
         limit = self._excess_limit
         if limit is not None and chunks.excess > limit:
-            raise MalformedBody("it is more framing than content")
+            raise MalformedBody("it has more framing than content")
         if chunks.done:
             self.remaining = 0
             self._rest = chunks.rest

@@ -1,6 +1,6 @@
-"""Where a chunked body ends, and what is in it (RFC 9112 §7.1), read strictly.
+"""Decode a chunked body strictly, and find its end (RFC 9112 §7.1).
 
-Pure: bytes in, bytes out.
+This module does no input or output.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _CHUNK_END: Final = b"\r\n"
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 _END_WITH_LAST_CHUNK: Final = _CHUNK_END + _LAST_CHUNK
 
-MAX_CHUNK_LINE: Final = 256  # chunk-size and extensions; real senders need under 20 bytes
+MAX_CHUNK_LINE: Final = 256  # bytes of chunk size and extensions; real senders need under 20
 MAX_TRAILER_BYTES: Final = 8192
 
 _CHUNK_LINE: Final = re.compile(
@@ -25,7 +25,7 @@ _TRAILER_LINE: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff
 
 
 def chunk_frame(size: int, last: bool) -> tuple[bytes, bytes]:
-    """Return the bytes before and behind a chunk of `size` bytes; the last one ends the body."""
+    """Return the bytes before and after a chunk of `size` bytes; the last one ends the body."""
     if size:
         return b"%x\r\n" % size, _END_WITH_LAST_CHUNK if last else _CHUNK_END
     return b"", _LAST_CHUNK if last else b""
@@ -38,7 +38,7 @@ def framed_chunk(chunk: bytes, last: bool) -> bytes:
 
 
 class ChunkedDecoder:
-    """Decodes a chunked body (RFC 9112 §7.1), strictly; trailers are checked and dropped."""
+    """Strict decoder of a chunked body (RFC 9112 §7.1). Trailers are checked and discarded."""
 
     __slots__ = ("_line", "_remaining", "_state", "_trailer_bytes", "done", "excess", "lines", "rest")
 
@@ -54,17 +54,18 @@ class ChunkedDecoder:
         self._trailer_bytes = 0
         self.done = False
         self.excess = 0  # bytes of framing beyond those of content
-        self.lines = 0  # of framing, which cost more than what is between them
-        self.rest = b""  # bytes after the body's end, once `done`
+        self.lines = 0  # lines of framing, which cost more than the content between them
+        self.rest = b""  # bytes after the end of the body, when `done`
 
     def feed(self, data: bytes) -> bytes:
-        """Returns the payload in `data` without its framing. Raises MalformedBody."""
+        """Return the payload in `data` without its framing. Raise MalformedBody if a chunk is malformed."""
         payload: list[bytes] = []
         position = 0
         size = len(data)
         while position < size:
             if self._state == self._DATA:
-                whole = position == 0 and size <= self._remaining  # compiled, a slice is a copy
+                # avoids a slice, which is a copy in compiled code
+                whole = position == 0 and size <= self._remaining
                 piece = data if whole else data[position : position + self._remaining]
                 payload.append(piece)
                 position += len(piece)

@@ -1,9 +1,9 @@
-"""Header field lines, read once per spelling: an SDK sends the same lines with every request.
+"""Parse header field lines, once per spelling, because an SDK sends the same lines with every request.
 
-httptools checks each line that was not seen before; what it accepted is remembered by its bytes, with what
-the field means to us and how it is written on. Lines are evaluated apart because RFC 9112 §5 gives each its
-own grammar: what one of them says to another (two lengths, say) is evaluated against `request_head` and
-`answer_head`. The gain: `bench/test_head.py`.
+httptools checks each new line. Accepted lines are remembered by their bytes, with the meaning of the field
+and its forwarded form. Lines are checked separately, because RFC 9112 §5 gives each its own grammar.
+Conflicts between lines, such as two lengths, are checked in `request_head` and `response_head`. The gain:
+`bench/test_head.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from proxy.policy.bounded_memo import BoundedMemo, WhenFull
 from proxy.policy.unsupported_requests import names_method_override
 from proxy.server.errors import MalformedHead
 
-# What a field name means to us. 0 is an ordinary end-to-end field.
+# Meaning of a field name for the proxy. 0 is an ordinary end-to-end field.
 HOP_BY_HOP: Final = 1
 CONNECTION: Final = 2
 HOST: Final = 3
@@ -76,16 +76,16 @@ _KIND_OF: Final[dict[bytes, int]] = {
 
 _OF_ONE_CONNECTION: Final = frozenset({HOP_BY_HOP, CONNECTION, TRANSFER_ENCODING})
 
-_MOST_LINES: Final = 4096  # lines that are remembered, and names of their own
-_LONGEST_LINE: Final = 2048  # bytes of one; tokens of the proxy have some 500
+_MOST_LINES: Final = 4096  # lines that are remembered, and names in a separate memo
+_LONGEST_LINE: Final = 2048  # bytes of a line; proxy tokens have about 500
 _LONGEST_NAME: Final = 64  # bytes of a name
-MOST_REMEMBERED_LINES: Final = 64  # of one head; SDKs need some 15, and services some 20
+MOST_REMEMBERED_LINES: Final = 64  # remembered lines of one head; SDKs need about 15, and services about 20
 
 Headers = list[tuple[bytes, bytes]]
 
 
 class Field:
-    """One field: `line` is how it is written on, `relayed` the same but empty if it is hop-by-hop."""
+    """A parsed header field. `line` is its forwarded form; `relayed` is empty for a hop-by-hop field."""
 
     __slots__ = ("kind", "line", "name", "relayed", "value")
 
@@ -98,11 +98,11 @@ class Field:
 
     @property
     def pair(self) -> tuple[bytes, bytes]:
-        """How rules see it."""
+        """Name and value, as rules see them."""
         return self.name, self.value
 
     def holding(self, value: bytes) -> Field:
-        """The same field with a value that was cut out of it."""
+        """Return the same field with a value that was cut out of it."""
         return Field(self.name, value, self.kind, b"%b: %b\r\n" % (self.name, value))
 
 
@@ -117,17 +117,17 @@ class _Callbacks:
 
 
 class FieldLines:
-    """Reads the lines of heads, less their line ends."""
+    """Parser of the lines of heads, without their line ends."""
 
     __slots__ = ("_kinds", "_known")
 
     def __init__(self) -> None:
         self._known: BoundedMemo[bytes, Field] = BoundedMemo(_MOST_LINES, _LONGEST_LINE, WhenFull.CLEAR)
-        # Of names that httptools has accepted, in their spelling.
+        # Names that httptools has accepted, in their spelling.
         self._kinds: BoundedMemo[bytes, int] = BoundedMemo(_MOST_LINES, _LONGEST_NAME, WhenFull.CLEAR)
 
     def read(self, lines: list[bytes]) -> list[Field]:
-        """Raises MalformedHead."""
+        """Return the fields of the lines. Raise MalformedHead if a line is malformed."""
         fields = list(map(self._known.entries.get, lines))
         if None in fields:
             self._read_new(lines, fields)
@@ -137,7 +137,7 @@ class FieldLines:
         for at, field in enumerate(fields):
             if field is None:
                 line = lines[at]
-                # The common case: a name that was seen before, and a value without surprises.
+                # The common case: a known name, and a value that needs no further check.
                 name, _, value = line.partition(b": ")
                 kind = self._kinds.entries.get(name)
                 if kind is not None and PLAIN_VALUE.fullmatch(value):
@@ -157,7 +157,7 @@ class FieldLines:
 
 _EVER_NEW: Final = frozenset({CLIENT_REQUEST_ID, REQUEST_ID, TRACEPARENT})
 
-# Begins and ends with a visible character (RFC 9110 §5.5), so that nothing is to be trimmed.
+# It begins and ends with a visible character (RFC 9110 §5.5), so nothing must be trimmed.
 PLAIN_VALUE: Final = re.compile(rb"[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?")
 
 
@@ -177,7 +177,7 @@ _VALUE: Final = re.compile(rb"[\t -~\x80-\xff]*")
 
 
 def _fault(line: bytes) -> str | None:
-    """Return the fault of a line that httptools refuses, in words for the person who sent it."""
+    """Return the fault of a line that httptools refuses, in words for the sender."""
     if line[:1] in (b" ", b"\t"):
         return "a line of the header section begins with a space; send each header field on one line"
     name, colon, value = line.partition(b":")
@@ -201,7 +201,7 @@ def _fault(line: bytes) -> str | None:
     return None
 
 
-ONLY_CHUNKED: Final = "the only transfer coding served is chunked"
+ONLY_CHUNKED: Final = "the only supported transfer coding is chunked"
 
 
 def _fault_of_length(value: bytes) -> str:
@@ -217,7 +217,8 @@ def _fault_of_length(value: bytes) -> str:
 field_lines: Final = FieldLines()
 
 
-# Changes every character that no value may have in it, which is looked for so in a third of a pattern's time.
+# Change every character that a value may not contain. Comparing the result takes a third of the time of a
+# pattern.
 _WITHOUT_CONTROLS: Final = bytes(
     char ^ 0x80 if (char < 0x20 and char != 0x09) or char == 0x7F else char for char in range(0x100)
 )
@@ -225,10 +226,11 @@ _SPACE: Final = 0x20
 
 
 class VaryingLines:
-    """Tells apart what differs from head to head of the same sender: the values of the fields `names`.
+    """Find the values of the fields `names`, which differ between the heads of one sender.
 
-    A line counts that spells its name just so, and whose value is empty or begins with a visible character.
-    Every such line is cut, so two heads with one spelling have the same lines but for these values.
+    A line counts if it spells its name exactly so, and if its value is empty or begins with a visible
+    character. Every such line is cut. So two heads with one spelling have the same lines except for these
+    values.
     """
 
     __slots__ = ("_pattern",)
@@ -239,19 +241,19 @@ class VaryingLines:
         )
 
     def layout(self, head: bytes) -> Layout:
-        """Where the values lie."""
+        """Return the positions of the values."""
         return Layout(head, [found.span(2) for found in self._pattern.finditer(head)])
 
 
 class Layout:
-    """Where the values that vary lie in one head, and in all others that have the same around them."""
+    """Positions of the varying values in one head, and in all heads with the same bytes around them."""
 
     __slots__ = ("_around", "_size", "_spans", "spelling")
 
     def __init__(self, head: bytes, spans: list[tuple[int, int]]) -> None:
         self._size = len(head)
         self._spans = spans
-        self._around: list[tuple[int, int, bytes]] = []  # start, end and what lies there
+        self._around: list[tuple[int, int, bytes]] = []  # start, end and the bytes between them
         done = 0
         for start, end in [*spans, (len(head), len(head))]:
             self._around.append((done, start, head[done:start]))
@@ -259,11 +261,11 @@ class Layout:
         self.spelling = b"".join([piece for _, _, piece in self._around])
 
     def values(self, head: bytes) -> list[bytes]:
-        """Of the head that this was made of."""
+        """Return the values of the head that this layout was made from."""
         return [head[start:end] for start, end in self._spans]
 
     def values_if_same(self, head: bytes) -> list[bytes] | None:
-        """The same of another head. None where it takes a layout of its own to tell."""
+        """Return the values of another head. Return None if that head needs its own layout."""
         if len(head) != self._size:
             return None
         for start, end, piece in self._around:
@@ -277,7 +279,7 @@ class Layout:
         return values if together.translate(_WITHOUT_CONTROLS) == together else None
 
     def lines(self, head: bytes) -> dict[int, int]:
-        """Which line after the first has which of the values."""
+        """Return, for each line after the first that varies, the index of its value."""
         return {head.count(b"\r\n", 0, start) - 1: which for which, (start, _) in enumerate(self._spans)}
 
 
@@ -286,7 +288,7 @@ _DIGITS: Final = re.compile(rb"[0-9]{1,%d}" % _MAX_DIGITS)
 
 
 def length_of(content_length: bytes) -> int:
-    """Raises MalformedHead."""
+    """Return the value of Content-Length. Raise MalformedHead if it is not a valid length."""
     if len(content_length) <= _MAX_DIGITS and content_length.isdigit():
         return int(content_length)
     digits = content_length.rstrip(b" \t")
@@ -296,19 +298,19 @@ def length_of(content_length: bytes) -> int:
 
 
 def joined(before: bytes | None, value: bytes) -> bytes:
-    """A list in several lines means the same as in one (RFC 9110 §5.3)."""
+    """Join two lines of a list field, which mean the same as one line (RFC 9110 §5.3)."""
     return value if before is None else before + b", " + value
 
 
 _MOST_CONNECTIONS: Final = 1024  # values of the header field that are remembered
-_LONGEST_CONNECTION: Final = 256  # bytes of one
+_LONGEST_CONNECTION: Final = 256  # bytes of such a value
 _known_connections: Final[BoundedMemo[bytes, frozenset[bytes]]] = BoundedMemo(
     _MOST_CONNECTIONS, _LONGEST_CONNECTION, WhenFull.KEEP
 )
 
 
 def listed_fields(connection: bytes) -> frozenset[bytes]:
-    """Lower-case names that a Connection value nominates (RFC 9110 §7.6.1)."""
+    """Return the lower-case field names that a Connection value lists (RFC 9110 §7.6.1)."""
     known = _known_connections.entries.get(connection)
     if known is None:
         known = frozenset(option.strip(b" \t").lower() for option in connection.split(b","))

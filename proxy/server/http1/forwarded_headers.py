@@ -1,6 +1,6 @@
-"""The heads that cross: what the upstream sees of the application's, and the application of the upstream's.
+"""Build the forwarded heads: requests for the upstream and responses for the application.
 
-Names, values, case and order stay as they came. docs/reference/token-endpoint.md lists all exceptions.
+Names, values, case and order stay as they arrived. docs/reference/token-endpoint.md lists all exceptions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from proxy.server.http1.request_head import RequestFields, RequestHead, Upstream
 from proxy.server.http1.response_head import ResponseHead
 
 _OF_THE_BODY: Final = frozenset({CONTENT_ENCODING, BODY_DIGEST})
-KEPT: Final = -3  # a body as long as the upstream said, if it said so
+KEPT: Final = -3  # keeps the length that the upstream declared, if it did
 
 
 def head_for_upstream(
@@ -41,13 +41,16 @@ def head_for_upstream(
     unconditional: bool,
     read: bool,
 ) -> bytes:
-    """The application's head with Host and Authorization replaced and hop-by-hop fields dropped.
+    """Return the application's head with another Host and Authorization and without hop-by-hop fields.
 
-    `body_held` says that the whole body is here, so that nobody needs to be told to go on with it;
-    `replaced_length` is the size of another, uncoded body that goes up instead; `whole` says that the
-    response is to be whole, whatever part of it the application asks for (RFC 9110 §14.2 lets any server
-    ignore that); `unconditional` that it is to come although nothing has changed; `read` that it may have to
-    be read here, and so must not come in a coding that we can't undo."""
+    - `body_held`: the whole body has arrived, so Expect is not forwarded.
+    - `replaced_length`: the size of another, uncoded body that is sent upstream instead.
+    - `whole`: request the whole response, even if the application requests a range. RFC 9110 §14.2 lets any
+      server ignore a range.
+    - `unconditional`: request the response even if nothing has changed.
+    - `read`: the response may have to be read here, so request only content codings that the proxy can
+      decode.
+    """
     fields = head.fields
     form = fields.upstream_form
     if (
@@ -106,7 +109,8 @@ def _upstream_form(
         elif kind == ACCEPT_ENCODING and readable_codings is not None:
             line = b"%b: %b\r\n" % (field.name, readable_codings(field.value))
         elif kind == EXPECT and (body_held or not fields.expect_continue):
-            continue  # responded already; or HTTP/1.0's, which means nothing (RFC 9110 §10.1.1)
+            # done by the proxy, or without meaning in HTTP/1.0 (RFC 9110 §10.1.1)
+            continue
         elif (
             (kind in _OF_THE_BODY and replaced_length is not None)
             or (kind == RANGE and whole)
@@ -137,10 +141,10 @@ def head_for_client(  # noqa: C901 - one branch a kind of field, in one pass
     close: bool,
     relocated: Callable[[bytes], bytes],
 ) -> bytes:
-    """The upstream's head as the application sees it.
+    """Return the upstream's head as the application receives it.
 
-    `length` is the body's size, CHUNKED or KEPT; `changed` says that the body is no longer what codings and
-    digests describe; `length_hidden` that its length would tell of what a filter took out.
+    `length` is the size of the body, CHUNKED or KEPT. `changed` means that content codings and digests no
+    longer describe the body. `length_hidden` means that its length would reveal what a filter removed.
     """
     fields = response.fields
     same_length = length == KEPT or 0 <= length == response.length

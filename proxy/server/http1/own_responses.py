@@ -1,4 +1,4 @@
-"""Responses that the proxy makes itself: error bodies in the shape of Graph's, and their heads."""
+"""Build the responses that the proxy makes itself: heads, and error bodies in the shape of Graph's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ JSON: Final = b"Content-Type: application/json\r\nX-Content-Type-Options: nosnif
 
 
 def head(status: int, length: int, extra: bytes = b"", *, close: bool, now: float) -> bytes:
-    """The head of a response that the proxy makes itself; `extra` holds whole field lines."""
+    """Return the head of a response that the proxy makes itself. `extra` holds whole field lines."""
     return b"HTTP/1.1 %d %b\r\nDate: %b\r\n%bContent-Length: %d\r\n%b\r\n" % (
         status,
         _REASON.get(status, b""),
@@ -36,13 +36,13 @@ def head(status: int, length: int, extra: bytes = b"", *, close: bool, now: floa
 def json_response(
     status: int, body: object, *, extra: bytes = b"", close: bool, now: float
 ) -> tuple[bytes, bytes]:
-    """Head and body of a JSON response."""
+    """Return head and body of a JSON response."""
     encoded = orjson.dumps(body)
     return head(status, len(encoded), JSON + extra, close=close, now=now), encoded
 
 
 def id_fields(request_id: str, client_request_id: str | None) -> bytes:
-    """Header fields that name the request, as Graph sends them."""
+    """Return header fields that name the request, as Graph sends them."""
     fields = b"request-id: %b\r\n" % request_id.encode("ascii")
     repeated = _repeated(client_request_id)
     if repeated is not None:
@@ -51,7 +51,7 @@ def id_fields(request_id: str, client_request_id: str | None) -> bytes:
 
 
 def ids_as_entra(request_id: str, client_request_id: str | None, now: float) -> dict[str, str]:
-    """Members of an error of the token endpoint that identity libraries print, named as Entra names them."""
+    """Return members of a token endpoint error, named as Entra names them. Identity libraries print them."""
     return {
         "timestamp": datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%d %H:%M:%SZ"),
         "trace_id": request_id,
@@ -60,8 +60,10 @@ def ids_as_entra(request_id: str, client_request_id: str | None, now: float) -> 
 
 
 def _repeated(client_request_id: str | None) -> str | None:
-    """Return a client's id if a response repeats it: a long one, or one with other characters than printable
-    ASCII, is left out."""
+    """Return a client's id if a response may repeat it.
+
+    A long id, or one with characters other than printable ASCII, is left out.
+    """
     own = client_request_id
     return own if own and len(own) <= _LONGEST_CLIENT_ID and own.isascii() and own.isprintable() else None
 
@@ -92,7 +94,7 @@ def refusal_response(
 def error_body(
     refusal: Refusal, *, request_id: str, client_request_id: str | None, contact: str, now: float
 ) -> bytes:
-    """The JSON error body of a refusal. `contact` is a text that says whom to ask, or empty."""
+    """Return the JSON error body of a refusal. `contact` names a contact for questions, or is empty."""
     error: dict[str, object] = {"code": refusal.code, "message": _message(refusal, contact)}
     if refusal.rule_id is not None:
         error["ruleId"] = refusal.rule_id
@@ -107,8 +109,8 @@ def error_body(
 
 
 def _message(refusal: Refusal, contact: str) -> str:
-    """The message of a refusal, which says that Graphward made the response and not the upstream."""
-    if refusal.code in BLOCKED:  # the message names Graphward itself
+    """Return the message of a refusal. It states that Graphward, and not the upstream, responded."""
+    if refusal.code in BLOCKED:  # these messages name Graphward themselves
         return f"{refusal.message} Ask: {contact}" if contact else refusal.message
     if refusal.code == "itemNotFound":  # must look like the response for an item that does not exist
         return refusal.message
@@ -116,7 +118,7 @@ def _message(refusal: Refusal, contact: str) -> str:
 
 
 def claims_challenge(now: float) -> bytes:
-    """Return the challenge that makes Graph SDKs drop a dead token and request a new one."""
+    """Return the challenge that makes Graph SDKs drop an invalid token and request a new one."""
     claims = b'{"access_token":{"nbf":{"essential":true,"value":"%d"}}}' % int(now)
     return b'WWW-Authenticate: Bearer realm="", error="insufficient_claims", claims="%b"\r\n' % (
         base64.b64encode(claims)

@@ -1,7 +1,8 @@
-"""Read a request whose head is refused: the application that sent it, and its method and target.
+"""Parse a refused head to find the application that sent it, its method and its target.
 
-Pure. A head that has one fault is refused whole, but its Authorization field can still prove whose request it
-was; then the refusal is an event of that application. Nothing here has a say in what is forwarded.
+A head with one fault is refused as a whole, but its Authorization field can still identify the application.
+The refusal is then an event of that application. Nothing here affects what is forwarded. This module does no
+input or output.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from proxy.policy.redaction import shortened
 from proxy.server.http1.field_lines import joined
 from proxy.wire.trace_context import trace_of
 
-_LONGEST_METHOD: Final = 64  # characters of an event's method; registered ones have at most 17
-_UNREADABLE: Final = "-"  # stands for a method or target that the request line does not have
+_LONGEST_METHOD: Final = 64  # characters of an event's method; registered methods have at most 17
+_UNREADABLE: Final = "-"  # replaces a method or target that the request line does not have
 
-# Every place that some server might take for the beginning of an Authorization field.
+# Every place that a server might take for the start of an Authorization field.
 _ANY_AUTHORIZATION: Final = re.compile(rb"[\r\n][ \t]*authorization[ \t]*:", re.IGNORECASE)
 _AUTHORIZATION: Final = re.compile(rb"\r\nauthorization:([^\r\n]*)\r\n(?![ \t])", re.IGNORECASE)
 _CLIENT_REQUEST_ID: Final = re.compile(rb"\r\nclient-request-id:([^\r\n]*)\r\n", re.IGNORECASE)
@@ -27,8 +28,11 @@ _USER_INFORMATION: Final = re.compile(rb"\A([^/?#]*//)[^/?#]*@")
 
 
 class RefusedHead(NamedTuple):
-    """`authorization` is None unless exactly one such field was received whole. `target` is ASCII: any other
-    byte, and a control character or space, is written as %XX."""
+    """Facts of a refused head.
+
+    `authorization` is None unless exactly one such field was received whole. `target` is ASCII: other bytes,
+    control characters and spaces are written as %XX.
+    """
 
     method: str
     target: str
@@ -39,8 +43,10 @@ class RefusedHead(NamedTuple):
 
 
 def read_refused_head(received: bytes) -> RefusedHead:
-    """Read what arrived of a request's header section, from the first byte of its request line on. It may
-    break off anywhere and break any rule."""
+    """Parse the received part of a request's header section, beginning with the request line.
+
+    It may end anywhere and break any rule.
+    """
     section, end, _ = received.partition(b"\r\n\r\n")
     section += end
     method, target = _method_and_target(section.partition(b"\r\n")[0])
@@ -60,7 +66,7 @@ def read_refused_head(received: bytes) -> RefusedHead:
 
 
 def _authorization(section: bytes) -> bytes | None:
-    """The value of the one Authorization field; None if there might be another one, or a folded line."""
+    """Return the only Authorization value. Return None if there may be another, or a folded line."""
     if len(_ANY_AUTHORIZATION.findall(section)) != 1:
         return None
     found = _AUTHORIZATION.search(section)

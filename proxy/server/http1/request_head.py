@@ -1,11 +1,11 @@
-"""What a request's head means and where the request ends (RFC 9112 §6); everything else is refused.
+"""Parse a request head and find where the request ends (RFC 9112 §6). Everything ambiguous is refused.
 
-Pure: bytes in, values out. httptools checks each field (`field_lines`) and method; this module checks
-what it leaves to its user: one unambiguous request line, one valid Host, one way to delimit the body, and
-which fields belong to this connection alone (RFC 9110 §7.6.1).
+httptools checks each field (`field_lines`) and the method. This module checks the rest: one unambiguous
+request line, one valid Host, one way to delimit the body, and the fields that belong only to this connection
+(RFC 9110 §7.6.1). It does no input or output.
 
-An application sends the same fields with every request, but for `client-request-id`. So what they mean is
-worked out once per spelling of all the others, and remembered. The gain: `bench/test_head.py`.
+An application sends the same fields with every request, except `client-request-id`. So their meaning is
+computed once per spelling of all the others, and remembered. The gain: `bench/test_head.py`.
 """
 
 from __future__ import annotations
@@ -48,16 +48,19 @@ from proxy.server.http1.request_line import HOST_AND_PORT, absolute_form, method
 from proxy.wire.trace_context import trace_of
 
 _MOST_SPELLINGS: Final = 512  # spellings of a header section that are remembered
-_LONGEST_SPELLING: Final = 4096  # bytes of one; SDKs need some 1,000
+_LONGEST_SPELLING: Final = 4096  # bytes of a spelling; SDKs need about 1,000
 
 _REQUEST_LINE: Final = re.compile(rb"([A-Z-]+) (/[!-~]*) HTTP/1\.([01])\r\n")
 _OF_OUR_OWN: Final = frozenset({AUTHORIZATION, HOST, TRANSFER_ENCODING, CONTENT_LENGTH})
-_VARYING: Final = VaryingLines((b"client-request-id",))  # as every SDK spells it
+_VARYING: Final = VaryingLines((b"client-request-id",))  # spelled as every SDK spells it
 
 
 class UpstreamForm(NamedTuple):
-    """Fields as the upstream gets them; `read`: in codings that we can undo; `id_between`: the value of
-    `client-request-id` belongs in between."""
+    """Fields as the upstream receives them.
+
+    `read` means that they request only content codings that the proxy can decode. `id_between` means that the
+    value of `client-request-id` belongs between `before` and `after`.
+    """
 
     host: bytes
     authorization: bytes
@@ -68,7 +71,7 @@ class UpstreamForm(NamedTuple):
 
 
 class RequestFields:
-    """A request's fields, checked. `length` is the body's size, or -1 for a chunked body."""
+    """Checked fields of a request. `length` is the size of the body, or -1 for a chunked body."""
 
     __slots__ = (
         "authorization",
@@ -95,7 +98,8 @@ class RequestFields:
 
     def __init__(self, lines: list[Field], id_at: int | None) -> None:
         self.lines = lines
-        self.id_at = id_at  # of the line whose value differs between requests, and so is not kept here
+        # index of the line whose value differs between requests, and so is not stored here
+        self.id_at = id_at
         self.keep_alive = True
         self.length = 0
         self.expect_continue = False
@@ -107,24 +111,25 @@ class RequestFields:
         self.method_override: bytes | None = None
         self.forwarded_for: bytes | None = None
         self.traceparent: bytes | None = None  # empty, and so invalid, if there are several
-        self.conditional = False  # a response may say that nothing has changed
-        self.ranged = False  # a part of the response is asked for
+        self.conditional = False  # a response may state that nothing has changed
+        self.ranged = False  # only a range of the response is requested
         self.listed: frozenset[bytes] = frozenset()
-        self.layout: Layout | None = None  # of the last such head, if it is remembered
-        self.upstream_form: UpstreamForm | None = None  # remembered by `heads`
-        self.pairs: Headers | None = None  # as rules see them, once a rule has asked
-        self.id_pair_at: int | None = None  # in these, the one whose value differs between requests
+        self.layout: Layout | None = None  # layout of the last such head, if it is remembered
+        self.upstream_form: UpstreamForm | None = None  # remembered by `forwarded_headers`
+        self.pairs: Headers | None = None  # names and values for rules, after a rule has read them
+        # index of the pair in `pairs` whose value differs between requests
+        self.id_pair_at: int | None = None
 
     def is_listed_in_connection(self, field: Field) -> bool:
-        """Whether Connection keeps it from the upstream; what we write ourselves can't be kept from it."""
+        """Return True if Connection lists the field and the proxy does not write it itself."""
         return field.kind not in _OF_OUR_OWN and field.name.lower() in self.listed
 
     def stays_here(self, field: Field) -> bool:
-        """Whether the upstream doesn't get it."""
+        """Return True if the upstream does not receive the field."""
         return (not field.relayed and field.kind not in _OF_OUR_OWN) or self.is_listed_in_connection(field)
 
     def seen_by_rules(self, client_request_id: bytes | None) -> Headers:
-        """Names and values: no verdict rests on a field that the upstream doesn't get."""
+        """Return the names and values that the upstream receives, because only they may affect a verdict."""
         pairs = self.pairs
         if pairs is None:
             seen = [field for field in self.lines if not self.stays_here(field)]
@@ -139,7 +144,7 @@ class RequestFields:
 
 
 class RequestHead:
-    """Head of a request, checked. `request_line` is how the upstream gets it."""
+    """Checked head of a request. `request_line` has the form that the upstream receives."""
 
     __slots__ = ("client_request_id", "fields", "http10", "method", "request_line", "target")
 
@@ -178,8 +183,11 @@ _known_methods: Final[dict[bytes, str]] = {}
 
 
 def parse_request_head(head: bytes, last: RequestFields | None = None) -> RequestHead:
-    """`head` ends with its empty line; `last` are the fields of the request before it on its connection,
-    mostly the same. Raises MalformedHead."""
+    """Return the checked head. Raise MalformedHead if it breaks a rule.
+
+    `head` ends with its empty line. `last` are the fields of the previous request on the connection, which
+    are usually the same.
+    """
     line = _REQUEST_LINE.match(head)
     if line is None:
         return _parse_absolute_form(head)
@@ -198,16 +206,16 @@ def parse_request_head(head: bytes, last: RequestFields | None = None) -> Reques
 
 
 def _parse_absolute_form(head: bytes) -> RequestHead:
-    """Read a head whose target is an absolute URL of the proxy (RFC 9112 §3.2.2) in its origin form.
+    """Parse a head whose target is an absolute URL of the proxy (RFC 9112 §3.2.2) in its origin form.
 
-    The proxy has no list of its own names: the Host field says under which one it was reached. A client must
-    send the same host there as in the target (RFC 9112 §3.2), so a request that names two is ambiguous.
+    The proxy has no list of its own names: the Host field has the name by which it was reached. A client must
+    send the same host there as in the target (RFC 9112 §3.2). So a request that names two hosts is ambiguous.
     """
     line, _, section = head.partition(b"\r\n")
     absolute = absolute_form(line)
     parsed = parse_request_head(b"%b\r\n%b" % (absolute.line, section))
     host = parsed.fields.host
-    if host is None:  # HTTP/1.0: the target names what a Host field would
+    if host is None:  # HTTP/1.0: the target has what a Host field would
         return parse_request_head(b"%b\r\nHost: %b\r\n%b" % (absolute.line, absolute.authority, section))
     if not absolute.is_same_host(host):
         raise MalformedHead(
@@ -233,7 +241,7 @@ def _fields_and_values(section: bytes, last: RequestFields | None) -> tuple[Requ
 
 def _remembered(section: bytes, layout: Layout) -> RequestFields:
     places = list(layout.lines(section))
-    if len(places) > 1:  # nobody sends two ids
+    if len(places) > 1:  # no real client sends two ids
         return _read_fields(section, None, http10=False)
     fields = _read_fields(section, places[0] if places else None, http10=False)
     if fields.id_at is not None:
@@ -245,7 +253,7 @@ def _remembered(section: bytes, layout: Layout) -> RequestFields:
 
 
 def _read_fields(section: bytes, id_at: int | None, *, http10: bool) -> RequestFields:
-    """`section` begins with the end of the line before."""
+    """Return the fields of a header section. `section` begins with the end of the previous line."""
     fields = RequestFields(field_lines.read(section.split(b"\r\n")[1:-2]), id_at)
     _check_fields(fields, http10=http10)
     return fields
@@ -266,7 +274,7 @@ def _evaluated_method(method: bytes) -> str:
 
 
 class _NoCallbacks:
-    """For a parser that is only asked whether it accepts."""
+    """Receiver without callbacks, for a parser that only checks its input."""
 
 
 def _check_fields(fields: RequestFields, *, http10: bool) -> None:  # noqa: C901 - one branch a field, in one pass
@@ -299,11 +307,11 @@ def _check_fields(fields: RequestFields, *, http10: bool) -> None:  # noqa: C901
             transfer_encoding = value
         elif kind == EXPECT:
             if value.strip(b" \t").lower() != b"100-continue" or seen_kinds & (1 << EXPECT):
-                raise MalformedHead("the only expectation served is 100-continue", "expectationFailed")
+                raise MalformedHead("the only supported expectation is 100-continue", "expectationFailed")
             fields.expect_continue = not http10
         elif kind == METHOD_OVERRIDE:
             if fields.method_override not in (None, value):
-                raise MalformedHead("contradicting method override fields")
+                raise MalformedHead("the method override fields contradict each other")
             fields.method_override = value
         elif kind == CLIENT_REQUEST_ID:
             fields.client_request_id = value
@@ -325,10 +333,10 @@ def _check_fields(fields: RequestFields, *, http10: bool) -> None:  # noqa: C901
     if connection is not None:
         fields.listed = listed_fields(connection)
         if b"expect" in fields.listed:
-            fields.expect_continue = False  # the upstream doesn't get to know of it
+            fields.expect_continue = False  # the upstream does not receive the field
         if b"content-encoding" in fields.listed:
-            fields.content_encoding = None  # nobody further on will decode the body
-    # HTTP/1.0 persistence is an extension that no client here needs.
+            fields.content_encoding = None  # no later step decodes the body
+    # HTTP/1.0 keep-alive is an extension that no client here needs.
     fields.keep_alive = not http10 and b"close" not in fields.listed
 
 
@@ -355,7 +363,11 @@ def _fault_of_host(host: bytes) -> str:
 
 
 def _body_length(length: bytes | None, coding: bytes | None, *, http10: bool) -> int:
-    """RFC 9112 §6.3; both fields together, or any coding but chunked, is refused rather than resolved."""
+    """Return the length of the body (RFC 9112 §6.3).
+
+    A head with both length fields, or with a transfer coding other than chunked, is refused and not
+    interpreted.
+    """
     if coding is not None:
         if length is not None:
             raise MalformedHead("Content-Length and Transfer-Encoding contradict each other")

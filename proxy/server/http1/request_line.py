@@ -1,6 +1,6 @@
-"""A request line that is not in origin form: the absolute form put into origin form, or the fault in words.
+"""Parse a request line that is not in origin form: convert the absolute form, or describe the fault.
 
-Pure, and off the common path: `request_head` comes here only if its own pattern does not match.
+`request_head` calls this module only if its own pattern does not match. This module does no input or output.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from proxy.server.errors import MalformedHead
 HOST_AND_PORT: Final = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{0,5})?")
 
 _ABSOLUTE: Final = re.compile(
-    rb"([A-Z-]+) ([Hh][Tt][Tt][Pp][Ss]?)://([!\"$-.0->@-~]*)([!-~]*) HTTP/1\.([01])"  # no '/', '?' or '#'
+    # the authority has no '/', '?' or '#'
+    rb"([A-Z-]+) ([Hh][Tt][Tt][Pp][Ss]?)://([!\"$-.0->@-~]*)([!-~]*) HTTP/1\.([01])"
 )
 _TOKEN: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 §5.6.2
 _VERSION: Final = re.compile(rb"HTTP/[0-9](?:\.[0-9])?")
@@ -21,7 +22,7 @@ _CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]")
 _BEYOND_ASCII: Final = re.compile(rb"[\x80-\xff]")
 _SCHEME: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://")
 _DEFAULT_PORT: Final = {b"http": b"80", b"https": b"443"}
-_LONGEST_NAMED: Final = 32  # bytes of the application's own text that a message repeats
+_LONGEST_NAMED: Final = 32  # bytes of the application's text that a message repeats
 
 
 class AbsoluteForm(NamedTuple):
@@ -32,13 +33,15 @@ class AbsoluteForm(NamedTuple):
     authority: bytes
 
     def is_same_host(self, host: bytes) -> bool:
-        """Return True if the authority and a Host field name one host and port, however they are written."""
+        """Return True if the authority and a Host field name the same host and port, in any spelling."""
         return _host_and_port(self.scheme, self.authority) == _host_and_port(self.scheme, host)
 
 
 def absolute_form(line: bytes) -> AbsoluteForm:
-    """Read a request line, without its line end, that is not in origin form. Raise MalformedHead for every
-    line that is not an absolute http or https URL with a version that is served."""
+    """Parse a request line, without its line end, that is not in origin form.
+
+    Raise MalformedHead unless it has an absolute http or https URL and a supported version.
+    """
     found = _ABSOLUTE.fullmatch(line)
     if found is None:
         raise _fault(line)
@@ -64,18 +67,18 @@ def unknown_method(method: bytes) -> MalformedHead:
 
 
 _ASTERISK: Final = "the target '*' is not served here; name a path"
-_ONE_SPACE: Final = "one space separates method, target and version, and none stands around them"
+_ONE_SPACE: Final = "use one space between method, target and version, and no other spaces"
 
 
 def _fault(line: bytes) -> MalformedHead:
-    """Return the first fault that keeps `line` from being a request line that is served."""
+    """Return the first fault of `line`, which is not a supported request line."""
     method = line.partition(b" ")[0]
     if method in (b"CONNECT", b"TRACE"):
         return method_not_allowed(method)
     if line.startswith(b"PRI * HTTP/2"):
         return MalformedHead("HTTP/2 is not served here; use HTTP/1.1", reason="unsupported")
     if not line:
-        return MalformedHead("an empty line stands where the request line belongs")
+        return MalformedHead("an empty line is in the place of the request line")
     if _BEYOND_ASCII.search(line):
         return _beyond_ascii(line)
     control = _CONTROL.search(line)
@@ -141,13 +144,16 @@ def _bad_target(message: str) -> MalformedHead:
 
 
 def _named(text: bytes) -> str:
-    """The application's own text, short, within quotes."""
+    """Return a short piece of the application's text in quotes."""
     cut = text if len(text) <= _LONGEST_NAMED else text[:_LONGEST_NAMED] + b"..."
     return f"'{cut.decode('ascii', 'backslashreplace')}'"
 
 
 def _host_and_port(scheme: bytes, authority: bytes) -> tuple[bytes, bytes]:
-    """Host in lower case and port without leading zeros; the scheme's own port if none is named."""
-    ends = authority.rfind(b"]") + 1  # an IPv6 address, which holds colons too
+    """Return the host in lower case and the port without leading zeros.
+
+    If no port is named, it is the default port of the scheme.
+    """
+    ends = authority.rfind(b"]") + 1  # an IPv6 address, which also contains colons
     name, _, port = authority[ends:].partition(b":")
     return (authority[:ends] + name).lower(), port.lstrip(b"0") or _DEFAULT_PORT[scheme]

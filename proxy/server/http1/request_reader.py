@@ -1,6 +1,6 @@
-"""The reader of the requests of one client connection (RFC 9112 §2.2, §6), within limits.
+"""Read the requests of one client connection (RFC 9112 §2.2, §6), within limits.
 
-Pure: bytes in, heads and bodies out.
+This module does no input or output.
 """
 
 from __future__ import annotations
@@ -11,30 +11,31 @@ from proxy.server.errors import MalformedHead
 from proxy.server.http1.body_reader import UNTIL_CLOSE, BodyReader
 from proxy.server.http1.request_head import RequestFields, RequestHead, parse_request_head
 
-EXCESS_FRAMING_BYTES: Final = 256 * 1024  # bytes of a body's chunks beyond its content: nobody needs so many
+# bytes of chunk framing beyond the content; no real client needs that many
+EXCESS_FRAMING_BYTES: Final = 256 * 1024
 
-_TLS_HANDSHAKE: Final = b"\x16"  # the first byte of a TLS record of a handshake (RFC 8446 §5.1)
+_TLS_HANDSHAKE: Final = b"\x16"  # the first byte of a TLS handshake record (RFC 8446 §5.1)
 
 
 class HeadTooLong(MalformedHead):
-    """A head of more bytes than a request may have."""
+    """A head with more bytes than a request may have."""
 
     def __init__(self) -> None:
         super().__init__("the request head is too large", "headersTooLarge")
 
 
 class TooManyFields(MalformedHead):
-    """A head of more header fields than a request may have."""
+    """A head with more header fields than a request may have."""
 
     def __init__(self) -> None:
         super().__init__("the request has too many header fields", "headersTooLarge")
 
 
 class RequestReader:
-    """Reads the requests of one connection, one after the other.
+    """Reader of the requests of one connection, one after another.
 
-    Give it bytes with `feed`, and take a head with `next_head`. If the request has a body, read that with
-    `read_body`: first what `take_waiting` returns, then what comes. The bytes of the requests behind it wait.
+    Pass bytes to `feed`, and get a head from `next_head`. If the request has a body, pass the result of
+    `take_waiting` to `read_body`, and then the bytes that arrive. The bytes of later requests wait.
     """
 
     __slots__ = ("_begins_at", "_body", "_fields", "_max_fields", "_max_head_bytes", "_scanned", "_waiting")
@@ -43,37 +44,40 @@ class RequestReader:
         self._max_head_bytes = max_head_bytes
         self._max_fields = max_fields
         self._waiting = b""  # the latest bytes, of which those before the next request are read
-        self._begins_at = 0  # where the next request begins among them
-        self._scanned = 0  # where the search for the end of a head goes on
-        self._fields: RequestFields | None = None  # those of the previous request
-        self._body: BodyReader | None = None  # made for the first request that has a body
+        self._begins_at = 0  # position in these bytes where the next request begins
+        self._scanned = 0  # position where the search for the end of a head continues
+        self._fields: RequestFields | None = None  # fields of the previous request
+        self._body: BodyReader | None = None  # created for the first request that has a body
 
     def __repr__(self) -> str:
         return f"<RequestReader waiting={self.waiting} {self._body!r}>"
 
     @property
     def waiting(self) -> int:
-        """The number of bytes that came and were not read yet."""
+        """Number of bytes that have arrived and are not read yet."""
         return len(self._waiting) - self._begins_at
 
     @property
     def body_remaining(self) -> int:
-        """The bytes of a sized body that have not arrived, or CHUNKED or UNTIL_CLOSE; 0 if no body is due."""
+        """Number of body bytes that have not arrived, or CHUNKED or UNTIL_CLOSE; 0 if no body is due."""
         return 0 if self._body is None else self._body.remaining
 
     def feed(self, data: bytes) -> None:
-        """Take bytes of requests to come, none of a body."""
+        """Store bytes of further requests, but none of a body."""
         if not self._waiting:
             self._waiting = data
             return
-        # Only where a head comes in pieces, or requests are pipelined.
+        # Needed only if a head arrives in pieces, or if requests are pipelined.
         self._waiting = self._waiting[self._begins_at :] + data
         self._scanned = max(0, self._scanned - self._begins_at)
         self._begins_at = 0
 
     def next_head(self) -> RequestHead | None:
-        """Return the head of the next request, or None if it is not whole; then its bytes are all that wait.
-        Raise MalformedHead if it breaks RFC 9112 or a limit. `head_so_far` returns that head's bytes."""
+        """Return the head of the next request. Return None if it is incomplete.
+
+        An incomplete head is all that waits. Raise MalformedHead if the head breaks RFC 9112 or a limit;
+        `head_so_far` then returns its bytes.
+        """
         data = self._waiting
         start = self._begins_at
         if data[start : start + 2] == b"\r\n":
@@ -101,21 +105,22 @@ class RequestReader:
         return head
 
     def head_so_far(self) -> bytes:
-        """Return the bytes of the head that is not whole, or that was refused."""
+        """Return the bytes of a head that is incomplete or was refused."""
         data = self._waiting
         end = data.find(b"\r\n\r\n", self._begins_at) + 4
         return data[self._begins_at : end if end >= 4 else len(data)]
 
     def take_waiting(self) -> bytes:
-        """Return the bytes that wait, and keep them no longer. They begin the body of the request whose head
-        was read last."""
+        """Return the waiting bytes and clear them. They begin the body of the last request."""
         waiting = self._waiting[self._begins_at :]
         self._keep_from(len(self._waiting))
         return waiting
 
     def read_body(self, data: bytes) -> tuple[bytes, bool]:
-        """Return the content in `data`, and whether the body has ended; what follows the body waits. Raise
-        MalformedBody if the chunks break RFC 9112 §7.1 or have more framing than content."""
+        """Return the content in `data`, and whether the body has ended. Bytes after the body wait.
+
+        Raise MalformedBody if the chunks break RFC 9112 §7.1 or have more framing than content.
+        """
         body = self._body
         assert body is not None
         content, ended = body.read(data)
@@ -128,7 +133,7 @@ class RequestReader:
         return self._body is not None and self._body.lines_exceed(limit)
 
     def discard(self) -> None:
-        """Drop what waits, and take all that follows for a body without an end."""
+        """Discard the waiting bytes, and treat all further bytes as a body without an end."""
         self._keep_from(len(self._waiting))
         self._scanned = 0
         self._expect_body(UNTIL_CLOSE)
@@ -143,14 +148,16 @@ class RequestReader:
             self._waiting = b""
             self._begins_at = 0
         else:
-            self._begins_at = place  # what follows stays where it is: to copy it for each would be quadratic
+            # the following bytes stay in place, because copying them for each request would be quadratic
+            self._begins_at = place
 
     def _await_rest_of_head(self) -> None:
         data = self._waiting
         start = self._begins_at
         if data[start : start + 1] == _TLS_HANDSHAKE:
-            # No head begins so. A client that waits for the server's part of a handshake is refused at once.
-            raise MalformedHead("it begins a TLS handshake, and this listener has no TLS")
+            # No head begins with this byte. A client that waits for the server's handshake is refused at
+            # once.
+            raise MalformedHead("it begins a TLS handshake, but this listener has no TLS")
         if start:
             data = self._waiting = data[start:]
             self._begins_at = 0

@@ -1,11 +1,9 @@
-"""What an upstream response's head means and where the response ends (RFC 9112 §6); everything else is
-refused.
+"""Parse an upstream response head and find where the response ends (RFC 9112 §6). Refuse everything else.
 
-Pure: bytes in, values out. httptools checks each field (`field_lines`); this module checks what it
-leaves to its user.
+httptools checks each field (`field_lines`). This module checks the rest. It does no input or output.
 
-Apart from a few values, the heads of a service's responses are the same again and again. So what they mean is
-worked out once per spelling of the rest, and remembered. The gain: `bench/test_head.py`.
+Except for a few values, a service sends the same response heads again and again. So their meaning is computed
+once per spelling of the rest, and remembered. The gain: `bench/test_head.py`.
 """
 
 from __future__ import annotations
@@ -36,16 +34,16 @@ from proxy.server.http1.field_lines import (
 )
 
 _MOST_SPELLINGS: Final = 256  # spellings of a head that are remembered
-_LONGEST_SPELLING: Final = 4096  # bytes of one; heads of Graph need some 600
+_LONGEST_SPELLING: Final = 4096  # bytes of a spelling; heads of Graph need about 600
 
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2}(?: [\t -~\x80-\xff]*)?)")
 
-# As services spell them.
+# Names as services spell them.
 _VARYING: Final = VaryingLines((b"Content-Length", b"Date", b"request-id", b"client-request-id"))
 
 
 class ResponseFields:
-    """What the heads of one spelling have in common."""
+    """Common part of all heads of one spelling."""
 
     __slots__ = (
         "chunked",
@@ -70,8 +68,8 @@ class ResponseFields:
         self.status = status
         self.status_line = status_line
         self.lines = lines
-        self.cut = cut  # line -> which of the values that differ it has; none of them is kept here
-        self.length_at: int | None = None  # in these values
+        self.cut = cut  # index of the varying value by line; the values are not stored here
+        self.length_at: int | None = None  # its index among the varying values
         self.id_at: int | None = None
         self.keep_alive = True
         self.chunked = False
@@ -80,13 +78,13 @@ class ResponseFields:
         self.content_encoding: bytes | None = None
         self.request_id: bytes | None = None
         self.listed: frozenset[bytes] = frozenset()
-        self.plain = True  # no field needs more than to be written on or left out
-        self.relayed: list[bytes] = []  # the head as it is written on, if plain, in pieces around the values
-        self.values_at: list[tuple[int, int]] = []  # piece -> which value belongs there
+        self.plain = True  # every field is either forwarded unchanged or left out
+        self.relayed: list[bytes] = []  # the forwarded head, if plain, in pieces around the values
+        self.values_at: list[tuple[int, int]] = []  # index of the value by index of its piece
 
 
 class ResponseHead:
-    """One upstream response's head. `length` is the body's size, CHUNKED or UNTIL_CLOSE."""
+    """Head of an upstream response. `length` is the size of the body, CHUNKED or UNTIL_CLOSE."""
 
     __slots__ = ("fields", "keep_alive", "length", "request_id", "status", "values")
 
@@ -121,27 +119,30 @@ class ResponseHead:
 _known_fields: Final[BoundedMemo[bytes, ResponseFields]] = BoundedMemo(
     _MOST_SPELLINGS, _LONGEST_SPELLING, WhenFull.CLEAR
 )
-# The last head of each size.
+# The last head, by size.
 _by_size: Final[BoundedMemo[int, tuple[Layout, ResponseFields]]] = BoundedMemo(
     _MOST_SPELLINGS, None, WhenFull.CLEAR
 )
 
 
 def parse_response_head(head: bytes, *, to_head_request: bool) -> ResponseHead:
-    """Parses the head of an upstream response that ends with its empty line. Raises MalformedHead."""
+    """Return the parsed head of an upstream response. It ends with its empty line.
+
+    Raise MalformedHead if it breaks a rule.
+    """
     fields, values = _fields_and_values(head)
     content_length = fields.content_length if fields.length_at is None else values[fields.length_at]
     request_id = fields.request_id if fields.id_at is None else values[fields.id_at]
     keep_alive = fields.keep_alive
     status = fields.status
     said = None if content_length is None else length_of(content_length)
-    # RFC 9112 §6.3, in its order.
+    # In the order of RFC 9112 §6.3.
     if to_head_request or status == 304:
         length = 0
     elif status < 200 or status == 204:
         length = 0
         if fields.chunked or (content_length or b"0").rstrip(b" \t") != b"0":
-            keep_alive = False  # whether a body follows that can't be there is anyone's guess
+            keep_alive = False  # a body is not allowed here, so it is unknown whether one follows
     elif fields.chunked:
         length = CHUNKED
     else:
@@ -172,7 +173,8 @@ def _remembered(head: bytes, layout: Layout) -> ResponseFields:
     _arrange(fields)
     _leave_values_out(fields)
     kept = len(lines) <= MOST_REMEMBERED_LINES and _known_fields.keep(layout.spelling, fields)
-    if kept and len(_known_fields.entries) == 1:  # all others were forgotten: so are their sizes
+    # all other heads were forgotten, so their sizes are obsolete
+    if kept and len(_known_fields.entries) == 1:
         _by_size.entries.clear()
     return fields
 
@@ -205,7 +207,7 @@ def _check_fields(fields: ResponseFields, *, http10: bool) -> None:  # noqa: C90
             fields.length_at = fields.cut.get(at)
         elif kind == TRANSFER_ENCODING:
             if fields.chunked or http10 or value.strip(b" \t").lower() != b"chunked":
-                raise MalformedHead("the only transfer coding understood is chunked, once")
+                raise MalformedHead("the only supported transfer coding is chunked, once")
             fields.chunked = True
         elif kind == CONNECTION:
             connection = joined(connection, value)
@@ -228,7 +230,7 @@ def _check_fields(fields: ResponseFields, *, http10: bool) -> None:  # noqa: C90
 
 
 def _arrange(fields: ResponseFields) -> None:
-    """Puts together how the head is written on, if it is plain."""
+    """Build the forwarded form of the head, if it is plain."""
     piece = fields.status_line
     for at, field in enumerate(fields.lines):
         which = fields.cut.get(at)

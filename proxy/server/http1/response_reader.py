@@ -1,6 +1,6 @@
-"""Responses of the upstream on one connection, read in the order of its requests (RFC 9112 §4, §6.3).
+"""Read the responses of the upstream on one connection, in the order of its requests (RFC 9112 §4, §6.3).
 
-Pure: bytes in, heads and pieces of bodies out.
+This module does no input or output.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ MAX_INFORMATIONAL: Final = 16  # 1xx responses before one final response; more i
 
 
 class ResponseState(Enum):
-    """States of the response that is read, or that was read last."""
+    """State of the current or last response."""
 
     IDLE = "idle"  # no response is due
-    AWAITED = "awaited"  # one is due, and no byte of its final head is here
-    HEAD = "head"  # a part of a head is here
-    BODY = "body"  # the final head is read, and the body has not ended
+    AWAITED = "awaited"  # a response is due, and no byte of its final head has arrived
+    HEAD = "head"  # a part of a head has arrived
+    BODY = "body"  # the final head is parsed, and the body has not ended
     ENDED = "ended"  # no further response is due
-    BROKEN = "broken"  # it can't be read, and no other can be on this connection
+    BROKEN = "broken"  # it cannot be parsed, and no other response can follow on this connection
 
 
-# Final names: the interpreted form reads an enum's member slowly.
+# Final names, because interpreted Python reads an enum's member slowly.
 _IDLE: Final = ResponseState.IDLE
 _AWAITED: Final = ResponseState.AWAITED
 _HEAD: Final = ResponseState.HEAD
@@ -36,8 +36,10 @@ _BROKEN: Final = ResponseState.BROKEN
 
 
 class BrokenResponse(Exception):
-    """A response that can't be read. `message` is a sentence for the application; `head_too_large` says that
-    the limit of a head's size is the reason."""
+    """A response that cannot be parsed. `message` is a sentence for the application.
+
+    `head_too_large` means that the head exceeds its size limit.
+    """
 
     def __init__(self, message: str, *, head_too_large: bool = False) -> None:
         super().__init__(message)
@@ -46,10 +48,10 @@ class BrokenResponse(Exception):
 
 
 class ResponseReader:
-    """Reads the responses of one connection, one after the other.
+    """Reader of the responses of one connection, one after another.
 
-    `expect` says that a response is due. Until its final head is read, bytes go to `feed` and heads come out
-    of `next_head`, informational ones first; from then on bytes go to `read_body`.
+    Call `expect` if a response is due. Until its final head is parsed, pass bytes to `feed` and get heads
+    from `next_head`, informational ones first. After that, pass bytes to `read_body`.
     """
 
     __slots__ = (
@@ -66,37 +68,39 @@ class ResponseReader:
 
     def __init__(self, max_head_bytes: int) -> None:
         self._max_head_bytes = max_head_bytes
-        self._buffer = b""  # bytes that are not read yet
-        self._scanned = 0  # how many of them can't begin the end of a head
+        self._buffer = b""  # bytes that are not parsed yet
+        self._scanned = 0  # number of these bytes that cannot begin the end of a head
         self._informational = 0
-        self._framed_interim = False  # a 1xx response had a length, so that its end is a matter of opinion
+        self._framed_interim = False  # a 1xx response had a length, so its end is ambiguous
         self._to_head_request = False
         self._body = BodyReader()
         self.state = _IDLE
-        self.keep_alive = False  # whether another response can follow, as soon as this one has ended
+        self.keep_alive = False  # another response can follow after this one
 
     def __repr__(self) -> str:
         return f"<ResponseReader {self.state.value}>"
 
     @property
     def is_untouched(self) -> bool:
-        """Return True if a response is due and not one byte came, not even of an informational one."""
+        """True if a response is due and not one byte has arrived, not even of an informational one."""
         return self.state is _AWAITED and self._informational == 0
 
     def expect(self, *, to_head_request: bool) -> None:
-        """Expect a response. One to a HEAD request has no body, whatever its head says."""
+        """Expect a response next. For a HEAD request, it has no body, no matter what its head says."""
         self._to_head_request = to_head_request
         self._informational = 0
         self._framed_interim = False
         self.state = _AWAITED
 
     def feed(self, data: bytes) -> None:
-        """Take bytes of which `next_head` reads heads."""
+        """Store bytes that `next_head` parses."""
         self._buffer = self._buffer + data if self._buffer else data
 
     def next_head(self) -> ResponseHead | None:
-        """Return the next head, or None if it is not whole. After an informational head another one follows;
-        after a final one the body does. Raise BrokenResponse."""
+        """Return the next head. Return None if it is incomplete. Raise BrokenResponse if it is malformed.
+
+        After an informational head, another head follows. After a final head, the body follows.
+        """
         buffer = self._buffer
         end = buffer.find(b"\r\n\r\n", self._scanned) + 4
         if (end if end >= 4 else len(buffer)) > self._max_head_bytes:
@@ -124,10 +128,13 @@ class ResponseReader:
         return head
 
     def read_body(self, data: bytes) -> tuple[bytes, bool]:
-        """Return the content in `data` and in what is left of `feed`, and whether the response has ended.
-        Raise BrokenResponse."""
+        """Return the content in `data` and in the rest of `feed`, and whether the response has ended.
+
+        Raise BrokenResponse if the body is malformed.
+        """
         if self._buffer:
-            data = self._buffer + data if data else self._buffer  # compiled, a sum is a copy
+            # avoids a sum, which is a copy in compiled code
+            data = self._buffer + data if data else self._buffer
             self._buffer = b""
         body = self._body
         try:
@@ -138,12 +145,15 @@ class ResponseReader:
         if ended:
             self.state = _ENDED
             if body.take_rest():
-                self.keep_alive = False  # bytes behind a response belong to no request (RFC 9112 §9.2)
+                self.keep_alive = False  # bytes after a response belong to no request (RFC 9112 §9.2)
         return content, ended
 
     def end_of_input(self, *, orderly: bool) -> bool:
-        """Return True if the end of the connection is the end of the response. `orderly` says that the
-        upstream itself ended the connection: otherwise anybody between may have cut it (RFC 9112 §9.8)."""
+        """Return True if the end of the connection is the end of the response.
+
+        `orderly` means that the upstream itself ended the connection. Otherwise a third party may have cut it
+        (RFC 9112 §9.8).
+        """
         whole = self.state is _BODY and self._body.remaining == UNTIL_CLOSE and orderly
         self.state = _ENDED if whole else _BROKEN
         self.keep_alive = False
@@ -153,7 +163,7 @@ class ResponseReader:
         self._informational += 1
         fields = head.fields
         if fields.content_length is not None or fields.length_at is not None or fields.chunked:
-            self._framed_interim = True  # RFC 9110 §8.6, RFC 9112 §6.1: no server may send that
+            self._framed_interim = True  # RFC 9110 §8.6, RFC 9112 §6.1: no server may send this
         if head.status == 101 or self._informational > MAX_INFORMATIONAL:
             self.state = _BROKEN
             raise BrokenResponse("The upstream responded with an unexpected interim status.")

@@ -1,8 +1,9 @@
-"""What one worker buffers in memory for its clients, within a limit: bodies and responses that have to be
-read whole, and responses that nobody takes.
+"""Limit the memory that one worker buffers for its clients.
 
-Where there is no room, what would need it is refused at once, and of the clients that take their responses
-too slowly the one that has done so longest is cut: memory never grows with their number.
+It counts bodies and responses that must be read whole, and output that clients have not read.
+
+If the budget is exhausted, a request that needs more is refused at once. Of the slow readers, the one that
+has been slow longest is aborted. So memory does not grow with the number of clients.
 """
 
 from __future__ import annotations
@@ -11,18 +12,18 @@ from collections.abc import Callable
 
 
 class BufferBudget:
-    """Counts bytes; buffers nothing itself."""
+    """Counter of buffered bytes. It buffers nothing itself."""
 
     __slots__ = ("_slow", "limit", "reserved", "unsent")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.reserved = 0  # of bodies and responses that have to be read whole
-        self.unsent = 0  # of responses that wait for their readers
-        self._slow: dict[object, tuple[int, Callable[[], None]]] = {}  # longest first
+        self.reserved = 0  # bytes of bodies and responses that must be read whole
+        self.unsent = 0  # bytes of output that clients have not read
+        self._slow: dict[object, tuple[int, Callable[[], None]]] = {}  # slow readers, the longest slow first
 
     def reserve(self, size: int) -> bool:
-        """Whether there is room for `size` bytes more; they count from now on if so."""
+        """Return True if `size` more bytes fit into the budget. If so, they count from now on."""
         if self.reserved + size > self.limit:
             return False
         self.reserved += size
@@ -32,7 +33,7 @@ class BufferBudget:
         self.reserved -= size
 
     def slow(self, reader: object, size: int, cut: Callable[[], None]) -> int:
-        """`reader` has left `size` bytes unsent. How many readers were cut on account of that."""
+        """Count `size` unsent bytes of `reader`. Return the number of readers that this aborted."""
         self.forget(reader)
         self._slow[reader] = (size, cut)
         self.unsent += size
@@ -46,6 +47,6 @@ class BufferBudget:
         return cuts
 
     def forget(self, reader: object) -> None:
-        """`reader` has taken what was left, or is gone."""
+        """Stop counting `reader`, because it has read everything or is gone."""
         size, _ = self._slow.pop(reader, (0, None))
         self.unsent -= size

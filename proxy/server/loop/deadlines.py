@@ -1,8 +1,8 @@
-"""One sweep over all connections instead of a timer per request.
+"""Check the deadlines of all connections in one sweep, instead of with a timer per request.
 
-A connection writes the monotonic time of its next deadline into an attribute, which costs nothing, and the
-sweep looks at every connection once a second, a part of them at each tick, so that ten thousand of them
-never stall the loop at once.
+A connection writes the monotonic time of its next deadline into an attribute, which costs nothing. The sweep
+checks every connection once a second, a part of them at each tick. So ten thousand connections never stall
+the loop at once.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ PARTS: Final = 8
 
 
 class Timed(Protocol):
-    """Something that has a deadline."""
+    """Object with a deadline."""
 
     deadline: float
 
     def on_deadline(self, now: float) -> None:
-        """Called at or up to `SWEEP_SECONDS` after `deadline`; sets a new one or closes."""
+        """Handle the deadline: set a new one or close.
+
+        The call comes at `deadline` or up to `SWEEP_SECONDS` later.
+        """
 
 
 class Deadlines:
-    """The connections of one worker and the sweep over them. `now` is a monotonic clock, a tick behind at
-    most."""
+    """Connections of one worker and the sweep over them. `now` is monotonic, at most one tick late."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -49,7 +51,7 @@ class Deadlines:
         self._parts[hash(timed) % PARTS].discard(timed)
 
     def _tick(self) -> None:
-        # At once, so that whatever befalls one connection below, the others keep their time.
+        # Set before the calls, so that a failure of one connection does not delay the others.
         self._handle = self._loop.call_later(SWEEP_SECONDS / PARTS, self._tick)
         now = self.now = self._loop.time()
         due = [timed for timed in self._parts[self._next] if timed.deadline <= now]

@@ -1,4 +1,4 @@
-"""The audit event of one request while the request is under way, and its one way into the spool."""
+"""Collect the audit event of one request during the request, and write it to the spool."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _REASON_COUNTER: Final = {
     "upstreamAborted": UPSTREAM_ABORTED,
     "upstreamTimeout": LIMIT_RESPONSE_TIMEOUT,
 }
-# Whatever status the application was given.
+# They apply no matter which status the application received.
 _UPSTREAM_FAILED: Final = frozenset(
     (
         "upstreamAborted",
@@ -60,13 +60,15 @@ _UPSTREAM_FAILED: Final = frozenset(
     )
 )
 
-_RECORD_BYTES: Final = 2048  # beside what the application wrote
-_clock: Final = time.perf_counter  # Final: what is compiled finds it without a look-up
+_RECORD_BYTES: Final = 2048  # bytes of a record in addition to the texts of the application
+_clock: Final = time.perf_counter  # Final, so that compiled code needs no look-up
 
 
 def pending_event_of_refused(context: Context, received: bytes, peer: str) -> PendingEvent:
-    """Return the pending event of a request whose head is refused, or was never received whole. Its caller is
-    None unless the bytes `received` hold a token of ours."""
+    """Return the pending event of a request whose head is refused or incomplete.
+
+    Its caller is None unless the bytes `received` contain a proxy token.
+    """
     head = read_refused_head(received)
     context.requests += 1
     now = time.time()
@@ -80,7 +82,7 @@ def pending_event_of_refused(context: Context, received: bytes, peer: str) -> Pe
 
 
 class PendingEvent:
-    """What is known so far of one request; `write` makes it an event, once."""
+    """Facts known so far of one request. `write` makes them an event, once."""
 
     __slots__ = (
         "caller",
@@ -141,7 +143,7 @@ class PendingEvent:
         self.logged_rule_ids: tuple[str, ...] = ()
         self.implied = ""  # the implied request that made the verdict stricter
         self.redirect: str | None = None  # the other host that the upstream redirected to
-        self.transforms: tuple[str, ...] = ()  # those that removed something from what goes out
+        self.transforms: tuple[str, ...] = ()  # names of transforms that removed something from the response
         self.trace: str | None = None  # trace, span and flags of the caller
         self.reason = "internalError"
         self.upstream_status: int | None = None
@@ -151,39 +153,41 @@ class PendingEvent:
         self.request_bytes = 0
         self.response_bytes = 0
         self.parent: tuple[int, int] | None = None
-        self.evaluated = True  # a request for a token is not: no ruleset evaluates it
+        self.evaluated = True  # False for a token request, which no ruleset evaluates
         self.shadow: ShadowEvaluation | None = None
-        # id of the credential that the caller gave, and the problem with it
+        # id of the credential that the caller used, and the problem with it
         self.credential: tuple[str | None, str | None] | None = None
         self.written = False
 
     def close(self, context: Context, refusal: Refusal, response_bytes: int) -> bool:
-        """Make this the event of a request that is refused before its exchange began. Return False if there
-        is no room for the event: the response must not be sent."""
+        """Complete the event of a request that is refused before its exchange began.
+
+        Return False if the spool has no room for the event: the response must then not be sent.
+        """
         self.status = refusal.status
         self.reason = refusal.reason
         self.response_bytes = response_bytes
         return self.write(context)
 
     def forget_upstream(self) -> None:
-        """Note that the request is sent again: what the upstream responded before is not its response."""
+        """Reset the facts of the upstream's response, because the request is sent again."""
         self.upstream_status = None
-        self.upstream_us = None  # all attempts are the upstream's part, so the time goes on
+        self.upstream_us = None  # the time runs on, because it covers all attempts
         self.upstream_request_id = None
 
     def upstream_ended(self) -> None:
-        """No response has begun: how long one was waited for."""
+        """Note how long the request waited, because the upstream call ended without a response."""
         if self.upstream_us is None and self.upstream_started:
             self.upstream_us = int((_clock() - self.upstream_started) * 1e6)
 
     @property
     def record_bytes(self) -> int:
-        """About what its record will take: what the application wrote is most of what varies."""
+        """Approximate size of its record in bytes. It depends mostly on the texts of the application."""
         own = len(self.path) + len(self.query or "") + len(self.client_request_id or b"")
         return min(_RECORD_BYTES + own, MAX_RECORD)
 
     def request_id(self, context: Context) -> str:
-        """The event's id, and the `request-id` of an error body."""
+        """Return the id of the event, which is also the `request-id` of an error body."""
         return request_id(self.time_ms, context.spool.id_prefix, self.number)
 
     @property
@@ -192,7 +196,7 @@ class PendingEvent:
         return None if value is None else value.decode("latin-1")
 
     def take(self, decision: Decision) -> None:
-        """Note what the policy decided. Raises Refusal for a block."""
+        """Store the decision of the policy. Raise Refusal if it is a block."""
         self.verdict = decision.verdict
         self.rule_id = decision.rule_id
         self.logged_rule_ids = decision.logged_rule_ids
@@ -204,14 +208,14 @@ class PendingEvent:
             raise Refusal("policyBlocked", message, decision.reason, rule_id=decision.rule_id)
 
     def block_without_rule(self) -> None:
-        """Note that the request is blocked, and not for any rule."""
+        """Note that the request is blocked, but not by a rule."""
         self.verdict, self.rule_id, self.several_rule_ids = "block", None, ()
 
     def write(self, context: Context) -> bool:
-        """Puts the event into the spool. False where there is no room: the response must not be completed
-        then.
+        """Write the event to the spool. Return False if the spool has no room.
 
-        A request of nobody that we know leaves no event; it is counted and logged where that was found out.
+        Without the event, the response must not be completed. A request of an unknown caller has no event. It
+        is counted and logged where this was found.
         """
         if self.written:
             return True
@@ -270,10 +274,10 @@ class PendingEvent:
         counters = context.counters
         values = counters.values
         reason = self.reason
-        if self.evaluated and self.caller is not None:  # as many as there are events
+        if self.evaluated and self.caller is not None:  # so the counter equals the number of events
             values[_VERDICT_COUNTER[self.verdict]] += 1
             counters.observe_latency(duration_us)
-        if self.parent is None:  # a part's bytes are among those of its batch
+        if self.parent is None:  # the bytes of a sub-request are part of those of its batch
             if self.request_bytes:
                 values[BYTES_IN] += self.request_bytes
             values[BYTES_OUT] += self.response_bytes

@@ -1,7 +1,8 @@
-"""Proof by a client assertion (RFC 7523 §2.2): of a registered key, or of an issuer that is trusted for it.
+"""Verify a client assertion (RFC 7523 §2.2) of a registered key or of a trusted issuer.
 
-An assertion is judged at once, and noted as used off the event loop. One that is right is taken however many
-others failed: a signature can't be guessed, and nobody may keep an application out by failing in its name.
+The signature is checked at once. The use of the assertion is recorded off the event loop. A correct assertion
+is accepted even after many failures of others. A signature cannot be guessed, so failed attempts in an
+application's name must not lock it out.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from proxy.server.token_endpoint.form import OAuthError, is_basic
 from proxy.server.token_endpoint.token_request import Access, TokenRequest
 
 _BAD_ASSERTION: Final = "The client assertion is not valid."
-_OWN_FAULTS: Final = frozenset(("keysUnavailable", "audienceUnknown"))  # problems that are not the client's
+# problems that are not the client's fault
+_OWN_FAULTS: Final = frozenset(("keysUnavailable", "audienceUnknown"))
 
 
 def has_assertion(form: dict[str, str]) -> bool:
@@ -33,7 +35,7 @@ def has_assertion(form: dict[str, str]) -> bool:
 
 
 def prove_by_assertion(request: TokenRequest, form: dict[str, str]) -> None:
-    """Respond to the assertion of a form: at once, or once it was noted as used. Raise OAuthError."""
+    """Respond to the assertion of a form, at once or after its use was recorded. Raise OAuthError."""
     context, pending = request.context, request.pending
     client_id = form.get("client_id", "")
     try:
@@ -64,9 +66,9 @@ def prove_by_assertion(request: TokenRequest, form: dict[str, str]) -> None:
 
 
 def _assertion_of(form: dict[str, str], authorization: bytes | None) -> Assertion:
-    """Return the one assertion of a form without a secret. Raise OAuthError or AssertionRefused."""
+    """Return the assertion of a form that has no secret. Raise OAuthError or AssertionRefused."""
     if "client_secret" in form or is_basic(authorization):
-        raise OAuthError(400, "invalid_request", "A secret was given too, beside the assertion.")
+        raise OAuthError(400, "invalid_request", "Send either a secret or an assertion, not both.")
     if form.get("client_assertion_type") != ASSERTION_TYPE:
         raise OAuthError(400, "invalid_request", f"client_assertion_type must be {ASSERTION_TYPE}.")
     if not form.get("client_assertion"):
@@ -77,7 +79,7 @@ def _assertion_of(form: dict[str, str], authorization: bytes | None) -> Assertio
 def _used(request: TokenRequest, done: Future[Use | None], client_id: str, proof: Proof) -> None:
     context = request.context
     context.verifying -= 1
-    if done.cancelled() or request.finished:  # the worker stops, or the client left
+    if done.cancelled() or request.finished:  # the worker stops, or the client has left
         return
     use = done.result()
     if use is Use.USED_BEFORE:
@@ -85,10 +87,10 @@ def _used(request: TokenRequest, done: Future[Use | None], client_id: str, proof
         return
     if use is None or use is Use.FULL:
         context.counters.values[LIMIT_ASSERTIONS] += 1
-        why = "The proxy has no room to remember the assertion."
+        why = "The proxy's store of used assertions is full."
         request.refuse(Refusal("notReady", why, "notReady", retry_after=5))
         return
-    # Other rules may be active since, and the application's credentials too.
+    # In the meantime, the active rules or the credentials of the application may have changed.
     caller = context.rulebook.callers.get(client_id)
     credential = None if caller is None else caller.credential_in_force(proof.credential.id, time.time())
     if caller is None or credential != proof.credential:

@@ -1,4 +1,4 @@
-"""Proof by the client certificate of the connection (RFC 8705 §2)."""
+"""Verify a client by the client certificate of the connection (RFC 8705 §2)."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _BAD_CERTIFICATE: Final = "The client certificate is not valid."
 
 
 def has_certificate_alone(request: TokenRequest, form: dict[str, str]) -> bool:
-    """Return True if nothing but the certificate of its connection can prove the client."""
+    """Return True if only the certificate of its connection can authenticate the client."""
     client_id = form.get("client_id")
     if not client_id or form.get("client_secret") or is_basic(request.head.fields.authorization):
         return False
     if request.connection.thumbprint != NO_CERTIFICATE:
         return True
     caller = request.context.rulebook.callers.get(client_id)
-    return caller is not None and has_certificate(caller)  # the event names it
+    return caller is not None and has_certificate(caller)  # the audit event then names the application
 
 
 def prove_by_certificate(request: TokenRequest, client_id: str) -> None:
-    """Respond to a client whose handshake proved that it has the key of its certificate."""
+    """Respond to a client whose TLS handshake proved that it has the key of its certificate."""
     context, pending = request.context, request.pending
     caller = pending.caller = context.rulebook.callers.get(client_id)
     thumbprint = request.connection.thumbprint
@@ -52,5 +52,5 @@ def prove_by_certificate(request: TokenRequest, client_id: str) -> None:
 def _refuse(request: TokenRequest, refused: CertificateRefused) -> None:
     request.count_problem(refused.problem, refused.credential_id)
     has_none = request.connection.thumbprint == NO_CERTIFICATE
-    description = NOTHING_GIVEN if has_none else _BAD_CERTIFICATE  # which an unknown client gets too
+    description = NOTHING_GIVEN if has_none else _BAD_CERTIFICATE  # the same text as for an unknown client
     request.refuse_unguessable(description, "certificateRefused")

@@ -1,7 +1,7 @@
-"""Proof by a client secret (RFC 6749 §2.3.1).
+"""Verify a client secret (RFC 6749 §2.3.1).
 
-A secret is compared with its argon2 hash off the event loop. One that was right is remembered, as a keyed
-digest, so that an application that asks often costs little.
+The secret is compared with its argon2 hash off the event loop. A correct secret is remembered as a keyed
+digest, so that frequent requests of one application cost little.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ _NOT_VALID: Final = "The client id or secret is not valid."
 
 _hasher: Final = argon2.PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
 
-# What the secret of an unknown client is compared with, so that the time tells nothing of who is known. Salt
-# and digest are random bytes, so that it is no secret's; to hash one would take 50 ms of each start.
+# The secret of an unknown client is compared with this hash, so that the response time does not reveal which
+# clients exist. Salt and digest are random bytes, so no secret matches. Computing a hash here would add 50 ms
+# to each start.
 NOBODYS_HASH: Final = (
     "$argon2id$v=19$m=19456,t=2,p=1$h+8w8hiIeAz7m5nvq7QcrA$Sjbc/5lnolFFPP8bCYRyJ4iIHP/HF4NRpVXfDlSy5Hg"
 )
 
 
 def prove_by_secret(request: TokenRequest, client_id: str, secret: str) -> None:
-    """Respond at once if the secret is known to be right, else once it was compared."""
+    """Respond at once if the secret is known to be correct, and after the comparison otherwise."""
     context = request.context
     caller = context.rulebook.callers.get(client_id)
     request.pending.caller = caller
@@ -60,13 +61,13 @@ def _compared(
     if done.cancelled():  # the worker stops
         return
     matching = done.result()
-    if matching is None or caller is None:  # also of those who don't wait for the response
+    if matching is None or caller is None:  # counts also if the client did not wait for the response
         request.note_failure_of_address()
         if caller is not None:
             context.failures_of_client.add(client_id, context.deadlines.now)
     if request.finished:
         return
-    # Other rules may be active since, and the application's secrets too.
+    # In the meantime, the active rules or the secrets of the application may have changed.
     current = context.rulebook.callers.get(client_id)
     if (
         current is not None
@@ -81,7 +82,7 @@ def _compared(
 
 
 def _verified(request: TokenRequest, caller: Caller, digest: bytes, matching: str) -> None:
-    """Respond to a secret that is that of `caller`, whom the active rules name. `matching` is its hash."""
+    """Respond to a correct secret of `caller`, which the active rules contain. `matching` is its hash."""
     request.context.known_secrets.remember(digest, matching)
     secret = caller.secret_with(matching)
     if secret is not None:
@@ -106,8 +107,11 @@ def _refuse(request: TokenRequest) -> None:
 
 
 def _matching(hashes: tuple[str, ...], secret: str) -> str | None:
-    """Return the hash of `secret`. Runs in a thread: argon2 takes tens of milliseconds by design and
-    releases the interpreter."""
+    """Return the hash that matches `secret`. Return None if none does.
+
+    Run this function in a thread: argon2 takes tens of milliseconds by design and releases the interpreter
+    lock.
+    """
     for each in hashes:
         try:
             if _hasher.verify(each, secret):
@@ -115,7 +119,7 @@ def _matching(hashes: tuple[str, ...], secret: str) -> str | None:
         except argon2.exceptions.VerifyMismatchError:
             continue
         except argon2.exceptions.Argon2Error as error:
-            logger.error("a stored secret hash can't be used: %s", type(error).__name__)
+            logger.error("cannot use a stored secret hash: %s", type(error).__name__)
         except argon2.exceptions.InvalidHashError:
-            logger.error("a stored secret hash can't be used: it is not an argon2 hash")
+            logger.error("cannot use a stored secret hash: it is not an argon2 hash")
     return None

@@ -1,4 +1,4 @@
-"""The discovery documents that identity libraries request before they request a token.
+"""Serve the discovery documents that identity libraries request before they request a token.
 
 docs/reference/token-endpoint.md lists their addresses.
 """
@@ -29,13 +29,13 @@ _AUTH_METHODS: Final = ["client_secret_post", "client_secret_basic", "private_ke
 def document_exchange_for(
     context: Context, connection: ClientConnection, head: RequestHead, path: str
 ) -> DocumentExchange | None:
-    """Return the exchange for a GET or HEAD of a document; None if `path` names none."""
+    """Return the exchange for a GET or HEAD of a document. Return None if `path` is not a document's."""
     discovery = _DISCOVERY.fullmatch(path)
     if discovery:
         base = context.own_base(connection.scheme, connection.host_for(head))
         return DocumentExchange(connection, head, _discovery(base.decode("latin-1"), discovery[1], context))
     if _KEYS.fullmatch(path):
-        # Our tokens are opaque to applications: there is no public key to hand out.
+        # Proxy tokens are opaque to applications, so no public key is published.
         return DocumentExchange(connection, head, {"keys": []})
     return None
 
@@ -61,7 +61,7 @@ def _discovery(base: str, tenant: str, context: Context) -> dict[str, object]:
 
 
 class DocumentExchange(RequestHandler):
-    """A public document of the proxy's own."""
+    """Exchange that serves a public document of the proxy."""
 
     __slots__ = ("_connection", "_document", "_head")
 
@@ -77,14 +77,14 @@ class DocumentExchange(RequestHandler):
         self._connection.exchange_done(close=close)
 
     def request_body(self, chunk: bytes, last: bool) -> None:
-        """Not reached: the response is given before a body is read."""
+        """Never called, because the response is sent before a body is read."""
 
     def refuse(self, refusal: Refusal) -> None:
         self._connection.abort()
 
     @property
     def record_bytes(self) -> int:
-        return 0  # it leaves no event
+        return 0  # it has no audit event
 
     def client_left(self) -> None: ...
     def fail(self) -> None: ...

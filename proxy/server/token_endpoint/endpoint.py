@@ -1,4 +1,4 @@
-"""The token endpoint and its aliases: choose the kind of proof that a request gives.
+"""Serve the token endpoint and its aliases, and choose the kind of proof of each request.
 
 docs/reference/token-endpoint.md lists the aliases and the form fields.
 """
@@ -22,7 +22,7 @@ from proxy.server.token_endpoint.form import OAuthError, client_credentials_form
 from proxy.server.token_endpoint.token_request import TokenRequest
 from proxy.wire.audit_event import STATUS_CLIENT_LEFT, STATUS_FAULT
 
-MAX_FORM_BYTES: Final = 64 * 1024  # Microsoft's libraries send assertions of some KB
+MAX_FORM_BYTES: Final = 64 * 1024  # assertions of Microsoft's libraries take some KB
 
 _TOKEN: Final = re.compile(r"/proxy/token|/(?!v1\.0/|beta/|proxy/)[^/?]+/oauth2/v2\.0/token")
 
@@ -30,7 +30,7 @@ _TOKEN: Final = re.compile(r"/proxy/token|/(?!v1\.0/|beta/|proxy/)[^/?]+/oauth2/
 def token_exchange_for(
     context: Context, connection: ClientConnection, head: RequestHead
 ) -> TokenExchange | DocumentExchange | None:
-    """Return the exchange for a target that is the proxy's own; None if the request is for the upstream."""
+    """Return the exchange for a target of the proxy. Return None if the request is for the upstream."""
     path = head.target.partition("?")[0]
     if _TOKEN.fullmatch(path):
         return TokenExchange(context, connection, head)
@@ -40,7 +40,7 @@ def token_exchange_for(
 
 
 class TokenExchange(RequestHandler):
-    """One request for a proxy token (RFC 6749 §4.4)."""
+    """Exchange for one request for a proxy token (RFC 6749 §4.4)."""
 
     __slots__ = ("_body", "_request")
 
@@ -50,7 +50,7 @@ class TokenExchange(RequestHandler):
 
     @property
     def record_bytes(self) -> int:
-        """About what its record will take of the spool."""
+        """Approximate number of bytes that its record will take in the spool."""
         return self._request.pending.record_bytes
 
     def begin(self) -> None:
@@ -60,9 +60,7 @@ class TokenExchange(RequestHandler):
             self.refuse(Refusal("notReady", why, "notReady", retry_after=5))
         elif head.method != "POST":
             self.refuse(
-                Refusal(
-                    "methodNotAllowed", "A token is asked for with POST.", "malformedRequest", allow="POST"
-                )
+                Refusal("methodNotAllowed", "Use POST to request a token.", "malformedRequest", allow="POST")
             )
         elif head.fields.length > MAX_FORM_BYTES:
             self._refuse_large_form()
@@ -110,7 +108,7 @@ class TokenExchange(RequestHandler):
         self._request.end_without_response("clientAborted", STATUS_CLIENT_LEFT)
 
     def fail(self) -> None:
-        """End the exchange for a fault of the proxy; its connection is cut already."""
+        """End the exchange after a fault of the proxy. Its connection is already aborted."""
         self._request.end_without_response("internalError", STATUS_FAULT)
 
     def waited_too_long(self) -> None: ...
@@ -118,4 +116,4 @@ class TokenExchange(RequestHandler):
     def resume_response(self) -> None: ...
 
     def stop(self, stops: Stops) -> None:
-        """Not needed: once the caller has proved itself, its stops are looked at again."""
+        """Ignore the stop, because stops are checked again after the caller has authenticated."""

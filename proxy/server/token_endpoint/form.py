@@ -1,4 +1,7 @@
-"""The form of a token request, its client credentials, and the errors of RFC 6749. Pure."""
+"""Parse the form of a token request and its client credentials. Define the errors of RFC 6749.
+
+This module does no input or output.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _FORM: Final = b"application/x-www-form-urlencoded"
 
 
 class OAuthError(Exception):
-    """An error of RFC 6749 §5.2."""
+    """Error response of RFC 6749 §5.2."""
 
     def __init__(self, status: int, error: str, description: str, *, retry_after: int = 0) -> None:
         super().__init__(description)
@@ -26,13 +29,15 @@ class OAuthError(Exception):
 
 
 def client_credentials_form(content_type: bytes | None, body: bytes) -> dict[str, str]:
-    """Return the fields of a form that asks for a token by client credentials. Raise OAuthError."""
+    """Return the fields of a form that requests a token by client credentials. Raise OAuthError."""
     form = _parse_form(content_type, body)
     grant = form.get("grant_type")
     if grant is None:
         raise OAuthError(400, "invalid_request", "The form has no grant_type.")
     if grant != "client_credentials":
-        raise OAuthError(400, "unsupported_grant_type", "The only grant served is client_credentials.")
+        raise OAuthError(
+            400, "unsupported_grant_type", "The only supported grant_type is client_credentials."
+        )
     return form
 
 
@@ -40,7 +45,9 @@ def id_and_secret(form: dict[str, str], authorization: bytes | None) -> tuple[st
     """Return client id and secret, from HTTP Basic or from the form. Raise OAuthError."""
     if authorization is not None and is_basic(authorization):
         if "client_secret" in form:
-            raise OAuthError(400, "invalid_request", "Credentials are given twice, as Basic and in the form.")
+            raise OAuthError(
+                400, "invalid_request", "Credentials are given twice, in Authorization and in the form."
+            )
         return _parse_basic(authorization[6:])
     client_id, secret = form.get("client_id"), form.get("client_secret")
     if not client_id:
@@ -63,7 +70,7 @@ def _parse_form(content_type: bytes | None, body: bytes) -> dict[str, str]:
     try:
         fields = parse_qsl(body.decode("utf-8"), keep_blank_values=True, errors="strict")
     except ValueError:
-        raise OAuthError(400, "invalid_request", "The form is not text in UTF-8.") from None
+        raise OAuthError(400, "invalid_request", "The form is not UTF-8 text.") from None
     form = dict(fields)
     if len(form) != len(fields):
         raise OAuthError(400, "invalid_request", "A form field is given more than once.")
@@ -71,7 +78,10 @@ def _parse_form(content_type: bytes | None, body: bytes) -> dict[str, str]:
 
 
 def _parse_basic(encoded: bytes) -> tuple[str, str]:
-    """RFC 7617, with both halves form-encoded as RFC 6749 §2.3.1 asks."""
+    """Return client id and secret of HTTP Basic (RFC 7617).
+
+    Both are form-encoded, as RFC 6749 §2.3.1 requires.
+    """
     try:
         text = base64.b64decode(encoded.strip(), validate=True).decode("utf-8")
         user, mark, password = text.partition(":")

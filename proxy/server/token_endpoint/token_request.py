@@ -1,4 +1,4 @@
-"""One request for a token: what is known of it, what limits it, and the one response that ends it."""
+"""Handle one request for a token: its known facts, its rate limits, and the single response that ends it."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ _REASON_OF: Final = {
     403: "stopped",
     429: "tooManyFailures",
 }
-_LONGEST_LOGGED_ID: Final = 64  # characters; a GUID has 36
+_LONGEST_LOGGED_ID: Final = 64  # characters of a client id to log; a GUID has 36
 _NO_STORE: Final = b"Cache-Control: no-store\r\nPragma: no-cache\r\n"
 
 
 class Access(Enum):
-    """Access of an application that has proved itself."""
+    """Permission of an authenticated application to get a token."""
 
     GRANTED = "granted"
     DISABLED = "disabled"
-    STOPPED = "stopped"  # only a caller that proved itself may learn of an emergency stop
+    STOPPED = "stopped"  # revealed only to an authenticated caller
 
 
 class TokenRequest:
-    """A request for a token, until it has its response. Each kind of proof ends it by these methods."""
+    """A request for a token, until its response is sent. Each kind of proof ends it by these methods."""
 
     __slots__ = ("client_id", "connection", "context", "finished", "head", "pending")
 
@@ -59,7 +59,7 @@ class TokenRequest:
         self.connection = connection
         self.head = head
         self.finished = False
-        self.client_id = ""  # that the client says it has
+        self.client_id = ""  # client id that the request states
         context.requests += 1
         self.pending = PendingEvent(
             context.requests,
@@ -72,10 +72,10 @@ class TokenRequest:
         self.pending.trace = head.trace
         self.pending.evaluated = False
 
-    # Limits
+    # Rate limits
 
     def wait_of_address(self) -> int:
-        """Return the seconds until another proof of the address may fail; 0 if it may now."""
+        """Return the seconds until the address may fail again. Return 0 if it may fail now."""
         context = self.context
         return context.failures_of_address.wait(network_of(self.pending.client_ip), context.deadlines.now)
 
@@ -84,18 +84,18 @@ class TokenRequest:
         context.failures_of_address.add(network_of(self.pending.client_ip), context.deadlines.now)
 
     def take_slot(self) -> bool:
-        """Take one of the slots for work off the event loop. Return False if the request was refused."""
+        """Take a slot for work off the event loop. If none is free, refuse the request and return False."""
         context = self.context
         if context.verifying >= context.max_verifying:
             context.counters.values[LIMIT_TOKEN_CHECKS] += 1
             self.refuse(
-                Refusal("notReady", "Too many tokens are asked for at once.", "notReady", retry_after=1)
+                Refusal("notReady", "Too many requests for tokens at once.", "notReady", retry_after=1)
             )
             return False
         context.verifying += 1
         return True
 
-    # Responses
+    # Responses to the client
 
     def access_of(self, caller: Caller) -> Access:
         if self.context.rulebook.stops.concern(caller.org_id, caller.app_id):
@@ -103,8 +103,10 @@ class TokenRequest:
         return Access.GRANTED if caller.enabled else Access.DISABLED
 
     def issue(self, caller: Caller, credential: Credential | None) -> None:
-        """Respond with a token. `credential` is None if a secret proved the caller of which only the hash is
-        known."""
+        """Respond with a token.
+
+        `credential` is None if the caller authenticated with a secret of which only the hash is known.
+        """
         context, now = self.context, time.time()
         context.counters.values[TOKENS_ISSUED] += 1
         token_id = self.pending.request_id(context)
@@ -119,29 +121,34 @@ class TokenRequest:
         self._respond_with_json(200, body, _NO_STORE)
 
     def count_refusal(self) -> None:
-        """Count a refused proof. Log it if the rules name no such client."""
+        """Count a refused proof. Log it if the rules contain no such client."""
         values = self.context.counters.values
         if self.pending.caller is None:
             values[UNKNOWN_CLIENTS] += 1
             named = ascii(self.client_id[:_LONGEST_LOGGED_ID])
-            logger.warning("token asked for by an unknown client %s from %s", named, self.pending.client_ip)
+            logger.warning(
+                "refused a token request of the unknown client %s from %s", named, self.pending.client_ip
+            )
         else:
             values[TOKENS_REFUSED] += 1
 
     def count_problem(self, problem: str, credential_id: str | None) -> None:
-        """Count a refused proof with its problem, and name both in the event."""
+        """Count a refused proof by its problem, and store both in the event."""
         self.count_refusal()
         self.context.counters.values[CREDENTIAL_PROBLEMS_FIRST + _PROBLEMS.index(problem)] += 1
         self.pending.credential = credential_id, problem
 
     def refuse_for_failures(self, wait: int) -> None:
         self.context.counters.values[LIMIT_TOKEN_FAILURES] += 1
-        message = "The client or its address has failed too often."
+        message = "Too many failed attempts by this client or its address."
         self.respond_with_error(OAuthError(429, "temporarily_unavailable", message, retry_after=wait))
 
     def refuse_unguessable(self, description: str, reason: str = "") -> None:
-        """Refuse a proof by a key, which nobody can guess. It counts against the address alone: a count
-        against the client would keep its right secrets out."""
+        """Refuse a proof by a key, which cannot be guessed.
+
+        The failure counts only against the address. If it counted against the client, it would block the
+        client's correct secrets.
+        """
         wait = self.wait_of_address()
         if wait:
             self.refuse_for_failures(wait)
@@ -150,7 +157,7 @@ class TokenRequest:
         self.respond_with_error(OAuthError(401, "invalid_client", description), reason)
 
     def refuse_access(self, access: Access, description: str) -> None:
-        """Refuse an application whose proof by a key is right, but which is disabled or stopped."""
+        """Refuse an application whose proof by a key is correct, but which is disabled or stopped."""
         if access is Access.STOPPED:
             self.refuse_stopped()
             return
@@ -214,7 +221,7 @@ class TokenRequest:
             self.pending.write(self.context)
 
     def _name_bearer(self) -> None:
-        """Give the event to the bearer of a proxy token, if the form named no known application."""
+        """Assign the event to the owner of a proxy token, if the form names no known application."""
         pending, context = self.pending, self.context
         if pending.caller is None and context.can_record(pending.record_bytes):
             pending.caller = context.tokens.issued_to(self.head.fields.authorization, pending.time_ms / 1000)

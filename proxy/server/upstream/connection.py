@@ -1,8 +1,8 @@
-"""One connection to the upstream: a request is sent, its response is read, and another request may follow.
+"""One upstream connection: send a request, read its response, and then serve the next request.
 
-A connection serves one user at a time. Its owner gets it back only after a whole request and a whole response
-with nothing left over; after an abort, a time-out, an early response or unsolicited bytes it is closed
-(RFC 9112 §9).
+A connection serves one user at a time. It returns to its owner only after a complete request and a complete
+response with no bytes left over. After an abort, a time-out, an early response or unsolicited bytes, it is
+closed (RFC 9112 §9).
 """
 
 from __future__ import annotations
@@ -18,28 +18,29 @@ from proxy.server.loop.deadlines import NEVER, Deadlines
 from proxy.server.loop.iteration import WAITING_BYTES, BatchedConnection, LoopIteration
 from proxy.server.upstream.settings import UpstreamSettings
 
-MAX_AGE_SECONDS: Final = 300.0  # a name that leads elsewhere now is followed by then, however busy we are
+# longest life, so that a changed DNS record takes effect even under constant load
+MAX_AGE_SECONDS: Final = 300.0
 
 
 class Sending(Enum):
-    """States of the request that a connection sends."""
+    """State of the request that a connection sends."""
 
-    IDLE = "idle"  # nothing of it was sent
-    QUEUED = "queued"  # all of it leaves when the loop iteration ends
-    BODY = "body"  # its head has left, and its last byte has not
-    DONE = "done"  # its last byte has left
-    LATE = "late"  # its last byte has left, but the response began before
+    IDLE = "idle"  # nothing of the request was sent
+    QUEUED = "queued"  # the whole request is sent when the loop iteration ends
+    BODY = "body"  # its head was sent, and its last byte was not
+    DONE = "done"  # its last byte was sent
+    LATE = "late"  # its last byte was sent, but the response began before that
 
 
 class Link(Enum):
-    """States of the connection itself."""
+    """State of the connection itself."""
 
     OPEN = "open"
-    HALF_CLOSED = "half-closed"  # the upstream sends no more, by its own word: with TLS its close_notify
+    HALF_CLOSED = "half-closed"  # the upstream ended its side, with TLS by close_notify
     CLOSED = "closed"
 
 
-# Final names: the interpreted form reads an enum's member slowly.
+# Final names, because interpreted Python reads an enum's member slowly.
 _IDLE: Final = Sending.IDLE
 _QUEUED: Final = Sending.QUEUED
 _BODY: Final = Sending.BODY
@@ -56,8 +57,11 @@ _ENDED: Final = ResponseState.ENDED
 
 
 class UpstreamLost(Exception):
-    """The upstream failed. `code` is a key of `errors.STATUS_OF`; `without a response` says that not one byte
-    came back, `unsent` that none of the request was written."""
+    """Failure of the upstream. `code` is a key of `errors.STATUS_OF`.
+
+    `without_response` means that not one byte was received. `unsent` means that no byte of the request was
+    written.
+    """
 
     def __init__(
         self, code: str, message: str, *, without_response: bool = False, unsent: bool = False
@@ -70,43 +74,43 @@ class UpstreamLost(Exception):
 
 
 class UpstreamUser:
-    """One request that needs the upstream, as the pool and its connections name it."""
+    """A request that needs the upstream, as seen by the pool and its connections."""
 
     __slots__ = ("repeatable", "to_head_request")
 
     repeatable: bool  # an idle connection may be used even if the upstream may have closed it
-    to_head_request: bool  # the response has no body, whatever its head says
+    to_head_request: bool  # the response has no body, no matter what its head says
 
     def upstream_ready(self, upstream: UpstreamConnection) -> None:
-        """Take a connection that is the user's own now."""
+        """Use a connection, which now belongs to this user."""
         raise NotImplementedError
 
     def upstream_lost(self, error: UpstreamLost) -> None:
-        """End or repeat the request: the upstream failed, with or without a connection."""
+        """End or repeat the request, because the upstream failed or no connection could be opened."""
         raise NotImplementedError
 
     def upstream_queue_full(self) -> None:
-        """End the request: too many users wait for a connection."""
+        """End the request, because too many users wait for a connection."""
         raise NotImplementedError
 
     def upstream_full(self) -> None:
-        """Stop sending: the upstream takes the body more slowly than it comes."""
+        """Stop sending, because the upstream reads the body more slowly than it arrives."""
         raise NotImplementedError
 
     def upstream_drained(self) -> None:
-        """Go on to send, after a pause."""
+        """Continue to send after a pause."""
         raise NotImplementedError
 
     def response_informational(self, head: ResponseHead) -> None:
-        """Receive a 1xx response of the upstream."""
+        """Process a 1xx response of the upstream."""
         raise NotImplementedError
 
     def response_started(self, response: ResponseHead, chunk: bytes, last: bool) -> None:
-        """Take the head of the final response, and the first bytes of its body."""
+        """Process the head of the final response, and the first bytes of its body."""
         raise NotImplementedError
 
     def response_continued(self, chunk: bytes, last: bool) -> None:
-        """Take a piece of the response's body."""
+        """Process a piece of the response's body."""
         raise NotImplementedError
 
     def awaits_continue(self) -> bool:
@@ -119,7 +123,7 @@ class UpstreamUser:
 
 
 class ConnectionOwner:
-    """Owner of upstream connections, as each of them names it: the pool."""
+    """Owner of upstream connections, as each of them sees it: the pool."""
 
     __slots__ = ("deadlines", "iteration", "settings")
 
@@ -132,11 +136,11 @@ class ConnectionOwner:
         raise NotImplementedError
 
     def discard(self, upstream: UpstreamConnection) -> None:
-        """Offer a connection to nobody: it can't be used."""
+        """Give the connection to no further user, because it cannot be used."""
         raise NotImplementedError
 
     def forget(self, upstream: UpstreamConnection) -> None:
-        """Count a connection no longer: it is closed."""
+        """Stop counting a connection, because it is closed."""
         raise NotImplementedError
 
     def count_large_head(self) -> None:
@@ -145,7 +149,7 @@ class ConnectionOwner:
 
 
 class UpstreamConnection(BatchedConnection):
-    """One connection to the upstream."""
+    """A connection to the upstream."""
 
     __slots__ = (
         "_link",
@@ -168,12 +172,12 @@ class UpstreamConnection(BatchedConnection):
         self.opened_at = owner.deadlines.now
         self.idle_since = 0.0
         self.deadline = NEVER
-        self.adopted = False  # its owner was given it open, and counts it off when it closes
+        self.adopted = False  # its owner received it open, and stops counting it when it closes
         self.used = False  # a response has ended on it
         self._link = _OPEN
         self._sending = _IDLE
         self._reader = ResponseReader(owner.settings.max_header_bytes)
-        self._paused = False  # reading, because the client doesn't take what came
+        self._paused = False  # reading is paused, because the client does not read what arrived
         self._queued_output = b""
         self._arrived = b""
         self.user: UpstreamUser | None = None
@@ -184,18 +188,20 @@ class UpstreamConnection(BatchedConnection):
 
     @property
     def closed(self) -> bool:
-        """Return True if the transport has reported the end of the connection."""
+        """True if the transport has reported the end of the connection."""
         return self._link is _CLOSED
 
     @property
     def reusable(self) -> bool:
-        """Return True if another request can follow: the last one and its response have ended, and nothing of
-        either is left over."""
+        """True if another request can follow.
+
+        The last request and its response have ended, and no byte of either is left over.
+        """
         return (
             self._reader.state is _ENDED
             and self._reader.keep_alive
             and self._sending is _DONE
-            # The upstream has not taken either what waits to be written: this was an early response.
+            # Unsent output means that the upstream responded early and did not read the whole request.
             and not self.transport.get_write_buffer_size()
             and self._owner.deadlines.now - self.opened_at < MAX_AGE_SECONDS
             and self._link is not _CLOSED
@@ -204,21 +210,23 @@ class UpstreamConnection(BatchedConnection):
 
     @property
     def is_quiet(self) -> bool:
-        """Return True if the connection is open and nothing waits to be read, which the owner looks at before
-        each further use. Bytes that the loop has not read yet, or the upstream's close, belong to no request:
-        taken for the next response, they would put every later response out of step."""
+        """True if the connection is open and no unread bytes have arrived.
+
+        The owner checks this before each use. Unread bytes, or the upstream's close, belong to no request. If
+        they were taken for the next response, every later response would be assigned to the wrong request.
+        """
         return self._link is not _CLOSED and not self.transport.is_closing() and not self._unread.poll(0)
 
-    # Called by the user, and by the owner for it
+    # Calls of the user, and of the owner on its behalf
 
     def serve(self, user: UpstreamUser) -> None:
-        """Belong to `user` until its response has ended or `abandon`."""
+        """Serve `user` until its response has ended, or until `abandon`."""
         self.user = user
         self._sending = _IDLE
         self._reader.expect(to_head_request=user.to_head_request)
 
     def send(self, data: bytes, *, done: bool) -> None:
-        """Write a piece of the request; `done` with the last one."""
+        """Write a piece of the request. `done` marks the last piece."""
         if not done:
             self._sending = _BODY
         elif self._arrived or self._reader.state is not _AWAITED:
@@ -236,14 +244,14 @@ class UpstreamConnection(BatchedConnection):
         self._owner.iteration.send_request(self)
 
     def send_queued(self) -> None:
-        """Send a queued request, unless the connection ends: then its loss reports that it is unsent."""
+        """Send a queued request. If the connection is closing, its loss reports the request as unsent."""
         if self._sending is _QUEUED and not self.transport.is_closing():
             queued, self._queued_output = self._queued_output, b""
             self._sending = _DONE
             self.transport.write(queued)
 
     def abandon(self) -> None:
-        """Close the connection: its user wants nothing more, and what is under way can't be taken back."""
+        """Close the connection, because its user needs no response and a sent request cannot be undone."""
         self.user = None
         self._sending = _IDLE
         self._queued_output = b""
@@ -251,37 +259,38 @@ class UpstreamConnection(BatchedConnection):
         self.transport.abort()
 
     def pause_reading(self) -> None:
-        """Read no more until `resume_reading`, because the client is slow. Its own deadline runs."""
+        """Stop reading until `resume_reading`, because the client is slow. It has its own deadline."""
         self._paused = True
         self.deadline = NEVER
         self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read again, and give the upstream its time from now on."""
+        """Read again, and restart the deadline of the upstream."""
         self._paused = False
         self._await_upstream()
         self.transport.resume_reading()
 
     def _await_upstream(self) -> None:
-        if not self._paused:  # else the client is the one to act
+        if not self._paused:  # while reading is paused, the proxy waits for the client
             self.deadline = self._owner.deadlines.now + self._owner.settings.response_timeout
 
-    # Called by the transport and the loop iteration
+    # Calls of the transport and the loop iteration
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's own classes don't say that they are
+        # cast, because uvloop's classes do not derive from asyncio.Transport
+        self.transport = cast(asyncio.Transport, transport)
         self._owner.deadlines.add(self)
         self._unread = select.poll()
         self._unread.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
         if self.user is None or self._sending is _QUEUED:
-            self._close_unusable()  # bytes that nobody has asked for yet (RFC 9112 §9.2)
+            self._close_unusable()  # unsolicited bytes (RFC 9112 §9.2)
         elif self._reader.state is not _READING_BODY and not self._arrived and len(data) < WAITING_BYTES:
             self._arrived = data
             self._owner.iteration.response_arrived(self)
         else:
-            # Together: bytes behind the end of a response must not be taken for the next one's.
+            # Read together, so that bytes after the end of a response are not taken for the next response.
             arrived, self._arrived = self._arrived, b""
             self._take_safely(arrived + data if arrived else data)
 
@@ -298,7 +307,8 @@ class UpstreamConnection(BatchedConnection):
 
     def _fail_with(self, user: UpstreamUser | None) -> None:
         """End the connection after a fault of the proxy, and the exchange of `user`, which it served."""
-        if self.user is None or self.user is user:  # another user's exchange has no part in the fault
+        # the exchange of another user is not affected by the fault
+        if self.user is None or self.user is user:
             self._owner.discard(self)
             self.abandon()
         if user is not None:
@@ -307,7 +317,7 @@ class UpstreamConnection(BatchedConnection):
     def eof_received(self) -> bool:
         self._link = _HALF_CLOSED
         if self.transport.get_write_buffer_size():
-            self.transport.abort()  # an upstream that has ended its response takes no more of the request
+            self.transport.abort()  # an upstream that has ended its side reads no more of the request
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -351,20 +361,20 @@ class UpstreamConnection(BatchedConnection):
         user = self.user
         self.deadline = NEVER
         if user is not None and not self._owes(user):
-            return  # it waits for the client, whose own deadline runs
+            return  # the proxy waits for the client, which has its own deadline
         self.abandon()
         if user is not None:
             user.upstream_lost(UpstreamLost("upstreamTimeout", "The upstream did not respond in time."))
 
     def _owes(self, user: UpstreamUser) -> bool:
-        """Return True if the upstream is the one to act: take what is written, ask for the body, respond."""
+        """Return True if the proxy waits for the upstream to read, to request the body, or to respond."""
         return (
             (self._sending is not _IDLE and self._sending is not _BODY)
             or self.transport.get_write_buffer_size() > 0
             or user.awaits_continue()
         )
 
-    # Reading
+    # Reading of responses
 
     def _read(self, data: bytes) -> None:
         user = self.user
@@ -395,7 +405,7 @@ class UpstreamConnection(BatchedConnection):
             user.response_started(head, chunk, last)
 
     def _piece_read(self, last: bool) -> None:
-        """Let the connection go if the response has ended, and give the upstream time for more otherwise."""
+        """Release the connection if the response has ended. Otherwise restart the upstream's deadline."""
         if last:
             self._end_response()
         else:

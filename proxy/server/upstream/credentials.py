@@ -1,4 +1,4 @@
-"""Upstream tokens in a worker: one credential for each identity, and which application goes up with which."""
+"""Upstream tokens in a worker: one credential per identity, and the identity that each application uses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Final, Protocol
 
 from proxy.startup.identities import DEFAULT_IDENTITY, Assignments
 
-REFUSED_AGAIN_SECONDS: Final = 10.0  # the agent asks the identity provider no more often for this reason
+# seconds between two token requests for this reason; the agent has the same limit
+REFUSED_AGAIN_SECONDS: Final = 10.0
 
 
 class CredentialWaiter(Protocol):
@@ -16,7 +17,7 @@ class CredentialWaiter(Protocol):
 
 
 class UpstreamCredential:
-    """The upstream token of one identity, as the agent handed it over."""
+    """Upstream token of one identity, as the agent sent it."""
 
     __slots__ = (
         "_ask_for_another",
@@ -37,15 +38,18 @@ class UpstreamCredential:
         self.expires_at = 0.0
         self.generation = 0
         self.retry_after = 5
-        self.detail = "no upstream token was acquired yet"
+        self.detail = "the agent has not acquired an upstream token yet"
         self._asked_at = -REFUSED_AGAIN_SECONDS
-        self._asked_for = -1  # the generation that another was last asked for
-        self.report = False  # whether the agent has tried, and said what came of it
+        self._asked_for = -1  # generation for which a replacement was last requested
+        self.report = False  # the agent has tried to get a token and reported the result
         self.waiting: set[CredentialWaiter] = set()
 
     def valid(self, now: float) -> bool:
-        """A token past its end is never used, whatever the reason that there is no newer one. `now` and
-        `expires_at` are monotonic, so that a clock that jumps neither kills a token nor keeps it alive."""
+        """Return True if the token has not expired. An expired token is never used.
+
+        `now` and `expires_at` are monotonic, so that a step of the clock neither ends a token nor prolongs
+        it.
+        """
         return now < self.expires_at
 
     def renew(self, token: str, expires_at: float, generation: int) -> None:
@@ -58,20 +62,28 @@ class UpstreamCredential:
             waiter.credential_renewed()
 
     def unavailable(self, detail: str, retry_after: int) -> None:
-        """There is no token for now, for a reason that is the operator's to know. One that is active is
-        good until its own end."""
+        """Note that no new token is available, and the reason for the operator.
+
+        An active token remains valid until it expires.
+        """
         self.detail = detail
         self.retry_after = retry_after
         self.report = True
 
     def just_replaced(self, generation: int, now: float) -> bool:
-        """Whether the token of `generation` is itself the response to a refusal a moment ago: that the
-        upstream refuses it too says that the token is not what is wrong, so nobody waits for yet another."""
+        """Return True if the token of `generation` recently replaced a refused one.
+
+        If the upstream refuses this token too, the token is not the cause, so no request waits for another
+        one.
+        """
         recent = now - self._asked_at < REFUSED_AGAIN_SECONDS
         return recent and generation == self.generation != self._asked_for
 
     def rejected(self, generation: int, now: float) -> None:
-        """The upstream refused the token of `generation`; who waits is told when there is a newer one."""
+        """Request a replacement, because the upstream refused the token of `generation`.
+
+        The replacement resumes the waiting requests.
+        """
         recent = now - self._asked_at < REFUSED_AGAIN_SECONDS
         if generation == self.generation and not recent:
             self._asked_at = now
@@ -79,12 +91,12 @@ class UpstreamCredential:
             self._ask_for_another(generation)
 
 
-# Never valid: whoever has it, such as an application that is gone, gets nothing from the upstream.
+# Never valid, so that its holder, such as a removed application, receives nothing from the upstream.
 NO_CREDENTIAL: Final = UpstreamCredential(lambda generation: None)
 
 
 class UpstreamCredentials:
-    """The credentials of one worker by the name of their identity."""
+    """Credentials of one worker by the name of their identity."""
 
     def __init__(self, assignments: Assignments, ask_for_another: Callable[[str, int], None]) -> None:
         self._assignments = assignments
@@ -96,15 +108,15 @@ class UpstreamCredentials:
         return self._by_name.get(name)
 
     def of(self, org_id: str, client_id: str) -> UpstreamCredential:
-        """The one that an application goes up with, and no other, whatever becomes of it."""
+        """Return the only credential that requests of an application are sent upstream with."""
         return self._by_name[self._assignments.identity_of(org_id, client_id)]
 
     def able(self, used: Iterable[UpstreamCredential], now: float) -> bool:
-        """Whether the upstream can be asked for some application at least, of those that use `used`."""
+        """Return True if at least one of the credentials `used` is valid."""
         return any(each.valid(now) for each in self._relevant(used))
 
     def settled(self, used: Iterable[UpstreamCredential], now: float) -> bool:
-        """Whether, beyond that, each of them has its token or the agent's word that there is none."""
+        """Return True if `able` is true, and each credential has its token or a report that there is none."""
         return self.able(used, now) and all(each.valid(now) or each.report for each in self._relevant(used))
 
     def why_unsettled(self, now: float) -> str:
@@ -114,5 +126,8 @@ class UpstreamCredentials:
         return "; ".join(f"identity {name}: {detail}" for name, detail in lacking)
 
     def _relevant(self, used: Iterable[UpstreamCredential]) -> tuple[UpstreamCredential, ...]:
-        """While no application uses any, the default's is the one that a first application would use."""
+        """Return the credentials that matter.
+
+        If no application uses one yet, this is the default identity's, which a first application would use.
+        """
         return tuple(used) or (self._by_name[DEFAULT_IDENTITY],)

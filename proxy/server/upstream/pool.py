@@ -1,4 +1,4 @@
-"""The connections of one worker to its upstream: which serves whom, who waits, and how they are opened."""
+"""Pool of the upstream connections of one worker: assign them to users, queue users, and open connections."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from proxy.server.upstream.settings import UpstreamSettings
 
 logger = logging.getLogger(__name__)
 
-REPEATED_LOG_SECONDS: Final = 600.0  # between two log lines about one problem of the egress proxy
-NEXT_LOG_SECONDS: Final = 10.0  # between two log lines once it had so many different problems:
+# seconds between two log lines about the same problem of the egress proxy
+REPEATED_LOG_SECONDS: Final = 600.0
+NEXT_LOG_SECONDS: Final = 10.0  # seconds between two log lines after this number of different problems:
 _MOST_PROBLEMS: Final = 16
-STALE_SECONDS: Final = (
-    5.0  # an idle connection older than this is not risked for a request that can't be repeated
-)
+# Seconds after which an idle connection may be dead, so it serves only requests that can be repeated.
+STALE_SECONDS: Final = 5.0
 
 
 class UpstreamPool(ConnectionOwner):
-    """The connections of one worker to its one upstream."""
+    """Connections of one worker to its upstream."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class UpstreamPool(ConnectionOwner):
         self._opening: set[asyncio.Task[None]] = set()
         self._open = 0
         self._closing = False
-        self._egress_logged_at: dict[str, float] = {}  # time of the last line of each problem
+        self._egress_logged_at: dict[str, float] = {}  # time of the last log line, by problem
 
     def __repr__(self) -> str:
         return (
@@ -66,8 +66,11 @@ class UpstreamPool(ConnectionOwner):
         return self._open
 
     def acquire(self, user: UpstreamUser, *, fresh: bool = False) -> None:
-        """Call `upstream_ready` of `user` with a connection, now or later; `upstream_lost` if none can be
-        opened, or `upstream_queue_full` if too many users wait already. `fresh` asks for a new connection."""
+        """Call `upstream_ready` of `user` with a connection, now or later.
+
+        Call `upstream_lost` if none can be opened, or `upstream_queue_full` if too many users wait already.
+        `fresh` requests a new connection.
+        """
         idle = self._idle
         while idle and not fresh:
             upstream = idle.pop()
@@ -79,7 +82,7 @@ class UpstreamPool(ConnectionOwner):
                 user.upstream_ready(upstream)
                 return
             elif self._open >= self.settings.max_connections:
-                upstream.transport.abort()  # a new one takes its place, or else nobody would make room for it
+                upstream.transport.abort()  # close it, to make room for a new connection
                 break
             else:
                 idle.append(upstream)
@@ -93,12 +96,12 @@ class UpstreamPool(ConnectionOwner):
         self._open_for_waiting()
 
     def withdraw(self, user: UpstreamUser) -> None:
-        """Let `user` wait no more. A connection that is being opened for it serves the next user."""
+        """Remove `user` from the queue. A connection that is being opened for it serves the next user."""
         if user in self._waiting:
             self._waiting.remove(user)
 
     def release(self, upstream: UpstreamConnection) -> None:
-        """Give a connection that is reusable, or new, to a user that waits, or keep it for the next one."""
+        """Give a reusable or new connection to a waiting user, or keep it for the next one."""
         if self._closing or (self._waiting and upstream.used and not upstream.is_quiet):
             upstream.transport.abort()
         elif self._waiting:
@@ -110,14 +113,14 @@ class UpstreamPool(ConnectionOwner):
             self._idle.append(upstream)
 
     def discard(self, upstream: UpstreamConnection) -> None:
-        """Offer a connection to nobody: it can't be used."""
+        """Give the connection to no further user, because it cannot be used."""
         if upstream in self._idle:
             self._idle.remove(upstream)
 
     def forget(self, upstream: UpstreamConnection) -> None:
-        """Count a connection no longer: it is closed. Another one may be opened in its place."""
+        """Stop counting a closed connection. Another one may be opened in its place."""
         if not upstream.adopted:
-            return  # `_connect` counts off what it did not bring about
+            return  # `_connect` counts connections that failed to open
         self._open -= 1
         self.discard(upstream)
         self._open_for_waiting()
@@ -146,8 +149,7 @@ class UpstreamPool(ConnectionOwner):
         settings = self.settings
         try:
             async with asyncio.timeout(settings.connect_timeout):
-                # The name is looked up for each connection; of its addresses the first that responds
-                # serves.
+                # Each connection looks up the name again, and uses the first of its addresses that responds.
                 connected = await dial(settings.host, settings.port, settings.egress)
                 _, upstream = await self._loop.create_connection(
                     lambda: UpstreamConnection(self),
@@ -162,7 +164,7 @@ class UpstreamPool(ConnectionOwner):
             code = "upstreamTimeout" if failed.problem is EgressProblem.TIMEOUT else "upstreamUnreachable"
             what = f"The upstream can't be reached: {failed.problem.value}."
             self._connect_failed(UpstreamLost(code, what))
-        except OSError as error:  # ssl.SSLError is one
+        except OSError as error:  # includes ssl.SSLError
             self._connect_failed(
                 UpstreamLost("upstreamUnreachable", f"The upstream can't be reached: {_why(error)}.")
             )
@@ -179,7 +181,7 @@ class UpstreamPool(ConnectionOwner):
             self.release(upstream)
 
     def _report_egress(self, text: str) -> None:
-        """Log why the egress proxy leads nowhere: at once if that is new, else from time to time."""
+        """Log why the egress proxy fails: at once for a new problem, and rarely for a repeated one."""
         now = self.deadlines.now
         logged_at = self._egress_logged_at
         if now < logged_at.get(text, -REPEATED_LOG_SECONDS) + REPEATED_LOG_SECONDS:
@@ -189,17 +191,16 @@ class UpstreamPool(ConnectionOwner):
                 return
             del logged_at[min(logged_at, key=logged_at.__getitem__)]
         logged_at[text] = now
-        logger.warning("no connection to the upstream: %s", text)
+        logger.warning("cannot connect to the upstream: %s", text)
 
     def _too_late(self) -> str:
-        """Return the message for a connection that took too long, and log it if an egress proxy is on its
-        way."""
+        """Return the message for a connection that took too long. Log it if an egress proxy is used."""
         proxy = self.settings.egress
         if proxy is None:
-            return "The upstream took too long to connect to."
+            return "Connecting to the upstream took too long."
         waited = f"within {self.settings.connect_timeout:g} s"
         self._report_egress(f"egress proxy {proxy}: no connection to {self.settings.host} {waited}")
-        return "The upstream took too long to connect to through the egress proxy."
+        return "Connecting to the upstream through the egress proxy took too long."
 
     def _connect_failed(self, error: UpstreamLost) -> None:
         self._open -= 1
@@ -215,5 +216,5 @@ def _why(error: OSError) -> str:
         return f"its certificate was not accepted ({error.verify_message})"
     if isinstance(error, ssl.SSLError | socket.gaierror):
         return error.strerror or type(error).__name__
-    # Without what asyncio writes around it: addresses are the operator's to know.
+    # Only the reason, without asyncio's text around it, which has addresses that are for operators only.
     return os.strerror(error.errno) if error.errno else "no connection was made"

@@ -1,4 +1,4 @@
-"""Settings of the connections to the upstream: its address, its TLS, times and limits."""
+"""Settings of the connections to the upstream: address, TLS, time-outs and limits."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ class UpstreamSettings:
     response_timeout: float
     idle_timeout: float
     max_connections: int
-    max_waiting: int  # requests for which no connection is free and none may be opened
+    max_waiting: int  # requests that may wait while no connection is free and none may be opened
     max_header_bytes: int
-    egress: EgressProxy | None = None  # None: connections are direct
+    egress: EgressProxy | None = None  # None for direct connections
