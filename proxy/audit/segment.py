@@ -132,7 +132,7 @@ def read_header(fd: int) -> Header | None:
     magic, version, in_use = _HEADER_START.unpack_from(start)
     if magic == MAGIC and version > FORMAT_VERSION:
         raise NewerSegmentError(
-            f"a newer release wrote the segment (format {version}, this one knows {FORMAT_VERSION})"
+            f"a newer release wrote the segment (format {version}, this release reads {FORMAT_VERSION})"
         )
     if magic != MAGIC or version != FORMAT_VERSION or in_use not in (0, 1):
         raise DamagedSegmentError("the file is not a segment of a known format")

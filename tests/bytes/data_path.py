@@ -1,5 +1,4 @@
-"""A worker's data path on real sockets within the test's own loop: real rules, real spool, a scripted
-upstream."""
+"""Data path of a worker on real sockets in the test's loop: real rules, real spool, scripted upstream."""
 
 from __future__ import annotations
 
@@ -56,7 +55,7 @@ CALLER = Caller(
 )
 TOKEN_KEY = b"k" * 32
 TOKEN_SETTINGS = TokenSettings("graphward", "graphward", 3600)
-TOKENS = TokenKeeper(TOKEN_SETTINGS, [TOKEN_KEY])  # issues what the proxy under test accepts
+TOKENS = TokenKeeper(TOKEN_SETTINGS, [TOKEN_KEY])  # issues tokens that the proxy under test accepts
 
 ALLOW_ALL = """
 version: 1
@@ -108,7 +107,7 @@ class UpstreamPeer:
         self.writer.transport.abort()
 
     def abort_with_reset(self) -> None:
-        """A reset in place of a close, also where every byte was read."""
+        """Send a reset instead of an orderly close, even if every byte was read."""
         peer = self.writer.get_extra_info("socket")
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.abort()
@@ -116,7 +115,7 @@ class UpstreamPeer:
 
 @dataclass
 class ScriptedUpstream:
-    """Runs `script` for each connection and keeps every byte that came."""
+    """Upstream that runs `script` for each connection and keeps every received byte."""
 
     script: Script
     received: list[bytearray] = field(default_factory=list)
@@ -143,7 +142,7 @@ class ScriptedUpstream:
 
     @property
     def heads(self) -> list[bytes]:
-        """The head of every request that any connection received."""
+        """Head of every request that any connection received."""
         return [
             part + b"\r\n\r\n"
             for each in self.received
@@ -153,8 +152,10 @@ class ScriptedUpstream:
 
 
 def responding(*responses: bytes) -> Script:
-    """Responds to each request of a connection, whose body isn't read, with the next of `responses`, the last
-    again."""
+    """Respond to each request of a connection with the next of `responses`, then with the last one again.
+
+    Bodies of requests are not read.
+    """
 
     async def script(peer: UpstreamPeer) -> None:
         slot = 0
@@ -173,7 +174,7 @@ def ok(body: bytes, *fields: bytes) -> bytes:
 
 @dataclass
 class DataPath:
-    """What a test holds of the proxy."""
+    """The proxy under test, as a test uses it."""
 
     context: Context
     port: int
@@ -186,13 +187,13 @@ class DataPath:
 
     @property
     def connections(self) -> set[ClientConnection]:
-        """Those of applications that are open."""
+        """Open connections of applications."""
         return {each for each in self.context.connections if isinstance(each, ClientConnection)}
 
     def request(
         self, target: str = "/v1.0/users", method: str = "GET", fields: bytes = b"", body: bytes = b""
     ) -> bytes:
-        """A request with a valid token; `fields` are whole lines."""
+        """Return a request with a valid token. `fields` are whole lines."""
         line = f"{method} {target} HTTP/1.1\r\nHost: proxy.example\r\nAuthorization: Bearer {self.token}\r\n"
         return line.encode() + fields + b"\r\n" + body
 
@@ -200,7 +201,7 @@ class DataPath:
         return await asyncio.open_connection("127.0.0.1", self.port)
 
     async def ask(self, *pieces: bytes) -> Reply:
-        """Sends the pieces on a new connection and reads one response."""
+        """Send the pieces on a new connection and read one response."""
         reader, writer = await self.connect()
         try:
             for piece in pieces:
@@ -212,7 +213,7 @@ class DataPath:
             writer.close()
 
     async def raw(self, data: bytes) -> bytes:
-        """Sends `data` and reads whatever comes until the proxy closes."""
+        """Send `data`, and read everything until the proxy closes."""
         reader, writer = await self.connect()
         writer.write(data)
         try:
@@ -223,7 +224,7 @@ class DataPath:
             writer.close()
 
     def events(self) -> list[dict[str, Any]]:
-        """Every event in the spool, oldest first."""
+        """Return every event in the spool, oldest first."""
         found: list[dict[str, Any]] = []
         for path in sorted(spool_directory(self.retention).glob("*.seg")):
             reader = SegmentReader(path)
@@ -237,11 +238,11 @@ class DataPath:
         return found
 
     def use(self, ruleset: str) -> None:
-        """Puts other rules in force."""
+        """Activate other rules."""
         self.context.use(rulebook(ruleset, self.credential))
 
     def add_application(self, client_id: str, credential: UpstreamCredential) -> str:
-        """Another application of the organisation, under the same rules; a token of its own."""
+        """Add another application of the organisation, under the same rules. Return its token."""
         book = self.context.rulebook
         caller = replace(
             book.callers[CLIENT_ID], app_id=client_id, client_id=client_id, credential=credential
@@ -251,7 +252,7 @@ class DataPath:
 
 
 async def until(what: Callable[[], object]) -> None:
-    """Waits for a state of the proxy that has no event of its own."""
+    """Wait for a state of the proxy that no event announces."""
     async with asyncio.timeout(20):
         while not what():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
@@ -325,7 +326,7 @@ async def data_path(
     asked_for_keys: Callable[[str], None] = lambda issuer: None,
     **limits: float,
 ) -> AsyncIterator[DataPath]:
-    """The proxy in front of a scripted upstream, listening on a free port of the loopback."""
+    """Start the proxy in front of a scripted upstream, on a free loopback port."""
     loop = asyncio.get_running_loop()
     upstream = ScriptedUpstream(script)
     backend = await asyncio.start_server(upstream.serve, "127.0.0.1", 0)
@@ -430,8 +431,10 @@ def upstream_of(proxy: DataPath) -> UpstreamConnection:
 async def asking(
     tmp_path: Path, *request: Any
 ) -> AsyncIterator[tuple[DataPath, asyncio.StreamReader, UpstreamConnection]]:
-    """Send `request`, to which the upstream never responds. Yield the proxy, the client's end of its
-    connection, and the upstream connection that serves the request."""
+    """Send `request`, to which the upstream never responds.
+
+    Yield the proxy, the client's end of its connection, and the upstream connection that serves the request.
+    """
     asked: list[UpstreamPeer] = []
     async with data_path(silent(asked), tmp_path) as proxy:
         reader, writer = await proxy.connect()

@@ -1,4 +1,4 @@
-"""A proxy whose upstream sends `hello` and never ends its response; started by a test that kills it."""
+"""Run a proxy whose upstream sends `hello` and never ends its response. A test starts this and kills it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An independent reader of HTTP/1.1: what h11 makes of a client's bytes, and an upstream that reads by it."""
+"""An independent parser of HTTP/1.1: h11 parses a client's bytes, and an upstream reads with it."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class ReadRequest:
 
 
 def readings(data: bytes) -> list[ReadRequest]:
-    """The whole requests that h11 reads from all that a client has sent, until the first that it refuses."""
+    """Return the whole requests that h11 parses from a client's bytes, up to the first that it refuses."""
     found: list[ReadRequest] = []
     while True:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD)
-        connection.receive_data(data.removeprefix(b"\r\n"))  # RFC 9112 §2.2, which h11 leaves out
+        connection.receive_data(data.removeprefix(b"\r\n"))  # RFC 9112 §2.2, which h11 does not implement
         try:
             request = _next_request(connection)
         except h11.RemoteProtocolError:
@@ -47,7 +47,7 @@ def readings(data: bytes) -> list[ReadRequest]:
 
 
 def _in_origin_form(target: bytes) -> bytes:
-    """What h11 leaves to its user (RFC 9112 §3.2.2)."""
+    """Convert a target to origin form, which h11 leaves to its user (RFC 9112 §3.2.2)."""
     scheme, mark, rest = target.partition(b"://")
     if not mark or scheme.lower() not in (b"http", b"https"):
         return target
@@ -70,7 +70,7 @@ def _next_request(connection: h11.Connection) -> ReadRequest | None:
 
 @dataclass
 class H11Upstream:
-    """Responds to each request with its own target; remembers every request, and what h11 could not read."""
+    """Upstream that responds with each request's target. It keeps every request, and what h11 refused."""
 
     requests: list[ReadRequest] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
@@ -82,7 +82,8 @@ class H11Upstream:
             try:
                 event = connection.next_event()
             except h11.RemoteProtocolError as error:
-                if connection.trailing_data[0]:  # and not that the proxy has cut a request short
+                # ignores an incomplete request, which the proxy has cut short
+                if connection.trailing_data[0]:
                     self.refused.append(str(error))
                 return
             if event is h11.NEED_DATA:

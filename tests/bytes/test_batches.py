@@ -1,4 +1,4 @@
-"""`$batch`: a ruleset can't be walked round by it."""
+"""`$batch` through real sockets: a batch cannot bypass a ruleset."""
 
 import asyncio
 import base64
@@ -37,7 +37,7 @@ def batch(*parts: dict[str, Any]) -> bytes:
 
 
 async def parts_of_batch(peer: UpstreamPeer) -> list[dict[str, Any]]:
-    """Of the next one that the upstream is asked for."""
+    """Return the sub-requests of the next batch that the upstream receives."""
     head = await peer.head()
     length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
     body = await peer.body(length)
@@ -48,7 +48,7 @@ async def parts_of_batch(peer: UpstreamPeer) -> list[dict[str, Any]]:
 
 
 def upstream_batches(of_parts: dict[str, dict[str, Any]], seen: list[Any]) -> Script:
-    """An upstream that responds to the parts it is asked for, last first, as the real one may."""
+    """Start an upstream that responds to the sub-requests in reverse order, as the real one may."""
 
     async def script(peer: UpstreamPeer) -> None:
         while True:
@@ -131,7 +131,7 @@ async def test_the_response_of_a_batch_is_evaluated_by_what_names_the_batch(tmp_
         assert (passed.status, passed.body) == (200, response)
         assert (blocked.status, blocked.json()["error"]["ruleId"]) == (403, "secret")
         first, second = [event for event in proxy.events() if event["parentRequestId"] is None]
-        # A filter is for the parts: nothing was taken out of what holds them.
+        # Filters apply to the sub-requests: nothing was removed from the outer response.
         assert (first["verdict"], first["loggedRuleIds"], first["transforms"]) == ("allow", ["noted"], [])
         assert (second["verdict"], second["ruleId"], second["status"]) == ("block", "secret", 403)
 
@@ -227,7 +227,7 @@ async def test_a_body_in_base64_hides_nothing_from_the_rules(tmp_path: Path) -> 
             "f": 403, "g": 403, "h": 200,
         }  # fmt: skip
         reasons = [event["reason"] for event in proxy.events() if event["status"] == 400]
-        assert reasons == ["malformedRequest"] * 2  # as of one that comes alone
+        assert reasons == ["malformedRequest"] * 2  # the same reason as for a request that arrives alone
 
 
 async def test_a_part_has_no_more_headers_than_a_request_may(tmp_path: Path) -> None:
@@ -416,12 +416,12 @@ async def test_where_the_whole_response_is_withheld_no_part_s_event_claims_a_sta
         assert reply.status == 502
         report = {event["path"]: (event["status"], event["reason"]) for event in proxy.events()}
     withheld = (502, "filterFailed")
-    assert report.pop("/v1.0/sites")[0] == 403  # was never asked for
+    assert report.pop("/v1.0/sites")[0] == 403  # it was never requested
     assert report == dict.fromkeys(("/v1.0/users/ada", "/v1.0/users/bob", "/v1.0/$batch"), withheld)
 
 
 async def test_a_batch_begins_only_where_all_its_parts_can_be_recorded(tmp_path: Path) -> None:
-    """Each has an event of its own, and a long URL makes it a large one."""
+    """Each sub-request has its own event, and a long URL makes the event large."""
     go_on = asyncio.Event()
     sent = 0
 

@@ -1,4 +1,4 @@
-"""Requests of browsers and tokens of users get the responses of docs/how-to/connect-an-application.md."""
+"""Requests of browsers, and tokens of users, get the responses that connect-an-application.md documents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client assertion gets a token in place of a secret, once, and the event says why one does not."""
+"""A client assertion gets a token instead of a secret, once. The event gives the reason for a refusal."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def asking(assertion: str, **changes: str) -> bytes:
 
 
 def allow(proxy: DataPath, *credentials: Credential, **changes: Any) -> None:
-    """Put other credentials of the application in force."""
+    """Activate other credentials of the application."""
     book = proxy.context.rulebook
     caller = replace(book.callers[CLIENT_ID], credentials=credentials, **changes)
     proxy.context.use(replace(book, callers={CLIENT_ID: caller}))
@@ -110,7 +110,8 @@ async def test_a_refused_assertion_says_nothing_to_the_client_and_why_in_the_eve
             "signature": asking(SigningKey().sign(claims_of(CLIENT_ID, CLIENT_ID, f"{BASE}/proxy/token"))),
             "issuer": asking(foreign(iss="https://other.example")),
             "subject": asking(foreign(sub="workload-2")),
-            "audience": asking(own(aud="https://p.example:8443/proxy/token")),  # as the Host field has it
+            # with the host of the Host field
+            "audience": asking(own(aud="https://p.example:8443/proxy/token")),
             "expired": asking(own(iat=1, exp=2)),
             "malformed": asking("x"),
         }
@@ -137,12 +138,12 @@ async def test_a_refused_assertion_says_nothing_to_the_client_and_why_in_the_eve
         assert (by_problem["malformed"], by_problem["issuer"], by_problem["reuse"]) == (1, 1, 0)
         unknown = await ask_for_token(proxy, asking(own(iss="x", sub="x"), client_id="x"))
         assert refused(unknown)
-        assert len(proxy.events()) == 6  # an unknown client leaves no event
+        assert len(proxy.events()) == 6  # a request of an unknown client has no event
         assert (await ask_for_token(proxy, RIGHT)).status == 200
 
 
 async def test_an_assertion_is_accepted_once_and_where_it_was_first_sent_from(tmp_path: Path) -> None:
-    """MSAL keeps an assertion of its own for nine minutes, and sends it again when it needs a token."""
+    """MSAL keeps its own assertion for nine minutes, and sends it again when it needs a token."""
     async with data_path(responding(ok(b"{}")), tmp_path, public_base=BASE) as proxy:
         allow(proxy, REGISTERED, FEDERATED, replace(FEDERATED, id="crd-k8s", subject="pod", reuse="untilEnd"))
         for assertion, statuses in (
@@ -192,7 +193,7 @@ async def test_a_token_dies_with_the_credential_that_it_was_issued_for(tmp_path:
         bearer = b"Bearer " + reply.json()["access_token"].encode()
         for credentials, changes, status in (
             ([REGISTERED], {}, 200),
-            ([REGISTERED], {"secret_version": 2}, 200),  # another secret does not concern it
+            ([REGISTERED], {"secret_version": 2}, 200),  # another secret does not affect it
             ([replace(REGISTERED, ends_at=time.time() - 1)], {}, 401),
             ([FEDERATED], {}, 401),
             ([], {}, 401),
@@ -219,7 +220,7 @@ async def test_nothing_is_used_up_by_a_request_that_brought_no_token(tmp_path: P
         assert (await ask_for_token(proxy, asking(once))).status == 403
         proxy.context.use(book)
         directory = used_directory(proxy.retention)
-        directory.touch()  # a file, so that nothing can be remembered
+        directory.touch()  # a file in place of the directory, so that nothing can be stored
         assert (await ask_for_token(proxy, asking(once))).status == 503
         assert proxy.context.counters.values[LIMIT_ASSERTIONS] == 1
         directory.unlink()
@@ -255,7 +256,7 @@ async def test_worthless_assertions_do_not_keep_a_secret_out(tmp_path: Path) -> 
         def sent_from(address: str) -> bytes:
             return FORM + f"X-Forwarded-For: {address}\r\n".encode()
 
-        for last in range(12):  # many addresses, and each for longer than it may
+        for last in range(12):  # many addresses, and each longer than allowed
             by_assertion = await ask_for_token(proxy, asking("x"), sent_from(f"192.0.2.{last // 3}"))
             assert by_assertion.status == (429 if last % 3 == 2 else 401)
         allow(proxy, REGISTERED, enabled=False)
@@ -276,15 +277,15 @@ async def test_keys_of_an_issuer_come_from_the_agent_and_are_asked_for_when_one_
         allow(proxy, DISCOVERED, REGISTERED)
         keys, now = proxy.context.assertions.keys, time.time()
         assert refused(await ask_for_token(proxy, asking(foreign())))
-        assert asked == [ISSUER]  # the clock may have jumped, so that its keys seem to be too old
+        assert asked == [ISSUER]  # the clock may have jumped, so its keys seem too old
         proxy.context.deadlines.now += 10
         keys.take(ISSUER, '{"keys": [{"kty": "EC", "kid": "old"}]}', now + 60)
         for _ in range(2):
             assert refused(await ask_for_token(proxy, asking(foreign())))
-        assert asked == [ISSUER] * 2  # and not again at once
+        assert asked == [ISSUER] * 2  # not again at once
         keys.take(ISSUER, json.dumps({"keys": [ISSUER_KEY.jwk]}), now + 60)
         assert (await ask_for_token(proxy, asking(foreign()))).status == 200
-        keys.take(ISSUER, '{"keys": []}', now - 1)  # too old
+        keys.take(ISSUER, '{"keys": []}', now - 1)  # expired keys
         assert refused(await ask_for_token(proxy, asking(foreign())))
         assert refused(await ask_for_token(proxy, asking(own())))
         problems = [each[3] for each in why(proxy)]
@@ -302,7 +303,7 @@ async def test_discovery_offers_assertions(tmp_path: Path) -> None:
         assert not {"none", "HS256"} & set(algorithms)
 
 
-# The memory of used assertions
+# Store of used assertions
 
 
 def a_proof(use_id: bytes, *, ends_at: float = 2e9, reuse: Reuse = Reuse.ONCE) -> Proof:
@@ -316,7 +317,7 @@ def test_one_application_can_not_fill_the_memory_of_another(tmp_path: Path) -> N
         assert used.use("a", a_proof(b"%d" % n, ends_at=now + n), "n", now - 1) is Use.FIRST
     assert used.use("a", a_proof(b"more"), "n", now - 1) is Use.FULL
     assert used.use("b", a_proof(b"more"), "n", now - 1) is Use.FIRST
-    assert used.use("a", a_proof(b"more"), "n", now + 1.5) is Use.FIRST  # two have ended
+    assert used.use("a", a_proof(b"more"), "n", now + 1.5) is Use.FIRST  # two have expired
     for n, use in ((2, Use.USED_BEFORE), (3, Use.USED_BEFORE), (0, Use.FIRST)):
         assert used.use("a", a_proof(b"%d" % n), "n", now + 1.5) is use
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}

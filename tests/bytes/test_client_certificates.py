@@ -1,4 +1,4 @@
-"""Client certificates (RFC 8705) between real sockets: who gets a token by one, and what the token opens."""
+"""Client certificates (RFC 8705) between real sockets: who gets a token, and which connections may use it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Client:
 
 @dataclass
 class Issuer:
-    """Makes client certificates: self-signed ones, or those of an authority that the proxy doesn't know."""
+    """Issuer of client certificates: self-signed ones, or those of an unknown authority."""
 
     authority: CertificateAuthority
     key: ec.EllipticCurvePrivateKey = field(default_factory=lambda: ec.generate_private_key(ec.SECP256R1()))
@@ -81,7 +81,7 @@ class Issuer:
 
     def client(self, days: tuple[int, int] = (-1, 30), issuer: str = "", **options: Any) -> Client:
         key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "app")])  # the same name for all
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "app")])  # the same name for all of them
         by = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer or "app")])
         certificate = (
             x509.CertificateBuilder()
@@ -136,14 +136,14 @@ class Connection:
 
 @dataclass
 class Served:
-    """The data path behind a TLS listener that asks for certificates."""
+    """The data path behind a TLS listener that requests client certificates."""
 
     proxy: DataPath
     issuer: Issuer
     port: int
 
     async def register(self, *credentials: Certificate, others: tuple[Certificate, ...] = ()) -> None:
-        """Put rules in force in which the application has these, and another application the others."""
+        """Activate rules in which the application has `certificates`, and another application the others."""
         book = self.proxy.context.rulebook
         caller = replace(book.callers[CLIENT_ID], credentials=credentials)
         other = replace(caller, app_id="app-2", client_id=OTHER_ID, credentials=others)
@@ -240,7 +240,7 @@ async def test_a_certificate_that_is_not_the_applications_own_proves_nothing(tmp
             (old, "expired", "crd-old"),
             (early, "notYetValid", "crd-early"),
             (ended, "ended", "crd-ended"),
-            (None, "noCertificate", None),  # as behind a load balancer that ends TLS
+            (None, "noCertificate", None),  # as behind a load balancer that terminates TLS
         ):
             async with proxy.connect(client) as connection:
                 reply = await connection.ask_for_token()
@@ -319,7 +319,7 @@ async def test_certificates_come_and_go_with_the_rules(tmp_path: Path) -> None:
             assert (event["reason"], event["credentialProblem"]) == ("certificateRefused", "certificate")
         async with proxy.connect(second) as connection:
             assert (await connection.use(await connection.token())).status == 200
-        async with proxy.connect(first) as connection:  # the anchor stays, and proves nobody
+        async with proxy.connect(first) as connection:  # the anchor stays, and authenticates nobody
             assert (await connection.ask_for_token()).status == 401
         damaged = replace(first.credential("crd-3"), certificate=b"no certificate")
         await proxy.register(second.credential("crd-2"), damaged)
@@ -357,7 +357,7 @@ def ask_for_token() -> bytes:
 def _resumable(
     port: int, client: Client, session: ssl.SSLSession | None, request: bytes
 ) -> tuple[bytes, ssl.SSLSession | None]:
-    """The first bytes of a response, and the session; asyncio can't resume one."""
+    """Return the first bytes of a response, and its session, because asyncio cannot resume one."""
     with (
         socket.create_connection(("127.0.0.1", port)) as plain,
         client.context.wrap_socket(plain, server_hostname="127.0.0.1", session=session) as secured,

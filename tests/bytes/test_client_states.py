@@ -1,4 +1,4 @@
-"""State × event → outcome of a client connection: where it goes, what its client receives, what is recorded.
+"""State × event → outcome of a client connection: next state, response to the client, and recorded event.
 
 Each situation brings a connection into a state, on real sockets. Then one event happens to it.
 """
@@ -28,7 +28,7 @@ rules:
     match: {path: ["/v1.0/blocked"]}
     verdict: block
 """
-LONG: Final = 1_000_000  # bytes of a response that a client does not take at once
+LONG: Final = 1_000_000  # bytes of a response that a client does not read at once
 FOREVER: Final = 1e9  # seconds
 
 
@@ -66,8 +66,11 @@ class Event(Enum):
 
 @dataclass(frozen=True)
 class Then:
-    """The connection is in `state` then, or gone. Since the event its client received responses of these
-    statuses, and this record was written, as its status and reason."""
+    """Expected outcome: the connection is in `state`, or closed if `state` is None.
+
+    Since the event, its client received responses with the statuses `received`. `record` has the status and
+    reason of the event that was written.
+    """
 
     state: State | None
     received: tuple[int, ...] = ()
@@ -104,7 +107,7 @@ OUTCOMES: Final[dict[Situation, dict[Event, Then]]] = {
     S.NEW: _OUTCOMES_AT_REST,
     S.IDLE: _OUTCOMES_AT_REST,
     S.UNREAD: {
-        E.NEXT: _IDLE,  # no request begins while the client takes no response
+        E.NEXT: _IDLE,  # no request begins while the client does not read its response
         E.LAST: _IDLE,
         E.MALFORMED: _IDLE,
         E.LOSS: GONE,
@@ -146,7 +149,7 @@ OUTCOMES: Final[dict[Situation, dict[Event, Then]]] = {
         E.MALFORMED: Then(None, (400,), (400, "malformedRequest")),
         E.END: _LEFT,
         E.LOSS: _LEFT,
-        E.DEADLINE: _BODY,  # only the upstream's own runs
+        E.DEADLINE: _BODY,  # only the upstream's own deadline applies
         E.DRAIN: _BODY,
         E.FINISH: Then(State.DISCARD, (200,), (200, "default")),
         E.ABORT: _LEFT,
@@ -157,10 +160,10 @@ OUTCOMES: Final[dict[Situation, dict[Event, Then]]] = {
     S.WAITING: {
         E.NEXT: _WAITING,
         E.LAST: _WAITING,
-        E.MALFORMED: _WAITING,  # a request behind this one waits unread
+        E.MALFORMED: _WAITING,  # a later request waits and is not parsed
         E.END: _LEFT,
         E.LOSS: _LEFT,
-        E.DEADLINE: _WAITING,  # only the upstream's own runs
+        E.DEADLINE: _WAITING,  # only the upstream's own deadline applies
         E.DRAIN: _WAITING,
         E.FINISH: Then(State.IDLE, (200,), (200, "default")),
         E.ABORT: _LEFT,
@@ -218,7 +221,7 @@ class Scene:
     asked: asyncio.Queue[UpstreamPeer]  # upstream connections that received a request
     peer: UpstreamPeer | None = None
     bytes_of: dict[Event, bytes] = field(default_factory=dict)
-    recorded: int = 0  # before the event
+    recorded: int = 0  # number of records before the event
 
     def send(self, data: bytes) -> None:
         self.writer.write(data)
@@ -227,12 +230,12 @@ class Scene:
         await until(lambda: self.connection.state is state)
 
     async def round_trip(self) -> None:
-        """Have the proxy take all that was written to it until now: both ends share its event loop."""
+        """Make the proxy process everything written to it so far, because both ends share its event loop."""
         no_token = b"GET /v1.0/nobody HTTP/1.1\r\nHost: x\r\n\r\n"
         assert (await self.proxy.ask(no_token)).status == 401
 
     def can_send(self, *, piece: bytes, last: bytes, malformed: bytes) -> None:
-        """Name the bytes that the events bring."""
+        """Set the bytes that the events send."""
         self.bytes_of = {
             E.NEXT: piece,
             E.LAST: last + self.proxy.request("/v1.0/behind"),
@@ -256,7 +259,7 @@ async def is_idle(scene: Scene) -> None:
 async def is_unread(scene: Scene) -> None:
     await is_new(scene)
     await does_not_take(scene, b"")
-    scene.connection.pause_writing()  # as its transport does with so much to write
+    scene.connection.pause_writing()  # as its transport does with this much output
 
 
 async def is_closing(scene: Scene) -> None:
@@ -265,7 +268,7 @@ async def is_closing(scene: Scene) -> None:
 
 
 async def does_not_take(scene: Scene, fields: bytes) -> None:
-    """Have the proxy write a whole response that its client, whose buffers are small, does not take."""
+    """Make the proxy write a whole response that its client does not read, because its buffers are small."""
     scene.writer.transport.pause_reading()  # type: ignore[attr-defined]
     transport = scene.connection.transport
     transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)

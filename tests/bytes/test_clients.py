@@ -1,4 +1,4 @@
-"""Clients that are slow, leave, or talk out of turn: nobody else notices, and each leaves one true event."""
+"""Clients that are slow, leave, or send out of order: others are unaffected, each event is correct."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ rules:
     verdict: block
 """
 
-RECEIVED_AT_ONCE = 256 * 1024  # by the event loop, from one connection
+RECEIVED_AT_ONCE = 256 * 1024  # bytes that the event loop reads at once from one connection
 LARGE = b"x" * 12_000_000
 LARGE_RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(LARGE), LARGE)
 
 
 def pass_time(proxy: DataPath, seconds: float) -> None:
-    """What the sweep does when so much time has passed."""
+    """Run the deadline sweep as if `seconds` had passed."""
     deadlines = proxy.context.deadlines
     now = asyncio.get_running_loop().time() + seconds
     for part in deadlines._parts:
@@ -41,11 +41,11 @@ def pass_time(proxy: DataPath, seconds: float) -> None:
                 timed.on_deadline(now)
 
 
-# A client that takes nothing
+# Clients that read nothing
 
 
 async def small_window(proxy: DataPath) -> socket.socket:
-    """A connection whose receiver takes only a few kilobytes before its sender has to wait."""
+    """Open a connection whose receiver takes only a few kilobytes before its sender has to wait."""
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.setblocking(False)
@@ -55,7 +55,7 @@ async def small_window(proxy: DataPath) -> socket.socket:
 
 @pytest.mark.parametrize("fields", [b"", b"Connection: close\r\n"])
 async def test_a_client_that_takes_nothing_of_a_whole_response_is_cut(tmp_path: Path, fields: bytes) -> None:
-    held = ok(b'{"a":"%b"}' % LARGE[:900_000])  # held back whole, so that the exchange has ended
+    held = ok(b'{"a":"%b"}' % LARGE[:900_000])  # buffered whole, so that the exchange has ended
     async with data_path(responding(held), tmp_path) as proxy:
         client = await small_window(proxy)
         await asyncio.get_running_loop().sock_sendall(client, proxy.request(fields=fields))
@@ -97,7 +97,7 @@ async def test_responses_do_not_pile_up_for_a_client_that_pipelines_and_reads_no
 
 
 async def both_ends_small(proxy: DataPath) -> tuple[socket.socket, connection_module.ClientConnection]:
-    """A client and the proxy's end of its connection, the only one; the proxy has to wait soon."""
+    """Return a client and the proxy's end of its connection. Output of the proxy soon blocks."""
     client = await small_window(proxy)
     await until(lambda: proxy.connections)
     (served,) = proxy.connections
@@ -106,7 +106,7 @@ async def both_ends_small(proxy: DataPath) -> tuple[socket.socket, connection_mo
 
 
 async def take(client: socket.socket, size: int) -> bytes:
-    """So many bytes, or more."""
+    """Read at least `size` bytes."""
     taken = b""
     while len(taken) < size:
         taken += await asyncio.get_running_loop().sock_recv(client, 1 << 16)
@@ -124,7 +124,7 @@ async def test_a_large_response_does_not_pile_up_behind_small_ones_that_wait(
             peer.send(LARGE_RESPONSE)
             await peer.writer.drain()
         else:
-            peer.send(small)  # and closes, so that the next request waits for a connection
+            peer.send(small)  # closes after it, so that the next request waits for a connection
 
     async with data_path(script, tmp_path) as proxy:
         client, served = await both_ends_small(proxy)
@@ -145,14 +145,14 @@ async def test_a_client_that_reads_again_does_not_hurry_an_upstream_that_takes_n
         await peer.head()
         await responded.wait()
         peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 300_000)
-        await asyncio.Event().wait()  # and the rest of the body is never read
+        await asyncio.Event().wait()  # the rest of the body is never read
 
     async with data_path(early, tmp_path) as proxy:
         loop = asyncio.get_running_loop()
         client, served = await both_ends_small(proxy)
         await loop.sock_sendall(client, proxy.request(method="POST", fields=b"Content-Length: 12000000\r\n"))
         sending = asyncio.create_task(loop.sock_sendall(client, LARGE))
-        await until(lambda: served._gate.is_shut_by(HANDLER))  # for the upstream's sake
+        await until(lambda: served._gate.is_shut_by(HANDLER))  # because of the upstream
         responded.set()
         await until(lambda: served.write_paused)
         await take(client, 300_000)
@@ -198,7 +198,7 @@ async def test_many_pipelined_refusals_leave_the_others_their_turn(tmp_path: Pat
 
 
 async def test_who_pipelines_without_a_pause_is_read_no_further_than_requests_wait(tmp_path: Path) -> None:
-    """Refused at once, each; nobody else waits longer than a loop iteration for it."""
+    """Each request is refused at once, and no other client waits longer than a loop iteration for it."""
     request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
     count = 60_000
     most = 0
@@ -212,7 +212,7 @@ async def test_who_pipelines_without_a_pause_is_read_no_further_than_requests_wa
                 assert (await proxy.ask(proxy.request())).status == 200
                 assert requests_wait(proxy), "all was served before anybody else"
         assert most <= connection_module.PIPELINE_BYTES + RECEIVED_AT_ONCE
-        writer.write(proxy.request())  # and then goes on as ever
+        writer.write(proxy.request())  # the client continues normally
         assert (await read_reply(reader)).status == 200
         writer.close()
 
@@ -253,7 +253,7 @@ async def test_a_large_upload_behind_many_requests_comes_whole(tmp_path: Path) -
         writer.close()
 
 
-# A client that leaves
+# Clients that leave
 
 
 @pytest.mark.parametrize("way", ["close", "half", "reset"])
@@ -315,7 +315,7 @@ async def test_a_client_that_leaves_the_queue_for_a_connection_leaves_no_trace_t
         assert b"second" not in b"".join(bytes(each) for each in proxy.upstream.received)
 
 
-# Expect: 100-continue
+# Requests with Expect: 100-continue
 
 
 EXPECTING = b"Expect: 100-continue\r\nContent-Length: 16\r\n"
@@ -329,7 +329,7 @@ async def test_a_refusal_comes_in_place_of_100_continue_and_closes(tmp_path: Pat
         reply = await read_reply(reader)
         assert reply.status in (400, 403)
         assert reply.value("connection") == "close"
-        writer.write(b'{"kind":"guest"}')  # a client that sends it all the same
+        writer.write(b'{"kind":"guest"}')  # a client that does not wait for it
         assert await reader.read() == b""
         assert proxy.upstream.received == []
         writer.close()
@@ -399,7 +399,7 @@ async def test_a_final_response_in_place_of_100_continue_ends_both_connections(t
         writer.close()
 
 
-# Slow bodies
+# Slow request bodies
 
 
 async def test_a_body_that_drips_is_cut_however_often_a_byte_comes(tmp_path: Path) -> None:
@@ -431,7 +431,7 @@ async def test_a_chunked_body_of_tiny_chunks_passes_as_fast_as_it_comes(tmp_path
 
 
 async def test_chunks_that_are_more_framing_than_content_are_refused(tmp_path: Path) -> None:
-    """Each costs as much as thousands of bytes."""
+    """Each chunk costs as much as thousands of bytes."""
     async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         head = proxy.request("/v1.0/a", "PUT", b"Transfer-Encoding: chunked\r\n")
         assert (await proxy.ask(head + b"1\r\nx\r\n" * 70_000 + b"0\r\n\r\n")).status == 400
@@ -439,7 +439,7 @@ async def test_chunks_that_are_more_framing_than_content_are_refused(tmp_path: P
         assert event["reason"] == "malformedRequest"
 
 
-# Keeping alive and closing
+# Keep-alive and close
 
 
 @pytest.mark.parametrize(
@@ -524,7 +524,7 @@ async def test_one_connection_too_many_is_told_so(tmp_path: Path) -> None:
         first.close()
 
 
-# Events that can't be stored
+# Events that cannot be stored
 
 
 CHUNKED_RESPONSE = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
@@ -541,8 +541,9 @@ async def test_a_response_whose_event_cannot_be_stored_is_never_completed(
         spool = proxy.context.spool
         while spool._prepared:
             spool._prepared.popleft().release()
-        spool._end, spool._reserved = spool._offset, -(1 << 20)  # not a byte is left, and nobody knows
-        spool._max_bytes = 0  # nor can a segment be prepared
+        # no byte is free, but the counters do not show it
+        spool._end, spool._reserved = spool._offset, -(1 << 20)
+        spool._max_bytes = 0  # no segment can be prepared either
         assert spool.ready
         text = await proxy.raw(proxy.request(target))
         whole = len(text.partition(b"\r\n\r\n")[2]) >= len(response.partition(b"\r\n\r\n")[2])
@@ -553,7 +554,7 @@ async def test_a_response_whose_event_cannot_be_stored_is_never_completed(
 async def test_a_response_that_said_close_is_the_last_though_the_body_comes_whole_after_all(
     tmp_path: Path,
 ) -> None:
-    """RFC 9112 §9.6: nothing that follows it on the connection is processed."""
+    """No later request on the connection is processed (RFC 9112 §9.6)."""
 
     async def script(peer: UpstreamPeer) -> None:
         await peer.head()
@@ -575,7 +576,7 @@ async def test_a_response_that_said_close_is_the_last_though_the_body_comes_whol
 
 
 async def test_a_client_that_pauses_within_its_body_is_not_the_upstream_s_fault(tmp_path: Path) -> None:
-    """It is evaluated against its own rate, which allows for what it has sent before."""
+    """The client is measured against its own rate, which accounts for the bytes that it sent before."""
 
     async def script(peer: UpstreamPeer) -> None:
         await peer.head()
@@ -597,13 +598,13 @@ async def test_a_client_that_pauses_within_its_body_is_not_the_upstream_s_fault(
 
 
 async def test_empty_lines_between_requests_start_no_clock(tmp_path: Path) -> None:
-    """RFC 9112 §2.2: they are ignored."""
+    """Empty lines before a request are ignored (RFC 9112 §2.2)."""
     async with data_path(responding(ok(b"{}")), tmp_path, RULES, head_timeout=15, idle_timeout=75) as proxy:
         reader, writer = await proxy.connect()
         writer.write(proxy.request())
         assert (await read_reply(reader)).status == 200
         writer.write(b"\r\n")
-        await proxy.ask(proxy.request())  # by then it has come
+        await proxy.ask(proxy.request())  # ensures that the line has arrived
         pass_time(proxy, 30)
         writer.write(proxy.request())
         assert (await read_reply(reader)).status == 200

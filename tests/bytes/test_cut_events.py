@@ -1,4 +1,4 @@
-"""A record that is too large keeps what was decided before what others wrote, and says what it lacks."""
+"""A record that is too large keeps the proxy's decisions before texts of others, and states what it omits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data path behind an egress proxy: tunnels to the upstream, and egress proxies that misbehave."""
+"""Data path behind an egress proxy: tunnels to the upstream, and egress proxies that misbehave."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.bytes.data_path import UPSTREAM_TOKEN, DataPath, data_path, ok, respo
 from tests.fakes.certificates import CertificateAuthority
 from tests.fakes.egress import ESTABLISHED, FakeEgress
 
-HOST = "graph.invalid"  # resolves nowhere (RFC 6761): only the egress proxy leads there
+HOST = "graph.invalid"  # has no address (RFC 6761), so it is reachable only through the egress proxy
 NAME = f"{HOST}:443"
 
 
@@ -25,7 +25,7 @@ NAME = f"{HOST}:443"
 async def behind(
     egress: FakeEgress, directory: Path, *, credentials: str = "", connect_timeout: float = 5.0
 ) -> AsyncIterator[DataPath]:
-    """A data path whose upstream is reached through the egress proxy alone."""
+    """Start a data path whose upstream is reachable only through the egress proxy."""
     async with data_path(responding(ok(b"{}")), directory) as proxy:
         egress.names[NAME] = ("127.0.0.1", proxy.upstream.port)
         lead(proxy, egress_proxy(f"http://{credentials}127.0.0.1:{egress.port}"), connect_timeout)
@@ -55,7 +55,7 @@ async def test_requests_share_a_tunnel_and_the_egress_credentials_stay_there(tmp
 
 
 async def test_tls_within_the_tunnel_is_the_upstreams(tmp_path: Path) -> None:
-    """The egress proxy sees no byte of a request, and an upstream with another name is refused."""
+    """The egress proxy sees no byte of a request. An upstream with another name is refused."""
     authority = CertificateAuthority(tmp_path / "certificates")
     seen: list[bytes] = []
 
@@ -122,7 +122,7 @@ async def test_what_an_egress_proxy_responds_instead_of_a_tunnel(
             "upstreamTimeout" if status == 504 else "upstreamUnreachable"
         )
         lines = [record.getMessage() for record in caplog.records]
-        assert len(lines) == 1  # told once, and not for each request
+        assert len(lines) == 1  # logged once, and not for each request
         for line in lines:
             assert logged in line
             assert f"egress proxy 127.0.0.1:{egress.port}: " in line
@@ -149,7 +149,7 @@ async def test_each_new_cause_is_logged_at_once_and_known_ones_are_not(
                 for each in said:
                     egress.says, egress.closes = each, bool(each)
                     reply = await proxy.ask(proxy.request())
-            for number in range(100):  # an egress proxy with a reason of its own each time
+            for number in range(100):  # the egress proxy gives a new reason each time
                 egress.says, egress.closes = b"HTTP/1.1 403 No %d\r\n\r\n" % number, True
                 await proxy.ask(proxy.request())
         assert reply.json()["error"]["message"].endswith(
@@ -167,7 +167,7 @@ async def test_a_silent_or_slow_egress_proxy_takes_no_longer_than_connecting_may
             egress.says = said
             reply = await proxy.ask(proxy.request())
             assert (reply.status, reply.json()["error"]["code"]) == (504, "upstreamTimeout")
-        egress.says = None  # and the next connection is a good one
+        egress.says = None  # the next connection succeeds
         assert (await proxy.ask(proxy.request())).status == 200
 
 

@@ -1,4 +1,4 @@
-"""The client-facing behaviour of the proxy, statement by statement, against a scripted upstream."""
+"""Behaviour of the proxy towards clients, statement by statement, against a scripted upstream."""
 
 import asyncio
 import base64
@@ -53,7 +53,7 @@ rules:
 """
 
 
-# Byte for byte
+# Pass-through without changes
 
 
 async def test_method_target_header_names_order_and_body_reach_the_upstream_unchanged(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ async def test_hop_by_hop_and_nominated_fields_cross_in_neither_direction(tmp_pa
 
 
 async def test_an_expectation_of_http_1_0_means_nothing_and_goes_no_further(tmp_path: Path) -> None:
-    """RFC 9110 §10.1.1."""
+    """Expect has no meaning in HTTP/1.0 (RFC 9110 §10.1.1)."""
 
     async def script(peer: UpstreamPeer) -> None:
         assert b"expect" not in (await peer.head()).lower()
@@ -147,10 +147,10 @@ async def test_no_verdict_rests_on_a_field_that_connection_keeps_from_the_upstre
         for nominating in (b"Connection: if-match\r\n", b"Connection: close\r\nConnection: IF-MATCH\r\n"):
             reply = await proxy.ask(proxy.request("/v1.0/users/a", "PATCH", body + nominating, b"{}"))
             assert reply.status == 403
-        # What goes up whatever Connection says is evaluated whatever Connection says.
+        # Connection cannot hide fields that are sent upstream in any case, so they are evaluated too.
         body = b"Content-Length: 6\r\nConnection: content-length\r\n"
         assert (await proxy.ask(proxy.request("/v1.0/users/a", "PUT", body, b'{"":1}'))).status == 403
-        # Without its coding, the body is no JSON to anybody.
+        # Without its content coding, the body is not JSON for any reader.
         body = b"Content-Encoding: gzip\r\nConnection: content-encoding\r\nContent-Length: %d\r\n" % len(
             hidden
         )
@@ -200,7 +200,7 @@ async def test_where_nobody_reads_a_response_any_coding_may_be_asked_for(tmp_pat
         assert asked == [True, False, True]
 
 
-# Identity
+# Authentication of callers
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ async def test_the_upstream_never_sees_the_proxy_token_nor_the_application_the_u
         assert UPSTREAM_TOKEN.encode() not in reply.head + reply.body
 
 
-# Verdicts
+# Verdicts of rules
 
 
 async def test_a_blocked_request_gets_403_that_names_the_rule_and_never_reaches_the_upstream(
@@ -367,9 +367,9 @@ async def test_a_response_that_cannot_be_filtered_is_never_passed(tmp_path: Path
         ("HEAD", "/v1.0/users/1", b"200 OK", False),
         ("GET", "/v1.0/users/1", b"304 Not Modified", False),
         ("HEAD", "/v1.0/users/1", b"304 Not Modified", False),
-        ("HEAD", "/v1.0/users/1", b"404 Not Found", True),  # which is never filtered
+        ("HEAD", "/v1.0/users/1", b"404 Not Found", True),  # never filtered
         ("HEAD", "/v1.0/groups/1", b"200 OK", True),
-        ("HEAD", "/v1.0/groups/1/secret", b"200 OK", False),  # of which a rule reads the body
+        ("HEAD", "/v1.0/groups/1/secret", b"200 OK", False),  # a rule reads its body
         ("GET", "/v1.0/groups/1/secret", b"304 Not Modified", False),
         ("GET", "/v1.0/groups/1", b"304 Not Modified", True),
     ],
@@ -377,7 +377,7 @@ async def test_a_response_that_cannot_be_filtered_is_never_passed(tmp_path: Path
 async def test_without_the_body_its_head_tells_nothing_of_what_a_filter_would_take_out(
     tmp_path: Path, method: str, target: str, status: bytes, report: bool
 ) -> None:
-    """Its length, or a digest that a guess can be compared with."""
+    """Its length and its digest would reveal the hidden part, or confirm a guess."""
     fields = b'Content-Length: 20\r\nContent-MD5: Q2hlY2sgSW50ZWdyaXR5IQ==\r\nETag: W/"1"\r\n'
     response = b"HTTP/1.1 %b\r\nContent-Type: application/json\r\n%b\r\n" % (status, fields)
     async with data_path(responding(response), tmp_path, RULES) as proxy:
@@ -398,10 +398,10 @@ async def test_without_the_body_its_head_tells_nothing_of_what_a_filter_would_ta
 async def test_the_upstream_is_asked_for_the_whole_of_what_rules_filter_or_evaluate(
     tmp_path: Path, target: str, asked: bool
 ) -> None:
-    """A part is nothing that they can evaluate, and its place tells how long the rest is (RFC 9110 §14.4)."""
+    """Rules cannot evaluate a range, and its position reveals the length of the rest (RFC 9110 §14.4)."""
     async with data_path(responding(ok(b"{}")), tmp_path, RULES) as proxy:
         fields = b'Range: bytes=5-9\r\nIf-Range: "1"\r\n'
-        for _ in range(2):  # the second time, what the head means is known
+        for _ in range(2):  # the second time, the meaning of the head is remembered
             assert (await proxy.ask(proxy.request(target, "GET", fields))).status == 200
         for head in proxy.upstream.heads:
             assert (b"\r\nRange: bytes=5-9\r\nIf-Range:" in head) is asked
@@ -415,7 +415,7 @@ async def test_a_part_of_a_response_is_not_evaluated_as_if_it_were_the_whole(tmp
 
 
 async def test_a_body_that_says_it_is_not_utf8_is_none_that_rules_read(tmp_path: Path) -> None:
-    """`+AGE-` is an `a` in UTF-7, and four other characters in UTF-8."""
+    """In UTF-7, `+AGE-` is an `a`. In UTF-8, it is five characters."""
     async with data_path(responding(ok(b"{}")), tmp_path, RULES) as proxy:
         body = b'{"kind":"guest"}'
         for target, statuses in (("/v1.0/invitations", (200, 400)), ("/v1.0/$batch", (400, 400))):
@@ -436,7 +436,7 @@ async def test_a_part_s_body_in_base64_is_evaluated_by_what_it_is_decoded(tmp_pa
         for text, status in (
             (b"caf\xe9\x80\x80", 400),
             (b"cafe", 502),
-        ):  # 502: it was sent, and not responded
+        ):  # 502, because the request was sent and got no response
             headers = {"Content-Type": "text/plain; charset=iso-8859-1"}
             in_base64 = base64.b64encode(text).decode()
             part = {"id": "1", "method": "POST", "url": "/groups/1", "headers": headers, "body": in_base64}
@@ -499,7 +499,7 @@ rules:
     [
         (b"Content-Type: application/json\r\n", b'{"label":"secret"}', True),
         (b"Content-Type: application/json\r\n", b'{"label":"public"}', False),
-        # What can't be read may be one.
+        # An unreadable body may contain the property.
         (b"Content-Type: text/plain\r\n", b"no JSON", True),
         (b"Content-Type: application/json; charset=utf-16\r\n", b"{}", True),
         (b"Content-Encoding: gzip\r\n", b"no gzip", True),
@@ -606,7 +606,7 @@ async def test_a_body_is_read_only_where_a_verdict_hangs_on_it(tmp_path: Path) -
 
 @pytest.mark.parametrize("status", [b"429 Slow down", b"503 Busy", b"404 Not Found"])
 async def test_what_a_load_balancer_says_of_a_failure_is_no_property(tmp_path: Path, status: bytes) -> None:
-    """A library that is told 403 doesn't try again."""
+    """A client library does not retry after a 403."""
     response = b"HTTP/1.1 %b\r\nRetry-After: 7\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>"
     async with data_path(responding(response % status), tmp_path, RULES) as proxy:
         reply = await proxy.ask(proxy.request("/v1.0/groups/1/secret"))
@@ -638,7 +638,7 @@ async def test_a_status_that_is_told_as_502_is_evaluated_all_the_same(tmp_path: 
         ]
 
 
-# Upstream statuses
+# Statuses of the upstream
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 302, 400, 403, 404, 409, 412, 423, 429, 503, 504])
@@ -879,7 +879,7 @@ async def test_a_second_request_hidden_in_a_body_is_never_read_as_one(tmp_path: 
         writer.close()
 
 
-# Links
+# Links in responses
 
 
 async def test_links_that_an_sdk_follows_lead_back_to_the_proxy(tmp_path: Path) -> None:
@@ -921,7 +921,7 @@ async def test_a_compressed_response_without_such_a_link_keeps_every_byte(tmp_pa
 
 
 async def test_a_part_of_a_response_keeps_every_byte(tmp_path: Path) -> None:
-    """Its place in the whole, and its length, would not be true any more."""
+    """Its position and its length in the whole would otherwise be wrong."""
     async with data_path(responding(b""), tmp_path) as proxy:
         body = b'{"@odata.nextLink":"http://127.0.0.1:%d/v1.0/users?$skiptoken=1"}' % proxy.upstream.port
         fields = b"Content-Type: application/json\r\nContent-Range: bytes 0-9/1000\r\n"
@@ -935,7 +935,7 @@ async def test_a_part_of_a_response_keeps_every_byte(tmp_path: Path) -> None:
 async def test_a_response_that_is_not_in_the_coding_that_it_names_is_told_as_such(
     tmp_path: Path, body: bytes
 ) -> None:
-    """Nobody can tell what its links are; it was cut after a head that promised it."""
+    """Its links cannot be found, so the application gets 502 and not a response that breaks off."""
     async with data_path(responding(ok(body, b"Content-Encoding: gzip")), tmp_path) as proxy:
         reply = await proxy.ask(proxy.request())
         assert (reply.status, reply.json()["error"]["code"]) == (502, "upstreamError")
@@ -1005,7 +1005,7 @@ async def test_an_upstream_that_is_too_slow_is_504(tmp_path: Path) -> None:
 
 
 async def test_what_no_application_asked_counts_as_no_verdict(tmp_path: Path) -> None:
-    """Else whoever has no token makes the alarm for blocked requests, or hides one for failed ones."""
+    """Otherwise clients without a token could raise the alarm for blocked requests, or hide others."""
     async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         await proxy.ask(b"GET /v1.0/users HTTP/1.1\r\nHost: p\r\n\r\n")
         values = proxy.context.counters.values
@@ -1041,7 +1041,7 @@ async def test_a_get_on_a_kept_connection_that_the_upstream_closed_is_tried_once
     async def script(peer: UpstreamPeer) -> None:
         await peer.head()
         peer.send(ok(b'{"on":%d}' % peer.number))
-        await peer.head()  # takes the second request, and closes without a word
+        await peer.head()  # reads the second request, and closes without a response
 
     async with data_path(script, tmp_path) as proxy:
         assert (await proxy.ask(proxy.request())).json() == {"on": 1}
@@ -1115,7 +1115,7 @@ async def test_a_hostile_response_is_502(tmp_path: Path, response: bytes) -> Non
         assert proxy.events()[0]["reason"] == "upstreamProtocol"
 
 
-# Bad requests
+# Malformed requests
 
 
 @pytest.mark.parametrize(
@@ -1165,7 +1165,7 @@ async def test_a_method_override_is_refused(tmp_path: Path, name: bytes) -> None
 
 @pytest.mark.parametrize("target", ["/v1.0/users/$query", "/v1.0/users/ada/messages/%24Query"])
 async def test_a_query_in_a_body_is_refused(tmp_path: Path, target: str) -> None:
-    """It means a GET by what the body says (OData 4.01, Passing Query Options in the Request Body)."""
+    """The body makes it a GET (OData 4.01, Passing Query Options in the Request Body)."""
     async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         fields = b"Content-Type: text/plain\r\nContent-Length: 4\r\n"
         reply = await proxy.ask(proxy.request(target, "POST", fields, b"$top"))
@@ -1217,7 +1217,7 @@ async def _drip(writer: asyncio.StreamWriter, data: bytes) -> None:
         await asyncio.sleep(0.02)
 
 
-# Readiness
+# Readiness of the proxy
 
 
 async def test_a_proxy_without_rules_responses_503_and_says_why(tmp_path: Path) -> None:
@@ -1297,7 +1297,7 @@ async def test_a_token_that_was_just_replaced_and_is_refused_again_keeps_nobody_
 
 @pytest.mark.parametrize("rule_reads", [False, True], ids=["held for links", "held for a rule"])
 async def test_what_a_response_held_is_free_when_it_has_ended(tmp_path: Path, rule_reads: bool) -> None:
-    """Not when the collector comes by: until then, bodies of responses long gone would pile up."""
+    """The memory is freed without the garbage collector, so that bodies of ended responses do not pile up."""
     body = json.dumps({"value": [{"id": str(n)} for n in range(40_000)]}).encode()
     rules = "version: 1\nname: x\ndefault: allow\nrules:\n"
     if rule_reads:

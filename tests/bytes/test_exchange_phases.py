@@ -1,7 +1,7 @@
-"""Phase × event → outcome: every way in which an exchange goes on or ends, and the one record of it.
+"""Phase × event → outcome of an exchange: every way to continue or to end, and the one record of it.
 
 Each situation brings an exchange into a phase, on real sockets. Then an event happens to it. The outcome
-names what the client receives and what the audit event says.
+states what the client receives and what the audit event contains.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ class Event(Enum):
 
 @dataclass(frozen=True)
 class Ends:
-    """The exchange ends; the client receives a whole response of `client`, or not one."""
+    """The exchange ends. `client` is the status of the response to the client, or its failure."""
 
     client: int | str
     status: int
@@ -102,12 +102,12 @@ class Ends:
 
 @dataclass(frozen=True)
 class Unrecorded:
-    """The exchange ends, and cannot be recorded: the client must not receive a whole response."""
+    """The exchange ends and cannot be recorded, so the client must not receive a whole response."""
 
 
 @dataclass(frozen=True)
 class GoesOn:
-    """The exchange is in this phase then, and no record is written yet."""
+    """The exchange is in this phase after the event, and no record is written yet."""
 
     phase: Phase
 
@@ -134,7 +134,8 @@ _OUTCOMES_OF_A_BEGUN_RESPONSE: Final[dict[Event, Ends | Unrecorded | GoesOn]] = 
 
 OUTCOMES: Final[dict[Situation, dict[Event, Ends | Unrecorded | GoesOn]]] = {
     S.COLLECTING: {
-        E.CLIENT_LEAVES: replace(_LEFT, verdict="block"),  # nothing was decided: it would have got nothing
+        # nothing was decided, so the client would have received nothing
+        E.CLIENT_LEAVES: replace(_LEFT, verdict="block"),
         E.STOP: _STOPPED,
         E.FAULT: replace(_FAULT, verdict="block"),
         E.DEADLINE: Ends(408, 408, "requestTimeout", "block"),
@@ -186,7 +187,7 @@ OUTCOMES: Final[dict[Situation, dict[Event, Ends | Unrecorded | GoesOn]]] = {
         E.INTERIM: GoesOn(Phase.CALLING),
         E.RESPONSE_BEGINS: GoesOn(Phase.STREAMING),
         E.RESPONSE_ENDS: _200,
-        E.TOKEN_REFUSED: Ends(502, 502, "upstreamUnauthorised"),  # what was sent of the body is gone
+        E.TOKEN_REFUSED: Ends(502, 502, "upstreamUnauthorised"),  # the sent part of the body is not kept
         E.SERVER_ERROR: Ends(502, 502, "upstreamError"),
         E.BODY_GOES_ON: GoesOn(Phase.CALLING),
         E.BODY_ENDS: GoesOn(Phase.CALLING),
@@ -254,9 +255,9 @@ class Scene:
     exchange: Exchange | None = None
     peer: UpstreamPeer | None = None  # the upstream of this exchange
     occupant: UpstreamPeer | None = None  # the upstream of another exchange, which has the only connection
-    next_body: bytes = b""  # of a request whose body has begun
+    next_body: bytes = b""  # next piece of a body that has begun
     last_body: bytes = b""
-    next_piece: bytes = b""  # of a response that has begun
+    next_piece: bytes = b""  # next piece of a response that has begun
     last_piece: bytes = b""
     others: list[asyncio.StreamWriter] = field(default_factory=list)
     client: int | str | None = None  # what the client received before the event
@@ -287,7 +288,7 @@ class Scene:
         return None if self.exchange._call is None else self.exchange._call.state
 
     async def occupy(self, *, waiting: int = 0) -> None:
-        """Have other requests use the only upstream connection, and fill the queue for it."""
+        """Make other requests use the only upstream connection and fill the queue for it."""
         for _ in range(1 + waiting):
             _, writer = await self.proxy.connect()
             writer.write(self.proxy.request("/v1.0/other"))
@@ -297,12 +298,12 @@ class Scene:
         await self.round_trip()
 
     async def round_trip(self) -> None:
-        """Have the proxy take all that was written to it until now: both ends share its event loop."""
+        """Make the proxy process everything written to it so far, because both ends share its event loop."""
         no_token = b"GET /v1.0/nobody HTTP/1.1\r\nHost: x\r\n\r\n"
         assert (await self.proxy.ask(no_token)).status == 401
 
     async def received(self) -> int | str:
-        """Read one response, and return its status if it is whole."""
+        """Read one response. Return its status if it is whole."""
         try:
             while (reply := await read_reply(self.reader)).status < 200:
                 pass
@@ -426,7 +427,7 @@ async def _fault(scene: Scene) -> None:
 
 
 async def _deadline(scene: Scene) -> None:
-    """An hour later, for whatever has a deadline by now."""
+    """Run the deadline sweep as if an hour had passed."""
     later = asyncio.get_running_loop().time() + 3600
     for part in scene.proxy.context.deadlines._parts:
         for timed in list(part):
@@ -555,7 +556,7 @@ HAPPENS: Final[dict[Event, Callable[[Scene], Awaitable[None]]]] = {
     E.SPOOL_FULL: _spool_full,
 }
 
-# What is refused before anything is waited for: the exchange is in its first phase from beginning to end.
+# These are refused before anything is awaited, so the exchange never leaves its first phase.
 REFUSED_AT_ONCE: Final[dict[str, tuple[bytes, Ends]]] = {
     "a rule blocks it": (b"GET /v1.0/blocked HTTP/1.1", Ends(403, 403, "rule", "block")),
     "its target is malformed": (b"GET /v1.0/%zz HTTP/1.1", Ends(400, 400, "malformedTarget", "block")),
@@ -587,7 +588,8 @@ async def test_what_is_refused_in_its_first_phase_reaches_nobody(tmp_path: Path,
 
 def test_every_phase_meets_what_may_happen_at_any_time() -> None:
     at_any_time = {E.CLIENT_LEAVES, E.STOP, E.FAULT, E.DEADLINE}
-    assert {each.phase for each in OUTCOMES} == set(Phase) - {Phase.EVALUATING}  # nothing happens between
+    # this phase never waits for an event
+    assert {each.phase for each in OUTCOMES} == set(Phase) - {Phase.EVALUATING}
     assert [each for each, outcomes in OUTCOMES.items() if not at_any_time <= set(outcomes)] == []
 
 
@@ -632,7 +634,7 @@ async def test_what_becomes_of_an_exchange(
             client = scene.client or await scene.received()
             assert client == (outcome.client if isinstance(outcome, Ends) else CUT)
         await scene.until_phase(Phase.ENDED)
-        # Whatever else happens to an exchange that has ended adds nothing.
+        # Later events add nothing to an exchange that has ended.
         exchange.stop(Stops(everything=True))
         exchange.waited_too_long()
         exchange.client_left()

@@ -1,4 +1,4 @@
-"""The fakes themselves: what others are evaluated with has to be right first."""
+"""Tests of the fakes themselves, because other tests rely on them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Reply:
 
 
 async def send(fake: Fake, data: bytes, tls: ssl.SSLContext | None = None) -> bytes:
-    """Everything that comes back until the server closes."""
+    """Send `data`, and return everything until the server closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", fake.port, ssl=tls)
     try:
         writer.write(data)

@@ -1,4 +1,4 @@
-"""Faults that nobody has foreseen: the exchange ends at once, and its event says whose fault it was."""
+"""Unexpected faults end the exchange at once, and its event names the proxy as the cause."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNAUTHORISED = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
 
 
 def faults() -> list[dict[str, Any]]:
-    """What the event loop is told of faults, from now on."""
+    """Collect the faults that are reported to the event loop from now on."""
     report: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: report.append(context))
     return report

@@ -1,4 +1,4 @@
-"""RFC 9112 framing: one unambiguous reading of a head and a body, or a refusal."""
+"""Framing of RFC 9112: a head and a body have one unambiguous interpretation, or they are refused."""
 
 import pytest
 
@@ -132,7 +132,7 @@ def test_fields_that_connection_nominates() -> None:
     assert listed_fields(b"close, X-Mine ,,keep-alive") == {b"close", b"x-mine"}
 
 
-# Responses
+# Framing of responses
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Clients and upstreams that act at the worst moment: memory, counts, ends and audit events stay right."""
+"""Clients and upstreams that act at the worst moment: memory, counts, ends and audit events stay correct."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_a_slow_reader_that_still_uploads_is_not_the_upstream_s_fault(tmp_
         writer.write(b"x" * 50_000)
         await until(lambda: exchange.body.whole)
         upstream: UpstreamConnection = exchange._call.upstream
-        assert upstream.deadline == float("inf")  # the client's own runs
+        assert upstream.deadline == float("inf")  # the client has its own deadline
         assert len((await read_reply(reader)).body) == len(body)
         await settled(proxy)
         writer.close()
@@ -110,7 +110,7 @@ async def test_a_malformed_body_gets_its_response_though_more_follows(tmp_path: 
         assert (await read_reply(reader)).status == 400
         writer.write(b"x" * 100_000)
         writer.write_eof()
-        assert await reader.read() == b""  # and no reset
+        assert await reader.read() == b""  # a normal end, and not a reset
         await settled(proxy)
         writer.close()
 
@@ -154,7 +154,7 @@ async def test_a_connect_that_times_out_at_the_last_moment_is_counted_once(
     original = getattr(UpstreamConnection, method)
 
     def slow(self: UpstreamConnection, *arguments: Any) -> None:
-        time.sleep(2.2)  # the loop is busy with something else; a connect may take 2 s here
+        time.sleep(2.2)  # the event loop is busy with other work; a connect may take 2 s here
         original(self, *arguments)
 
     async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
@@ -187,7 +187,7 @@ async def test_no_connection_is_reused_after_an_interim_response_with_a_length(
 
 
 async def test_a_kill_before_the_event_leaves_no_whole_response_to_an_http_1_0_client(tmp_path: Path) -> None:
-    """Such a response ends with its connection: the end that a kill brings must be a reset."""
+    """Only the end of the connection ends such a response, so a kill must end it with a reset."""
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.bytes.endless_response", str(tmp_path), stdout=subprocess.PIPE
     )

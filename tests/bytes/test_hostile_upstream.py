@@ -1,6 +1,6 @@
-"""An upstream that breaks HTTP in every way: no response of it is taken for whole, or for somebody else's.
+"""An upstream that breaks HTTP in every way: its responses never look whole or reach another client.
 
-After each of them the next clients get their own responses, and no connection that was not left clean is used
+After each case, the next clients get their own responses. A connection with leftover bytes is never used
 again.
 """
 
@@ -40,7 +40,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 def first_then_own(
     first: Callable[[UpstreamPeer], Awaitable[None]],
 ) -> Callable[[UpstreamPeer], Awaitable[None]]:
-    """`first` responses the request for /v1.0/odd; every other gets a response with its own target."""
+    """Respond by `first` to requests for /v1.0/odd, and to others with their own target."""
 
     async def script(peer: UpstreamPeer) -> None:
         while True:
@@ -180,7 +180,7 @@ async def test_a_malformed_body_never_looks_whole(tmp_path: Path, response: byte
         assert first["reason"] in ("upstreamProtocol", "upstreamAborted")
 
 
-# Left over, too little, too much
+# Bytes left over, too few, or too many
 
 
 @pytest.mark.parametrize("version", [b"1.1", b"1.0"])
@@ -214,7 +214,7 @@ async def test_a_response_cut_at_every_byte_of_its_body_never_looks_whole(
             except ConnectionResetError:
                 reset = True
             writer.close()
-            if version == b"1.0":  # only the connection's end tells of the response's
+            if version == b"1.0":  # only the end of the connection ends the response
                 assert reset, received
             else:
                 assert not received.endswith(END)
@@ -234,8 +234,11 @@ CUT_RESPONSES = {
 async def test_a_response_cut_anywhere_is_never_taken_for_whole_and_its_event_says_so(
     tmp_path: Path, framing: str, reset: bool
 ) -> None:
-    """At every byte, the head's included. A body that only its connection's end delimits has its end in a
-    close (RFC 9112 §8), so there a reset alone says that it was cut."""
+    """The cut is at every byte, also within the head.
+
+    If only the end of the connection delimits a body, an orderly close ends it (RFC 9112 §8). So only a reset
+    shows that it was cut.
+    """
     whole = CUT_RESPONSES[framing]
     head = whole.index(b"\r\n\r\n") + 4
     cut = 0
@@ -271,7 +274,7 @@ async def test_a_response_cut_anywhere_is_never_taken_for_whole_and_its_event_sa
 
 
 async def _never_whole(reader: asyncio.StreamReader) -> None:
-    """A 502, or a response that breaks off: by its own framing, or by a reset."""
+    """Assert a 502, or a response that breaks off: by its framing, or by a reset."""
     try:
         reply = await read_reply(reader)
     except (asyncio.IncompleteReadError, ConnectionResetError):
@@ -283,7 +286,7 @@ async def _never_whole(reader: asyncio.StreamReader) -> None:
 def test_without_tls_s_farewell_a_response_that_ends_with_its_connection_is_cut(
     tmp_path: Path, said: bool
 ) -> None:
-    """Whoever stands between can close a connection, but not in the upstream's name (RFC 9112 §9.8)."""
+    """A third party can close a connection, but not in the upstream's name (RFC 9112 §9.8)."""
     authority = CertificateAuthority(tmp_path / "certificates")
     certificate = authority.server()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -314,12 +317,12 @@ def test_without_tls_s_farewell_a_response_that_ends_with_its_connection_is_cut(
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=upstream, args=(listener,))
         thread.start()
-        uvloop.run(ask())  # as the workers do; the loop of the other tests doesn't tell the two apart
+        uvloop.run(ask())  # the loop of the workers; the loop of other tests cannot distinguish the two
         thread.join()
 
 
 async def test_a_response_before_the_whole_request_was_taken_ends_the_connection(tmp_path: Path) -> None:
-    """The upstream may take what it hasn't read for the next request."""
+    """The upstream may take the unread rest for the next request."""
     go_on = asyncio.Event()
 
     async def script(peer: UpstreamPeer) -> None:
@@ -414,13 +417,13 @@ async def test_the_response_to_head_has_no_body_even_if_the_upstream_sends_one(t
 async def test_bytes_that_come_before_any_request_are_nobodys_response(tmp_path: Path) -> None:
     async def script(peer: UpstreamPeer) -> None:
         if peer.number == 1:
-            peer.send(FORGED)  # as soon as the connection is there
+            peer.send(FORGED)  # sent as soon as the connection is open
         while True:
             target = (await peer.head()).split(b" ")[1]
             peer.send(ok(b'{"target":"%b"}' % target))
 
     async with data_path(script, tmp_path) as proxy:
-        await proxy.ask(proxy.request("/v1.0/first"))  # they can't be told from a quick response to it
+        await proxy.ask(proxy.request("/v1.0/first"))  # the bytes look like a quick response to this request
         await asyncio.sleep(0.005)
         await strangers_get_their_own(proxy, 5)
 
@@ -432,7 +435,7 @@ async def test_unread_bytes_on_an_idle_connection_end_it_even_if_the_loop_has_no
         assert (await proxy.ask(proxy.request("/v1.0/odd"))).json() == {}
         pool = proxy.context.pool
         (idle,) = pool._idle
-        idle.transport.pause_reading()  # as if the loop were busy with something else
+        idle.transport.pause_reading()  # as if the event loop were busy with other work
         proxy.upstream.writers[0].write(FORGED)
         await proxy.upstream.writers[0].drain()
         await asyncio.sleep(0.002)
@@ -475,12 +478,12 @@ async def test_a_connection_is_not_kept_for_ever_however_busy_it_is(
         (kept,) = proxy.context.pool._idle
         kept.opened_at -= MAX_AGE_SECONDS
         await strangers_get_their_own(proxy, 3)
-        assert len(proxy.upstream.received) == 2  # one more response on the old one, then a new one
+        assert len(proxy.upstream.received) == 2  # one more response on the old connection, then a new one
         assert proxy.context.pool.open_connections == 1
 
 
 class Names:
-    """What the upstream's name leads to at present."""
+    """Current address of the upstream's name."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *hosts: str) -> None:
         self.hosts = hosts
@@ -496,7 +499,7 @@ class Names:
 
 @contextlib.asynccontextmanager
 async def elsewhere(port: int) -> AsyncIterator[None]:
-    """The same upstream after its move, at another address."""
+    """Start the same upstream at another address, as after a move."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError):
@@ -535,7 +538,7 @@ async def test_an_address_that_is_dead_leaves_the_others(
         pool = proxy.context.pool
         Names(monkeypatch, "127.0.0.3", "127.0.0.1")
         with contextlib.ExitStack() as held:
-            if silent:  # a listener with a full queue lets every further handshake wait
+            if silent:  # a listener with a full queue delays every further handshake
                 dead = held.enter_context(socket.create_server(("127.0.0.3", pool.settings.port), backlog=0))
                 for _ in range(4):
                     waiting = held.enter_context(socket.socket())
@@ -605,7 +608,7 @@ async def test_a_post_is_never_sent_twice_wherever_the_upstream_cuts_it(tmp_path
     body = b'{"amount":1}'
 
     async def script(peer: UpstreamPeer) -> None:
-        if peer.number == 1:  # leaves a used connection behind
+        if peer.number == 1:  # leaves a used connection idle
             await peer.head()
             peer.send(ok(b"{}"))
         await peer.reader.readexactly(cut)
@@ -620,7 +623,7 @@ async def test_a_post_is_never_sent_twice_wherever_the_upstream_cuts_it(tmp_path
 
 
 async def test_the_token_of_the_upstream_stays_where_it_belongs(tmp_path: Path) -> None:
-    """An upstream that echoes what it received does not make the proxy repeat it in an error."""
+    """The proxy does not repeat in an error what an echoing upstream received."""
 
     async def first(peer: UpstreamPeer) -> None:
         peer.send(b"HTTP/1.1 500 %b\r\nContent-Length: 0\r\n\r\n" % UPSTREAM_TOKEN.encode())
@@ -631,7 +634,7 @@ async def test_the_token_of_the_upstream_stays_where_it_belongs(tmp_path: Path) 
         assert UPSTREAM_TOKEN.encode() not in reply.head + reply.body
 
 
-# Fields
+# Header fields
 
 
 @pytest.mark.parametrize(
@@ -704,8 +707,10 @@ async def test_each_status_arrives_as_the_contract_s_table_says(tmp_path: Path) 
 
 
 async def test_a_post_finds_a_connection_though_all_that_may_be_open_have_waited_long(tmp_path: Path) -> None:
-    """One that has waited may be closed by now, and what can't be repeated takes none such: a new one has to
-    take its place."""
+    """An idle connection may be closed already, and a request that cannot be repeated uses none.
+
+    So a new connection has to replace an idle one.
+    """
     both = asyncio.Barrier(2)
 
     async def script(peer: UpstreamPeer) -> None:

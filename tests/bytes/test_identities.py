@@ -1,5 +1,7 @@
-"""Several upstream identities on one data path: each application goes up with its own token and never with
-another's, whatever becomes of its own."""
+"""Several upstream identities on one data path: each application uses only its own upstream token.
+
+This holds even if its own token is unavailable.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,14 @@ NEW_MAIL_TOKEN = "second-upstream-token-of-the-mail-identity"
 
 @dataclass
 class Two:
-    """Two applications of one organisation: `proxy.token` is the default's, `mail_app` that of mail."""
+    """Two applications of one organisation. `proxy.token` has the default identity, `mail_app` has mail."""
 
     proxy: DataPath
     mail: UpstreamCredential
     mail_app: str
     asked_for_mail: list[int] = field(default_factory=list)
     mail_asked: asyncio.Event = field(default_factory=asyncio.Event)
-    dead: set[bytes] = field(default_factory=set)  # tokens that the upstream responds with 401
+    dead: set[bytes] = field(default_factory=set)  # tokens to which the upstream responds with 401
 
     def renew_mail(self, token: str, generation: int) -> None:
         self.mail.renew(token, asyncio.get_running_loop().time() + 3600, generation)
@@ -72,8 +74,10 @@ async def two_identities(directory: Path) -> AsyncIterator[Two]:
 
 
 async def test_each_application_goes_up_with_its_own_token_on_shared_connections(tmp_path: Path) -> None:
-    """One client connection, as a gateway in front of us keeps it, and one upstream connection; heads alike
-    but for the token, several times so that what is remembered of a head is used too."""
+    """Requests of both share one client connection, as from a gateway, and one upstream connection.
+
+    Their heads differ only in the token. They are sent several times, so that remembered heads are used too.
+    """
     async with two_identities(tmp_path) as two:
         own = two.proxy.credential.authorization.removeprefix(b"Bearer ").decode()
         reader, writer = await two.proxy.connect()
@@ -115,7 +119,7 @@ async def test_a_401_renews_the_token_of_that_identity_alone(tmp_path: Path) -> 
         two.dead.add(MAIL_TOKEN.encode())
         asking = asyncio.ensure_future(two.proxy.ask(two.request(two.mail_app, "/v1.0/mail", "POST")))
         await two.mail_asked.wait()
-        # The default is renewed meanwhile, which is nothing to who waits for mail.
+        # Renewing the default token must not resume requests that wait for mail's.
         loop = asyncio.get_running_loop()
         two.proxy.credential.renew("newer-default", loop.time() + 3600, 2)
         assert (await two.proxy.ask(two.request(two.proxy.token, "/v1.0/default"))).status == 200
@@ -139,7 +143,7 @@ async def test_who_leaves_while_waiting_for_a_token_is_not_sent_up_with_it(tmp_p
         assert len(two.mail.waiting) == 1
         writer.transport.abort()
         async with asyncio.timeout(5):
-            while two.mail.waiting:  # noqa: ASYNC110 - the transport tells nobody
+            while two.mail.waiting:  # noqa: ASYNC110 - the transport announces no event for this
                 await asyncio.sleep(0.001)
         two.renew_mail(NEW_MAIL_TOKEN, 2)
         assert two.went_up() == {"/v1.0/mail": [MAIL_TOKEN]}
@@ -155,7 +159,7 @@ async def test_a_batch_goes_up_with_the_token_of_its_application(tmp_path: Path)
         assert two.went_up() == {"/v1.0/$batch": [MAIL_TOKEN]}
 
 
-# Which application goes up with which
+# Assignment of identities to applications
 
 
 def snapshot_of(*apps: tuple[str, str, bool]) -> Snapshot:
@@ -195,9 +199,9 @@ async def test_a_worker_can_serve_once_one_of_its_applications_can() -> None:
     assert default is not None
     assert mail is not None
     assert fabrikam is not None
-    default.renew("d", 100.0, 1)  # of which no enabled application makes use
+    default.renew("d", 100.0, 1)  # no enabled application uses this identity
     assert not credentials.able(used, 0.0)
-    assert credentials.able(frozenset(), 0.0)  # as long as there is no application
+    assert credentials.able(frozenset(), 0.0)  # true as long as there are no applications
     mail.renew("m", 100.0, 1)
     assert credentials.able(used, 0.0)
     assert not credentials.settled(used, 0.0)

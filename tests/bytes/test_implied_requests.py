@@ -1,4 +1,4 @@
-"""Implied requests through real sockets: what is hidden, refused, read and recorded."""
+"""Implied requests through real sockets: which are hidden, refused, read and recorded."""
 
 from __future__ import annotations
 

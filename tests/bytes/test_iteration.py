@@ -1,5 +1,7 @@
-"""What one loop iteration reads is taken, and what it writes leaves, when it ends, and no response gets
-to the wrong request."""
+"""One loop iteration processes its input and sends its output when it ends.
+
+No response reaches the wrong request.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ async def test_what_one_iteration_reads_is_taken_when_it_ends(tmp_path: Path) ->
         connection.data_received(request[:100])
         connection.data_received(request[100:] + request[:50])
         connection.data_received(request[50:])
-        assert len(proxy.events()) == 3  # what comes in pieces waits no longer
+        assert len(proxy.events()) == 3  # a request that arrives in pieces is not delayed further
         connection.data_received(request)
         assert len(proxy.events()) == 3
         await asyncio.sleep(0)
@@ -65,7 +67,7 @@ async def test_many_requests_do_not_wait_for_the_iterations_end(tmp_path: Path) 
             assert not proxy.events(), f"taken after {number}"
             connection.data_received(proxy.request("/v1.0/secrets"))
         assert len(proxy.events()) == MOST_TOGETHER
-        assert not any(each._queued_output for each in proxy.connections)  # all are sent
+        assert not any(each._queued_output for each in proxy.connections)  # all output is sent
         for reader, writer in clients:
             assert (await read_reply(reader)).status == 403
             writer.close()
@@ -125,7 +127,7 @@ async def test_a_request_that_has_arrived_is_in_time(tmp_path: Path) -> None:
         await read_reply(reader)
         connection = client_of(proxy)
         connection.data_received(proxy.request())
-        connection.on_deadline(connection.deadline)  # of the idle connection
+        connection.on_deadline(connection.deadline)  # deadline of the idle connection
         assert (await read_reply(reader)).status == 200
         writer.close()
 
@@ -140,7 +142,7 @@ async def test_what_arrives_without_being_a_request_renews_no_deadline(tmp_path:
         due = connection.deadline
         if len(drop) > len(b"\r\n"):
             connection.data_received(b"\r\n" + drop)
-            proxy.context.iteration.take()  # the head's own time runs from here
+            proxy.context.iteration.take()  # the head's own deadline applies from here
             due = connection.deadline
         connection.data_received(drop)
         connection.on_deadline(due)
@@ -175,7 +177,7 @@ async def test_a_connection_that_responded_early_serves_nobody_else(tmp_path: Pa
     chunked = b"Transfer-Encoding: chunked\r\n"
     async with asking(tmp_path, "/v1.0/upload", "POST", chunked, b"1\r\nx\r\n") as (proxy, reader, upstream):
         connection = client_of(proxy)
-        # In one loop iteration: the response is read, and behind it the request's end.
+        # In one loop iteration, the response arrives first, and then the end of the request.
         upstream.data_received(b"HTTP/1.1 413 Payload Too Large\r\nContent-Length: 0\r\n\r\n")
         connection.data_received(b"0\r\n\r\n")
         assert (await read_reply(reader)).status == 413
@@ -188,7 +190,7 @@ async def test_a_connection_on_which_reading_rests_serves_nobody_else(tmp_path: 
         connection = client_of(proxy)
         connection.transport.set_write_buffer_limits(high=0)
         upstream.data_received(b"HTTP/1.1 103 Early Hints\r\nLink: <%b>\r\n\r\n" % (b"x" * 60_000))
-        for _ in range(200):  # more than the sockets take
+        for _ in range(200):  # more than the socket buffers hold
             connection.write(b"HTTP/1.1 103 Early Hints\r\nLink: <%b>\r\n\r\n" % (b"x" * 60_000))
         assert connection.write_paused
         upstream.data_received(ok(b"{}"))
@@ -257,11 +259,11 @@ def a_forged_response(upstream: UpstreamConnection) -> None:
 
 def a_close(upstream: UpstreamConnection) -> None:
     assert not upstream.eof_received()
-    upstream.transport.close()  # what a transport does at that word
+    upstream.transport.close()  # as a transport does when the peer closes
 
 
 def a_reset(upstream: UpstreamConnection) -> None:
-    upstream.transport.abort()  # what a transport does with one
+    upstream.transport.abort()  # as a transport does after an error
 
 
 @pytest.mark.parametrize("surprise", [a_forged_response, a_close, a_reset])
@@ -275,14 +277,15 @@ async def test_what_comes_before_the_request_has_left_is_not_taken_for_its_respo
         reader, writer = await proxy.connect()
         writer.write(proxy.request())
         await read_reply(reader)
-        # In one loop iteration: the request is read, and its connection has a surprise before it is sent.
+        # In one loop iteration, the request is read, and its connection has an event before the request is
+        # sent.
         length = b"Content-Length: %d\r\n" % len(body) if body else b""
         upstream = idle_upstream(proxy)
         client_of(proxy).data_received(proxy.request("/v1.0/next", method, length, body))
         proxy.context.iteration.take()
         surprise(upstream)
         reply = await read_reply(reader)
-        # Another connection served it, though a POST may not be sent twice: the first never had it.
+        # Another connection served it. A POST may not be sent twice, but the first connection never sent it.
         assert reply.json() == {"number": 1}
         assert b"/v1.0/next" not in proxy.upstream.received[0]
         assert proxy.upstream.received[1].count(b"/v1.0/next") == 1
@@ -313,8 +316,7 @@ async def test_responses_of_one_iteration_keep_their_order(tmp_path: Path) -> No
             peer.send(ok(b'{"value":[]}'))
 
     async with data_path(at_once, tmp_path, BLOCK_SECRETS) as proxy:
-        # The response from upstream, a refusal by a rule and that of a malformed head fall into one
-        # iteration.
+        # The upstream's response, a block by a rule and the refusal of a malformed head share one iteration.
         pipelined = proxy.request("/v1.0/users") + proxy.request("/v1.0/secrets") + b"NONSENSE\r\n\r\n"
         raw = await proxy.raw(pipelined)
         assert re.findall(rb"HTTP/1\.1 ([0-9]+)", raw) == [b"200", b"403", b"400"]
@@ -329,6 +331,6 @@ async def test_a_response_is_sent_before_a_client_that_half_closes_is_let_go(tmp
         connection.data_received(proxy.request("/v1.0/secrets"))
         proxy.context.iteration.take()  # its response is queued
         assert not connection.eof_received()
-        connection.transport.close()  # what a transport does at that word
+        connection.transport.close()  # as a transport does when the peer closes
         assert (await read_reply(reader)).status == 403
         writer.close()

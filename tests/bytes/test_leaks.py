@@ -1,7 +1,7 @@
-"""A hidden property reaches the application by no way; what isn't hidden arrives byte for byte.
+"""A hidden property never reaches the application. Properties that are not hidden arrive unchanged.
 
-Each property of each published Graph response takes its turn as the hidden one. Its value is replaced by a
-canary, and no byte of that may reach the client, whatever form the upstream gives the response.
+Each property of each published Graph response is the hidden one in turn. Its value is replaced by a canary.
+No byte of the canary may reach the client, no matter which form the upstream gives the response.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ rules:
 
 
 class Responses:
-    """An upstream that gives every request the response put in last."""
+    """Upstream that responds to every request with the last response that the test has set."""
 
     def __init__(self) -> None:
         self.response = b""
@@ -56,7 +56,7 @@ class Responses:
 
 
 class Client:
-    """One connection that is kept, and opened again where the proxy has closed it."""
+    """A kept connection, which is opened again if the proxy has closed it."""
 
     def __init__(self, proxy: DataPath, upstream: Responses) -> None:
         self._proxy = proxy
@@ -77,7 +77,7 @@ class Client:
         if reply.value("connection") == "close":
             self.close()
         if self._proxy.context.spool.needs_maintenance:
-            self._proxy.context.spool.maintain()  # which the worker does about once a second
+            self._proxy.context.spool.maintain()  # the worker does this about once a second
         return reply
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class Client:
 
 
 def properties(example: Example) -> list[str]:
-    """The names of the properties of the response's items, or of the response itself."""
+    """Return the names of the properties of the response's items, or of the response itself."""
     document = json.loads(example.response_body)
     items = document["value"] if isinstance(document.get("value"), list) else [document]
     names = {name: None for item in items if isinstance(item, dict) for name in item}
@@ -95,7 +95,7 @@ def properties(example: Example) -> list[str]:
 
 
 def with_canary(example: Example, name: str) -> tuple[Any, Any]:
-    """The response with the canary in the property of this name, and what of it is to be left."""
+    """Return the response with the canary in the named property, and the expected rest."""
     document = json.loads(example.response_body)
     left = copy.deepcopy(document)
     for whole, rest in zip(_items(document), _items(left), strict=True):
@@ -263,7 +263,7 @@ async def test_a_property_of_what_is_expanded_can_be_hidden_by_its_path(
         client.close()
 
 
-# Responses in forms that no filter can vouch for
+# Responses in forms that a filter cannot handle safely
 
 
 PLAIN = json.dumps({"id": "1", "secret": CANARY, "name": "x"}).encode()
@@ -487,7 +487,7 @@ async def test_a_batch_whose_response_cannot_be_read_passes_nothing(tmp_path: Pa
         client.close()
 
 
-# What isn't hidden
+# Properties that are not hidden
 
 
 VALUES = [
@@ -617,6 +617,6 @@ async def test_published_requests_arrive_byte_for_byte(tmp_path: Path, example: 
         fields += b"Content-Length: %d\r\n" % len(example.request_body)
         request = proxy.request(example.target, example.method, fields, example.request_body)
         assert (await proxy.ask(request)).status == 200
-        sent_lines = request.split(b"\r\n", 3)  # the line, Host, Authorization, and the rest
+        sent_lines = request.split(b"\r\n", 3)  # request line, Host, Authorization, and the rest
         received = bytes(proxy.upstream.received[0]).split(b"\r\n", 3)
         assert (received[0], received[3]) == (sent_lines[0], sent_lines[3])

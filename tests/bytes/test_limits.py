@@ -1,5 +1,7 @@
-"""Limits that keep one client from taking what is everybody's: each refuses early, says when to come again,
-is counted, and lets go of what it held."""
+"""Limits keep one client from using the resources of all.
+
+Each limit refuses early, tells the client when to retry, is counted, and releases what it reserved.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,7 @@ async def test_one_address_has_no_more_connections_than_its_share(tmp_path: Path
         said_to_wait(await proxy.ask(proxy.request()))
         assert proxy.upstream.received == []
         assert counted(proxy, c.LIMIT_ADDRESS_CONNECTIONS) == 1
-        reader, writer = kept[0]  # those that it has go on being served
+        reader, writer = kept[0]  # its open connections are still served
         writer.write(proxy.request())
         assert (await read_reply(reader)).status == 200
         writer.close()
@@ -158,7 +160,7 @@ def test_what_counts_as_one_address(one: str, other: str, same: bool) -> None:
 
 
 class CountingExecutor(Executor):
-    """Passes on, and counts what was compared."""
+    """Executor that counts the comparisons which it passes on."""
 
     def __init__(self, inner: Executor) -> None:
         self._inner = inner
@@ -203,7 +205,7 @@ async def test_an_address_that_fails_too_often_waits_and_costs_no_comparison(tmp
         assert counted(proxy, c.LIMIT_TOKEN_FAILURES) == 4
         refused = [event for event in proxy.events() if event["reason"] == "tooManyFailures"]
         assert [(event["status"], event["clientId"]) for event in refused] == [(429, CLIENT_ID)] * 2
-        proxy.context.deadlines.stop()  # its next tick, an eighth of a second on, would put it right again
+        proxy.context.deadlines.stop()  # the next tick, an eighth of a second later, would correct it
         proxy.context.deadlines.now += WINDOW_SECONDS
         assert (await ask_for_token(proxy, CLIENT_SECRET)).status == 200
 
@@ -236,7 +238,7 @@ async def test_a_client_that_many_addresses_guess_at_waits_too(tmp_path: Path) -
 
 
 async def test_guessing_does_not_lock_out_the_application_itself(tmp_path: Path) -> None:
-    """A secret that was right before is remembered, also when rules change, and needs no comparison."""
+    """A correct secret is remembered, also when rules change, and needs no further comparison."""
     async with data_path(
         responding(ok(b"{}")), tmp_path, max_failures_per_client=1, max_failures_per_address=1
     ) as proxy:
@@ -308,7 +310,7 @@ def test_failures_are_forgotten_with_their_window_and_beyond_their_number() -> N
     assert len(failures) == MAX_KEYS
 
 
-# What is buffered in memory
+# Memory for buffering
 
 
 def chunked(*pieces: bytes) -> bytes:
@@ -377,7 +379,7 @@ async def test_a_response_that_is_held_counts_until_it_is_sent(tmp_path: Path, t
 async def test_a_response_that_can_not_be_held_is_withheld_if_rules_must_read_it(
     tmp_path: Path, target: str, status: int
 ) -> None:
-    """Where only links matter it is rewritten as it comes instead."""
+    """If only links matter, the response is rewritten as it arrives."""
 
     async def script(peer: UpstreamPeer) -> None:
         await peer.head()
@@ -385,7 +387,7 @@ async def test_a_response_that_can_not_be_held_is_withheld_if_rules_must_read_it
         for piece in (b'{"secret":1,', b'"a":2', b"}"):
             peer.send(b"%x\r\n%b\r\n" % (len(piece), piece))
             await peer.writer.drain()
-            await asyncio.sleep(0.01)  # so that the pieces come apart
+            await asyncio.sleep(0.01)  # so that the pieces arrive separately
         peer.send(b"0\r\n\r\n")
 
     async with data_path(script, tmp_path, READING_RULES, max_held_bytes=1) as proxy:
@@ -408,11 +410,11 @@ async def test_what_unfolds_too_far_is_counted_and_has_its_own_status(tmp_path: 
         assert counted(proxy, c.LIMIT_BODY_BYTES) == 1
 
 
-# Readers that take nothing, or little
+# Readers that read nothing, or little
 
 
 async def small_window(stack: AsyncExitStack, proxy: DataPath, request: bytes) -> socket.socket:
-    """A client that has asked and takes only some kilobytes before the proxy has to wait."""
+    """Open a client that has sent a request, and reads a few kilobytes before the proxy has to wait."""
     loop = asyncio.get_running_loop()
     client = stack.enter_context(socket.socket())
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
@@ -425,7 +427,7 @@ async def small_window(stack: AsyncExitStack, proxy: DataPath, request: bytes) -
 def reading(
     response: bytes, directory: Path, held: int = 64_000_000
 ) -> AbstractAsyncContextManager[DataPath]:
-    """Responds to that are held whole, and are too large for the kernel to take off our hands."""
+    """Respond with buffered responses that are too large for the kernel's buffers."""
     return data_path(
         responding(response), directory, READING_RULES, max_filter_bytes=32_000_000, max_held_bytes=held
     )
@@ -470,14 +472,14 @@ def test_readers_are_cut_longest_slow_first() -> None:
     budget.forget("a")
     assert (slow("c", 40), slow("d", 60)) == (0, 1)
     assert cut == ["b"]
-    assert slow("d", 50) == 0  # who is slow again counts once
+    assert slow("d", 50) == 0  # a reader that is slow again counts once
     assert budget.unsent == 90
-    assert slow("e", 1000) == 3  # one that alone is too much is cut as well
+    assert slow("e", 1000) == 3  # one that exceeds the limit alone is also aborted
     assert (cut, budget.unsent) == (["b", "c", "d", "e"], 0)
 
 
 def pass_time(proxy: DataPath, seconds: float) -> None:
-    """What the sweep does when so much time has passed."""
+    """Run the deadline sweep as if `seconds` had passed."""
     now = asyncio.get_running_loop().time() + seconds
     for part in proxy.context.deadlines._parts:
         for timed in list(part):
@@ -501,13 +503,13 @@ async def test_a_reader_that_is_slow_but_fast_enough_is_not_cut(tmp_path: Path) 
                 received += len(part)
             pass_time(proxy, slot * SLOW_READER_SECONDS + 1)
             assert served in proxy.context.connections
-        pass_time(proxy, 4 * SLOW_READER_SECONDS + 2)  # now it has taken nothing
+        pass_time(proxy, 4 * SLOW_READER_SECONDS + 2)  # it has read nothing in this time
         await until(lambda: not proxy.context.connections)
         assert counted(proxy, c.LIMIT_SLOW_READERS) == 1
         client.close()
 
 
-# The upstream's connections
+# Connections to the upstream
 
 
 async def test_where_too_many_wait_for_the_upstream_the_next_is_told_at_once(tmp_path: Path) -> None:

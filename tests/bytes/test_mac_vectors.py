@@ -1,7 +1,7 @@
-"""HMAC-SHA256 wherever we check one, against published vectors and everything that is nearly one.
+"""HMAC-SHA256 wherever the proxy checks one, against published vectors and against nearly correct tags.
 
-The facts are from RFC 4231, RFC 7515 appendix A.1, and the HS256 group of Wycheproof's JSON Web Signature
-vectors; a JWS has the form of our canonical payload, text with one dot in it.
+The vectors are from RFC 4231, RFC 7515 appendix A.1, and the HS256 group of Wycheproof's JSON Web Signature
+vectors. A JWS has the form of the canonical payload: text with one dot in it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RFC_4231: Final = [
         "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54",
     ),
 ]
-# key, signing input, signature: as compact serialisations have them
+# key, signing input and signature, as in compact serialisations
 JWS: Final = [
     (
         "AyM1SysPpbyDfgZld3umj1qzKObwVMkoqQ-EstJQLr_T-1qS0gZH75aKtMN3Yj0iPS4hcgUuTwjAzZr1Z9CAow",
@@ -74,7 +74,7 @@ def test_the_canonical_payload_is_text_dot_body(key: str, signing_input: str, si
 
 
 def nearly(mac: bytes) -> Iterator[bytes]:
-    """Every tag that is not the right one but could pass a careless comparison."""
+    """Yield every wrong tag that a careless comparison could accept."""
     for bit in range(len(mac) * 8):
         flipped = bytearray(mac)
         flipped[bit // 8] ^= 1 << bit % 8
@@ -141,7 +141,7 @@ def test_no_token_s_signature_is_nearly_right(keeper: TokenKeeper) -> None:
 
 
 def test_no_token_s_form_is_nearly_right(keeper: TokenKeeper) -> None:
-    """The ways in which Wycheproof breaks a compact serialisation, on a token that is otherwise good."""
+    """These are Wycheproof's ways to break a compact serialisation, on a token that is otherwise valid."""
     token = keeper.issue(CALLER, now=NOW, token_id="t")
     header, payload, signature = token.split(".")
     none = base64.urlsafe_b64encode(decoded(header).replace(b"HS256", b"none")).rstrip(b"=").decode()

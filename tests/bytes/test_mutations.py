@@ -1,6 +1,6 @@
-"""No bytes of a client make the proxy fail: mutated requests by the thousand, in production's event loop.
+"""No bytes of a client make the proxy fail: thousands of mutated requests in production's event loop.
 
-`GRAPHWARD_MUTATIONS` sets how many, `GRAPHWARD_MUTATIONS_SEED` which.
+`GRAPHWARD_MUTATIONS` sets their number, `GRAPHWARD_MUTATIONS_SEED` the seed.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ DICTIONARY = [
 
 
 class GraphLike(H11Upstream):
-    """Responds to batches as batches."""
+    """Upstream that responds to batches with batches."""
 
     def body_for(self, request: ReadRequest) -> bytes:
         path = unquote_to_bytes(request.target.partition(b"?")[0]).lower()
@@ -235,7 +235,7 @@ async def _send_mutations(directory: Path) -> None:
             upstream.requests.clear()
             assert upstream.refused == []
             if proxy.context.spool.needs_maintenance:
-                proxy.context.spool.maintain()  # which the worker does about once a second
+                proxy.context.spool.maintain()  # the worker does this about once a second
         reply = await proxy.ask(proxy.request("/v1.0/stranger"))
         assert reply.json() == {"target": "/v1.0/stranger"}
         while proxy.context.connections:
@@ -248,7 +248,7 @@ async def _send_mutations(directory: Path) -> None:
 
 
 async def _sent(proxy: DataPath, data: bytes) -> bytes:
-    """What comes back until there is no more to come, as the rest of the request never will."""
+    """Return the response to an incomplete request, until the connection is silent."""
     reader, writer = await proxy.connect()
     response = b""
     try:

@@ -1,4 +1,4 @@
-"""Responses without named properties under a filter: what can hold none of the hidden ones passes."""
+"""Responses without named properties under a filter: those that cannot contain a hidden property pass."""
 
 from __future__ import annotations
 
@@ -155,12 +155,12 @@ MAY_HOLD = [
     ("/v1.0/users", response(b"--x\r\n\r\n" + OBJECT, b"multipart/mixed; boundary=x")),
     ("/v1.0/users", response(b'{"d":{"results":[%b]}}' % OBJECT, b"application/json;odata=verbose")),
     ("/v1.0/users", response(OBJECT, b"")),
-    # Pictures by their type alone
+    # Pictures recognised only by their type
     ("/v1.0/users/1/photo/$value", response(OBJECT + b"\xff", b"image/jpeg")),
     ("/v1.0/users/1/photo/$value", response(LATIN_1, b"image/jpeg")),
     ("/v1.0/users/1/photo/$value", response(gzip.compress(OBJECT), b"image/png")),
     ("/v1.0/users/1/photo/$value", response(LATIN_1, b"application/octet-stream")),
-    # Texts that are more than one value
+    # Texts with more than one value
     ("/v1.0/users/1/report/$value", response(OBJECT.decode().encode("utf-16"), b"text/plain")),
     ("/v1.0/users/1/report/$value", response(OBJECT.decode().encode("utf-16-le"), b"text/plain")),
     ("/v1.0/users/1/report/$value", response(b"mobilePhone=%b" % SECRET, b"text/plain")),
@@ -183,7 +183,7 @@ MAY_HOLD = [
     ("/v1.0/groups/1/members/2/microsoft.graph.user", response(b'{"value":"%b"}' % SECRET)),
     ("/v1.0/users/1/manager/$ref", response(b'{"value":"%b"}' % SECRET)),
     ("/v1.0/users/$query", response(b'{"value":["%b"]}' % SECRET)),
-    # Objects where no other service puts them
+    # Objects in places that no other service uses
     ("/v1.0/users", response(b'{"d":{"results":[%b]}}' % OBJECT)),
     ("/v1.0/users", response(b'\xef\xbb\xbf{ "d" : [%b]}' % OBJECT)),
     ("/v1.0/users/1", response(b'{"d":%b}' % OBJECT)),
@@ -280,7 +280,7 @@ async def test_no_part_of_a_batch_may_hold_a_hidden_property(tmp_path: Path, tra
 
 
 async def test_an_action_with_the_name_of_a_hidden_property_returns_nothing(tmp_path: Path) -> None:
-    """A response rule knows what it hides only when the response is there."""
+    """A response rule decides what is hidden only when the response has arrived."""
     text = (
         rules(STRIP).replace("id: hide\n", "id: hide\n    when: response\n")
         + """\

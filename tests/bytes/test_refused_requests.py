@@ -1,4 +1,4 @@
-"""A request that the proxy refuses is an event of the application that sent it, if its token can be read."""
+"""A refused request is an event of the application that sent it, if its token can be read."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def line(text: bytes) -> bytes:
 
 
 CASES = [
-    # The request line
+    # Request line
     Case("trace", line(b"TRACE /v1.0/a HTTP/1.1"), 405, "unsupported", "TRACE"),
     Case("connect", line(b"CONNECT p:443 HTTP/1.1"), 405, "unsupported", "CONNECT", "p:443"),
     Case("connect a path", line(b"CONNECT /v1.0/a HTTP/1.1"), 405, "unsupported", "CONNECT"),
@@ -80,7 +80,7 @@ CASES = [
     Case("two spaces", line(b"GET  /v1.0/a HTTP/1.1"), 400, "malformedRequest", "GET"),
     Case("a tab", line(b"GET\t/v1.0/a HTTP/1.1"), 400, "malformedRequest", "GET"),
     Case("a method alone", line(b"GET"), 400, "malformedRequest", "GET", "-"),
-    # The header section
+    # Header section
     Case("two lengths", START + b"Content-Length: 1\r\nContent-Length: 1\r\n\r\na", 400, "malformedRequest"),
     Case("length and coding", START + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
          400, "malformedRequest"),
@@ -103,7 +103,7 @@ CASES = [
     Case("contradicting overrides", START + b"X-Method-Override: PUT\r\nX-Method-Override: PATCH\r\n\r\n",
          400, "malformedRequest"),
     Case("method override", START + b"X-Method-Override: PUT\r\n\r\n", 400, "unsupported"),
-    # The target and the body
+    # Target and body
     Case("malformed target", GET.replace(b"/a ", b"/%00 ") + b"\r\n", 400, "malformedTarget", "GET",
          "/v1.0/%00"),
     Case("malformed chunk", START + b"Transfer-Encoding: chunked\r\n\r\nx\r\n", 400, "malformedRequest",
@@ -116,7 +116,7 @@ CASES = [
          path="/v1.0/read"),
     Case("malformed batch", BATCH + b"Content-Length: 1\r\n\r\n{", 400, "malformedBatch",
          path="/v1.0/$batch", verdict="allow"),
-    # The token endpoint
+    # Token endpoint
     Case("another method for a token", b"GET /proxy/token HTTP/1.1\r\nHost: p\r\nTOKEN\r\n", 405,
          "malformedRequest", "GET", "/proxy/token"),
     Case("too large a form", b"POST /proxy/token HTTP/1.1\r\nHost: p\r\nTOKENContent-Length: 99999\r\n\r\n",
@@ -135,7 +135,7 @@ def with_token(raw: bytes, token: str) -> bytes:
 
 
 def error_of(response: bytes) -> tuple[int, dict[str, Any]]:
-    """Status and error body of the last response in `response`."""
+    """Return the status and the error body of the last response in `response`."""
     head, _, body = response.rpartition(b"\r\n\r\n")
     return int(head.rpartition(b"HTTP/1.1 ")[2][:3]), json.loads(body)
 
@@ -166,7 +166,7 @@ async def test_a_refusal_is_one_event_that_says_what_the_client_was_told(tmp_pat
         assert event["path"].startswith("/aaa") or event["path"] == case.path
         assert event["ruleId"] in (None, "default")
         assert "secret" not in event["path"]
-        if "innerError" in error["error"]:  # RFC 6749's errors have none
+        if "innerError" in error["error"]:  # errors of RFC 6749 have none
             assert error["error"]["innerError"]["request-id"] == event["id"]
         assert proxy.upstream.received == []
 
@@ -293,7 +293,7 @@ async def test_a_refusal_that_cannot_be_recorded_says_so_and_closes(tmp_path: Pa
         spool = proxy.context.spool
         while spool._prepared:
             spool._prepared.popleft().release()
-        spool._end, spool._spare = spool._offset, 0  # not a byte is left,
+        spool._end, spool._spare = spool._offset, 0  # no byte is free,
         spool._max_bytes = 0  # and no segment can be prepared
         status, error = error_of(await proxy.raw(with_token(line(b"TRACE / HTTP/1.1"), proxy.token)))
         assert (status, error["error"]["code"]) == (503, "notReady")

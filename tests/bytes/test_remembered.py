@@ -1,4 +1,4 @@
-"""What is remembered from one head to the next changes nothing, and stays small whatever heads come."""
+"""Facts remembered between heads change no result, and stay small no matter which heads arrive."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def nothing_remembered() -> Iterator[None]:
 
 @contextmanager
 def memory_free(*, uncut: bool = False) -> Iterator[None]:
-    """Nothing is remembered at first; `uncut`: and no value counts as one that differs between heads."""
+    """Start without remembered facts. `uncut` means that every value is part of the spelling."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (request_head, answer_head):
             patch.setattr(module._known_fields, "entries", {})
@@ -78,7 +78,7 @@ def random_fields(chance: random.Random, start: str) -> bytes:
 
 
 def one_like(head: bytes, chance: random.Random) -> bytes:
-    """As long as the one before and different in a byte, if in any; or nothing."""
+    """Return a head of the same length that differs in at most one byte, or nothing."""
     if len(head) < SHORTEST or chance.random() < 0.4:
         return b""
     at = chance.randrange(len(head) - len(b"\r\n\r\n"))
@@ -90,10 +90,10 @@ def one_like(head: bytes, chance: random.Random) -> bytes:
 def meaning_of_request(
     head: bytes, authorization: bytes, before: list[RequestFields] | None = None
 ) -> object:
-    """All that anyone is told of the request, and its head for the upstream."""
+    """Return all facts that other modules read of the request, and its head for the upstream."""
     try:
         parsed = parse_request_head(head, before[-1] if before else None)
-    except MalformedHead:  # which of several faults is named may differ
+    except MalformedHead:  # the parser may name another of several faults
         return None
     fields = parsed.fields
     if before is not None:
@@ -122,7 +122,7 @@ def meaning_of_request(
 def meaning_of_response(head: bytes, *, to_head: bool, **changes: Any) -> object:
     try:
         parsed = parse_response_head(head, to_head_request=to_head)
-    except MalformedHead:  # which of several faults is named may differ
+    except MalformedHead:  # the parser may name another of several faults
         return None
     kept = {"length": heads.KEPT, "changed": False, "length_hidden": False, "http10": False, "close": False}
     return (
@@ -134,7 +134,7 @@ def meaning_of_response(head: bytes, *, to_head: bool, **changes: Any) -> object
 
 def test_a_request_means_the_same_whatever_came_before_it() -> None:
     chance = random.Random(8)
-    before: list[RequestFields] = []  # on this connection
+    before: list[RequestFields] = []  # fields of earlier requests on this connection
     head = b""
     for _ in range(20_000):
         head = one_like(head, chance) or random_fields(chance, chance.choice(REQUEST_LINES))
@@ -211,7 +211,7 @@ async def test_long_values_that_an_application_chooses_leave_little_behind(tmp_p
 
 
 async def test_each_request_goes_up_with_its_own_id_host_and_identity(tmp_path: Path) -> None:
-    """The same heads but for ids, of two applications, while both upstream tokens are renewed."""
+    """Two applications send the same heads except for ids, while both upstream tokens are renewed."""
     chance = random.Random(3)
     other = UpstreamCredential(lambda generation: None)
     async with data_path(responding(ok(b"{}")), tmp_path, max_connections=1) as proxy:
@@ -255,7 +255,7 @@ async def test_a_token_that_ends_while_a_request_waits_does_not_go_up(tmp_path: 
         first = asyncio.create_task(proxy.ask(proxy.request("/v1.0/first")))
         await arrived.wait()
         second = asyncio.create_task(proxy.ask(proxy.request("/v1.0/second")))
-        while not proxy.context.pool._waiting:  # noqa: ASYNC110 - nothing tells of it
+        while not proxy.context.pool._waiting:  # noqa: ASYNC110 - no event announces this
             await asyncio.sleep(0)
         now = proxy.context.loop.time()
         proxy.credential.expires_at = now - 1

@@ -1,4 +1,4 @@
-"""Request lines in every form of RFC 9112 §3: what is forwarded of each, or the words that refuse it."""
+"""Request lines in every form of RFC 9112 §3: their forwarded form, or the message that refuses them."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_connect_and_trace_are_methods_that_are_not_allowed(line: bytes) -> None
     ],
 )
 def test_each_fault_of_a_header_field_has_its_own_words(field: bytes, words: str) -> None:
-    for _ in range(2):  # read, and read again
+    for _ in range(2):  # the second time, the line is remembered
         assert words in refusal_of(b"GET / HTTP/1.1", b"Host: p", field)[1]
 
 
@@ -131,7 +131,7 @@ def test_a_coding_in_http_1_0_is_refused_for_its_version() -> None:
 OURS = [
     ("http://p/v1.0/users/1", "p", "/v1.0/users/1"),
     ("http://p/v1.0/users/1", "P:80", "/v1.0/users/1"),
-    ("https://p/v1.0/users/1", "p", "/v1.0/users/1"),  # TLS ended in front of the proxy
+    ("https://p/v1.0/users/1", "p", "/v1.0/users/1"),  # a load balancer in front of the proxy terminated TLS
     ("HttpS://P:443/v1.0/users/1?$top=1&x=http://q/", "p", "/v1.0/users/1?$top=1&x=http://q/"),
     ("http://p:8443/v1.0/users('a@b')", "p:08443", "/v1.0/users('a@b')"),
     ("http://[::1]:80/v1.0//%2E/a", "[::1]", "/v1.0//%2E/a"),

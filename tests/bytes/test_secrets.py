@@ -1,6 +1,6 @@
-"""Neither credential crosses, no secret is in a log, event or error, and input can forge none of these.
+"""Neither credential crosses the proxy, no log, event or error has a secret, and input cannot forge lines.
 
-A broad run, with every byte in every direction and every log line kept, and then searched.
+The test runs every kind of request, keeps every byte and log line, and then searches them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SECOND_TOKEN = "second-upstream-token-after-the-first-was-refused"
 
 
 async def upstream(peer: UpstreamPeer) -> None:
-    """Responds to by path: as asked, refused, broken, never, and repeating what it was sent."""
+    """Start an upstream that responds by path: normally, refusing, broken, never, or echoing the request."""
     while True:
         head = await peer.head()
         target = head.split(b" ")[1]
@@ -70,7 +70,7 @@ async def upstream(peer: UpstreamPeer) -> None:
 
 
 async def run(proxy: DataPath) -> list[Reply]:
-    """A request of each kind."""
+    """Send a request of each kind."""
     replies: list[Reply] = []
     json_body = json.dumps({"password": BODY_SECRET}).encode()
     fields = b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(json_body)
@@ -254,7 +254,7 @@ async def test_an_address_with_a_zone_brings_no_text_into_the_event(tmp_path: Pa
             ipaddress.ip_address(event["clientIp"])
 
 
-# One true event a request
+# One correct event per request
 
 
 async def test_each_event_says_what_the_client_saw(tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ async def test_each_event_says_what_the_client_saw(tmp_path: Path) -> None:
             )
 
 
-# Nowhere else
+# Secrets in no other place
 
 
 ELSEWHERE = [

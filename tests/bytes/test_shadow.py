@@ -1,5 +1,7 @@
-"""A shadow ruleset is tried beside the one in force: its verdict stands in the event, and nothing else of it
-anywhere."""
+"""A shadow ruleset is evaluated in addition to the active one.
+
+The event has its verdict. It has no other effect.
+"""
 
 import asyncio
 import json
@@ -66,7 +68,7 @@ rules:
 
 
 def try_out(proxy: DataPath, ruleset: str | None = SHADOW, rules: CompiledRuleset | None = None) -> None:
-    """Gives the application a shadow ruleset, version 9."""
+    """Give the application a shadow ruleset, version 9."""
     rules = rules or (compile_ruleset(parse_ruleset(ruleset)) if ruleset else None)
     book = proxy.context.rulebook
     shadow = None if rules is None else ShadowRules(rules, 9)
@@ -97,7 +99,7 @@ async def test_the_event_says_what_the_shadow_would_have_said_and_the_response_d
         assert shadow_of(event) == ("filter", "users", 9)
         reply, event = await asked(proxy, "/v1.0/teams")
         assert (reply.status, event["verdict"]) == (200, "allow")
-        assert shadow_of(event) == ("block", "default", 9)  # what a switch-over would block
+        assert shadow_of(event) == ("block", "default", 9)  # what a switch to the shadow ruleset would block
         reply, event = await asked(proxy, "/v1.0/users/ada/messages")
         assert (reply.status, event["verdict"], event["ruleId"]) == (403, "block", "no-mail")
         assert shadow_of(event) == ("allow", "mail", 9)  # what it would allow
@@ -134,8 +136,8 @@ rules:
 @pytest.mark.parametrize(
     ("live", "body", "expected"),
     [
-        (LIVE, INVITATION, ("unknown", None, 9)),  # the body streams, and goes on doing so
-        (READS_BODY, INVITATION, ("block", "big-invitations", 9)),  # a rule in force reads it anyway
+        (LIVE, INVITATION, ("unknown", None, 9)),  # the body streams, and continues to
+        (READS_BODY, INVITATION, ("block", "big-invitations", 9)),  # an active rule reads it in any case
         (LIVE, b"", ("allow", "invitations", 9)),
     ],
 )
@@ -235,7 +237,7 @@ async def test_a_fault_in_the_shadow_is_told_once_and_never_felt(
 
 
 async def test_a_target_that_only_the_shadow_finds_ambiguous_is_a_block_of_its_own(tmp_path: Path) -> None:
-    """An encoded slash that would change the shadow's verdict, not the one in force: 400 after a switch."""
+    """An encoded slash changes only the shadow's verdict: after a switch, it would get 400."""
     rules = """
 version: 1
 name: next

@@ -1,8 +1,8 @@
-"""Odd requests on raw sockets, evaluated against what the upstream received and by what a stranger is
-responded next.
+"""Odd requests on raw sockets, checked by what the upstream received and by the next client's response.
 
-Every request carries a valid token, and where it hides a second one, that one asks for a path that the rules
-block: if the upstream receives it, a reading of ours differed from somebody else's.
+Every request carries a valid token. If a request hides a second one, the second requests a path that the
+rules block. If the upstream receives that path, the proxy and another reader interpreted the bytes
+differently.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ rules:
 
 EXAMPLES = int(os.environ.get("GRAPHWARD_DIFFERENTIAL_EXAMPLES", "400"))
 
-# Stands for a valid token, of the same length, so that the sizes of bodies with one are right.
+# Placeholder for a valid token, of the same length, so that sizes of bodies with a token are correct.
 TOKEN = b"Authorization: Bearer " + b"{" * len(TOKENS.issue(CALLER, now=time.time(), token_id="t"))
 HIDDEN = b"GET /v1.0/blocked/h HTTP/1.1\r\nHost: p\r\n%b\r\n\r\n" % TOKEN
 START = b"POST /v1.0/a HTTP/1.1\r\nHost: p\r\n%b\r\n" % TOKEN
 
-# What the upstream receives: nothing whole, or these targets
+# Targets that the upstream receives whole
 NOTHING: tuple[bytes, ...] = ()
 A = (b"/v1.0/a",)
 
@@ -253,7 +253,7 @@ def _fields() -> Iterator[tuple[str, bytes, tuple[bytes, ...]]]:
 
 
 def _refused_with_bodies() -> Iterator[tuple[str, bytes, tuple[bytes, ...]]]:
-    """What is refused for its head has a body too, which must not be taken for a request."""
+    """Yield requests that are refused for their head. Their bodies must not be taken for requests."""
     sized = b"Content-Length: %d" % len(HIDDEN)
     chunked = b"%x\r\n%b\r\n0\r\n\r\n" % (len(HIDDEN), HIDDEN)
     for line in (b"POST /v1.0/blocked/x", b"POST /v1.0/%00", b"POST /v1.0/$batch", b"POST /proxy/token",
@@ -280,7 +280,8 @@ def _refused_with_bodies() -> Iterator[tuple[str, bytes, tuple[bytes, ...]]]:
                                          line=b"POST /proxy/token HTTP/1.1"), NOTHING  # fmt: skip
 
 
-# Forwarded though h11 refuses it: RFC 9112 §7.1.1 allows white space around extensions; none is passed on.
+# Forwarded although h11 refuses it: RFC 9112 §7.1.1 allows white space around extensions. The proxy forwards
+# none.
 READ_OTHERWISE = {"chunk size b'5 ; a=b'"}
 
 CORPUS = [
@@ -322,7 +323,7 @@ def with_token(proxy: DataPath, raw: bytes) -> bytes:
 
 
 async def exchanged(proxy: DataPath, raw: bytes) -> bytes:
-    """What the proxy responds with to the bytes until it closes or has nothing more to say."""
+    """Return what the proxy responds to the bytes, until it closes or sends no more."""
     reader, writer = await proxy.connect()
     writer.write(raw)
     response = b""
@@ -343,7 +344,7 @@ async def exchanged(proxy: DataPath, raw: bytes) -> bytes:
     return response
 
 
-# Every prefix, and any cut in two
+# Every prefix, and every cut into two pieces
 
 
 @pytest.mark.parametrize("body", ["sized", "chunked"])
@@ -373,14 +374,14 @@ async def test_a_client_that_leaves_within_a_request_leaves_no_whole_request_beh
             writer.write(raw[:cut])
             await writer.drain()
             writer.close()
-        while proxy.context.connections:  # noqa: ASYNC110 - they end one by one, and tell nobody
+        while proxy.context.connections:  # noqa: ASYNC110 - they end one by one, without an event
             await asyncio.sleep(0.001)
         assert (await proxy.ask(proxy.request("/v1.0/mine"))).json() == {"target": "/v1.0/mine"}
         assert [each.target for each in upstream.requests] == [b"/v1.0/mine"]
         assert {each["reason"] for each in proxy.events()} == {"clientAborted", "default"}
 
 
-# h11 as the other reader
+# Comparison with h11 as the other reader
 
 
 FRAMING = (
@@ -433,7 +434,7 @@ SPICE = (
 
 @st.composite
 def client_bytes(draw: st.DrawFn) -> bytes:
-    """One to three requests of valid and odd parts, then perhaps bytes put in, taken out or changed."""
+    """Build one to three requests of valid and odd parts, perhaps with bytes inserted, removed or changed."""
     raw = b""
     for _ in range(draw(st.integers(1, 3))):
         fields = draw(st.lists(st.sampled_from(FRAMING), max_size=4))
@@ -446,7 +447,7 @@ def client_bytes(draw: st.DrawFn) -> bytes:
 
 
 class Bench:
-    """One proxy for all examples of a hypothesis test, in a loop that goes on between them."""
+    """One proxy for all examples of a hypothesis test, in an event loop that runs between them."""
 
     def __init__(self, directory: Path) -> None:
         self.upstream = H11Upstream()
@@ -459,7 +460,7 @@ class Bench:
         self.upstream.requests.clear()
         self._runner.run(exchanged(self.proxy, raw))
         if self.proxy.context.spool.needs_maintenance:
-            self.proxy.context.spool.maintain()  # which the worker does about once a second
+            self.proxy.context.spool.maintain()  # the worker does this about once a second
         return list(self.upstream.requests)
 
     def stranger(self) -> object:
@@ -498,14 +499,14 @@ def test_the_upstream_receives_exactly_what_an_independent_parser_reads(bench: B
         assert not each.target.startswith(b"/v1.0/blocked")
         essence = (*each.essence, end_to_end(each.fields))
         while position < len(read) and read[position] != essence:
-            position += 1  # one that we refused
+            position += 1  # a request that the proxy refused
         assert position < len(read), f"{each} is no request that h11 reads in {raw!r}"
         position += 1
     assert bench.stranger() == {"target": "/v1.0/stranger"}
 
 
 def end_to_end(fields: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Fields that cross as they are: not the connection's, the framing's or what the proxy replaces."""
+    """Return the fields that are forwarded unchanged, without framing and replaced ones."""
     listed = {
         option.strip().lower()
         for name, value in fields

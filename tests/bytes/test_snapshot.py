@@ -1,4 +1,4 @@
-"""The snapshot on disk: whole and ours, or not used at all."""
+"""The snapshot on disk is whole and written by this proxy, or it is not used at all."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""Schemas in a snapshot: loaded once, shared, and never used unless each byte is as it was sent."""
+"""Schemas in a snapshot are loaded once, shared, and used only if each byte is as it was sent."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def with_schemas(*named: dict[str, str], flat: bytes = FLAT, digest: str = DIGES
     return msgspec.structs.replace(a_snapshot(), rulesets=rulesets, schemas={digest: pack(flat)})
 
 
-# The deflated form
+# Compressed form of schemas
 
 
 def test_a_schema_is_what_was_packed() -> None:
@@ -69,7 +69,7 @@ def test_a_schema_with_another_digest_is_refused() -> None:
         load(pack(FLAT), OTHER)
 
 
-# Root paths
+# Root paths of schemas
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_text_that_is_no_root_path_is_refused(text: str) -> None:
         folded_root(text)
 
 
-# The snapshot
+# Schemas in the snapshot
 
 
 def test_a_snapshot_keeps_the_schemas_of_its_rulesets(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_snapshot_keeps_the_schemas_of_its_rulesets(tmp_path: Path) -> None:
 
 
 def test_a_release_without_schemas_refuses_the_file(tmp_path: Path) -> None:
-    """That release would read the rules without the words that need a schema."""
+    """That release would read the rules without the parts that need a schema."""
     path = tmp_path / "snapshot.json"
     write_snapshot(path, with_schemas({"/v1.0": DIGEST}))
     assert path.read_bytes().startswith(b"graphward-snapshot 2 ")
@@ -159,7 +159,7 @@ def test_a_schema_that_cannot_be_loaded_is_damage(snapshot: Snapshot, said: str)
         load_models(snapshot, {})
 
 
-# The rulebook
+# Schemas in the rulebook
 
 
 async def test_rulesets_that_name_one_schema_share_its_model() -> None:

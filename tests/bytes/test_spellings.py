@@ -1,4 +1,4 @@
-"""No spelling of a blocked path, method or `$batch` part gets through the live proxy."""
+"""No spelling of a blocked path, method or sub-request gets through the live proxy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BLOCKED = "/v1.0/users/ada/messages"
 
 
 def spellings() -> Iterator[str]:
-    """Targets that one server or another takes for the blocked one, or for something below it."""
+    """Yield targets that some server takes for the blocked one, or for something below it."""
     version, users, user, messages = BLOCKED[1:].split("/")
     for segments in (
         (version.upper(), users, user, messages),
@@ -288,7 +288,7 @@ async def test_however_the_batch_is_addressed_its_parts_are_evaluated(tmp_path: 
     fields = b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(body)
     async with data_path(upstream.script, tmp_path, RULES) as proxy:
         reply = await proxy.ask(proxy.request(target, "POST", fields, body))
-        if target == "/x/$batch":  # no version of theirs: nothing there is blocked, and no mail is there
+        if target == "/x/$batch":  # it has no API version: nothing is blocked there, and no mail is there
             return
         assert upstream.lines == []
         assert reply.status in (200, 400, 403)
@@ -331,7 +331,7 @@ async def test_no_spelling_of_a_blocked_method_is_forwarded(tmp_path: Path, line
         "x-http-method-override",
         "X-HTTP-Method",
         "X-Method-Override",
-        "X_HTTP_Method_Override",  # one and the same variable, where fields become an environment
+        "X_HTTP_Method_Override",  # one and the same variable, if header fields become environment variables
         "X-HTTP_METHOD",
     ],
 )

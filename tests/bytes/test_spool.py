@@ -1,4 +1,4 @@
-"""The spool: nothing acknowledged is lost, whatever kills the writer, damages a file or fills the disk."""
+"""Acknowledged records are never lost, even if a writer is killed, a file is damaged or the disk is full."""
 
 import contextlib
 import json
@@ -63,7 +63,7 @@ def segments(directory: Path) -> list[Path]:
 
 
 def read_all(directory: Path) -> list[bytes]:
-    """Every record of the directory, streams one after the other, through the reader's own eyes."""
+    """Return every record of the directory, one stream after another, as the reader sees them."""
     found: list[bytes] = []
     for path in segments(directory):
         reader = SegmentReader(path)
@@ -201,7 +201,7 @@ def test_what_a_kill_in_the_middle_of_a_copy_leaves_is_not_read(tmp_path: Path) 
     path = segments(tmp_path)[0]
     reader = SegmentReader(path)
     list(reader.records(1 << 20))
-    with path.open("r+b") as file:  # checksum, ordinal and half a payload are there, the length is not
+    with path.open("r+b") as file:  # checksum, ordinal and half a payload are written, the length is not
         file.seek(reader.offset + 4)
         file.write(b"\xaa" * 12 + payload(2)[:100])
     assert list(reader.records(1 << 20)) == []
@@ -259,7 +259,7 @@ def test_every_flipped_bit_of_a_header_is_noticed(tmp_path: Path) -> None:
     assert good.header is not None
     for at in range(good.header.data_offset - 8):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-        if at == 12:  # from "in use" to "not yet": noticed by the ordinal of what follows
+        if at == 12:  # from "in use" to "not yet": detected by the ordinal of the next segment
             assert SegmentReader(path).header is None
             continue
         with pytest.raises(DamagedSegmentError):
@@ -293,7 +293,7 @@ def test_not_ready_when_the_budget_is_used_and_ready_again_by_itself(tmp_path: P
     assert "MaxDiskBytes" in spool.problem
     assert used_bytes(tmp_path) <= 8 * MIN_SEGMENT_BYTES
     assert [json.loads(data)[0] for data in read_all(tmp_path)] == list(range(count))
-    segments(tmp_path)[0].unlink()  # the agent delivered it
+    segments(tmp_path)[0].unlink()  # the agent has delivered it
     spool.maintain()
     assert spool.ready
     assert spool.problem is None
@@ -316,7 +316,7 @@ def test_room_for_requests_in_flight_holds_when_the_disk_is_full(tmp_path: Path)
 
 
 def test_more_requests_than_were_prepared_for_may_end_at_once(tmp_path: Path) -> None:
-    """Nobody has had the time to prepare a segment; there is room on the disk for all of them."""
+    """No segment could be prepared in time, but the disk has room for all of the records."""
     largest = payload(1, extra="y" * (MAX_RECORD - 70))
     spool = writer(tmp_path, max_bytes=4096 * MIN_SEGMENT_BYTES)
     spool.reserve(500 * MAX_FRAME)
@@ -382,7 +382,7 @@ def test_many_batches_that_were_set_aside_cost_little(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def silent_disk(spool: SpoolWriter, directory: Path) -> Iterator[None]:
-    """`maintain` wants a segment and waits for it."""
+    """Start a `maintain` that wants a segment and waits for the disk."""
     spool.reserve(500 * MAX_FRAME)
     waiting = threading.Thread(target=spool.maintain)
     with budget_lock(directory):
@@ -466,7 +466,7 @@ def test_drop_oldest_goes_on_and_counts_what_it_dropped(tmp_path: Path) -> None:
 
 
 def test_drop_oldest_drops_nothing_where_that_makes_no_room(tmp_path: Path) -> None:
-    """A core dump, say, that is larger than all that audit may take."""
+    """Another file fills the disk, such as a core dump that is larger than the whole audit budget."""
     limit = 16 * MIN_SEGMENT_BYTES
     spool = writer(tmp_path, max_bytes=limit, when_full="drop-oldest")
     written = fill(spool, 2000)
@@ -570,7 +570,7 @@ def test_a_record_becomes_the_event_of_the_contract() -> None:
         ((), "r1", ["r1"]),
         (("r0", "r1"), "r1", ["r0", "r1"]),
         ((), None, []),
-        (None, "r1", None),  # a record of a release that noted the deciding rule alone
+        (None, "r1", None),  # a record of a release that stored only the deciding rule
     ],
 )
 def test_an_event_names_every_rule_that_took_part(

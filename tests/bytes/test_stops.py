@@ -1,4 +1,4 @@
-"""What an operator has stopped gets nothing any more: no token, no response, not the rest of one."""
+"""A stopped application gets no token and no response, and the response in progress is aborted."""
 
 import asyncio
 from dataclasses import replace
@@ -29,7 +29,7 @@ OF_ALL_KINDS = [
 
 
 def stop(proxy: DataPath, stops: Stops) -> None:
-    """As a sync does it, whose apps are not enabled then, for older releases."""
+    """Stop applications as a sync does. It also disables them, because older releases read only that."""
     book: Rulebook = proxy.context.rulebook
     caller = replace(book.callers[CLIENT_ID], enabled=not stops.concern(ORG_ID, "app-1"))
     proxy.context.use(replace(book, callers={CLIENT_ID: caller}, stops=stops))
@@ -50,7 +50,7 @@ async def test_a_kept_connection_gets_403_from_the_next_request_on(tmp_path: Pat
         writer.write(proxy.request())
         assert (await read_reply(reader)).status == 200
         stop(proxy, stops)
-        for _ in range(2):  # a token that is remembered and one that is checked
+        for _ in range(2):  # a remembered token, and one that is checked
             writer.write(proxy.request())
             reply = await read_reply(reader)
             assert (reply.status, reply.json()["error"]["code"]) == (403, "emergencyStop")
@@ -72,7 +72,7 @@ async def test_who_has_the_secret_is_told_why_there_is_no_token(tmp_path: Path, 
         refused = await proxy.ask(token_request())
         assert (refused.status, refused.json()["error"]) == (403, "emergency_stop")
         assert refused.value("Cache-Control") == "no-store"
-        # Whether an application is stopped is nobody else's business.
+        # A stop is revealed only to the application that it concerns.
         wrong = await proxy.ask(token_request("wrong"))
         assert (wrong.status, wrong.json()["error"]) == (401, "invalid_client")
         report = [(event["status"], event["reason"]) for event in proxy.events()]
@@ -93,7 +93,7 @@ async def test_a_stop_goes_before_what_else_is_wrong_with_a_token_of_ours(tmp_pa
         revoked = replace(book.callers[CLIENT_ID], secret_version=2)
         proxy.context.use(replace(book, callers={CLIENT_ID: revoked}, stops=Stops(everything=True)))
         assert (await proxy.ask(proxy.request())).status == 403
-        # A stranger's is a stranger's.
+        # A token of another issuer is refused as usual.
         assert (await proxy.ask(proxy.request().replace(b"Bearer ey", b"Bearer ez"))).status == 401
 
 
@@ -103,7 +103,7 @@ async def test_a_request_that_waits_for_its_response_is_refused_at_once(tmp_path
     async def silent(peer: UpstreamPeer) -> None:
         await peer.head()
         came.set()
-        await peer.reader.read()  # until the proxy lets go of us
+        await peer.reader.read()  # until the proxy closes the connection
 
     async with data_path(silent, tmp_path) as proxy:
         reader, writer = await proxy.connect()
@@ -131,7 +131,7 @@ async def test_a_response_that_has_begun_is_cut(tmp_path: Path) -> None:
         writer.write(proxy.request())
         await reader.readuntil(b"abc\r\n")
         stop(proxy, Stops(apps=frozenset(("app-1",))))
-        assert b"0\r\n\r\n" not in await reader.read()  # it can't be taken for a whole one
+        assert b"0\r\n\r\n" not in await reader.read()  # a client cannot take it for a whole response
         await gone.wait()
         writer.close()
         (event,) = proxy.events()

@@ -1,4 +1,4 @@
-"""TLS between real sockets: its versions, and what a handshake counts for."""
+"""TLS between real sockets: its versions, and how handshakes count against the limits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def test_versions_before_1_2_are_refused_though_the_machine_allows_them(
     lax, other = (server, client) if ours == "server" else (client, server)
     lax.set_ciphers("ALL:@SECLEVEL=0")
     speak_old_tls(other)
-    with pytest.raises(OSError):  # noqa: PT011 - a reset, or TLS's own word: whichever side gives up first
+    with pytest.raises(OSError):  # noqa: PT011 - a reset or a TLS alert: whichever side gives up first
         await _agreed(server, client)
 
 
@@ -56,7 +56,7 @@ async def test_without_the_systems_authorities_a_context_trusts_nobody_and_later
 
 
 async def _agreed(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[str | None, str | None]:
-    """Version and application protocol."""
+    """Return the version and the application protocol."""
     listener = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=server)
     async with listener:
         port = listener.sockets[0].getsockname()[1]
@@ -100,7 +100,7 @@ class Listener:
                 await writer.wait_closed()
 
     async def silent(self) -> asyncio.StreamReader:
-        """A connection whose client never begins the handshake."""
+        """Open a connection whose client never begins the handshake."""
         before = self._proxy.context.handshakes
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         self._silent.append(writer)
@@ -108,7 +108,7 @@ class Listener:
         return reader
 
     def say(self, data: bytes) -> None:
-        """What the last silent one says after all."""
+        """Send bytes on the last silent connection."""
         self._silent[-1].write(data)
 
 
@@ -132,11 +132,11 @@ async def test_a_handshake_counts_as_the_connection_that_it_begins(
             reply = await listener.ask()
             assert (reply.status, reply.value("retry-after") is not None) == (503, True)
             assert proxy.context.counters.values[counter] == 1
-            # Who keeps on without a word isn't listened to any more.
+            # Further silent clients are closed without a handshake.
             more = [await listener.silent() for _ in range(40)]
             assert proxy.context.handshakes <= 3 + 16
             for each in (*more, *silent):
-                assert await each.read() == b""  # at once, or when its time is over
+                assert await each.read() == b""  # at once, or after its time
             await until(lambda: not proxy.context.handshakes)
             assert (await listener.ask()).status == 200
         await until(lambda: not proxy.context.addresses)

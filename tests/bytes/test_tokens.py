@@ -1,4 +1,4 @@
-"""No token but a whole one of our own opens the proxy, and no secret but the right one gets a token."""
+"""Only a whole token of this proxy opens it, and only a correct secret gets a token."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def coded(data: bytes) -> bytes:
 def signed(
     header: object = None, claims: object = None, *, key: bytes = KEY, digest: str = "sha256"
 ) -> bytes:
-    """A token with any header and claims; text stands for itself."""
+    """Return a token with any header and claims. Text is used as it is."""
     parts = [
         coded(each.encode() if isinstance(each, str) else json.dumps(each).encode())
         for each in (HEADER if header is None else header, CLAIMS if claims is None else claims)
@@ -79,7 +79,7 @@ def signed(
 
 
 def issued(key: bytes = KEY, **changes: Any) -> bytes:
-    """A token of another proxy."""
+    """Return a token of another proxy."""
     return (
         TokenKeeper(replace(TOKEN_SETTINGS, **changes), [key]).issue(CALLER, now=NOW, token_id="t").encode()
     )
@@ -208,9 +208,9 @@ def _claims() -> Iterator[tuple[str, bytes]]:
             "1_0",
         ):
             if name in ("nbf", "iat") and number == "-1":
-                continue  # odd, but ours and in the past
+                continue  # unusual, but in the past and issued by this proxy
             if name == "exp" and number == "1" * 5000:
-                continue  # would be ours, and for ever: too long for a token anyhow
+                continue  # never expires, but is too long for a token
             text = json.dumps(CLAIMS).replace(
                 json.dumps(name) + ": " + str(CLAIMS[name]), f'"{name}": {number}'
             )
@@ -237,7 +237,8 @@ def _damaged() -> Iterator[tuple[str, bytes]]:
         if GOOD[at : at + 1] != b".":
             yield f"byte {at} changed", GOOD[:at] + other + GOOD[at + 1 :]
     last = ALPHABET.index(S[-1:])
-    for spare in range(1, 4):  # 256 bits fill 42 characters and four bits of another: two bits mean nothing
+    # 256 bits fill 42 characters and four bits of another, so two bits have no meaning
+    for spare in range(1, 4):
         yield f"the same signature spelled otherwise {spare}", GOOD[:-1] + ALPHABET[last ^ spare :][:1]
     yield from (
         ("padding", GOOD + b"="),
@@ -332,7 +333,7 @@ async def test_none_of_them_is_accepted_and_none_leaves_a_trace_upstream(tmp_pat
 
 
 async def test_one_that_was_good_does_not_open_for_others_after_it(tmp_path: Path) -> None:
-    """The checked ones are remembered by all their bytes."""
+    """Checked tokens are remembered by all their bytes."""
     async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         assert (await asked_with(proxy, b"Bearer " + GOOD)).status == 200
         for at in range(7, len(GOOD) + 7, 40):
@@ -381,7 +382,7 @@ def test_a_remembered_token_ends_when_it_ends() -> None:
 
 
 def test_a_token_in_any_number_of_spellings_is_remembered_in_few() -> None:
-    """Else one application grew each worker by 45 MB."""
+    """Otherwise one application could grow each worker by 45 MB."""
     keeper = TokenKeeper(TOKEN_SETTINGS, [KEY])
     keeper.use(rulebook(ALLOW_ALL))
     text = keeper.issue(CALLER, now=NOW, token_id="t").encode()
@@ -424,7 +425,7 @@ async def test_a_token_dies_at_once_on_an_open_connection(
         writer.close()
 
 
-# The token endpoint
+# Token endpoint
 
 
 FORM = b"Content-Type: application/x-www-form-urlencoded\r\n"
@@ -565,9 +566,8 @@ async def test_an_unknown_and_a_known_client_are_refused_in_the_same_words(
         known = await ask_for_token(proxy, RIGHT + b"x")
         unknown = await ask_for_token(proxy, RIGHT.replace(b"client-1", b"client-9%0A"))
         assert (known.status, without_ids(known)) == (unknown.status, without_ids(unknown))
-    assert (
-        r"refused a token request of the unknown client 'client-9\n' from" in caplog.text
-    )  # a typing error can be seen
+    # A typing error in the id is visible.
+    assert r"refused a token request of the unknown client 'client-9\n' from" in caplog.text
 
 
 async def test_an_error_has_the_ids_that_identity_libraries_print(tmp_path: Path) -> None:
@@ -639,7 +639,8 @@ async def test_the_event_names_the_secret_and_one_that_has_ended_brings_nothing(
             assert proxy.events()[-1]["credentialId"] == named
         proxy.context.use(changed_caller(secret_hashes=(new, old), credentials=ending(time.time() - 1)))
         for _ in range(2):
-            assert (await ask_for_token(proxy, RIGHT)).status == 401  # though the control plane is away
+            # also if the control plane is unreachable
+            assert (await ask_for_token(proxy, RIGHT)).status == 401
             assert (event := proxy.events()[-1])["reason"] == "tokenRefused"
             assert (event["credentialProblem"], event["credentialId"]) == ("ended", "crd-old")
         proxy.context.known_secrets = KnownSecrets()
@@ -671,7 +672,7 @@ async def test_a_token_by_a_secret_ends_with_the_secret_though_the_control_plane
         reply = await ask_for_token(proxy, RIGHT)
         assert reply.json()["expires_in"] == 3599
         token = b"Bearer " + reply.json()["access_token"].encode()
-        use(now + 600.5)  # the version then counts up, which ends the tokens of both
+        use(now + 600.5)  # the version then increases, which ends the tokens of both
         for body in (RIGHT, renewed):
             reply = await ask_for_token(proxy, body)
             assert 590 < reply.json()["expires_in"] < 600
@@ -738,7 +739,7 @@ async def test_more_comparisons_than_are_sensible_at_once_are_put_off(tmp_path: 
         await works(proxy, await ask_for_token(proxy, RIGHT))
 
 
-# Other names
+# Aliases of the endpoint
 
 
 @pytest.mark.parametrize(
@@ -801,7 +802,7 @@ def test_a_token_of_ours_is_what_the_tests_sign() -> None:
     assert keeper.caller(b"Bearer " + TOKENS.issue(CALLER, now=NOW, token_id="t").encode(), NOW)
 
 
-# A fleet's keys, which change
+# Keys of a fleet, which change
 
 
 def test_any_key_in_force_is_accepted_and_the_first_signs() -> None:

@@ -1,4 +1,4 @@
-"""An audit event says what was done to this very response, and by which rules: not what was planned."""
+"""An audit event describes what happened to this very response, and by which rules, not what was planned."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ async def event_of(proxy: DataPath, target: str, method: str = "GET") -> dict[st
         (response("503 Busy", PHONE), []),
         (response("304 Not Modified", b"").replace(b"Content-Length: 0\r\n", b""), []),
         (b"HTTP/1.1 204 No Content\r\n\r\n", []),
-        (ok(PHONE, b"X-Class: secret"), []),  # blocked
-        (ok(PHONE + b"}"), []),  # withheld
-        (ok(PHONE).replace(b"Content-Length: ", b"Content-Length: 9"), []),  # cut
+        (ok(PHONE, b"X-Class: secret"), []),  # a blocked response
+        (ok(PHONE + b"}"), []),  # a withheld response
+        (ok(PHONE).replace(b"Content-Length: ", b"Content-Length: 9"), []),  # a truncated response
     ],
 )  # fmt: skip
 async def test_transforms_name_what_was_removed(tmp_path: Path, given: bytes, removed: list[str]) -> None:
@@ -141,7 +141,7 @@ async def test_a_client_that_left_was_given_nothing(tmp_path: Path) -> None:
         ("/v1.0/sites/1/lists", ok(b"{}", b"X-Class: secret"), ["sites", "no-secrets"]),
         ("/v1.0/sites/1", ok(b"{}"), ["sites", "sites-phones"]),
         ("/v1.0/sites/1/lists", response("502 Bad", b"{}", b"X-Class: secret"), ["sites", "no-secrets"]),
-        # what a rule hides is named in the path or the query
+        # Hidden properties that the path or the query names
         ("/v1.0/users/ada/mobilePhone", ok(b"{}"), ["phones"]),
         ("/v1.0/users?$filter=mobilePhone%20eq%20'1'", ok(b"{}"), ["phones"]),
         ("/v1.0/sites/1/phone", ok(b"{}"), ["sites", "sites-phones"]),
@@ -206,7 +206,7 @@ async def test_a_request_that_is_refused_by_its_head_keeps_its_trace(tmp_path: P
             assert (event["traceId"], event["ruleIds"], event["transforms"]) == (wanted, [], [])
 
 
-# -- parts of a batch
+# Sub-requests of a batch
 
 
 async def events_of_batch(proxy: DataPath, *parts: dict[str, Any], fields: bytes = b"") -> list[Any]:
@@ -244,7 +244,7 @@ async def test_parts_of_a_batch_that_was_withheld_had_nothing_removed(tmp_path: 
         events = await events_of_batch(proxy, *[part(each, "/users/ada") for each in names])
         assert [event["transforms"] for event in events] == [[], [], []]
         assert [event["status"] for event in events] == [502, 502, 502]
-        # what the upstream responded to each; to the last one nothing
+        # what the upstream responded to each; the last one got no response
         assert [event["upstreamStatus"] for event in events] == [200, 404, None]
 
 
@@ -272,7 +272,7 @@ async def test_parts_that_an_operator_stopped_are_blocked_by_no_rule(tmp_path: P
         writer.close()
 
 
-# -- what the upstream said
+# Facts of the upstream's response
 
 
 async def test_a_response_that_was_not_taken_is_not_the_upstream_s_response(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""States of an upstream connection, and after which of them it serves another request."""
+"""States of an upstream connection, and the states after which it serves another request."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ async def test_a_connection_tells_how_it_ended(tmp_path: Path) -> None:
 async def test_a_response_that_begins_before_the_requests_end_is_the_connections_last(
     tmp_path: Path, split: int
 ) -> None:
-    """RFC 9112 §9.3: where the upstream stopped to read the request is not known."""
+    """It is unknown where the upstream stopped reading the request (RFC 9112 §9.3)."""
     async with asking(tmp_path, *UPLOAD) as (proxy, reader, upstream):
         assert repr(upstream) == "<UpstreamConnection open request=body response=awaited>"
         upstream.data_received(BEGINNING[:split] or BEGINNING)
-        if split:  # else it is read in the same loop iteration as the request's end
+        if split:  # otherwise it is read in the same loop iteration as the request's end
             proxy.context.iteration.end()
         (client,) = proxy.connections
         client.data_received(b"0\r\n\r\n")

@@ -41,8 +41,8 @@ class ShadowEvaluation:
     ) -> None:
         """Evaluate the request rules of the shadow ruleset.
 
-        `facts.body` is empty if there is no body and if nothing has read it: `body_known` distinguishes the
-        two. `envelope` marks an outer $batch request: as always, only a rule that names it can block it.
+        `facts.body` is empty both for a missing body and for an unread one; `body_known` distinguishes them.
+        `envelope` marks an outer $batch request: as always, only a rule that names it can block it.
         """
         self._rules = rules
         self._facts = facts
