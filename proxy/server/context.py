@@ -42,8 +42,8 @@ MAX_VERIFYING: Final = (
 )
 
 _MOST_FORWARDERS: Final = 16
-# Forms in which Azure Application Gateway writes an address with a port. If they were unreadable, rules would
-# see the load balancer's address.
+# Azure Application Gateway writes addresses with a port. Without this pattern, such an address would be
+# unreadable, and rules would see no client address.
 _WITH_PORT: Final = re.compile(r"([0-9.]+):[0-9]{1,5}|\[([0-9A-Fa-f:.]+)\](?::[0-9]{1,5})?")
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network

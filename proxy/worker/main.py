@@ -86,12 +86,12 @@ LOOK_SECONDS: Final = 0.01  # seconds between two checks of a worker that is not
 GIVE_WAY_SECONDS: Final = 0.0002
 KILL_FILE_SECONDS: Final = 1.0
 RELOAD_RETRY_SECONDS: Final = 1.0
-# seconds that a new worker waits until it is ready before it accepts requests
+# longest wait of a new worker until it is ready; then it accepts requests in any case
 FIRST_REQUEST_SECONDS: Final = 5.0
 COMPARING_THREADS: Final = 2  # threads that compare secrets
 FILE_THREADS: Final = 4  # threads for blocking work: spool, snapshot, kill file, and one more
 ACCEPT_SECONDS: Final = 0.02
-# seconds in which a busy client has sent another request on its idle connection
+# seconds that idle connections stay open at a stop, so that busy clients can send one more request
 LAST_REQUEST_SECONDS: Final = 1.0
 BACKLOG: Final = 4096
 ID_PREFIX_BITS: Final = 34

@@ -52,7 +52,7 @@ class ShadowEvaluation:
         self.rule_id: str | None = None
         try:
             self._evaluate(body_known, envelope)
-        except MalformedTarget:  # the active ruleset responds with 400
+        except MalformedTarget:  # if this ruleset were active, the response would be 400
             self.verdict = "block"
         except Exception:
             self._fail()

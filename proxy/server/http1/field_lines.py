@@ -188,12 +188,12 @@ def _fault(line: bytes) -> str | None:
     if name != name.rstrip(b" \t"):
         return "a header field has a space between its name and the colon"
     if not _NAME.fullmatch(name):
-        return "the name of a header field holds a character that is not allowed in one (RFC 9110 §5.1)"
+        return "the name of a header field contains a character that is not allowed in one (RFC 9110 §5.1)"
     shown = name[:_LONGEST_NAME].decode("ascii")
     if b"\r" in value or b"\n" in value:
-        return f"the value of header field {shown} holds a bare CR or LF"
+        return f"the value of header field {shown} contains a bare CR or LF"
     if not _VALUE.fullmatch(value):
-        return f"the value of header field {shown} holds a control character"
+        return f"the value of header field {shown} contains a control character"
     if name.lower() == b"content-length":
         return _fault_of_length(value.strip(b" \t"))
     if name.lower() == b"transfer-encoding":

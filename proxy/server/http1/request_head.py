@@ -354,11 +354,11 @@ def _fault_of_host(host: bytes) -> str:
     if b"," in host:
         return "the Host field names several hosts"
     if b"@" in host:
-        return "the Host field holds user information; it takes a host and a port"
+        return "the Host field contains user information; it takes a host and a port"
     if not host.isascii():
-        return "the Host field holds a byte beyond ASCII; write an international name in its xn-- form"
+        return "the Host field contains a byte beyond ASCII; write an international name in its xn-- form"
     if b"/" in host or b"?" in host or b"#" in host:
-        return "the Host field holds more than a host and a port"
+        return "the Host field contains more than a host and a port"
     return "the Host field is not a host, or its port is not a number of at most five digits"
 
 

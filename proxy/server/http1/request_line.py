@@ -47,7 +47,7 @@ def absolute_form(line: bytes) -> AbsoluteForm:
         raise _fault(line)
     method, scheme, authority, rest, minor = found.groups()
     if b"@" in authority:
-        raise _bad_target("the target holds user information; send credentials in the Authorization field")
+        raise _bad_target("the target contains user information; send credentials in the Authorization field")
     if not HOST_AND_PORT.fullmatch(authority):
         raise _bad_target("the target's authority is not a host")
     if not rest and method == b"OPTIONS":
@@ -78,7 +78,7 @@ def _fault(line: bytes) -> MalformedHead:
     if line.startswith(b"PRI * HTTP/2"):
         return MalformedHead("HTTP/2 is not served here; use HTTP/1.1", reason="unsupported")
     if not line:
-        return MalformedHead("an empty line is in the place of the request line")
+        return MalformedHead("an empty line is in place of the request line")
     if _BEYOND_ASCII.search(line):
         return _beyond_ascii(line)
     control = _CONTROL.search(line)
@@ -93,7 +93,7 @@ def _fault(line: bytes) -> MalformedHead:
     if not has_version:
         return MalformedHead("the request line does not end in a version; HTTP/1.1 and HTTP/1.0 are served")
     if len(words) > 3:
-        return _bad_target("the target holds a space; encode it as %20")
+        return _bad_target("the target contains a space; encode it as %20")
     return _fault_of_parts(words[0], words[1], words[2])
 
 
@@ -125,18 +125,18 @@ def _fault_of_target(target: bytes) -> MalformedHead:
 
 def _beyond_ascii(line: bytes) -> MalformedHead:
     if _BEYOND_ASCII.search(line.partition(b" ")[0]):
-        return MalformedHead("the method holds a byte beyond ASCII")
+        return MalformedHead("the method contains a byte beyond ASCII")
     return _bad_target(
-        "the target holds a byte beyond ASCII; encode characters beyond ASCII as %XX (é is %C3%A9)"
+        "the target contains a byte beyond ASCII; encode characters beyond ASCII as %XX (é is %C3%A9)"
     )
 
 
 def _control_character(found: bytes) -> MalformedHead:
     if found in (b"\n", b"\r"):
-        return MalformedHead("the request line holds a bare CR or LF; a line ends with both")
+        return MalformedHead("the request line contains a bare CR or LF; a line ends with both")
     if found == b"\t":
-        return MalformedHead(f"the request line holds a tab: {_ONE_SPACE}")
-    return _bad_target(f"the request line holds a control character; encode it as %{ord(found):02X}")
+        return MalformedHead(f"the request line contains a tab: {_ONE_SPACE}")
+    return _bad_target(f"the request line contains a control character; encode it as %{ord(found):02X}")
 
 
 def _bad_target(message: str) -> MalformedHead:
