@@ -118,7 +118,7 @@ def test_a_spool_of_a_later_release_waits_for_it_while_others_are_collected(
     collect_all(part)
     assert foreign.read_bytes() == later
     assert part.stalled is not None
-    assert "newer release (format 2" in part.stalled
+    assert "a newer release wrote the segment (format 2" in part.stalled
     assert [record.message for record in caplog.records if str(foreign) in record.message] == [part.stalled]
     assert journal.status().pending == EVENTS - DELIVERED + 1
     own.close()
