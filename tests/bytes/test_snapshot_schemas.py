@@ -51,9 +51,9 @@ def test_a_schema_is_what_was_packed() -> None:
 @pytest.mark.parametrize(
     ("packed", "said"),
     [
-        (b"", "cut off"),
-        (pack(FLAT)[:-1], "cut off"),
-        (pack(FLAT) + b"\0", "others follow"),
+        (b"", "schema are truncated, or other"),
+        (pack(FLAT)[:-1], "schema are truncated, or other"),
+        (pack(FLAT) + b"\0", "or other bytes follow"),
         (b"\0" + pack(FLAT), "cannot be inflated"),
         (b"x" * (MAX_PACKED_BYTES + 1), "deflated bytes"),
         (zlib.compress(b"\0" * (MAX_BYTES + 1)), f"more than {MAX_BYTES} bytes"),
