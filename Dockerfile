@@ -1,8 +1,8 @@
-# Images of both programs: docker build --target proxy . and docker build --target controlplane .
-# To build the same twice, pin PYTHON to a digest, and give --build-arg SOURCE_DATE_EPOCH=$(git log -1 --format=%ct).
+# Images of both programs: `docker build --target proxy .` and `docker build --target controlplane .`
+# For a reproducible build, pin PYTHON to a digest and pass --build-arg SOURCE_DATE_EPOCH=$(git log -1 --format=%ct).
 ARG PYTHON=python:3.11-slim-bookworm
 
-# The wheel with the compiled data path, for the Python of the images.
+# Builds the wheel with the compiled data path, for the Python of the images.
 FROM ${PYTHON} AS wheel
 ARG SOURCE_DATE_EPOCH
 RUN apt-get update
@@ -25,7 +25,7 @@ RUN python -m venv --without-pip venv
 RUN python -m pip --python venv/bin/python install --no-cache-dir --disable-pip-version-check --only-binary=:all: --require-hashes -r requirements-run.lock
 RUN python -m pip --python venv/bin/python install --no-cache-dir --disable-pip-version-check --no-deps /wheel/graphward-*.whl
 
-# Nothing in it is writable to the user that it runs as but the volume, so that --read-only costs nothing.
+# The user of the image can write only to the volume, so the image also runs with --read-only.
 FROM ${PYTHON} AS base
 RUN groupadd --gid 10001 graphward
 RUN useradd --uid 10001 --gid 10001 --no-create-home --home-dir /var/lib/graphward --shell /usr/sbin/nologin graphward
@@ -42,7 +42,7 @@ EXPOSE 8090 8091
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s CMD ["python", "-c", "import urllib.request as http; http.urlopen('http://127.0.0.1:9091/healthz', timeout=4)"]
 ENTRYPOINT ["graphward", "--config", "/etc/graphward/controlplane.toml"]
 
-# Alive, not ready: whatever replaces unhealthy containers must not end a proxy that waits for its rules.
+# The check asks for liveness, not readiness: a proxy that waits for its rules must not be replaced as unhealthy.
 FROM base AS proxy
 EXPOSE 8080
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s CMD ["python", "-c", "import urllib.request as http; http.urlopen('http://127.0.0.1:9090/healthz', timeout=4)"]

@@ -1,4 +1,7 @@
-"""`python -m proxy --config FILE [--check | --doctor [--json]]`: settings in, supervisor out."""
+"""Command of the proxy: `python -m proxy --config FILE [--check | --doctor [--json]]`.
+
+It loads the settings and runs the supervisor.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ PROGRAM: Final = "graphward-proxy"
 
 
 class _Parser(argparse.ArgumentParser):
-    """Parser that reports a fault of the command line in one line, like every other error."""
+    """Parser that reports an error of the command line in one line, like every other error."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(BAD_INPUT, f"{self.prog}: {message} (--help shows how it is used)\n")
@@ -41,12 +44,12 @@ class _PrintCompletion(argparse.Action):
         values: str | Sequence[Any] | None,
         option_string: str | None = None,
     ) -> NoReturn:
-        import shtab  # takes a tenth of the start, which no other option should wait for
+        import shtab  # this import takes a tenth of the start, so only this option loads it
 
         for action in parser._actions:
             if action.type is Path:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
-        parser.prog = PROGRAM  # a shell completes a command by its name, which `python -m proxy` is not
+        parser.prog = PROGRAM  # a shell completes a command by its name, and `python -m proxy` is not one
         print(shtab.complete(parser, str(values)))
         parser.exit(OK)
 
@@ -82,9 +85,10 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "python -m pr
     if options.check and options.doctor:
         parser.error("--check and --doctor: give one of the two")
     if options.json and not options.doctor:
-        parser.error("--json goes with --doctor")
+        parser.error("--json needs --doctor")
     if not (options.check or options.doctor):
-        # Who asks for a reload amid the start gets it after that; else either signal would end the process.
+        # A reload that is requested during the start takes place after it. Without the mask, either signal
+        # would end the process.
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGUSR2))
     keep_to_itself()
     try:
@@ -110,7 +114,7 @@ def _check(settings: Settings) -> int:
     from proxy.supervisor.handover import problems_of_taking_over
 
     for module in ("proxy.supervisor.supervisor", "proxy.worker.main", "proxy.agent.main"):
-        importlib.import_module(module)  # so that a check of a new version finds all of it there
+        importlib.import_module(module)  # a check of a new version must fail if a module is missing
     print(describe(settings))
     print(one_line(f"# identity: {identity_state(settings)}"))
     for way in ways_out(settings):
@@ -135,7 +139,7 @@ def _doctor(settings: Settings, config: Path, *, as_json: bool) -> int:
 
 
 def _run(config: Path, settings: Settings) -> int:
-    gc.disable()  # while modules are loaded, which stay: walking them takes a tenth of the start
+    gc.disable()  # loaded modules stay in memory, and scanning them takes a tenth of the start
     from proxy.startup.check import certificate_problems, owner_problems
     from proxy.supervisor.supervisor import StartError, Supervisor
 
@@ -152,7 +156,7 @@ def _run(config: Path, settings: Settings) -> int:
         return _complain([str(error)], status=FAILED)
     except SigningKeyError as error:
         return _complain([str(error)])
-    except OSError as error:  # no descriptors are left, say, of which each worker takes some
+    except OSError as error:  # each worker needs descriptors, and perhaps none are left
         return _complain([f"not started: {error}"], status=FAILED)
     return supervisor.run()
 

@@ -1,1 +1,1 @@
-"""The process that talks to the control plane and to the identity provider."""
+"""Agent process: the part of a proxy that talks to the control plane and to the identity provider."""

@@ -1,5 +1,7 @@
-"""The operator's listener: alive, ready, metrics. Loopback by default; it gives away no secret and takes no
-order."""
+"""Admin listener for operators: liveness, readiness and metrics.
+
+It listens on loopback by default. No response contains a secret, and no request changes the proxy.
+"""
 
 import asyncio
 import socket
@@ -17,16 +19,19 @@ from proxy.agent.health import AuditStatus, Health
 from proxy.agent.sync import Sync
 from proxy.ipc.counters import CounterPages
 
-MAX_CONNECTIONS: Final = 64  # anybody who reaches the listener may open them, and each takes a descriptor
-# For a request, the first one included; a scraper opens another connection, which costs little.
+# Limit of connections, because any client that reaches the listener can open them, and each uses a
+# descriptor.
+MAX_CONNECTIONS: Final = 64
+# Seconds to wait for a request, including the first one. A scraper that is disconnected opens a new
+# connection, which is cheap.
 IDLE_SECONDS: Final = 12.0
 _ACCEPT_RETRY_SECONDS: Final = 1.0
 _JSON: Final = "application/json"
 
 
 async def _guarded(request: web.Request, response: web.StreamResponse) -> None:
-    """No response is for a browser; one that is led here neither renders, frames nor keeps it."""
-    response.headers.popall("Server", None)  # aiohttp would tell its version and Python's
+    """Set header fields so that a browser does not render, frame or cache a response."""
+    response.headers.popall("Server", None)  # aiohttp sends its own version and Python's
     response.headers["Cache-Control"] = "no-store"
     response.headers["Content-Security-Policy"] = "default-src 'none'; frame-ancestors 'none'"
     response.headers["X-Content-Type-Options"] = "nosniff"
@@ -50,7 +55,7 @@ class Admin:
         self._unsigned = unsigned
 
     async def serve(self, listener: socket.socket) -> None:
-        """Until it is cancelled."""
+        """Serve requests until the task is cancelled."""
         application = web.Application()
         application.on_response_prepare.append(_guarded)
         application.router.add_get("/healthz", self._alive)
@@ -103,7 +108,7 @@ class Admin:
 
 
 async def _accept(listener: socket.socket, server: web.Server) -> None:
-    """One connection at a time, so that those of a burst are counted before the next is taken."""
+    """Accept one connection at a time, so that each counts towards the limit before the next one."""
     loop = asyncio.get_running_loop()
     listener.setblocking(False)
     while True:
@@ -113,6 +118,6 @@ async def _accept(listener: socket.socket, server: web.Server) -> None:
                 await loop.connect_accepted_socket(server, connection)
             else:
                 connection.close()
-                await asyncio.sleep(0)  # who opens one after the other gets no more than his turn
-        except OSError:  # there is no descriptor left
+                await asyncio.sleep(0)  # let other tasks run between two rejected connections
+        except OSError:  # no descriptors are left
             await asyncio.sleep(_ACCEPT_RETRY_SECONDS)

@@ -1,4 +1,4 @@
-"""The audit side of the agent: a thread for the disk, a collector, a shipper, a directory of its own."""
+"""Audit part of the agent: a disk thread, a collector, a shipper and the lock of their directory."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ _DISK_RETRY_SECONDS: Final = 1.0
 _VERIFY_SECONDS: Final = 2.0
 _OPEN_RETRY_SECONDS: Final = 1.0
 _STATUS_KEPT_SECONDS: Final = 0.2
-_STATUS_WAIT_SECONDS: Final = 0.5  # below the second that a probe of readiness usually allows
+_STATUS_WAIT_SECONDS: Final = 0.5  # readiness probes usually time out after 1 s
 _DISK_SILENT_SECONDS: Final = 5.0
 
 
@@ -43,14 +43,14 @@ class AuditOptions:
     retention: Path
     url: str
     max_disk_bytes: int
-    workers_room: int  # what the workers' active and prepared segments take
+    workers_room: int  # bytes of the active and the prepared segments of all workers
     when_full: WhenFull
     max_batch_size: int
     replay_interval: float
     catch_up: bool
-    has_served: bool = False  # with this identity, before this agent: its numbers have begun
-    served_as: str | None = None  # id of the proxy that had rules here before this agent
-    waits_for_id: bool = False  # the proxy enrols itself: no event is sent before its id is known
+    has_served: bool = False  # this identity was used before, so its sequence numbers have begun
+    served_as: str | None = None  # id of the proxy that stored rules here before this agent
+    waits_for_id: bool = False  # the proxy enrols itself, so no event is sent before its id is known
 
 
 @dataclasses.dataclass(slots=True)
@@ -70,8 +70,10 @@ class Audit:
         linger: Callable[[], SyncLinger | None],
         collected: Callable[[Sequence[Record], int], None] | None = None,
     ) -> None:
-        """`linger` returns how long the control plane asks to collect events before a batch is sent.
-        `collected` receives the records that were read, on the thread of the disk."""
+        """`linger` returns how long the control plane wants events to be collected before a batch is sent.
+
+        `collected` receives the records that were read. It is called on the disk thread.
+        """
         self._options = options
         self._control_plane = control_plane
         self._proxy_id = proxy_id
@@ -86,10 +88,10 @@ class Audit:
         self._looking_since = 0.0
         self._disk_problem: str | None = None
         self._why_closed = "the audit files are not open yet"
-        self._is_known = asyncio.Event()  # whether the directory is ours
+        self._is_known = asyncio.Event()  # set when the attempt to lock the directory has ended
 
     async def run(self) -> None:
-        """Collects and ships until it is cancelled; `stop` does the rest."""
+        """Collect and ship events until the task is cancelled. Call `stop` afterwards."""
         parts = await self._opened()
         resending = asyncio.create_task(parts.resender.run(), name="resend")
         try:
@@ -100,7 +102,7 @@ class Audit:
     async def _collect_and_ship(self, parts: _Parts, resending: asyncio.Task[None]) -> None:
         await self._send_pending(parts)
         verified_at = time.monotonic()
-        while not resending.done():  # it never is, but for a fault of ours, which is raised below
+        while not resending.done():  # it ends only by a fault of the program, which is raised below
             busy = await self._collect(parts)
             if time.monotonic() - verified_at > _VERIFY_SECONDS:
                 verified_at = time.monotonic()
@@ -111,8 +113,11 @@ class Audit:
         resending.result()
 
     async def stop(self, deadline: float, *, retry: bool = False) -> AuditStatus | None:
-        """Collect the last records of workers that have ended, and send what can be sent in time. Repeat
-        attempts that fail only if `retry` is set. Return what is left; None if the directory is not ours."""
+        """Collect the last records of workers that have ended, and send what can be sent in time.
+
+        Failed attempts are repeated only if `retry` is set. Return the status at the end; None if this
+        process does not own the directory.
+        """
         parts = self._parts
         if parts is None:
             return None
@@ -127,14 +132,17 @@ class Audit:
         return status
 
     def close(self) -> None:
-        """Let another agent have the directory."""
+        """Release the directory for another agent."""
         self._disk.shutdown(wait=True)
         if self._lock_fd is not None:
             os.close(self._lock_fd)
 
     async def status(self) -> AuditStatus | None:
-        """Of now, give or take a moment; None while another process owns the directory. A disk that does not
-        response is reported as such: heartbeat, metrics and readiness ask here, and don't hang with it."""
+        """Return the current status, at most a moment old; None if another process owns the directory.
+
+        A disk that does not respond is reported in the status. Heartbeat, metrics and readiness call this
+        method, so it must not block with the disk.
+        """
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look_now(), name="audit status")
             self._looking_since = time.monotonic()
@@ -149,7 +157,7 @@ class Audit:
         return self._status
 
     def last_status(self) -> AuditStatus | str:
-        """Or why there is none."""
+        """Return the last status, or the reason why none is known."""
         return self._status or self._why_closed
 
     async def _look_now(self) -> None:
@@ -172,8 +180,10 @@ class Audit:
         )
 
     def _look(self, parts: _Parts) -> tuple[JournalStatus, int, str | None]:
-        """And why the backlog is the one last known, if it is. Never an OSError: who asks is there to tell of
-        a disk that fails."""
+        """Return the journal's status, the backlog, and the reason if the backlog is only the last known one.
+
+        OSError is never raised, because the caller has to report a disk that fails.
+        """
         with contextlib.suppress(OSError):
             parts.journal.verify_files()
         journal = parts.journal.status()
@@ -192,7 +202,7 @@ class Audit:
             await self._send_pending(parts)
             return False
         if self._disk_problem is not None:
-            log.info("audit events are collected again")
+            log.info("collecting audit events again")
             self._disk_problem = None
         await self._send_pending(parts)
         return busy
@@ -201,20 +211,24 @@ class Audit:
         proxy_id = self._proxy_id()
         if proxy_id is None and self._options.waits_for_id:
             return
-        with contextlib.suppress(OSError):  # the state can't be written: nothing goes out with other numbers
+        # If the state can't be written, no event is sent with other numbers.
+        with contextlib.suppress(OSError):
             if proxy_id is not None and parts.journal.state.proxy_id != proxy_id:
                 await self._on_disk(parts.journal.number_for, proxy_id, self._options.served_as)
             parts.shipper.notify(await self._on_disk(parts.journal.pending))
 
     async def _opened(self) -> _Parts:
-        """Tries until it works: rules, upstream tokens and health go on meanwhile, and so does the spool."""
+        """Open the directory and its parts, and retry until it succeeds.
+
+        The rest of the agent and the workers' spool continue to work during the retries.
+        """
         while True:
             try:
                 self._own_directory()
                 self._parts = await self._on_disk(self._open)
             except (OSError, NewerState) as error:
                 if str(error) != self._why_closed:
-                    log.error("no audit event is collected: %s", error)
+                    log.error("cannot collect audit events: %s", error)
                 self._why_closed = str(error)
                 self._is_known.set()
                 await asyncio.sleep(_OPEN_RETRY_SECONDS)
@@ -223,7 +237,7 @@ class Audit:
                 return self._parts
 
     def _own_directory(self) -> None:
-        """Lock the directory: a second agent on it would assign the same sequence numbers again."""
+        """Lock the directory, because a second agent on it would assign the same sequence numbers again."""
         if self._lock_fd is not None:
             return
         make_directory(self._options.retention)

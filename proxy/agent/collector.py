@@ -1,10 +1,15 @@
-"""Moves records from the workers' spool segments into journals: each one once, whoever is killed when.
+"""Collector that moves records from the workers' spool segments into journals, each record exactly once.
 
-A pass reads what there is, gives every record its organisation's next sequence number, writes the
-journals, saves cursors and numbers in one state, and only then deletes segments that are used up: once both
-slots of the state say so, so that either of them alone is enough to lose nothing. What is missing from a
-stream (a deleted segment, a damaged block) takes its numbers all the same: segment headers count records
-per organisation.
+This holds even if any process is killed at any time.
+
+A pass reads the available records and gives each one the next sequence number of its organisation. It writes
+the journals and saves cursors and numbers in one state.
+
+A used-up segment is deleted only when both slots of the state list it as used up. Then either slot alone is
+enough to lose nothing.
+
+Records that are missing from a stream (a deleted segment, a damaged block) still take sequence numbers.
+Segment headers count records per organisation, so the collector can compute those numbers.
 """
 
 import contextlib
@@ -35,16 +40,18 @@ from proxy.audit.spool import DiskUse, WhenFull, spool_directory, used_bytes, wo
 
 log = logging.getLogger(__name__)
 
-_PASS_BYTES: Final = 1024 * 1024  # of each stream; what a pass costs by itself is spread over 3,000 events
-_SHORT_PASS_BYTES: Final = 32 * 1024  # of one stream, where there is hardly any room
+# Bytes to read from each stream in a pass; spreads the cost of a pass over about 3,000 events.
+_PASS_BYTES: Final = 1024 * 1024
+_SHORT_PASS_BYTES: Final = 32 * 1024  # bytes to read from one stream when there is little room left
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
-_PASS_GROWTH: Final = 16 * 1024 * 1024  # room that a pass may need in the journals
-_TOGETHER: Final = 16  # records: a worker that waits for this processor goes on within 0.1 ms
-_STALE_SECONDS: Final = 60.0  # a prepared file that nobody took this long belongs to nobody
+_PASS_GROWTH: Final = 16 * 1024 * 1024  # bytes of room that a pass may need in the journals
+# Records to process at once, so that a worker that waits for this processor continues within 0.1 ms.
+_TOGETHER: Final = 16
+_STALE_SECONDS: Final = 60.0  # seconds after which a prepared file that no worker uses is deleted
 
 
 class Collector:
-    """One pass at a time, all of it on the journal's thread."""
+    """Collector of spool records. It runs one pass at a time, always on the journal's thread."""
 
     def __init__(
         self,
@@ -58,12 +65,14 @@ class Collector:
         collected: Callable[[Sequence[Record], int], None] | None = None,
         settle_seconds: float = 1.0,
     ) -> None:
-        """`collected` receives the records that were read, with the prefix of their request ids. After a pass
-        that failed it receives the same ones again."""
+        """`collected` receives the records that were read, with the prefix of their request ids.
+
+        After a failed pass it receives the same records again.
+        """
         self._spool = spool_directory(retention)
         self._use = DiskUse(retention)
         self._journal = journal
-        # Under drop-oldest the journals make way for the segments that workers are about to need.
+        # With drop-oldest, the journals leave room for the segments that workers are about to need.
         self._max_bytes = self._limit = max_bytes
         self._workers_room = workers_room
         if when_full == "drop-oldest":
@@ -71,18 +80,23 @@ class Collector:
         self._when_full = when_full
         self._proxy_id = proxy_id
         self._collected = collected
-        # How long a stream may stand still before its end is asked after: its writer may be between stores.
+        # Seconds without a new record after which the collector checks whether the stream has ended. The
+        # writer may be between two stores.
         self._settle_seconds = settle_seconds
         self._open: dict[str, SegmentReader] = {}
-        self._used_up: dict[Path, int] = {}  # and how many saves it takes until it may go
+        self._used_up: dict[Path, int] = {}  # number of saves after which the segment can be deleted
         self._still_since: dict[str, float] = {}
-        self._waiting_for: dict[str, str] = {}  # by stream, why it can't be read, told of once
-        self._grew = True  # room has to be measured before the journals may grow again
-        self._is_short = False  # of room on the disk, for a whole pass
-        self.stalled: str | None = None  # why records wait in the spool
+        self._waiting_for: dict[str, str] = {}  # per stream, the reason why it can't be read, logged once
+        self._grew = True  # the use of the disk must be measured before the journals may grow again
+        self._is_short = False  # the disk has too little room for a whole pass
+        self.stalled: str | None = None  # reason why records stay in the spool
 
     def run_pass(self) -> bool:
-        """Collects; whether there is more to collect at once. OSError: nothing was collected, try again."""
+        """Run one pass of the collector.
+
+        Return True if more can be collected at once. Raise OSError if nothing was collected; the caller then
+        tries again.
+        """
         try:
             busy = self._pass()
         except OSError as error:
@@ -100,7 +114,10 @@ class Collector:
         self._open.clear()
 
     def backlog(self) -> int:
-        """Records that wait in the spool, as far as segment headers tell. OSError: it can't be read."""
+        """Return the number of records in the spool, as far as segment headers show it.
+
+        Raise OSError if the spool can't be read.
+        """
         waiting = 0
         for stream, numbers in self._segments().items():
             cursor = self._journal.state.streams.get(stream)
@@ -113,7 +130,7 @@ class Collector:
         return waiting
 
     def _header(self, stream: str, number: int) -> Header | None:
-        """None where the segment isn't in use, or can't be read."""
+        """Return the header; None if the segment is not in use or can't be read."""
         try:
             return header_of(self._path(stream, number))
         except OSError:
@@ -124,15 +141,18 @@ class Collector:
 
     def _delete_used_up(self, *, busy: bool) -> None:
         if not busy and self._journal.saves < max(self._used_up.values()):
-            self._journal.commit()  # nobody else has anything to save
+            self._journal.commit()  # no other save is due, so save once more
         for path, saves in list(self._used_up.items()):
             if self._journal.saves >= saves:
                 path.unlink(missing_ok=True)
                 del self._used_up[path]
 
     def _start_over(self) -> None:
-        """What a failed pass has written is given back: on a full disk it would hold the room that the next
-        one needs, and so would files that are all sent."""
+        """Undo what a failed pass has written.
+
+        On a full disk it would use the room that the next pass needs. Files that are completely sent would
+        too.
+        """
         self._journal.rollback()
         self._used_up.clear()
         self.close()
@@ -152,12 +172,12 @@ class Collector:
             read, more = self._collect_stream(stream, segments.get(stream, []))
             changed = changed or read
             busy = busy or more
-            if read and self._is_short:  # the next may find no room; this much is done
+            if read and self._is_short:  # the next stream may find no room, so save this progress
                 self._journal.commit()
         if changed:
             self._grew = True
             self._journal.commit()
-        self._is_short = self._is_short and busy  # until all was collected, bit by bit
+        self._is_short = self._is_short and busy  # keep the short passes until everything is collected
         return busy
 
     def _find_room(self) -> bool:
@@ -176,11 +196,13 @@ class Collector:
         return True
 
     def _limit_within_reach(self, needed: int) -> int | None:
-        """What dropping journals can bring the use down to, where so much is needed beside them. None: what
-        isn't ours to drop has taken the room."""
+        """Return the limit that dropping journals can meet, if other data uses `needed` bytes.
+
+        None: the room is used by data that the agent may not drop.
+        """
         if needed <= self._limit:
             return self._limit
-        # Without an agent, workers fill all that they may. Only what is collected can be given back.
+        # Without an agent, workers fill all the room that they may use. Only collected records free any room.
         collectable = used_bytes(self._spool) - self._workers_room
         return self._max_bytes if collectable > 0 and needed - collectable <= self._limit else None
 
@@ -232,12 +254,12 @@ class Collector:
         return self._stands_still(stream, cursor, reader, numbers)
 
     def _take_records(self, stream: str, cursor: Cursor, reader: SegmentReader) -> bool | None:
-        """Whether there were any; None if the segment can't be read."""
+        """Return True if there were any records; None if the segment can't be read."""
         assert reader.header is not None
         id_prefix, proxy_id, counts = reader.header.id_prefix, self._proxy_id(), cursor.counts
         try:
             records = reader.records(_SHORT_PASS_BYTES if self._is_short else _PASS_BYTES)
-        except OSError as error:  # of the segment's disk, not of the journals'
+        except OSError as error:  # the error is of the segment's disk, not of the journals' disk
             self._wait_for(stream, f"{reader.path} can't be read: {error.strerror}")
             return None
         self._waiting_for.pop(stream, None)
@@ -254,29 +276,30 @@ class Collector:
         return bool(records)
 
     def _next_segment(self, stream: str, numbers: list[int]) -> SegmentReader | None:
-        """The segment at the cursor, or the next there is; None if none is in use yet."""
+        """Return the segment at the cursor or the one after it; None if no segment is in use yet."""
         cursor = self._journal.state.streams.get(stream)
         for number in numbers:
             path = self._path(stream, number)
             if cursor is not None and (cursor.finished or number < cursor.number):
-                self._note_used_up(path)  # saved as used up, killed before it was deleted
+                # Saved as used up, but the agent was killed before it deleted the segment.
+                self._note_used_up(path)
                 continue
             try:
                 reader = SegmentReader(path)
             except FileNotFoundError:
                 continue
             except NewerSegmentError as error:
-                self._wait_for(stream, f"{path}: {error}; it is left for that release")
+                self._wait_for(stream, f"{path}: {error}; it stays there for that release")
                 return None
             except DamagedSegmentError as error:
-                log.error("%s: %s; set aside", path, error)
+                log.error("%s: %s; renamed it to *.damaged", path, error)
                 path.rename(path.with_suffix(".damaged"))
                 continue
-            except OSError as error:  # a bad sector, or no file: the other streams go on
+            except OSError as error:  # a bad sector, or not a file: the other streams continue
                 self._wait_for(stream, f"{path} can't be read: {error.strerror}")
                 return None
             if reader.header is None and reader.writer_is_gone():
-                reader.look_again()  # it may have been put to use between the look and the end
+                reader.look_again()  # the writer may have used it between the first look and its own end
                 if reader.header is None:
                     self._note_used_up(path)
                     reader.close()
@@ -308,7 +331,7 @@ class Collector:
         cursor.number, cursor.offset = header.number, header.data_offset
 
     def _account_for_missing(self, cursor: Cursor, header: Header) -> None:
-        """Numbers for the records that lie before this segment and were never seen."""
+        """Assign numbers to the records before this segment that were never read."""
         cursor.unplaced += max(0, header.first_ordinal - cursor.ordinal)
         cursor.ordinal = max(cursor.ordinal, header.first_ordinal)
         for org_id, count in header.counts.items():
@@ -320,7 +343,10 @@ class Collector:
         self._settle_unplaced(cursor)
 
     def _settle_unplaced(self, cursor: Cursor) -> None:
-        """What no header gives the organisation of: certain if there is but one, else it is counted only."""
+        """Assign missing records whose organisation no header shows.
+
+        If the stream has only one organisation, they belong to it. Otherwise they are only counted.
+        """
         if not cursor.unplaced:
             return
         if len(cursor.counts) == 1:
@@ -328,7 +354,7 @@ class Collector:
             self._journal.skip(org_id, cursor.unplaced, "spool segment deleted or damaged")
             cursor.counts[org_id] += cursor.unplaced
         else:
-            log.error("%d audit events of unknown organisations are missing", cursor.unplaced)
+            log.error("lost %d audit events of unknown organisations", cursor.unplaced)
             self._journal.miss_unplaced(cursor.unplaced)
         cursor.unplaced = 0
 
@@ -350,21 +376,21 @@ class Collector:
     def _stands_still(
         self, stream: str, cursor: Cursor, reader: SegmentReader, numbers: list[int]
     ) -> tuple[bool, bool]:
-        """Nothing new for a while: the worker has nothing to write, or is dead, or something is damaged."""
+        """Handle a stream without a new record: its worker is idle or dead, or the segment is damaged."""
         if not self._has_stood(stream):
             return False, False
         over = reader.writer_is_gone() or self._later_in_use(stream, cursor.number, numbers)
         if over and self._take_records(stream, cursor, reader):
-            return True, True  # written between the look that found nothing and the writer's end
+            return True, True  # written between the last read and the writer's end
         if over or reader.reached is Reached.UNREADABLE:
             if reader.skip_damage():
-                log.error("%s: a damaged block is skipped", reader.path)
+                log.error("%s: skipped a damaged block", reader.path)
                 cursor.offset = reader.offset
                 return True, True
             if over:
                 gone = not self._later_in_use(stream, cursor.number, numbers)
                 if gone and reader.ends_in_damage:
-                    log.error("%s: its end is damaged; what it held is lost", reader.path)
+                    log.error("%s: the end of the segment is damaged; the events there are lost", reader.path)
                     self._journal.state.lost_ends += 1
                 self._finish_segment(stream, cursor, reader, closed=gone)
                 return True, not gone
@@ -375,7 +401,10 @@ class Collector:
         return any(later > number and self._header(stream, later) is not None for later in numbers)
 
     def _without_segment(self, stream: str, numbers: list[int]) -> bool:
-        """No segment to read: between two, or the stream is over and its cursor can go."""
+        """Handle a stream without a readable segment.
+
+        Either the next segment does not exist yet, or the stream has ended and its cursor can be removed.
+        """
         if numbers or not self._has_stood(stream):
             return False
         cursor = self._journal.state.streams.pop(stream, None)
@@ -383,14 +412,16 @@ class Collector:
         if cursor is None:
             return False
         if not cursor.finished:
-            log.error("spool stream %s ended without its last segment; what it held is lost", stream)
+            log.error(
+                "spool stream %s ended without its last segment; the events in that segment are lost", stream
+            )
             self._settle_unplaced(cursor)
             self._journal.state.lost_ends += 1
         return True
 
 
 def _by_organisation(cursor: Cursor, records: list[tuple[int, bytes]]) -> dict[str, list[Record]]:
-    """The records that can be read; the cursor counts those that can't, or are missing before them."""
+    """Return the readable records per organisation. Add the unreadable and missing ones to the cursor."""
     found: dict[str, list[Record]] = {}
     for ordinal, payload in records:
         cursor.unplaced += ordinal - cursor.ordinal

@@ -1,4 +1,4 @@
-"""Signed calls to the control plane: one session, exact bytes, no redirects, bounded responses."""
+"""Client for signed calls to the control plane: one session, exact bytes, no redirects, bounded responses."""
 
 import time
 from collections import Counter
@@ -30,10 +30,10 @@ class Response:
     status: int
     headers: Mapping[str, str]
     body: bytes
-    is_signed: bool  # by the holder of our secret, in response to this very request
+    is_signed: bool  # signed with the secret of this proxy, in response to this very request
     request_signature: str
-    needs_signature: bool = True  # whether the settings ask for one
-    identity: "Identity | None" = None  # which signed the request; None: no identity did
+    needs_signature: bool = True  # True if the settings require a signature
+    identity: "Identity | None" = None  # identity that signed the request; None if the request was not signed
 
     @property
     def is_believed(self) -> bool:
@@ -41,23 +41,23 @@ class Response:
 
     @property
     def is_explained(self) -> bool:
-        """Whether it has the error that a control plane refuses with, not the page of something between."""
+        """Return True if the body has an error of a control plane, and is not the page of an intermediary."""
         return self._error() is not None
 
     @property
     def error_code(self) -> str:
-        """The code of the error that the body has; empty if it has none."""
+        """Return the error code in the body; empty if it has none."""
         error = self._error()
         return "" if error is None else error.code
 
     def _error(self) -> ErrorDetail | None:
         try:
             return _error_decoder.decode(readable(self.body)).error
-        except ValueError:  # a response of anybody
+        except ValueError:  # the body is not a control plane's error
             return None
 
     def described(self) -> str:
-        """The status, and what the control plane says about it."""
+        """Return the status, and the control plane's explanation of it."""
         error = self._error()
         if error is None:
             return str(self.status)
@@ -66,7 +66,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this proxy is to its control plane."""
+    """Identity that this proxy has at its control plane."""
 
     api_key: str = field(repr=False)
     hmac_secret: bytes = field(repr=False)
@@ -84,10 +84,13 @@ class ControlPlane:
         clock: Callable[[], float] = time.time,
         refused: Callable[[Identity], None] | None = None,
     ) -> None:
-        """`present` returns the identity of each call, or raises CallFailed if there is none.
-        `refused` receives an identity that the control plane does not accept.
-        `require_signed`: whether a response without a signature for its request proves nothing."""
-        self.unsigned: Counter[str] = Counter()  # responses without one, by the last part of the path
+        """`present` returns the identity for each call, or raises CallFailed if it has none.
+
+        `refused` receives an identity that the control plane does not accept. With `require_signed`, a
+        response counts only if it has a signature for its request.
+        """
+        # Number of responses without a signature, by the last part of the path.
+        self.unsigned: Counter[str] = Counter()
         self._require_signed = require_signed
         self._session = session
         self._present = present
@@ -102,7 +105,7 @@ class ControlPlane:
         return await self._call("POST", url, body, {"Content-Type": "application/json"}, max_bytes)
 
     def proves_unchanged(self, response: Response, version: str) -> bool:
-        """Whether the response, a 304, is about this very version."""
+        """Return True if the response, a 304, is signed for this exact version."""
         signature = response.headers.get(UNCHANGED_HEADER, "")
         if response.identity is None:
             return False

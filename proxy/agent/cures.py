@@ -1,4 +1,4 @@
-"""Remedies for a failed call to a host of the settings: the same for the log and for the doctor."""
+"""Remedies for a failed call to a host in the settings. Log lines and the doctor use the same texts."""
 
 import socket
 import ssl
@@ -12,14 +12,14 @@ from proxy.outbound.call import CallFailed
 from proxy.outbound.session import EgressError
 from proxy.outbound.tunnel import remedy
 
-DOCTOR: Final = "the same command with --doctor examines it"
+DOCTOR: Final = "for details, run the same command with --doctor"
 OF_IDENTITY_FILE: Final = "Agent.IdentityPath must be on a disk with room, in a directory of the proxy's user"
-_EXPIRED, _NOT_YET, _OTHER_NAME = 10, 9, (62, 64)  # X509_V_ERR_… of OpenSSL
-OF_KEYS: Final = ("unknownApiKey", "invalidSignature")  # codes of refused keys
+_EXPIRED, _NOT_YET, _OTHER_NAME = 10, 9, (62, 64)  # codes X509_V_ERR_… of OpenSSL
+OF_KEYS: Final = ("unknownApiKey", "invalidSignature")  # error codes for refused keys
 _OF_REFUSALS: Final = {
     "unknownApiKey": "put the API key of `proxy add` into Agent.ApiKey; if the proxy was disabled: "
     "`proxy enable NAME`; if the key is lost: `proxy rotate-secret NAME`; if the proxy was deleted: "
-    "`proxy add` makes a new one, and what the old one did not deliver is lost",
+    "`proxy add` makes a new one, and events that the old one did not deliver are lost",
     "invalidSignature": "put the HMAC secret that belongs to the API key into Agent.HmacSecret; if it is "
     "lost: `proxy rotate-secret NAME`",
     "timestampOutOfRange": "set this machine's clock (NTP), or the control plane's",
@@ -28,11 +28,11 @@ _OF_REFUSALS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A host of the settings: its address, and the settings that a remedy names."""
+    """A host in the settings: its address, and the settings that a remedy names."""
 
     hostname: str
     port: int
-    key: str  # the setting with its address
+    key: str  # name of the setting with the address
     ca_key: str
 
 
@@ -45,7 +45,8 @@ def place_of(url: str, key: str, ca_key: str) -> Place:
 def of_refusal(code: str, identity_file: str = "") -> str:
     """Return the remedy for an error code of the control plane; empty if there is none.
 
-    `identity_file` holds the keys of a proxy that enrolled itself."""
+    `identity_file` holds the keys of a proxy that enrolled itself.
+    """
     if identity_file and code in OF_KEYS:
         return (
             f"the keys in {identity_file} are revoked, or the proxy was disabled or deleted: enable it. Or "
@@ -59,38 +60,38 @@ def of_refusal(code: str, identity_file: str = "") -> str:
 def of_name(place: Place) -> str:
     """Return the remedy for a name that does not resolve."""
     return (
-        f"correct {place.key}, or let this machine's resolver (/etc/resolv.conf) know the name, or set "
-        "Egress.ProxyUrl if only an HTTP proxy leads out"
+        f"correct {place.key}, or make this machine's resolver (/etc/resolv.conf) resolve the name, or set "
+        "Egress.ProxyUrl if other networks are reached only through an HTTP proxy"
     )
 
 
 def of_refused_connection(place: Place) -> str:
-    return f"start what should listen there, or correct the port in {place.key}"
+    return f"start the program that should listen there, or correct the port in {place.key}"
 
 
 def of_silence(place: Place) -> str:
     return (
         f"let this machine reach port {place.port} there (firewall, route), or set Egress.ProxyUrl if only "
-        "an HTTP proxy leads out"
+        "an HTTP proxy reaches other networks"
     )
 
 
 def of_handshake(place: Place) -> str:
-    return f"speak TLS there, or write http:// in {place.key} if that is meant"
+    return f"enable TLS there, or write http:// in {place.key} if that is intended"
 
 
 def of_certificate(place: Place, error: ssl.SSLCertVerificationError, names: str = "") -> str:
-    """Return the remedy for a certificate that is refused. `names` are those that it is for, if known."""
+    """Return the remedy for a refused certificate. `names` are the names in the certificate, if known."""
     if error.verify_code in (_EXPIRED, _NOT_YET):
-        return f"renew the certificate of {place.hostname}; if it is good, correct this machine's clock"
+        return f"renew the certificate of {place.hostname}; if it is valid, correct this machine's clock"
     if is_another_name(error):
-        fix = f"correct its port, or write into {place.key} a name that the certificate has"
+        fix = f"correct its port, or write a name that is in the certificate into {place.key}"
         return fix + (f": {names}" if names else "")
-    return f"name the authority that issued it in {place.ca_key} (PEM), or repair the chain it sends"
+    return f"name the authority that issued it in {place.ca_key} (PEM), or fix the chain that it sends"
 
 
 def is_another_name(error: ssl.SSLCertVerificationError) -> bool:
-    """Return whether the certificate is good, and for other hosts."""
+    """Return True if the certificate is valid and has other names."""
     return error.verify_code in _OTHER_NAME
 
 
@@ -124,5 +125,5 @@ def of_control_plane(url: str, error: CallFailed) -> str:
 
 
 def joined(text: str, cure: str) -> str:
-    """Return the failure and its remedy, if there is one, as one line of the log has them."""
+    """Return the failure and its remedy, if there is one, as one line of the log."""
     return f"{text}; {cure}" if cure else text

@@ -1,8 +1,10 @@
-"""Enrols a proxy with a token, keeps its identity in a file, and renews the keys when that is due.
+"""Enrolment of a proxy with a token.
 
-Every signed call takes the present keys from `present`. Each state is on disk before anything depends on
-it (`startup/identity_file.py`), so a kill at any instant leaves a proxy that goes on from there. A proxy
-that has keys never enrols again by itself, because that would undo a revocation.
+It stores the identity in a file, and renews the keys when that is due.
+
+Every signed call takes the current keys from `present`. Each state is on disk before anything depends on it
+(`startup/identity_file.py`), so a proxy that is killed at any moment can continue from there. A proxy that
+has keys never enrols again by itself, because that would undo a revocation.
 """
 
 import asyncio
@@ -51,15 +53,15 @@ log = logging.getLogger(__name__)
 
 _LONGEST_BACKOFF: Final = 60.0
 _REFUSED_WAIT: Final = 300.0  # seconds between two attempts after a refusal that only an operator can end
-_LOCK_WAIT: Final = 5.0  # seconds between two attempts to get the file that another process uses
+_LOCK_WAIT: Final = 5.0  # seconds between two attempts to lock the file while another process uses it
 _LONGEST_LOOK: Final = 3600.0  # seconds after which the time of renewal is compared with the clock again
-_MOST_JITTER: Final = 300.0  # seconds by which one of a fleet may renew later than another
+_MOST_JITTER: Final = 300.0  # most seconds between the renewals of two proxies of a fleet
 _MAX_SYNC: Final = 64 * 1024 * 1024
-_LONGEST_NAME: Final = 63  # characters: the control plane adds a suffix to a name that is taken
+_LONGEST_NAME: Final = 63  # characters; the control plane adds a suffix to a name that is taken
 
-_OTHER_CHARACTERS: Final = re.compile(r"[^A-Za-z0-9._-]+")  # characters that no name has
+_OTHER_CHARACTERS: Final = re.compile(r"[^A-Za-z0-9._-]+")  # characters that a name must not have
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_NO_ENDPOINT: Final = "is RuleSync.SaasBaseUrl the address of a control plane whose release enrols proxies?"
+_NO_ENDPOINT: Final = "check that RuleSync.SaasBaseUrl is a control plane whose release can enrol proxies"
 
 _decode_response: Final = msgspec.json.Decoder(EnrolResponse).decode
 
@@ -75,8 +77,8 @@ class _Refused(Exception):
 @dataclass(frozen=True, slots=True)
 class EnrolmentOptions:
     base_url: str  # address of the control plane
-    path: Path  # Agent.IdentityPath
-    token: str  # empty: none is given
+    path: Path  # path from Agent.IdentityPath
+    token: str  # empty if no token is given
 
 
 class Enrolment:
@@ -94,11 +96,12 @@ class Enrolment:
         self._asked_wait = 0.0  # seconds, after a refusal
         self._trouble = LastingProblem(log)
         self._why_unusable: str | None = None
-        self._lock: int | None = None  # descriptor; None: another process may use the file
-        self._is_refused = False  # whether a call with the present keys was refused since they were tried
+        self._lock: int | None = None  # file descriptor; None if another process may use the file
+        # True if a call with the current keys was refused after they were last tested.
+        self._is_refused = False
         self._rotate_at: str | None = None  # the latest `rotateAt` of a sync
         self._etag: str | None = (
-            None  # ETag of the active rules, so that the proof of new keys transfers none
+            None  # ETag of the active rules, so that the test of new keys does not transfer rules
         )
         self._changed = asyncio.Event()
         self._jitter = random.random()  # noqa: S311 - not a secret
@@ -106,7 +109,7 @@ class Enrolment:
         self._state = self._restored()
 
     def present(self) -> Identity:
-        """Return the keys of the next call. Raise CallFailed if there are none."""
+        """Return the keys for the next call. Raise CallFailed if there are none."""
         keys = keys_of(self._state)
         if keys is None:
             raise CallFailed(f"this proxy is not enrolled: {self._why_not()}")
@@ -123,16 +126,17 @@ class Enrolment:
         return Check("ok") if self._trouble.text is None else Check("degraded", self._trouble.text)
 
     def report_sync(self, etag: str | None, rotate_at: str | None) -> None:
-        """Take the ETag of a confirmed sync, and its time for a renewal of keys."""
+        """Store the ETag of a confirmed sync, and its time for a renewal of keys."""
         self._etag = etag
         if rotate_at != self._rotate_at:
             self._rotate_at = rotate_at
             self._changed.set()
 
     def report_refusal(self, identity: Identity) -> None:
-        """Take an identity that the control plane refused, so that the pair of keys before it is tried.
+        """Process an identity that the control plane refused, so that the previous pair of keys is tried.
 
-        A revoked proxy gains nothing by that, because the control plane refuses all of its pairs."""
+        A revoked proxy gains nothing by that, because the control plane refuses all of its pairs.
+        """
         keys = keys_of(self._state)
         if keys is None or keys.api_key != identity.api_key or self._is_refused:
             return
@@ -141,19 +145,19 @@ class Enrolment:
             self._changed.set()
 
     def close(self) -> None:
-        """Leave the file to another process."""
+        """Release the file for another process."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     async def run(self) -> None:
-        """Enrol, then renew the keys whenever it is time, until it is cancelled."""
+        """Enrol, then renew the keys whenever it is due, until the task is cancelled."""
         while True:
             await self.once()
             await sleep_until_set(self._changed, self._pause())
 
     async def once(self) -> bool:
-        """Take the next step if one is due; return whether nothing is wrong."""
+        """Take the next step if one is due. Return True if nothing is wrong."""
         self._changed.clear()
         self._asked_wait = 0.0
         try:
@@ -184,7 +188,7 @@ class Enrolment:
         return Identity(keys.api_key, keys.hmac_secret.encode(), str(self._options.path))
 
     def _pause(self) -> float:
-        """Seconds to the next step."""
+        """Return the seconds until the next step."""
         if self._lock is None:
             return _LOCK_WAIT
         if self._why_unusable is not None:
@@ -199,7 +203,11 @@ class Enrolment:
     def _note_failure(self, error: Exception) -> None:
         self._failures += 1
         self._asked_wait = jittered(error.wait, 0.9) if isinstance(error, _Refused) else 0.0
-        doing = "not enrolled" if keys_of(self._state) is None else "keys not renewed, the present ones stay"
+        doing = (
+            "not enrolled"
+            if keys_of(self._state) is None
+            else "keys not renewed, the current ones stay in use"
+        )
         if isinstance(error, CallFailed):
             cure = cures.of_control_plane(self._url, error)
         else:
@@ -229,7 +237,7 @@ class Enrolment:
                 await self._prove(self._state)
 
     async def _keep(self, state: IdentityState) -> None:
-        """Write the state, then act on it."""
+        """Write the state to disk, then use it."""
         await asyncio.to_thread(write_identity, self._options.path, state)
         self._state = state
         if isinstance(state, Enrolled):
@@ -243,14 +251,14 @@ class Enrolment:
         obtained = keys.obtained_at if keys.obtained_at <= self._clock() + MAX_SKEW_SECONDS else 0.0
         for text in (self._rotate_at, keys.rotate_at):
             moment = _unix(text)
-            # A time before these keys is from a sync of the keys before them.
+            # A time before these keys belongs to a sync with the previous keys.
             if moment is not None and moment > obtained:
                 return moment + self._jitter * min(_MOST_JITTER, (moment - obtained) / 10)
         return None
 
     async def _enrol(self, enrolment_id: str) -> None:
         if not self._options.token:
-            raise _Refused("there is no Agent.EnrolmentToken, which an enrolment needs", _REFUSED_WAIT)
+            raise _Refused("Agent.EnrolmentToken is missing: an enrolment needs it", _REFUSED_WAIT)
         body = msgspec.json.encode(
             EnrolRequest(name_to_ask_for(socket.gethostname()), enrolment_id, __version__)
         )
@@ -276,36 +284,39 @@ class Enrolment:
             raise CallFailed(description(response))
         found = self._new_identity(response, 200)
         if found.proxy_id != state.keys.proxy_id:
-            raise CallFailed("the response to a renewal of keys names another proxy")
+            raise CallFailed("the response to the key renewal names another proxy")
         await self._keep(Proving(state.keys, self._keys(found), state.earlier))
 
     async def _prove(self, state: Proving) -> None:
-        """Use the new keys once; only then are calls signed with them."""
+        """Test the new keys with one call. Only then use them to sign calls."""
         if not await self._is_accepted(state.renewed):
             await self._keep(Enrolled(state.keys, state.earlier))
             raise _Refused("the control plane does not accept the new keys that it gave", _REFUSED_WAIT)
         await self._keep(Enrolled(state.renewed, state.keys))
-        log.info("the keys of this proxy are renewed, and in %s", self._options.path)
+        log.info("renewed the keys of this proxy; they are in %s", self._options.path)
 
     async def _fall_back(self, keys: Keys, earlier: Keys) -> None:
-        """Renew the keys before the present ones if the control plane accepts only those."""
+        """Renew the previous keys if the control plane accepts only those."""
         if await self._is_accepted(keys):
             self._failures = 0
             self._trouble.over()
         elif await self._is_accepted(earlier):
             await self._keep(Renewing(earlier, str(uuid.uuid4()), keys))
             log.warning(
-                "the control plane accepts only the keys before the present ones, as after a restore of a "
-                "backup: renewing those"
+                "the control plane accepts only the previous keys, as after a restore of a "
+                "backup: renewing those keys"
             )
         else:
             cure = cures.of_refusal("unknownApiKey", str(self._options.path))
-            text = "the control plane accepts neither the present keys nor the ones before them"
+            text = "the control plane accepts neither the current keys nor the previous ones"
             raise _Refused(cures.joined(text, cure), _REFUSED_WAIT)
         self._is_refused = False
 
     async def _is_accepted(self, keys: Keys) -> bool:
-        """Sign one sync with the keys. Raise CallFailed if nothing shows whether they are accepted."""
+        """Sign one sync with the keys, and return True if they are accepted.
+
+        Raise CallFailed if the response does not show it.
+        """
         headers = {"Accept": "application/json", **({"If-None-Match": self._etag} if self._etag else {})}
         url = self._options.base_url + SYNC_PATH
         response = await self._signed_by(keys).get(url, headers, max_bytes=_MAX_SYNC)
@@ -357,13 +368,13 @@ class Enrolment:
 
 
 def name_to_ask_for(host_name: str) -> str:
-    """Return a name that the control plane allows, made of that of the machine, container or pod."""
+    """Return a name that the control plane allows, made from the name of the machine, container or pod."""
     name = _OTHER_CHARACTERS.sub("-", host_name)[:_LONGEST_NAME].strip("._-")
     return "proxy" if not name or _UUID.fullmatch(name) else name
 
 
 def _is_word(text: str) -> bool:
-    """Return whether the text can be a value in a header field."""
+    """Return True if the text can be a value in a header field."""
     return bool(text) and text.isascii() and text.isprintable() and " " not in text
 
 

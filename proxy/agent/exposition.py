@@ -1,6 +1,6 @@
-"""Counters of all workers together, and the agent's own state, as Prometheus scrapes them.
+"""Metrics in the form that Prometheus scrapes: counters of all workers together, and the agent's own state.
 
-The texts are those of docs/reference/metrics.md too: `python -m tests.metrics_reference` writes it.
+docs/reference/metrics.md has the same texts: `python -m tests.metrics_reference` writes it.
 """
 
 import math
@@ -77,8 +77,10 @@ COUNTER_TEXTS: Final = MappingProxyType(
 
 
 def end_of(certificate: Path | None) -> float | None:
-    """Return when the listener's own certificate expires: the first of its chain. Workers report one that
-    can't be read."""
+    """Return when the listener's own certificate expires: the first of its chain.
+
+    Workers report one that can't be read.
+    """
     if certificate is None:
         return None
     from cryptography import x509  # slow to import, and many proxies have no certificate

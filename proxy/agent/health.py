@@ -1,4 +1,4 @@
-"""The state of each concern of one proxy, as heartbeat, readiness and metrics tell it."""
+"""State of each part of one proxy, as the heartbeat, readiness and metrics report it."""
 
 import math
 import time
@@ -29,22 +29,22 @@ from proxy.ipc.counters import (
 from proxy.startup.identities import DEFAULT_IDENTITY, Assignments
 from proxy.wire.models import Check, CheckStatus
 
-_ALIVE_SECONDS: Final = 10  # a worker says so every second
+_ALIVE_SECONDS: Final = 10  # seconds; each worker writes its page every second
 _GAP_SHOWN_SECONDS: Final = 86400.0
 _UPSTREAM_WINDOW_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class AuditStatus:
-    """Of events on this host; made on the journal's thread."""
+    """State of the audit events on this host, read on the journal's thread."""
 
     journal: JournalStatus
     backlog: int  # records still in the spool
     stalled: str | None
-    not_going_out: dict[str, str]  # per organisation, why
+    not_going_out: dict[str, str]  # per organisation, the reason why its events are not sent
     quarantined: dict[str, str]  # per organisation, the latest refused batch
-    rejected_files: int = 0  # refused batches that lie on disk, also from before this start
-    reused_ids: int = 0  # batches whose id the control plane had for other events, since the start
+    rejected_files: int = 0  # refused batches on disk, including those from before this start
+    reused_ids: int = 0  # batches since the start whose id the control plane already had for other events
 
     @property
     def pending(self) -> int:
@@ -81,17 +81,17 @@ class Health:
     ) -> None:
         self._counters = counters
         self._sync = sync
-        self._credentials = credentials  # of each identity
+        self._credentials = credentials  # one for each identity
         self._assignments = assignments
-        self.held = held  # of the vault
+        self.held = held  # secrets from the vault
         self._audit = audit
         self._reports = reports
         self._workers = workers
         self._max_staleness = max_staleness
         self._kill_file = kill_file
         self._issuers = issuers
-        self._identity = identity  # None: the settings hold the keys
-        self.traces = traces  # None: no spans are sent
+        self._identity = identity  # None if the settings hold the keys
+        self.traces = traces  # None if no spans are sent
         self._clock = clock
         self._upstream_seen: list[tuple[float, int, int]] = []
 
@@ -113,20 +113,22 @@ class Health:
         }
 
     def not_ready(self) -> list[str]:
-        """Why traffic would be refused now; empty if it would not."""
+        """Return the reasons why requests would be refused now; empty if they would not."""
         reasons = []
         alive = self._alive()
-        # Each worker is reported by itself: one that takes requests and is told last refuses them until then.
+        # The state counts for each worker. A worker that takes requests but has not received its data yet
+        # refuses them until then.
         taking = [page for page in alive if page.values[TAKES_REQUESTS]]
         evaluated = taking or alive
         age = self._sync.age_seconds
-        # What they have they need not from this agent: it may be new, or of settings that fail in vain.
+        # Workers may have their data from an earlier agent. This agent may be new, or its settings may be
+        # wrong.
         if age is None and not _all_have(taking, SNAPSHOT_GENERATION):
             reasons.append("there are no rules" + self._why_not_enrolled())
         elif not all(page.values[SNAPSHOT_GENERATION] for page in evaluated):
             reasons.append("not every worker has rules yet")
         elif age is not None and self._max_staleness and age > self._max_staleness:
-            when = f"{age:.0f} s ago" if math.isfinite(age) else "at a time still to come"
+            when = f"{age:.0f} s ago" if math.isfinite(age) else "at a time in the future"
             reasons.append(f"the rules were confirmed {when}, over RuleSync.MaxStalenessSeconds")
         failed = self._credential_checks()["credentials"].status == "failed"
         if failed and not _all_have(taking, CREDENTIAL_READY):
@@ -151,7 +153,7 @@ class Health:
             await each.first_attempt()
 
     def rules_are_enforced(self) -> bool:
-        """Whether every worker that lives evaluates by the newest rules."""
+        """Return True if every live worker evaluates with the newest rules."""
         snapshot, alive = self._sync.snapshot, self._alive()
         return (
             snapshot is not None
@@ -166,12 +168,12 @@ class Health:
     def _audit_check(self) -> Check:
         status = self._audit()
         if isinstance(status, str):
-            return Check("failed", f"nothing is collected: {status}")
+            return Check("failed", f"no events are collected: {status}")
         details = [
             *self._gap_details(status.journal.gaps),
             *(f"organisation {org_id}: {problem}" for org_id, problem in status.not_going_out.items()),
             *(
-                f"organisation {org_id} refused and set aside: {what}"
+                f"organisation {org_id} refused and quarantined: {what}"
                 for org_id, what in status.quarantined.items()
             ),
         ]
@@ -208,8 +210,11 @@ class Health:
         return Check(status, f"{full} of {len(alive)} workers have no room for audit events")
 
     def _credential_checks(self) -> dict[str, Check]:
-        """Of all identities together and, if there are several, of each. Together they have failed when no
-        application can be served; while some can, the proxy is ready and those of the others get 503."""
+        """Return the check of all identities together and, if there are several, one for each.
+
+        The common check fails if no application can be served. If some can, the proxy is ready, and the
+        applications of the failed identities get 503.
+        """
         checks = {each.name: each.check() for each in self._credentials}
         if len(checks) == 1:
             return {"credentials": checks[DEFAULT_IDENTITY]}
@@ -234,7 +239,7 @@ class Health:
 
     def _workers_check(self) -> Check:
         alive = self._alive()
-        dead = self._workers - len(alive)  # below 0 during a reload, when the old ones still drain
+        dead = self._workers - len(alive)  # below 0 during a reload, when the old workers still drain
         if dead > 0:
             return Check(
                 "degraded" if alive else "failed", f"{dead} of {self._workers} workers are not alive"
@@ -246,7 +251,10 @@ class Health:
         return Check("ok")
 
     def _stops_check(self) -> Check:
-        """What an operator has stopped: no fault of the proxy's, yet nothing to forget."""
+        """Return the stops that operators have set.
+
+        They are not faults of the proxy, but the check keeps them visible.
+        """
         stops = self._sync.stops
         report = []
         if stops:
@@ -254,12 +262,12 @@ class Health:
         alive = self._alive()
         obeying = [page.values[KILL_FILE] for page in alive if page.values[KILL_FILE]]
         if obeying:
-            what = "everything" if max(obeying) > 1 else "what its lines name"
+            what = "everything" if max(obeying) > 1 else "the applications and organisations in its lines"
             report.append(f"{self._kill_file} stops {what}, at {len(obeying)} of {len(alive)} workers")
         return Check("degraded", "; ".join(report)) if report else Check("ok")
 
     def _upstream_check(self) -> Check:
-        """Of the requests of the last minute, how many the upstream failed."""
+        """Return how many requests of the last minute failed at the upstream."""
         now = time.monotonic()
         requests, errors = self._counters.requests, self._counters.total(UPSTREAM_ERRORS)
         self._upstream_seen.append((now, requests, errors))

@@ -1,4 +1,4 @@
-"""Tells the control plane that this proxy lives, and the state of each concern, in one message."""
+"""Heartbeats: one message to the control plane with the state of each part of this proxy."""
 
 import asyncio
 import contextlib
@@ -19,8 +19,8 @@ from proxy.wire.models import Heartbeat
 
 _MAX_DETAIL: Final = 2000
 _LOOK_SECONDS: Final = 0.2
-_TOKEN_SECONDS: Final = 2.0  # the first heartbeat waits this long for the first attempt at each token
-_LAST_SECONDS: Final = 2.0  # time limit of the last heartbeat, within the supervisor's margin
+_TOKEN_SECONDS: Final = 2.0  # seconds that the first heartbeat waits for the first attempt at each token
+_LAST_SECONDS: Final = 2.0  # seconds; time limit of the last heartbeat, within the supervisor's margin
 
 
 class HeartbeatSender:
@@ -41,10 +41,10 @@ class HeartbeatSender:
         self._public_base_url = public_base_url or None
         self._clock = clock
         self._started = time.monotonic()
-        self._enforced: Snapshot | None = None  # the last one that all workers were seen to enforce
+        self._enforced: Snapshot | None = None  # the last snapshot that all workers were seen to enforce
 
     async def run(self) -> None:
-        # A start must not look like a failure.
+        # Wait first, because a start must not look like a failure.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TOKEN_SECONDS):
                 await self._health.first_attempts()
@@ -53,7 +53,7 @@ class HeartbeatSender:
             await self._until_due()
 
     async def _until_due(self) -> None:
-        """One interval, or until workers enforce other rules: whoever waits for a change hears of it then."""
+        """Wait for one interval, or until the workers enforce other rules, to report the change soon."""
         ends = time.monotonic() + jittered(self._sync.interval, 0.9)
         report = self._enforced
         while (left := ends - time.monotonic()) > 0:
@@ -71,7 +71,7 @@ class HeartbeatSender:
         return await self._report.post(msgspec.json.encode(await self.message()))
 
     async def last(self, status: AuditStatus) -> None:
-        """Say at a stop what is not delivered, or that the proxy ended and owes nothing."""
+        """Report at a stop the undelivered events, or that the proxy ended and has delivered all events."""
         message = self._message(status)
         if status.is_all_delivered:
             message = msgspec.structs.replace(message, ended=True)

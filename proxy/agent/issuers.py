@@ -1,4 +1,4 @@
-"""Keys of the issuers that federated credentials name: discovered, refreshed ahead, and kept on disk."""
+"""Keys of the issuers in federated credentials: discovered, refreshed ahead of time, and stored on disk."""
 
 import asyncio
 import contextlib
@@ -26,15 +26,15 @@ from proxy.wire.models import MOST_ISSUERS_OF_ORG, Check
 
 log = logging.getLogger(__name__)
 
-ASKED_SECONDS: Final = 30.0  # least time between two readings of one issuer because a key is unknown
+ASKED_SECONDS: Final = 30.0  # least seconds between two readings of one issuer because a key is unknown
 AT_ONCE: Final = 4  # readings under way of one organisation's issuers
 MAX_DOCUMENT: Final = 256 * 1024  # bytes of a discovery document, and of a JWKS
-MAX_KEYS_BYTES: Final = 48 * 1024  # bytes of all keys of one issuer on their way to a worker
+MAX_KEYS_BYTES: Final = 48 * 1024  # bytes of all keys of one issuer in a message to a worker
 _MOST_KEYS: Final = 100
 _MOST_NAMED: Final = 5  # issuers of one organisation that the check names for each kind of problem
 _LONGEST_BACKOFF: Final = 60.0
 _CLOCK_LEEWAY_SECONDS: Final = 60.0
-_NOT_READ: Final = "they were not read yet"
+_NOT_READ: Final = "they have not been read yet"
 _AGE_UNKNOWN: Final = "they are too old, or the clock was set"
 _LIMITS: Final = aiohttp.ClientTimeout(total=15.0, sock_connect=5.0)
 _MEMBERS: Final = frozenset(("kty", "kid", "use", "key_ops", "alg", "n", "e", "crv", "x", "y"))
@@ -50,18 +50,18 @@ class _Jwks(msgspec.Struct):
 
 
 class _Read(msgspec.Struct, frozen=True):
-    """Keys of one issuer, as they lie on disk."""
+    """Keys of one issuer, as stored on disk."""
 
-    keys: str  # a JWKS
+    keys: str  # JSON text of a JWKS
     read_at: float  # Unix seconds
 
 
 class KeysNotRead(Exception):
-    """The keys of an issuer could not be read. The text says why."""
+    """The keys of an issuer could not be read. The text gives the reason."""
 
 
 class OtherIssuer(KeysNotRead):
-    """The address of the issuer responds, and its document names another one."""
+    """The address of the issuer responds, but its document names another issuer."""
 
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -101,10 +101,10 @@ async def _document(session: aiohttp.ClientSession, url: str, kind: type[T]) -> 
 
 
 def _is_protected(url: str, issuer: str) -> bool:
-    """Return True for https. An issuer on this very host may publish its keys there without TLS."""
+    """Return True for https. An issuer on this host may publish its keys there without TLS."""
     try:
         return urlsplit(url).scheme == "https" or (_is_local(url) and _is_local(issuer))
-    except ValueError:  # not a URL at all
+    except ValueError:  # the text is not a URL
         return False
 
 
@@ -118,16 +118,16 @@ class _Issuer:
     """One issuer whose keys are read from time to time."""
 
     pinned: Pinned
-    payer: str  # the organisation that it counts for
+    payer: str  # the organisation whose limit the issuer counts towards
     problem: LastingProblem = field(default_factory=lambda: LastingProblem(log))
     failures: int = 0  # since the keys were last read
-    tried_at: float = -ASKED_SECONDS  # monotonic
+    tried_at: float = -ASKED_SECONDS  # monotonic seconds
     is_asked_for: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
 
 
 class Issuers:
-    """`announce` takes the keys of one issuer for every worker."""
+    """Reader of issuers' keys. `announce` receives the keys of one issuer, for every worker."""
 
     def __init__(
         self,
@@ -147,9 +147,9 @@ class Issuers:
         self._clock = clock
         self._read = _kept(path)
         self._pinned: dict[str, _Issuer] = {}
-        self._turns: dict[str, asyncio.Semaphore] = {}  # one for each organisation
+        self._turns: dict[str, asyncio.Semaphore] = {}  # one semaphore for each organisation
         self._left_out: Mapping[str, Sequence[Pinned]] = {}
-        self._apps: Sequence[App] = ()  # that are enabled
+        self._apps: Sequence[App] = ()  # applications that are enabled
 
     def use(self, snapshot: Snapshot) -> None:
         """Read the keys of the issuers that the snapshot names, and of no others."""
@@ -175,7 +175,7 @@ class Issuers:
                 held.task = asyncio.create_task(self._keep_reading(issuer, held), name=f"keys of {issuer}")
 
     def current(self) -> list[IssuerKeys]:
-        """Return what a new worker has to have."""
+        """Return the keys that a new worker needs."""
         return [self._message(issuer) for issuer in self._pinned if issuer in self._read]
 
     def asked_for(self, issuer: str) -> None:
@@ -187,7 +187,7 @@ class Issuers:
     def check(self) -> Check | None:
         """Return the state of all issuers; None if no credential names one.
 
-        It has failed if no application can get in. While others are served, it is degraded.
+        The check fails if no application can authenticate. If some can, it is degraded.
         """
         if not self._pinned:
             return None
@@ -200,9 +200,7 @@ class Issuers:
                 why = held.problem.text or (_AGE_UNKNOWN if issuer in self._read else _NOT_READ)
                 missing.setdefault(held.payer, []).append(f"no keys of {held.pinned.described}: {why}")
             elif held.problem.text is not None:
-                still = (
-                    f"the last keys of {held.pinned.described} count for {(until - now) / 3600:.1f} h more"
-                )
+                still = f"the last keys of {held.pinned.described} expire in {(until - now) / 3600:.1f} h"
                 late.setdefault(held.payer, []).append(f"{still}: {held.problem.text}")
         kinds = missing, late
         named = [text for kind in kinds for of_org in kind.values() for text in _some(of_org)]
@@ -243,7 +241,7 @@ class Issuers:
         except KeysNotRead as error:
             self._not_read(issuer, held, str(error))
             return
-        except Exception as error:  # and the other issuers go on
+        except Exception as error:  # a fault costs only this issuer; the others continue
             self._not_read(issuer, held, unforeseen(error))
             return
         if held.problem.over() or issuer not in self._read:
@@ -271,13 +269,16 @@ class Issuers:
         try:
             await asyncio.to_thread(write_by_rename, self._path, msgspec.json.encode(kept))
         except OSError as error:
-            log.error("%s: the keys of issuers are not kept for the next start: %s", self._path, error)
+            log.error("%s: cannot store the keys of issuers for the next start: %s", self._path, error)
 
     def _message(self, issuer: str) -> IssuerKeys:
         return IssuerKeys(issuer, self._read[issuer].keys, self._good_until(issuer))
 
     def _good_until(self, issuer: str) -> float:
-        """Return when the keys are too old. Keys of a time to come are: their age is not known."""
+        """Return the time from which the keys are too old.
+
+        For keys with a time in the future, return 0: their age is unknown.
+        """
         read = self._read.get(issuer)
         if read is None or read.read_at > self._clock() + _CLOCK_LEEWAY_SECONDS:
             return 0.0
@@ -286,7 +287,7 @@ class Issuers:
 
 def _left_out(left_out: Mapping[str, Sequence[Pinned]]) -> list[str]:
     return [
-        f"organisation {org_id} names more than {MOST_ISSUERS_OF_ORG} issuers, keys of these are not read: "
+        f"organisation {org_id} names more than {MOST_ISSUERS_OF_ORG} issuers; not reading the keys of: "
         + ", ".join(_some([each.described for each in rest]))
         for org_id, rest in left_out.items()
     ]
@@ -307,5 +308,5 @@ def _kept(path: Path) -> dict[str, _Read]:
     except FileNotFoundError:
         return {}
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        log.error("%s is not used: %s", path, error)
+        log.error("cannot use the stored keys in %s: %s", path, error)
         return {}

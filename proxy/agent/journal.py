@@ -1,9 +1,9 @@
-"""Journals: events with their sequence numbers, a JSON line each, per organisation; and what became of them.
+"""Journals: per organisation, numbered events as JSON lines, and the state of their delivery.
 
-Everything here runs on one thread. Each public method leaves disk and memory agreed: it either saved the
-state or raised OSError and changed nothing. A kill between writing lines and saving the state leaves
-bytes beyond a file's committed length, which the next start cuts off, so an event enters a journal
-exactly once.
+All methods run on one thread. After each public method, disk and memory agree: it either saved the state, or
+raised OSError and changed nothing. If the agent is killed between writing lines and saving the state, a file
+has bytes beyond its committed length. The next start cuts them off, so an event enters a journal exactly
+once.
 """
 
 import contextlib
@@ -44,8 +44,8 @@ _SEQ: Final = re.compile(rb'"seq":([0-9]+)')
 _JOURNAL: Final = "journal"
 _MAX_FILE: Final = 8 * 1024 * 1024
 _MIN_FILE: Final = 64 * 1024
-_FILES_IN_BUDGET: Final = 64  # so that room comes back in steps of 1/64 at most
-_IDLE_SHARE: Final = 8  # a file that is all sent is given up once it has 1/8 of its size
+_FILES_IN_BUDGET: Final = 64  # files within the budget, so that dropping one frees at most 1/64 of it
+_IDLE_SHARE: Final = 8  # a completely sent file is deleted once it has 1/8 of its full size
 _MAX_GAPS: Final = 64
 _MAX_LINE: Final = 128 * 1024
 
@@ -73,8 +73,10 @@ class JournalStatus:
 
 
 def waiting(retention: Path) -> tuple[int, int | None]:
-    """Events in the journals that are not delivered, and the time of the oldest in ms, by the files alone:
-    nothing is changed, so anybody may look. OSError or NewerState where they can't be read."""
+    """Return the number of events in the journals that are not delivered, and the time of the oldest in ms.
+
+    This only reads the files, so any process may call it. Raise OSError or NewerState if they can't be read.
+    """
     state = StateFile(retention).load() or State()
     oldest: list[int] = []
     for org_id, organisation in state.organisations.items():
@@ -87,7 +89,10 @@ def waiting(retention: Path) -> tuple[int, int | None]:
 
 class Journal:
     def __init__(self, retention: Path, *, max_bytes: int, has_served: bool = False) -> None:
-        """`has_served`: whether the proxy had rules before, so that a directory without a state lost it."""
+        """Open the journals of a directory.
+
+        `has_served`: the proxy had rules before, so a missing state was lost.
+        """
         self._root = retention / _JOURNAL
         self._rejected = retention / "rejected"
         self._file_bytes = min(_MAX_FILE, max(_MIN_FILE, max_bytes // _FILES_IN_BUDGET))
@@ -97,7 +102,7 @@ class Journal:
         make_directory(self._rejected)
         self.state = State() if state is None else state
         self._saved = encode_state(self.state)
-        self._lines: dict[str, list[bytes]] = {}  # not written yet
+        self._lines: dict[str, list[bytes]] = {}  # lines that are not written yet
         if state is not None:
             self.cut_to_committed()
         elif any(self._files()):
@@ -105,20 +110,23 @@ class Journal:
         else:
             if has_served or self._has_history():
                 self._restart_numbers()
-            self._save()  # from now on a journal without a state is one whose state was lost
+            self._save()  # a journal without a state now means that the state was lost
 
-    # What the collector does.
+    # Methods for the collector.
 
     @property
     def saves(self) -> int:
-        """How often the state was saved; two saves overwrite both slots."""
+        """Number of times that the state was saved. Two saves overwrite both slots."""
         return self._state_file.generation
 
     def next_seq(self, org_id: str) -> int:
         return self._organisation(org_id).next_seq
 
     def add(self, org_id: str, lines: bytes, count: int) -> None:
-        """Takes lines that carry the numbers from `next_seq` on; they count once `commit` has returned."""
+        """Add lines that have the numbers from `next_seq` on.
+
+        They are part of the journal once `commit` has returned.
+        """
         self._lines.setdefault(org_id, []).append(lines)
         organisation = self._organisation(org_id)
         first, files = organisation.next_seq, organisation.files
@@ -133,7 +141,7 @@ class Journal:
             self._write_lines(org_id)
 
     def skip(self, org_id: str, count: int, cause: str) -> None:
-        """Numbers that are known to be missing get no event, so that whoever counts can name them."""
+        """Skip the numbers of missing events, so that the control plane can see which numbers are missing."""
         organisation = self._organisation(org_id)
         first = organisation.next_seq
         organisation.next_seq += count
@@ -159,7 +167,7 @@ class Journal:
             for org_id, organisation in self.state.organisations.items():
                 organisation.earlier = self._last_of_earlier(org_id, organisation)
                 organisation.batches = []  # their ids stand for bytes with other numbers
-            log.warning("events that proxy %s has not delivered go out as proxy %s", before, proxy_id)
+            log.warning("sending events that proxy %s did not deliver as proxy %s", before, proxy_id)
         self.state.proxy_id = proxy_id
         self._save()
 
@@ -170,11 +178,11 @@ class Journal:
         return organisation.sent_seq if head is None else head.seq - 1
 
     def rollback(self) -> None:
-        """Back to the last saved state; files may have bytes beyond it: `cut_to_committed`."""
+        """Restore the last saved state. Files may have bytes beyond it, which `cut_to_committed` removes."""
         self._lines.clear()
         self.state = decode_state(self._saved)
 
-    # What the shipper does.
+    # Methods for the shipper.
 
     def pending(self) -> dict[str, int]:
         return {org_id: held.pending for org_id, held in self.state.organisations.items() if held.pending}
@@ -187,7 +195,7 @@ class Journal:
         return None if head is None else _milliseconds(head.time)
 
     def plan(self, org_id: str, *, max_events: int | None, max_bytes: int) -> Batch | None:
-        """The batch to send now: the one begun, else a new one, saved before anybody can see its id."""
+        """Return the batch to send now: the current one, or a new one that is saved before its id is sent."""
         organisation = self._organisation(org_id)
         while not organisation.batches and self._head_file(org_id, organisation) is not None:
             file = organisation.files[0]
@@ -213,7 +221,7 @@ class Journal:
         return organisation.batches[0] if organisation.batches else None
 
     def body(self, org_id: str, batch: Batch) -> bytes | None:
-        """The bytes of a batch, the same at every attempt; None if its file was deleted or cut meanwhile."""
+        """Return the bytes of a batch, the same each time; None if its file was deleted or truncated."""
         organisation = self._organisation(org_id)
         file = self._head_file(org_id, organisation)
         if file is None or batch not in organisation.batches:
@@ -224,10 +232,10 @@ class Journal:
         return b'{"batchId":"%s","events":[%s]}' % (batch.batch_id.encode(), lines[:-1].replace(b"\n", b","))
 
     def done(self, org_id: str, batch: Batch) -> None:
-        """The batch was delivered or set aside."""
+        """Record that the batch was delivered or quarantined."""
         organisation = self._organisation(org_id)
         if not organisation.batches or organisation.batches[0].batch_id != batch.batch_id:
-            return  # its file went away while it was on the wire
+            return  # its file was removed while the batch was sent
         organisation.batches.pop(0)
         organisation.sent = batch.end
         organisation.sent_count += batch.count
@@ -238,14 +246,14 @@ class Journal:
             self._path(org_id, file.first).unlink(missing_ok=True)
 
     def renew(self, org_id: str, batch: Batch) -> None:
-        """The same events under a new id."""
+        """Give the events of the batch a new batch id."""
         organisation = self._organisation(org_id)
         if organisation.batches and organisation.batches[0].batch_id == batch.batch_id:
             organisation.batches[0] = msgspec.structs.replace(batch, batch_id=new_batch_id())
             self._save()
 
     def split(self, org_id: str, batch: Batch) -> bool:
-        """Two halves with new ids in place of the batch; False if it is a single event."""
+        """Replace the batch by two halves with new ids. Return False if it is a single event."""
         organisation = self._organisation(org_id)
         if not organisation.batches or organisation.batches[0].batch_id != batch.batch_id:
             return True
@@ -266,7 +274,7 @@ class Journal:
         return True
 
     def quarantine(self, org_id: str, batch: Batch, body: bytes, status: int, response: str) -> Path:
-        """Keeps a batch that was refused for good where an operator finds it, with the response."""
+        """Store a batch that was refused for good, and the response, in a file for operators."""
         refused_at = rfc3339(int(time.time() * 1000))
         span = *self.numbers_sent(org_id, batch), batch.count
         held = QuarantinedBatch(org_id, status, response, refused_at, *span, msgspec.Raw(body))
@@ -288,7 +296,7 @@ class Journal:
         except OSError:  # the directory was removed, or the disk fails, which is reported elsewhere
             return 0
 
-    # What everybody asks.
+    # Methods for the whole agent.
 
     def status(self) -> JournalStatus:
         oldest = [ms for org_id in self.state.organisations if (ms := self.oldest_ms(org_id)) is not None]
@@ -316,7 +324,7 @@ class Journal:
                 yield msgspec.structs.replace(gap, first=first, last=gap.last - earlier)
 
     def verify_files(self) -> None:
-        """Notices files that somebody deleted or cut, without waiting for their turn to be sent."""
+        """Detect files that were deleted or truncated, even before their events are due to be sent."""
         before = self.state.missing
         for org_id, organisation in self.state.organisations.items():
             for file in list(organisation.files):
@@ -325,8 +333,10 @@ class Journal:
             self._save()
 
     def give_up_sent(self) -> bool:
-        """Deletes files that are all sent, also those that were kept for more to come: of a thousand
-        organisations they can be all the room there is. Whether there were any."""
+        """Delete files that are completely sent, including those that may still grow.
+
+        With a thousand organisations they can fill the whole budget. Return True if there were any.
+        """
         consumed = [
             self._path(org_id, file.first)
             for org_id, organisation in self.state.organisations.items()
@@ -340,12 +350,15 @@ class Journal:
 
     @property
     def held_bytes(self) -> int:
-        """What would be free if all journals were dropped."""
+        """Number of bytes that would be free if all journals were dropped."""
         return sum(file.length for each in self.state.organisations.values() for file in each.files)
 
     def drop_oldest(self) -> int:
-        """Deletes the oldest journal file of all, under drop-oldest; how many events went with it."""
-        # What has no time is damaged, and goes first.
+        """Delete the oldest journal file of all, for drop-oldest.
+
+        Return the number of events that were lost.
+        """
+        # An organisation without a time has a damaged journal, and goes first.
         times = {
             org_id: self.oldest_ms(org_id) or 0
             for org_id, each in self.state.organisations.items()
@@ -363,7 +376,7 @@ class Journal:
         self._path(org_id, file.first).unlink(missing_ok=True)
         return count
 
-    # Files.
+    # Methods for files.
 
     def _organisation(self, org_id: str) -> OrganisationState:
         organisation = self.state.organisations.get(org_id)
@@ -398,7 +411,10 @@ class Journal:
     def _open_to_append(
         self, org_id: str, organisation: OrganisationState, file: JournalFile, committed: int
     ) -> int:
-        """The file to add to; if it is not what was committed, only the new lines are left to be kept."""
+        """Return the descriptor of the file to append to.
+
+        Raise OSError if the file is shorter than was committed.
+        """
         path = self._path(org_id, file.first)
         with contextlib.suppress(FileNotFoundError):
             fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
@@ -408,7 +424,10 @@ class Journal:
         raise _JournalGoneError(org_id, file.first)
 
     def _verify(self, org_id: str, organisation: OrganisationState, file: JournalFile) -> bool:
-        """Whether the file is as long as was committed; if not, what is left is kept and the gap noted."""
+        """Return True if the file has its committed length.
+
+        If not, keep its valid lines and record the gap.
+        """
         path = self._path(org_id, file.first)
         try:
             if path.stat().st_size >= file.length:
@@ -443,7 +462,7 @@ class Journal:
             organisation.sent = organisation.sent_count = 0
 
     def _head_file(self, org_id: str, organisation: OrganisationState) -> JournalFile | None:
-        """The file that has the next events to send, None if there are none."""
+        """Return the file with the next events to send; None if there are none."""
         while organisation.files and organisation.pending:
             file = organisation.files[0]
             if not self._verify(org_id, organisation, file):
@@ -461,8 +480,7 @@ class Journal:
         return None
 
     def _consumed_files(self, organisation: OrganisationState, least: int | None = None) -> list[JournalFile]:
-        """Takes off the files that are all sent, the last one only if it has so many bytes that it is worth
-        it."""
+        """Remove completely sent files from the state. The last file must have at least `least` bytes."""
         if least is None:
             least = self._file_bytes // _IDLE_SHARE
         consumed: list[JournalFile] = []
@@ -478,8 +496,11 @@ class Journal:
         return _read(self._path(org_id, file.first), start, length)
 
     def _lose_damaged(self, org_id: str, organisation: OrganisationState) -> None:
-        """Steps over what is not what was written, up to the next line that is: a bad block of the disk
-        takes newlines with it, so the lines are told by the number that follows."""
+        """Skip damaged bytes up to the next valid line.
+
+        A bad block of the disk also destroys newlines, so the next valid line is found by its sequence
+        number.
+        """
         file = organisation.files[0]
         rest = self._read(org_id, file, organisation.sent, file.length - organisation.sent)
         length, following, left = _damaged_part(rest)
@@ -499,7 +520,7 @@ class Journal:
         del self.state.gaps[:-_MAX_GAPS]
         log.error("audit events %d to %d of organisation %s are missing: %s", first, last, org_id, cause)
 
-    # State.
+    # Methods for the state.
 
     def _save(self) -> None:
         body = encode_state(self.state)
@@ -511,7 +532,7 @@ class Journal:
         self._saved = body
 
     def cut_to_committed(self) -> None:
-        """After a kill, or a pass that failed: files and bytes that no saved state knows of are no events."""
+        """Remove files and bytes that no saved state lists, after a kill or a failed pass."""
         known = {
             self._path(org_id, file.first): file.length
             for org_id, organisation in self.state.organisations.items()
@@ -526,21 +547,24 @@ class Journal:
         self.verify_files()
 
     def _has_history(self) -> bool:
-        """Return True if the directory was in use: a first start finds neither state nor what it leads to."""
+        """Return True if the directory was in use. At a first start it has no state and no other files."""
         return self._state_file.exists() or any(self._root.iterdir()) or any(self._rejected.glob("*.json"))
 
     def _restart_numbers(self) -> None:
         log.error(
-            "%s: the audit state is gone or can't be read, and no journal holds the last sequence numbers;"
+            "%s: the audit state is missing or unreadable, and no journal holds the last sequence numbers;"
             " they begin again at 1", self._root.parent,
         )  # fmt: skip
         self.state.restarted_at = time.time()
 
     def _rebuild(self) -> None:
-        """The state was lost: all that the journals hold is taken as unsent, numbers go on behind it."""
+        """Rebuild a lost state.
+
+        All events in the journals count as unsent, and numbers continue after them.
+        """
         log.error(
-            "the audit state is damaged or gone; "
-            "it is rebuilt from the journals, some events may go out twice"
+            "the audit state is damaged or missing; "
+            "rebuilding it from the journals; some events may be sent twice"
         )
         names = {_directory_name(org_id): org_id for org_id in self.state.organisations}
         for path in sorted(self._files(), key=lambda path: int(path.stem)):
@@ -554,7 +578,7 @@ class Journal:
             organisation.next_seq = heads[-1] + 1
         known = {_directory_name(org_id) for org_id in self.state.organisations}
         if any(path.name not in known for path in self._root.iterdir()):
-            self._restart_numbers()  # those of an organisation with all its events delivered
+            self._restart_numbers()  # the numbers of an organisation whose events are all delivered
         self._save()
 
     def _files(self) -> Iterator[Path]:
@@ -564,7 +588,7 @@ class Journal:
 
 
 class _JournalGoneError(OSError):
-    """The journal's last file is no longer what was committed; verify_files finds out and goes on."""
+    """The journal's last file is no longer what was committed. `verify_files` handles that later."""
 
     def __init__(self, org_id: str, first: int) -> None:
         super().__init__(f"journal file {first} of organisation {org_id} was deleted or cut")
@@ -590,7 +614,7 @@ def _read(path: Path, start: int, length: int) -> bytes:
 
 
 def _first_line(root: Path, org_id: str, organisation: OrganisationState) -> _LineHead | None:
-    """Of the oldest event that is not delivered."""
+    """Return the sequence number and the time of the oldest event that is not delivered."""
     try:
         file = next(each for each in organisation.files if each.count)
         start = organisation.sent if file is organisation.files[0] else 0
@@ -599,7 +623,8 @@ def _first_line(root: Path, org_id: str, organisation: OrganisationState) -> _Li
         with _path(root, org_id, file.first).open("rb") as opened:
             opened.seek(start)
             return _line_decoder.decode(opened.readline(min(_MAX_LINE, file.length - start)))
-    except (StopIteration, OSError, ValueError):  # a DecodeError is one, and what says that text is no UTF-8
+    # DecodeError is a ValueError, and so is the error for text that is not UTF-8.
+    except (StopIteration, OSError, ValueError):
         return None
 
 
@@ -611,23 +636,29 @@ def _milliseconds(text: str) -> int | None:
 
 
 def _good_lines(data: bytes, limit: int | None) -> tuple[int, list[int]]:
-    """(bytes, sequence numbers) of the whole and well-formed lines that the data begins with."""
+    """Return the length and the sequence numbers of the well-formed lines at the beginning of the data."""
     lines = data.split(b"\n", -1 if limit is None else limit)[:-1]
     heads: list[int] = []
     with contextlib.suppress(ValueError):
         for line in lines:
-            heads.append(_line_decoder.decode(line).seq)  # noqa: PERF401 - those before a damaged one count
+            heads.append(_line_decoder.decode(line).seq)  # noqa: PERF401 - lines before a damaged one count
     return sum(map(len, lines[: len(heads)])) + len(heads), heads
 
 
 def _renumbered(lines: bytes, earlier: int) -> bytes:
-    """Subtract from each `seq`. A JSON text escapes its quotes, so the pattern matches members only."""
+    """Subtract `earlier` from each `seq`.
+
+    JSON escapes quotes within text, so the pattern matches only members.
+    """
     return _SEQ.sub(lambda found: b'"seq":%d' % (int(found[1]) - earlier), lines)
 
 
 def _damaged_part(data: bytes) -> tuple[int, int | None, int]:
-    """(bytes up to the first well-formed line after it, that line's number, well-formed lines from there on)
-    of data that begins with no such line; all bytes, None and 0 if there is none."""
+    """Measure the damage at the beginning of the data.
+
+    Return the number of bytes before the next well-formed line, that line's number, and the number of
+    well-formed lines from there on. Without such a line, return all bytes, None and 0.
+    """
     length, following, left, at = len(data), None, 0, 0
     for line in data.split(b"\n")[:-1]:
         heads = _good_lines(line + b"\n", None)[1]

@@ -1,4 +1,4 @@
-"""Log a lasting problem in few lines: one when it begins or changes, then one every ten minutes."""
+"""Log of a lasting problem in few lines: one when it begins or changes, then one every ten minutes."""
 
 import logging
 import time
@@ -14,10 +14,10 @@ class LastingProblem:
         self._clock = clock
         self._logged_at = 0.0
         self._unlogged = 0
-        self.text: str | None = None  # the present problem
+        self.text: str | None = None  # the current problem
 
     def met(self, text: str, line: str, *arguments: object, level: int = logging.ERROR) -> None:
-        """The problem was met (again). `line` and `arguments` are what the log says of it."""
+        """Report that the problem occurred, perhaps again. `line` and `arguments` are the log line."""
         now = self._clock()
         if text == self.text and now - self._logged_at < _REPEATED_SECONDS:
             self._unlogged += 1
@@ -27,6 +27,6 @@ class LastingProblem:
         self.text, self._logged_at, self._unlogged = text, now, 0
 
     def over(self) -> bool:
-        """Forget the problem; return whether there was one."""
+        """Clear the problem; return True if there was one."""
         was, self.text = self.text, None
         return was is not None

@@ -1,4 +1,4 @@
-"""The agent process: everything of a proxy that talks to the control plane or the identity provider."""
+"""Agent process, the part of a proxy that talks to the control plane and the identity provider."""
 
 import asyncio
 import contextlib
@@ -58,11 +58,12 @@ from proxy.wire.models import HEARTBEAT_PATH, METRICS_PATH, SYNC_PATH
 
 log = logging.getLogger(__name__)
 
-_HANDOVER_SECONDS: Final = 5.0  # the time to deliver events at SIGTERM: the next agent goes on with them
-_LAST_SPANS_SECONDS: Final = 1.0  # time to send the last spans at a stop
+_HANDOVER_SECONDS: Final = 5.0  # seconds to deliver events at SIGTERM; the next agent delivers the rest
+_LAST_SPANS_SECONDS: Final = 1.0  # seconds to send the last spans at a stop
 _LISTEN_RETRY_SECONDS: Final = 1.0
-_MOST_NAMED_CHARACTERS: Final = 20_000  # of stops in one message; beyond, everything is stopped
-NICENESS: Final = 5  # where processors are scarce, requests come first and their events wait in the spool
+# Characters of all names of stops in one message; beyond it, everything is stopped.
+_MOST_NAMED_CHARACTERS: Final = 20_000
+NICENESS: Final = 5  # if processor time is scarce, requests come first and their events wait in the spool
 
 
 def run_agent(
@@ -73,13 +74,14 @@ def run_agent(
     *,
     to_old_workers: Sequence[socket.socket] = (),
 ) -> int:
-    """The whole life of the agent, in a process of its own; the exit status. SIGTERM ends it in good order,
-    and so does LAST_STOP, which gives it the time of the settings to deliver events.
+    """Run the agent in its own process and return the exit status.
 
-    `channels` are the agent's ends, one per worker slot; the supervisor keeps both ends open. Workers of
-    other settings, or of another version, have no other agent while a reload is under way: `to_old_workers`.
+    SIGTERM ends it cleanly. LAST_STOP does too, but gives it the configured time to deliver events.
+    `channels` are the agent's ends, one per worker slot; the supervisor keeps both ends open.
+    `to_old_workers` are channels to workers of other settings or of another version. They have no other agent
+    during a reload.
     """
-    gc.enable()  # all is imported
+    gc.enable()  # all modules are imported
     os.nice(NICENESS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_run(settings, certificates, channels, counters, to_old_workers))
@@ -96,7 +98,7 @@ async def _run(
     loop = asyncio.get_running_loop()
     for each in (signal.SIGTERM, LAST_STOP):
         loop.add_signal_handler(each, stopping.put_nowait, each)
-    # A terminal's Ctrl-C reaches every process; only the supervisor acts on it, workers first.
+    # Ctrl-C in a terminal reaches every process. Only the supervisor acts on it, so that workers end first.
     loop.add_signal_handler(signal.SIGINT, lambda: None)
     async with contextlib.AsyncExitStack() as stack:
         agent = await _Agent.open(settings, certificates, channels, counters, stack)
@@ -106,7 +108,7 @@ async def _run(
 
 
 class _Agent:
-    """Wires the parts together; each is a task of its own."""
+    """Wiring of the agent's parts. Each part runs in its own task."""
 
     def __init__(
         self,
@@ -126,7 +128,7 @@ class _Agent:
         heartbeats = Report(calls, base + HEARTBEAT_PATH, "heartbeat")
         metrics = Report(calls, base + METRICS_PATH, "metrics report")
         self._calls = calls, deliveries
-        self._enrolment = enrolment  # None: the settings hold the keys
+        self._enrolment = enrolment  # None if the settings hold the keys
         self._channels: list[Channel] = []
         self._old_channels: list[Channel] = []
         self._counters = counters
@@ -140,7 +142,8 @@ class _Agent:
         )
         self._assignments = settings.credentials.assignments
         self._writing_again: asyncio.Task[None] | None = None
-        self._unknown: list[str] = []  # organisations and applications that the settings name
+        # Organisations and applications in the settings that the rules do not have.
+        self._unknown: list[str] = []
         self._credentials = {
             name: CredentialManager(provider, name=name, announce=self._tell_all)
             for name, provider in providers.items()
@@ -200,7 +203,7 @@ class _Agent:
         counters: CounterPages,
         stack: contextlib.AsyncExitStack,
     ) -> "_Agent":
-        # Two sessions, so that deliveries that hang take no connection from sync and heartbeat.
+        # Two sessions, so that deliveries that hang don't use up the connections of sync and heartbeat.
         egress = egress_of(settings.egress)
         calls = await stack.enter_async_context(open_session(certificates.control_plane, egress))
         deliveries = await stack.enter_async_context(open_session(certificates.control_plane, egress))
@@ -219,7 +222,8 @@ class _Agent:
         agent = cls(
             settings,
             counters,
-            len(channels),  # there are pages for twice as many, for the time of a reload
+            # There are pages for twice as many workers, because a reload runs both generations.
+            len(channels),
             ControlPlane(
                 calls, present, require_signed=settings.rule_sync.require_signed_response, refused=refused
             ),
@@ -237,11 +241,14 @@ class _Agent:
         return agent
 
     async def run(self, stopping: asyncio.Queue[signal.Signals]) -> int:
-        """Run until a signal to stop, or until a part fails unforeseen: then a new process is the cure."""
+        """Run until a signal to stop, or until a part fails unexpectedly.
+
+        Then a new process is the remedy.
+        """
         if self._sync.snapshot is not None:
             self._issuers.use(self._sync.snapshot)  # the control plane may be unreachable for long
-        admin = self._start("admin", self._serve_admin())  # which listens, then lets the others begin
-        tasks = [  # first what workers wait for before they take a request
+        admin = self._start("admin", self._serve_admin())  # listens first, then lets the other tasks start
+        tasks = [  # first the data that workers need before they take a request
             *(self._start(f"credentials {name}", each.run()) for name, each in self._credentials.items()),
             *(self._start("vault", each.run()) for each in self._held),
             *([] if self._enrolment is None else [self._start("enrolment", self._enrolment.run())]),
@@ -266,7 +273,7 @@ class _Agent:
             await self._traces.flush(_LAST_SPANS_SECONDS)
         if is_last and left is not None and self._proxy_id() is not None:
             await self._heartbeat.last(left)
-        await _cancelled(admin, alive)  # it tells of the stop, too
+        await _cancelled(admin, alive)  # kept until now, because the listener also reports the stop
         self._audit.close()
         return 1 if failed else 0
 
@@ -288,9 +295,9 @@ class _Agent:
         return self._sync.proxy_id if self._enrolment is None else self._enrolment.proxy_id
 
     async def _serve_admin(self) -> None:
-        """As soon as its address is free; the rest of the agent doesn't wait for that."""
+        """Serve the admin listener once its address is free. The rest of the agent does not wait for it."""
         listener = await _listener(self._admin_address)
-        await asyncio.sleep(0)  # the tasks begin: what is imported here is a tenth of a start
+        await asyncio.sleep(0)  # let the other tasks start first: this import takes a tenth of the start
         from proxy.agent.admin import Admin
 
         admin = Admin(
@@ -318,8 +325,10 @@ class _Agent:
         stack.callback(channel.close)
 
     def tell_old_worker(self, end: socket.socket, stack: contextlib.AsyncExitStack) -> None:
-        """Of rules and stops, and of nothing else: its credentials are good until their end, and what it says
-        was said to another agent."""
+        """Send an old worker only rules and stops.
+
+        Its credentials are valid until their end, and its messages were meant for another agent.
+        """
         channel = Channel(end, lambda message: None)
         self._old_channels.append(channel)
         stack.callback(channel.close)
@@ -351,15 +360,15 @@ class _Agent:
             channel.send(issuer_keys)
 
     def _write_snapshot_again(self) -> None:
-        """Once for all workers that ask meanwhile."""
+        """Write the snapshot once for all workers that request it at the same time."""
         if self._writing_again is None or self._writing_again.done():
             self._writing_again = asyncio.create_task(self._sync.write_again())
 
     def _rules_confirmed(self, snapshot: Snapshot | None, is_new: bool) -> None:
         if is_new and snapshot is not None:
-            log.info("rules version %s are in force: %d rules", snapshot.version, snapshot.rule_count)
+            log.info("activated rules version %s: %d rules", snapshot.version, snapshot.rule_count)
         self._tell_all(self._rules(snapshot, self._sync.stopped_beside))
-        for channel in self._old_channels:  # which may not be able to read what this version wrote, or where
+        for channel in self._old_channels:  # old workers may not be able to read or find the new snapshot
             channel.send(self._rules(snapshot, self._sync.stops))
         if snapshot is not None:
             self._warn_of_unknown(snapshot)
@@ -375,21 +384,21 @@ class _Agent:
         return Rules(generation, age if age is not None and math.isfinite(age) else None, stopped)
 
     def _warn_of_unknown(self, snapshot: Snapshot) -> None:
-        """Once, and again whenever it is something else."""
+        """Log the unknown names once, and again if they change."""
         unknown = self._assignments.unknown(snapshot.orgs, snapshot.apps)
         if unknown != self._unknown:
             self._unknown = unknown
             for each in unknown:
-                log.warning("the rules know no %s", each)
+                log.warning("the rules have no %s", each)
 
     def _tell_all(self, message: Message) -> None:
         if isinstance(message, ActiveUpstreamToken):
             left = round(message.expires_at - time.time())
             log.info(
-                "upstream token of identity %s, generation %d, good for %s",
+                "upstream token of identity %s, generation %d, valid for %s",
                 message.identity,
                 message.generation,
-                f"{left} s" if left < ENDLESS_SECONDS else "ever",
+                f"{left} s" if left < ENDLESS_SECONDS else "an unknown time",
             )
         for channel in self._channels:
             channel.send(message)
@@ -423,9 +432,13 @@ def _enrolment(settings: Settings, session: ClientSession) -> Enrolment:
 
 
 async def _listener(address: Address) -> socket.socket:
-    """Who asks before there is anybody to respond to waits. The supervisor makes sure that the address is
-    free at the first start; who took it from a predecessor that died keeps us from responding, and from
-    nothing else."""
+    """Return the admin listener once its address is free.
+
+    Until then, clients wait.
+
+    At the first start, the supervisor makes sure that the address is free. If another program takes the
+    address after an agent has died, only the admin listener is missing.
+    """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     is_active = False
     while True:
@@ -433,12 +446,15 @@ async def _listener(address: Address) -> socket.socket:
             listener = socket.create_server((address.host, address.port), family=family)
         except OSError as error:
             if not is_active:
-                log.error("Admin.Listen: %s; /readyz and /metrics are away, all else goes on", error.strerror)
+                log.error(
+                    "Admin.Listen: %s; /readyz and /metrics are unavailable, the rest of the agent runs",
+                    error.strerror,
+                )
                 is_active = True
             await asyncio.sleep(_LISTEN_RETRY_SECONDS)
         else:
             if is_active:
-                log.info("Admin.Listen: %s is free, /readyz and /metrics respond", address)
+                log.info("Admin.Listen: %s is free again; /readyz and /metrics are available", address)
             return listener
 
 

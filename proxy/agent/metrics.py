@@ -1,4 +1,4 @@
-"""Counters of all workers together, reported to the control plane as deltas."""
+"""Report of the counters of all workers together to the control plane, as differences."""
 
 import asyncio
 import time
@@ -25,9 +25,11 @@ _REPORTED: Final = (
 
 
 class MetricsReporter:
-    """Posts what was counted since the last post that provably arrived. Till then the window stays open.
+    """Reporter of the counts since the last report that provably arrived.
 
-    What was reported is kept on the agent's own page of counters, which outlives the agent.
+    Until a report arrives, its window stays open.
+
+    The reported totals are stored on the agent's own page of counters, which outlives the agent.
     """
 
     def __init__(

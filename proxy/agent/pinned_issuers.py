@@ -1,4 +1,4 @@
-"""Pure: issuers that applications name, and the share that each organisation has of the readings."""
+"""Pure choice of the issuers to read, with a fair share for each organisation."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,22 +20,22 @@ class Pinned:
 
     @property
     def described(self) -> str:
-        """Its address and whose it is."""
+        """Address of the issuer, and the applications that name it."""
         more = f" and {len(self.apps) - 1} more" if len(self.apps) > 1 else ""
         return f"{self.issuer} (application {self.apps[0].name}{more})"
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The issuers that are read, and the others.
+    """Issuers that are read, and the others.
 
-    `payer` has the organisation that an issuer counts for. If several name it, that is the one with the
-    fewest issuers, so that no other organisation can delay the reading.
+    `payer` maps an issuer to the organisation whose limit it counts towards. If several organisations name
+    it, that is the one with the fewest issuers, so that no other organisation can delay the reading.
     """
 
     read: Mapping[str, Pinned]
     payer: Mapping[str, str]
-    left_out: Mapping[str, Sequence[Pinned]]  # the key is an organisation with too many issuers
+    left_out: Mapping[str, Sequence[Pinned]]  # keys are organisations with too many issuers
 
 
 def pinned_issuers(apps: Iterable[App]) -> dict[str, Pinned]:
@@ -55,7 +55,7 @@ def issuers_of(app: App) -> set[str]:
 
 
 def share(pinned: Mapping[str, Pinned], known: Container[str]) -> Share:
-    """Choose for each organisation which issuers are read. Those that are `known` already come first."""
+    """Choose for each organisation which issuers are read. Issuers that are already `known` come first."""
     of_org: dict[str, list[Pinned]] = {}
     for each in sorted(pinned.values(), key=lambda each: (each.issuer not in known, each.issuer)):
         for org_id in each.org_ids:

@@ -1,9 +1,10 @@
-"""Tell a response that the control plane provably gave from any other, and read what it says.
+"""Proof that a response is the control plane's, and its meaning.
 
-A firewall, a gateway or a captive page in between may respond with any status. Such a response ends no copy
-of an event and changes no state: only a signed one that names the batch does (`[Audit]
-RequireSignedResponse`). The signature covers the body and not the status line, so the body alone says what
-the control plane did."""
+A firewall, a gateway or a captive portal between the two may respond with any status. Such a response never
+deletes an event and never changes a state. Only a signed response that names the batch does (`[Audit]
+RequireSignedResponse`). The signature covers the body and not the status line, so only the body shows what
+the control plane did.
+"""
 
 from dataclasses import dataclass
 from typing import Final
@@ -17,8 +18,8 @@ from proxy.wire.signing import SIGNATURE_HEADER
 
 _LONGEST_TYPE: Final = 60
 _LONGEST_WAIT: Final = 86400.0
-# A control plane signs these always. Other errors it may give before it has verified the request. A batch of
-# ours is smaller than the least that it refuses with 413.
+# Statuses that a control plane always signs. It may send other errors before it has verified the request. A
+# batch of this proxy is smaller than the least size that it refuses with 413.
 _ALWAYS_SIGNED: Final = {200, 202, 304, 400, 403, 409, 413, 429}
 _HTML: Final = (b"<!doctype html", b"<html", b"<head", b"<body")
 
@@ -40,23 +41,23 @@ class Accepted:
 class Refused:
     """The control plane refuses this batch."""
 
-    status: int  # the one that belongs to the error's code
-    text: str  # one line for a person
-    retry_after: float | None  # seconds, where it was said under the signature
+    status: int  # the status that belongs to the error's code
+    text: str  # one line for an operator
+    retry_after: float | None  # seconds, if the signed body names them
 
 
 @dataclass(frozen=True, slots=True)
 class Unproven:
-    """Nobody knows whose response this is, or whether it is about this batch."""
+    """The response has no proof that the control plane sent it, or that it is about this batch."""
 
-    text: str  # one line for a person
+    text: str  # one line for an operator
 
 
 AuditOutcome = Accepted | Refused | Unproven
 
 
 def audit_outcome(response: Response, batch_id: str) -> AuditOutcome:
-    """Return the meaning of a response for the batch that was sent under this id."""
+    """Return the meaning of a response for the batch that was sent with this id."""
     if response.status == 202:
         return _acceptance(response, batch_id)
     return _refusal(response, batch_id)
@@ -89,10 +90,10 @@ def description(response: Response) -> str:
 
 
 def _lack(response: Response) -> str:
-    """The fault of a signature that is absent or does not fit."""
+    """Return what is wrong with a missing or invalid signature."""
     if SIGNATURE_HEADER not in response.headers:
         return f"it has no {SIGNATURE_HEADER} field"
-    return f"its {SIGNATURE_HEADER} does not fit this request and the body that came"
+    return f"its {SIGNATURE_HEADER} does not match this request and the received body"
 
 
 def _acceptance(response: Response, batch_id: str) -> Accepted | Unproven:
@@ -115,7 +116,7 @@ def _refusal(response: Response, batch_id: str) -> Refused | Unproven:
     status = ERROR_STATUS.get(said.error.code)
     if not response.is_believed or status is None:
         return Unproven(description(response))
-    # Earlier releases, which sign no error, don't name the batch either.
+    # Earlier releases, which don't sign errors, don't name the batch either.
     if said.batch_id != batch_id and (response.is_signed or said.batch_id is not msgspec.UNSET):
         return Unproven(f"control plane responded with {response.status} without naming this batch")
     wait = said.error.retry_after_seconds
@@ -139,7 +140,7 @@ def _has_our_form(response: Response) -> bool:
 
 
 def _kind(response: Response) -> str:
-    """Content type, and whether the body looks like a page for a browser."""
+    """Return the content type, and whether the body looks like a page for a browser."""
     given = response.headers.get("Content-Type", "")[:_LONGEST_TYPE]
     report = given if given and given.isascii() and given.isprintable() else "no content type"
     looks_like_page = response.body.lstrip()[:16].lower().startswith(_HTML)

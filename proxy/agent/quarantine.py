@@ -1,5 +1,4 @@
-"""The file of a batch that the control plane refused for good: its bytes, and the response, for an
-operator."""
+"""File of a batch that the control plane refused for good: its bytes and the response, for an operator."""
 
 from typing import Final
 
@@ -9,8 +8,8 @@ import msgspec
 class QuarantinedBatch(msgspec.Struct, rename="camel"):
     org_id: str
     status: int
-    response: str = msgspec.field(name="answer")  # the beginning of its body
-    refused_at: str  # RFC 3339
+    response: str = msgspec.field(name="answer")  # beginning of the response's body
+    refused_at: str  # time in RFC 3339
     first_seq: int
     last_seq: int
     count: int
@@ -18,7 +17,8 @@ class QuarantinedBatch(msgspec.Struct, rename="camel"):
 
 
 _encode: Final = msgspec.json.Encoder().encode
-decode: Final = msgspec.json.Decoder(QuarantinedBatch).decode  # msgspec.DecodeError: it is another file
+# A msgspec.DecodeError means that the file is of another kind.
+decode: Final = msgspec.json.Decoder(QuarantinedBatch).decode
 
 
 def encode(held: QuarantinedBatch) -> bytes:

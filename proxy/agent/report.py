@@ -1,4 +1,4 @@
-"""Send one kind of report to the control plane, heartbeats or metrics, and keep why it does not arrive."""
+"""Sender of one kind of report to the control plane: heartbeats, or metrics."""
 
 import logging
 
@@ -23,14 +23,14 @@ class Report:
         return self._trouble.text
 
     async def post(self, body: bytes) -> bool:
-        """Send one report; return whether the control plane provably took it."""
+        """Send one report; return True if the control plane provably took it."""
         try:
             problem = report_problem(await self._control_plane.post(self._url, body))
         except CallFailed as failure:
             problem = str(failure)
         if problem is None:
             if self._trouble.over():
-                log.info("the control plane takes %s again", self.name)
+                log.info("delivering %s again", self.name)
             return True
         self._trouble.met(problem, "%s not delivered: %s", self.name, problem)
         return False

@@ -1,7 +1,8 @@
-"""Sends batches again that were set aside, once an operator has moved their files to `resend/`.
+"""Resender of quarantined batches whose files an operator has moved to `resend/`.
 
-Where a file is then says what became of it: it is gone once the control plane has the batch, back in
-`rejected/` with the new response where it was refused again, and still there while that can't be known.
+The place of a file shows the result. The file is deleted once the control plane has the batch. It is back in
+`rejected/`, with the new response, if the batch was refused again. It stays in `resend/` until the result is
+known.
 """
 
 import asyncio
@@ -47,8 +48,13 @@ class Resender:
         interval: float,
         all_taken: Callable[[], None],
     ) -> None:
-        """`all_taken` is called when nothing is set aside any more. `interval`: seconds between two looks.
-        Raises OSError where the directory can't be made."""
+        """Create the directory `resend/`.
+
+        Raise OSError if that fails.
+
+        `all_taken` is called when no batch is quarantined any more. `interval` is the number of seconds
+        between two looks.
+        """
         self._directory = retention / "resend"
         make_directory(self._directory)
         self._rejected = retention / "rejected"
@@ -57,10 +63,11 @@ class Resender:
         self._interval = interval
         self._all_taken = all_taken
         self._trouble = LastingProblem(log)
-        self.reused_ids = 0  # batches whose id the control plane had for other events, since the start
+        # Batches since the start whose id the control plane already had for other events.
+        self.reused_ids = 0
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Send batches until the task is cancelled."""
         while True:
             try:
                 wait = await self._send_all()
@@ -69,11 +76,11 @@ class Resender:
             await asyncio.sleep(wait)
 
     async def _send_all(self) -> float:
-        """One after the other; the seconds to wait before the next look."""
+        """Send the batches one after the other. Return the seconds to wait before the next look."""
         for path in await asyncio.to_thread(_files_in, self._directory):
             held = await asyncio.to_thread(_read, path)
             if held is None:
-                log.error("%s holds no batch that was set aside; it goes to %s", path, self._rejected)
+                log.error("%s is not a quarantined batch; moved it to %s", path, self._rejected)
                 await asyncio.to_thread(path.rename, self._rejected / path.name)
                 continue
             try:
@@ -86,11 +93,13 @@ class Resender:
         return self._interval
 
     async def _after(self, path: Path, held: QuarantinedBatch, response: Response) -> float:
-        """What a response means for the file; the seconds to wait before the next, 0 for none."""
+        """Apply a response to the file. Return the seconds to wait before the next batch; 0 for no wait."""
         match audit_outcome(response, _batch(held).batch_id):
             case Accepted(content_differs=True):
                 self.reused_ids += 1
-                log.error("%s gets a new batch id: the control plane has other events under its own", path)
+                log.error(
+                    "%s gets a new batch id: the control plane has other events under the old one", path
+                )
                 return await self._renewed(path, held)
             case Accepted():
                 await self._taken(path, held)
@@ -102,7 +111,7 @@ class Resender:
                 wait = max(self._interval, asked_wait(response, outcome, self._interval))
                 text = description(response)
                 self._trouble.met(
-                    text, "what is in %s waits %.0f s: %s", self._directory, wait, text, level=logging.INFO
+                    text, "batches in %s wait for %.0f s: %s", self._directory, wait, text, level=logging.INFO
                 )
                 return wait
             case outcome:
@@ -117,7 +126,7 @@ class Resender:
     async def _taken(self, path: Path, held: QuarantinedBatch) -> None:
         await asyncio.to_thread(path.unlink)
         log.info(
-            "audit events of organisation %s that were set aside are delivered: seq %d-%d",
+            "delivered quarantined audit events of organisation %s: seq %d-%d",
             *(held.org_id, held.first_seq, held.last_seq),
         )
         if not await asyncio.to_thread(_files_in, self._rejected):
@@ -131,7 +140,7 @@ class Resender:
         log.error("audit batch %s was refused again: %s", self._rejected / path.name, description(response))
 
     def _put_off(self, problem: str) -> float:
-        self._trouble.met(problem, "what is in %s waits: %s", self._directory, problem)
+        self._trouble.met(problem, "batches in %s wait: %s", self._directory, problem)
         return self._interval
 
 
@@ -153,7 +162,9 @@ def _batch(held: QuarantinedBatch) -> _Batch:
 
 
 def _under_a_new_id(held: QuarantinedBatch) -> QuarantinedBatch:
-    """The old one was used more than 48 hours ago, or for other events. Events that the control plane has
-    already are known to it by their own ids."""
+    """Give the batch a new id, because the old one was used more than 48 hours ago or for other events.
+
+    The control plane recognises events that it already has by their own ids.
+    """
     body = msgspec.json.encode(_Batch(new_batch_id(), _batch(held).events))
     return msgspec.structs.replace(held, batch=msgspec.Raw(body))

@@ -1,6 +1,8 @@
-"""Delivers journals as signed batches, each organisation on its own: retry, back-off, split, quarantine.
+"""Shipper that delivers journals as signed batches, separately for each organisation.
 
-`_after` has the effect of every response; docs/reference/events.md has it as a table.
+It retries with back-off, splits large batches, and quarantines refused ones.
+
+`_after` has the effect of every response. docs/reference/events.md has it as a table.
 """
 
 import asyncio
@@ -30,26 +32,27 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-LARGEST_BODY: Final = 4_500_000  # of the 5 MiB that the control plane takes
-_STRANGERS_WAIT: Final = 300.0  # seconds that an unproven 429 can delay the next attempt at most
+LARGEST_BODY: Final = 4_500_000  # bytes; the control plane takes 5 MiB
+_STRANGERS_WAIT: Final = 300.0  # seconds; the longest delay that an unproven 429 can cause
 _SMALLEST_BODY: Final = 64 * 1024
 _ENVELOPE: Final = 128  # bytes of a body that are not events
-# Least seconds to collect events of each organisation: 40 batches a minute in all, and a proxy may send 60.
+# Least seconds to collect events of each organisation. This makes at most 40 batches a minute in all; a proxy
+# may send 60.
 _LEAST_LINGER: Final = 1.5
-_MOST_LINGER: Final = 300.0  # seconds that a control plane can delay events at most
+_MOST_LINGER: Final = 300.0  # seconds; the longest delay of events that a control plane can request
 _PAUSE_AT_STOP: Final = 1.0  # seconds between two attempts during a stop
-_LARGE_AT_ONCE: Final = 4  # batches that are larger than ordinary ones, in memory at the same time
+_LARGE_AT_ONCE: Final = 4  # number of batches larger than ordinary ones in memory at the same time
 
 
 @dataclass(slots=True)
 class _Delivery:
-    """What the shipper knows of one organisation besides the journal."""
+    """State of one organisation's delivery that the journal does not store."""
 
     org_id: str
     pending: int = 0
     wake: asyncio.Event = field(default_factory=asyncio.Event)
-    failures: int = 0  # attempts in a row that brought nothing
-    not_before: float = 0.0  # monotonic seconds; the control plane asked for no attempt until then
+    failures: int = 0  # number of failed attempts in a row
+    not_before: float = 0.0  # monotonic seconds; the control plane requested no attempt before this time
     largest_body: int = LARGEST_BODY
     trouble: LastingProblem = field(default_factory=lambda: LastingProblem(log))
     quarantined: str | None = None  # the latest batch that was refused for good
@@ -69,7 +72,7 @@ class Shipper:
         asked: Callable[[], SyncLinger | None],
         least_linger: float = _LEAST_LINGER,
     ) -> None:
-        """`asked` returns how long the control plane asks to collect events; None if it does not say."""
+        """`asked` returns how long the control plane wants events to be collected, or None."""
         self._journal = journal
         self._disk = disk
         self._control_plane = control_plane
@@ -83,12 +86,14 @@ class Shipper:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
         self._stopping = asyncio.Event()
-        self._retries_end = -math.inf  # monotonic seconds; no attempt is repeated after it during a stop
+        # Monotonic seconds; during a stop, no attempt is repeated after this time.
+        self._retries_end = -math.inf
         self.delivered = 0  # events since the start
-        self.reused_ids = 0  # batches whose id the control plane had for other events, since the start
+        # Batches since the start whose id the control plane already had for other events.
+        self.reused_ids = 0
 
     def notify(self, pending: dict[str, int]) -> None:
-        """Tells how many events each organisation has in its journal."""
+        """Update how many events each organisation has in its journal."""
         for org_id, count in pending.items():
             delivery = self._deliveries.setdefault(org_id, _Delivery(org_id))
             delivery.pending = count
@@ -101,20 +106,20 @@ class Shipper:
                 self._tasks[org_id] = asyncio.create_task(self._deliver(delivery), name=f"ship {org_id}")
 
     def problems(self) -> dict[str, str]:
-        """Per organisation, why its events do not go out at present."""
+        """Return, per organisation, the reason why its events are not sent."""
         return {org_id: held.trouble.text for org_id, held in self._deliveries.items() if held.trouble.text}
 
     def quarantined(self) -> dict[str, str]:
-        """Per organisation, the latest batch that was refused for good since the start."""
+        """Return, per organisation, the latest batch that was refused for good since the start."""
         return {org_id: held.quarantined for org_id, held in self._deliveries.items() if held.quarantined}
 
     def forget_quarantined(self) -> None:
-        """An operator has seen to all of it."""
+        """Clear all quarantined batches, because an operator has handled them."""
         for held in self._deliveries.values():
             held.quarantined = None
 
     async def stop(self, deadline: float, *, retry: bool = False) -> None:
-        """Send what can be sent within the deadline. Repeat attempts that fail only if `retry` is set."""
+        """Send what can be sent within the deadline. Repeat failed attempts only if `retry` is set."""
         if retry:
             self._retries_end = time.monotonic() + deadline
         self._stopping.set()
@@ -132,11 +137,11 @@ class Shipper:
         return await asyncio.get_running_loop().run_in_executor(self._disk, work)
 
     async def _deliver(self, delivery: _Delivery) -> None:
-        """Sends until the organisation has nothing pending; `notify` begins it again."""
+        """Send until the organisation has nothing pending. `notify` starts it again."""
         wait = 0.0
         while delivery.pending:
             try:
-                if not wait:  # or its batch is made already, and was put off for long enough
+                if not wait:  # after a wait, the batch already exists and was delayed long enough
                     await self._gather_events(delivery)
                 wait = await self._send_one(delivery)
             except OSError as error:
@@ -149,8 +154,10 @@ class Shipper:
                 return
 
     async def _retry_in_time(self, delivery: _Delivery) -> bool:
-        """Wait for the next attempt of a stop, never less than the control plane asked for. Return False if
-        that attempt comes too late."""
+        """Wait for the next attempt of a stop, at least as long as the control plane requested.
+
+        Return False if that attempt would be too late.
+        """
         now = time.monotonic()
         at = max(now + _PAUSE_AT_STOP, delivery.not_before)
         if at >= self._retries_end:
@@ -159,7 +166,7 @@ class Shipper:
         return True
 
     async def _gather_events(self, delivery: _Delivery) -> None:
-        """Let a small batch grow, so that a steady trickle stays below the control plane's limits."""
+        """Let a small batch grow, so that a trickle of events stays below the control plane's limits."""
         delivery.wake.clear()
         if delivery.pending < self._max_batch_size and not self._stopping.is_set():
             await sleep_until_set(delivery.wake, self._linger(delivery.org_id))
@@ -172,7 +179,7 @@ class Shipper:
         return max(of_proxy * active, of_org)
 
     async def _send_one(self, delivery: _Delivery) -> float:
-        """One attempt at one batch; the seconds to wait before the next, 0 for none."""
+        """Try to send one batch. Return the seconds to wait before the next attempt; 0 for no wait."""
         oldest = await self._on_disk(self._journal.oldest_ms, delivery.org_id)
         age = 0.0 if oldest is None else time.time() - oldest / 1000
         behind = self._catch_up and age > self._replay_interval
@@ -202,7 +209,7 @@ class Shipper:
         return await self._after(response, delivery, batch, body)
 
     async def _after(self, response: Response, delivery: _Delivery, batch: Batch, body: bytes) -> float:
-        """What a response means for the batch; the seconds to wait before the next attempt."""
+        """Apply a response to the batch. Return the seconds to wait before the next attempt."""
         match audit_outcome(response, batch.batch_id):
             case Accepted(content_differs=True):
                 return await self._reused(delivery, batch)
@@ -221,22 +228,26 @@ class Shipper:
 
     async def _accepted(self, accepted: Accepted, delivery: _Delivery, batch: Batch) -> float:
         if not accepted.duplicate and accepted.count < batch.count:
-            # As it should be after a new batch id; else somebody has used these events' ids before us.
+            # This is expected after a new batch id. Otherwise another proxy has used these events' ids
+            # before.
             log.warning(
-                "audit batch %s of organisation %s: %d of %d events were known by their ids",
+                "audit batch %s of organisation %s: the control plane already had %d of %d events",
                 batch.batch_id, delivery.org_id, batch.count - accepted.count, batch.count,
             )  # fmt: skip
         await self._on_disk(self._journal.done, delivery.org_id, batch)
         if delivery.trouble.over():
-            log.info("audit events of organisation %s go out again", delivery.org_id)
+            log.info("delivering audit events of organisation %s again", delivery.org_id)
         delivery.failures = 0
-        # What refused large ones may be gone; where it isn't, one of eleven is split.
+        # The limit that refused large batches may be gone. If not, one batch of eleven is split.
         delivery.largest_body = min(LARGEST_BODY, delivery.largest_body + delivery.largest_body // 16)
         self.delivered += batch.count
         return 0.0
 
     async def _reused(self, delivery: _Delivery, batch: Batch) -> float:
-        """The control plane has other events under this id, so these would be lost with it."""
+        """Send the events under a new id.
+
+        The control plane has other events under this id, so these would be lost.
+        """
         self.reused_ids += 1
         log.error(
             "audit batch %s of organisation %s: the control plane has other events under this id; "
@@ -246,7 +257,7 @@ class Shipper:
         return await self._renewed(delivery, batch, "control plane has other events under each new batch id")
 
     async def _expired(self, delivery: _Delivery, batch: Batch) -> float:
-        """The id was used more than 48 hours ago. The events go out again under a new one."""
+        """Send the events under a new id, because the id was used more than 48 hours ago."""
         return await self._renewed(delivery, batch, "control plane responded with 409 again")
 
     async def _renewed(self, delivery: _Delivery, batch: Batch, if_again: str) -> float:
@@ -270,7 +281,7 @@ class Shipper:
         first, last = self._journal.numbers_sent(delivery.org_id, batch)
         delivery.quarantined = f"{batch.count} events, seq {first}-{last}: {refused.text}"
         log.error(
-            "audit batch %s of organisation %s was refused for good and set aside in %s: %s",
+            "audit batch %s of organisation %s was refused for good and quarantined in %s: %s",
             batch.batch_id, delivery.org_id, path, refused.text,
         )  # fmt: skip
         return 0.0
@@ -283,12 +294,15 @@ class Shipper:
         batch: Batch,
         body: bytes,
     ) -> float:
-        """Send halves, whoever refused the whole: a gateway may have a limit of its own, and a control plane
-        that reads no further can't sign. That loses no event. Only a proven refusal sets one aside."""
+        """Send two halves of a batch that was too large.
+
+        A gateway may have a smaller limit, or a control plane that stops reading can't sign, so this needs no
+        proof. No event is lost. Only a proven refusal quarantines a batch.
+        """
         delivery.largest_body = max(_SMALLEST_BODY, min(delivery.largest_body, len(body) // 2))
         if await self._on_disk(self._journal.split, delivery.org_id, batch):
             log.warning(
-                "audit batch %s of %d bytes was too large; split: %s",
+                "audit batch %s of %d bytes was too large; split it: %s",
                 batch.batch_id, len(body), description(response),
             )  # fmt: skip
             return 0.0
@@ -302,15 +316,17 @@ class Shipper:
         )
         delivery.trouble.met(
             description(response),
-            "audit events of organisation %s wait %.0f s: %s", delivery.org_id, wait, description(response),
+            "audit events of organisation %s wait for %.0f s: %s",
+            delivery.org_id, wait, description(response),
             level=logging.INFO if isinstance(outcome, Refused) else logging.ERROR,
         )  # fmt: skip
         delivery.not_before = time.monotonic() + wait
-        # Never sooner; a little later, so that a fleet does not come back at one instant.
+        # Never sooner, but a little later, so that the proxies of a fleet do not all return at the same
+        # moment.
         return wait + random.uniform(0, min(0.25, wait / 10))  # noqa: S311 - not a secret
 
     def _put_off(self, delivery: _Delivery, problem: str) -> float:
-        """Keeps everything for the next attempt, at most one replay interval away."""
+        """Keep all events for the next attempt, at most one replay interval away."""
         delivery.trouble.met(
             problem, "audit events of organisation %s are kept: %s", delivery.org_id, problem
         )
@@ -324,7 +340,10 @@ def _bounded(seconds: float, least: float) -> float:
 
 
 def asked_wait(response: Response, outcome: AuditOutcome, interval: float) -> float:
-    """Seconds that a 429 asks for; if it does not say, one interval. Retry-After itself is not signed."""
+    """Return the seconds that a 429 requests; one interval if it names none.
+
+    Retry-After itself is not signed.
+    """
     if isinstance(outcome, Refused) and outcome.retry_after is not None:
         return outcome.retry_after
     asked = retry_after(response.headers.get("Retry-After"), time.time())
@@ -332,5 +351,5 @@ def asked_wait(response: Response, outcome: AuditOutcome, interval: float) -> fl
         return interval
     if isinstance(outcome, Refused):
         return asked
-    # Something in between knows nothing of our limits.
+    # An intermediary does not have this proxy's limits.
     return min(asked, max(_STRANGERS_WAIT, interval))

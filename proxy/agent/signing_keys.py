@@ -1,8 +1,8 @@
-"""The keys of proxy tokens out of the vault: which version signs now, and which are accepted beside it.
+"""Keys of proxy tokens from the vault: the version that signs now, and the other versions that are accepted.
 
-Every proxy of a fleet comes to the same response from what the vault says alone, whenever it was started. A
-newer version is accepted as soon as it is seen, and signs once every other proxy must have seen it too; the
-older one is accepted until the last token that it signed has ended.
+Every proxy of a fleet derives the same result from the vault alone, whenever it was started. A newer version
+is accepted once it is seen. It signs when every other proxy must have seen it too. The older version is
+accepted until the last token that it signed has expired.
 """
 
 import asyncio
@@ -24,7 +24,9 @@ log = logging.getLogger(__name__)
 _MAX_KEYS: Final = 5
 _MAX_BYTES: Final = 1024
 _TICK_SECONDS: Final = 1.0
-_LOOKS_BEFORE_USE: Final = 3  # of each other proxy, one of which may fail; and the vault tells whole seconds:
+# Looks of each other proxy, of which one may fail; the vault shows only whole seconds, so add
+# _MARGIN_SECONDS.
+_LOOKS_BEFORE_USE: Final = 3
 _MARGIN_SECONDS: Final = 1.0
 
 
@@ -47,7 +49,7 @@ class SigningKeyKeeper:
         self._clock = clock
         self._versions: list[SecretVersion] = []
         self._values: dict[str, bytes] = {}
-        self._unusable: dict[str, str] = {}  # version -> why
+        self._unusable: dict[str, str] = {}  # reason by version
         self._announced: SigningKeys | None = None
         self._retry_after = 0.0
         self.maintenance = Maintenance("token signing key")
@@ -58,7 +60,7 @@ class SigningKeyKeeper:
         return min((each.expires_at for each in self._in_force()[:1]), default=math.inf)
 
     def current(self) -> SigningKeys | None:
-        """What a worker is to be told now; nothing before the vault was read."""
+        """Return the keys for a worker; None before the vault was read."""
         if not self._versions:
             return None
         held = [self._values.get(each.version) for each in self._in_force()]
@@ -69,7 +71,7 @@ class SigningKeyKeeper:
         if keys and self.maintenance.problem is None and self._unusable:
             return Check("degraded", "; ".join(self._unusable.values()))
         if not keys and self._versions and self.maintenance.problem is None:
-            return Check("failed", f"no version of secret {self._name} can be used as token signing key")
+            return Check("failed", f"no version of secret {self._name} can be used as the token signing key")
         return self.maintenance.check(usable=bool(keys), until=self.ends_at)
 
     async def run(self) -> None:
@@ -87,7 +89,7 @@ class SigningKeyKeeper:
         except VaultError as error:
             self._not_read(str(error), error.retry_after)
             return
-        except Exception as error:  # and the rest of the agent goes on
+        except Exception as error:  # the rest of the agent continues
             self._not_read(unforeseen(error))
             return
         self._versions, self._values, self._retry_after = versions, values, 0.0
@@ -99,7 +101,10 @@ class SigningKeyKeeper:
         self.maintenance.failed(why)
 
     async def _values_of(self, versions: list[SecretVersion]) -> dict[str, bytes]:
-        """Of the active versions. One that can't be a key makes way for those that can."""
+        """Return the values of the active versions.
+
+        If one can't be a key, the next usable version replaces it.
+        """
         self._unusable = {
             each.version: self._unusable[each.version] for each in versions if each.version in self._unusable
         }
@@ -115,7 +120,7 @@ class SigningKeyKeeper:
                 value = _as_key((await self._vault.secret(self._name, version)).value)
             if not MIN_BYTES <= len(value) <= _MAX_BYTES:
                 self._unusable[version] = (
-                    f"version {version} of secret {self._name} is no signing key: "
+                    f"version {version} of secret {self._name} can't be a signing key: "
                     f"it must be text of {MIN_BYTES} to {_MAX_BYTES} characters"
                 )
                 log.error("%s", self._unusable[version])
@@ -140,17 +145,17 @@ class SigningKeyKeeper:
         signing = self._in_force()[:1]
         if signing:
             log.info(
-                "tokens are signed with version %s of secret %s; %d are accepted",
+                "signing tokens with version %s of secret %s; %d versions are accepted",
                 *(signing[0].version, self._name, len(keys.keys)),
             )
         else:
-            log.error("no version of secret %s can be used as token signing key", self._name)
+            log.error("no version of secret %s can be used as the token signing key", self._name)
         self._announced = keys
         self._announce(keys)
 
 
 def _as_key(text: str) -> bytes:
-    """Half a character makes it none, which is no key."""
+    """Encode the text of a key. Text with a lone surrogate can't be a key: return no bytes."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -160,10 +165,10 @@ def _as_key(text: str) -> bytes:
 def in_force(
     versions: Iterable[SecretVersion], now: float, *, settle: float, token_lifetime: float
 ) -> list[SecretVersion]:
-    """The version that signs, then the others that are accepted, newest first.
+    """Return the version that signs, then the others that are accepted, newest first.
 
-    The oldest that can be used signs until the next has existed for `settle` seconds, and is accepted for a
-    token's lifetime more, and again `settle`, for proxies that were late to see the next.
+    The oldest usable version signs until the next one has existed for `settle` seconds. It is accepted for a
+    token's lifetime and another `settle` seconds more, for proxies that were late to see the next one.
     """
     usable = sorted(
         (each for each in versions if each.enabled and now < each.expires_at),

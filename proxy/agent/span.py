@@ -1,4 +1,4 @@
-"""Pure: a record of the spool as a span of OTLP in JSON (OpenTelemetry's HTTP semantic conventions)."""
+"""Pure conversion of a spool record to a span of OTLP in JSON (OpenTelemetry's HTTP semantic conventions)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from proxy.wire.trace_context import TraceParent, parent_in
 
 _KIND_SERVER: Final = 2
 _STATUS_ERROR: Final = 2
-_PARENT_KNOWN: Final = 0x100  # flags of a span: whether its parent is remote is known, and it is
+_PARENT_KNOWN: Final = 0x100  # span flag: it is known whether the parent is remote
 _PARENT_REMOTE: Final = 0x200
-_ERROR_FROM: Final = 500  # statuses that are the server's fault
+_ERROR_FROM: Final = 500  # lowest status that is the server's fault
 _METHODS: Final = frozenset(
     ("CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY", "TRACE")
 )
-LONGEST_TEXT: Final = 2048  # characters of a path or a query: a caller chooses their length
+LONGEST_TEXT: Final = 2048  # characters of a path or a query, because a caller chooses their length
 _encode: Final = msgspec.json.Encoder().encode
 
 Attribute = dict[str, Any]
@@ -54,7 +54,7 @@ def characters_of(record: Record) -> int:
 
 
 def export_body(records: Iterable[tuple[Record, int]], source: Source) -> bytes:
-    """Return the body of an export request: each record with the prefix of its worker's request ids."""
+    """Return the body of an export request, from records with the prefix of their worker's request ids."""
     resource = [_text("service.name", "graphward-proxy"), _text("service.version", VERSION)]
     if source.proxy_id is not None:
         resource.append(_text("service.instance.id", source.proxy_id))
@@ -81,8 +81,11 @@ def _span(record: Record, id_prefix: int, scheme: str) -> dict[str, Any]:
 
 
 def _place_in_trace(record: Record, id_prefix: int, own_id: str) -> dict[str, Any]:
-    """The trace of the request, its span and the parent. The ids of a record are the same each time, so that
-    a span that is sent twice is one. Without a trace, the request id is the trace id."""
+    """Return the trace of the request, its span and the parent.
+
+    The ids of a record are the same each time, so a span that is sent twice counts once. Without a trace, the
+    request id is the trace id.
+    """
     place: dict[str, Any] = {"spanId": _span_id(own_id)}
     if record.parent is not None:
         batch = request_id(record.parent[1], id_prefix, record.parent[0])
@@ -152,4 +155,4 @@ def _text(key: str, value: str) -> Attribute:
 
 
 def _number(key: str, value: int) -> Attribute:
-    return {"key": key, "value": {"intValue": str(value)}}  # 64 bits are text in protobuf's JSON
+    return {"key": key, "value": {"intValue": str(value)}}  # protobuf's JSON writes 64-bit numbers as text

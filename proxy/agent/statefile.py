@@ -1,8 +1,8 @@
-"""The collector's and shipper's state on disk: two slots, written in turn and in place.
+"""State of the collector and the shipper on disk, in two slots that are overwritten in turn.
 
-A rename needs room for a second file, and a full disk is exactly when batches must go out to make room.
-So each save overwrites the older of two preallocated slots; a kill or a crash within it leaves the newer
-one whole.
+A rename needs room for a second file. A full disk is exactly the time when batches must be sent to free room.
+So each save overwrites the older of two preallocated slots. After a kill or a crash during the save, the
+newer slot is still whole.
 """
 
 import hashlib
@@ -16,8 +16,9 @@ import msgspec
 from proxy.process.own_process import give_to_owner_of
 from proxy.rules.snapshot import sync_directory, write_at
 
-FORMAT: Final = 1  # of the state, and of the journals that it speaks of
-# Two digits: of one and the number behind it, one flipped bit of the space between makes three or more.
+FORMAT: Final = 1  # format of the state and of the journals that it lists
+# At most two digits. A flipped bit in the space between this number and the next one would make three or
+# more.
 _ANY_FORMAT: Final = re.compile(rb"graphward-audit-state ([0-9]{1,2}) ")
 _FIRST_LINE: Final = re.compile(
     rb"graphward-audit-state [0-9]{1,2} ([0-9]{1,20}) ([0-9]{1,12}) ([0-9a-f]{64})\n"
@@ -26,16 +27,16 @@ _ROUND_TO: Final = 64 * 1024
 
 
 class JournalFile(msgspec.Struct):
-    """What is committed of one journal file; whatever the file has beyond `length` never happened."""
+    """Committed part of one journal file. Bytes beyond `length` are not part of it."""
 
-    first: int  # its name: the first sequence number
+    first: int  # first sequence number, which is also the file's name
     last: int
     length: int
     count: int
 
 
 class Batch(msgspec.Struct):
-    """A batch that may have been sent: from now on its id always stands for exactly these bytes."""
+    """A batch that may have been sent. From now on, its id always stands for exactly these bytes."""
 
     batch_id: str
     file: int
@@ -49,11 +50,11 @@ class Batch(msgspec.Struct):
 class OrganisationState(msgspec.Struct):
     next_seq: int = 1
     files: list[JournalFile] = []
-    sent: int = 0  # bytes of files[0] that are done with
+    sent: int = 0  # bytes of files[0] that are done
     sent_count: int = 0
-    sent_seq: int = 0  # the last sequence number that is done with
-    batches: list[Batch] = []  # within files[0], from `sent` on without a gap
-    earlier: int = 0  # numbers of an earlier identity: subtracted from each number that is sent
+    sent_seq: int = 0  # the last sequence number that is done
+    batches: list[Batch] = []  # ranges within files[0], from `sent` on without a gap
+    earlier: int = 0  # last number of an earlier identity, subtracted from each number that is sent
 
     @property
     def pending(self) -> int:
@@ -61,13 +62,13 @@ class OrganisationState(msgspec.Struct):
 
 
 class Cursor(msgspec.Struct):
-    """How far a worker's stream has been collected."""
+    """Position up to which a worker's stream has been collected."""
 
     number: int
-    offset: int  # 0: at the segment's beginning
+    offset: int  # 0 at the beginning of the segment
     ordinal: int
-    counts: dict[str, int]  # per organisation, records collected or known to be missing
-    unplaced: int = 0  # missing records of which no header has told the organisation yet
+    counts: dict[str, int]  # per organisation, records that are collected or known to be missing
+    unplaced: int = 0  # missing records whose organisation no header has shown yet
     finished: bool = False
 
 
@@ -84,14 +85,14 @@ class Gap(msgspec.Struct):
 class State(msgspec.Struct):
     streams: dict[str, Cursor] = {}
     organisations: dict[str, OrganisationState] = {}
-    gaps: list[Gap] = []  # the latest ones
-    missing: int = 0  # events lost, of all time
-    unplaced: int = 0  # of these, the ones whose organisation nobody knows
+    gaps: list[Gap] = []  # only the latest gaps
+    missing: int = 0  # events lost since the directory exists
+    unplaced: int = 0  # the part of `missing` whose organisation is unknown
     rejected_batches: int = 0
-    dropped: int = 0  # events deleted unsent, under drop-oldest
+    dropped: int = 0  # events deleted unsent, with drop-oldest
     restarted_at: float = 0.0  # when numbers began again at 1 because the state was lost; 0: never
-    proxy_id: str | None = None  # whose numbers these are; None: not known yet
-    lost_ends: int = 0  # streams whose last segment was deleted, so that nobody knows what it held
+    proxy_id: str | None = None  # proxy that these numbers belong to; None if it is not known yet
+    lost_ends: int = 0  # streams whose last segment was deleted, so that its number of events is unknown
 
 
 _encoder = msgspec.json.Encoder()
@@ -107,7 +108,7 @@ def decode_state(body: bytes) -> State:
 
 
 class NewerState(Exception):
-    """A later release wrote the state; nothing under the directory may be touched."""
+    """A later release wrote the state, so this release must not change any file in the directory."""
 
 
 class StateFile:
@@ -116,7 +117,7 @@ class StateFile:
         self.generation = 0
 
     def load(self) -> State | None:
-        """The newest whole state; None if there is none."""
+        """Return the newest whole state; None if there is none."""
         newest: tuple[int, bytes] | None = None
         for slot in self._slots:
             try:
@@ -161,13 +162,16 @@ def _refuse_newer(slot: Path, content: bytes) -> None:
     found = _ANY_FORMAT.match(content)
     if found is not None and int(found[1]) > FORMAT:
         raise NewerState(
-            f"{slot}: written by a newer release (format {int(found[1])}, this one knows {FORMAT}); "
-            "nothing here is touched until that release runs again"
+            f"{slot}: written by a newer release (format {int(found[1])}, this release reads {FORMAT}); "
+            "this release changes nothing here: run the newer release again"
         )
 
 
 def _read_slot(content: bytes) -> tuple[int, bytes] | None:
-    """By its checksum it is of this format, also where the number that says so has a flipped bit."""
+    """Read the generation and the body of a slot.
+
+    Its checksum proves the format, even if a bit flipped in the format number.
+    """
     first = _FIRST_LINE.match(content)
     if first is None:
         return None
@@ -177,6 +181,9 @@ def _read_slot(content: bytes) -> tuple[int, bytes] | None:
 
 
 def _digest(form: int, head: bytes, body: bytes) -> bytes:
-    """Has the format in it from 2 on, so that no other release takes a later one's state for its own."""
+    """Return the checksum of a state.
+
+    From format 2 on it includes the format, so that no release reads another's state.
+    """
     tag = b"" if form == 1 else b"%d " % form
     return hashlib.sha256(tag + head + body).hexdigest().encode()

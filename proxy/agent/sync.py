@@ -1,4 +1,7 @@
-"""Fetches rules and app identities, proves, persists and announces them; until then the old ones stay."""
+"""Sync of rules and applications: fetch, verify, store and announce them.
+
+Until then, the old ones stay active.
+"""
 
 import asyncio
 import contextlib
@@ -53,7 +56,7 @@ log = logging.getLogger(__name__)
 _MAX_BODY: Final = 64 * 1024 * 1024
 _ETAG: Final = re.compile(r"[!-~]{1,256}")
 _SHORTEST_INTERVAL: Final = 1.0
-_FAILED_AFTER: Final = 10  # intervals without a good sync that turn degraded into failed
+_FAILED_AFTER: Final = 10  # intervals without a successful sync after which degraded becomes failed
 
 _LEAD: Final = timedelta(days=1)
 
@@ -61,15 +64,15 @@ _response_decoder = msgspec.json.Decoder(SyncAnswer)
 
 
 class SyncRefused(Exception):
-    """The response can not be taken; the active rules stay."""
+    """The response can't be accepted; the active rules stay."""
 
 
 class _Older(Exception):
-    """The response says nothing new: what it stops may have been lifted since."""
+    """The response is older than the active rules: a stop in it may have been lifted since."""
 
 
 class _NotInForce(Exception):
-    """Of a response that can not be taken, or not be written: why, and what it stops all the same."""
+    """A response can't be accepted or stored. The stops in it still apply."""
 
     def __init__(self, why: Exception, stops: Stops) -> None:
         super().__init__(str(why))
@@ -80,12 +83,13 @@ class _NotInForce(Exception):
 class _Fetched:
     snapshot: Snapshot
     is_new: bool
-    problem: str | None = None  # of the rulesets that could not be read: what was in their place stays
+    # Problem of rulesets that could not be read; their previous versions stay active.
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Readable:
-    """What of the delivered rulesets can be activated."""
+    """The delivered rulesets that can be activated."""
 
     rulesets: tuple[SnapshotRuleset, ...]
     problem: str | None
@@ -109,16 +113,18 @@ class Sync:
         self._highest_path = cache_path.with_name(cache_path.name + ".generated-at")
         self._configured_interval = interval
         self._require_signed = require_signed
-        self._announce = announce  # (snapshot, whether it is another one than before); None: only stops
+        # Receives the snapshot and whether it is a new one; None if only stops changed.
+        self._announce = announce
         self._clock = clock
         self._failures = 0
         self._trouble = LastingProblem(log)
-        self._good_at = time.monotonic()  # of the last good sync, or the start
-        self._changing = asyncio.Lock()  # what is held, here and on disk; not while somebody is asked
+        self._good_at = time.monotonic()  # time of the last successful sync, or of the start
+        self._changing = asyncio.Lock()  # guards the snapshot here and on disk; not held during a request
         self._stopped_beside = NOTHING_STOPPED
         self.snapshot = self._restored()
         self._confirmed_at = -math.inf if self.snapshot is None else _by_its_age(self.snapshot, clock())
-        # Whether the next request must not get 304: an earlier release left out what this one reads.
+        # True if the next request must not get 304, because an earlier release ignored fields that this one
+        # reads.
         self._ask_whole = self.snapshot is not None and self.snapshot.read < READ
 
     @property
@@ -139,13 +145,15 @@ class Sync:
 
     @property
     def age_seconds(self) -> float | None:
-        """Since the control plane last confirmed the active rules, infinite where nobody knows; None
-        without rules."""
+        """Seconds after the control plane last confirmed the active rules; infinite if unknown.
+
+        None without rules.
+        """
         return None if self.snapshot is None else time.monotonic() - self._confirmed_at
 
     @property
     def stopped_beside(self) -> Stops:
-        """What is stopped beside what the snapshot stops, because that could not be written."""
+        """Stops in addition to the snapshot's, because they could not be written to it."""
         return self._stopped_beside
 
     @property
@@ -165,7 +173,7 @@ class Sync:
             await asyncio.sleep(self._pause())
 
     async def once(self) -> bool:
-        """One attempt; whether the active rules are confirmed now."""
+        """Try to sync once. Return True if the active rules are confirmed now."""
         try:
             held, response = await self._ask()
             async with self._changing:
@@ -180,10 +188,10 @@ class Sync:
 
     def _activate(self, fetched: _Fetched) -> None:
         if fetched.problem is not None:
-            line = "the rules in force stay where they could not be read: %s"
+            line = "some rulesets could not be read, their active versions stay in use: %s"
             self._trouble.met(fetched.problem, line, fetched.problem)
         elif self._trouble.over():
-            log.info("sync works again")
+            log.info("sync succeeded again")
         self._failures, self._good_at = 0, time.monotonic()
         self.snapshot, self._confirmed_at = fetched.snapshot, self._good_at
         self._stopped_beside, self._ask_whole = NOTHING_STOPPED, False
@@ -191,28 +199,30 @@ class Sync:
 
     def _note_failure(self, error: Exception) -> None:
         self._failures += 1
-        rules = "there are no rules yet" if self.snapshot is None else "the rules in force stay"
+        rules = "there are no rules yet" if self.snapshot is None else "the active rules stay in use"
         cure = cures.of_control_plane(self._url, error) if isinstance(error, CallFailed) else ""
         text = cures.joined(str(error), cure)
         pointer = "" if isinstance(error, _NotInForce) else f" ({cures.DOCTOR})"
         self._trouble.met(text, "sync failed, %s: %s%s", rules, text, pointer)
 
     async def write_again(self) -> None:
-        """A worker found no snapshot on disk, a damaged one or another than the one that is held here."""
+        """Write the snapshot again, because a worker found it missing, damaged or different from this one."""
         async with self._changing:
             if self.snapshot is None:
                 return
             try:
                 await asyncio.to_thread(write_snapshot, self._cache_path, self.snapshot)
             except OSError as error:
-                log.error("the snapshot on disk can't be used, nor written again: %s", error)
+                log.error("the snapshot on disk can't be used, and can't be written again: %s", error)
             else:
-                log.warning("the snapshot on disk could not be used, and is written again")
+                log.warning("the snapshot on disk could not be used; wrote it again")
                 self._announce(self.snapshot, False)
 
     async def _stop(self, report: Stops) -> None:
-        """The active rules with more stopped: a stop waits neither for rules that can be taken nor for room
-        on disk. Nothing is lifted this way."""
+        """Stop more than the active rules do.
+
+        A stop must not wait for valid rules or for room on disk. This never lifts a stop.
+        """
         stops = self.stops.with_others(report)
         if stops == self.stops:
             return
@@ -224,8 +234,8 @@ class Sync:
         self._announce(self.snapshot, True)
 
     async def _written_with(self, held: Snapshot, stops: Stops) -> Snapshot | None:
-        """None where the disk has no room for it, or is not to be written to."""
-        # Without its ETag: a 304 would confirm rules of which the control plane knows no such stop.
+        """Write the snapshot with these stops. Return None if the disk has no room or can't be written."""
+        # Remove the ETag: a 304 would confirm rules without this stop.
         stopping = msgspec.structs.replace(held, generation=held.generation + 1, stops=stops, etag=None)
         try:
             await asyncio.to_thread(write_snapshot, self._cache_path, stopping)
@@ -234,7 +244,10 @@ class Sync:
         return stopping
 
     def _pause(self) -> float:
-        """To the next attempt. Jitter only shortens it, so that a change takes effect within one interval."""
+        """Return the seconds until the next attempt.
+
+        Jitter only shortens them, so that a change takes effect within one interval.
+        """
         interval = self.interval
         if self._failures:
             return backoff(self._failures - 1, interval)
@@ -248,11 +261,14 @@ class Sync:
         except FileNotFoundError:
             return None
         except (SnapshotDamaged, OSError) as error:
-            log.error("the snapshot on disk is not used: %s", error)
+            log.error("cannot use the snapshot on disk: %s", error)
             return None
 
     async def _ask(self) -> tuple[Snapshot | None, Response]:
-        """The response, and which rules a 304 is about."""
+        """Request the rules from the control plane.
+
+        Return the snapshot that a 304 would confirm, and the response.
+        """
         held = None if self._ask_whole else self.snapshot
         headers = {"Accept": "application/json"}
         if held is not None and held.etag is not None:
@@ -274,17 +290,22 @@ class Sync:
 
     async def _unchanged(self, held: Snapshot, response: Response) -> _Fetched:
         if self._require_signed and not self._is_proved(held, response):
-            self._ask_whole = True  # a whole response can be proved, whatever is wrong with this one
-            raise SyncRefused("a 304 is not signed for this request and these rules")
+            self._ask_whole = True  # a whole response can be verified, whatever is wrong with this one
+            raise SyncRefused(
+                "rejected the 304: its signature does not match this request and ruleset version"
+            )
         confirmed = msgspec.structs.replace(held, synced_at=self._clock())
         try:
             await asyncio.to_thread(mark_synced, self._cache_path, confirmed.synced_at)
-        except OSError:  # it is gone, or another's, as one that was put back by root
+        except OSError:  # the file is missing, or belongs to another user because root restored it
             await asyncio.to_thread(write_snapshot, self._cache_path, confirmed)
         return _Fetched(confirmed, is_new=False)
 
     def _is_proved(self, held: Snapshot, response: Response) -> bool:
-        """That it proves versions stood in the signed body, so nobody between can take that away."""
+        """Return True if the 304 is proved.
+
+        That the control plane proves versions was in a signed body, so an intermediary can't remove it.
+        """
         if not response.is_signed:
             return False
         return not held.proves_unchanged or self._control_plane.proves_unchanged(response, held.version)
@@ -294,10 +315,11 @@ class Sync:
             raise SyncRefused(description(response))
 
     def _apply(self, response: Response) -> _Fetched:
-        """Everything that takes time or the disk: decode, check, parse, persist.
+        """Do the work that takes time or uses the disk: decode, check, parse, store.
 
-        The collector rests meanwhile: parsing makes a million objects and no cycle among them, and walking
-        them again and again would take nearly half of all the time (0.6 s for 10,000 rules, else 0.4).
+        The garbage collector is off during this work. Parsing creates a million objects and no cycles.
+        Scanning them again and again would take nearly half of the time (0.6 s for 10,000 rules, instead of
+        0.4 s).
         """
         gc.disable()
         try:
@@ -309,7 +331,7 @@ class Sync:
         try:
             synced = _response_decoder.decode(json_text.readable(response.body))
         except ValueError as error:
-            raise SyncRefused(f"the response is no sync body: {error}") from None
+            raise SyncRefused(f"the response is not a valid sync body: {error}") from None
         try:
             self._refuse_another_time(synced.generated_at)
             readable = self._readable(synced.rulesets)
@@ -324,7 +346,7 @@ class Sync:
     def _refuse_another_time(self, generated_at: str) -> None:
         generated = _instant(generated_at)
         if generated > self._latest():
-            raise SyncRefused(f"generatedAt {generated_at} is yet to come by this host's clock")
+            raise SyncRefused(f"generatedAt {generated_at} is in the future by this host's clock")
         highest = self._highest_applied()
         if highest is not None and generated < _instant(highest):
             raise _Older(f"generatedAt {generated_at} is older than {highest}, applied before")
@@ -333,14 +355,16 @@ class Sync:
         held = self.snapshot
         if held is not None and _same_rules(held, snapshot):
             snapshot = msgspec.structs.replace(snapshot, generation=held.generation)
-        # The mark first: after a kill in between, the same response is still new enough to be taken.
+        # Write the mark first: if the agent is killed in between, the same response is still new enough.
         write_by_rename(self._highest_path, snapshot.generated_at.encode())
         write_snapshot(self._cache_path, snapshot)
         return _Fetched(snapshot, held is None or snapshot.generation != held.generation, problem)
 
     def _withdrawn(self, synced: SyncAnswer) -> Stops:
-        """What a response stops, and the applications that it disables: no room on disk must not keep an
-        application going."""
+        """Return the stops of a response, and the applications that it disables.
+
+        A full disk must not keep such an application running.
+        """
         disabled = frozenset(app.app_id for app in synced.apps if not app.enabled)
         held = self.snapshot.apps if self.snapshot is not None else ()
         return _stops(synced).with_others(
@@ -353,12 +377,16 @@ class Sync:
             text = self._highest_path.read_bytes().decode()
             _instant(text)
             candidates.append(text)
-        # A clock that was wrong, or one flipped bit of the mark, which has no checksum, make a time to come.
+        # A wrong clock, or a flipped bit in the mark, which has no checksum, can produce a time in the
+        # future.
         latest = self._latest()
         return max((each for each in candidates if _instant(each) <= latest), key=_instant, default=None)
 
     def _latest(self) -> datetime:
-        """That `generatedAt` may be. Clocks that are further apart fail at the signing of requests."""
+        """Return the latest time that `generatedAt` may have.
+
+        Clocks that differ more already fail at the signing of requests.
+        """
         return datetime.fromtimestamp(self._clock(), UTC) + _LEAD
 
     def _to_snapshot(self, synced: SyncAnswer, etag: str | None, readable: _Readable) -> Snapshot:
@@ -385,7 +413,7 @@ class Sync:
         )
         rulesets, version = readable.rulesets, synced.version
         if readable.problem is not None:
-            # Not all of that version is active, nor may a 304 confirm it.
+            # Not all of that version is active, so a 304 must not confirm it.
             version, etag = self.snapshot.version if self.snapshot is not None else version, None
             apps, rulesets = self._with_rules_that_stay(apps, synced.rulesets, rulesets)
         return Snapshot(
@@ -416,7 +444,7 @@ class Sync:
         return {digest: packed for digest, packed in found.items() if packed is not None}
 
     def _prove_schemas(self, snapshot: Snapshot) -> None:
-        """Refuse the response if a ruleset names a schema that is missing or does not have its digest."""
+        """Refuse the response if a ruleset names a schema that is missing or has another digest."""
         try:
             load_models(snapshot, {})
         except SnapshotDamaged as error:
@@ -424,14 +452,14 @@ class Sync:
             raise SyncRefused(str(error)) from None
 
     def _readable(self, delivered: tuple[SyncRuleset, ...]) -> _Readable:
-        """Every ruleset as a model; one whose text is the active one is not parsed again.
+        """Parse every ruleset, except one whose text is already active.
 
-        Of one that can't be read the active version stays, and all else takes effect: one organisation's
-        rules that this release can't read must keep no other's secret, rules or application as they were.
-        Raises SyncRefused where nothing can be read that was not active before.
+        If a ruleset can't be read, its active version stays, and everything else takes effect. Rules of one
+        organisation that this release can't read must not block another organisation's secrets, rules or
+        applications. Raise SyncRefused if no ruleset can be read and none was active before.
         """
         held = self._held_rulesets()
-        # An earlier release may have read the text otherwise.
+        # An earlier release may have interpreted the text differently.
         as_now = self.snapshot is not None and self.snapshot.read == READ
         readable: list[SnapshotRuleset] = []
         problems: list[str] = []
@@ -463,8 +491,10 @@ class Sync:
     def _with_rules_that_stay(
         self, apps: tuple[App, ...], delivered: tuple[SyncRuleset, ...], readable: tuple[SnapshotRuleset, ...]
     ) -> tuple[tuple[App, ...], tuple[SnapshotRuleset, ...]]:
-        """Applications that are to be evaluated against a ruleset of which no version can be read are
-        evaluated as before; those that were not there before, by none, which lets nothing through."""
+        """Keep the previous ruleset for an application whose ruleset has no readable version.
+
+        An application that is new has no ruleset, so all of its requests are blocked.
+        """
         rulesets = {each.ruleset_id: each for each in readable}
         unread = {each.ruleset_id for each in delivered} - rulesets.keys()
         held = self._held_rulesets()
@@ -481,7 +511,7 @@ class Sync:
 
 
 def _parse(delivered: SyncRuleset) -> Ruleset:
-    # Here, because the YAML and validation libraries are large and only this one place of a proxy needs them.
+    # Imported here, because the YAML and validation libraries are large and only this function needs them.
     from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
 
     try:
@@ -496,12 +526,12 @@ def _parse(delivered: SyncRuleset) -> Ruleset:
 
 def _require_schemas(delivered: SyncRuleset, ruleset: Ruleset) -> None:
     if needs_schemas(ruleset) and not delivered.schemas:
-        what = f"ruleset {delivered.name} version {delivered.version} names things of a schema"
-        raise SyncRefused(f"{what}, and the response does not say of which")
+        what = f"ruleset {delivered.name} version {delivered.version} uses names of a schema"
+        raise SyncRefused(f"{what}, but the response does not name that schema")
 
 
 def _by_its_age(snapshot: Snapshot, now: float) -> float:
-    """When it was confirmed, on the monotonic clock."""
+    """Return when the snapshot was confirmed, on the monotonic clock."""
     return time.monotonic() - snapshot.age_at(now)
 
 
@@ -527,7 +557,10 @@ def _refuse_twice(what: str, values: list[str]) -> None:
 
 
 def _etag(text: str) -> str | None:
-    """What may be kept and sent back (RFC 9110 §8.8.3): nobody signed it, and it outlives a restart."""
+    """Return the ETag if it may be stored and sent back (RFC 9110 §8.8.3).
+
+    Nobody signed it, and it outlives a restart.
+    """
     return text if _ETAG.fullmatch(text) else None
 
 
@@ -535,5 +568,5 @@ def _instant(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise SyncRefused(f"generatedAt {text[:64]!r} is no time") from None
+        raise SyncRefused(f"generatedAt {text[:64]!r} is not a valid time") from None
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

@@ -1,7 +1,7 @@
-"""Sends spans of requests to a collector of traces: what the collector of events has read, some of it later.
+"""Exporter of request spans to a trace collector, from the records that the collector of events has read.
 
-Spans may be lost, events never: nothing here waits on the way of an event. What is queued is bounded, and
-whatever finds no room, is refused or outlives the collector's absence is counted as lost.
+Spans may be lost, events never: an event never waits for a span. The queue is bounded. A span counts as lost
+if it finds no room, is refused, or waits for an unreachable collector until the end.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from proxy.wire.models import Check
 log = logging.getLogger(__name__)
 
 TRACES_PATH: Final = "/v1/traces"
-MOST_QUEUED: Final = 8192  # records, each of some 1 KB beside its method, path and query
+MOST_QUEUED: Final = 8192  # records of about 1 KB each, in addition to method, path and query
 MOST_QUEUED_CHARACTERS: Final = 8 * 1024 * 1024  # characters of methods, paths and queries in the queue
-MOST_IN_A_REQUEST: Final = 512  # spans: encoding them takes some 5 ms of the agent's loop
-MOST_CHARACTERS_IN_A_REQUEST: Final = 256 * 1024  # so that a body stays near 1 MB
-SEND_SECONDS: Final = 1.0  # between two looks at the queue
+MOST_IN_A_REQUEST: Final = 512  # spans; encoding them takes about 5 ms of the agent's loop
+# Characters of methods, paths and queries, so that a body stays near 1 MB.
+MOST_CHARACTERS_IN_A_REQUEST: Final = 256 * 1024
+SEND_SECONDS: Final = 1.0  # seconds between two looks at the queue
 LONGEST_WAIT: Final = 60.0  # seconds between two attempts while the collector is unreachable
-LONGEST_RETRY_AFTER: Final = 300.0  # seconds that a collector can put off the next attempt
+LONGEST_RETRY_AFTER: Final = 300.0  # seconds; the longest delay that a collector can request
 _REQUEST_LIMITS: Final = ClientTimeout(total=10.0, sock_connect=5.0)
 _RETRYABLE: Final = frozenset((429, 502, 503, 504))  # statuses that OTLP/HTTP lets a client repeat
 _LONGEST_MESSAGE: Final = 200  # characters of the collector's message
@@ -44,7 +45,7 @@ Queued = tuple[Record, int]  # a record, and the prefix of its worker's request 
 
 
 class _PartialSuccess(msgspec.Struct, frozen=True, rename="camel"):
-    rejected_spans: int | str = 0  # 64 bits are text in protobuf's JSON
+    rejected_spans: int | str = 0  # protobuf's JSON writes 64-bit numbers as text
     error_message: str = ""
 
 
@@ -65,7 +66,10 @@ class _PutOff(Exception):
 
 
 class TraceExporter:
-    """`offer` is called on the journal's thread, all else on the event loop."""
+    """Exporter of spans with its queue.
+
+    `offer` is called on the journal's thread, the other methods on the event loop.
+    """
 
     def __init__(
         self,
@@ -85,19 +89,23 @@ class TraceExporter:
         self._queue: deque[Queued] = deque()
         self._problem = LastingProblem(log)
         self._sending: list[Queued] = []  # taken from the queue, and not accepted yet
-        self._queued_characters = 0  # ever put into the queue; counted by the journal's thread alone
-        self._taken_characters = 0  # ever taken out of it
-        self._next_attempt_ms: int | None = None  # while spans wait
+        # Total of characters put into the queue; only the journal's thread writes it.
+        self._queued_characters = 0
+        self._taken_characters = 0  # total of characters taken out of the queue
+        self._next_attempt_ms: int | None = None  # set while spans wait
         self.exported = 0
-        self._overflowed = 0  # counted by the journal's thread alone
-        self._unsent = 0  # refused by the collector, or left at the end
+        self._overflowed = 0  # only the journal's thread writes it
+        self._unsent = 0  # spans that the collector refused, or that were left at the end
 
     @property
     def lost(self) -> int:
         return self._overflowed + self._unsent
 
     def offer(self, records: Sequence[Record], id_prefix: int) -> None:
-        """Queue the sampled ones. Records that find no room are lost: this never waits."""
+        """Queue the spans of sampled records.
+
+        Records that find no room are lost, because this never waits.
+        """
         for record in records:
             if not is_sampled(record):
                 continue
@@ -114,7 +122,7 @@ class TraceExporter:
         return len(self._queue) < MOST_QUEUED and waiting + characters <= MOST_QUEUED_CHARACTERS
 
     async def run(self) -> None:
-        """Export until it is cancelled."""
+        """Export spans until the task is cancelled."""
         failures = 0
         while True:
             try:
@@ -126,11 +134,11 @@ class TraceExporter:
                 wait = asked or backoff(failures, LONGEST_WAIT)
                 failures += 1
                 self._next_attempt_ms = int((time.time() + wait) * 1000)
-                self._problem.met(str(put_off), "spans wait: the collector of traces %s", str(put_off))
+                self._problem.met(str(put_off), "spans wait: the trace collector %s", str(put_off))
             await asyncio.sleep(wait)
 
     async def flush(self, seconds: float) -> None:
-        """Export what is queued, without a repetition. The rest is lost."""
+        """Export the queue once, without a retry. The rest is lost."""
         with contextlib.suppress(TimeoutError, _PutOff):
             async with asyncio.timeout(seconds):
                 await self._export_queued()
@@ -145,12 +153,12 @@ class TraceExporter:
                 rejected = await self._export(export_body(self._sending, self._source()))
             except _Refused as refused:
                 self._next_attempt_ms = None
-                self._problem.met(str(refused), "lost spans: the collector of traces %s", str(refused))
+                self._problem.met(str(refused), "lost spans: the trace collector %s", str(refused))
                 rejected = len(self._sending)
             else:
                 self._next_attempt_ms = None
                 if not rejected and self._problem.over():
-                    log.info("the collector of traces takes spans again")
+                    log.info("the trace collector accepts spans again")
             self.exported += len(self._sending) - rejected
             self._unsent += rejected
             self._sending = []
@@ -190,17 +198,17 @@ class TraceExporter:
         if rejected:
             words = shortened(partial.error_message, _LONGEST_MESSAGE)
             text = f"rejected {rejected} of {len(self._sending)} spans: {words}"
-            self._problem.met(text, "lost spans: the collector of traces %s", text)
+            self._problem.met(text, "lost spans: the trace collector %s", text)
         return rejected
 
     def check(self) -> Check:
-        """State of the export, for heartbeat, readiness and metrics."""
+        """Return the state of the export, for heartbeat, readiness and metrics."""
         if self._problem.text is None:
             return Check("ok")
         attempt = self._next_attempt_ms
         again = f"; the next attempt is at {rfc3339(attempt)}" if attempt else ""
         lost = f"; {self.lost} spans are lost since the start" if self.lost else ""
-        return Check("degraded", f"the collector of traces {self._problem.text}{again}{lost}")
+        return Check("degraded", f"the trace collector {self._problem.text}{again}{lost}")
 
 
 def _words(content: bytes) -> str:

@@ -1,4 +1,7 @@
-"""A secret of the vault as this process holds it: read from time to time, good while the vault is away."""
+"""Secret of the vault in this process.
+
+It is read again from time to time, and used while the vault is unreachable.
+"""
 
 import asyncio
 import logging
@@ -17,52 +20,52 @@ log = logging.getLogger(__name__)
 
 _LONGEST_BACKOFF: Final = 30.0
 _SHORTEST_PAUSE: Final = 1.0
-ENDS_SOON_SECONDS: Final = 14 * 86400.0  # the alert on the metric begins then, too
+ENDS_SOON_SECONDS: Final = 14 * 86400.0  # seconds; the alert on the metric uses the same limit
 
 
 class Maintenance:
-    """When the vault was last reached for one purpose, and what is wrong since."""
+    """Reads from the vault for one purpose: the time of the last success, and the current problem."""
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._failures = 0  # since it last was
-        self.failures = 0  # in all
-        self._read_at: float | None = None  # monotonic
+        self._failures = 0  # failures in a row
+        self.failures = 0  # all failures since the start
+        self._read_at: float | None = None  # monotonic seconds
         self.problem: str | None = None
 
     @property
     def age_seconds(self) -> float | None:
-        """Since the vault last gave a response that could be used."""
+        """Seconds after the vault last gave a usable response; None before the first one."""
         return None if self._read_at is None else time.monotonic() - self._read_at
 
     def succeeded(self) -> None:
         if self.problem is not None:
-            log.info("%s was read from the key vault again", self._what)
+            log.info("read the %s from the key vault again", self._what)
         self.problem, self._failures, self._read_at = None, 0, time.monotonic()
 
     def failed(self, text: str) -> None:
-        log.error("%s was not read: %s", self._what, text)
+        log.error("cannot read the %s: %s", self._what, text)
         self.problem = text
         self._failures += 1
         self.failures += 1
 
     def pause(self, interval: float, asked: float = 0.0) -> float:
-        """Seconds until the next attempt."""
+        """Return the seconds until the next attempt."""
         if self.problem is None:
             return jittered(interval, 0.9)
         return max(asked, min(interval, backoff(self._failures - 1, _LONGEST_BACKOFF, FIRST_BACKOFF)))
 
     def check(self, *, usable: bool, until: float = math.inf) -> Check:
         if self.problem is None:
-            return Check("ok") if usable else Check("failed", f"{self._what} was not read yet")
+            return Check("ok") if usable else Check("failed", f"the {self._what} has not been read yet")
         if not usable:
             return Check("failed", self.problem)
         end = "" if math.isinf(until) else f" until {_utc(until)}"
-        return Check("degraded", f"the last good {self._what} is used{end}: {self.problem}")
+        return Check("degraded", f"the last good {self._what} is in use{end}: {self.problem}")
 
 
 class Held(Protocol):
-    """What is kept of the vault for one purpose."""
+    """Value that this process keeps of the vault for one purpose."""
 
     maintenance: Maintenance
 
@@ -72,7 +75,7 @@ class Held(Protocol):
 
     @property
     def ends_at(self) -> float:
-        """When what is in use can't be used any more, Unix seconds; infinity for no known end."""
+        """Unix seconds when the value expires; infinity for no known end."""
 
     def check(self) -> Check: ...
 
@@ -90,7 +93,7 @@ class HeldSecret:
         own_end: Callable[[VaultSecret], float] = lambda secret: math.inf,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`own_end` gives the end of the content, such as the last moment of a certificate."""
+        """`own_end` returns the end of the content, such as the end of a certificate."""
         self._vault = vault
         self._name = name
         self._interval = interval
@@ -109,19 +112,19 @@ class HeldSecret:
         return self._ends_at
 
     async def run(self) -> None:
-        """Looks for a newer version well ahead of the held one's end."""
+        """Read newer versions of the secret, well ahead of the end of the current one."""
         await self._read_if_missing()
         while True:
             await asyncio.sleep(self._pause())
             await self.read()
 
     async def read(self) -> None:
-        """Asks the vault now. If that fails, what is held stays held."""
+        """Read the vault now. If that fails, keep the current secret."""
         async with self._reading:
             await self._read()
 
     async def current(self) -> VaultSecret:
-        """The held secret, which is never one past its end. Raises VaultError where there is none."""
+        """Return the current secret, which is never expired. Raise VaultError if there is none."""
         await self._read_if_missing()
         secret = self._secret
         if secret is not None and self._usable():
@@ -134,7 +137,10 @@ class HeldSecret:
         return pause if left <= 0 else min(pause, max(_SHORTEST_PAUSE, left / 2))
 
     async def _read_if_missing(self) -> None:
-        """Whoever waited for another's attempt takes its outcome."""
+        """Read the secret if there is none.
+
+        A caller that waited for another caller's attempt uses its result.
+        """
         before = self._outcomes
         if not self._usable():
             async with self._reading:
@@ -147,7 +153,7 @@ class HeldSecret:
         except VaultError as error:
             self._not_read(str(error), error.retry_after)
             return
-        except Exception as error:  # and the rest of the agent goes on
+        except Exception as error:  # the rest of the agent continues
             self._not_read(unforeseen(error))
             return
         if self._secret is not None and secret.version != self._secret.version:
@@ -166,7 +172,7 @@ class HeldSecret:
         if self._secret is not None and not self._usable() and self.maintenance.problem is None:
             end = _utc(self._secret.expires_at)
             return Check(
-                "failed", f"secret {self._name} ended at {end} and the key vault has no newer version"
+                "failed", f"secret {self._name} expired at {end}, and the key vault has no newer version"
             )
         return self.maintenance.check(usable=self._usable(), until=self.ends_at)
 
@@ -177,7 +183,7 @@ class HeldSecret:
 def ending_check(held: Iterable[Held], now: float) -> Check:
     """Name each secret in use that ends soon, or has ended, with the moment of its end."""
     ending = [
-        f"{each.what} {'ends' if now < each.ends_at else 'ended'} at {_utc(each.ends_at)}"
+        f"{each.what} {'expires' if now < each.ends_at else 'expired'} at {_utc(each.ends_at)}"
         for each in held
         if each.ends_at - now < ENDS_SOON_SECONDS
     ]

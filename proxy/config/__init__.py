@@ -1,4 +1,7 @@
-"""Typed settings from TOML and the environment: pure, every problem told at once and with its place."""
+"""Typed settings from TOML and the environment, without I/O.
+
+Every problem is reported at once, with its place.
+"""
 
 from proxy.config.declare import setting, tables
 from proxy.config.describe import describe, reference

@@ -1,11 +1,12 @@
-"""How a settings class declares its keys: `setting(...)`, and what the loader reads back from it.
+"""Declaration of settings keys with `setting(...)`, and its description for the loader.
 
-A root dataclass has one field for each section, a section dataclass one field for each key. Names follow
-from the fields': `rule_sync.saas_base_url` is `[RuleSync] SaasBaseUrl`. Types: str, int, float, bool, Literal
-of strings, what `parse` returns, and tuples of these; `X | None` for what may be left out. A field that is
-declared by `tables()` is an array of tables, each a dataclass with a key `Name`: `[[Section.Field]]`, or
-`[[Field]]` if the root declares it. If its type names several dataclasses, the key `Kind` chooses one.
-A field that is declared by `derived()` has no key.
+A root dataclass has one field for each section, and a section dataclass one field for each key. Names follow
+from the fields' names: `rule_sync.saas_base_url` is `[RuleSync] SaasBaseUrl`. The types are str, int, float,
+bool, Literal of strings, results of `parse`, and tuples of these. `X | None` is for an optional key.
+
+A field that is declared by `tables()` is an array of tables, each a dataclass with a key `Name`. It is
+`[[Section.Field]]`, or `[[Field]]` if the root declares it. If its type names several dataclasses, the key
+`Kind` chooses one. A field that is declared by `derived()` has no key.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ REQUIRED: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What `setting(...)` says about a key."""
+    """Arguments of `setting(...)` for one key."""
 
     default: Any
     minimum: float | None
@@ -42,24 +43,24 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """An array of tables, within one section or beside the sections."""
+    """An array of tables, within one section or outside all sections."""
 
-    section: str  # empty if it stands beside the sections
+    section: str  # empty if it is outside all sections
     name: str
     attribute: str
-    classes: tuple[type, ...]  # several: the key `Kind` chooses one
+    classes: tuple[type, ...]  # if there are several, the key `Kind` chooses one
 
     def __str__(self) -> str:
         return f"{self.section}.{self.name}".removeprefix(".")
 
     @property
     def top(self) -> str:
-        """Return the first name of its keys' paths."""
+        """First name in the paths of its keys."""
         return self.section or self.name
 
     @property
     def by_kind(self) -> dict[str, type]:
-        """Return the class of each kind, if there are several."""
+        """Class of each kind, if there are several."""
         if len(self.classes) == 1:
             return {}
         return {keys(str(self), cls)["Kind"].choices[0]: cls for cls in self.classes}
@@ -73,7 +74,7 @@ class Tables:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key of one section, or of one table of an array, ready for the loader."""
+    """A key of a section, or of a table of an array, ready for the loader."""
 
     section: str
     name: str
@@ -109,11 +110,13 @@ def setting(
     inherited: bool = False,
     doc: str,
 ) -> Any:
-    """Declare a key. `default` is written as in the file; without it the key is required.
+    """Declare a key of a section.
 
-    `readable` is a path that must lead to a text file at start. `variable` names an environment variable of
-    its own that wins over the file, `fallback_variable` one that fills in where nothing else is given.
-    `inherited` is for a table of an array: what it doesn't give, it has from its section.
+    `default` is written as in the file; without it the key is required.
+
+    `readable` is a path that must lead to a text file at the start. `variable` is an additional environment
+    variable that takes precedence over the file. `fallback_variable` is used if the key is not given anywhere
+    else. `inherited` is for a table of an array: a key that is not given has its section's value.
     """
     parse = parse_address if address else parse_url if url else parse
     path = path or readable
@@ -143,7 +146,7 @@ def tables() -> Any:
 
 
 def derived(default: Any) -> Any:
-    """Declare a field that no key gives: the program derives its value once the settings are read."""
+    """Declare a field without a key: the program derives its value once the settings are read."""
     return field(default=default, metadata={"derived": True})
 
 
@@ -166,27 +169,30 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def sections(root: type) -> dict[str, tuple[str, type]]:
-    """Section name -> (attribute of the root, class of the section)."""
+    """Return for each section name the attribute of the root and the class of the section."""
     hints = _hints(root)
     found = (each.name for each in fields(root) if not each.metadata.keys() & {"tables", "derived"})
     return {camel(name): (name, hints[name]) for name in found}
 
 
 def arrays(section: str, cls: type) -> dict[str, Tables]:
-    """Name -> array of tables, in the order of declaration. Without a section, `cls` is the root."""
+    """Return the arrays of tables by name, in the order of declaration.
+
+    Without a section, `cls` is the root.
+    """
     hints = _hints(cls)
     found = (each.name for each in fields(cls) if "tables" in each.metadata)
     return {camel(name): Tables(section, camel(name), name, _classes(hints[name])) for name in found}
 
 
 def _classes(hint: Any) -> tuple[type, ...]:
-    """Classes of the tables in an array of the type `tuple[A | B, ...]`."""
+    """Return the classes of the tables in an array of the type `tuple[A | B, ...]`."""
     item = get_args(hint)[0]
     return get_args(item) if get_origin(item) in (Union, UnionType) else (item,)
 
 
 def keys(section: str, cls: type) -> dict[str, Key]:
-    """Key name -> key, in the order of declaration."""
+    """Return the keys by name, in the order of declaration."""
     hints = _hints(cls)
     attributes = {each.name for each in fields(cls)}
     return {key.name: key for key in _keys(section, cls, hints, attributes)}
@@ -198,7 +204,7 @@ def _keys(section: str, cls: type, hints: dict[str, Any], attributes: set[str]) 
             continue
         declared: Declared = each.metadata["declared"]
         kind, many, choices = _shape(hints[each.name])
-        # A section that declares the file key itself gives it a meaning of its own.
+        # A section that declares the file key itself gives it another meaning.
         has_secret_file = declared.secret and f"{each.name}_file" not in attributes
         yield Key(
             section,
@@ -213,7 +219,7 @@ def _keys(section: str, cls: type, hints: dict[str, Any], attributes: set[str]) 
 
 
 def _shape(hint: Any) -> tuple[type, bool, tuple[str, ...]]:
-    """The scalar type, whether it is a list of them, and the choices that a Literal names."""
+    """Return the scalar type, whether it is a list of it, and the choices of a Literal."""
     if get_origin(hint) in (Union, UnionType):
         (hint,) = (part for part in get_args(hint) if part is not NoneType)
     many = get_origin(hint) is tuple

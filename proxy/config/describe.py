@@ -62,7 +62,10 @@ def _toml(value: Any) -> str:
 
 
 def reference(root: type, suffixes: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return every key of a settings class as Markdown tables. `suffixes`: section -> end of its heading."""
+    """Return every key of a settings class as Markdown tables.
+
+    `suffixes` has the end of each section's heading.
+    """
     return "\n".join(_reference(root, suffixes))
 
 
@@ -78,7 +81,7 @@ def _reference(root: type, suffixes: Mapping[str, str]) -> Iterator[str]:
 
 
 def _reference_of_kinds(array: Tables) -> Iterator[str]:
-    """Yield an array beside the sections: the keys that all kinds have, then those of each kind."""
+    """Yield an array outside all sections: the keys that all kinds have, then those of each kind."""
     of_kinds = {kind: keys(str(array), cls) for kind, cls in array.by_kind.items()}
     base = array.classes[0].__base__
     assert base is not None
@@ -92,12 +95,12 @@ def _reference_of_kinds(array: Tables) -> Iterator[str]:
 
 
 def _is_own(key: Key, common: Mapping[str, Key]) -> bool:
-    """Return whether a kind declares the key itself, with other values or another meaning."""
+    """Return True if a kind declares the key itself, with other values or another meaning."""
     return key.name != "Kind" and (key.name not in common or key.choices != common[key.name].choices)
 
 
 def _table(section: str, cls: type, known: Mapping[str, Key]) -> Iterator[str]:
-    # A dataclass without a docstring gets its signature for one.
+    # A dataclass without a docstring has its signature as its docstring.
     if cls.__doc__ and not cls.__doc__.startswith(f"{cls.__name__}("):
         yield f"{' '.join(cls.__doc__.split())}\n"
     yield "| Key | Type | Default | Meaning |\n|---|---|---|---|"

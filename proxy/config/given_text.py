@@ -1,4 +1,4 @@
-"""The one reader for text that people and other programs give: UTF-8, with or without a byte order mark."""
+"""Reader for text from people and other programs: UTF-8, with or without a byte order mark."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 import unicodedata
 from typing import Final
 
-MARK: Final = b"\xef\xbb\xbf"  # the byte order mark in UTF-8, which editors and .NET put before a text
+MARK: Final = b"\xef\xbb\xbf"  # byte order mark in UTF-8, which editors and .NET write at the start of a text
 _MARK_CHAR: Final = "\ufeff"
 _UTF32_MARKS: Final = (b"\xff\xfe\x00\x00", b"\x00\x00\xfe\xff")
 _UTF16_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
-# A secret that the control plane minted: see `mint` there.
+# A secret that the control plane made: see `mint` there.
 _MINTED: Final = re.compile(r"gw[a-z]_[0-9A-Za-z_-]{8,}")
 _QUOTES: Final = "\"'`´‘’‚‛“”„‟«»‹›"
 
@@ -20,12 +20,12 @@ class NotUtf8(ValueError):
 
 
 def without_mark(data: bytes) -> bytes:
-    """`data` without a UTF-8 byte order mark at its beginning."""
+    """Return `data` without a UTF-8 byte order mark at its beginning."""
     return data[len(MARK) :] if data.startswith(MARK) else data
 
 
 def decoded(data: bytes) -> str:
-    """The text of `data` without its byte order mark. Raises NotUtf8, which names UTF-16 and UTF-32."""
+    """Return the text of `data` without its byte order mark. Raise NotUtf8, which names UTF-16 and UTF-32."""
     if other := other_encoding(data):
         raise NotUtf8(f"it is {other} text: save it as UTF-8")
     try:
@@ -35,22 +35,22 @@ def decoded(data: bytes) -> str:
 
 
 def text_of(data: bytes) -> str:
-    """The decoded text with \\n at the end of each line, as Python's own text files have it."""
+    """Return the decoded text with \\n at the end of each line, like Python's text files."""
     return decoded(data).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def secret_of(text: str) -> str:
-    """A secret as it was meant: without the byte order mark before it and the line end after it."""
+    """Return the secret itself, without a byte order mark before it and a line end after it."""
     return text.removeprefix(_MARK_CHAR).rstrip("\r\n")
 
 
 def first_line(data: bytes) -> str:
-    """The first line of a file that holds a password, without its line end. Raises NotUtf8."""
+    """Return the first line of a file that holds a password, without its line end. Raise NotUtf8."""
     return decoded(data).partition("\n")[0].removesuffix("\r")
 
 
 def surroundings(secret: str) -> str:
-    """Return in words what surrounds a secret that the control plane minted; empty if nothing does.
+    """Describe the characters around a secret that the control plane made; empty if there are none.
 
     Another product's secret may begin or end with any character, so it is never examined.
     """
@@ -73,7 +73,7 @@ def _kind(char: str) -> str:
 
 
 def other_encoding(data: bytes) -> str:
-    """UTF-16 or UTF-32, by its byte order mark or by the zero bytes that every other reader would keep."""
+    """Return UTF-16 or UTF-32, from the byte order mark or zero bytes; empty for other text."""
     if data.startswith(_UTF32_MARKS) or _zeros(data) in ((1, 1, 1, 0), (0, 1, 1, 1)):
         return "UTF-32"
     if data.startswith(_UTF16_MARKS) or _zeros(data)[:2] in ((1, 0), (0, 1)):
@@ -84,11 +84,11 @@ def other_encoding(data: bytes) -> str:
 def _zeros(data: bytes) -> tuple[int, ...]:
     """Return 1 for each of the first four bytes that is zero, else 0.
 
-    The first two characters of a given text are ASCII nearly always.
+    The first two characters of a given text are nearly always ASCII.
     """
     return tuple(int(not each) for each in data[:4])
 
 
 def _place(data: bytes, error: UnicodeDecodeError) -> int:
-    """The byte that is wrong, counted from 1."""
+    """Return the position of the invalid byte, counted from 1."""
     return error.start + 1 + len(data) - len(error.object)

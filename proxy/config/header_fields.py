@@ -1,4 +1,4 @@
-"""Pure: header fields as OpenTelemetry writes them in settings."""
+"""Pure parser of header fields in OpenTelemetry's form for settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 def parse_header_fields(text: str) -> dict[str, str]:
-    """Parse the form that OpenTelemetry gives header fields in settings. No error repeats a value."""
+    """Parse header fields in the form that OpenTelemetry uses in settings. No error repeats a value."""
     fields: dict[str, str] = {}
     for number, pair in enumerate(filter(None, text.split(",")), 1):
         name, mark, value = pair.partition("=")
@@ -18,6 +18,6 @@ def parse_header_fields(text: str) -> dict[str, str]:
         if not mark or not _HEADER_NAME.fullmatch(name.strip()):
             raise ValueError(f"pair {number} must be name=value, with a name that HTTP allows")
         if not value.isascii() or not value.isprintable():
-            raise ValueError(f"pair {number} has a character that no header field may have")
+            raise ValueError(f"pair {number} has a character that is not allowed in a header field")
         fields[name.strip()] = value
     return fields

@@ -1,4 +1,4 @@
-"""The message for an address that can't be listened on: which setting, which address, and who holds it."""
+"""Error message for an address that can't be listened on: the setting, the address, and its current user."""
 
 import errno
 import sys
@@ -8,7 +8,7 @@ from typing import Final
 
 from proxy.config.values import Address
 
-_LISTENING: Final = "0A"  # TCP_LISTEN, as the kernel's tables spell it
+_LISTENING: Final = "0A"  # TCP_LISTEN in the kernel's tables
 _NO_FAMILY: Final = (errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT)
 
 
@@ -22,7 +22,8 @@ def _why(setting: str, address: Address, error: OSError, proc: Path) -> str:
         found = holder(address, proc)
         if found is None:
             found = (
-                f"another program (`ss -ltnp sport = :{address.port}` names it), or Graphward runs already"
+                f"another program (`ss -ltnp sport = :{address.port}` names it), "
+                "or Graphward is already running"
             )
         return f" is in use by {found}: end it, or change {setting}"
     if error.errno in _NO_FAMILY or (error.errno == errno.EADDRNOTAVAIL and address.host in ("::", "::1")):
@@ -35,9 +36,9 @@ def _why(setting: str, address: Address, error: OSError, proc: Path) -> str:
 
 
 def holder(address: Address, proc: Path) -> str | None:
-    """The program that listens where `address` would: `nginx, process 4711`.
+    """Return the program that already listens on the address, such as `nginx, process 4711`.
 
-    None if that is unknown: the kernel shows the sockets of another user's processes to root alone.
+    Return None if that is unknown. The kernel shows the sockets of another user's processes only to root.
     """
     sockets = {
         f"socket:[{inode}]"
@@ -58,13 +59,13 @@ def _inodes(table: str, address: Address) -> list[str]:
 
 
 def _overlaps(local: str, address: Address) -> bool:
-    """Return whether a listener at `local`, as the kernel spells it, keeps another off `address`."""
+    """Return True if a listener at `local`, in the kernel's spelling, prevents another at `address`."""
     host, _, port = local.partition(":")
     if int(port, 16) != address.port:
         return False
     try:
         wanted = ip_address(address.host)
-    except ValueError:  # a name, which may mean several
+    except ValueError:  # a name, which may stand for several addresses
         return True
     words = [bytes.fromhex(host)[at : at + 4] for at in range(0, len(host) // 2, 4)]
     packed = b"".join(word[::-1] if sys.byteorder == "little" else word for word in words)
@@ -83,7 +84,7 @@ def _descriptors(process: Path) -> set[str]:
     try:
         for each in (process / "fd").iterdir():
             found.add(str(each.readlink()))
-    except OSError:  # another user's process, or one that ended
+    except OSError:  # another user's process, or one that has ended
         pass
     return found
 

@@ -1,10 +1,11 @@
-"""TOML text and environment to a typed settings object, or every problem at once.
+"""Loader from TOML text and environment to a typed settings object, or to all problems at once.
 
-Precedence, highest first: a variable that the key names as its own, `Section__Key` or `Section:Key`, the
-file, a fallback variable, the default. A secret is given as `Key` or, read from a file, as `KeyFile`, never
-both in one place.
-Tables of an array are told by their key `Name`, never by their order, which may change: the keys of the
-table `mail` of `[[Section.Array]]` are `Section.Array.mail.Key`, and `Section__Array__mail__Key`.
+Precedence, highest first: the key's additional variable; `Section__Key` or `Section:Key`; the file; a
+fallback variable; the default. A secret is given as `Key`, or as `KeyFile` to read it from a file, never both
+in one place.
+
+Tables of an array are identified by their key `Name`, never by their order, which may change. The keys of the
+table `mail` of `[[Section.Array]]` are `Section.Array.mail.Key` and `Section__Array__mail__Key`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _KIND_NAMES: Final[dict[type, str]] = {
 
 
 class SettingsError(Exception):
-    """The settings can't be used. `problems` holds one line for each reason."""
+    """The settings can't be used. `problems` has one line for each reason."""
 
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = tuple(_printable(problem) for problem in problems)
@@ -54,44 +55,47 @@ def load_settings(
     environ: Mapping[str, str],
     read_file: Callable[[PurePath], str],
 ) -> T:
-    """Settings of class `cls` from `text`. `base` is what relative paths start from.
+    """Load settings of class `cls` from `text`.
 
-    A section that has a method `problems()` is asked for what is wrong between its keys, as pairs of a name
-    (`Section.Key`) and a message, and so is `cls` for what is wrong between sections that are right.
-    The method `unused()` yields such pairs for values without effect. Those that somebody gave become the
-    lines of `without_effect`, a derived field of `cls`. A fallback variable may be there for other programs.
+    Relative paths start from `base`.
+
+    A method `problems()` of a section yields conflicts between its keys, as pairs of a name (`Section.Key`)
+    and a message. `cls.problems()` yields conflicts between sections that are valid by themselves. A method
+    `unused()` yields such pairs for values without effect. Those that were given become the lines of
+    `without_effect`, a derived field of `cls`, except fallback variables, which may be set for other
+    programs.
     """
     settings: T = _Loader(cls, source, base, environ, read_file).load(text)
     return settings
 
 
 def _printable(text: str) -> str:
-    """One line on any terminal, whatever a file or variable holds."""
+    """Return text that is one line on any terminal, whatever a file or variable contains."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """A value as somebody wrote it, and where."""
+    """A value as it was given, and its place."""
 
     value: Any
     place: str
-    typed: bool  # TOML values have types, the environment's are text
+    typed: bool  # TOML values have types, values of the environment are text
     is_fallback: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """One table of an array."""
+    """A table of an array, with its class and keys."""
 
     array: Tables
-    label: str  # Section.Array.Name, or its number where its name is missing or wrong
+    label: str  # Section.Array.Name, or its number if its name is missing or wrong
     values: dict[str, Any]
     cls: type
     keys: dict[str, Key]
 
 
-_UNREAD: Final = object()  # value of a secret whose file can't be read, which is told
+_UNREAD: Final = object()  # value of a secret whose file can't be read; the error is reported
 
 
 class _Loader:
@@ -107,12 +111,12 @@ class _Loader:
         self.source = source
         self.base = base
         self.environ = environ
-        # The specification writes a key with a colon, which not every shell can export.
+        # The specification writes a key with a colon, which some shells can't export.
         self.spellings = {name.replace(":", "__"): name for name in sorted(environ)}
         self.read_file = read_file
         self.lines: dict[tuple[str, ...], int] = {}
-        self.problems: list[tuple[int, str]] = []  # line for the order, 0 where there is none
-        self.places: dict[str, str] = {}  # "Section.Key" -> where its value came from
+        self.problems: list[tuple[int, str]] = []  # the number is the line, for the order; 0 if there is none
+        self.places: dict[str, str] = {}  # place of each value by "Section.Key"
         self.own_places: dict[str, str] = {}  # the same without fallback variables
         self.sections = sections(root)
         self.keys = {name: keys(name, section) for name, (_, section) in self.sections.items()}
@@ -161,7 +165,7 @@ class _Loader:
         self.problems.append((int(line) if line.isdecimal() else 0, f"{place}: {name}: {message}"))
 
     def _place(self, *path: str) -> str:
-        """`file:line` of a key, else of the table or section where it should be, else the file alone."""
+        """Return `file:line` of a key, else of its table or section, else only the file."""
         for length in range(len(path), 0, -1):
             if path[:length] in self.lines:
                 return f"{self.source}:{self.lines[path[:length]]}"
@@ -170,14 +174,15 @@ class _Loader:
     def _place_of(self, key: Key) -> str:
         return self._place(*key.section.split("."), key.name)
 
-    # The document and its names
+    # Methods for the document and its names.
 
     def _parse(self, text: str) -> dict[str, Any]:
         try:
             document = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise SettingsError([self._syntax_problem(str(error), text)]) from None
-        except (ValueError, RecursionError) as error:  # a number of thousands of digits, nesting without end
+        # A number with thousands of digits, or nesting without an end.
+        except (ValueError, RecursionError) as error:
             raise SettingsError([f"{self.source}: not readable as TOML: {error}"]) from None
         self.lines = key_lines(text)
         return document
@@ -190,7 +195,7 @@ class _Loader:
         column = where[2] or len(text) - text.rfind("\n")
         problem = message[: where.start()]
         if problem == "Invalid value" and text.splitlines()[int(line) - 1][int(column) - 1 :][:1].isalpha():
-            problem += ": text is written in quotes"
+            problem += ": write text in quotes"
         if problem == "Cannot overwrite a value":
             named = _NAME_OF_LINE.match(text.split("\n")[int(line) - 1])
             twice = named[1] if named is not None else "this key"
@@ -248,7 +253,7 @@ class _Loader:
             self._refuse_unknown_keys(each.label, each.values, _known(each.keys))
 
     def _nearest_section(self, name: str) -> str:
-        """Name a section that begins so, one with a key that does (`[Vault]`: `VaultUrl`), or one like it."""
+        """Suggest a section that begins like this, has such a key (`[Vault]`: `VaultUrl`), or is similar."""
         for section in self.keys:
             if section.casefold().startswith(name.casefold()):
                 return f"did you mean {section}?"
@@ -265,7 +270,10 @@ class _Loader:
                 self._problem(self._place(*label.split("."), key), f"{label}.{key}", message)
 
     def _refuse_unknown_variables(self) -> None:
-        """`Audit__MaxBatchSiz` is a mistake; a variable that begins with no section's name is not ours."""
+        """Report variables like `Audit__MaxBatchSiz` as mistakes.
+
+        A variable that begins with no section's name is ignored.
+        """
         by_folded = {name.casefold(): name for name in (*self.sections, *self.root_arrays)}
         for variable in sorted(self.environ):
             spelled = variable.replace(":", "__")
@@ -279,7 +287,7 @@ class _Loader:
                 self._problem("environment", variable, f"given twice, also as {self.spellings[spelled]}")
 
     def _variables(self, section: str) -> list[str]:
-        """Those of a section, less `Section__`."""
+        """Return the variables of a section, without `Section__`."""
         within = {
             each.label.partition(".")[2].replace(".", "__"): each
             for each in self.tables
@@ -290,10 +298,10 @@ class _Loader:
         ]
         return [*_known(self.keys.get(section, {})), *of_tables]
 
-    # Values
+    # Methods for values.
 
     def _array(self, array: Tables, section: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
-        """Attribute and value of an array of tables, which inherit from the values of their section."""
+        """Return attribute and value of an array of tables, which inherit values of their section."""
         built = []
         for each in self.tables:
             if each.array != array:
@@ -407,7 +415,10 @@ class _Loader:
         return value
 
     def _path(self, text: str) -> Path:
-        """Start a relative path from the base. It has no symbolic links, so `..` removes its last name."""
+        """Resolve a relative path from the base.
+
+        The base has no symbolic links, so `..` removes its last name.
+        """
         base, path = self.base, PurePath(text)
         while path.parts[:1] == ("..",):
             base, path = base.parent, path.relative_to("..")
@@ -426,7 +437,7 @@ class _Loader:
 
 
 def _known(known: Mapping[str, Key]) -> list[str]:
-    """Names of keys as they may be written."""
+    """Return the names of keys as they may be written."""
     found = []
     for key in known.values():
         found += [key.name, f"{key.name}File"] if key.has_secret_file else [key.name]
@@ -441,7 +452,7 @@ def _name_of(table: Mapping[str, Any], otherwise: str) -> str:
 
 
 def _typed(key: Key, raw: Any) -> Any:
-    """A TOML value of the key's type. bool is an int in Python but not in a settings file."""
+    """Return a TOML value in the key's type. bool is an int in Python but not in a settings file."""
     if key.kind is float and type(raw) is int:
         return float(raw)
     wanted = str if key.kind not in (bool, int, float) else key.kind
@@ -451,7 +462,7 @@ def _typed(key: Key, raw: Any) -> Any:
 
 
 def _from_text(key: Key, text: str) -> Any:
-    """An environment variable's text as the key's type."""
+    """Convert the text of an environment variable to the key's type."""
     if key.kind is bool and text.casefold() in ("true", "false"):
         return text.casefold() == "true"
     if key.kind is int and _INTEGER.fullmatch(text):
@@ -464,7 +475,7 @@ def _from_text(key: Key, text: str) -> Any:
 
 
 def _empty(default: Any) -> str | None:
-    """Empty text says "not set" where a key may be so."""
+    """Return the value of an empty text, if the key may be empty."""
     if default is None or default == "":
         return None if default is None else ""
     raise ValueError("must not be empty")

@@ -1,4 +1,4 @@
-"""Values that were copied from an example and never replaced, and so can never work."""
+"""Detection of values that were copied from an example and never replaced, so that they can't work."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _PLACEHOLDER: Final = re.compile(
     r"|^(?:change-?me|replace-?me|to-?do|tbd|placeholder|\.\.\.|x{3,})$",
     re.ASCII,
 )
-_EXAMPLE_HOST: Final = re.compile(r"(?:^|\.)example\.(?:com|net|org)$")  # reserved, RFC 2606 section 3
+_EXAMPLE_HOST: Final = re.compile(r"(?:^|\.)example\.(?:com|net|org)$")  # reserved by RFC 2606 section 3
 _ENTRA: Final = re.compile(r"login\.(?:microsoftonline\.(?:com|us|de)|partner\.microsoftonline\.cn)$")
 _OF_MANY: Final = ("common", "organizations", "consumers")
 
@@ -26,26 +26,26 @@ _OF_MANY: Final = ("common", "organizations", "consumers")
 def placeholder_problems(
     name: str, value: str, instead: str, *, secret: bool = False
 ) -> Iterator[tuple[str, str]]:
-    """Yield pairs of name and problem, for the loader, if somebody has still to write the value.
+    """Yield pairs of name and problem, for the loader, if the value is still a placeholder.
 
-    `instead` says what belongs there. Of a secret, which may look like anything, only a whole value counts,
-    and none of it is repeated.
+    `instead` says what to write. A secret may look like anything, so it counts only if the whole value is a
+    placeholder, and no part of it is repeated.
     """
     found = _PLACEHOLDER.fullmatch(value) if secret else _PLACEHOLDER.search(value)
     if found is not None:
         what = "the value" if secret else repr(found[0])
         yield name, f"{what} is a placeholder: write {instead}"
     elif not secret and (host := _host(value)) and _EXAMPLE_HOST.search(host):
-        yield name, f"{host} is a host of examples, which nobody has: write {instead}"
+        yield name, f"{host} is a host for examples, which does not exist: write {instead}"
 
 
 def is_entra(url: str) -> bool:
-    """Return whether the address is one of Microsoft Entra's."""
+    """Return True if the address belongs to Microsoft Entra."""
     return _ENTRA.fullmatch(_host(url)) is not None
 
 
 def shared_authority(url: str) -> str | None:
-    """The path of Entra that stands for many tenants (`common`), if the address is there."""
+    """Return the path of Entra that stands for many tenants, such as `common`; None for any other address."""
     if not is_entra(url):
         return None
     first = urlsplit(url).path.strip("/").partition("/")[0].lower()
@@ -53,7 +53,7 @@ def shared_authority(url: str) -> str | None:
 
 
 def is_shared_tenant(authority_url: str, tenant_id: str) -> bool:
-    """Return whether `tenant_id` stands for many tenants of Entra, the default of an empty address."""
+    """Return True if `tenant_id` stands for many tenants of Entra, the default for an empty address."""
     return (not authority_url or is_entra(authority_url)) and tenant_id.lower() in _OF_MANY
 
 

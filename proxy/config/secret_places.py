@@ -1,4 +1,4 @@
-"""Finds the files that hold secrets of the settings."""
+"""Finder of the files that hold secrets of the settings."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from proxy.config.given_text import text_of
 
 @dataclass(frozen=True, slots=True)
 class GivenSecrets:
-    files: tuple[Path, ...]  # which keys like PasswordFile name
-    inline: tuple[str, ...]  # names of the keys whose secret the settings file holds
+    files: tuple[Path, ...]  # paths in keys like PasswordFile
+    inline: tuple[str, ...]  # names of the keys whose secret is in the settings file
 
 
 def given_secrets(root: type, config: Path, environ: Mapping[str, str]) -> GivenSecrets:
-    """Find the secrets in a settings file of the class `root` that can be used, and in the environment."""
+    """Find the secrets in a usable settings file of the class `root`, and in the environment."""
     document = tomllib.loads(text_of(config.read_bytes()))
     spellings = {name.replace(":", "__"): value for name, value in environ.items()}
     base = config.resolve().parent

@@ -1,5 +1,7 @@
-"""TLS of every connection, whichever side is ours: version 1.2 at least, HTTP/1.1, and of a server its
-certificate and its name."""
+"""TLS for all connections, as client or server: version 1.2 or later, HTTP/1.1.
+
+Servers must have a valid certificate for their name.
+"""
 
 import errno
 import ssl
@@ -12,14 +14,17 @@ from proxy.config.given_text import MARK, other_encoding
 
 _WANTED: Final = "put PEM certificates there (-----BEGIN CERTIFICATE-----)"
 _ALPN: Final = ["http/1.1"]
-# X509_V_FLAG_NO_CHECK_TIME of OpenSSL, which Python does not name. The times of a client's certificate are
-# checked when it asks for a token, so that the audit event of a refusal can name the reason.
+# X509_V_FLAG_NO_CHECK_TIME of OpenSSL, which Python does not define. The validity of a client's certificate
+# is checked when the client requests a token, so that the audit event of a refusal can name the reason.
 _WITHOUT_TIMES: Final = 0x200000
 _ALERT: Final = "graphward_alert"  # attribute of an ssl.SSLError
 
 
 def client_tls(ca_file: Path | None) -> ssl.SSLContext:
-    """Trusts these authorities, or the system's. Raises OSError, of which ssl.SSLError is one."""
+    """Return a client context that trusts these authorities, or the system's.
+
+    Raise OSError (or ssl.SSLError).
+    """
     if ca_file is not None:
         _refuse_other_text(ca_file)
     return _at_least_1_2(ssl.create_default_context(cafile=None if ca_file is None else str(ca_file)))
@@ -28,16 +33,20 @@ def client_tls(ca_file: Path | None) -> ssl.SSLContext:
 def server_tls(
     cert_file: Path, key_file: Path | None, *, ask_for_certificate: bool = False
 ) -> ssl.SSLContext:
-    """Raises OSError, of which ssl.SSLError is one. An encrypted key is an error, and no question.
+    """Return a server context.
 
-    With `ask_for_certificate`, clients are asked for a certificate. One may come without; a certificate that
-    is not among the anchors of the context ends the handshake."""
+    Raise OSError, which includes ssl.SSLError, also for an encrypted key.
+
+    With `ask_for_certificate`, clients are asked for a certificate. A client without a certificate is
+    accepted. A certificate that is not among the anchors of the context ends the handshake.
+    """
     for file in (cert_file, key_file):
         if file is not None:
             _refuse_other_text(file)
     context = _at_least_1_2(_AlertingContext(ssl.PROTOCOL_TLS_SERVER))
     context.load_cert_chain(cert_file, key_file, password="")
-    context.options |= ssl.OP_NO_RENEGOTIATION  # TLS 1.2: no other certificate later in a connection
+    # Forbids another certificate later in a TLS 1.2 connection.
+    context.options |= ssl.OP_NO_RENEGOTIATION
     if ask_for_certificate:
         context.verify_mode = ssl.CERT_OPTIONAL
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VerifyFlags(_WITHOUT_TIMES)
@@ -45,13 +54,13 @@ def server_tls(
 
 
 def alert_of(error: ssl.SSLError) -> bytes:
-    """Return the TLS alert that a failed handshake is ended with; empty if there is none."""
+    """Return the TLS alert that ends a failed handshake; empty if there is none."""
     alert = getattr(error, _ALERT, b"")
     return alert if isinstance(alert, bytes) else b""
 
 
 class _AlertingObject(ssl.SSLObject):
-    """Keeps the alert of a failed handshake, which asyncio drops with the connection."""
+    """TLS object that stores the alert of a failed handshake, because asyncio drops it."""
 
     outgoing: ssl.MemoryBIO
 
@@ -76,7 +85,7 @@ class _AlertingContext(ssl.SSLContext):
 
 
 def problem_of_authorities(ca_file: Path) -> str:
-    """Describe why a file of certificates to trust can't be used, and what to do; empty if it can."""
+    """Describe why a file of certificates to trust can't be used, and the remedy; empty if it can be used."""
     problem = problem_of(partial(client_tls, ca_file))
     return f"{ca_file}: {problem}: {_WANTED}" if problem else ""
 
@@ -93,7 +102,10 @@ def problem_of(load: Callable[[], object]) -> str:
 
 
 def _refuse_other_text(pem: Path) -> None:
-    """OpenSSL reads no PEM after a byte order mark and none in UTF-16, and its own message says neither."""
+    """Refuse PEM after a byte order mark or in UTF-16.
+
+    OpenSSL can't read it, and its own message does not say why.
+    """
     with pem.open("rb") as file:
         begin = file.read(4)
     if begin.startswith(MARK):
@@ -106,6 +118,7 @@ def _refuse_other_text(pem: Path) -> None:
 
 
 def _at_least_1_2(context: ssl.SSLContext) -> ssl.SSLContext:
-    context.minimum_version = ssl.TLSVersion.TLSv1_2  # some distributions' Python leaves it to OpenSSL: 1.0
+    # Without this line, the Python of some distributions allows 1.0.
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(_ALPN)
     return context

@@ -1,6 +1,7 @@
-"""Where each table and key of a TOML document stands, since tomllib tells values without their lines.
+"""Lines of all tables and keys of a TOML document, because tomllib returns values without their lines.
 
-Scans text that tomllib has accepted already, so it skips what it needn't understand and reports nothing.
+The text has already been accepted by tomllib, so the scanner skips what it does not need and reports no
+errors.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from typing import Final
 
 _BLANK: Final = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
 _SPACE: Final = re.compile(r"[ \t]*")
-# Multi-line strings first: they begin like the others. Up to two quotes may stand before the closing three.
+# Multi-line strings first, because they begin like the others. Up to two quotes may precede the closing
+# three.
 _STRING: Final = re.compile(
     r"""
       \"{3} (?: [^\\] | \\. )*? \"{3,5}
@@ -28,8 +30,10 @@ Path = tuple[str, ...]
 
 
 def key_lines(text: str) -> dict[Path, int]:
-    """Path of a table or key -> its first line, counted from 1. The tables of an array are numbered from 0:
-    ("Credentials", "Identities", "0", "Name")."""
+    """Return the first line, counted from 1, of each table or key path.
+
+    The tables of an array are numbered from 0: ("Credentials", "Identities", "0", "Name").
+    """
     return _Scanner(text).scan()
 
 
@@ -38,7 +42,7 @@ class _Scanner:
         self.text = text
         self.at = 0
         self.lines: dict[Path, int] = {}
-        self.counts: dict[Path, int] = {}  # tables so far of each array
+        self.counts: dict[Path, int] = {}  # number of tables of each array so far
 
     def scan(self) -> dict[Path, int]:
         table: Path = ()
@@ -104,7 +108,7 @@ class _Scanner:
                 self._skip(_BARE_VALUE)
 
     def _items(self, closing: str, path: Path) -> None:
-        """An array's values, or an inline table's pairs, up to the closing bracket."""
+        """Scan the values of an array, or the pairs of an inline table, up to the closing bracket."""
         self.at += 1
         self._skip(_BLANK)
         number = 0

@@ -1,4 +1,7 @@
-"""Text of a setting to its value: addresses, URLs, networks. A ValueError's text says what was wanted."""
+"""Parsers of values in settings: addresses, URLs, networks.
+
+The text of a ValueError says what is required.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ _DEFAULT_PORT = {"https": re.compile(r":(?:0*443)?\Z"), "http": re.compile(r":(?
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen. Port 0 lets the kernel choose one."""
+    """Address to listen on. With port 0, the kernel chooses a port."""
 
     host: str
     port: int
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this host reaches it."""
+        """Return True if only this host can reach the address."""
         try:
             return ip_address(self.host).is_loopback
         except ValueError:
@@ -35,7 +38,7 @@ class Address:
 
 
 def number_text(value: float) -> str:
-    """Whole numbers with every digit, whatever their size."""
+    """Return the number as text; whole numbers have all their digits."""
     return str(int(value)) if math.isfinite(value) and value == int(value) else f"{value:.15g}"
 
 
@@ -52,9 +55,11 @@ def parse_address(text: str) -> Address:
 
 
 def parse_url(text: str) -> str:
-    """An http or https base address without its trailing slash, since paths are appended to it, and without
-    the port that goes without saying (RFC 3986 §6.2.3), since links that begin with it are told by it."""
-    if "@" in text:  # The message must not show it: a password may have any characters.
+    """Return an http or https base address, without trailing slash and default port (RFC 3986 §6.2.3).
+
+    Paths are appended to the address, and links that begin with it are recognised by it.
+    """
+    if "@" in text:  # The message must not show the text, because a password may contain any characters.
         raise ValueError(
             "must be an http:// or https:// address without user and password (in a path, @ is %40)"
         )
@@ -69,14 +74,14 @@ def parse_url(text: str) -> str:
     if not good:
         raise ValueError(wanted)
     if "?" in text or "#" in text:
-        raise ValueError(f"must hold no query and no fragment, but is {text!r}")
+        raise ValueError(f"must not have a query or fragment, but is {text!r}")
     scheme, _, rest = text.partition("://")
     netloc = _DEFAULT_PORT[parts.scheme].sub("", parts.netloc)
     return f"{scheme}://{netloc}{rest[len(parts.netloc) :]}".rstrip("/")
 
 
 def parse_origin(text: str) -> str:
-    """An address that stands for a whole host: scheme, host and port alone."""
+    """Return an address of a whole host: only scheme, host and port."""
     url = parse_url(text)
     if urlsplit(url).path:
         raise ValueError(f"must be scheme, host and port without a path, not {text!r}")
@@ -99,7 +104,7 @@ def parse_secret_name(text: str) -> str:
 
 
 def parse_name(text: str) -> str:
-    """What people call one table of an array, in other settings, logs and metrics too."""
+    """Return the name of one table of an array, which other settings, logs and metrics also show."""
     if _NAME.fullmatch(text) is None:
         raise ValueError(f"must be a letter, then at most 31 letters, digits and hyphens, not {text!r}")
     return text

@@ -1,1 +1,4 @@
-"""What keeps a proxy from working, looked for from where it stands; changes nothing, may run beside it."""
+"""Checks for faults that keep a proxy from working, run on its host.
+
+They change nothing, and can run next to the proxy.
+"""

@@ -1,4 +1,7 @@
-"""Runs checks side by side, each within a time of its own, and lets none bring down the others."""
+"""Runner of checks in parallel.
+
+Each has its own time limit, and a failure in one does not affect the others.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ class Check:
 
 
 async def run(checks: Sequence[Check]) -> list[Finding]:
-    """In the order of the checks, however long each takes."""
+    """Run the checks, and return their findings in the order of the checks."""
     found = await asyncio.gather(*map(_one, checks))
     return [finding for findings in found for finding in findings]
 
@@ -31,17 +34,17 @@ async def _one(check: Check) -> Sequence[Finding]:
     except TimeoutError:
         return [
             Finding(
-                check.name, "fail", f"no response within {check.seconds:g} s", "look at what it waits for"
+                check.name, "fail", f"no response within {check.seconds:g} s", "find out what it waits for"
             )
         ]
     except Exception as error:
-        # A doctor that falls over its patient's state helps nobody; what it is about is still told.
-        what = f"can't be looked at: {type(error).__name__}: {error}"
-        return [Finding(check.name, "fail", what, "look at what the message names")]
+        # A fault in one check must not end the doctor. The finding still shows what could not be checked.
+        what = f"can't be checked: {type(error).__name__}: {error}"
+        return [Finding(check.name, "fail", what, "examine the item in the message")]
 
 
 def in_thread(look: Callable[[], Sequence[Finding]]) -> Look:
-    """Of a check that waits for the disk."""
+    """Return the check so that it runs in a thread, because it waits for the disk."""
 
     async def looked() -> Sequence[Finding]:
         return await asyncio.to_thread(look)

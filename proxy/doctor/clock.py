@@ -1,4 +1,4 @@
-"""Compare the clock of the machine with the clocks of the hosts that the proxy connects to."""
+"""Comparison of this machine's clock with the clocks of the hosts that the proxy connects to."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _FIX: Final = "set this machine's clock: `timedatectl set-ntp true`, or `chronyc
 def clock(control_plane: Visit, others: Sequence[Visit]) -> Finding:
     report = [each for each in (control_plane, *others) if each.skew is not None]
     if not report:
-        return Finding("clock", "warn", "no host told its time", "compare `date -u` with a clock you trust")
+        return Finding("clock", "warn", "no host sent its time", "compare `date -u` with a clock you trust")
     off = [each for each in report if abs(each.skew or 0) > _NOTICEABLE_SECONDS]
     if not off:
         names = " and ".join(each.host.name for each in report)
         return Finding("clock", "ok", f"agrees with {names} within {_NOTICEABLE_SECONDS:g} s")
     what = "; ".join(f"{_apart(each.skew or 0)} {each.host.name}" for each in off)
     agreeing = [each.host.name for each in report if each not in off]
-    if agreeing:  # somebody is wrong, and perhaps not we
+    if agreeing:  # a clock is wrong, but perhaps not this one
         names = " and ".join(each.host.name for each in off)
         fix = f"this machine agrees with {' and '.join(agreeing)}: set the clock of {names}"
     else:

@@ -1,4 +1,4 @@
-"""Whether the control plane takes this proxy's key and secret: one signed sync, of which nothing is kept."""
+"""Check whether the control plane accepts this proxy's key and secret, with one signed sync."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _NAME: Final = "control plane: sync"
 
 
 async def signed_sync(settings: Settings, held: Snapshot | None) -> Sequence[Finding]:
-    """What the proxy that runs asks too: with its ETag, so that nothing of it changes there either."""
+    """Send the same request as the running proxy, with its ETag, so that nothing changes there."""
     url = settings.rule_sync.saas_base_url + SYNC_PATH
     etag = held.etag if held is not None else None
     headers = {"Accept": "application/json", **({"If-None-Match": etag} if etag else {})}
     identity = await asyncio.to_thread(_identity, settings)
     if identity is None:
-        return []  # reported by the check of the identity
+        return []  # the check of the identity reports it
     async with open_session(tls_context(settings.agent.ca_file), egress_of(settings.egress)) as session:
         try:
             require_signed = settings.rule_sync.require_signed_response
@@ -43,13 +43,13 @@ async def signed_sync(settings: Settings, held: Snapshot | None) -> Sequence[Fin
     if response.status not in (200, 304):
         fix = (
             cures.of_refusal(response.error_code, identity.file)
-            or "is RuleSync.SaasBaseUrl the control plane's address? See its log"
+            or "check that RuleSync.SaasBaseUrl is the control plane's address, and see its log"
         )
         return [Finding(_NAME, "fail", description(response), fix)]
     if not response.is_believed:
-        fix = "reach the control plane directly, or let what is in between pass its responses unchanged"
+        fix = "connect to the control plane directly, or let intermediaries pass its responses unchanged"
         return [Finding(_NAME, "fail", description(response), fix)]
-    return [Finding(_NAME, "ok", "it takes the API key and the HMAC secret, and signs its responses")]
+    return [Finding(_NAME, "ok", "it accepts the API key and the HMAC secret, and signs its responses")]
 
 
 def _identity(settings: Settings) -> Identity | None:

@@ -1,4 +1,4 @@
-"""Upstream credentials, the whole way: what the vault holds, the token that it buys, who takes it."""
+"""Check of the upstream credentials: the vault's secret, the token, and whether the upstream accepts it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from proxy.startup.settings import IdentitySettings, Settings
 from proxy.wire.finding import Finding
 
 _UPSTREAM_TIMEOUT: Final = aiohttp.ClientTimeout(total=10.0, sock_connect=5.0)
-_ASKED: Final = "/v1.0/organization?$select=id"  # small, and evaluated against whether the token is taken
+_ASKED: Final = "/v1.0/organization?$select=id"  # a small response, which still needs a valid token
 _VAULT_FIX: Final = (
     "give that identity the role Key Vault Secrets User, let the vault's firewall accept this machine, and "
     "check Credentials.VaultUrl and the secret's name"
@@ -30,7 +30,10 @@ _VAULT_FIX: Final = (
 async def credentials(
     settings: Settings, *, vault_reached: bool, provider_reached: bool, upstream_reached: bool
 ) -> Sequence[Finding]:
-    """What lies behind a host that can't be reached is not asked for: that is told of the host."""
+    """Check the credentials step by step.
+
+    A step that needs an unreachable host is skipped, because that host's own check reports it.
+    """
     findings: list[Finding] = []
     tls = tls_context(settings.identity_ca_file)
     async with contextlib.AsyncExitStack() as stack:
@@ -73,14 +76,14 @@ async def _secret(vault: Vault, name: str) -> Finding:
         return Finding(title, "fail", str(error), _VAULT_FIX)
     ends_at = min(secret.expires_at, certificate_end(secret))
     if math.isinf(ends_at):
-        return Finding(title, "ok", f"version {secret.version} is readable, and has no end")
+        return Finding(title, "ok", f"version {secret.version} is readable, and does not expire")
     when = time.strftime("%Y-%m-%d", time.gmtime(ends_at))
     days = math.floor((ends_at - time.time()) / 86400)
     fix = f"store a newer version of {name}, after registering it with the application"
     if ends_at <= time.time():
-        return Finding(title, "fail", f"version {secret.version} ended on {when}", fix)
+        return Finding(title, "fail", f"version {secret.version} expired on {when}", fix)
     if days < EXPIRES_SOON_DAYS:
-        return Finding(title, "warn", f"version {secret.version} ends in {days} days, on {when}", fix)
+        return Finding(title, "warn", f"version {secret.version} expires in {days} days, on {when}", fix)
     return Finding(title, "ok", f"version {secret.version} is readable, until {when}")
 
 
@@ -106,13 +109,13 @@ def _fix(settings: Settings, identity: IdentitySettings, problem: str) -> str:
             where = f"in vault secret {identity.secret_name}"
         case _:
             where = "in ClientSecret"
-    return f"{registered}, and that what is {where} belongs to it; {authority}"
+    return f"{registered}, and that the credential {where} belongs to it; {authority}"
 
 
 def _life(expires_at: float) -> str:
     if math.isinf(expires_at):
         return "is given in the settings"
-    return f"the identity provider gives one, good for {expires_at - time.time():.0f} s"
+    return f"the identity provider issued one, valid for {expires_at - time.time():.0f} s"
 
 
 async def _taken(settings: Settings, identity: IdentitySettings, token: str) -> Finding:
@@ -130,17 +133,22 @@ async def _taken(settings: Settings, identity: IdentitySettings, token: str) -> 
         ):
             status = response.status
     except TimeoutError:
-        return Finding(name, "fail", "no response in time", "see whether Upstream.BaseUrl is up")
+        return Finding(
+            name, "fail", "no response in time", "check whether the host in Upstream.BaseUrl is available"
+        )
     except (aiohttp.ClientError, OSError, ValueError) as error:
         what = f"no response: {type(error).__name__}: {error}"
-        return Finding(name, "fail", what, "see whether Upstream.BaseUrl is up")
+        return Finding(name, "fail", what, "check whether the host in Upstream.BaseUrl is available")
     if status == 401:
         fix = f"Credentials.Scope must be the upstream's: {settings.upstream.base_url}/.default"
         if settings.credentials.provider == "static":
-            fix = "AccessToken of this identity must be one that the upstream takes, and not have expired"
+            fix = "AccessToken of this identity must be accepted by the upstream, and must not have expired"
         return Finding(name, "fail", "it refuses the token (401)", fix)
     if status >= 500:
         return Finding(
-            name, "warn", f"it responded with {status}", "try again; if it stays, see its status page"
+            name,
+            "warn",
+            f"it responded with {status}",
+            "try again; if the problem stays, see the status page of the upstream",
         )
-    return Finding(name, "ok", f"it takes the token ({status} to GET {_ASKED})")
+    return Finding(name, "ok", f"it accepts the token ({status} to GET {_ASKED})")

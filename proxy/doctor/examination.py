@@ -1,4 +1,4 @@
-"""All checks of one proxy, side by side; what lies behind something broken is not asked for."""
+"""All checks of one proxy, in parallel. A check that depends on something broken is skipped."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _NETWORK_SECONDS: Final = 60.0
 
 
 def examine(settings: Settings, config: Path) -> list[Finding]:
-    """Never a secret of the settings in what is told."""
-    logging.disable(logging.CRITICAL)  # what matters is in the findings
+    """Run all checks and return their findings, which never contain a secret of the settings."""
+    logging.disable(logging.CRITICAL)  # the findings contain everything important
     proxy = egress_of(settings.egress).proxy
     of_egress = () if proxy is None else proxy.secrets
     secrets = frozenset([*_secrets(settings), *of_egress, *secrets_in(settings.agent.identity_path)])
@@ -125,7 +125,7 @@ def _hosts(settings: Settings) -> list[Host]:
 
 
 def _secrets(settings: Any) -> list[str]:
-    """The values of all settings that are secret, tables of arrays included."""
+    """Return the values of all secret settings, including those in tables of arrays."""
     found: list[str] = []
     for each in fields(settings):
         value = getattr(settings, each.name)

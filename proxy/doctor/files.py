@@ -1,4 +1,4 @@
-"""Files and directories of a proxy: whose they are, who reads them; its certificate, its snapshot."""
+"""Checks of a proxy's files and directories: their owners and modes, its certificate and its snapshot."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MOST_NAMED: Final = 3
 
 
 def settings_problems(settings: Settings) -> list[Finding]:
-    """What `--check` says too."""
+    """Return the problems that `--check` also reports."""
     problems = [
         *certificate_problems(settings),
         *directory_problems(settings),
@@ -45,10 +45,12 @@ def settings_problems(settings: Settings) -> list[Finding]:
     ]
     failed = [Finding("settings", "fail", each, f"correct {each.partition(':')[0]}") for each in problems]
     exposed = [
-        Finding("settings", "warn", each, f"correct {each.partition(':')[0]}, unless that is meant")
+        Finding("settings", "warn", each, f"correct {each.partition(':')[0]}, unless that is intended")
         for each in (*exposures(settings), *unused_settings(settings), *unusable_credentials(settings))
     ]
-    return [*failed, *exposed] or [Finding("settings", "ok", "every key is well-formed, every file readable")]
+    return [*failed, *exposed] or [
+        Finding("settings", "ok", "every key is well-formed, and every file is readable")
+    ]
 
 
 def kill_file(settings: Settings) -> list[Finding]:
@@ -56,16 +58,14 @@ def kill_file(settings: Settings) -> list[Finding]:
     order = read_kill_file(path)
     if order == NO_ORDER:
         return [
-            Finding(
-                "Proxy.KillFile", "ok", f"{path} does not exist, so nothing is stopped on this host by file"
-            )
+            Finding("Proxy.KillFile", "ok", f"{path} does not exist, so no file stops requests on this host")
         ]
-    fix = "remove the file, or its line, once that is over"
+    fix = "remove the file, or its line, once the stop is over"
     return [Finding("Proxy.KillFile", "warn", f"{path} stops {order}", fix)]
 
 
 def certificate(settings: Settings) -> list[Finding]:
-    """Of the side that applications see."""
+    """Check the certificate that applications see."""
     file = settings.proxy.cert_file
     if file is None:
         return []
@@ -74,22 +74,22 @@ def certificate(settings: Settings) -> list[Finding]:
     try:
         shown = x509.load_pem_x509_certificates(file.read_bytes())[0]
     except (OSError, ValueError):
-        return []  # told as a problem of the settings
+        return []  # a problem of the settings reports it
     left = shown.not_valid_after_utc.timestamp() - time.time()
     when = shown.not_valid_after_utc.strftime("%Y-%m-%d")
     days = math.floor(left / 86400)
     fix = f"put a new certificate into {file}, then `systemctl reload` (SIGHUP)"
     if left <= 0:
-        return [Finding("Proxy.CertFile", "fail", f"{file}: the certificate ended on {when}", fix)]
+        return [Finding("Proxy.CertFile", "fail", f"{file}: the certificate expired on {when}", fix)]
     if days < EXPIRES_SOON_DAYS:
-        what = f"{file}: the certificate ends in {days} days, on {when}"
+        what = f"{file}: the certificate expires in {days} days, on {when}"
         return [Finding("Proxy.CertFile", "warn", what, fix)]
-    return [Finding("Proxy.CertFile", "ok", f"{file}: the certificate holds until {when}")]
+    return [Finding("Proxy.CertFile", "ok", f"{file}: the certificate is valid until {when}")]
 
 
 def modes(settings: Settings, config: Path) -> list[Finding]:
     found = [*_secret_files(settings, config), *_owned(settings)]
-    return found or [Finding("file modes", "ok", "what holds secrets or events is for its owner alone")]
+    return found or [Finding("file modes", "ok", "only the owner can read files with secrets or events")]
 
 
 def _secret_files(settings: Settings, config: Path) -> Iterator[Finding]:
@@ -110,7 +110,7 @@ def _secret_files(settings: Settings, config: Path) -> Iterator[Finding]:
 
 
 def _owned(settings: Settings) -> Iterator[Finding]:
-    """Files that this user can't write, as a start by root leaves them behind."""
+    """Yield files that this user can't write, as a start by root leaves them behind."""
     if os.geteuid() == 0:
         return
     retention = settings.audit.local_retention_path
@@ -125,19 +125,19 @@ def _owned(settings: Settings) -> Iterator[Finding]:
 
 
 def identity(settings: Settings) -> list[Finding]:
-    """Report the enrolment of a proxy that enrols itself, as far as its own files show it."""
+    """Check the enrolment of a proxy that enrols itself, according to its own files."""
     agent = settings.agent
     if not agent.enrols_itself or any(identity_problems(settings)):
-        return []  # reported as a problem of the settings
+        return []  # a problem of the settings reports it
     what = identity_state(settings)
     if keys_in(agent.identity_path) is not None:
         return [Finding("identity", "ok", what)]
     if not agent.enrolment_token:
         fix = "`proxy enrol-token add` on the control plane; put what it prints into Agent.EnrolmentToken"
-        return [Finding("identity", "fail", f"{what}, and there is no token for it", fix)]
+        return [Finding("identity", "fail", f"{what}, and there is no enrolment token", fix)]
     fix = (
-        "start the proxy. Only an enrolment shows whether the token is accepted, and it uses the token up: "
-        "`proxy enrol-token list` on the control plane shows what is left of it"
+        "start the proxy. Only an enrolment shows whether the token is accepted, and it uses the token: "
+        "`proxy enrol-token list` on the control plane shows how often it can still be used"
     )
     return [Finding("identity", "warn", what, fix)]
 
@@ -156,12 +156,20 @@ def snapshot(settings: Settings, *, running: bool) -> list[Finding]:
         load_models(held, {})
     except FileNotFoundError:
         fix = "start the proxy once while the control plane can be reached"
-        return [Finding("snapshot", "warn", f"{path}: none yet; without it no request is served", fix)]
+        what = f"{path}: there is no snapshot yet; without one, no request is served"
+        return [Finding("snapshot", "warn", what, fix)]
     except SnapshotDamaged as error:
-        return [Finding("snapshot", "fail", str(error), f"rm {path}: the next good sync writes it again")]
+        return [
+            Finding("snapshot", "fail", str(error), f"rm {path}: the next successful sync writes it again")
+        ]
     except OSError as error:
         return [
-            Finding("snapshot", "fail", f"{path}: {error.strerror}", f"chown it to the proxy's user: {path}")
+            Finding(
+                "snapshot",
+                "fail",
+                f"{path}: {error.strerror}",
+                f"make the proxy's user the owner: chown USER {path}",
+            )
         ]
     age = time.time() - held.synced_at
     what = f"{held.rule_count} rules, version {held.version}, confirmed {age:.0f} s ago"

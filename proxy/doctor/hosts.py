@@ -1,4 +1,4 @@
-"""One host that the settings name, step by step: its name, its ports, its certificate, its clock."""
+"""Checks of one host in the settings, step by step: its name, its ports, its certificate, its clock."""
 
 from __future__ import annotations
 
@@ -29,17 +29,18 @@ _RESPONSE_SECONDS: Final = 5.0
 _MOST_ADDRESSES: Final = 8
 _MAX_HEAD: Final = 65536
 EXPIRES_SOON_DAYS: Final = 14
-tls_context: Final = lru_cache(maxsize=4)(client_tls)  # the system's authorities take 25 ms to read
+tls_context: Final = lru_cache(maxsize=4)(client_tls)  # reading the system's authorities takes 25 ms
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    name: str  # in findings
-    key: str  # the setting with its address
+    name: str  # name in findings
+    key: str  # name of the setting with the address
     url: str
     ca_key: str
     ca_file: Path | None
-    path: str = "/"  # whose response's Date shows the host's clock; no credential goes there
+    # Path to request; the Date of the response shows the host's clock. No credential is sent.
+    path: str = "/"
     way: Way = field(default=Way(None, ""))
 
     @property
@@ -61,12 +62,12 @@ class Host:
 
 @dataclass(slots=True)
 class Visit:
-    """What came of looking at a host."""
+    """Result of the checks of one host."""
 
     host: Host
     findings: list[Finding] = field(default_factory=list)
-    reached: bool = False  # up to its TLS
-    skew: float | None = None  # seconds that its clock is ahead of ours
+    reached: bool = False  # True once TLS is open
+    skew: float | None = None  # seconds that its clock is ahead of this machine's clock
 
 
 async def visit(host: Host, clock: Callable[[], float] = time.time) -> Visit:
@@ -85,7 +86,7 @@ async def visit(host: Host, clock: Callable[[], float] = time.time) -> Visit:
         async with asyncio.timeout(_RESPONSE_SECONDS):
             found.skew = await _skew(host, reader, writer, clock)
     except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-        pass  # it may speak to nobody without a credential; whether it does is another check's
+        pass  # the host may refuse clients without a credential; another check covers that
     finally:
         writer.transport.abort()
     return found
@@ -134,7 +135,7 @@ async def _resolve(found: Visit) -> list[str]:
 
 
 async def _connect(found: Visit, addresses: list[str]) -> str | None:
-    """The first address that takes connections."""
+    """Return the first address that accepts connections."""
     if not addresses:
         return None
     host, tried = found.host, addresses[:_MOST_ADDRESSES]
@@ -158,7 +159,7 @@ async def _connect(found: Visit, addresses: list[str]) -> str | None:
 
 
 async def _no_connection(address: str, port: int) -> str:
-    """Why not, or nothing."""
+    """Return why no connection was made; empty if one was made."""
     try:
         async with asyncio.timeout(_CONNECT_SECONDS):
             _, writer = await asyncio.open_connection(address, port)
@@ -210,12 +211,12 @@ def _certificate(host: Host, writer: asyncio.StreamWriter) -> Finding:
     when = time.strftime("%Y-%m-%d", time.gmtime(ends))
     if days < EXPIRES_SOON_DAYS:
         fix = f"renew the certificate of {host.hostname} before {when}"
-        return Finding(name, "warn", f"the certificate ends in {days} days, on {when}", fix)
-    return Finding(name, "ok", f"the certificate holds, until {when}")
+        return Finding(name, "warn", f"the certificate expires in {days} days, on {when}", fix)
+    return Finding(name, "ok", f"the certificate is valid until {when}")
 
 
 def _refused(host: Host, end: str | socket.socket, error: ssl.SSLCertVerificationError) -> Finding:
-    """Why the certificate was refused, and whose turn it is."""
+    """Return the finding for a refused certificate, with its remedy."""
     is_known = isinstance(end, str) and cures.is_another_name(error)
     names = _names(host, str(end)) if is_known else ""
     fix = cures.of_certificate(host.place, error, names)
@@ -223,7 +224,7 @@ def _refused(host: Host, end: str | socket.socket, error: ssl.SSLCertVerificatio
 
 
 def _names(host: Host, address: str) -> str:
-    """Of the certificate that is shown, which is trusted for nothing here."""
+    """Return the names in the certificate that the host shows. It is not trusted for anything."""
     from cryptography import x509
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -254,7 +255,7 @@ async def _skew(
         name, _, value = line.partition(":")
         if name.lower() == "date":
             try:
-                # A whole second (RFC 9110 §5.6.7), of which the middle is meant.
+                # Date has whole seconds (RFC 9110 §5.6.7), so use the middle of the second.
                 return parsedate_to_datetime(value.strip()).timestamp() + 0.5 - between
             except (ValueError, TypeError):
                 return None

@@ -1,4 +1,4 @@
-"""Issuers of federated credentials: whether their keys can be read from here."""
+"""Check of the issuers of federated credentials: whether their keys can be read from this host."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from proxy.wire.figures import counted
 from proxy.wire.finding import Finding
 
 _FIX = (
-    "let this machine reach that address (Egress.ProxyUrl if only a proxy leads out), name its authority in "
+    "let this machine reach that address (Egress.ProxyUrl if only a proxy reaches it), name its authority in "
     "Callers.IssuerCaFile, or give the credential the keys themselves"
 )
 
 _FIX_NAME = (
     "give the credential the issuer that the document names, letter for letter (`graphward app federated add "
-    "--issuer`), and remove the one with this issuer"
+    "--issuer`), and remove the credential with this issuer"
 )
 
 

@@ -1,4 +1,4 @@
-"""What the proxy that runs says of itself, at its admin listener."""
+"""Check of the running proxy, from its own report at its admin listener."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from proxy.wire.finding import Finding, Status
 
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=10.0, sock_connect=3.0)
 _STATUSES: Final[dict[str, Status]] = {"ok": "ok", "degraded": "warn", "failed": "fail"}
-_FIX: Final = "the other findings, and the proxy's log, say why"
+_FIX: Final = "see the other findings, and the proxy's log"
 
 
 async def live(settings: Settings) -> Sequence[Finding]:
@@ -30,7 +30,9 @@ async def live(settings: Settings) -> Sequence[Finding]:
             reasons, checks = list(said["reasons"]), dict(said["checks"])
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError, KeyError, TypeError) as error:
         what = f"a proxy runs, and its /readyz can't be read: {type(error).__name__}"
-        return [Finding("the proxy that runs", "fail", what, "see its log; is its agent alive?")]
+        return [
+            Finding("the proxy that runs", "fail", what, "see its log, and check whether its agent is alive")
+        ]
     findings = [
         Finding(
             f"the proxy that runs: {name}",
@@ -44,6 +46,6 @@ async def live(settings: Settings) -> Sequence[Finding]:
     findings = [Finding(each.check, each.status, each.found, _FIX) for each in findings]
     if reasons:
         findings.insert(
-            0, Finding("the proxy that runs", "fail", f"serves nobody: {'; '.join(reasons)}", _FIX)
+            0, Finding("the proxy that runs", "fail", f"serves no requests:  {'; '.join(reasons)}", _FIX)
         )
-    return findings or [Finding("the proxy that runs", "ok", "serves, and all of its checks are well")]
+    return findings or [Finding("the proxy that runs", "ok", "serves requests, and all of its checks are ok")]

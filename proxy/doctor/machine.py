@@ -1,4 +1,4 @@
-"""Ports, and how many files this machine lets the proxy open."""
+"""Checks of this machine: the ports of the proxy, and the limit of its open files."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from proxy.config.listening import holder
 from proxy.startup.settings import Settings
 from proxy.wire.finding import Finding
 
-_LISTENING: Final = "0A"  # in /proc/net/tcp
-_OTHER_FILES: Final = 1024  # logs, spool, channels
+_LISTENING: Final = "0A"  # state of a listening socket in /proc/net/tcp
+_OTHER_FILES: Final = 1024  # descriptors for logs, spool and channels
 
 
 def supervisor_of(retention: Path) -> int | None:
-    """The process id of the proxy that works in that directory; None where there is none. It holds a lock on
-    it, which is read rather than tried for: one that we held for a moment would keep a proxy out."""
+    """Return the process id of the proxy that uses the directory; None if there is none.
+
+    The proxy holds a lock on the directory. This only reads the list of locks, because even a short attempt
+    to lock it could stop a proxy from starting.
+    """
     try:
         stat = retention.stat()
         locks = Path("/proc/locks").read_text("ascii")
@@ -36,7 +39,7 @@ def supervisor_of(retention: Path) -> int | None:
 
 
 def ports(settings: Settings, *, supervisor: int | None) -> list[Finding]:
-    """`supervisor`: the process id of the proxy that runs, if one does."""
+    """Check the ports of the proxy. `supervisor` is the process id of the running proxy, if there is one."""
     running = supervisor is not None
     found = [_port("Proxy.Listen", each, running=running) for each in settings.proxy.listen]
     found.append(_port("Admin.Listen", settings.admin.listen, running=running))
@@ -46,14 +49,17 @@ def ports(settings: Settings, *, supervisor: int | None) -> list[Finding]:
 
 
 def _shared(address: Address) -> Finding:
-    what = f"{address}: another process listens there too, and serves a part of the requests by its own rules"
+    what = f"{address}: another process listens there too, and serves some of the requests by its own rules"
     fix = f"end it (`ss -ltnp sport = :{address.port}`), unless it is about to end"
     return Finding("Proxy.Listen", "fail", what, fix)
 
 
 def _is_shared(address: Address, supervisor: int) -> bool:
-    """Whether the kernel gives connections to others than this supervisor's workers, whose sockets it holds
-    too. Where that can't be looked at, for another user's processes, it isn't told."""
+    """Return True if the kernel also gives connections to processes other than this supervisor's workers.
+
+    The supervisor holds the sockets of its workers too. If another user's processes can't be examined, return
+    False.
+    """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
         packed = socket.inet_pton(family, address.host)
@@ -74,7 +80,7 @@ def _port(key: str, address: Address, *, running: bool) -> Finding:
     problem = _bound(address)
     if problem is None or problem.errno != errno.EADDRINUSE:
         if running:
-            what = f"{address}: a proxy runs, and nobody listens there"
+            what = f"{address}: a proxy runs, but no process listens there"
             return Finding(key, "fail", what, "see its log, and /readyz")
         if problem is None:
             return Finding(key, "ok", f"{address} is free")
@@ -84,15 +90,18 @@ def _port(key: str, address: Address, *, running: bool) -> Finding:
         fix = f"write an address of this machine into {key} (`ip address`)"
         return Finding(key, "fail", f"{address}: {problem.strerror}", fix)
     if running:
-        return Finding(key, "ok", f"{address} is open, by the proxy that runs")
-    fix = f"end what listens there (`ss -ltnp sport = :{address.port}`), or change {key}"
+        return Finding(key, "ok", f"{address} is open, by the running proxy")
+    fix = f"end the process that listens there (`ss -ltnp sport = :{address.port}`), or change {key}"
     found = holder(address, Path("/proc")) or "another program"
     return Finding(key, "fail", f"{address} is in use by {found}", fix)
 
 
 def _bound(address: Address) -> OSError | None:
-    """Why it can't be bound. For a moment it is, but never listened on: that keeps nobody from doing both,
-    since whoever listens says SO_REUSEADDR too."""
+    """Return the error of an attempt to bind the address; None if it succeeds.
+
+    The socket is bound for a moment, but never listens. That does not prevent another process from listening,
+    because it sets SO_REUSEADDR too.
+    """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -104,11 +113,11 @@ def _bound(address: Address) -> OSError | None:
 
 
 def open_files(settings: Settings) -> list[Finding]:
-    """A worker raises its own limit to the hard one."""
+    """Check the limit of open files. A worker raises its own limit to the hard limit."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     needed = settings.proxy.max_connections + settings.upstream.max_connections + _OTHER_FILES
     if hard != resource.RLIM_INFINITY and hard < needed:
-        what = f"a worker may open {hard} files, and Proxy.MaxConnections takes {needed}"
+        what = f"a worker may open {hard} files, but Proxy.MaxConnections needs {needed}"
         fix = (
             f"LimitNOFILE={max(needed, 65536)} in the unit (`ulimit -Hn` in a shell), or fewer MaxConnections"
         )

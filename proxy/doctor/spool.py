@@ -1,4 +1,4 @@
-"""Audit events on this machine: room for them, how many wait, since when, and what was refused for good."""
+"""Check of the audit events on this machine: disk space, backlog and its age, and refused batches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LATE_INTERVALS: Final = 10
 def spool(settings: Settings) -> list[Finding]:
     retention = settings.audit.local_retention_path
     if not retention.is_dir():
-        return [Finding("spool", "ok", f"{retention}: not there yet; the first start makes it")]
+        return [Finding("spool", "ok", f"{retention}: does not exist yet; the first start creates it")]
     return [*_room(settings, retention), *_backlog(settings, retention), *_rejected(retention)]
 
 
@@ -40,7 +40,9 @@ def _room(settings: Settings, retention: Path) -> Iterator[Finding]:
     elif free + used < most + kept:
         within = max(settings.least_disk_bytes, free + used - kept) // _MIB
         fix = f"lower Audit.MaxDiskBytes to {within} MiB, or free space"
-        yield Finding("spool: room", "warn", f"{what}: the disk ends before Audit.MaxDiskBytes does", fix)
+        yield Finding(
+            "spool: room", "warn", f"{what}: the disk is full before Audit.MaxDiskBytes is reached", fix
+        )
     else:
         yield Finding("spool: room", "ok", what)
 
@@ -52,7 +54,7 @@ def _backlog(settings: Settings, retention: Path) -> Iterator[Finding]:
         yield Finding("spool: backlog", "fail", str(error), "start the release that wrote it")
         return
     except OSError as error:
-        fix = f"chown -R the proxy's user {retention}"
+        fix = f"make the proxy's user the owner: chown -R USER {retention}"
         yield Finding("spool: backlog", "fail", f"{error.filename}: {error.strerror}", fix)
         return
     if not count:
@@ -62,7 +64,8 @@ def _backlog(settings: Settings, retention: Path) -> Iterator[Finding]:
     what = f"{count} events wait, the oldest for {age:.0f} s"
     if age > _LATE_INTERVALS * settings.audit.replay_interval_seconds:
         fix = (
-            "the findings on the control plane say why they don't go out; nothing is lost while there is room"
+            "the findings on the control plane show why they are not sent; no event is lost while there is "
+            "room"
         )
         yield Finding("spool: backlog", "warn", what, fix)
     else:
@@ -79,7 +82,7 @@ def _rejected(retention: Path) -> Iterator[Finding]:
             f"{len(files)} files in {retention / 'rejected'}: batches that the control plane refused for good"
         )
         fix = (
-            f"read the response beside the events ({max(files)}), mend what it says, and move the files to "
-            f"{retention / 'resend'}: they are sent again"
+            f"read the response next to the events ({max(files)}), fix the cause, and move the files to "
+            f"{retention / 'resend'}, so that they are sent again"
         )
         yield Finding("spool: refused", "warn", what, fix)

@@ -1,1 +1,1 @@
-"""Connections that lead out: which egress proxy each one takes, and how it is opened."""
+"""Outgoing connections: the choice of the egress proxy for each connection, and how it is opened."""

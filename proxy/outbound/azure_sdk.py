@@ -1,6 +1,6 @@
-"""The way out for Azure's SDK: through our session, bounded, and without log lines of its own.
+"""HTTP transport for Azure's SDK: through this program's session, with bounded responses, without log lines.
 
-The SDK takes a fifth of a second and 20 MB, so it is imported once a setting asks for it.
+Importing the SDK takes a fifth of a second and 20 MB, so it is imported only if a setting needs it.
 """
 
 import json
@@ -19,18 +19,18 @@ from azure.core.rest import AsyncHttpResponse
 from proxy.outbound.retry import retry_after
 from proxy.policy.json_text import readable
 
-# What the SDK raises over settings or a response that it can't read, beside errors of its own.
+# Errors that the SDK raises for settings or a response that it can't read, in addition to its own.
 NONSENSE: Final = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 _CONNECT_SECONDS: Final = 5.0
 _READ_SECONDS: Final = 15.0
 _LONGEST_PAUSE: Final = 300.0
 _CODE: Final = re.compile(r"[0-9A-Za-z_.-]{1,64}")
 _ENTRA_CODE: Final = re.compile(r"\bAADSTS[0-9]{2,9}\b", re.ASCII)
-MAX_RESPONSE: Final = 256 * 1024  # bytes; a secret has at most 25 KiB, and a page of versions some 10 KiB
+MAX_RESPONSE: Final = 256 * 1024  # bytes; a secret has at most 25 KiB, and a page of versions about 10 KiB
 
 
 class Transport(AioHttpTransport):  # type: ignore[misc]  # azure.core makes it when it is asked for
-    """The SDK's transport over aiohttp, which refuses a response that is larger than `MAX_RESPONSE`."""
+    """Transport of the SDK over aiohttp that refuses a response larger than `MAX_RESPONSE`."""
 
     async def send(self, request: Any, *, stream: bool = False, **config: Any) -> Any:
         response = await super().send(request, stream=True, **config)
@@ -40,13 +40,13 @@ class Transport(AioHttpTransport):  # type: ignore[misc]  # azure.core makes it 
             if len(body) > MAX_RESPONSE:
                 await response.close()
                 raise ServiceResponseError(f"response is larger than {MAX_RESPONSE} bytes")
-        response._content = bytes(body)  # what read() would have put there, without a bound
+        response._content = bytes(body)  # the attribute that read() would set, without a limit
         return response
 
 
 def open_transport(session: aiohttp.ClientSession) -> Transport:
-    """Return a transport that sends through `session` and leaves it open."""
-    for name in ("azure", "msal"):  # their lines tell of heads and responses
+    """Return a transport that sends through `session` and does not close it."""
+    for name in ("azure", "msal"):  # their log lines contain headers and responses
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return Transport(
         session=session,
@@ -63,10 +63,10 @@ class Failure:
 
 
 def failure_of(error: Exception, hint: Callable[[int, str], str]) -> Failure:
-    """Describe an error of the SDK by the response behind it, if any, which the error or its cause has.
+    """Describe an error of the SDK by its HTTP response, if the error or its cause has one.
 
-    `hint` says what follows from a status and the codes in the body. The SDK's own messages quote responses,
-    so none is passed on.
+    `hint` explains a status and the codes in the body. The SDK's own messages quote responses, so they are
+    not used.
     """
     chain = [error, error.__cause__]
     for each in chain:
@@ -74,18 +74,18 @@ def failure_of(error: Exception, hint: Callable[[int, str], str]) -> Failure:
         if isinstance(response, AsyncHttpResponse):
             status = response.status_code
             if status < 300:
-                return Failure(f"responded with {status} with something that makes no sense")
+                return Failure(f"responded with {status} and an invalid body")
             asked = retry_after(response.headers.get("Retry-After"), time.time()) or 0.0
             code = _error_code(response.content)
             return Failure(f"responded with {status}{code}{hint(status, code)}", min(asked, _LONGEST_PAUSE))
     for each in chain:
         if isinstance(each, (ServiceRequestError, ServiceResponseError)):
             return Failure(f"can't be reached: {type(each).__name__}: {each.message}")
-    return Failure("the response makes no sense")
+    return Failure("the response is invalid")
 
 
 def _error_code(body: bytes) -> str:
-    """Return the codes of an error response after a space; never its message."""
+    """Return the codes of an error response after a space, never its message."""
     try:
         given = json.loads(readable(body))
         error = given["error"]

@@ -1,4 +1,4 @@
-"""One call over HTTP: a bounded response, no redirects, and the failure in plain words."""
+"""One HTTP call: a bounded response, no redirects, and an error in plain words."""
 
 import io
 import os
@@ -14,13 +14,13 @@ from proxy.outbound.session import EgressError
 TIMEOUT_SECONDS: Final = 30.0
 CONNECT_SECONDS: Final = 10.0
 CALL_TIMEOUT: Final = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS, sock_connect=CONNECT_SECONDS)
-SMALL_RESPONSE: Final = 64 * 1024  # bytes of any response that is not one to a sync
+SMALL_RESPONSE: Final = 64 * 1024  # bytes of any response, except a sync response
 
 
 class CallFailed(Exception):
-    """No whole response: unreachable, timed out, broke off, or larger than is believable.
+    """No whole response arrived: the server was unreachable, timed out, closed early, or sent too much.
 
-    The text says what failed, `cause` is the exception behind it.
+    The text says what failed. `cause` is the exception behind it.
     """
 
     def __init__(self, text: str, cause: BaseException | None = None) -> None:
@@ -38,7 +38,7 @@ async def call(
     max_bytes: int = SMALL_RESPONSE,
     limits: aiohttp.ClientTimeout = CALL_TIMEOUT,
 ) -> tuple[int, Mapping[str, str], bytes]:
-    """Return status, header fields and the whole body of a response. Raise CallFailed."""
+    """Return the status, the header fields and the whole body of a response. Raise CallFailed."""
     try:
         async with session.request(
             method,
@@ -71,7 +71,7 @@ def failure_of(error: Exception) -> str:
         case aiohttp.ServerDisconnectedError():
             return "the server closed the connection before it responded"
         case aiohttp.ClientPayloadError():
-            return "the server closed the connection within its response"
+            return "the server closed the connection during its response"
         case OSError():
             return f"the connection broke: {_reason(error)}"
     return f"{type(error).__name__}: {error}"

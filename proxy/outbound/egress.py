@@ -1,4 +1,4 @@
-"""The choice of an egress proxy for a URL, by the settings and without any I/O."""
+"""Choice of the egress proxy for a URL, from the settings and without any I/O."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ class EgressProxy:
 
     host: str
     port: int
-    authorization: str = field(default="", repr=False)  # value of Proxy-Authorization; empty: none is sent
+    # Value of Proxy-Authorization; empty if no credentials are sent.
+    authorization: str = field(default="", repr=False)
     secrets: tuple[str, ...] = field(default=(), repr=False)  # texts that no message may contain
     user: str = field(default="", repr=False)
-    source: str = "Egress.ProxyUrl"  # the setting or the variable that names it
+    source: str = "Egress.ProxyUrl"  # the setting or variable that names the proxy
 
     def __str__(self) -> str:
         return f"{bracketed(self.host)}:{self.port}"
@@ -37,7 +38,7 @@ class EgressProxy:
         return f"http://{self}"
 
     def masked(self, text: str) -> str:
-        """Return text of the egress proxy without its own credentials."""
+        """Return the text without the credentials of the egress proxy."""
         for secret in self.secrets:
             text = text.replace(secret, _HIDDEN)
         return text
@@ -45,17 +46,17 @@ class EgressProxy:
 
 @dataclass(frozen=True, slots=True)
 class Bypass:
-    """Hosts that are reached without the egress proxy: one entry of `NoProxy`."""
+    """Hosts that are reached without the egress proxy, from one entry of `NoProxy`."""
 
     text: str
-    hosts: str | IPv4Network | IPv6Network  # a name stands for itself and for all names below it
-    port: int | None = None  # None: every port
+    hosts: str | IPv4Network | IPv6Network  # a name stands for itself and for all its subdomains
+    port: int | None = None  # None means every port
 
     def __str__(self) -> str:
         return self.text
 
     def includes(self, host: str, address: IPv4Address | IPv6Address | None, port: int) -> bool:
-        """Return True if the host is one of these. `address` is the host if it is not a name."""
+        """Return True if the entry includes the host. `address` is the host if it is not a name."""
         if self.port is not None and self.port != port:
             return False
         if isinstance(self.hosts, str):
@@ -65,9 +66,9 @@ class Bypass:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The way to one URL, and the reason for it."""
+    """Route to one URL, and the reason for it."""
 
-    proxy: EgressProxy | None  # None: direct
+    proxy: EgressProxy | None  # None for a direct connection
     reason: str
 
     def __str__(self) -> str:
@@ -78,19 +79,19 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Egress:
-    """The egress proxy of one program, and the addresses that it serves."""
+    """Egress proxy of one program, and the addresses that it serves."""
 
     proxy: EgressProxy | None = None
     bypasses: tuple[Bypass, ...] = ()
     bypass_source: str = "Egress.NoProxy"
-    https_only: bool = False  # the variable HTTPS_PROXY is for https:// addresses
+    https_only: bool = False  # True for the variable HTTPS_PROXY, which is only for https:// addresses
 
     def proxy_for(self, url: str) -> EgressProxy | None:
-        """Return the egress proxy that leads to a URL, or None if the connection is direct."""
+        """Return the egress proxy for a URL; None for a direct connection."""
         return self.way_to(url).proxy
 
     def way_to(self, url: str) -> Way:
-        """Return the way to a URL. No name is resolved for it."""
+        """Return the route to a URL, without resolving a name."""
         if self.proxy is None:
             every = (
                 f"{self.bypass_source} has {each}" for each in self.bypasses if each.hosts == _EVERY_HOST
@@ -100,9 +101,9 @@ class Egress:
         host = (parts.hostname or "").rstrip(".")
         address = _address(host)
         if is_local(host, address):
-            return Way(None, "loopback and link-local addresses have no egress proxy")
+            return Way(None, "loopback and link-local addresses use no egress proxy")
         if self.https_only and parts.scheme != "https":
-            return Way(None, f"{self.proxy.source} is for https:// addresses alone")
+            return Way(None, f"{self.proxy.source} is only for https:// addresses")
         port = parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)
         for bypass in self.bypasses:
             if bypass.includes(host, address, port):
@@ -110,11 +111,11 @@ class Egress:
         return Way(self.proxy, self.proxy.source)
 
 
-DIRECT: Final = Egress()  # no egress proxy leads anywhere
+DIRECT: Final = Egress()  # no egress proxy is used
 
 
 def is_local(host: str, address: IPv4Address | IPv6Address | None) -> bool:
-    """Return True for this machine and its link: a metadata service (169.254.169.254) is one of those."""
+    """Return True for this machine and its link, such as a metadata service (169.254.169.254)."""
     if address is None:
         return host == "localhost" or host.endswith(".localhost")
     plain = address.ipv4_mapped if isinstance(address, IPv6Address) else None
@@ -128,7 +129,7 @@ def bracketed(host: str) -> str:
 
 
 def parse_proxy_url(text: str) -> str:
-    """Check the address of an egress proxy. The message never shows it: it may have a password."""
+    """Check the address of an egress proxy. The message never shows it, because it may have a password."""
     egress_proxy(text)
     return text
 
@@ -153,7 +154,7 @@ def egress_proxy(text: str) -> EgressProxy:
         raise ValueError(f"{_WANTED} (in a password, @ is %40)")
     user, password = (unquote_to_bytes(part or "") for part in (parts.username, parts.password))
     if b":" in user or _has_controls(user + password):
-        raise ValueError(f"{_WANTED}: the user has a colon, or a control character is in user or password")
+        raise ValueError(f"{_WANTED}: the user has a colon, or the user or password has a control character")
     authorization = ""
     secrets: tuple[str, ...] = ()
     if "@" in parts.netloc:
@@ -169,7 +170,7 @@ def _has_controls(text: bytes) -> bool:
 
 
 def parse_bypass(text: str) -> Bypass:
-    """Return one entry of `NoProxy`: a name, an address or a network, each with a port or without, or `*`."""
+    """Return one entry of `NoProxy`: a name, an address, a network or `*`, each with or without a port."""
     wanted = f"must be a host name, an address or a network such as 10.0.0.0/8, or *, not {text!r}"
     host, port = _host_and_port(text)
     if port is not None and not 0 < port <= 65535:

@@ -1,4 +1,4 @@
-"""What is told of an attempt that brought nothing, in log, health and heartbeat."""
+"""Error of a failed attempt, as log, health and heartbeat report it."""
 
 import traceback
 from pathlib import Path
@@ -6,19 +6,25 @@ from typing import Final
 
 from proxy.policy.redaction import shortened
 
-_LONGEST: Final = 2000  # characters: it has to fit into a message to a worker
+_LONGEST: Final = 2000  # characters; the text has to fit into a message to a worker
 
 
 class AttemptFailed(Exception):
-    """What was asked for didn't come. The text never has a secret, a token or a response's body in it."""
+    """An attempt failed, for the reason in the text.
+
+    The text never contains a secret, a token or the body of a response.
+    """
 
     def __init__(self, text: str, retry_after: float = 0.0) -> None:
-        # A name in it may be another's, with half a character, which can't be sent.
+        # A name in the text may contain a lone surrogate, which can't be sent.
         super().__init__(shortened(text, _LONGEST).encode("utf-8", "backslashreplace").decode())
-        self.retry_after = retry_after  # seconds that whoever was asked wants to be left alone
+        self.retry_after = retry_after  # seconds that the other side asked to wait
 
 
 def unforeseen(error: Exception) -> str:
-    """Its type and its place, for whoever mends it; its own text may quote anything."""
+    """Describe an unexpected error by its type and place.
+
+    Its own text is left out, because it may quote anything.
+    """
     place = traceback.extract_tb(error.__traceback__)[-1]
-    return f"unforeseen {type(error).__name__} at {Path(place.filename).name} line {place.lineno}"
+    return f"unexpected {type(error).__name__} at {Path(place.filename).name} line {place.lineno}"

@@ -1,4 +1,4 @@
-"""Azure Key Vault, read through the identity of the machine."""
+"""Client of Azure Key Vault that uses the identity of this machine."""
 
 import asyncio
 import contextlib
@@ -17,14 +17,14 @@ from proxy.outbound.azure_sdk import NONSENSE, Failure, failure_of, open_transpo
 from proxy.outbound.machine_identity import MachineIdentity, NoMachineToken, open_identity
 from proxy.outbound.vault import SecretVersion, VaultError, VaultSecret
 
-_TOTAL_SECONDS: Final = 20.0  # for the challenge, the identity's token and the secret together
+_TOTAL_SECONDS: Final = 20.0  # seconds for the challenge, the identity's token and the secret together
 _MAX_VERSIONS: Final = 1000
-_MAX_PAGES: Final = 100  # of 25 versions each
+_MAX_PAGES: Final = 100  # pages of 25 versions each
 _HINTS: Final = {
-    403: "; the identity needs the role Key Vault Secrets User, and the vault's firewall must let it in",
+    403: "; the identity needs the role Key Vault Secrets User, and the vault's firewall must allow it",
     404: "; there is no such secret, or it has no version that can be read",
 }
-_DISABLED: Final = "SecretDisabled"  # a 403 too, but of no right that is missing
+_DISABLED: Final = "SecretDisabled"  # also a 403, but not because of a missing permission
 _DISABLED_HINT: Final = "; the newest version is disabled, and no older one is used in its place"
 
 
@@ -41,19 +41,22 @@ class KeyVault:
         found: list[SecretVersion] = []
         async with self._failures_of(name):
             pages = 0
-            # By page: from an empty one to the next the SDK's own iteration recurses.
+            # Read page by page, because the SDK's own iteration recurses after each empty page.
             async for page in self._client.list_properties_of_secret_versions(name).by_page():
                 found += [_version(each) async for each in page]
                 pages += 1
                 if len(found) > _MAX_VERSIONS or pages > _MAX_PAGES:
                     raise ValueError("too many versions")
-        if not found:  # which is how a vault responds for a secret that it doesn't have
+        if not found:  # a vault responds like this for a secret that it does not have
             raise self._error(name, Failure("there is no such secret"))
         return found
 
     @contextlib.asynccontextmanager
     async def _failures_of(self, name: str) -> AsyncIterator[None]:
-        """Whatever the SDK raises as one line. Its own messages quote responses, so none is passed on."""
+        """Convert each error of the SDK to one line.
+
+        The SDK's own messages quote responses, so they are not used.
+        """
         try:
             async with asyncio.timeout(_TOTAL_SECONDS):
                 yield
@@ -81,8 +84,10 @@ def _hint(status: int, code: str) -> str:
 async def open_key_vault(
     url: str, session: aiohttp.ClientSession, identity: MachineIdentity
 ) -> AsyncIterator[KeyVault]:
-    """The vault at `url`, whose certificate is evaluated against the session's authorities. Retries are the
-    caller's, so that what waits for them shows in health and log."""
+    """Open the vault at `url` with the session's trusted authorities.
+
+    The caller retries, so that retries show in health and log.
+    """
     transport = open_transport(session)
     async with (
         open_identity(identity, session) as credential,
@@ -112,7 +117,7 @@ def _version(found: SecretProperties) -> SecretVersion:
 
 
 def _id_of(version: SecretProperties) -> str:
-    """It is reported in log and health, where half a character can't be written."""
+    """Return the version's id. It is used in log and health, so it must be ASCII."""
     if not version.version or not version.version.isascii():
         raise ValueError("no version")
     return version.version

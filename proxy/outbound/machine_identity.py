@@ -1,4 +1,4 @@
-"""Tokens of the identity that Azure or Kubernetes gives to this machine, or why there is none."""
+"""Tokens of the identity that Azure or Kubernetes gives to this machine."""
 
 import asyncio
 import contextlib
@@ -25,9 +25,9 @@ class NoMachineToken(AttemptFailed):
 
 @dataclass(frozen=True, slots=True)
 class ManagedIdentity:
-    """The managed identity of this machine: its own, or a user-assigned one by its client id.
+    """Managed identity of this machine: its own, or a user-assigned one by its client id.
 
-    The library takes a pod's federated token instead if the variables of Azure Workload Identity are set.
+    The library uses a pod's federated token instead if the variables of Azure Workload Identity are set.
     """
 
     client_id: str = ""
@@ -38,7 +38,7 @@ class ManagedIdentity:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadIdentity:
-    """An application that trusts the token which the platform keeps in a file."""
+    """An application that trusts a token in a file of the platform."""
 
     tenant_id: str
     client_id: str
@@ -70,10 +70,10 @@ def open_identity(identity: MachineIdentity, session: aiohttp.ClientSession) -> 
 async def machine_token(
     identity: ManagedIdentity, session: aiohttp.ClientSession, scope: str
 ) -> AccessTokenInfo:
-    """Ask the platform now, past every cache of the library."""
+    """Request a token from the platform now, without any cache of the library."""
     try:
         async with asyncio.timeout(TOTAL_SECONDS):
-            with _failures("the managed identity"):  # whose environment may be contradictory
+            with _failures("the managed identity"):  # its environment may be contradictory
                 credential = open_identity(identity, session)
             found: AccessTokenInfo = await credential.get_token_info(scope)
     except TimeoutError:
@@ -100,7 +100,7 @@ class _Workload(WorkloadIdentityCredential):
 
 @contextlib.contextmanager
 def _failures(what: str, of_400: str = "") -> Iterator[None]:
-    """Tell the identity's failures from the vault's, which the SDK raises as the same types."""
+    """Convert the identity's errors, because the SDK raises the same types for the vault."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Handlers of `urllib.request` whose connections leave through the egress proxy, for the command line."""
+"""Handlers of `urllib.request` for the command line, which connect through the egress proxy."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from urllib.request import BaseHandler, ProxyHandler, Request
 
 from proxy.outbound.egress import Egress
 
-_AFTER_HOST: Final = 600  # the handlers that set the Host field of the target have 500
-_UNKNOWN_AUTHORITY: Final = (18, 19, 20, 21)  # verify codes of OpenSSL: self-signed, or no issuer found
+_AFTER_HOST: Final = 600  # after 500, the order of the handlers that set the Host field of the target
+# OpenSSL's verify codes for a self-signed certificate or an unknown issuer.
+_UNKNOWN_AUTHORITY: Final = (18, 19, 20, 21)
 
 
 def egress_handlers(egress: Egress) -> tuple[BaseHandler, ...]:
-    """Return the handlers for an opener. Without them, urllib reads the variables in its own way."""
+    """Return the handlers for an opener. Without them, urllib interprets the variables differently."""
     return ProxyHandler({}), _ThroughEgress(egress)
 
 
 def named_reason(egress: Egress, url: str, reason: object) -> str:
-    """Return why a call failed, with the egress proxy that it took and without its credentials."""
+    """Return the reason why a call failed. Name the egress proxy, without its credentials."""
     proxy = egress.proxy_for(url)
     return str(reason) if proxy is None else f"{proxy.masked(str(reason))} (through the egress proxy {proxy})"
 
 
 class _ThroughEgress(BaseHandler):
-    """Chooses the way of each request, of a redirected one too."""
+    """Handler that chooses the route of each request, including redirected ones."""
 
     handler_order = _AFTER_HOST
 
@@ -34,7 +35,7 @@ class _ThroughEgress(BaseHandler):
     def https_request(self, request: Request) -> Request:
         proxy = self._egress.proxy_for(request.full_url)
         if proxy is not None:
-            if proxy.authorization:  # urllib sends it in CONNECT alone if the target has TLS
+            if proxy.authorization:  # if the target has TLS, urllib sends this field only in CONNECT
                 request.add_unredirected_header("Proxy-Authorization", proxy.authorization)
             request.set_proxy(str(proxy), "http")
         return request
@@ -43,7 +44,7 @@ class _ThroughEgress(BaseHandler):
 
 
 def cure_of_certificate(reason: object) -> str:
-    """Return what to do about the certificate of an unknown authority, to be appended; empty for all else."""
+    """Return the remedy for a certificate of an unknown authority, as a suffix; empty for other errors."""
     if isinstance(reason, ssl.SSLCertVerificationError) and reason.verify_code in _UNKNOWN_AUTHORITY:
         return "; set SSL_CERT_FILE to the file of its authority, if that is a private one"
     return ""

@@ -1,4 +1,4 @@
-"""Sessions of an HTTP client whose connections leave through the egress proxy."""
+"""HTTP client sessions whose connections leave through the egress proxy."""
 
 import ssl
 from typing import Final
@@ -15,7 +15,7 @@ _AUTHORIZATION: Final = "Proxy-Authorization"
 
 
 class EgressError(aiohttp.ClientConnectionError):
-    """The egress proxy led nowhere. The text names it, and has none of its credentials."""
+    """The egress proxy did not reach the target. The text names the proxy, without its credentials."""
 
     def __init__(self, failed: EgressFailed) -> None:
         super().__init__(str(failed))
@@ -30,9 +30,9 @@ def open_session(
     user_agent: str = USER_AGENT,
     connections: int = _MOST_CONNECTIONS,
 ) -> aiohttp.ClientSession:
-    """Open a session without cookies, whose proxy and passwords are those of the settings alone.
+    """Open a session without cookies that uses only the proxy and passwords in the settings.
 
-    `connections` is how many may be open; 0 if its user has a bound of its own.
+    `connections` limits the open connections; 0 if the caller limits them itself.
     """
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(ssl=tls, limit=connections),
@@ -45,7 +45,7 @@ def open_session(
 
 
 def _through(egress: Egress) -> aiohttp.ClientMiddlewareType:
-    """Return the middleware that chooses the way of a request: `CONNECT` if it is https."""
+    """Return the middleware that chooses the route of a request: `CONNECT` for https."""
 
     async def choose_way(
         request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType

@@ -1,4 +1,4 @@
-"""The section `[Egress]` of both programs, and the variables that stand for it."""
+"""Section `[Egress]` of both programs, and the environment variables that can replace it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from proxy.config import SettingsError, setting
 from proxy.config.declare import derived
 from proxy.outbound.egress import DIRECT, Bypass, Egress, egress_proxy, parse_bypass, parse_proxy_url
 
-PROXY_VARIABLES: Final = ("https_proxy", "HTTPS_PROXY")  # the first that is set counts, as for curl
+PROXY_VARIABLES: Final = ("https_proxy", "HTTPS_PROXY")  # the first variable that is set counts, as in curl
 BYPASS_VARIABLES: Final = ("no_proxy", "NO_PROXY")
 _IGNORED: Final = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 _BETWEEN: Final = re.compile(r"[\s,]+")
@@ -35,9 +35,10 @@ class EgressSettings:
         doc="Hosts that are reached directly: names (with their subdomains), addresses, networks such as "
         "`10.0.0.0/8`, or `*`. Each can have a `:port`. By default it is the variable `NO_PROXY`.",
     )
-    proxy_variable: str = derived("")  # that gave the proxy; empty: the settings did, or nothing
+    # Name of the variable with the proxy; empty if the settings name it, or if there is none.
+    proxy_variable: str = derived("")
     bypass_variable: str = derived("")
-    ignored: tuple[str, ...] = derived(())  # a line for each variable, or part of one, without effect
+    ignored: tuple[str, ...] = derived(())  # one line for each variable, or part of one, without effect
 
 
 def egress_of(settings: EgressSettings) -> Egress:
@@ -56,7 +57,7 @@ def egress_of(settings: EgressSettings) -> Egress:
 
 
 def with_variables(settings: EgressSettings, environ: Mapping[str, str]) -> EgressSettings:
-    """Complete the section by the variables of the environment. Raise SettingsError if they can't be used."""
+    """Complete the section with the environment's variables. Raise SettingsError if they can't be used."""
     proxy_variable = bypass_variable = ""
     proxy_url, bypasses, ignored = settings.proxy_url, settings.no_proxy, []
     if not bypasses:
@@ -88,7 +89,7 @@ def _first(names: tuple[str, ...], environ: Mapping[str, str]) -> str:
 
 
 def _refuse_unusable(variable: str, proxy_url: str) -> None:
-    """Refuse a variable that names no usable proxy: without one, connections would leave another way."""
+    """Refuse an unusable proxy variable, because connections would otherwise leave by another route."""
     if proxy_url:
         try:
             parse_proxy_url(proxy_url)
@@ -98,8 +99,10 @@ def _refuse_unusable(variable: str, proxy_url: str) -> None:
 
 
 def _bypasses(text: str) -> tuple[tuple[Bypass, ...], list[str]]:
-    """Return the entries of the variable, and a problem for each that can't be read. Other programs read it
-    too, so such an entry does not prevent a start."""
+    """Return the entries of the variable, and a problem for each unreadable one.
+
+    Other programs use the variable too, so an unreadable entry does not prevent the start.
+    """
     found, problems = [], []
     for each in filter(None, _BETWEEN.split(text)):
         try:
@@ -110,11 +113,11 @@ def _bypasses(text: str) -> tuple[tuple[Bypass, ...], list[str]]:
 
 
 def _without_effect(environ: Mapping[str, str], *, proxy_url: str, proxy_variable: str) -> Iterator[str]:
-    """Name each variable for a proxy that is set and has no effect."""
+    """Yield each proxy variable that is set and has no effect."""
     for name in PROXY_VARIABLES:
         value = environ.get(name, "").strip()
         if value and proxy_url and name != proxy_variable and value != proxy_url:
-            yield f"{name}: has no effect beside {proxy_variable or 'Egress.ProxyUrl'}"
+            yield f"{name}: has no effect, because of {proxy_variable or 'Egress.ProxyUrl'}"
     if proxy_url:
         return
     for name in _IGNORED:

@@ -14,7 +14,7 @@ from aiohappyeyeballs import start_connection
 from proxy.outbound.egress import EgressProxy, bracketed
 from proxy.policy.redaction import shortened
 
-NEXT_ADDRESS_SECONDS: Final = 0.25  # RFC 8305 §5: one address that is silent doesn't hold up the others
+NEXT_ADDRESS_SECONDS: Final = 0.25  # RFC 8305 §5: an address that does not respond must not delay the others
 _MAX_HEAD_BYTES: Final = 16 * 1024  # limit of all response heads to one CONNECT
 _PIECE_BYTES: Final = 4096
 _LONGEST_REASON: Final = 100  # characters of a reason phrase in a message
@@ -25,7 +25,7 @@ _CREDENTIALS_REQUIRED: Final = 407
 
 
 class EgressProblem(Enum):
-    """The reason why an egress proxy leads nowhere, as applications may read it."""
+    """Reason why an egress proxy does not reach a host. Applications can read it."""
 
     UNREACHABLE = "the egress proxy can't be reached"
     CREDENTIALS = "the egress proxy refuses the proxy's credentials"
@@ -36,7 +36,7 @@ class EgressProblem(Enum):
 
 
 def remedy(problem: EgressProblem, proxy: EgressProxy, host: str, port: int) -> str:
-    """Return what to do if the egress proxy does not lead to a host."""
+    """Return the remedy if the egress proxy does not reach a host."""
     exempt = f"or put {host} into Egress.NoProxy if this machine reaches it directly"
     credentials = f"put the user and the password of the egress proxy into {proxy.source}"
     if proxy.authorization:
@@ -54,7 +54,7 @@ def remedy(problem: EgressProblem, proxy: EgressProxy, host: str, port: int) -> 
 
 
 class EgressFailed(Exception):
-    """No tunnel was made. The text names the egress proxy, the host and the response, for operators."""
+    """No tunnel was opened. The text names the egress proxy, the host and the response, for operators."""
 
     def __init__(self, problem: EgressProblem, proxy: EgressProxy, text: str) -> None:
         super().__init__(text)
@@ -63,10 +63,12 @@ class EgressFailed(Exception):
 
 
 async def dial(host: str, port: int, proxy: EgressProxy | None) -> socket.socket:
-    """Return a socket that is connected to a host. Raise OSError, or EgressFailed without a tunnel.
+    """Return a socket that is connected to a host.
 
-    An egress proxy gets the host as a name, so that no name is resolved here but its own. The caller limits
-    the time.
+    Raise OSError, or EgressFailed without a tunnel.
+
+    An egress proxy receives the host as a name, so only the proxy's own name is resolved here. The caller
+    limits the time.
     """
     loop = asyncio.get_running_loop()
     if proxy is None:
@@ -96,7 +98,7 @@ async def open_tunnel(connected: socket.socket, host: str, port: int, proxy: Egr
         raise EgressFailed(EgressProblem.BROKEN, proxy, text) from None
     if not 200 <= status <= 299:
         raise refusal(proxy, target, status, reason)
-    if rest:  # a client speaks first, in TLS and in HTTP: these bytes can't be the host's
+    if rest:  # a client speaks first, in TLS and in HTTP, so these bytes can't be the host's
         text = f"egress proxy {proxy}: bytes after its response to CONNECT {target}"
         raise EgressFailed(EgressProblem.BROKEN, proxy, text)
 
@@ -110,7 +112,7 @@ def request_of(target: str, proxy: EgressProxy) -> bytes:
 
 
 def refusal(proxy: EgressProxy, target: str, status: int, reason: str) -> EgressFailed:
-    """Return what a status other than 2xx in response to CONNECT means."""
+    """Return the error for a status other than 2xx in response to CONNECT."""
     shown = "".join(each for each in proxy.masked(reason) if each.isascii() and each.isprintable())
     said = f"{status} {shortened(shown.strip(), _LONGEST_REASON)}".strip()
     if status == _CREDENTIALS_REQUIRED:
@@ -123,13 +125,13 @@ def refusal(proxy: EgressProxy, target: str, status: int, reason: str) -> Egress
 
 
 def unreachable(proxy: EgressProxy, error: OSError) -> EgressFailed:
-    """Return what it means that no connection to the egress proxy was made."""
+    """Return the error for an egress proxy that can't be reached."""
     text = f"egress proxy {proxy} can't be reached: {_reason(error)}"
     return EgressFailed(EgressProblem.UNREACHABLE, proxy, text)
 
 
 class _NoResponse(Exception):
-    """The egress proxy sent no HTTP response, or a part of one."""
+    """The egress proxy sent no HTTP response, or only a part of one."""
 
 
 async def _connected(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
@@ -141,7 +143,7 @@ async def _connected(loop: asyncio.AbstractEventLoop, host: str, port: int) -> s
 
 
 async def _response(loop: asyncio.AbstractEventLoop, connected: socket.socket) -> tuple[int, str, bytes]:
-    """Return status and reason of the final response to CONNECT, and the bytes that followed its head."""
+    """Return status and reason of the final response to CONNECT, and the bytes after its head."""
     received = b""
     read = 0
     while True:

@@ -1,4 +1,4 @@
-"""The calls to a key vault that both programs make, and their results as plain values."""
+"""Calls to a key vault that both programs make, with plain values as results."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -7,34 +7,34 @@ from proxy.outbound.failures import AttemptFailed
 
 
 class VaultError(AttemptFailed):
-    """A secret couldn't be read. The text names vault, secret and identity."""
+    """A secret could not be read. The text names the vault, the secret and the identity."""
 
 
 @dataclass(frozen=True, slots=True)
 class VaultSecret:
-    """One version of a secret."""
+    """A version of a secret with its value."""
 
     value: str = field(repr=False)
     content_type: str
     version: str
-    expires_at: float  # Unix seconds; infinity for one without an end
+    expires_at: float  # Unix seconds; infinity for a version that does not expire
 
 
 @dataclass(frozen=True, slots=True)
 class SecretVersion:
-    """One version of a secret without its value."""
+    """A version of a secret without its value."""
 
     version: str
     enabled: bool
-    begins_at: float  # Unix seconds: made then, or not to be used before
+    begins_at: float  # Unix seconds of its creation, or of the time before which it must not be used
     expires_at: float
 
 
 class Vault(Protocol):
-    """A key vault. Both calls raise VaultError."""
+    """Key vault with secrets in versions. Both calls raise VaultError."""
 
     async def secret(self, name: str, version: str = "") -> VaultSecret:
-        """That version of a secret, or its newest."""
+        """Return this version of a secret, or its newest."""
 
     async def versions(self, name: str) -> list[SecretVersion]:
-        """Every version of a secret, in no order."""
+        """Return every version of a secret, in no order."""

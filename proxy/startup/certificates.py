@@ -1,4 +1,4 @@
-"""The certificates of one reading of the settings, for every process of it, whenever it starts; no others."""
+"""Certificates from one reading of the settings, shared by all processes that use these settings."""
 
 from __future__ import annotations
 
@@ -19,23 +19,25 @@ _NOWHERE: Final = {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """Loaded once and inherited: the files may have changed by the time that a process is replaced, and what
-    is active is what was found good."""
+    """TLS contexts, loaded once and inherited by all processes.
 
-    # None: without TLS
+    The files may change before a process is replaced. The contexts in use remain those that were checked.
+    """
+
+    # None without TLS
     listener: ssl.SSLContext | None
     upstream: ssl.SSLContext | None
     control_plane: ssl.SSLContext
-    identity_provider: ssl.SSLContext  # the vault's, too
-    traces: ssl.SSLContext | None  # None: no spans are sent
-    issuers: ssl.SSLContext  # issuers of federated credentials
+    identity_provider: ssl.SSLContext  # also used for the vault
+    traces: ssl.SSLContext | None  # None if no spans are sent
+    issuers: ssl.SSLContext  # trust for the issuers of federated credentials
 
 
 def certificates(settings: Settings) -> Certificates:
-    """Raises OSError, of which ssl.SSLError is one."""
+    """Load all certificates of the settings. Raise OSError, which includes ssl.SSLError."""
     proxy, upstream = settings.proxy, settings.upstream
     secure = urlsplit(upstream.base_url).scheme == "https"
-    trusting = functools.cache(client_tls)  # the system's authorities take 25 to 50 ms to read
+    trusting = functools.cache(client_tls)  # reading the system's authorities takes 25 to 50 ms
     return Certificates(
         listener=_listener(proxy),
         upstream=trusting(upstream.ca_file) if secure else None,
@@ -56,8 +58,11 @@ def _listener(proxy: ProxySettings) -> ssl.SSLContext | None:
 
 @contextlib.contextmanager
 def without_system_authorities() -> Iterator[None]:
-    """For the import of aiohttp, which reads them twice, a sixth of all the time that a start takes, for
-    connections without a context of their own. Ours have one each, and any other trusts nobody then."""
+    """Hide the system's authorities during the import of aiohttp.
+
+    It reads them twice for connections without a context of their own, which takes a sixth of the start. All
+    connections of this program have a context; others trust no authority.
+    """
     before = {name: os.environ.get(name) for name in _NOWHERE}
     os.environ.update(_NOWHERE)
     try:

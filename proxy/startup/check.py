@@ -1,5 +1,4 @@
-"""What `--check` looks at beyond the settings themselves: files, certificates, directories, the last
-snapshot."""
+"""Checks of `--check` beyond the settings: files, certificates, directories and the last snapshot."""
 
 from __future__ import annotations
 
@@ -23,7 +22,10 @@ from proxy.wire.models import SyncCertificate, SyncFederated, SyncPublicKey
 
 
 def problems_of(settings: Settings) -> list[str]:
-    """One line for each thing that would keep the proxy from serving; nothing is made or changed."""
+    """Return one line for each fault that would keep the proxy from serving.
+
+    Nothing is created or changed.
+    """
     return [
         *certificate_problems(settings),
         *directory_problems(settings),
@@ -35,7 +37,7 @@ def problems_of(settings: Settings) -> list[str]:
 
 
 def identity_problems(settings: Settings) -> Iterator[str]:
-    """Return the problem of the identity file, if the proxy enrols itself."""
+    """Yield the problem of the identity file, if the proxy enrols itself."""
     if settings.agent.enrols_itself:
         try:
             read_identity(settings.agent.identity_path)
@@ -44,13 +46,13 @@ def identity_problems(settings: Settings) -> Iterator[str]:
 
 
 def unused_settings(settings: Settings) -> Iterator[str]:
-    """Name keys that are given and have no effect."""
+    """Yield keys that are given and have no effect."""
     yield from settings.without_effect
     yield from settings.egress.ignored
 
 
 def unusable_credentials(settings: Settings) -> Iterator[str]:
-    """Name settings that keep applications from using the credentials that they registered."""
+    """Yield settings that keep applications from using the credentials that they registered."""
     try:
         apps = read_snapshot(settings.rule_sync.cache_path).apps
     except (OSError, SnapshotDamaged):
@@ -73,7 +75,7 @@ def _having(apps: Sequence[App], kind: type[SyncCertificate] | type[SyncPublicKe
 
 
 def identity_state(settings: Settings) -> str:
-    """Describe in one line who this proxy is to the control plane, as far as its files say."""
+    """Describe in one line which identity this proxy has at the control plane, according to its files."""
     agent = settings.agent
     if not agent.enrols_itself:
         return "the API key and the HMAC secret of the settings"
@@ -93,7 +95,7 @@ def identity_state(settings: Settings) -> str:
 
 
 def ways_out(settings: Settings) -> Iterator[str]:
-    """Describe the way to each host of the settings and to each issuer, if an egress proxy is named."""
+    """Yield the route to each host in the settings and to each issuer, if an egress proxy is configured."""
     egress = egress_of(settings.egress)
     if egress.proxy is None and not egress.bypasses:
         return
@@ -128,19 +130,22 @@ def targets(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def exposures(settings: Settings) -> Iterator[str]:
-    """What other hosts can reach, or read on its way, and perhaps should not; told at every start."""
+    """Yield what other hosts can reach or read on the network, and perhaps should not.
+
+    Each start logs these lines.
+    """
     if not settings.admin.listen.is_loopback:
         yield f"Admin.Listen: other hosts reach {settings.admin.listen}, which has no sign-in"
     if settings.proxy.cert_file is None:
         for address in settings.proxy.listen:
             if not address.is_loopback:
-                yield f"Proxy.Listen: other hosts reach {address}, and secrets and tokens go without TLS"
+                yield f"Proxy.Listen: other hosts reach {address}: secrets and tokens are sent without TLS"
     for key, url, what in (
-        ("RuleSync.SaasBaseUrl", settings.rule_sync.saas_base_url, "the API key and all events go"),
-        ("Audit.IngestionUrl", settings.audit.ingestion_url, "the API key and all events go"),
-        ("Upstream.BaseUrl", settings.upstream.base_url, "upstream tokens and all data go"),
-        ("Credentials.AuthorityUrl", settings.credentials.authority_url, "the client's credential goes"),
-        ("Traces.OtlpUrl", settings.traces.otlp_url, "paths and ids of applications go"),
+        ("RuleSync.SaasBaseUrl", settings.rule_sync.saas_base_url, "the API key and all events are sent"),
+        ("Audit.IngestionUrl", settings.audit.ingestion_url, "the API key and all events are sent"),
+        ("Upstream.BaseUrl", settings.upstream.base_url, "upstream tokens and all data are sent"),
+        ("Credentials.AuthorityUrl", settings.credentials.authority_url, "the client's credential is sent"),
+        ("Traces.OtlpUrl", settings.traces.otlp_url, "paths and ids of applications are sent"),
     ):
         parts = urlsplit(url)
         if parts.scheme == "http" and not Address(parts.hostname or "", 80).is_loopback:
@@ -148,7 +153,7 @@ def exposures(settings: Settings) -> Iterator[str]:
 
 
 def certificate_problems(settings: Settings) -> list[str]:
-    """What is wrong with the certificates and keys that the settings name."""
+    """Return the faults of the certificates and keys that the settings name."""
     return list(_certificates(settings))
 
 
@@ -183,7 +188,7 @@ def directory_problems(settings: Settings) -> Iterator[str]:
 
 
 def owner_problems(settings: Settings) -> Iterator[str]:
-    """Files of somebody else, as a start by another user leaves them."""
+    """Yield files of another user, which a start by that user left behind."""
     retention, snapshot = settings.audit.local_retention_path, settings.rule_sync.cache_path
     if problem := foreign([retention, *files_below(retention)], below=retention):
         yield f"Audit.LocalRetentionPath: {problem}"
@@ -194,7 +199,7 @@ def owner_problems(settings: Settings) -> Iterator[str]:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yield directories and files below a folder, as far as this user sees them."""
+    """Yield directories and files below a folder, as far as this user can see them."""
     for directory, names, files in os.walk(folder):
         for name in (*names, *files):
             yield Path(directory, name)
@@ -203,7 +208,7 @@ def files_below(folder: Path) -> Iterator[Path]:
 def signing_key_problems(settings: Settings) -> Iterator[str]:
     token = settings.token
     if token.signing_key_secret_name:
-        return  # in the vault, which is the agent's to ask
+        return  # the key is in the vault, which only the agent reads
     if token.signing_key:
         if len(token.signing_key.encode()) < MIN_BYTES:
             yield f"Token.SigningKey: the key must have at least {MIN_BYTES} characters"
@@ -221,7 +226,7 @@ def _snapshot(path: Path) -> Iterator[str]:
     try:
         load_models(read_snapshot(path), {})
     except FileNotFoundError:
-        return  # the first start has none
+        return  # the first start has no snapshot
     except SnapshotDamaged as error:
         yield f"RuleSync.CachePath: {error}"
     except OSError as error:

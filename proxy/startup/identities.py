@@ -1,4 +1,4 @@
-"""Which upstream identity an application goes up with: its own, its organisation's, or the default."""
+"""Choice of the upstream identity for an application: its own, its organisation's, or the default one."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,9 +17,9 @@ class Application(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Assignments:
-    """What the settings say, as identity by client id and by organisation id."""
+    """Assignments in the settings: identity names by client id and by organisation id."""
 
-    names: tuple[str, ...] = (DEFAULT_IDENTITY,)  # of every identity
+    names: tuple[str, ...] = (DEFAULT_IDENTITY,)  # names of all identities
     by_application: Mapping[str, str] = field(default_factory=dict)
     by_organisation: Mapping[str, str] = field(default_factory=dict)
 
@@ -28,13 +28,15 @@ class Assignments:
         return name if name is not None else self.by_organisation.get(org_id, DEFAULT_IDENTITY)
 
     def in_use(self, applications: Iterable[Application]) -> set[str]:
-        """Identities that some application goes up with; the default's while there is none."""
+        """Return the identities that some application uses; the default one without applications."""
         names = {self.identity_of(each.org_id, each.client_id) for each in applications}
         return names or {DEFAULT_IDENTITY}
 
     def unknown(self, organisations: Iterable[str], applications: Iterable[Application]) -> list[str]:
-        """What is named and isn't there: perhaps misspelled, so that somebody has another identity than was
-        meant."""
+        """Return the organisations and applications in the settings that do not exist.
+
+        A misspelled id gives an application another identity than was intended.
+        """
         orgs, clients = set(organisations), {each.client_id for each in applications}
         return [
             *(

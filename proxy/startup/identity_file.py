@@ -1,4 +1,4 @@
-"""The file with the identity of a proxy that enrolled itself: its keys, and an exchange that is under way."""
+"""Identity file of a proxy that enrolled itself: its keys, and an exchange that is under way."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class IdentityUnusable(Exception):
 
 
 class Keys(msgspec.Struct, frozen=True, rename="camel"):
-    """An API key and an HMAC secret that the control plane gave to a proxy."""
+    """API key and HMAC secret that the control plane gave to a proxy."""
 
     proxy_id: str
     name: str
     api_key: str
     hmac_secret: str
     obtained_at: float  # Unix seconds
-    rotate_at: str | None = None  # RFC 3339
+    rotate_at: str | None = None  # time in RFC 3339
 
     def __repr__(self) -> str:
         """Hide both secrets from logs and tracebacks."""
@@ -36,20 +36,26 @@ class Keys(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Enrolling(msgspec.Struct, frozen=True, rename="camel", tag="enrolling", tag_field="state"):
-    """The id is written before it is used, so that a lost response does not make a second proxy."""
+    """State before a response to the enrolment.
+
+    The id is written before it is used, so that a lost response does not create a second proxy.
+    """
 
     enrolment_id: str
 
 
 class Enrolled(msgspec.Struct, frozen=True, rename="camel", tag="enrolled", tag_field="state"):
-    """`earlier` is the pair before the present one: a restored control plane may know no other."""
+    """State with valid keys.
+
+    `earlier` is the previous pair, because a restored control plane may accept only that.
+    """
 
     keys: Keys
     earlier: Keys | None = None
 
 
 class Renewing(msgspec.Struct, frozen=True, rename="camel", tag="renewing", tag_field="state"):
-    """New keys are asked for under this id, which may have been sent."""
+    """State before a response to the key renewal. The request with this id may already have been sent."""
 
     keys: Keys
     renewal_id: str
@@ -57,7 +63,10 @@ class Renewing(msgspec.Struct, frozen=True, rename="camel", tag="renewing", tag_
 
 
 class Proving(msgspec.Struct, frozen=True, rename="camel", tag="proving", tag_field="state"):
-    """The control plane gave new keys. The old ones are kept until it has accepted the new ones once."""
+    """State with new keys from the control plane.
+
+    The old ones are kept until it has accepted the new ones once.
+    """
 
     keys: Keys
     renewed: Keys
@@ -76,9 +85,12 @@ _decoder: Final = msgspec.json.Decoder(_File)
 
 
 def read_identity(path: Path) -> IdentityState | None:
-    """Return what the file holds; None if there is no file. Raise IdentityUnusable otherwise."""
+    """Return the state in the file; None if the file is missing.
+
+    Raise IdentityUnusable if it can't be used.
+    """
     cure = "delete it to enrol this proxy again, under another id"
-    if path.is_symlink():  # a new file would take the place of the link, and the old keys would stay
+    if path.is_symlink():  # a write would replace the link, and the old keys would stay in its target
         raise IdentityUnusable(f"{path}: is a symbolic link: write {path.resolve()} into Agent.IdentityPath")
     try:
         found = _decoder.decode(read_given_file(path))
@@ -86,7 +98,7 @@ def read_identity(path: Path) -> IdentityState | None:
         return None
     except OSError as error:
         raise IdentityUnusable(f"{path}: {error.strerror or error}") from None
-    except ValueError:  # its text could show a part of a secret
+    except ValueError:  # the error's text could show a part of a secret
         raise IdentityUnusable(f"{path}: is not an identity that this release can read: {cure}") from None
     if found.format != _FORMAT:
         raise IdentityUnusable(f"{path}: has format {found.format}, and this release reads {_FORMAT}: {cure}")
@@ -94,13 +106,14 @@ def read_identity(path: Path) -> IdentityState | None:
 
 
 def write_identity(path: Path, identity: IdentityState) -> None:
-    """Replace the file: after a kill or a crash it holds the old state or this one. Raise OSError."""
+    """Replace the file, so that a kill or a crash leaves the old state or this one. Raise OSError."""
     write_by_rename(path, msgspec.json.encode(_File(_FORMAT, identity)) + b"\n")
 
 
 def lock_identity(path: Path) -> int:
-    """Return the descriptor of a lock that no second proxy gets. Raise IdentityUnusable if one has it."""
-    beside = path.with_name(f".{path.name}.lock")  # the file itself is replaced by each write
+    """Return the descriptor of a lock on the identity. Raise IdentityUnusable if another proxy has it."""
+    # A separate file, because each write replaces the identity file.
+    beside = path.with_name(f".{path.name}.lock")
     try:
         make_directory(path.parent)
         lock = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -112,14 +125,14 @@ def lock_identity(path: Path) -> int:
     except OSError as error:
         os.close(lock)
         if isinstance(error, BlockingIOError):
-            cure = "give each proxy an Agent.IdentityPath of its own"
+            cure = "give each proxy its own Agent.IdentityPath"
             raise IdentityUnusable(f"{path}: another proxy uses it: {cure}") from None
         raise IdentityUnusable(f"{beside}: {error.strerror or error}") from None
     return lock
 
 
 def keys_in(path: Path) -> Keys | None:
-    """Return the keys that the file holds; None if it holds none, or can't be read."""
+    """Return the keys in the file; None if it has none, or can't be read."""
     try:
         return keys_of(read_identity(path))
     except IdentityUnusable:
@@ -127,7 +140,7 @@ def keys_in(path: Path) -> Keys | None:
 
 
 def secrets_in(path: Path) -> list[str]:
-    """Return every secret that the file holds, so that no report shows one."""
+    """Return every secret in the file, so that no report shows one."""
     try:
         state = read_identity(path)
     except IdentityUnusable:
@@ -137,10 +150,10 @@ def secrets_in(path: Path) -> list[str]:
 
 
 def keys_of(identity: IdentityState | None) -> Keys | None:
-    """Return the keys that calls are signed with; None if the proxy is not enrolled."""
+    """Return the keys for signed calls; None if the proxy is not enrolled."""
     return None if identity is None or isinstance(identity, Enrolling) else identity.keys
 
 
 def earlier_of(identity: IdentityState | None) -> Keys | None:
-    """Return the pair of keys before the present one; None if the file does not hold it."""
+    """Return the previous pair of keys; None if the file does not have it."""
     return None if identity is None or isinstance(identity, Enrolling) else identity.earlier

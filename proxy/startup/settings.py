@@ -1,4 +1,4 @@
-"""The proxy's settings as typed values: sections, keys, defaults, and what must hold between them."""
+"""Settings of the proxy as typed values: sections, keys, defaults, and conditions between them."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _AZURE_VARIABLES: Final = {
     "client_secret": "AZURE_CLIENT_SECRET",
     "token_file": "AZURE_FEDERATED_TOKEN_FILE",
 }
-_REQUIRED: Final = {  # of every identity, by provider
+_REQUIRED: Final = {  # attributes that every identity needs, by provider
     "static": ("access_token",),
     "environment": ("tenant_id", "client_id", "client_secret"),
     "managed-identity-key-vault": ("secret_name", "tenant_id", "client_id"),
     "workload-identity": ("tenant_id", "client_id", "token_file"),
     "managed-identity": (),
 }
-_USED_BY: Final = {  # what proves a client, and the one provider that uses it
+_USED_BY: Final = {  # the attribute that authenticates a client, and the one provider that uses it
     "client_secret": "environment",
     "secret_name": "managed-identity-key-vault",
     "token_file": "workload-identity",
@@ -51,17 +51,20 @@ _EXCHANGE_NEEDS_TENANT: Final = (
     "missing: ClientId (or AZURE_CLIENT_ID) is the application that the managed identity proves, and "
     "TenantId is its tenant; a managed identity itself is chosen by ManagedIdentityClientId"
 )
-_LONGEST_CONTACT: Final = 200  # characters: every 403 repeats them
+_LONGEST_CONTACT: Final = 200  # characters, because every 403 repeats the text
 _MIB: Final = 1024 * 1024
 _MIN_DISK: Final = 16 * _MIB
 _MIN_SEGMENT: Final = _MIB // 4
-_SEGMENTS_OF_A_WORKER: Final = 8  # two at rest are a quarter of all
+_SEGMENTS_OF_A_WORKER: Final = 8  # two idle segments use a quarter of the worker's share
 
 
 @dataclass(frozen=True, slots=True)
 class Cloud:
-    """One of Microsoft's clouds: hosts of its graph API, the identity providers that issue its tokens, and
-    the audience of a token that proves an application there."""
+    """One of Microsoft's clouds.
+
+    It has the hosts of its graph API, the identity providers that issue its tokens, and the audience of a
+    token that proves an application there.
+    """
 
     hosts: tuple[str, ...]
     authority_urls: tuple[str, ...]
@@ -105,7 +108,7 @@ class StatusRange:
 def parse_status_range(text: str) -> StatusRange:
     match = _STATUSES.fullmatch(text)
     first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
-    # 4xx and below pass through by contract; 1xx can't even be the final status.
+    # Statuses up to 4xx are always passed on, by contract. A 1xx status can't be final.
     if not 500 <= first <= last <= 599:
         raise ValueError(f'must be a status or range within 500-599 such as "500-502", not {text!r}')
     return StatusRange(first, last)
@@ -244,8 +247,7 @@ class ProxySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
-    """Identity of this proxy at the control plane: the keys that `proxy add` printed, or an enrolment
-    token."""
+    """Identity of this proxy at the control plane: keys from `proxy add`, or an enrolment token."""
 
     api_key: str = setting(
         default="",
@@ -278,7 +280,7 @@ class AgentSettings:
 
     @property
     def enrols_itself(self) -> bool:
-        """Return True if the keys are those in `IdentityPath`."""
+        """Return True if the keys are in `IdentityPath`."""
         return not self.api_key
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -291,7 +293,7 @@ class AgentSettings:
             yield "Agent.ApiKey", "missing, and required (or ApiKeyFile) without Agent.EnrolmentToken"
 
     def unused(self) -> Iterator[tuple[str, str]]:
-        """Yield what has no effect, for the loader."""
+        """Yield values without effect, for the loader."""
         if self.enrolment_token and not self.enrols_itself:
             yield "Agent.EnrolmentToken", "not used, because Agent.ApiKey is given: remove one of the two"
 
@@ -516,9 +518,12 @@ class UpstreamSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdentitySettings:
-    """Another upstream identity for some applications, by the same provider. Any number of these tables is
-    allowed. A table that names an application takes precedence over one that names its organisation. All
-    other applications use the identity of `[Credentials]`, which has the name `default`."""
+    """Another upstream identity for some applications, by the same provider.
+
+    Any number of these tables is allowed. A table that names an application takes precedence over one that
+    names its organisation. All other applications use the identity of `[Credentials]`, which has the name
+    `default`.
+    """
 
     name: str = setting(
         parse=parse_name,
@@ -632,7 +637,7 @@ class CredentialsSettings:
 
     @property
     def every_identity(self) -> tuple[IdentitySettings, ...]:
-        """The default first."""
+        """All identities, the default one first."""
         default = IdentitySettings(
             name=DEFAULT_IDENTITY,
             tenant_id=self.tenant_id,
@@ -654,7 +659,7 @@ class CredentialsSettings:
         )
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """What is wrong between keys, for the loader."""
+        """Yield conflicts between keys, for the loader."""
         yield from _credential_problems(self)
         yield from _identity_problems(self)
         if self.provider != "static":
@@ -664,11 +669,11 @@ class CredentialsSettings:
             yield "Credentials.AuthorityUrl", what
 
     def unused(self) -> Iterator[tuple[str, str]]:
-        """Yield what has no effect, for the loader."""
+        """Yield values without effect, for the loader."""
         for identity in self.every_identity:
             for attribute, provider in _USED_BY.items():
                 if getattr(identity, attribute) and provider != self.provider:
-                    message = f"has no effect, since Provider is {self.provider}: remove it"
+                    message = f"has no effect, because Provider is {self.provider}: remove it"
                     if attribute == "client_secret":
                         message += ", and end the secret in Entra if nothing else uses it"
                     yield f"{_table_of(identity)}.{camel(attribute)}", message
@@ -707,7 +712,7 @@ class CallersSettings:
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield what is wrong between keys, for the loader."""
+        """Yield conflicts between keys, for the loader."""
         if self.keys_max_age_seconds < self.keys_refresh_seconds:
             yield "Callers.KeysMaxAgeSeconds", "must be KeysRefreshSeconds or more"
 
@@ -747,11 +752,11 @@ class TracesSettings:
 
     @property
     def header_fields(self) -> dict[str, str]:
-        """Raise ValueError if a pair is malformed."""
+        """Header fields for requests to the collector. Raise ValueError if a pair is malformed."""
         return parse_header_fields(self.headers)
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield what is wrong with the header fields, without their values."""
+        """Yield faults of the header fields, without their values, and of the address."""
         try:
             parse_header_fields(self.headers)
         except ValueError as error:
@@ -759,11 +764,11 @@ class TracesSettings:
         if self.otlp_url.endswith(_PATHS_OF_OTHER_SIGNALS):
             yield (
                 "Traces.OtlpUrl",
-                "takes no spans: write the base address, or the one that ends with /v1/traces",
+                "does not accept spans: write the base address, or the one that ends with /v1/traces",
             )
 
     def unused(self) -> Iterator[tuple[str, str]]:
-        """Yield what has no effect, for the loader."""
+        """Yield values without effect, for the loader."""
         if not self.otlp_url:
             yield "Traces.Headers", "not used, because Traces.OtlpUrl is not given"
             yield "Traces.CaFile", "not used, because Traces.OtlpUrl is not given"
@@ -795,23 +800,26 @@ class Settings:
     admin: AdminSettings
     traces: TracesSettings
     log: LogSettings
-    without_effect: tuple[str, ...] = derived(())  # a line for each given key without effect
+    without_effect: tuple[str, ...] = derived(())  # one line for each given key without effect
 
     @property
     def workers(self) -> int:
-        """How many run: `Proxy.Workers`, or one for each CPU."""
+        """Number of worker processes: `Proxy.Workers`, or one for each CPU."""
         return self.proxy.workers or os.cpu_count() or 1
 
     @property
     def segment_bytes(self) -> int:
-        """Of one spool file: `Audit.SegmentBytes`, or less. Each worker keeps the active segment and the one
-        that follows it: were they most of MaxDiskBytes, nothing could be collected."""
+        """Size of one spool file in bytes: `Audit.SegmentBytes`, or less.
+
+        Each worker keeps the active segment and the next one. If these used most of MaxDiskBytes, no event
+        could be collected.
+        """
         share = self.audit.max_disk_bytes // (_SEGMENTS_OF_A_WORKER * self.workers)
         return max(_MIN_SEGMENT, min(self.audit.segment_bytes, share))
 
     @property
     def least_disk_bytes(self) -> int:
-        """Return the least `Audit.MaxDiskBytes` for this number of workers."""
+        """Least `Audit.MaxDiskBytes` for this number of workers."""
         return max(_MIN_DISK, _SEGMENTS_OF_A_WORKER * self.workers * _MIN_SEGMENT)
 
     @property
@@ -836,7 +844,7 @@ class Settings:
 
     @property
     def exchange_scope(self) -> str:
-        """The scope of a managed identity's token that proves an application: fixed in each cloud."""
+        """Scope of a managed identity's token that proves an application. It is fixed in each cloud."""
         by_authority = _CLOUD_BY_AUTHORITY.get(_host_of(self.credentials.authority_url))
         return f"{(by_authority or cloud_of(self.upstream.base_url)).exchange_audience}/.default"
 
@@ -845,7 +853,7 @@ class Settings:
         return self.credentials.ca_file or self.upstream.ca_file
 
     def __post_init__(self) -> None:
-        """Derive what was left out and belongs to the upstream's cloud."""
+        """Derive missing values that depend on the upstream's cloud."""
         given = self.credentials
         cloud = cloud_of(self.upstream.base_url)
         derived = replace(
@@ -856,13 +864,13 @@ class Settings:
         object.__setattr__(self, "credentials", derived)
 
     def unused(self) -> Iterator[tuple[str, str]]:
-        """Yield what has no effect beside other sections, for the loader."""
+        """Yield values without effect because of other sections, for the loader."""
         if not self.uses_vault and self.credentials.provider != "workload-identity":
-            why = f"has no effect, since Provider is {self.credentials.provider}: remove it"
+            why = f"has no effect, because Provider is {self.credentials.provider}: remove it"
             yield "Credentials.VaultUrl", f"{why}, or set Token.SigningKeySecretName"
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """What is wrong between sections, for the loader."""
+        """Yield conflicts between sections, for the loader."""
         yield from _cloud_problems(self.upstream, self.credentials)
         yield from _listen_problems(self.proxy, self.admin)
         yield from _signing_key_problems(self.token, self.credentials)
@@ -872,7 +880,7 @@ class Settings:
 
 
 def _enrolment_problems(agent: AgentSettings, rule_sync: RuleSyncSettings) -> Iterator[tuple[str, str]]:
-    """New keys come in a response of the control plane, so nobody on the way may read it."""
+    """Require TLS to the control plane, because its responses contain new keys."""
     parts = urlsplit(rule_sync.saas_base_url)
     is_readable = parts.scheme == "http" and not Address(parts.hostname or "", 80).is_loopback
     if agent.enrols_itself and is_readable:
@@ -897,12 +905,12 @@ def _listen_problems(proxy: ProxySettings, admin: AdminSettings) -> Iterator[tup
 
 
 def cloud_of(url: str) -> Cloud:
-    """The cloud that a graph API's address or scope belongs to, the global one if no other is known."""
+    """Return the cloud of a graph API's address or scope; the global one for an unknown address."""
     return _CLOUD_BY_HOST.get(_host_of(url), _CLOUDS[0])
 
 
 def _host_of(url: str) -> str:
-    """The host of an address as a scope spells it: in lower case, without the dot that names the root."""
+    """Return the host of an address as a scope spells it: in lower case, without the final dot."""
     host = (urlsplit(url).hostname or "").removesuffix(".")
     return f"[{host}]" if ":" in host else host
 
@@ -910,7 +918,7 @@ def _host_of(url: str) -> str:
 def _cloud_problems(
     upstream: UpstreamSettings, credentials: CredentialsSettings
 ) -> Iterator[tuple[str, str]]:
-    """A token of one cloud is never accepted in another, so such settings can't ever work."""
+    """Yield settings of different clouds. A token of one cloud is never accepted in another."""
     host = _host_of(upstream.base_url)
     if credentials.provider == "static" or host not in _CLOUD_BY_HOST:
         return
@@ -924,7 +932,10 @@ def _cloud_problems(
             )
     scope = _host_of(credentials.scope)
     if scope in _CLOUD_BY_HOST and scope != host:
-        yield "Credentials.Scope", f"{credentials.scope} is no scope of {host}: use https://{host}/.default"
+        yield (
+            "Credentials.Scope",
+            f"{credentials.scope} is not a scope of {host}: use https://{host}/.default",
+        )
 
 
 def _credential_problems(credentials: CredentialsSettings) -> Iterator[tuple[str, str]]:
@@ -944,7 +955,7 @@ def _credential_problems(credentials: CredentialsSettings) -> Iterator[tuple[str
 
 
 def _placeholders(credentials: CredentialsSettings) -> Iterator[tuple[str, str]]:
-    """Settings that can never bring a token, whatever the identity provider says."""
+    """Yield placeholders in settings, with which no identity provider can issue a token."""
     authority, vault = credentials.authority_url, credentials.vault_url
     yield from placeholder_problems("Credentials.AuthorityUrl", authority, "the identity provider's address")
     yield from placeholder_problems("Credentials.VaultUrl", vault, "your key vault's address")
@@ -967,7 +978,7 @@ def _table_of(identity: IdentitySettings) -> str:
 
 def _tenant_problems(key: str, authority_url: str, tenant_id: str) -> Iterator[tuple[str, str]]:
     if is_shared_tenant(authority_url, tenant_id):
-        what = f"{tenant_id!r} stands for many tenants, and a client's token is of one"
+        what = f"{tenant_id!r} stands for many tenants, but a client's token belongs to one"
         yield key, f"{what}: write {_TENANT}"
     placeholders = list(placeholder_problems(key, tenant_id, _TENANT))
     yield from placeholders
@@ -979,9 +990,9 @@ def _identity_problems(credentials: CredentialsSettings) -> Iterator[tuple[str, 
     for identity in credentials.identities:
         table = f"Credentials.Identities.{identity.name}"
         if identity.name.lower() == DEFAULT_IDENTITY:
-            yield f"{table}.Name", "is what the identity of [Credentials] is called: choose another"
+            yield f"{table}.Name", "is the name of the identity of [Credentials]: choose another one"
         if not identity.organisations and not identity.applications:
-            yield table, "names no Organisations and no Applications, so nothing would go up with it"
+            yield table, "names no Organisations and no Applications, so no application would use it"
         for attribute in _REQUIRED[credentials.provider]:
             if not getattr(identity, attribute):
                 key = f"{table}.{camel(attribute)}"
@@ -995,7 +1006,7 @@ def _identity_problems(credentials: CredentialsSettings) -> Iterator[tuple[str, 
                 other = named_by.setdefault(each, identity.name)
                 if other != identity.name:
                     where = f"Credentials.Identities.{identity.name}.{key}"
-                    yield where, f"{kind} {each} is named by identity {other} too"
+                    yield where, f"{kind} {each} is also in identity {other}: remove one of the two"
 
 
 def _signing_key_problems(
@@ -1004,13 +1015,13 @@ def _signing_key_problems(
     if not token.signing_key_secret_name:
         return
     if token.signing_key:
-        yield "Token.SigningKey", "given beside SigningKeySecretName: it is one or the other"
+        yield "Token.SigningKey", "given together with SigningKeySecretName: remove one of the two"
     if not credentials.vault_url and credentials.provider != "managed-identity-key-vault":
         yield "Credentials.VaultUrl", "missing, and required by Token.SigningKeySecretName"
 
 
 def load(path: Path, environ: Mapping[str, str]) -> Settings:
-    """The settings in the file at `path`, with the environment's overrides. Raises SettingsError."""
+    """Load the settings in the file at `path`, with the environment's overrides. Raise SettingsError."""
     try:
         text = text_of(path.read_bytes())
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The key that signs proxy tokens: given in the settings, or made at the first start and kept in a file."""
+"""Key that signs proxy tokens: given in the settings, or created at the first start and kept in a file."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from proxy.config.given_text import without_mark
 from proxy.process.given_file import read_given_file
 from proxy.process.own_process import foreign, foreign_above, give_to_owner_of, make_directory
 
-MIN_BYTES: Final = 32  # RFC 7518 §3.2: a key of at least the hash's size
+MIN_BYTES: Final = 32  # RFC 7518 §3.2: a key must be at least as long as the hash
 
 
 class SigningKeyError(Exception):
-    """The signing key can't be used; the message is one line for the operator."""
+    """The signing key can't be used. The message is one line for the operator."""
 
 
 def signing_key(given: str, path: Path) -> bytes:
-    """The key in force. Makes the file at `path`, mode 0600, if it is absent and no key is given."""
+    """Return the active key.
+
+    If no key is given and the file at `path` is missing, create it with mode 0600.
+    """
     if given:
         key = given.encode()
         where = "Token.SigningKey"
@@ -44,12 +47,15 @@ def _from_file(path: Path) -> bytes:
 
 
 def key_in(path: Path) -> bytes:
-    """The key that the file holds, which may be any bytes. Raises OSError."""
+    """Return the key in the file, which may be any bytes. Raise OSError."""
     return without_mark(read_given_file(path)).strip()
 
 
 def _make_if_absent(path: Path) -> None:
-    """Two proxies that start at once on one file agree on the key of whichever linked it first."""
+    """Create the file with a new key.
+
+    If two proxies start at once on one file, both use the key that was linked first.
+    """
     if path.exists():
         return
     mine = path.with_name(f".{path.name}.{os.getpid()}")

@@ -1,4 +1,4 @@
-"""One process of the supervisor: its state, and how long its silence or its end may take."""
+"""One process of the supervisor: its state, and time limits for its heartbeats and its end."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Final
 
 from proxy.ipc.counters import ALIVE_AT, Counters
 
-HUNG_SECONDS: Final = 10.0  # a process whose loop has not turned for so long is replaced
-START_SECONDS: Final = 60.0  # the same before it is ready, when it may wait for the disk
-LAST_WORDS_SECONDS: Final = 2.0  # for a worker that is about to be killed to record what is under way
-QUICK_DEATH_SECONDS: Final = 5.0  # a process that lives shorter is started again later
+HUNG_SECONDS: Final = 10.0  # seconds without a loop iteration after which a process is replaced
+START_SECONDS: Final = 60.0  # the same before it is ready, because it may wait for the disk
+LAST_WORDS_SECONDS: Final = 2.0  # seconds for a worker to record its open requests before it is killed
+QUICK_DEATH_SECONDS: Final = 5.0  # seconds; a process that ends sooner is restarted with a delay
 MAX_RESTART_DELAY: Final = 5.0  # seconds
 
 
 class ChildState(Enum):
-    WAITING = "no process: to be started at `start_at`"
+    WAITING = "no process; starts at `start_at`"
     STARTING = "not ready yet"
-    READY = "has said that it is ready"
-    ABORTED = "found hung, and asked to record what is under way and end"
-    KILLED = "has SIGKILL"
+    READY = "reported that it is ready"
+    ABORTED = "hung; got SIGABRT to record its open requests and end"
+    KILLED = "got SIGKILL"
 
 
 class Remedy(Enum):
-    """The measure against a process that hangs."""
+    """Action against a process that hangs."""
 
     ABORT = "abort"
     KILL = "kill"
@@ -34,34 +34,35 @@ class Remedy(Enum):
 
 @dataclass(eq=False)
 class Child:
-    """One process, and how to start it again.
+    """A process of the supervisor, and how to restart it.
 
-    `draining_since` is beside the state: a process that has SIGTERM may still become ready, hang or be
-    killed. No other one replaces it.
+    `draining_since` is independent of the state. A process that got SIGTERM may still become ready, hang or
+    be killed. It is not replaced.
     """
 
     name: str
-    run: Callable[[Callable[[], None]], int] | None  # None: of the version before, which nobody starts again
-    counters: Counters  # where it writes that its loop turns
+    # None for a process of the previous version, which can't be restarted.
+    run: Callable[[Callable[[], None]], int] | None
+    counters: Counters  # page where the process shows that its loop runs
     state: ChildState = ChildState.WAITING
-    pid: int = 0  # if it is not waiting
-    started: float = 0.0  # monotonic seconds, as all times here
+    pid: int = 0  # 0 while it waits for a start
+    started: float = 0.0  # monotonic seconds, like all times here
     draining_since: float | None = None
-    start_at: float = 0.0  # if it is waiting
+    start_at: float = 0.0  # time of the next start while it waits
     quick_deaths: int = 0
-    ready_fd: int | None = None  # it writes here once it is ready
-    _alive_at: int = field(default=0, init=False)  # what it wrote last
+    ready_fd: int | None = None  # the process writes here once it is ready
+    _alive_at: int = field(default=0, init=False)  # the last value that the process wrote
     _silent: float = field(default=0.0, init=False)  # seconds
     _patience: float = field(default=START_SECONDS, init=False)
 
     def has_started(self, pid: int, ready_fd: int, now: float) -> None:
-        """Take the id of the new process, and the pipe that it writes to when it is ready."""
+        """Store the id of the new process, and the pipe that it writes to when it is ready."""
         self.state, self.pid, self.started, self.ready_fd = ChildState.STARTING, pid, now, ready_fd
         self.draining_since = None
         self._alive_at, self._silent, self._patience = 0, 0.0, START_SECONDS
 
     def read_ready(self) -> bool:
-        """Return True once, when the process has said that it is ready."""
+        """Return True once, after the process has reported that it is ready."""
         if self.ready_fd is None:
             return False
         try:
@@ -77,10 +78,10 @@ class Child:
         return True
 
     def remedy(self, elapsed: float, *, may_be_silent: bool) -> Remedy | None:
-        """Return what to do about the silence of the process, `elapsed` seconds after the last look.
+        """Return the action against a silent process, `elapsed` seconds after the last look.
 
-        Silence is measured by changes of what the process writes, so that no jump of the clock looks like a
-        hang.
+        Silence is measured by changes of the value that the process writes, so a jump of the clock does not
+        look like a hang.
         """
         alive_at = self.counters.values[ALIVE_AT]
         if alive_at != self._alive_at or self.state is ChildState.WAITING or may_be_silent:
@@ -94,25 +95,28 @@ class Child:
         return None
 
     def is_late(self, now: float, patience: float) -> bool:
-        """Return True if the process has SIGTERM for more than `patience` seconds, and no SIGKILL yet."""
+        """Return True if the process got SIGTERM more than `patience` seconds ago, and no SIGKILL yet."""
         if self.draining_since is None or self.state in (ChildState.WAITING, ChildState.KILLED):
             return False
         return now - self.draining_since > patience
 
     def has_ended(self) -> None:
-        """Forget the process that was reaped."""
+        """Clear the data of a process that was reaped."""
         self.state, self.pid = ChildState.WAITING, 0
         self._close_ready_fd()
 
     def start_again(self, now: float) -> None:
-        """Set the time of the next start: at once, or later if it died young."""
+        """Set the time of the next start: at once, or later if the process ended soon after its start."""
         if now - self.started < QUICK_DEATH_SECONDS:
             self.put_off(now)
         else:
             self.quick_deaths, self.start_at = 0, now
 
     def put_off(self, now: float) -> None:
-        """Set the time of the next start after one that failed: the more failed in a row, the later."""
+        """Set the time of the next start after a failed one.
+
+        Each further failure in a row increases the delay.
+        """
         self.draining_since = None
         self.quick_deaths += 1
         doubled = 0.1 * 2 ** min(self.quick_deaths, 10)

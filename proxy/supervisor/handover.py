@@ -1,7 +1,8 @@
-"""How one version of the proxy takes another's place: by exec, with process id, sockets, lock and children.
+"""Handover to another version of the proxy by exec, which keeps process id, sockets, lock and children.
 
-The supervisor checks the new version in a process of its own, and only then becomes it. No connection is
-refused meanwhile: the old workers go on accepting from the very sockets that their successors get.
+The supervisor checks the new version in a separate process, and becomes it only if the check succeeds. No
+connection is refused during the change. The old workers continue to accept from the same sockets that the new
+ones get.
 """
 
 from __future__ import annotations
@@ -23,44 +24,44 @@ from proxy.config.listening import not_listening
 from proxy.config.values import parse_address
 from proxy.process.own_process import foreign, foreign_above, make_directory
 
-# Any later format takes another name, beside which this one is still read.
+# A later format gets another name, and this one must still be read.
 _VARIABLE: Final = "GRAPHWARD_HANDOVER_1"
 _CHECK_VARIABLE: Final = "GRAPHWARD_CHECK_1"
-SPARE_DESCRIPTORS: Final = 64  # for what each process opens beside what it inherits
+SPARE_DESCRIPTORS: Final = 64  # descriptors for files that each process opens in addition to inherited ones
 
 
 class DirectoryOwned(Exception):
-    """Another proxy works in the directory, or it can't be had; the message is one line for the operator."""
+    """Another proxy uses the directory, or it can't be opened. The message is one line for the operator."""
 
 
 class OldChild(msgspec.Struct, frozen=True):
-    """A process that the supervisor before this one started."""
+    """A process that the previous supervisor started."""
 
     name: str
     pid: int
 
 
 class Handover(msgspec.Struct, frozen=True):
-    """What an exec keeps, by file descriptor and process id."""
+    """File descriptors and process ids that an exec keeps."""
 
     lock: int
-    listeners: dict[str, list[int]]  # per address, as the settings spell it
+    listeners: dict[str, list[int]]  # descriptors per address, as the settings spell it
     children: list[OldChild]
-    channels: list[int] = []  # the agent's ends of those to the workers among the children
+    channels: list[int] = []  # the agent's ends of the channels to the workers among the children
 
 
 class Own(msgspec.Struct, frozen=True):
-    """What the proxy that asks for a check has already, so that it counts as free."""
+    """Resources that the running proxy already has, so that a check treats them as free."""
 
-    addresses: list[str]  # that it listens on, as the settings spell them
-    directory: str  # that it holds the lock of
+    addresses: list[str]  # addresses that it listens on, as the settings spell them
+    directory: str  # directory whose lock it holds
     workers: int = 0
-    descriptors: int = 0  # that it keeps
-    admin: str = ""  # address of its agent's listener; empty from a version that did not say it
+    descriptors: int = 0  # number of descriptors that it keeps
+    admin: str = ""  # address of its agent's listener; empty from a version that did not report it
 
 
 def received(environment: MutableMapping[str, str]) -> Handover | None:
-    """What the version before handed over; None at an ordinary start."""
+    """Return the handover from the previous version; None at an ordinary start."""
     text = environment.pop(_VARIABLE, None)
     if text is None:
         return None
@@ -71,12 +72,12 @@ def received(environment: MutableMapping[str, str]) -> Handover | None:
 
 
 def become_new_version(handover: Handover) -> None:
-    """Returns only by an OSError: then everything is as it was."""
+    """Replace this process by the new version. If exec fails, restore everything and raise OSError."""
     os.environ[_VARIABLE] = msgspec.json.encode(handover).decode()
     try:
         for fd in _descriptors(handover):
             os.set_inheritable(fd, True)
-        os.execv(sys.executable, _command())  # noqa: S606 - our own command line, as it was given
+        os.execv(sys.executable, _command())  # noqa: S606 - the proxy's own command line, as it was given
     finally:
         del os.environ[_VARIABLE]
         for fd in _descriptors(handover):
@@ -84,8 +85,10 @@ def become_new_version(handover: Handover) -> None:
 
 
 def start_check(own: Own) -> int:
-    """The process id of `--check` by whatever version is installed now; its problems go to standard error.
-    Raises OSError where there is no interpreter, or no process to be had."""
+    """Start `--check` of the installed version and return its process id.
+
+    It prints its problems to standard error. Raise OSError if the interpreter or a free process is missing.
+    """
     nowhere = (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)
     environment = {**os.environ, _CHECK_VARIABLE: msgspec.json.encode(own).decode()}
     return os.posix_spawn(
@@ -100,8 +103,10 @@ def problems_of_taking_over(
     workers: int,
     directory: Path,
 ) -> Iterator[str]:
-    """In a check for a proxy that runs: what these settings want beside what it has, and could not be had
-    once it has become the new version, when there is no way back."""
+    """Yield resources that these settings need and that the new version could not get after a handover.
+
+    Only a check for a running proxy yields any. A handover can't be undone.
+    """
     text = environment.get(_CHECK_VARIABLE)
     if text is None:
         return
@@ -115,30 +120,32 @@ def problems_of_taking_over(
     if own.admin:
         yield from admin_problems(parse_address(own.admin), admin)
     if str(directory.resolve()) != own.directory:
-        # Events that are still to go, and the count of those that went, would stay behind.
+        # Undelivered events, and the numbers of delivered ones, would stay in the old directory.
         yield (
-            f"Audit.LocalRetentionPath: {directory}: an upgrade keeps {own.directory}; for another path, "
+            f"Audit.LocalRetentionPath: {directory}: an upgrade keeps {own.directory}; to use another path, "
             "stop the proxy, move the directory there and start it"
         )
     needed = _descriptors_needed(own, listen, workers)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if limit != resource.RLIM_INFINITY and needed > limit:
         yield (
-            f"Proxy.Workers: {workers} workers beside those that run take {needed} open files, and the limit "
-            f"is {limit}: choose fewer, or raise LimitNOFILE= in the unit, which takes a stop and a start"
+            f"Proxy.Workers: {workers} workers in addition to the running ones need {needed} open files, but "
+            f"the limit is {limit}: choose fewer, or raise LimitNOFILE= in the unit, and stop and start it"
         )
 
 
 def _descriptors_needed(own: Own, listen: Sequence[Address], workers: int) -> int:
-    """By a supervisor that has taken over, and so by its children: of each worker a listener for each
-    address, two ends of a channel, and a pipe until it is ready."""
+    """Return the number of descriptors that a supervisor needs after a handover, and so each of its children.
+
+    Each worker needs a listener for each address, two ends of a channel, and a pipe until it is ready.
+    """
     adopted = min(own.workers, workers) * sum(1 for address in listen if str(address) in own.addresses)
     made = workers * len(listen) - adopted + 3 * workers
     return own.descriptors + made + SPARE_DESCRIPTORS
 
 
 def bound(address: Address) -> socket.socket:
-    """A socket of ours at that address, which each worker may have one of. Raises OSError."""
+    """Return a socket that is bound to that address. Each worker may have one. Raise OSError."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -152,13 +159,14 @@ def bound(address: Address) -> socket.socket:
 
 
 def admin_problems(in_force: Address, wanted: Address) -> list[str]:
-    """List the reasons why another agent could not listen there after the one before has ended."""
+    """Return the reasons why a new agent could not listen there after the old one has ended."""
     if wanted == in_force:
         return []
     try:
         try_to_bind(wanted)
     except OSError as error:
-        # On one port, an address of all interfaces is in the way of one of them: it ends with its agent.
+        # On the same port, an address of all interfaces conflicts with a single one. The conflict ends with
+        # the old agent.
         everywhere = {"0.0.0.0", "::"} & {in_force.host, wanted.host}  # noqa: S104
         if error.errno == errno.EADDRINUSE and wanted.port == in_force.port and everywhere:
             return []
@@ -167,7 +175,7 @@ def admin_problems(in_force: Address, wanted: Address) -> list[str]:
 
 
 def try_to_bind(address: Address) -> None:
-    """Raises OSError if another process listens there."""
+    """Raise OSError if another process listens on the address."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -175,10 +183,12 @@ def try_to_bind(address: Address) -> None:
 
 
 def own_directory(directory: Path, held: int | None) -> int:
-    """The lock that keeps a second proxy out of the directory; `held` is what this one has already.
+    """Lock the directory against a second proxy.
 
-    On the directory itself, so that neither a full nor a read-only disk stands in the way. It is of the
-    supervisor alone: its children close it, so that none of them keeps a successor out.
+    `held` is the lock that this process already has.
+
+    The lock is on the directory itself, so it also works on a full or read-only disk. Only the supervisor
+    holds it. Its children close it, so that none of them blocks a later proxy.
     """
     try:
         make_directory(directory)
@@ -196,7 +206,7 @@ def own_directory(directory: Path, held: int | None) -> int:
     except BlockingIOError:
         os.close(fd)
         raise DirectoryOwned(
-            f"Audit.LocalRetentionPath: {directory} is in use by another proxy; each needs one of its own"
+            f"Audit.LocalRetentionPath: {directory} is in use by another proxy; each needs its own directory"
         ) from None
     if held is not None:
         os.close(held)
@@ -206,9 +216,11 @@ def own_directory(directory: Path, held: int | None) -> int:
 def adopted_listeners(
     handover: Handover, addresses: Sequence[str], slots: int
 ) -> list[dict[str, list[socket.socket]]]:
-    """Per worker slot, the sockets that were handed over; with fewer slots than before one has several, since
-    connections may wait in each. Those of an address that is no longer in the settings are left to the old
-    workers."""
+    """Return, per worker slot, the sockets from the previous version.
+
+    If there are fewer slots than before, a slot gets several sockets, because connections may wait in each.
+    Sockets of an address that is not in the settings any more stay with the old workers.
+    """
     shares: list[dict[str, list[socket.socket]]] = [{} for _ in range(slots)]
     for address, fds in handover.listeners.items():
         for at, fd in enumerate(fds):
@@ -220,7 +232,7 @@ def adopted_listeners(
 
 
 def count_kept(handover: Handover) -> int:
-    """How many descriptors are open after the exec, standard input and output included."""
+    """Return how many descriptors are open after the exec, including standard input and output."""
     return 3 + len(_descriptors(handover))
 
 

@@ -1,4 +1,4 @@
-"""The states of a reload, and the actions of the supervisor between them. Pure: values in, actions out.
+"""Pure state machine of a reload: its states, and the supervisor's actions between them.
 
 A reload replaces one generation of processes by another, which may be of another version of the program. The
 new processes wait at a start barrier until the old agent has ended, because only one agent may own the spool.
@@ -11,22 +11,22 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-RELOAD_SECONDS: Final = 30.0  # from the start of the new processes until their workers can serve
+RELOAD_SECONDS: Final = 30.0  # seconds from the start of the new processes until their workers can serve
 
 
 class State(Enum):
     AGENT_ENDING = "the old agent ends"
     STARTING = "the new processes start"
-    STALLED = "the new workers can't serve, and those of the version before do"
+    STALLED = "the new workers can't serve, and those of the previous version do"
     DRAINING = "the old workers end"
     ROLLING_BACK = "the new processes end"
 
 
 class Action(Enum):
-    OPEN_BARRIER = "let the new processes run, and start those that have ended meanwhile"
+    OPEN_BARRIER = "let the new processes run, and restart those that have ended"
     DRAIN_OLD_WORKERS = "send SIGTERM to the old workers"
     REPORT_STALL = "log that the new workers can't serve"
-    SUPERSEDE = "begin another reload in place of this one"
+    SUPERSEDE = "begin another reload instead of this one"
     GIVE_UP = "log that the new workers can't serve, and send SIGTERM to the new processes"
     ADOPT = "end the reload with the new settings"
     RESTORE = "end the reload with the old settings, and start their agent again"
@@ -34,22 +34,22 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The processes of a reload at one time, as the supervisor sees them."""
+    """Processes of a reload at one time, as the supervisor sees them."""
 
     now: float  # monotonic seconds
-    old_agents_left: bool  # any generation before the new one
-    old_workers_left: bool  # the same for workers
-    between_workers_left: bool  # a generation between the old and the new one that could not serve
-    new_left: bool  # workers or agent
-    new_workers_ready: bool  # all of them
-    is_superseded: bool  # another reload was asked for meanwhile
+    old_agents_left: bool  # agents of any generation before the new one
+    old_workers_left: bool  # workers of any generation before the new one
+    between_workers_left: bool  # workers of a generation between the old and the new one that could not serve
+    new_left: bool  # workers or agent of the new generation
+    new_workers_ready: bool  # all new workers are ready
+    is_superseded: bool  # another reload was requested during this one
 
 
 class Reload:
-    """The state of one reload.
+    """State of one reload.
 
-    In an upgrade the old processes are of another version of the program. This version can't start their
-    agent again, so an upgrade that fails stalls, and any other reload rolls back.
+    In an upgrade, the old processes are of another version of the program. This version can't restart their
+    agent, so a failed upgrade stalls, while any other failed reload rolls back.
     """
 
     def __init__(self, *, is_upgrade: bool) -> None:
@@ -58,7 +58,7 @@ class Reload:
         self._deadline = math.inf
 
     def next(self, world: World) -> tuple[State, tuple[Action, ...]]:
-        """Go on as far as the world allows. Return the new state, and what to do in this order."""
+        """Advance as far as the processes allow. Return the new state, and the actions in their order."""
         self.state, actions = self._after(world)
         return self.state, actions
 
@@ -66,7 +66,8 @@ class Reload:
         state = self.state
         if state is State.ROLLING_BACK:
             return state, () if world.new_left else (Action.RESTORE,)
-        if world.old_agents_left:  # also in a later state: nothing follows before the last of them has ended
+        # This also holds in a later state: the next step needs all old agents to have ended.
+        if world.old_agents_left:
             return state, ()
         if state is State.AGENT_ENDING:
             self._deadline = world.now + RELOAD_SECONDS
@@ -83,7 +84,7 @@ class Reload:
         if not self._is_upgrade:
             return State.ROLLING_BACK, (Action.GIVE_UP,)
         actions = () if self.state is State.STALLED else (Action.REPORT_STALL,)
-        # A third generation has counter pages only if the second has no worker left.
+        # A third generation has counter pages only if the second has no workers left.
         if world.is_superseded and not world.between_workers_left:
             actions = (*actions, Action.SUPERSEDE)
         return State.STALLED, actions

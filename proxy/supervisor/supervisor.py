@@ -1,7 +1,7 @@
-"""Processes only: opens the sockets, starts workers and agent, replaces the dead, stops and reloads in order.
+"""Supervisor of the workers and the agent: opens sockets, starts and replaces processes, stops, reloads.
 
-The supervisor runs no event loop and touches no request. It waits for signals and, once a second, looks
-whether each worker's loop still turns.
+The supervisor runs no event loop and handles no requests. It waits for signals, and checks several times a
+second whether the loop of each process runs.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ from proxy.supervisor.reload import Action, Reload, State, World
 
 logger = logging.getLogger(__package__)
 
-AGENT_STOP_SECONDS: Final = 10.0  # the agent ships what is left within 5 s, then goes
-AGENT_MARGIN_SECONDS: Final = 5.0  # beyond DeliverAtStopSeconds, after which the agent ends by itself
-DRAIN_MARGIN_SECONDS: Final = 5.0  # beyond DrainSeconds, after which a worker cuts by itself
-CHECK_SECONDS: Final = 60.0  # a check of another version that takes longer is given up
+AGENT_STOP_SECONDS: Final = 10.0  # seconds; the agent delivers events for 5 s, then ends
+AGENT_MARGIN_SECONDS: Final = 5.0  # seconds after DeliverAtStopSeconds, at which the agent ends by itself
+# Seconds after DrainSeconds, at which a worker aborts its connections by itself.
+DRAIN_MARGIN_SECONDS: Final = 5.0
+CHECK_SECONDS: Final = 60.0  # seconds after which the check of another version is stopped
 TICK_SECONDS: Final = 0.2
 BACKLOG: Final = 4096  # connections that wait for a worker
 
@@ -60,22 +61,22 @@ _PR_SET_NAME: Final = 15
 
 
 class StartError(Exception):
-    """The proxy can't start; the message is one line for the operator."""
+    """The proxy can't start. The message is one line for the operator."""
 
 
 @dataclass(eq=False)
 class Generation:
-    """The processes of one reading of the settings, and the channels between them."""
+    """Processes with one reading of the settings, and the channels between them."""
 
     settings: Settings
     channels: list[tuple[socket.socket, socket.socket]]
     pages: Sequence[Counters]
     workers: list[Child] = field(default_factory=list)
-    agents: list[Child] = field(default_factory=list)  # one
+    agents: list[Child] = field(default_factory=list)  # exactly one
 
     @property
     def serves(self) -> bool:
-        """Whether a worker has all that it takes to serve."""
+        """Return True if a worker has everything that it needs to serve."""
         needed = (SNAPSHOT_GENERATION, CREDENTIAL_READY, SIGNING_KEY_READY, SPOOL_READY)
         return any(all(page.values[index] for index in needed) for page in self.pages)
 
@@ -87,12 +88,13 @@ class Generation:
 
 @dataclass(eq=False)
 class Replacement:
-    """The generations of a reload or a change of versions that is under way, and its start barrier."""
+    """Generations of a reload or an upgrade that is under way, and their start barrier."""
 
     old: Generation
     new: Generation
-    gate: int | None = None  # an eventfd: the new processes are there, and wait for its count to leave zero
-    between: Generation | None = None  # after the old ones, who are of another version; it could not serve
+    gate: int | None = None  # eventfd; the new processes wait until its count is not zero
+    # A generation after the old one that could not serve; the old one is of another version.
+    between: Generation | None = None
     reload: Reload = field(init=False)
 
     def __post_init__(self) -> None:
@@ -100,12 +102,12 @@ class Replacement:
 
     @property
     def before(self) -> list[Generation]:
-        """All that the new ones follow."""
+        """All generations that the new one replaces."""
         return [self.old] if self.between is None else [self.old, self.between]
 
     @property
     def is_upgrade(self) -> bool:
-        """Whether the old ones are of another version, which can't be gone back to from here."""
+        """True if the old processes are of another version, which this one can't restart."""
         return any(child.run is None for child in (*self.old.agents, *self.old.workers))
 
     def open_barrier(self) -> None:
@@ -113,11 +115,11 @@ class Replacement:
             os.eventfd_write(self.gate, 1)
 
     def await_barrier(self) -> None:
-        """In a new process."""
+        """Wait in a new process until the barrier is open."""
         if self.gate is not None:
             opened = select.poll()
             opened.register(self.gate, select.POLLIN)
-            opened.poll()  # nobody reads it, so it stays open for who comes later
+            opened.poll()  # the count is never read, so the barrier stays open for later processes
 
     def close_barrier(self) -> None:
         if self.gate is not None:
@@ -126,7 +128,7 @@ class Replacement:
 
 
 class Supervisor:
-    """Owns the sockets and the children."""
+    """Owner of the sockets and of the child processes."""
 
     def __init__(self, config: Path, settings: Settings) -> None:
         self._config = config
@@ -137,26 +139,27 @@ class Supervisor:
         if before is None:
             _await_free(settings.admin.listen)
         self._listeners = _listeners(settings.proxy.listen, self._count, before)
-        # A reload runs two generations side by side for a moment, each with pages of its own.
+        # For a short time, a reload runs two generations, each with its own pages.
         self._pages = CounterPages(2 * self._count)
         self._children: list[Child] = []
         self._generation = self._make_generation(settings, self._pages.workers[: self._count])
         self._reload = None if before is None else self._take_over(before)
         self._reload_again = False
-        self._checking: int | None = None  # the process that looks whether another version can start
+        self._checking: int | None = None  # process id of a check of another version
         self._checking_ends = math.inf
         self._stopping = False
 
     def run(self) -> int:
-        """Serves until SIGTERM or SIGINT."""
+        """Serve until SIGTERM or SIGINT. Return the exit status."""
         for warning in (*exposures(self._settings), *unused_settings(self._settings)):
             logger.warning("%s", warning)
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        gc.freeze()  # so that a collection in a child doesn't copy the pages that it shares with us
+        # A garbage collection in a child must not copy the pages that it shares with this process.
+        gc.freeze()
         if self._reload is None:
             for child in self._generation.agents:
                 self._start(child)
-            # The agent's imports and the workers' take place side by side; the workers share these pages.
+            # The agent and the workers import their modules at the same time. The workers share these pages.
             importlib.import_module("proxy.worker.main")
             gc.freeze()
             for child in self._generation.workers:
@@ -177,13 +180,14 @@ class Supervisor:
             if received is not None:
                 self._handle(received.si_signo)
             now = time.monotonic()
-            # Where we ourselves stood still, so did the children: that is no silence of theirs.
+            # If the supervisor itself was suspended, its children were too. That time does not count as
+            # silence.
             self._look_after_children(min(now - ticked, 2 * TICK_SECONDS))
             ticked = now
         logger.info("stopped")
         return 0
 
-    # Generations
+    # Methods for generations.
 
     def _make_generation(self, settings: Settings, pages: Sequence[Counters]) -> Generation:
         keys, loaded = _local_keys(settings), certificates(settings)
@@ -206,7 +210,7 @@ class Supervisor:
             own = list(_sockets(self._listeners.pop(slot)))
             self._close_inherited()
             reload = self._reload
-            # A reload never trades workers that serve for workers that can't.
+            # A reload must not replace workers that serve by workers that can't.
             until_ready = (
                 reload is not None
                 and reload.reload.state is not State.DRAINING
@@ -228,7 +232,8 @@ class Supervisor:
     def _agent(self, generation: Generation, loaded: Certificates) -> Callable[[Callable[[], None]], int]:
         def run(ready: Callable[[], None]) -> int:
             with without_system_authorities():
-                from proxy.agent.main import run_agent  # in its own process: half of all that a proxy imports
+                # Imported only in this process: it is half of all that a proxy imports.
+                from proxy.agent.main import run_agent
 
             log.configure(generation.settings.log.level, generation.settings.log.format, "agent")
             self._await_start_barrier(generation)
@@ -237,32 +242,34 @@ class Supervisor:
             ends = [pair[1] for pair in generation.channels]
             reload, old_ends = self._reload, []
             if reload is not None and reload.new is generation:
-                # They serve on while the new workers can't, and until they have drained.
+                # Old workers serve while the new ones can't, and until they have drained.
                 old_ends = [pair[1] for each in reload.before for pair in each.channels]
             return run_agent(generation.settings, loaded, ends, self._pages, to_old_workers=old_ends)
 
         return run
 
     def _await_start_barrier(self, generation: Generation) -> None:
-        """In a new process: until the old agent has ended, where there is one."""
+        """Wait in a new process until the old agent has ended, if there is one."""
         if self._reload is not None and self._reload.new is generation:
             self._reload.await_barrier()
 
-    # Children
+    # Methods for children.
 
     def _start(self, child: Child) -> None:
-        """At once, or later where that can't be: if no process or descriptor is left, nothing that runs
-        may end."""
+        """Start the process now, or later if that fails.
+
+        Missing processes or descriptors must not end what runs.
+        """
         try:
             self._fork(child)
         except OSError as error:
             child.put_off(time.monotonic())
-            logger.error("%s can't be started, trying again: %s", child.name, error.strerror)
+            logger.error("cannot start %s, trying again: %s", child.name, error.strerror)
         if child not in self._children:
             self._children.append(child)
 
     def _fork(self, child: Child) -> None:
-        """Raises OSError, and leaves no descriptor behind then."""
+        """Start the process of a child. On failure, raise OSError and leave no descriptor open."""
         reading, writing = os.pipe()
         parent = os.getpid()
         try:
@@ -289,7 +296,7 @@ class Supervisor:
             self._replace_if_hung(child, elapsed)
             self._kill_if_late(child, now)
         if self._checking is not None and (self._stopping or now > self._checking_ends):
-            os.kill(self._checking, signal.SIGKILL)  # it waits for something, or nobody waits for it any more
+            os.kill(self._checking, signal.SIGKILL)  # the check hangs, or its result is not needed any more
             self._checking_ends = math.inf
         if self._stopping:
             self._go_on_stopping()
@@ -302,7 +309,7 @@ class Supervisor:
     def _replace_if_hung(self, child: Child, elapsed: float) -> None:
         remedy = child.remedy(elapsed, may_be_silent=self._may_be_silent(child))
         if remedy is Remedy.ABORT:
-            logger.error("%s does not respond, replacing it", child.name)
+            logger.error("replacing %s: it does not respond", child.name)
             if child in self._agents():
                 self._kill(child)
             else:
@@ -312,7 +319,7 @@ class Supervisor:
             self._kill(child)
 
     def _may_be_silent(self, child: Child) -> bool:
-        """Return True for a process of the version before, and for one that waits for the old agent's end."""
+        """Return True for a process of the previous version, or one that waits for the old agent's end."""
         reload = self._reload
         if reload is None or reload.reload.state is not State.AGENT_ENDING:
             return child.run is None
@@ -324,7 +331,7 @@ class Supervisor:
         else:
             patience = self._settings.proxy.drain_seconds + DRAIN_MARGIN_SECONDS
         if child.is_late(now, patience):
-            logger.error("%s did not end in time", child.name)
+            logger.error("killed %s: it did not end in time", child.name)
             self._kill(child)
 
     def _patience_with_agents(self) -> float:
@@ -336,7 +343,8 @@ class Supervisor:
     def _agents(self) -> list[Child]:
         generations = [self._generation]
         if self._reload is not None:
-            generations += [*self._reload.before, self._reload.new]  # of which one is that in force
+            # One of these is the current generation, self._generation.
+            generations += [*self._reload.before, self._reload.new]
         return [agent for each in generations for agent in each.agents]
 
     def _kill(self, child: Child) -> None:
@@ -360,7 +368,7 @@ class Supervisor:
 
     def _child_ended(self, child: Child, code: int) -> None:
         child.has_ended()
-        if child.counters is not self._pages.agent:  # which also holds what was reported
+        if child.counters is not self._pages.agent:  # the agent's page also holds the reported counts
             child.counters.reset_gauges()
         if child.draining_since is not None or self._stopping or child.run is None:
             self._children.remove(child)
@@ -381,7 +389,7 @@ class Supervisor:
     def _any_left(self, children: Iterable[Child]) -> bool:
         return any(child in self._children for child in children)
 
-    # Signals
+    # Methods for signals.
 
     def _handle(self, number: int) -> None:
         if number in (signal.SIGTERM, signal.SIGINT):
@@ -392,11 +400,11 @@ class Supervisor:
             if self._reload is None:
                 self._begin_reload()
             else:
-                self._reload_again = True  # the settings may have changed since they were read
-                logger.info("a reload is under way: another follows when it has ended")
+                self._reload_again = True  # the settings may have changed after this reload read them
+                logger.info("a reload is under way; reloading again after it")
 
     def _stop(self) -> None:
-        """Workers drain first; the agent goes last, so that it can ship what they leave."""
+        """Drain the workers first. The agent ends last, so that it can deliver their events."""
         if self._stopping:
             return
         self._stopping = True
@@ -408,11 +416,11 @@ class Supervisor:
     def _go_on_stopping(self) -> None:
         agents = self._agents()
         if all(child in agents for child in self._children):
-            # The agent of an earlier version may not know this signal, and would end at once.
+            # An agent of an earlier version may not handle this signal, and would end at once.
             self._drain((child for child in agents if child.run is not None), LAST_STOP)
             self._drain(agents)
 
-    # Versions
+    # Methods for versions.
 
     def _check_new_version(self) -> None:
         if self._checking is not None:
@@ -430,7 +438,7 @@ class Supervisor:
             self._checking_ends = time.monotonic() + CHECK_SECONDS
         except OSError as error:
             logger.error(
-                "version %s goes on: --check of the new one can't be started: %s", __version__, error
+                "version %s keeps running: cannot start --check of the new version: %s", __version__, error
             )
 
     def _checked(self, code: int) -> None:
@@ -439,17 +447,19 @@ class Supervisor:
             return
         if code != 0:
             logger.error(
-                "version %s goes on: --check of the new one ended with %s", __version__, _describe(code)
+                "version %s keeps running: --check of the new version ended with %s",
+                __version__,
+                _describe(code),
             )
             return
-        logger.info("version %s hands over", __version__)
+        logger.info("version %s hands over to the installed version", __version__)
         try:
             handover.become_new_version(self._what_is_kept())
         except OSError as error:
-            logger.error("version %s goes on: the new one can't be started: %s", __version__, error)
+            logger.error("version %s keeps running: cannot start the new version: %s", __version__, error)
 
     def _what_is_kept(self) -> handover.Handover:
-        """By an exec."""
+        """Return the descriptors and processes that an exec keeps."""
         fds: dict[str, list[int]] = {}
         for slot in self._listeners:
             for address, sockets in slot.items():
@@ -462,7 +472,7 @@ class Supervisor:
         return handover.Handover(self._lock, fds, children, sorted(channels))
 
     def _take_over(self, before: handover.Handover) -> Replacement:
-        """The processes of the version before are the old generation of a reload."""
+        """Make the processes of the previous version the old generation of a reload."""
         ends = [socket.socket(fileno=fd) for fd in before.channels]
         old = Generation(self._settings, [(end, end) for end in ends], ())
         for each in before.children:
@@ -479,11 +489,16 @@ class Supervisor:
         logger.info("version %s takes over", __version__)
         return Replacement(old, self._generation)
 
-    # Reloading
+    # Methods for reloads.
 
     def _begin_reload(self) -> None:
-        """New settings in new processes; the old ones serve until the new ones can. Amid a reload only after
-        an upgrade that can't serve: the new ones take the place of those."""
+        """Start new processes with the new settings.
+
+        The old ones serve until the new ones can.
+
+        While a reload is under way, this is called only after an upgrade that can't serve. Then the new
+        processes replace those that can't serve.
+        """
         last, under_way = self._generation, self._reload
         half = self._count if last.pages[0] is self._pages.workers[0] else 0
         try:
@@ -509,10 +524,10 @@ class Supervisor:
             problems = [f"the new processes can't be started: {error.strerror}"]
         if problems:
             for problem in problems:
-                logger.error("not reloaded, the settings in force stay: %s", problem)
+                logger.error("not reloaded, the active settings stay in use: %s", problem)
             return
         logger.info("reloading")
-        # Only one agent may own the spool: the old one hands over by ending.
+        # Only one agent may own the spool, so the old one must end before the new one starts.
         self._drain(last.agents)
         if under_way is not None:
             self._drain(last.workers)
@@ -522,8 +537,10 @@ class Supervisor:
             self._generation, self._settings = new, settings
 
     def _start_waiting(self, reload: Replacement) -> None:
-        """All that a reload takes is had before anything in force ends. Raises OSError, and nothing is left
-        of it then."""
+        """Create everything that a reload needs before any running process ends.
+
+        On failure, raise OSError and undo everything.
+        """
         new = reload.new
         with contextlib.ExitStack() as undo:
             undo.callback(new.close_channels)
@@ -538,7 +555,7 @@ class Supervisor:
             undo.pop_all()
 
     def _abandon(self, child: Child) -> None:
-        """One that has done nothing yet."""
+        """End a process that has not done anything yet."""
         child.draining_since = time.monotonic()
         self._kill(child)
         _, status = os.waitpid(child.pid, 0)
@@ -549,7 +566,7 @@ class Supervisor:
         self._reload = None
 
     def _with_fixed(self, wanted: Settings) -> Settings:
-        """What other processes of this very proxy rely on stays as it was at the start."""
+        """Return the settings with the values from the start that other processes of this proxy rely on."""
         audit, proxy = self._settings.audit, self._settings.proxy
         fixed = {
             "Proxy.Listen": proxy.listen != wanted.proxy.listen,
@@ -591,15 +608,15 @@ class Supervisor:
                 self._drain(reload.old.workers)
             case Action.REPORT_STALL:
                 logger.error(
-                    "the workers of version %s can't serve; the old ones go on: mend the settings and send "
-                    "SIGHUP, or install another version and send SIGUSR2",
+                    "the workers of version %s can't serve; the old workers keep running: fix the settings "
+                    "and send SIGHUP, or install another version and send SIGUSR2",
                     __version__,
                 )
             case Action.SUPERSEDE:
                 self._reload_again = False
                 self._begin_reload()
             case Action.GIVE_UP:
-                logger.error("not reloaded, the settings in force stay: the new workers can't serve")
+                logger.error("not reloaded, the active settings stay in use: the new workers can't serve")
                 self._drain((*reload.new.workers, *reload.new.agents))
             case Action.ADOPT:
                 self._adopt(reload)
@@ -607,7 +624,7 @@ class Supervisor:
                 self._restore(reload)
 
     def _open_barrier(self, reload: Replacement) -> None:
-        """Let the agent start before its workers, so that it has rules and an upstream token for them."""
+        """Start the agent before its workers, so that it has rules and an upstream token for them."""
         reload.open_barrier()
         for child in (*reload.new.agents, *reload.new.workers):
             if child not in self._children:
@@ -623,7 +640,7 @@ class Supervisor:
         logger.info("reloaded")
 
     def _restore(self, reload: Replacement) -> None:
-        """Start the old agent again. The old workers never stopped."""
+        """Restart the old agent. The old workers never stopped."""
         reload.new.close_channels()
         self._end_reload(reload)
         for child in reload.old.agents:
@@ -635,7 +652,7 @@ class Supervisor:
                 listener.close()
 
     def _close_inherited(self) -> None:
-        """In a child: what is the supervisor's alone."""
+        """Close in a child what belongs only to the supervisor."""
         if self._reload is not None:
             self._reload.close_barrier()
         self._close_listeners()
@@ -643,7 +660,7 @@ class Supervisor:
 
 
 def _channels(count: int) -> list[tuple[socket.socket, socket.socket]]:
-    """One per worker. Raises OSError, and leaves no descriptor behind then."""
+    """Return one channel per worker. On failure, raise OSError and leave no descriptor open."""
     with contextlib.ExitStack() as undo:
         made = []
         for _ in range(count):
@@ -655,7 +672,7 @@ def _channels(count: int) -> list[tuple[socket.socket, socket.socket]]:
 
 
 def _local_keys(settings: Settings) -> tuple[bytes, ...]:
-    """The keys of proxy tokens that workers are born with: none where the agent reads them in the vault."""
+    """Return the keys of proxy tokens that workers start with; none if the agent reads them in the vault."""
     token = settings.token
     if token.signing_key_secret_name:
         return ()
@@ -663,15 +680,15 @@ def _local_keys(settings: Settings) -> tuple[bytes, ...]:
 
 
 def _become_child(child: Child, writing: int, parent: int) -> None:
-    """The child's side of a fork; never returns."""
+    """Run the child's side of a fork. It never returns."""
     code = 1
     try:
         libc = ctypes.CDLL(None)
-        libc.prctl(_PR_SET_NAME, f"gw-{child.name}".encode())  # for ps and top
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # no child outlives a killed supervisor
-        if os.getppid() != parent:  # it was killed before we asked for that signal
+        libc.prctl(_PR_SET_NAME, f"gw-{child.name}".encode())  # name in ps and top
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # a child must not outlive a killed supervisor
+        if os.getppid() != parent:  # the supervisor was killed before the call above
             os._exit(code)
-        # Ctrl-C reaches the whole group; the supervisor acts on it.
+        # Ctrl-C reaches the whole process group. Only the supervisor acts on it.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
@@ -687,7 +704,8 @@ def _become_child(child: Child, writing: int, parent: int) -> None:
 
 
 def _tell_ready(writing: int) -> None:
-    with contextlib.suppress(BrokenPipeError):  # the supervisor was killed, and our own signal is under way
+    # The supervisor was killed, and this process gets a signal too.
+    with contextlib.suppress(BrokenPipeError):
         os.write(writing, b"1")
     os.close(writing)
 
@@ -696,16 +714,19 @@ def _describe(code: int) -> str:
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"status {code}"
 
 
-_Slot = dict[str, list[socket.socket]]  # one worker's listening sockets, by address as the settings spell it
+_Slot = dict[str, list[socket.socket]]  # listening sockets of one worker, by address as the settings spell it
 
 
 def _listeners(addresses: Sequence[Address], slots: int, before: handover.Handover | None) -> list[_Slot]:
-    """SO_REUSEPORT lets the kernel spread connections over the workers, each with a socket of its own."""
+    """Return the listening sockets of each worker.
+
+    With SO_REUSEPORT, the kernel spreads connections over them.
+    """
     shares: list[_Slot] = [{} for _ in range(slots)]
     shared: list[Address] = []
     if before is None:
-        # By the workers of a supervisor that was killed, which are about to end, or by another proxy, which
-        # would go on to respond by its own rules: the kernel lets all processes of one user share a port.
+        # The address may be in use by workers of a killed supervisor, which are about to end. Or another
+        # proxy with its own rules uses it, because the kernel lets all processes of one user share a port.
         shared = [each for each in addresses if _is_taken(each)]
     else:
         shares = handover.adopted_listeners(before, [str(each) for each in addresses], slots)
@@ -717,7 +738,7 @@ def _listeners(addresses: Sequence[Address], slots: int, before: handover.Handov
     _let_connect(shares, addresses)
     for address in shared:
         logger.warning(
-            "Proxy.Listen: another process listens on %s too and responds to a part of its requests: "
+            "Proxy.Listen: another process listens on %s too and answers some of its requests: "
             "stop it, unless it is about to end",
             address,
         )
@@ -741,13 +762,13 @@ def _own(settings: Settings, held: int | None) -> int:
 
 
 def form_of_data_path() -> str:
-    """`compiled` where `./dev compile` made what runs, else `interpreted`."""
+    """Return `compiled` if `./dev compile` built the running code, else `interpreted`."""
     found = importlib.util.find_spec("proxy.server.exchange.exchange")
     return "interpreted" if found is None or str(found.origin).endswith(".py") else "compiled"
 
 
 def _listener(address: Address) -> socket.socket:
-    """A bound socket, which nobody can connect to yet."""
+    """Return a bound socket that does not accept connections yet."""
     try:
         listener = handover.bound(address)
     except OSError as error:
@@ -757,7 +778,7 @@ def _listener(address: Address) -> socket.socket:
 
 
 def _let_connect(shares: Sequence[_Slot], addresses: Sequence[Address]) -> None:
-    """Listen at every address, now that all are bound. A socket of the version before listens already."""
+    """Listen on every address, now that all are bound. A socket of the previous version already listens."""
     for slot in shares:
         for address in addresses:
             for listener in slot[str(address)]:
@@ -780,7 +801,7 @@ def _is_taken(address: Address) -> bool:
 
 
 def _await_free(address: Address) -> None:
-    """The agent's own listener. A predecessor that was killed may still be shipping: it gets its time."""
+    """Wait until the agent's address is free. The agent of a killed proxy may still be delivering events."""
     end: float | None = None
     while True:
         try:
@@ -792,7 +813,7 @@ def _await_free(address: Address) -> None:
         if end is None:
             end = time.monotonic() + AGENT_STOP_SECONDS
             logger.warning(
-                "Admin.Listen: another process listens on %s: waiting up to %.0f s for its end",
+                "Admin.Listen: another process listens on %s: waiting up to %.0f s until it ends",
                 *(address, AGENT_STOP_SECONDS),
             )
         time.sleep(TICK_SECONDS)

@@ -143,7 +143,7 @@ async def test_an_error_that_nobody_foresaw_is_a_failure_that_quotes_nothing(
     async with managing(manager):
         messages = await report.count(2)
     assert isinstance(messages[0], UpstreamTokenUnavailable)
-    assert messages[0].detail.startswith("unforeseen LookupError at test_agent_credentials.py line ")
+    assert messages[0].detail.startswith("unexpected LookupError at test_agent_credentials.py line ")
     assert messages[0].detail in caplog.text
     assert "a-secret" not in caplog.text
     assert isinstance(messages[1], ActiveUpstreamToken)

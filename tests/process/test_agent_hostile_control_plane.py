@@ -107,7 +107,7 @@ async def test_events_whose_ids_somebody_used_before_are_named(
     control.audit_script.append(accepted(accepted=count, duplicate=duplicate))
     async with rig(journal_with(tmp_path, {"org-1": 3}), control) as parts:
         await parts.ship()
-    assert ("2 of 3 events were known" in caplog.text) is (count == 1 and not duplicate)
+    assert ("already had 2 of 3 events" in caplog.text) is (count == 1 and not duplicate)
 
 
 def _bomb(coding: str, size: int) -> bytes:

@@ -483,10 +483,10 @@ async def test_who_takes_the_admin_port_of_a_dead_agent_stops_nothing_but_its_re
                     and control.heartbeats[-1]["syncVersion"] == "v2"
                 )
             )
-            await running.says("/readyz and /metrics are away")
+            await running.says("/readyz and /metrics are unavailable")
             # close is not enough, because the forked child inherited the socket
             other.shutdown(socket.SHUT_RDWR)
-        await running.says("/readyz and /metrics respond")
+        await running.says("/readyz and /metrics are available")
         assert await running.get("/healthz") == (200, f"ok {__version__}\n")
         assert running.log_file.read_text().count("Admin.Listen") == 2
         spool.close()
@@ -522,7 +522,7 @@ async def test_a_spool_that_cannot_be_read_fails_one_check_and_nothing_else(tmp_
         (tmp_path / "aside").rename(spool_path)
         write(spool, range(50, 60), time_ms=int(time.time() * 1000))
         spool.close()
-        await running.says("audit events are collected again")
+        await running.says("collecting audit events again")
         assert await running.end(signal.SIGTERM) == 0  # the first process ends
         assert control.seqs("org-1") == list(range(1, 61))
 
@@ -693,7 +693,7 @@ async def test_an_identity_that_is_refused_degrades_and_the_last_one_in_use_fail
         assert [
             checks[name]["status"] for name in ("credentials", *(f"credentials/{each}" for each in OWNERS))
         ] == (["ok"] * 4)
-        unknown = "the rules know no organisation org-2 of identity files"  # perhaps misspelled
+        unknown = "the rules have no organisation org-2 of identity files"  # perhaps misspelled
         assert running.log_file.read_text().count(unknown) == 1
         assert "application client-1" not in running.log_file.read_text()
 
@@ -758,7 +758,7 @@ async def test_each_identity_is_proved_by_its_own_secret_of_the_vault(
             assert owners == {name: OWNERS[name] for name in ("default", "mail")}
             assert "secret graph-files" in unavailable_of(worker.report)["files"].detail
             said = running.log_file.read_text()
-            assert "upstream credential of identity files was not read: key vault" in said
+            assert "cannot read the upstream credential of identity files: key vault" in said
             assert "no new upstream token of identity files: key vault" in said
             vault.put("graph-files", CLIENTS["client-of-files"])
             await worker.until(lambda report: "files" in held_by(report))
@@ -802,7 +802,7 @@ async def test_a_proxy_without_keys_enrols_itself_and_renews_them_while_it_works
         fake.sync_body = sync_body(version="v2", metadata={"proxyId": "proxy-1", "rotateAt": rotate_at})
         async with asyncio.timeout(20):
             await fake.until(lambda: len(enrolled.keys) == 2)
-            await running.says("the keys of this proxy are renewed")
+            await running.says("renewed the keys of this proxy")
             enrolled.keys.pop(first)  # the overlap of the keys is over
             write(spool, range(20), time_ms=int(time.time() * 1000))
             await fake.until(lambda: len(fake.seqs("org-1")) == 20)

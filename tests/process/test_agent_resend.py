@@ -151,7 +151,7 @@ async def test_who_stands_in_between_puts_off_for_minutes_at_most(
         found.move_all()
         await until(lambda: not found.waiting)
         assert control.seqs("org-1") == list(range(1, 101))
-    assert f"what is in {tmp_path / 'resend'} waits 1 s: something between this proxy" in caplog.text
+    assert f"batches in {tmp_path / 'resend'} wait for 1 s: something between this proxy" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -219,5 +219,5 @@ async def test_events_of_an_organisation_that_was_taken_from_the_proxy_by_mistak
         await until(are_stored)
         await until(lambda: not list(waiting.iterdir()))
         assert_no_gap(events(system))
-        await until(lambda: "set aside" not in readiness(system)["checks"]["audit"]["detail"])
+        await until(lambda: "quarantined" not in readiness(system)["checks"]["audit"]["detail"])
         assert readiness(system)["ready"]

@@ -68,8 +68,8 @@ async def test_a_schema_is_in_the_snapshot_with_the_rules_that_name_it(
         (delivering({"/v1.0": DIGEST}, {DIGEST: pack(FLAT)[:-3]}), "cut off"),
         (delivering({"/v1.0": DIGEST}, {DIGEST: b"no schema"}), "cannot be inflated"),
         (delivering({"//": DIGEST}, {DIGEST: pack(FLAT)}), "not in lower case"),
-        (delivering({"/v1.0": DIGEST}, None, schemas=[]), "no sync body"),
-        (delivering({"/v1.0": DIGEST}, None, schemas={DIGEST: "*"}), "no sync body"),
+        (delivering({"/v1.0": DIGEST}, None, schemas=[]), "not a valid sync body"),
+        (delivering({"/v1.0": DIGEST}, None, schemas={DIGEST: "*"}), "not a valid sync body"),
     ],
 )
 async def test_a_schema_that_is_missing_or_damaged_leaves_all_rules_as_they_are(
@@ -88,7 +88,7 @@ async def test_a_schema_that_is_missing_or_damaged_leaves_all_rules_as_they_are(
         assert not await sync.once()
         assert read_snapshot(cache) == held == sync.snapshot
         (line,) = [record.getMessage() for record in caplog.records if "sync failed" in record.getMessage()]
-        assert line.startswith("sync failed, the rules in force stay: ")
+        assert line.startswith("sync failed, the active rules stay in use: ")
         assert said in line
         control.sync_body = delivering({"/v1.0": DIGEST}, {DIGEST: pack(FLAT)}, version="v3")
         assert await sync.once()
@@ -170,7 +170,7 @@ async def test_a_ruleset_that_needs_a_schema_is_not_taken_without_one(
         control.sync_body = changed(rulesets=[{**sync_body()["rulesets"][0], "version": 2}])
         await sync.once()
         assert read_snapshot(cache).rulesets == before
-        assert "names things of a schema" in sync.check().detail
+        assert "uses names of a schema" in sync.check().detail
 
 
 async def test_a_damaged_schema_on_disk_is_fetched_again(tmp_path: Path, control: FakeControlPlane) -> None:

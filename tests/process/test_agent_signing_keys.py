@@ -191,7 +191,7 @@ async def test_a_version_that_can_be_no_key_changes_nothing(
     await keeper.read()
     assert letters(keeper.current()) == "a"
     assert keeper.check().status == "degraded"
-    assert f"version {short.id} of secret {NAME} is no signing key" in keeper.check().detail
+    assert f"version {short.id} of secret {NAME} can't be a signing key" in keeper.check().detail
     assert value not in caplog.text + keeper.check().detail
 
 
@@ -208,7 +208,7 @@ async def test_an_error_that_nobody_foresaw_changes_nothing(
     await keeper.read()
     assert letters(keeper.current()) == "a"
     assert keeper.check().status == "degraded"
-    assert "unforeseen LookupError at test_agent_signing_keys.py line " in keeper.check().detail
+    assert "unexpected LookupError at test_agent_signing_keys.py line " in keeper.check().detail
 
 
 async def test_no_version_left_means_no_key(fleet: Fleet) -> None:

@@ -415,8 +415,8 @@ async def test_a_failed_sync_says_what_to_do_and_points_to_the_doctor(
             control.base_url: "401 unknownApiKey: no proxy has this key; put the API key of `proxy add` into",
             stranger.base_url: "is refused: unable to get local issuer certificate; name the authority that "
             "issued it in Agent.CaFile (PEM)",
-            f"http://127.0.0.1:{free_port()}": "Connection refused; start what should listen there, or "
-            "correct the port in RuleSync.SaasBaseUrl",
+            f"http://127.0.0.1:{free_port()}": "Connection refused; start the program that should listen "
+            "there, or correct the port in RuleSync.SaasBaseUrl",
             "http://control.invalid": "control.invalid does not resolve: ",
         }
         for url, report in causes.items():
@@ -433,8 +433,8 @@ async def test_a_failed_sync_says_what_to_do_and_points_to_the_doctor(
             line = caplog.records[-1].getMessage()
             assert line.startswith("sync failed, there are no rules yet: ")
             assert report in line
-            assert "correct RuleSync.SaasBaseUrl, or let" in line or not url.endswith(".invalid")
-            assert line.endswith("(the same command with --doctor examines it)")
+            assert "correct RuleSync.SaasBaseUrl, or make" in line or not url.endswith(".invalid")
+            assert line.endswith("(for details, run the same command with --doctor)")
 
 
 async def test_failures_are_retried_sooner_than_the_interval(
@@ -652,7 +652,7 @@ async def test_a_clock_that_was_days_ahead_refuses_nothing(tmp_path: Path, contr
         ahead[0] = 0.0
         control.sync_body = changed(stops=STOPPED, generatedAt=rfc3339(int((time.time() + 3 * 86400) * 1000)))
         assert not await sync.once()  # the control plane's own clock may need time to be corrected
-        assert "yet to come" in sync.check().detail
+        assert "is in the future" in sync.check().detail
         assert read_snapshot(cache).stops.everything  # no stop is delayed by this
         control.sync_body = changed(generatedAt=rfc3339(int(time.time() * 1000)))
         assert await sync.once()

@@ -206,15 +206,15 @@ def _unusable() -> dict[str, tuple[str, str | None, str]]:
     foreign = other.pem.partition("-----BEGIN CERT")[0] + "-----BEGIN CERT" + public
     return {
         "an elliptic key": (elliptic.pem, PEM, "has no RSA private key"),
-        "a small key": (small.pem, PEM, "has an RSA key of 1024 bits, and 2048 are the least"),
-        "no certificate": (private, PEM, "is not PEM with a private key and its certificate"),
-        "no key": ("-----BEGIN CERT" + public, PEM, "is not PEM with a private key"),
+        "a small key": (small.pem, PEM, "has an RSA key of 1024 bits; at least 2048 are required"),
+        "no certificate": (private, PEM, "is not unencrypted PEM with a private key and its certificate"),
+        "no key": ("-----BEGIN CERT" + public, PEM, "is not unencrypted PEM with a private key"),
         "another's certificate": (foreign, PEM, "no certificate that belongs to its private key"),
         "no PFX": (base64.b64encode(b"no PFX").decode(), PFX, "is not a PFX in base64 without a password"),
         "no base64": ("päth", PFX, "is not a PFX in base64 without a password"),
         "PEM called PFX": (certificate.pem, PFX, "is not a PFX in base64"),
         "PFX without its type": (certificate.pfx, None, "is too long for a client secret"),
-        "an ended certificate": (ended.pem, PEM, "the certificate is past its end"),
+        "an ended certificate": (ended.pem, PEM, "the certificate has expired"),
     }
 
 
@@ -257,7 +257,7 @@ async def test_a_refused_secret_without_a_newer_version_is_asked_for_once_more_a
     assert len(azure.entra.requests) == 1
     assert "401 invalid_client" in str(failure.value)
     assert f"version {version.id} of secret {NAME}" in str(failure.value)
-    assert "has no newer one" in str(failure.value)
+    assert "has no newer version" in str(failure.value)
 
 
 async def test_a_token_that_the_upstream_refused_is_bought_with_the_newest_version(azure: Azure) -> None:
@@ -334,7 +334,7 @@ async def test_the_last_good_secret_serves_until_its_end_and_no_longer(
     await held.read()
     assert (await held.current()).value == CLIENT_SECRET
     assert held.check().status == "degraded"
-    assert held.check().detail.startswith("the last good upstream credential is used until 20")
+    assert held.check().detail.startswith("the last good upstream credential is in use until 20")
     assert f"key vault {azure.vault.base_url}, secret {NAME}" in held.check().detail
     assert "key vault" in caplog.text
     clock += 1001
@@ -342,7 +342,7 @@ async def test_the_last_good_secret_serves_until_its_end_and_no_longer(
         await held.current()
     assert held.check().status == "failed"
     azure.vault.mode = "ok"
-    ended = f"secret {NAME} ended at .* and the key vault has no newer version"
+    ended = f"secret {NAME} expired at .*, and the key vault has no newer version"
     with pytest.raises(VaultError, match=ended):
         await held.current()
     assert re.fullmatch(ended, held.check().detail)
@@ -359,7 +359,7 @@ async def test_upstream_tokens_are_bought_while_the_vault_is_away(azure: Azure) 
     assert azure.entra.accepts((await azure.provider.fetch()).token)
     assert azure.entra.accepts((await azure.provider.fetch(refused=True)).token)
     azure.entra.client_secrets.clear()
-    with pytest.raises(CredentialError, match=r"invalid_client .* none newer could be read: key vault"):
+    with pytest.raises(CredentialError, match=r"invalid_client .* no newer version could be read: key vault"):
         await azure.provider.fetch()
 
 
@@ -372,7 +372,7 @@ async def test_upstream_tokens_are_bought_while_the_vault_is_away(azure: Azure) 
             "responded with 403 Forbidden ForbiddenByRbac; the identity needs the role Key Vault Secrets",
         ),
         ("error", "responded with 503 ServiceUnavailable"),
-        ("garbage", "the response makes no sense"),
+        ("garbage", "the response is invalid"),
         ("deaf", "responded with 401 Unauthorized"),
         ("foreign", "the challenge is for another vault: check the address of the vault"),
     ],
@@ -443,7 +443,7 @@ async def test_a_slow_vault_or_identity_is_waited_for_only_so_long(
     [
         ("down", "can't be reached: ServiceRequestError"),
         ("unassigned", "responded with 400; is it assigned to this machine?"),
-        ("garbage", "responded with 200 with something that makes no sense"),
+        ("garbage", "responded with 200 and an invalid body"),
         ("error", "responded with 500"),
     ],
 )
@@ -483,7 +483,7 @@ async def test_a_vault_that_responses_what_nobody_can_read_is_a_vault_that_gives
     await azure.reader.secret(NAME)  # from now on it accepts the token without a challenge
     monkeypatch.setattr(azure.vault, "response", says(status, DEEP))
     for call in (azure.reader.secret, azure.reader.versions):
-        with pytest.raises(VaultError, match="the response makes no sense"):
+        with pytest.raises(VaultError, match="the response is invalid"):
             await call(NAME)
 
 
@@ -494,7 +494,7 @@ async def test_a_list_of_versions_that_leads_to_itself_is_no_list(
     await azure.reader.secret(NAME)
     itself = f"{azure.vault.base_url}/secrets/{NAME}/versions?api-version=7.6".encode()
     monkeypatch.setattr(azure.vault, "response", says(200, NO_PAGE % itself))
-    with pytest.raises(VaultError, match="the response makes no sense"):
+    with pytest.raises(VaultError, match="the response is invalid"):
         await azure.reader.versions(NAME)
 
 
@@ -549,13 +549,13 @@ async def test_an_error_that_nobody_foresaw_leaves_what_is_held_in_use(
     assert (await azure.held.current()).value == CLIENT_SECRET
     check = azure.held.check()
     assert check.status == "degraded"
-    assert "unforeseen LookupError at test_agent_vault.py line " in check.detail
+    assert "unexpected LookupError at test_agent_vault.py line " in check.detail
     assert CLIENT_SECRET not in caplog.text + check.detail
 
 
 async def test_half_a_character_in_what_the_vault_says_can_be_told_all_the_same(azure: Azure) -> None:
     azure.vault.put(NAME, "-----BEGIN", "application/\ud800")
-    with pytest.raises(CredentialError, match="is not PEM") as failure:
+    with pytest.raises(CredentialError, match="is not unencrypted PEM") as failure:
         await azure.provider.fetch()
     assert r"application/\ud800" in str(failure.value)
     msgspec.json.encode(str(failure.value))
@@ -570,7 +570,7 @@ async def test_a_version_that_is_named_by_half_a_character_is_none(
     odd = f"{azure.vault.base_url}/secrets/{NAME}/\\ud800"
     monkeypatch.setattr(azure.vault, "response", says(200, (body % odd).encode()))
     call = azure.reader.versions if "[" in body else azure.reader.secret
-    with pytest.raises(VaultError, match="the response makes no sense"):
+    with pytest.raises(VaultError, match="the response is invalid"):
         await call(NAME)
 
 

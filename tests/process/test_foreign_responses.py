@@ -208,7 +208,7 @@ def a_space_more(response: web.Response) -> web.Response:
     return response
 
 
-_NO_FIT = "its X-Hmac-Signature does not fit this request and the body that came"
+_NO_FIT = "its X-Hmac-Signature does not match this request and the received body"
 CHANGED: dict[str, tuple[Callable[[web.Response], web.Response], str]] = {
     "no signature": (without_signature, "it has no X-Hmac-Signature field"),
     "a signature in capitals": (signature_in_capitals, _NO_FIT),

@@ -111,7 +111,7 @@ async def test_a_clock_that_is_set_back_makes_no_old_rules_good_again(
             client.close()
             with pytest.raises(AssertionError, match="too old"):
                 await client.authenticate(system)
-        assert "confirmed at a time still to come" in str(readiness(system))
+        assert "confirmed at a time in the future" in str(readiness(system))
 
 
 async def test_jumps_of_an_hour_cost_a_token_and_nothing_else(tmp_path: Path, clock: WallClock) -> None:

@@ -355,7 +355,7 @@ async def test_a_certificate_that_ends_soon(
     until_ready: Patient, authority: CertificateAuthority, stack: AsyncExitStack
 ) -> None:
     finding = await with_certificate(until_ready, authority, stack, days=5.5)
-    assert (finding["status"], "ends in 5 days" in finding["found"]) == ("warn", True)
+    assert (finding["status"], "expires in 5 days" in finding["found"]) == ("warn", True)
 
 
 async def test_a_certificate_of_another_name(
@@ -363,7 +363,7 @@ async def test_a_certificate_of_another_name(
 ) -> None:
     finding = await with_certificate(until_ready, authority, stack, days=30, names=("graph.example",))
     assert finding["status"] == "fail"
-    assert finding["fix"].endswith("Upstream.BaseUrl a name that the certificate has: graph.example")
+    assert finding["fix"].endswith("a name that is in the certificate into Upstream.BaseUrl: graph.example")
 
 
 async def test_a_certificate_of_an_authority_that_nobody_named(
@@ -422,7 +422,7 @@ async def test_a_vault_that_gives_the_secret(until_ready: Patient, vault: FakeKe
         "warn",
         "ok",
     )
-    assert "ends in 5 days" in found["key vault: graph-client"]["found"]
+    assert "expires in 5 days" in found["key vault: graph-client"]["found"]
     assert found["upstream: default"]["status"] == "ok"
 
 
@@ -454,7 +454,7 @@ async def test_a_workload_identity_and_a_managed_identity(
 
 async def test_a_secret_past_its_end(until_ready: Patient, vault: FakeKeyVault) -> None:
     vault.put("graph-client", CLIENT_SECRET, expires=time.time() - DAY)
-    assert "ended on" in (await until_ready.failures())["key vault: graph-client"]["found"]
+    assert "expired on" in (await until_ready.failures())["key vault: graph-client"]["found"]
 
 
 # This machine

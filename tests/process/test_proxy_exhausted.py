@@ -66,7 +66,7 @@ threading.Thread.start = fail_while("no-threads", threading.Thread.start, no_thr
 pathlib.Path.lstat = fail_while("no-look", pathlib.Path.lstat, no_thread)
 os.statvfs = fail_while("a-fault", os.statvfs, ValueError("a fault"))
 """
-NOT_RELOADED = "not reloaded, the settings in force stay: "
+NOT_RELOADED = "not reloaded, the active settings stay in use: "
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ async def test_without_processes_to_be_had_what_serves_goes_on(tmp_path: Path, f
             assert (await client.get("/v1.0/echo/1")).status == 200
 
         os.kill(before["worker-0"], signal.SIGKILL)
-        again = "worker-0 can't be started, trying again: Resource temporarily unavailable"
+        again = "cannot start worker-0, trying again: Resource temporarily unavailable"
         await until(lambda: log_of(system).count(again) >= 2)
         assert processes(system) == {name: pid for name, pid in before.items() if name != "worker-0"}
         assert descriptors(system) == held
@@ -164,7 +164,7 @@ async def test_without_descriptors_to_be_had_what_serves_goes_on(tmp_path: Path)
         assert processes(system) == before
         _leave(supervisor, 1, limits[1])
         os.kill(before["agent"], signal.SIGKILL)
-        await until(lambda: "agent can't be started, trying again: Too many open files" in log_of(system))
+        await until(lambda: "cannot start agent, trying again: Too many open files" in log_of(system))
         assert alive(before["worker-0"])
         resource.prlimit(supervisor, resource.RLIMIT_NOFILE, limits)
         await until(lambda: readiness(system)["ready"])
@@ -183,8 +183,8 @@ async def test_an_upgrade_to_more_workers_than_there_are_descriptors_for_changes
         resource.prlimit(supervisor, resource.RLIMIT_NOFILE, (256, 256))
         system.proxy_config.write_text(good.replace("Workers = 2", "Workers = 100"), "utf-8")
         os.kill(supervisor, signal.SIGUSR2)
-        await until(lambda: "--check of the new one ended with status 2" in log_of(system))
-        assert "Proxy.Workers: 100 workers beside those that run take" in log_of(system)
+        await until(lambda: "--check of the new version ended with status 2" in log_of(system))
+        assert "Proxy.Workers: 100 workers in addition to the running ones need" in log_of(system)
         assert processes(system) == before
         assert (await client.get("/v1.0/echo/1")).status == 200
         system.proxy_config.write_text(good.replace("Workers = 2", "Workers = 3"), "utf-8")
@@ -227,7 +227,7 @@ async def test_a_worker_that_loses_its_upkeep_ends_and_is_replaced(goes_wrong: P
         async with client_of(system) as client:
             assert (await client.get("/v1.0/echo/1")).status == 200
     assert "this worker ends after an internal error" in log_of(system)
-    assert "worker-0 does not respond" not in log_of(system)
+    assert "replacing worker-0" not in log_of(system)
 
 
 async def test_as_many_descriptors_as_workers_take_can_be_had(tmp_path: Path) -> None:

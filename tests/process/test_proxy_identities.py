@@ -205,7 +205,7 @@ def test_a_reload_to_identities_that_overlap_changes_nothing(several: Several) -
     mail, files = (several.for_application(name, "client", "mailer") for name in ("mail", "files"))
     several.begin_reload(mail, files)
     client_id = several.live.app("mailer").client_id
-    problem = f"application {client_id} is named by identity mail too"
+    problem = f"application {client_id} is also in identity mail: remove one of the two"
     until(lambda: problem in log_of(system))
     assert several.ask("archive", "still") == (200, [FILES])
     checked = run("proxy", "--config", str(system.proxy_config), "--check")

@@ -209,7 +209,7 @@ async def test_a_reload_to_an_admin_address_of_somebody_else_is_refused_at_once(
             system.proxy_config.write_text(good.replace(address, theirs), "utf-8")
             hang_up(system)
             holder = f"{theirs} is in use by {this_program()}"
-            refused = f"not reloaded, the settings in force stay: Admin.Listen: {holder}"
+            refused = f"not reloaded, the active settings stay in use: Admin.Listen: {holder}"
             await until(lambda: refused in log_of(system), seconds=5)
             assert processes(system) == before
             assert readiness(system)["ready"]
@@ -234,7 +234,7 @@ async def test_what_is_in_force_outlives_files_that_were_refused(tmp_path: Path)
         served = await served_certificate(client)
         hang_up(system)
         await until(lambda: "put PEM certificates there" in log_of(system))
-        assert "not reloaded, the settings in force stay: Proxy.CertFile" in log_of(system)
+        assert "not reloaded, the active settings stay in use: Proxy.CertFile" in log_of(system)
 
         before = processes(system)
         for pid in before.values():
@@ -272,7 +272,7 @@ async def test_a_reload_to_settings_that_cannot_serve_is_given_up(tmp_path: Path
         system.proxy_config.write_text(good, "utf-8")
         await load.responses(20)
         hang_up(system)  # which waits for the way back to end
-        await until(lambda: "a reload is under way: another follows" in log_of(system))
+        await until(lambda: "a reload is under way; reloading again after it" in log_of(system))
         await reloaded(system, 1)
         assert "stopped this worker before it was ready: no upstream token" in log_of(system)
         await load.responses(20)

@@ -137,7 +137,7 @@ def test_check_shows_the_way_to_each_host_and_the_variables_without_effect(confi
     ways = [line for line in done.stdout.splitlines() if line.startswith("# way to ")]
     assert ways == [
         "# way to Upstream.BaseUrl: through the egress proxy egress.invalid:3128 (HTTPS_PROXY)",
-        "# way to RuleSync.SaasBaseUrl: direct (loopback and link-local addresses have no egress proxy)",
+        "# way to RuleSync.SaasBaseUrl: direct (loopback and link-local addresses use no egress proxy)",
         "# way to Credentials.AuthorityUrl: direct (NO_PROXY has login.microsoftonline.com)",
     ]
     assert done.stderr.startswith("warning: NO_PROXY: 10.* has no effect: must be a host name, an address")

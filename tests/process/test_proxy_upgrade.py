@@ -140,13 +140,15 @@ async def test_a_version_that_can_not_start_changes_nothing(tmp_path: Path, code
         for at, (more, report) in enumerate(broken.items()):
             install(code, "9.9", more)
             upgrade(system)
-            await until(lambda times=at + 1: log_of(system).count("--check of the new one ended") == times)  # type: ignore[misc]
+            await until(
+                lambda times=at + 1: log_of(system).count("--check of the new version ended") == times  # type: ignore[misc]
+            )
             assert report in log_of(system)
         install(code, "9.9")
         good = system.proxy_config.read_text("utf-8")
         system.proxy_config.write_text(good.replace("[Token]", "[Token]\nLifetimeSecond = 9"), "utf-8")
         upgrade(system)
-        await until(lambda: "--check of the new one ended with status 2" in log_of(system))
+        await until(lambda: "--check of the new version ended with status 2" in log_of(system))
         assert "did you mean LifetimeSeconds" in log_of(system)
         assert processes(system) == before
         assert (await client.get("/v1.0/echo/1")).status == 200
@@ -156,7 +158,7 @@ async def test_a_version_that_could_not_have_what_its_settings_want_changes_noth
     """Once it has taken the old one's place there is no way back."""
 
     def refusals(system: System) -> int:
-        return log_of(system).count("--check of the new one ended with status 2")
+        return log_of(system).count("--check of the new version ended with status 2")
 
     async with whole_system(tmp_path, workers=1) as system, client_of(system) as client:
         before, good = processes(system), system.proxy_config.read_text("utf-8")
@@ -197,7 +199,7 @@ async def test_without_an_interpreter_nothing_changes(tmp_path: Path) -> None:
             for times in (1, 2):  # the next one is tried as well
                 upgrade(system)
                 await until(lambda times=times: log_of(system).count("/nowhere/python") == times)  # type: ignore[misc]
-            assert "goes on: --check of the new one can't be started" in log_of(system)
+            assert "keeps running: cannot start --check of the new version" in log_of(system)
             assert processes(system) == before
             assert (await client.get("/v1.0/echo/1")).status == 200
     assert "Traceback" not in log_of(system)
@@ -241,7 +243,9 @@ async def test_an_upgrade_that_can_not_serve_takes_mended_settings_at_sighup(
         system.proxy_config.write_text(good.replace('ClientSecret = "', 'ClientSecret = "not-'), "utf-8")
         for times, number in enumerate((signal.SIGUSR2, signal.SIGHUP, signal.SIGHUP), 1):
             os.kill(system.proxy.process.pid, number)
-            await until(lambda times=times: log_of(system).count("can't serve; the old ones go on") == times)  # type: ignore[misc]
+            await until(
+                lambda times=times: log_of(system).count("can't serve; the old workers keep running") == times  # type: ignore[misc]
+            )
             assert all(alive(pid) for pid in old)
         system.proxy_config.write_text(good, "utf-8")
         os.kill(system.proxy.process.pid, signal.SIGHUP)
@@ -263,7 +267,7 @@ async def test_an_agent_that_hangs_delays_an_upgrade_no_longer_than_any_stop(tmp
     async with whole_system(tmp_path, environment=environment) as system, Load(system, clients=2) as load:
         os.kill(processes(system)["agent"], signal.SIGSTOP)
         upgrade(system)
-        await until(lambda: "agent did not end in time" in log_of(system), 20)
+        await until(lambda: "killed agent: it did not end in time" in log_of(system), 20)
         await until(lambda: readiness(system)["ready"])
         await load.responses(50)
         assert "can't serve" not in log_of(system)
@@ -307,7 +311,7 @@ async def test_a_worker_that_hangs_before_it_is_ready_is_replaced(tmp_path: Path
     async with whole_system(tmp_path, proxy_code=code) as system, client_of(system) as client:
         hangs.touch()
         os.kill(processes(system)["worker-0"], signal.SIGKILL)
-        await until(lambda: "worker-0 does not respond, replacing it" in log_of(system))
+        await until(lambda: "replacing worker-0: it does not respond" in log_of(system))
         hangs.unlink()
         await until(lambda: log_of(system).count("worker-0 ended with") == 2)
         await until(lambda: readiness(system)["checks"]["workers"] == {"status": "ok", "detail": ""})

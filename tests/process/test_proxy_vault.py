@@ -236,7 +236,7 @@ def test_the_proxy_serves_on_while_the_vault_is_away_and_says_so_loudly(live: Li
     assert 'graphward_check{check="vault"} 1.0' in report
     assert re.search(r"^graphward_vault_failures_total [1-9]", report, re.MULTILINE)
     assert re.search(r"^graphward_vault_age_seconds [0-9.]+$", report, re.MULTILINE)
-    assert f"upstream credential was not read: {where}" in system.proxy.log.read_text()
+    assert f"cannot read the upstream credential: {where}" in system.proxy.log.read_text()
     until(lambda: where in json.dumps(live.cli("proxy", "show", "demo-proxy")))  # told by heartbeat
     system.vault.mode = "ok"
     until(vault_is(live, "ok"))

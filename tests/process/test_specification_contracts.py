@@ -342,7 +342,7 @@ Listen = "127.0.0.1:0"
 """
     status, _, warnings = check(tmp_path, text)
     assert status == 0
-    assert all("has no effect, since Provider is environment" in each for each in warnings)
+    assert all("has no effect, because Provider is environment" in each for each in warnings)
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ def test_a_section_given_as_a_value_says_how_to_write_it() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("[Door]\nWhenFull = refuse\n", "conf/example.toml:2:12: Invalid value: text is written in quotes"),
+        ("[Door]\nWhenFull = refuse\n", "conf/example.toml:2:12: Invalid value: write text in quotes"),
         ("[Door]\nMaxSize == 3\n", "conf/example.toml:2:10: Invalid value"),
         ("[Door]\nTags = [1,", "conf/example.toml:2:11: Invalid value"),
         ('[Door]\nWhenFull = "a\nb"\n', "conf/example.toml:2:14: Illegal character '\\n'"),

@@ -132,7 +132,7 @@ def test_variables_stand_for_the_settings() -> None:
     egress = egress_of(settings)
     assert str(egress.way_to(GRAPH)) == "through the egress proxy lower:1 (https_proxy)"
     assert str(egress.way_to("https://10.0.0.1")) == "direct (NO_PROXY has 10.0.0.0/8)"
-    assert str(egress.way_to("http://x.corp")) == "direct (https_proxy is for https:// addresses alone)"
+    assert str(egress.way_to("http://x.corp")) == "direct (https_proxy is only for https:// addresses)"
     assert [line.partition(":")[0] for line in settings.ignored] == ["NO_PROXY", "HTTPS_PROXY"]
     assert "10.* has no effect" in settings.ignored[0]
 
@@ -143,7 +143,7 @@ def test_settings_win_over_variables() -> None:
     egress = egress_of(settings)
     assert str(egress.way_to(GRAPH)) == "through the egress proxy given:1 (Egress.ProxyUrl)"
     assert str(egress.way_to("https://a.corp")) == "direct (Egress.NoProxy has a.corp)"
-    assert settings.ignored == ("HTTPS_PROXY: has no effect beside Egress.ProxyUrl",)
+    assert settings.ignored == ("HTTPS_PROXY: has no effect, because of Egress.ProxyUrl",)
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ def test_only_server_errors_can_be_reported_as_502(tmp_path: Path, text: str) ->
         ),
         (
             '[Traces]\nHeaders = "Authorization=s3cret%0d%0aX:%20y"',
-            "proxy.toml:10: Traces.Headers: pair 1 has a character that no header field may have",
+            "proxy.toml:10: Traces.Headers: pair 1 has a character that is not allowed in a header field",
         ),
         (
             '[Token]\nSigningKey = "k"\nSigningKeyFile = "f"',
@@ -183,7 +183,7 @@ def test_header_fields_for_the_collector_of_traces_have_the_form_of_opentelemetr
         (
             "managed-identity",
             'ClientSecret = "s"',
-            "Credentials.ClientSecret: has no effect, since Provider is",
+            "Credentials.ClientSecret: has no effect, because Provider is",
         ),
         ("managed-identity", 'VaultUrl = "https://v.vault.azure.net"', "or set Token.SigningKeySecretName"),
         ("managed-identity", 'TokenFile = "t"\nSecretName = "n"', "Credentials.TokenFile: has no effect"),
@@ -211,7 +211,7 @@ def test_what_has_no_effect_is_told_with_its_line(
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('[Traces]\nOtlpUrl = "https://c:4317/v1/logs"', "Traces.OtlpUrl: takes no spans"),
+        ('[Traces]\nOtlpUrl = "https://c:4317/v1/logs"', "Traces.OtlpUrl: does not accept spans"),
         ('AuthorityUrl = "https://login.example/t/v2.0"', "without /v2.0 and without a tenant"),
         (
             'AuthorityUrl = "https://login.example/t/oauth2/v2.0/token"',
@@ -285,7 +285,7 @@ ClientId = "c"
             "proxy.toml:6: Credentials.VaultUrl: missing, and required by Token.SigningKeySecretName"
         ]
         assert problems(tmp_path, self.WITHOUT + self.VAULT + named, {"Token__SigningKey": "k" * 32}) == [
-            "environment: Token.SigningKey: given beside SigningKeySecretName: it is one or the other"
+            "environment: Token.SigningKey: given together with SigningKeySecretName: remove one of the two"
         ]
         vault = {"Credentials__VaultUrl": "https://contoso.vault.azure.net"}
         assert settings_from(tmp_path, MINIMAL + named, vault).uses_vault
@@ -424,14 +424,14 @@ ClientSecret = "s"
                 MAIL + '[[Credentials.Identities]]\nName = "idle"\nAccessToken = "i"\n',
                 (
                     "proxy.toml:13: Credentials.Identities.idle: names no Organisations and no Applications, "
-                    "so nothing would go up with it"
+                    "so no application would use it"
                 ),
             ),
             (
                 MAIL.replace('"mail"', '"Default"'),
                 (
-                    "proxy.toml:10: Credentials.Identities.Default.Name: is what the identity of "
-                    "[Credentials] is called: choose another"
+                    "proxy.toml:10: Credentials.Identities.Default.Name: is the name of the identity of "
+                    "[Credentials]: choose another one"
                 ),
             ),
             (
@@ -740,7 +740,7 @@ Scope = "https://graph.microsoft.com/.default"
             "graph.microsoft.us: use https://login.microsoftonline.us"
         ),
         (
-            "proxy.toml:7: Credentials.Scope: https://graph.microsoft.com/.default is no scope of "
+            "proxy.toml:7: Credentials.Scope: https://graph.microsoft.com/.default is not a scope of "
             "graph.microsoft.us: use https://graph.microsoft.us/.default"
         ),
     ]

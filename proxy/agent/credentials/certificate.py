@@ -1,4 +1,4 @@
-"""A certificate with its private key out of a key vault, in whichever form it was stored."""
+"""Reader for a certificate and its private key from a key vault, in each form that the vault stores."""
 
 import base64
 from dataclasses import dataclass, field
@@ -17,25 +17,30 @@ _SMALLEST_KEY: Final = 2048  # bits, RFC 7518 §3.5
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A certificate after its private key, in PEM."""
+    """Private key and certificate, in this order, in PEM."""
 
     pem: bytes = field(repr=False)
     ends_at: float
 
 
 def is_certificate(value: str, content_type: str) -> bool:
-    """Also one that was stored without its content type, which must never be sent out as if it were a client
-    secret."""
+    """Return True for a certificate, even if it was stored without its content type.
+
+    A certificate must never be sent out as if it were a client secret.
+    """
     return content_type in (PFX, PEM) or "-----BEGIN" in value
 
 
 def read_certificate(value: str, content_type: str) -> Certificate:
-    """ValueError says what is wrong with it, and quotes nothing of it."""
+    """Read a certificate with its private key.
+
+    Raise ValueError with the fault, but without any part of the value.
+    """
     key, certificates = _from_pfx(value) if content_type == PFX else _from_pem(value)
     if not isinstance(key, RSAPrivateKey):
         raise ValueError("has no RSA private key, or it is encrypted")
     if key.key_size < _SMALLEST_KEY:
-        raise ValueError(f"has an RSA key of {key.key_size} bits, and {_SMALLEST_KEY} are the least")
+        raise ValueError(f"has an RSA key of {key.key_size} bits; at least {_SMALLEST_KEY} are required")
     own = [each for each in certificates if _belongs(each, key)]
     if not own:
         raise ValueError("has no certificate that belongs to its private key")
@@ -47,7 +52,10 @@ def read_certificate(value: str, content_type: str) -> Certificate:
 
 
 def _belongs(certificate: x509.Certificate, key: RSAPrivateKey) -> bool:
-    """An issuer's, of which we need nothing, may have a key of any kind."""
+    """Return True if the key belongs to the certificate.
+
+    An issuer's certificate can have a key of an unsupported kind. It is not needed, so that is not an error.
+    """
     try:
         return certificate.public_key() == key.public_key()
     except (ValueError, UnsupportedAlgorithm):
@@ -67,4 +75,4 @@ def _from_pem(value: str) -> tuple[object, list[x509.Certificate]]:
     try:
         return serialization.load_pem_private_key(pem, None), x509.load_pem_x509_certificates(pem)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise ValueError("is not PEM with a private key and its certificate, unencrypted") from None
+        raise ValueError("is not unencrypted PEM with a private key and its certificate") from None

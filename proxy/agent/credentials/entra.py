@@ -1,6 +1,6 @@
-"""Upstream tokens by Azure's identity library: the proof of a client in, a token that can be used out.
+"""Upstream tokens from Azure's identity library: a client's proof goes in, a usable token comes out.
 
-Each token has a credential object of its own, so that no cache of the library outlives an answer.
+Each token uses its own credential object, so that a token in a cache of the library is never returned.
 """
 
 import asyncio
@@ -42,10 +42,10 @@ class Entra:
         self._options: dict[str, Any] = {
             "authority": parts._replace(scheme="https").geturl(),
             "transport": open_transport(session),
-            "retry_total": 0,  # retries are the caller's, so that they show in health and log
+            "retry_total": 0,  # the caller retries, so that retries show in health and log
             "raw_response_hook": _check,
         }
-        if parts.scheme == "http":  # the library takes no such authority
+        if parts.scheme == "http":  # the library rejects an http:// authority
             self._options["raw_request_hook"] = _without_tls
 
     async def by_secret(self, client_secret: str) -> UpstreamToken:
@@ -54,13 +54,13 @@ class Entra:
         )
 
     async def by_certificate(self, pem: bytes) -> UpstreamToken:
-        """Buy a token with the private key and its certificate, in this order in `pem`."""
+        """Request a token with the private key and its certificate, in this order in `pem`."""
         return await self._token(
             CertificateCredential(self._tenant_id, self._client_id, certificate_data=pem, **self._options)
         )
 
     async def by_assertion(self, assertion: str) -> UpstreamToken:
-        """Buy a token with another identity provider's token, which the client's registration trusts."""
+        """Request a token with another identity provider's token, which the client's registration trusts."""
         return await self._token(
             ClientAssertionCredential(self._tenant_id, self._client_id, lambda: assertion, **self._options)
         )
@@ -77,13 +77,16 @@ class Entra:
 
 
 def usable(found: AccessTokenInfo, giver: str) -> UpstreamToken:
-    """Return the token; raise CredentialError if it can't be used."""
+    """Return the token, or raise CredentialError if it can't be used."""
     check_token(giver, found.token, found.token_type, found.expires_on - time.time())
     return UpstreamToken(found.token, float(found.expires_on))
 
 
 def _check(response: PipelineResponse[HttpRequest, AsyncHttpResponse]) -> None:
-    """Judge a response before the library reads it: it takes less for an error, and quotes more of it."""
+    """Check a response before the library reads it.
+
+    The library accepts more responses, and its errors quote more of them.
+    """
     given = response.http_response
     check_response(given.status_code, given.headers.get("Retry-After"), given.content, time.time())
 

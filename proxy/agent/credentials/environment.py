@@ -1,4 +1,4 @@
-"""A client secret from settings or environment, exchanged at the identity provider."""
+"""Provider that exchanges a client secret from settings or environment at the identity provider."""
 
 from proxy.agent.credentials.entra import Entra
 from proxy.agent.credentials.provider import UpstreamToken

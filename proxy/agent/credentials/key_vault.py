@@ -1,4 +1,4 @@
-"""A client secret or certificate out of a key vault, exchanged at the identity provider."""
+"""Provider that exchanges a client secret or certificate from a key vault at the identity provider."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from proxy.outbound.vault import VaultError, VaultSecret
 log = logging.getLogger(__name__)
 
 _PATIENCE_SECONDS: Final = 3.0
-_LONGEST_CLIENT_SECRET: Final = 1024  # Entra's have 40 characters; a PFX has thousands
+_LONGEST_CLIENT_SECRET: Final = 1024  # characters; a client secret of Entra has 40, a PFX has thousands
 
 
 class KeyVaultProvider:
@@ -36,7 +36,7 @@ class KeyVaultProvider:
 
     async def fetch(self, *, refused: bool = False) -> UpstreamToken:
         try:
-            if refused:  # perhaps because what bought the token was rotated away
+            if refused:  # the credential that bought the token may have been rotated
                 await self._look_again()
             secret = await self._secret.current()
             try:
@@ -47,18 +47,22 @@ class KeyVaultProvider:
             raise CredentialError(str(error), error.retry_after) from None
 
     async def _look_again(self) -> None:
-        """Requests wait for this token, so a slow vault is not waited for."""
+        """Read the secret again, but wait only briefly, because requests wait for this token."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 await self._secret.read()
 
     async def _once_more(self, refused: VaultSecret, refusal: ClientRefused) -> UpstreamToken:
-        """After a rotation the held version is refused and the vault has a newer one."""
+        """Retry with a newer version from the vault: after a rotation, the old one is refused."""
         await self._secret.read()
         secret = await self._secret.current()
         if secret.version == refused.version:
             problem = self._secret.maintenance.problem
-            why = f"none newer could be read: {problem}" if problem else "the key vault has no newer one"
+            why = (
+                f"no newer version could be read: {problem}"
+                if problem
+                else "the key vault has no newer version"
+            )
             what = f"{refusal} (version {refused.version} of secret {self._name}; {why})"
             raise CredentialError(what, refusal.retry_after)
         log.warning("the identity provider refused the held credential; trying the vault's newer version")
@@ -67,7 +71,7 @@ class KeyVaultProvider:
     async def _exchange(self, secret: VaultSecret) -> UpstreamToken:
         if is_certificate(secret.value, secret.content_type):
             return await self._entra.by_certificate(self._certificate(secret))
-        if len(secret.value) > _LONGEST_CLIENT_SECRET:  # a PFX without its content type must not go out
+        if len(secret.value) > _LONGEST_CLIENT_SECRET:  # a PFX without its content type must not be sent out
             raise CredentialError(f"secret {self._name}: is too long for a client secret")
         return await self._entra.by_secret(secret.value)
 
@@ -75,7 +79,7 @@ class KeyVaultProvider:
         try:
             certificate = read_certificate(secret.value, secret.content_type)
             if certificate.ends_at <= self._clock():
-                raise ValueError("the certificate is past its end")
+                raise ValueError("the certificate has expired")
         except ValueError as error:
             raise CredentialError(f"secret {self._name} ({secret.content_type}): {error}") from None
         return certificate.pem

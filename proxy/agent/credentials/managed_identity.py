@@ -1,4 +1,4 @@
-"""The managed identity of this machine: its own token, or the token that proves an application."""
+"""Providers that use this machine's managed identity: its own token, or one that proves an application."""
 
 import aiohttp
 
@@ -8,7 +8,7 @@ from proxy.outbound.machine_identity import ManagedIdentity, NoMachineToken, mac
 
 
 class ManagedIdentityProvider:
-    """Goes upstream as the managed identity itself."""
+    """Provider of the managed identity's own token."""
 
     def __init__(self, identity: ManagedIdentity, session: aiohttp.ClientSession, scope: str) -> None:
         self._identity = identity
@@ -20,7 +20,7 @@ class ManagedIdentityProvider:
 
 
 class FederatedManagedIdentityProvider:
-    """Goes upstream as an application whose registration trusts the managed identity."""
+    """Provider of an application's token. The application's registration trusts the managed identity."""
 
     def __init__(
         self, entra: Entra, identity: ManagedIdentity, session: aiohttp.ClientSession, exchange_scope: str

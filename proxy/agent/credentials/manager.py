@@ -1,5 +1,7 @@
-"""Keeps a valid upstream token of one identity for all workers: ahead of its end, one fetch at a time, never
-past its end."""
+"""Keep a valid upstream token of one identity for all workers.
+
+The manager replaces a token ahead of its end, fetches one at a time, and never hands out an expired token.
+"""
 
 import asyncio
 import logging
@@ -18,13 +20,15 @@ from proxy.wire.models import Check
 
 log = logging.getLogger(__name__)
 
-_REFRESH_AT: Final = 0.8  # of its life a token is replaced, or this long before its end if that comes first:
+# A token is replaced after this share of its lifetime, or _REFRESH_AHEAD seconds before its end if that comes
+# first.
+_REFRESH_AT: Final = 0.8
 _REFRESH_AHEAD: Final = 300.0
 _LONGEST_BACKOFF: Final = 30.0
-_REJECTION_PAUSE: Final = 10.0  # an upstream that refuses every token must not become a storm of fetches
+_REJECTION_PAUSE: Final = 10.0  # least seconds between two fetches for an upstream that refuses every token
 _JUMP_SECONDS: Final = 1.0
-ENDLESS_SECONDS: Final = 1e9  # what a static token is told to be good for, or more
-_LONGEST_SLEEP: Final = 5.0  # wall clocks jump; a token's end is looked at again at least this often
+ENDLESS_SECONDS: Final = 1e9  # seconds; workers receive at least this lifetime for a static token
+_LONGEST_SLEEP: Final = 5.0  # seconds; wall clocks jump, so the token's end is checked at least this often
 
 
 class CredentialManager:
@@ -47,20 +51,22 @@ class CredentialManager:
         self._rejection_pause = rejection_pause
         self._token: UpstreamToken | None = None
         self._generation = 0
-        # Waits are measured on the monotonic clock: a wall clock that is set back must not put off a refresh.
+        # Waits are measured on the monotonic clock, because setting the wall clock back must not delay a
+        # refresh.
         self._refresh_at = -math.inf
         self._ends_at = -math.inf
         self._failures = 0
         self._problem: str | None = None
         self._retry_after = first_backoff
-        self._offset = clock() - time.monotonic()  # when the workers were last told
+        # Difference between the clocks at the last message to the workers.
+        self._offset = clock() - time.monotonic()
         self._rejected = asyncio.Event()
         self._tried = asyncio.Event()
         self._rejected_at = -math.inf
 
     @property
     def tried(self) -> bool:
-        """Whether an attempt has ended, so that `current` is more than a guess."""
+        """Return True if an attempt has ended, so that `current` is meaningful."""
         return self._tried.is_set()
 
     async def first_attempt(self) -> None:
@@ -68,11 +74,11 @@ class CredentialManager:
         await self._tried.wait()
 
     def current(self) -> ActiveUpstreamToken | UpstreamTokenUnavailable:
-        """What a worker is to be told now; a token past its end is never handed out."""
+        """Return the message for a worker. It never contains an expired token."""
         token = self._token
         left = self._seconds_left()
         if token is not None and left > 0:
-            # By the clock of now, which may have jumped since the token came. JSON has no infinity.
+            # The end by the wall clock, which may have jumped after the token arrived. JSON has no infinity.
             ends_at = self._clock() + min(left, ENDLESS_SECONDS)
             return ActiveUpstreamToken(self.name, self._generation, token.token, ends_at)
         return UpstreamTokenUnavailable(
@@ -80,12 +86,12 @@ class CredentialManager:
         )
 
     def rejected(self, generation: int) -> None:
-        """A worker's word that the upstream refused the token of that generation."""
+        """Process a worker's report that the upstream refused the token of this generation."""
         now = time.monotonic()
         if generation != self._generation or now - self._rejected_at < self._rejection_pause:
             return
         self._rejected_at = now
-        log.warning("the upstream refused the %s; fetching another", self._what)
+        log.warning("the upstream refused the %s; fetching another one", self._what)
         self._rejected.set()
 
     def check(self) -> Check:
@@ -106,11 +112,11 @@ class CredentialManager:
             pause = min(self._refresh_at - time.monotonic(), left if left > 0 else math.inf, _LONGEST_SLEEP)
             await sleep_until_set(self._rejected, max(0.01, pause))
             if left > 0 and self._seconds_left() <= 0:
-                log.error("the %s has ended and there is no other", self._what)
+                log.error("the %s has expired, and there is no other one", self._what)
                 self._tell()
 
     def _seconds_left(self) -> float:
-        """Until the token's end by either clock, whichever is nearer."""
+        """Return the seconds to the token's end, by the clock that shows fewer."""
         if self._token is None:
             return 0.0
         return min(self._token.expires_at - self._clock(), self._ends_at - time.monotonic())
@@ -120,27 +126,28 @@ class CredentialManager:
         self._announce(self.current())
 
     def _ended_early(self) -> bool:
-        """Whether the token ended before its refresh: the clock was set forward, or the machine slept."""
+        """Return True if the token expired early: the clock was set forward, or the machine slept."""
         return self._token is not None and not self._failures and self._seconds_left() <= 0
 
     async def _refresh(self, *, refused: bool) -> None:
         try:
             token = await self._provider.fetch(refused=refused)
             if token.expires_at <= self._clock():
-                raise CredentialError("the token that was fetched has ended already")
+                raise CredentialError("the fetched token has already expired")
         except CredentialError as error:
             self._failed(error)
             return
-        except Exception as error:  # costs this token, and the rest of the agent goes on
+        except Exception as error:  # a fault costs only this token; the rest of the agent continues
             self._failed(CredentialError(unforeseen(error)))
             return
         if self._problem is not None:
-            log.info("fetched again: the %s", self._what)
+            log.info("fetched the %s again", self._what)
         now = self._clock()
         self._failures, self._problem = 0, None
         self._token = token
-        # Grows across restarts of the agent too, so that workers can tell a stale message, and whatever
-        # becomes of the wall clock: the kernel's monotonic one is the same for every process.
+        # The generation also grows across restarts of the agent, so that workers can recognise an outdated
+        # message. It does not depend on the wall clock: the kernel's monotonic clock is the same for every
+        # process.
         self._generation = max(self._generation + 1, int(time.monotonic() * 1000))
         life = token.expires_at - now
         self._ends_at = time.monotonic() + life
@@ -163,9 +170,9 @@ def _described(name: str) -> str:
 
 
 def _refresh_after(life: float) -> float:
-    """Seconds from now to the refresh of a token that has this long to live."""
+    """Return the seconds from now to the refresh of a token with this lifetime."""
     if math.isinf(life):
         return math.inf
     ahead = max(life * (1 - _REFRESH_AT), min(_REFRESH_AHEAD, life / 2))
-    # Jitter, so that a fleet that started at one instant does not ask at one instant.
+    # Jitter, so that proxies that started together do not send their requests at the same moment.
     return life - ahead * random.uniform(1.0, 1.2)  # noqa: S311 - not a secret

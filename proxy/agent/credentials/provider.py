@@ -1,4 +1,7 @@
-"""What every provider of upstream tokens is: something that fetches one token, or says why it could not."""
+"""Interface of the providers of upstream tokens.
+
+A provider fetches one token, or raises the reason why it could not.
+"""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -9,14 +12,17 @@ from proxy.outbound.failures import AttemptFailed
 @dataclass(frozen=True, slots=True)
 class UpstreamToken:
     token: str = field(repr=False)
-    expires_at: float  # Unix seconds; infinity for one that has no known end
+    expires_at: float  # Unix seconds; infinity for a token without a known end
 
 
 class CredentialError(AttemptFailed):
-    """No token."""
+    """No token could be fetched."""
 
 
 class CredentialProvider(Protocol):
     async def fetch(self, *, refused: bool = False) -> UpstreamToken:
-        """A token that was valid when it was given out; CredentialError if there is none. `refused` says that
-        the upstream refused the last one, so that what it was bought with may be out of date too."""
+        """Return a token that was valid when it was issued.
+
+        Raise CredentialError if there is none. `refused` means that the upstream refused the last token. The
+        credential that bought it may then be outdated too.
+        """

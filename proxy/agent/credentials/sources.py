@@ -1,4 +1,4 @@
-"""Where each identity's upstream token comes from, as the settings say it: its provider, and its vault."""
+"""Choice of each identity's token provider and vault secret, according to the settings."""
 
 import contextlib
 import math
@@ -39,7 +39,10 @@ async def open_providers(
 def _provider(
     settings: Settings, identity: IdentitySettings, secret: HeldSecret | None, session: aiohttp.ClientSession
 ) -> CredentialProvider:
-    """Import Azure's SDK here: it is slow to import, and a static token does not need it."""
+    """Return the provider of one identity.
+
+    Azure's SDK is imported only here, because the import is slow and a static token does not need it.
+    """
     credentials = settings.credentials
     if credentials.provider == "managed-identity":
         return _managed_identity(settings, identity, session)
@@ -88,7 +91,7 @@ def _entra(
 
 
 async def open_vault(settings: Settings, tls: ssl.SSLContext, stack: contextlib.AsyncExitStack) -> Vault:
-    from proxy.outbound.key_vault import open_key_vault  # slow to import, and most have no vault
+    from proxy.outbound.key_vault import open_key_vault  # slow to import, and most proxies have no vault
     from proxy.outbound.machine_identity import ManagedIdentity, WorkloadIdentity
 
     credentials = settings.credentials
@@ -104,12 +107,12 @@ async def open_vault(settings: Settings, tls: ssl.SSLContext, stack: contextlib.
 
 def _token_file(identity: IdentitySettings) -> Path:
     if identity.token_file is None:
-        raise ValueError("settings without TokenFile were not checked")
+        raise ValueError("these settings have no TokenFile: they were not checked")
     return identity.token_file
 
 
 def upstream_secrets(settings: Settings, vault: Vault) -> dict[str, HeldSecret]:
-    """What proves each identity, by its name."""
+    """Return the vault secret that authenticates each identity, by the identity's name."""
     credentials = settings.credentials
     if credentials.provider != "managed-identity-key-vault":
         return {}
@@ -126,7 +129,7 @@ def upstream_secrets(settings: Settings, vault: Vault) -> dict[str, HeldSecret]:
 
 
 def certificate_end(secret: VaultSecret) -> float:
-    """Return the last moment of the certificate in a secret; infinity if there is none that can be read."""
+    """Return when the certificate in a secret ends; infinity without a readable certificate."""
     from proxy.agent.credentials.certificate import is_certificate, read_certificate
 
     if not is_certificate(secret.value, secret.content_type):
@@ -134,7 +137,7 @@ def certificate_end(secret: VaultSecret) -> float:
     try:
         return read_certificate(secret.value, secret.content_type).ends_at
     except ValueError:
-        return math.inf  # the attempt to use it says why
+        return math.inf  # the attempt to use the certificate reports the fault
 
 
 def _credential_of(identity: str) -> str:

@@ -1,4 +1,4 @@
-"""The token of the settings, as it stands: for tests."""
+"""Provider of the token in the settings, for tests."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Pure: what an identity provider's token endpoint responded, and why it is not a usable token."""
+"""Pure check of the response of an identity provider's token endpoint: why it is not a usable token."""
 
 import re
 from typing import Final
@@ -11,12 +11,13 @@ from proxy.policy.json_text import readable
 
 _PROVIDER: Final = "identity provider"
 _LONGEST_PAUSE: Final = 300.0
-_LONGEST_TOKEN: Final = 16 * 1024  # a message to a worker has room for more, the upstream's heads hardly
+_LONGEST_TOKEN: Final = 16 * 1024  # characters; a longer token hardly fits the header limit of an upstream
 _LONGEST_LIFE: Final = 7 * 86400
-_SHORTEST_LIFE: Final = 2.0  # with less, each token would be asked for as soon as the last has come
+# Seconds; a token with a shorter lifetime would be requested again as soon as it arrives.
+_SHORTEST_LIFE: Final = 2.0
 _TOKEN: Final = re.compile(
     r"[0-9A-Za-z._~+/=-]+"
-)  # b64token, RFC 6750 §2.1: nothing that could break a header
+)  # b64token of RFC 6750 §2.1, which can't break a header field
 _DIGITS: Final = re.compile(r"[0-9]{1,9}")
 _CODE: Final = re.compile(r"[0-9A-Za-z_.-]{1,64}")
 _ENTRA_CODE: Final = re.compile(r"\bAADSTS([0-9]{2,9})\b", re.ASCII)
@@ -32,14 +33,14 @@ _CURES: Final = {
     500011: "the tenant has no application for the resource in Credentials.Scope",
     700016: "the tenant has no application ClientId: check both ids, and that an administrator consented",
     700024: "the assertion is not valid now: check the clock of this machine",
-    700027: "the certificate is not registered with the application, or has ended",
+    700027: "the certificate is not registered with the application, or has expired",
     700211: _FEDERATED,
     700212: _FEDERATED,
     700213: _FEDERATED,
     1002012: "Credentials.Scope must be one resource and /.default",
     7000112: "the application is disabled in the tenant",
     7000215: "the client secret is wrong: it must be the secret's value, not its id",
-    7000222: "the client secret has ended: register a new one",
+    7000222: "the client secret has expired: register a new one",
     7000229: "the tenant has no service principal of the application: add it there, and consent",
 }
 
@@ -56,7 +57,7 @@ class _Error(msgspec.Struct):
 
 
 class ClientRefused(CredentialError):
-    """`invalid_client`: the identity provider doesn't know the secret or certificate that it was shown."""
+    """The identity provider does not accept the client's secret or certificate (`invalid_client`)."""
 
 
 def check_response(status: int, pause: str | None, body: bytes, now: float) -> None:
@@ -71,7 +72,7 @@ def check_response(status: int, pause: str | None, body: bytes, now: float) -> N
 
 
 def check_token(giver: str, token: str, token_type: str, life: float) -> None:
-    """Raise CredentialError for a token that no header may carry, or that ends too soon or too late."""
+    """Raise CredentialError for a token that can't be in a header field or has an unusable lifetime."""
     if _TOKEN.fullmatch(token) is None:
         raise CredentialError(f"{giver} responded with 200 with an empty or malformed token")
     if len(token) > _LONGEST_TOKEN:
@@ -83,14 +84,14 @@ def check_token(giver: str, token: str, token_type: str, life: float) -> None:
 
 
 def _lifetime(expires_in: float | str) -> float:
-    """Return the seconds of a lifetime, which some identity providers quote; 0 if it is not a number."""
+    """Return a lifetime in seconds, which some identity providers send as text; 0 if it is not a number."""
     if isinstance(expires_in, str):
         return float(expires_in) if _DIGITS.fullmatch(expires_in) else 0.0
     return expires_in
 
 
 def _refusal(status: int, pause: str | None, body: bytes, now: float) -> CredentialError:
-    """Describe a refusal by its codes, never by its description, which quotes what was sent."""
+    """Describe a refusal by its codes, never by its description, which quotes the request."""
     asked = min(retry_after(pause, now) or 0.0, _LONGEST_PAUSE)
     try:
         error = msgspec.json.decode(readable(body), type=_Error)

@@ -1,4 +1,4 @@
-"""A token that the platform keeps in a file, such as a Kubernetes service account's, as proof of a client."""
+"""Provider that authenticates a client with a token in a file, such as a Kubernetes service account's."""
 
 import re
 from pathlib import Path
