@@ -606,7 +606,7 @@ async def test_beside_a_proxy_that_serves_it_disturbs_nothing(tmp_path: Path) ->
             found: dict[str, dict[str, Any]] = {each["check"]: each for each in json.loads(out)["findings"]}
             assert process.returncode == 0, out
         assert found["the proxy that runs"]["status"] == "ok"
-        assert found["Proxy.Listen"]["found"].endswith("by the proxy that runs")
+        assert found["Proxy.Listen"]["found"].endswith("by the running proxy")
         assert found["snapshot"]["status"] == "ok"
         assert (await client.get("/v1.0/users")).status == 200
         assert processes(system) == running

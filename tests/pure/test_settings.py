@@ -409,15 +409,15 @@ ClientSecret = "s"
             (
                 MAIL + FILES + 'Applications = ["app-2"]\n',
                 (
-                    "proxy.toml:17: Credentials.Identities.files.Applications: application app-2 is named by "
-                    "identity mail too"
+                    "proxy.toml:17: Credentials.Identities.files.Applications: application app-2 is also in "
+                    "identity mail: remove one of the two"
                 ),
             ),
             (
                 MAIL + 'Organisations = ["org-1"]\n' + FILES,
                 (
-                    "proxy.toml:17: Credentials.Identities.files.Organisations: organisation org-1 is named "
-                    "by identity mail too"
+                    "proxy.toml:17: Credentials.Identities.files.Organisations: organisation org-1 is also "
+                    "in identity mail: remove one of the two"
                 ),
             ),
             (
