@@ -86,7 +86,7 @@ class State(msgspec.Struct):
     streams: dict[str, Cursor] = {}
     organisations: dict[str, OrganisationState] = {}
     gaps: list[Gap] = []  # only the latest gaps
-    missing: int = 0  # events lost since the directory exists
+    missing: int = 0  # events lost since the directory was created
     unplaced: int = 0  # the part of `missing` whose organisation is unknown
     rejected_batches: int = 0
     dropped: int = 0  # events deleted unsent, with drop-oldest

@@ -65,7 +65,7 @@ class KeyVaultProvider:
             )
             what = f"{refusal} (version {refused.version} of secret {self._name}; {why})"
             raise CredentialError(what, refusal.retry_after)
-        log.warning("the identity provider refused the held credential; trying the vault's newer version")
+        log.warning("the identity provider refused the current credential; trying the vault's newer version")
         return await self._exchange(secret)
 
     async def _exchange(self, secret: VaultSecret) -> UpstreamToken:
