@@ -164,7 +164,7 @@ def _stop_once_on_signals(screen: Screen) -> None:
 
 
 async def _run(system: System, day: Yesterday, screen: Screen, *, check: bool) -> bool:
-    """Return True if anything differs from what is expected."""
+    """Return True if any result differs from the expected one."""
     started = time.monotonic()
     screen.say("sending requests")
     demo = Demo(system)

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/reference/settings.md from the code: python -m tests.settings_reference."""
+"""Write the tables of docs/reference/settings.md from the code: python -m tests.settings_reference."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def package(site: Path, name: str, distribution: str) -> None:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """An installation, as far as these commands look at it."""
+    """Make an installation with the parts that these commands read."""
     found = tmp_path / "site"
     for name in ("proxy", "controlplane"):
         package(found, name, "graphward-0.2.0")

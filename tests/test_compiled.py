@@ -30,7 +30,7 @@ PROTOCOL_ATTRIBUTES: Final = {
 # Modules that make weak references, and the class of the instances. That class must not be compiled.
 WEAKLY_REFERENCED: Final = {"proxy.server.callers.rulebook": "proxy.policy.paths.PathTree"}
 
-# What the rules ask of a module that is not compiled: classes with a base, and weak references.
+# Parts of a module that is not compiled which the rules use: classes with a base, and weak references.
 MATTERS_INTERPRETED: Final = re.compile(r"^ *class \w+\(|weakref", re.M)
 
 MADE_BY_LIBRARIES: Final = ("msgspec", "pydantic", "pydantic_settings")
@@ -42,7 +42,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 @dataclass
 class Module:
-    """One source file: its syntax tree, its classes, and the full names of these and of what it imports."""
+    """Source file: its syntax tree, its classes, and the full names of these and of its imports."""
 
     name: str
     tree: ast.Module
@@ -50,7 +50,7 @@ class Module:
     names: dict[str, str]
 
     def full_name(self, node: ast.expr) -> str:
-        """The full name of what an expression names: `Generic[T]` is `typing.Generic`. Empty if unknown."""
+        """Return the full name of an expression: `Generic[T]` is `typing.Generic`. Empty if unknown."""
         if isinstance(node, ast.Subscript | ast.Call):
             return self.full_name(node.value if isinstance(node, ast.Subscript) else node.func)
         if isinstance(node, ast.Attribute):
@@ -76,7 +76,7 @@ class Program:
         return (self.modules[name] for name in sorted(self.compiled))
 
     def all_classes(self) -> dict[str, list[str]]:
-        """The full names of the bases of each class."""
+        """Return the full names of the bases of each class."""
         return {
             f"{module.name}.{each.name}": [module.full_name(base) for base in each.bases]
             for module in self.modules.values()
@@ -106,7 +106,7 @@ def _module_name(file: str) -> str:
 
 
 def _modules_to_compile() -> list[str]:
-    """The modules that `./dev compile` gives to mypyc."""
+    """Return the modules that `./dev compile` gives to mypyc."""
     loader = SourceFileLoader("dev", str(ROOT / "dev"))
     spec = spec_from_loader("dev", loader)
     assert spec is not None
@@ -184,7 +184,7 @@ def jumps_out_of_a_clean_up(program: Program) -> Iterator[str]:
 
 
 def _jumps(node: ast.AST, *, leaves: bool) -> Iterator[int]:
-    """Lines of jumps; `leaves` is True if a jump at this level leaves a clean-up that is inside the loop."""
+    """Yield the lines of jumps; `leaves` is True if a jump here leaves a clean-up inside the loop."""
     loop = isinstance(node, ast.For | ast.AsyncFor | ast.While)
     for name, value in ast.iter_fields(node):
         for child in value if isinstance(value, list) else [value]:
@@ -200,7 +200,10 @@ def _jumps(node: ast.AST, *, leaves: bool) -> Iterator[int]:
 
 
 def attributes_with_the_type_of_a_protocol(program: Program) -> Iterator[str]:
-    """A call through a typing.Protocol looks the method up by its name: 18 ns instead of 1."""
+    """Yield attributes that hold a typing.Protocol.
+
+    A call through it looks the method up by its name: 18 ns instead of 1.
+    """
     protocols = {name for name, bases in program.all_classes().items() if set(bases) & set(PROTOCOLS)}
     found = {
         f"{module.name}.{each.name}.{attribute}"
@@ -215,7 +218,10 @@ def attributes_with_the_type_of_a_protocol(program: Program) -> Iterator[str]:
 
 
 def _attributes(owner: ast.ClassDef) -> Iterator[tuple[str, ast.expr]]:
-    """Attributes and their annotations. An attribute that is assigned from an argument has the argument's."""
+    """Yield attributes and annotations.
+
+    An attribute that is assigned from an argument has the argument's annotation.
+    """
     for statement in owner.body:
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             yield statement.target.id, statement.annotation
@@ -241,7 +247,10 @@ def _names_in(annotation: ast.expr) -> Iterator[ast.expr]:
 
 
 def interpreted_classes_with_a_compiled_base(program: Program) -> Iterator[str]:
-    """Making an instance raises TypeError: "interpreted classes cannot inherit from compiled"."""
+    """Yield classes whose instances can't be made.
+
+    It raises TypeError: "interpreted classes cannot inherit from compiled".
+    """
     compiled = {
         f"{module.name}.{each.name}" for module in program.compiled_modules() for each in module.classes
     }
@@ -251,7 +260,7 @@ def interpreted_classes_with_a_compiled_base(program: Program) -> Iterator[str]:
 
 
 def weak_references(program: Program) -> Iterator[str]:
-    """An instance of a compiled class can't have a weak reference: making one raises TypeError."""
+    """Yield weak references to instances of compiled classes: making one raises TypeError."""
     makers = {module.name for module in program.modules.values() if _imports(module, "weakref")}
     known = program.weakly_referenced
     yield from (f"{name} makes weak references: list the class" for name in sorted(makers - set(known)))
@@ -267,7 +276,7 @@ def _imports(module: Module, name: str) -> bool:
 
 
 def functions_that_hold_each_other(program: Program) -> Iterator[str]:
-    """A function within a function that names a function made there, or itself, holds that through a cycle.
+    """Yield functions in functions that name themselves or each other, which makes a cycle of references.
 
     Only Python's collector frees the cycle, and workers keep it off their compiled rules.
     """
@@ -281,7 +290,7 @@ def functions_that_hold_each_other(program: Program) -> Iterator[str]:
 
 
 def _within(outer: ast.AST) -> Iterator[ast.AST]:
-    """Nodes of a function without those of the functions in it."""
+    """Yield the nodes of a function without those of the functions in it."""
     for child in ast.iter_child_nodes(outer):
         yield child
         if not isinstance(child, Function | ast.ClassDef):
@@ -545,4 +554,4 @@ def test_an_exception_to_a_rule_goes_with_its_reason() -> None:
     program.protocol_attributes = {"proxy.fast.A.gone": "why"}
     program.weakly_referenced = {"proxy.slow": "proxy.fast.A"}
     assert len(list(attributes_with_the_type_of_a_protocol(program))) == 1
-    assert len(list(weak_references(program))) == 2  # no weak references any more, and the class is compiled
+    assert len(list(weak_references(program))) == 2  # without weak references and with a compiled class

@@ -1,4 +1,4 @@
-"""The images' recipe and the composition, as far as they can be evaluated without a container engine."""
+"""The images' recipe and the composition, as far as they can be tested without a container engine."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ def test_an_image_runs_as_nobody_in_particular_and_says_whether_it_lives(program
     stages = [rest.split()[-1] for step, rest in STEPS if step == "FROM"]
     assert program in stages
     steps = [(step, rest) for step, rest in STEPS if step in ("USER", "STOPSIGNAL")]
-    assert steps == [("USER", "10001:10001"), ("STOPSIGNAL", "SIGTERM")]  # in the stage that both begin with
+    # steps in the stage from which both images begin
+    assert steps == [("USER", "10001:10001"), ("STOPSIGNAL", "SIGTERM")]
     starts = [json.loads(rest) for step, rest in STEPS if step == "ENTRYPOINT"]
     command = _commands()[program]
     assert [command, "--config", f"/etc/graphward/{program}.toml"] in starts
@@ -68,7 +69,7 @@ def test_an_image_runs_as_nobody_in_particular_and_says_whether_it_lives(program
 
 
 def _commands() -> dict[str, str]:
-    """Program -> the command that the wheel installs for it."""
+    """Return program -> the command that the wheel installs for it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     return {target.partition(":")[2]: command for command, target in project["scripts"].items()}
 
@@ -126,7 +127,7 @@ def test_volumes_and_settings_are_declared_and_two_services_share_none() -> None
 
 
 def _environment(secret: Path, **given: str) -> dict[str, str]:
-    """What compose gives to the proxy if these variables are set where it runs."""
+    """Return the environment that compose gives to the proxy if these variables are set."""
     values = SERVICES["proxy"]["environment"].items()
     return {
         name: str(secret)

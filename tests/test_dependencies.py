@@ -1,4 +1,4 @@
-"""The page of dependencies is current, and no licence is one that nobody looked at."""
+"""The page of dependencies is up to date, and each licence was reviewed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from tests.dependencies_reference import PAGE, licence, locked, needed_to_run, page_as_it_should_be
 
-# Those that a program which is run, not distributed together with them, may lean on without more ado.
+# Licences of packages that a program may use without further review, if it is not distributed with them.
 ACCEPTED: Final = {
     "0BSD",
     "Apache-2.0",
@@ -18,13 +18,13 @@ ACCEPTED: Final = {
     "BSD-2-Clause",
     "BSD-3-Clause",
     "ISC",
-    "LGPL-3.0-only",  # psycopg's: imported as it is published, and only if it is configured
+    "LGPL-3.0-only",  # psycopg's: imported unmodified, and only if it is configured
     "MIT",
     "MIT-0",
     "MPL-2.0",
     "PSF-2.0",
 }
-# A program of its own for developers: ./dev lint starts it, and nothing imports or distributes it.
+# A separate program for developers: ./dev lint starts it, and no module imports or distributes it.
 ACCEPTED_OF_A_TOOL: Final = {"codespell": {"GPL-2.0-only"}}
 
 

@@ -1,4 +1,4 @@
-"""The rules of ARCHITECTURE.md for packages: which way imports point, and what may not be imported where."""
+"""The rules of ARCHITECTURE.md for packages: the direction of imports, and forbidden imports."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PURE: Final = (
     "controlplane.model",
     "controlplane.report",
 )
-SHARED: Final = (  # with the control plane
+SHARED: Final = (  # shared with the control plane
     "proxy.policy",
     "proxy.wire",
     "proxy.config",
@@ -40,7 +40,7 @@ SHARED: Final = (  # with the control plane
     "proxy.process",
 )
 IMPURE_MODULES: Final = ("asyncio", "socket", "sqlite3", "os", "time", "random")
-# Slow to import and of no use on the data path: a worker starts, and restarts, without them.
+# Slow to import and unused on the data path: workers start and restart without these modules.
 NOT_IN_WORKERS: Final = ("pydantic", "yaml", "aiohttp", "azure", "msal")
 
 
@@ -85,7 +85,7 @@ def _imports_of(module: str, file: Path) -> Iterator[Import]:
 def _import_nodes(
     body: list[ast.stmt], *, at_module_level: bool
 ) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
-    """Import statements, and whether importing the module runs them."""
+    """Yield import statements, and whether the import of the module executes them."""
     for statement in body:
         if isinstance(statement, ast.Import | ast.ImportFrom):
             yield statement, at_module_level
@@ -105,7 +105,7 @@ def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
         yield inner.body
 
 
-@cache  # every process that collects tests imports this module, and one of them runs it
+@cache  # every process that collects tests imports this module, but only one of them runs it
 def imports() -> list[Import]:
     return [each for module, file in MODULES.items() for each in _imports_of(module, file)]
 
@@ -116,7 +116,7 @@ def own_imports() -> list[Import]:
 
 
 def _order_of_the_house() -> list[str]:
-    """Rooms of the first level as ARCHITECTURE.md lists them, top to bottom."""
+    """Return the packages of the first level as ARCHITECTURE.md lists them, top to bottom."""
     house = (ROOT / "ARCHITECTURE.md").read_text("utf-8").partition("## Packages")[2].partition("```")[2]
     rooms: list[str] = []
     top = ""
@@ -162,7 +162,7 @@ def test_no_module_leads_back_to_itself() -> None:
 
 @pytest.mark.parametrize("package", ["proxy", "proxy.server"])
 def test_no_room_leads_back_to_itself(package: str) -> None:
-    """Between the rooms of a package, imports for types included."""
+    """Cycles between packages include imports for types."""
     depth = package.count(".") + 2
     graph: dict[str, set[str]] = {}
     for each in own_imports():
@@ -181,7 +181,7 @@ def _assert_no_circle(graph: dict[str, set[str]]) -> None:
 
 
 def _server_rooms() -> list[str]:
-    """Rooms of the data path as ARCHITECTURE.md lists them, top to bottom."""
+    """Return the packages of the data path as ARCHITECTURE.md lists them, top to bottom."""
     house = (ROOT / "ARCHITECTURE.md").read_text("utf-8").partition("\n  server/ ")[2]
     listed = house.partition("\n  agent/ ")[0]
     return [f"proxy.server.{name}" for name in re.findall(r"^    (\w+)(?:\.py|/) ", listed, re.M)]
@@ -238,7 +238,7 @@ def test_a_pure_package_imports_only_pure_parts_of_ours() -> None:
 
 
 def test_workers_import_nothing_heavy() -> None:
-    """Neither themselves nor through what they import."""
+    """Workers import none of these modules, either directly or through other modules."""
     reached, waiting = (
         set(),
         [each for each in MODULES if _within(each, "proxy.server") or _within(each, "proxy.worker")],
@@ -261,7 +261,7 @@ def test_workers_import_nothing_heavy() -> None:
     assert heavy == []
 
 
-AZURE: Final = {  # what imports Azure's SDK, and is imported once a setting asks for it
+AZURE: Final = {  # modules that import Azure's SDK, and are imported only if a setting needs it
     "controlplane.archive.azure_blob",
     "controlplane.sinks.azure_token",
     "controlplane.sinks.blob",
@@ -299,7 +299,7 @@ def test_a_module_says_its_job_first(module: str) -> None:
 
 @pytest.mark.parametrize("call", ["self.phase = _ENDED", "pending.write(", "exchange_done("])
 def test_an_exchange_ends_in_one_place(call: str) -> None:
-    """One method writes its records and only then sends its last bytes."""
+    """One method writes the records of an exchange and only then sends its last bytes."""
     text = MODULES["proxy.server.exchange.exchange"].read_text("utf-8")
     ending = text.partition("    def _end(")[2].partition("\n    def ")[0]
     assert (text.count(call), ending.count(call)) == (1, 1)

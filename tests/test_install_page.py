@@ -1,4 +1,7 @@
-"""docs/how-to/install.md: each block of commands says whether a test runs it. ./dev wheels runs those."""
+"""Each block of commands in docs/how-to/install.md says whether a test runs it.
+
+./dev wheels runs those blocks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The manifests for Kubernetes: valid, restricted, in agreement with programs, settings and images."""
+"""The manifests for Kubernetes: valid, restricted, and consistent with programs, settings and images."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Manifest = dict[str, Any]
 
 
 def kubectl(command: str, directory: Path = ROOT) -> str:
-    """Run one command, which must need no cluster."""
+    """Run one command, which must not need a cluster."""
     if not (_TOOLS / "kubectl").exists():
         pytest.skip("no kubectl here: ./dev setup installs it")
     environment = {"PATH": f"{_TOOLS}:{os.environ['PATH']}", "HOME": "/nonexistent"}
@@ -56,7 +56,7 @@ def kubectl(command: str, directory: Path = ROOT) -> str:
 
 @cache
 def rendered(overlay: str) -> str:
-    """What `kubectl apply -k` would send."""
+    """Return the objects that `kubectl apply -k` would send."""
     return kubectl(f"kubectl kustomize {MANIFESTS / overlay}")
 
 
@@ -88,7 +88,7 @@ def container_of(overlay: str, program: str) -> Manifest:
 
 def settings_text(overlay: str, program: str) -> str:
     (volume,) = [each for each in pod_of(overlay, program)["volumes"] if each["name"] == "settings"]
-    name = volume["configMap"]["name"]  # with the suffix of its content
+    name = volume["configMap"]["name"]  # name with the suffix of its content
     (found,) = [each for each in of_kind(overlay, "ConfigMap") if each["metadata"]["name"] == name]
     text: str = found["data"][f"{program}.toml"]
     return text
@@ -103,7 +103,7 @@ def number_of_bytes(quantity: str) -> int:
 
 
 def instructions(stage: str) -> dict[str, str]:
-    """Of the Dockerfile: what holds in the image of a program, the last of each instruction."""
+    """Return the last of each Dockerfile instruction that applies to a program's image."""
     found: dict[str, str] = {}
     inside = False
     for line in (ROOT / "Dockerfile").read_text("utf-8").splitlines():
@@ -177,7 +177,7 @@ def test_a_pod_fits_its_image(overlay: str, program: str) -> None:
     pod, container = pod_of(overlay, program), container_of(overlay, program)
     security = pod["securityContext"]
     assert image["USER"] == f"{security['runAsUser']}:{security['runAsGroup']}"
-    assert security["fsGroup"] == security["runAsGroup"]  # else the program could not read its secrets
+    assert security["fsGroup"] == security["runAsGroup"]  # otherwise the program could not read its secrets
     mounted = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert mounted["data"] == image["VOLUME"] == DATA
     assert f'"{mounted["settings"]}/{program}.toml"' in image["ENTRYPOINT"]
@@ -285,7 +285,7 @@ def test_memory_and_disk_suffice_for_what_the_settings_allow(overlay: str) -> No
     else:
         (data,) = [each for each in pod_of(overlay, "proxy")["volumes"] if each["name"] == "data"]
         assert number_of_bytes(data["emptyDir"]["sizeLimit"]) >= room
-        resources = container["resources"]  # a pod that has more on the node's disk is evicted
+        resources = container["resources"]  # a pod that uses more of the node's disk is evicted
         assert number_of_bytes(resources["requests"]["ephemeral-storage"]) >= room
         assert number_of_bytes(resources["limits"]["ephemeral-storage"]) > room
 
@@ -295,7 +295,7 @@ def test_what_must_outlive_a_pod_lies_on_a_volume_or_nowhere() -> None:
     (data,) = [each for each in pod_of("small", "controlplane")["volumes"] if each["name"] == "data"]
     assert data == {"name": "data", "persistentVolumeClaim": {"claimName": claim["metadata"]["name"]}}
     own = workload("small", "controlplane")["spec"]
-    assert (own["replicas"], own["strategy"]) == (1, {"type": "Recreate"})  # two on one file are refused
+    assert (own["replicas"], own["strategy"]) == (1, {"type": "Recreate"})  # two pods on one file are refused
     proxies = workload("small", "proxy")
     assert proxies["kind"] == "StatefulSet"
     assert [each["metadata"]["name"] for each in proxies["spec"]["volumeClaimTemplates"]] == ["data"]
@@ -331,7 +331,7 @@ def test_each_path_of_the_settings_is_mounted(overlay: str, program: str) -> Non
 
 
 def _secret_files(overlay: str, program: str) -> Iterator[tuple[str, str]]:
-    """Which file of which Secret each setting names."""
+    """Return the file and the Secret that each setting names."""
     pod, container = pod_of(overlay, program), container_of(overlay, program)
     volumes = {each["name"]: each for each in pod["volumes"]}
     mounts = {mount["mountPath"]: volumes.get(mount["name"], {}) for mount in container["volumeMounts"]}
@@ -347,7 +347,7 @@ def test_no_secret_is_in_the_manifests(overlay: str) -> None:
 
 
 def blocks() -> list[tuple[str, str]]:
-    """The commands of the page: what the first line says of them, and the others."""
+    """Return the commands of the page: the first line describes them, the others are the commands."""
     found = re.findall(r"^```sh\n# ([^\n]*)\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     assert len(found) == PAGE.read_text("utf-8").count("```sh\n"), "each block says whether it was run"
     return found
@@ -355,7 +355,7 @@ def blocks() -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def pod_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with what is mounted into both pods."""
+    """Return a directory with the files that are mounted into both pods."""
     root = tmp_path_factory.mktemp("pod")
     made = root / "made"
     made.mkdir()
@@ -436,7 +436,7 @@ def test_the_secrets_of_the_page_are_those_that_pods_mount(tmp_path: Path) -> No
             for name, file in _secret_files(overlay, program):
                 mounted.setdefault(name, set()).add(file)
     for name, file in re.findall(r"sslrootcert=/run/secrets/([\w-]+)/([\w.-]+)", PAGE.read_text("utf-8")):
-        mounted[name].add(file)  # the URL in the Secret names it, so no settings do
+        mounted[name].add(file)  # the URL in the Secret names it, so the settings do not
     assert made == mounted
 
 

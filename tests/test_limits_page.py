@@ -1,4 +1,4 @@
-"""The tables of docs/reference/limits.md: each setting, default, constant and metric is as they say."""
+"""The tables of docs/reference/limits.md: each setting, default, constant and metric is correct."""
 
 from __future__ import annotations
 

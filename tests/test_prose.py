@@ -47,17 +47,17 @@ def _pattern(*alternatives: str) -> re.Pattern[str]:
     return re.compile("|".join(alternatives))
 
 
-_STARTS: Final = r"(?:^|(?<=[.:;!] ))"  # a sentence or a part of one starts here
+_STARTS: Final = r"(?:^|(?<=[.:;!] ))"  # start of a sentence or of a part of one
 _BEFORE: Final = r"\b(?:about|as|at|by|for|from|in|of|on|than|to|with)"
 
-# Habits that are wrong wherever they stand.
+# Habits that are wrong in every kind of text.
 ANYWHERE: Final = {
-    # A relative clause without its noun: "to who asks", "of what it holds", "Who can't sign learns nothing."
+    # A relative clause without its noun: `to who asks`, `of what it holds`, `Who can't sign learns nothing.`
     "headless clause": _pattern(
         rf"{_BEFORE} (?:who|whoever|what|whatever)\b",
         rf"{_STARTS}(?:[Ww]ho|[Ww]hoever|[Ww]hatever|What(?! (?:is|are|does|to)\b))\b(?![^.]*\?)",
     ),
-    # A place in the place of a condition: "None where there is none"
+    # A place instead of a condition: `None where there is none`
     "where for if": _pattern(
         rf"{_STARTS}Where\b(?![^.]*\?)",
         r"\b(?:None|True|False|[Rr]aises? \w+|unless|except|but|only|even|also|not) where\b",
@@ -69,12 +69,12 @@ ANYWHERE: Final = {
         r"\b(?:nor|neither) (?:do|does|did|is|are|was|were|can|may|has|have)\b|\b(?:of late|as ever)\b",
         r"\bof (?:theirs|ours|yours|his|hers)\b",
     ),
-    # The noun is negated and not the verb: "it is no idle one", "counts for none". "There is no" is fine.
+    # The noun is negated instead of the verb: `it is no idle one`, `counts for none`. `There is no` is fine.
     "negated noun": _pattern(
         r"(?<![Tt]here )\b(?:is|are|was|were|be|been) no (?!longer|more|less|fewer|later|other|one\b)\w+",
         r"(?<![Tt]here )\b(?:is|are|was|were|be|been|as|for) none\b",
     ),
-    # A process is given the life of a person: "the worker hears", "tells the agent", "has its turn"
+    # A process that acts like a person: `the worker hears`, `tells the agent`, `has its turn`
     "personified process": _pattern(
         r"\b(?:hears?|heard|heeds?|heeded|tells?|told|forgets?|forgot|believes?|believed)\b",
         r"\bbur(?:y|ies|ied)\b|\b(?<!you )(?:knows|knew|know of)\b|\basks? nobody\b",
@@ -90,7 +90,7 @@ _QUESTION: Final = re.compile(r"(?:What|Who|Whom|Whose|Which|How|Why|Whether|Whe
 _COMMENT_FRAGMENT: Final = re.compile(r"(?:of|by|in|as|to|for|from|with|at|on|than|within|under)\b")
 _NO_PROSE: Final = re.compile(r'`[^`]*`|<a id="[^"]*"></a>')
 _FENCE: Final = re.compile(r"^ *```.*?^ *```", re.M | re.S)
-# A string, or a comment as group 1. It takes a hundredth of the time that the tokenize module takes.
+# A string, or a comment as group 1. This takes a hundredth of the time of the tokenize module.
 _STRING_OR_COMMENT: Final = re.compile(
     r'""".*?(?<!\\)"""|"(?:\\.|[^"\\\n])*"|'
     r"'''.*?(?<!\\)'''|(?<!\w)[rbfuRBFU]*'(?:\\.|[^'\\\n])*'|(#[^\n]*)",
@@ -101,7 +101,7 @@ _SHOWN_ATTRIBUTE: Final = re.compile(r'\b(?:title|placeholder|aria-label|alt)="(
 _INLINE_TAG: Final = re.compile(r"</?(?:a|abbr|b|bdi|code|em|i|kbd|mark|span|strong|time)\b[^>]*>")
 _TAG: Final = re.compile(r"(<[^>]*>)")
 
-# The counts of today. If one falls, lower it here: nobody may use the room again.
+# Counts of today. If one falls, lower it here, so that it cannot rise again.
 LIMITS: Final = {
     "headless clause": 403,
     "where for if": 140,
@@ -158,7 +158,7 @@ def texts_of_source(file: str, source: str) -> Iterator[Text]:
 
 
 def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield all nodes of a tree, as ast.walk does in three times the time."""
+    """Yield all nodes of a tree, in a third of the time of ast.walk."""
     waiting = [tree]
     while waiting:
         node = waiting.pop()
@@ -179,7 +179,7 @@ def _is_log_call(node: ast.Call) -> bool:
 
 
 def _strings(node: ast.AST) -> Iterator[str]:
-    """Texts of several words in an expression. Each value within an f-string stands as `x`."""
+    """Yield texts of several words in an expression. Each value within an f-string stands as `x`."""
     if isinstance(node, ast.JoinedStr):
         parts = [part.value if isinstance(part, ast.Constant) else "x" for part in node.values]
         yield " ".join("".join(map(str, parts)).split())
@@ -219,7 +219,7 @@ def texts_of_configuration(file: str, source: str) -> Iterator[Text]:
 
 
 def texts_of_template(file: str, template: str) -> Iterator[Text]:
-    """Visible text of a page of the console: elements, and the attributes that browsers show or read out."""
+    """Yield visible text of a console page: elements, and attributes that browsers show or read out."""
     template = _UNSEEN.sub(lambda part: "\n" * part[0].count("\n"), template)
     template = re.sub(r"\{\{.*?\}\}", lambda value: "x" + "\n" * value[0].count("\n"), template, flags=re.S)
     for attribute in _SHOWN_ATTRIBUTE.finditer(template):
@@ -235,7 +235,7 @@ def texts_of_template(file: str, template: str) -> Iterator[Text]:
 
 
 def texts_of_docs(file: str, page: str) -> Iterator[Text]:
-    """Paragraphs, headings, list items and rows of tables, without blocks of code."""
+    """Yield paragraphs, headings, list items and rows of tables, without blocks of code."""
     page = _FENCE.sub(lambda block: "\n" * block[0].count("\n"), page)
     starts = [found.start() for found in re.finditer(r"(?:\A|(?<=\n)) *(?:[-*|#>]|\d+\.) |\n *\n", page)]
     for start, end in pairwise([0, *starts, len(page)]):
@@ -261,7 +261,7 @@ def texts() -> Iterator[Text]:
 
 @cache
 def places() -> dict[str, list[str]]:
-    """Where each habit stands today, once for each time."""
+    """Return the places of each habit, one for each time it occurs."""
     found: dict[str, list[str]] = {habit: [] for habit in LIMITS}
     for text in texts():
         for habit in habits(text):
@@ -360,10 +360,10 @@ def f(y):
 
 
 def test_the_texts_of_a_command_are_its_help_too() -> None:
-    source = '''
+    source = """
 app.add_typer(other, name="other", help="Commands for tokens.")
 _Name = Annotated[str, typer.Option("--name", metavar="NAME", help=f"Name or ID of {THING}.")]
-'''
+"""
     assert {(text.kind, text.place, text.words) for text in texts_of_source("a.py", source)} == {
         (Kind.HELP, "a.py:2", "Commands for tokens."),
         (Kind.HELP, "a.py:3", "Name or ID of x."),
@@ -371,7 +371,7 @@ _Name = Annotated[str, typer.Option("--name", metavar="NAME", help=f"Name or ID 
 
 
 def test_the_texts_of_a_configuration_are_its_comments() -> None:
-    source = "# A file\n# of settings\n[Section]\nKey = \"# no comment\" # why\nname: it's # another\n"
+    source = '# A file\n# of settings\n[Section]\nKey = "# no comment" # why\nname: it\'s # another\n'
     assert [(text.place, text.words) for text in texts_of_configuration("a.toml", source)] == [
         ("a.toml:1", "A file of settings"),
         ("a.toml:4", "why"),

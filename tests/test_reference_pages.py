@@ -1,4 +1,4 @@
-"""Reference pages that are written from the code: each is current, and each error code has its text."""
+"""Reference pages that are written from the code: each is up to date, and each error code has its text."""
 
 from __future__ import annotations
 

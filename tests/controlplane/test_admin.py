@@ -1,4 +1,4 @@
-"""The admin API: who may call which operation, how errors are reported, and what is logged."""
+"""The admin API: permissions of operators, reports of errors, and the operator log."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ async def test_a_table_is_a_page_and_says_how_to_get_the_next(commands: Commands
     assert "acme" not in rest
     assert "more:" not in rest
     whole = await commands.facts("store", "org", "list")
-    assert list(whole) == ["orgs"]  # as a program without support for pages reads it
+    assert list(whole) == ["orgs"]  # the form that a program without support for pages reads
     assert len(whole["orgs"]) == 3
     page = await commands.facts("server", "org", "list", "--limit", "2")
     assert (len(page["orgs"]), page["next"], page["total"]) == (2, following.split()[-1], 3)

@@ -91,7 +91,7 @@ def test_an_export_names_its_filter_its_time_and_the_head_of_the_chain(
     assert (found.returncode, found.stderr) == (0, "")
     assert f"3 events of acme, {signed['oldest']} to " in found.stdout
     assert "Note: 1 event number of acme never arrived" in found.stdout
-    whole = tmp_path / "whole"  # as the admin API and the console return it
+    whole = tmp_path / "whole"  # the form that the admin API and the console return
     whole.write_bytes(data.read_bytes() + manifest.read_bytes())
     found = cli(config, "audit", "verify-report", str(whole), *key)
     assert (found.returncode, found.stderr) == (0, "")

@@ -476,7 +476,7 @@ async def test_keys_certificates_and_ends_are_those_of_the_directory(
     await apply(context, WANTED)
 
     async def has(app: WantedApp) -> list[str]:
-        """Apply the directory. Return the operations that it took."""
+        """Apply the directory, and return the operations that it took."""
         await apply(context, with_apps(*CONTOSO.apps or (), app))
         assert (await plan(context, with_apps(*CONTOSO.apps or (), app))).changes == ()
         lines = [line.operation for line in await context.store.operator_log(LogQuery(limit=20))]

@@ -31,7 +31,7 @@ async def crowded(
 ) -> AsyncIterator[None]:
     """Fill the queue with as many operators as may wait, or `count`, and let none of them proceed."""
     while await run_for_page(Actor("ada", {}), sum, (1, 2)) is None:
-        pass  # on a busy host the start of the first page process takes longer than a page waits
+        pass  # the first process of pages starts more slowly on a busy host than a page waits
     viewers = [Actor(f"viewer-{number}", {}) for number in range(operators)]
     crowd = [asyncio.create_task(work(viewer, wait_for, held.path)) for viewer in viewers]
     await asyncio.sleep(0)

@@ -41,7 +41,8 @@ async def test_what_was_reviewed_is_published(plane: Plane) -> None:
         draft = {"yaml": text("hr"), "into": "acme"}
         seen = await publish(visitor, NEW, **draft, reviewed=reviewed(await review(visitor, NEW, **draft)))
         assert (seen.status, seen.led_to) == (303, "/rulesets/acme/hr")
-        draft = {"yaml": text("hr", "block").replace("\n", "\r\n"), "base": "1"}  # as a browser sends it
+        # a browser sends these line ends
+        draft = {"yaml": text("hr", "block").replace("\n", "\r\n"), "base": "1"}
         path = "/rulesets/acme/hr/edit"
         seen = await publish(visitor, path, **draft, reviewed=reviewed(await review(visitor, path, **draft)))
         assert seen.status == 303

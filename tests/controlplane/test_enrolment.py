@@ -475,7 +475,7 @@ async def test_a_silent_proxy_is_retired_by_witnessed_time_and_comes_back_by_a_c
     for proxy in (gone, stays):
         witnessed.agree(proxy.proxy_id, end_ms + 1)
     plane.clock.advance(hours=7 * DAY)
-    assert await retirement.retire() == 0  # by the control plane's own clock it is too early
+    assert await retirement.retire() == 0  # too early, by the control plane's own clock
     plane.clock.advance(seconds=0.001)
     if not plane.store.is_shared:  # otherwise the database's clock is the second witness
         witnessed.agree(stays.proxy_id, end_ms)

@@ -113,7 +113,7 @@ async def test_proxies_that_ask_for_keys_use_none_of_the_reserve(plane: Plane, d
         assert (await renew(proxy)).status in (200, 429, 503)
         assert "used up" in (await enrol(plane, made.token)).json["error"]["message"]
     assert reserve_size(disk) == kept
-    assert (await proxy.sync()).status == 200  # whatever the result of the renewals
+    assert (await proxy.sync()).status == 200  # the renewals may have any result
 
     (disk / "something-else").unlink()
     plane.clock.advance(hours=1)

@@ -1,4 +1,4 @@
-"""From the outbox to the index: every event, in order, also if the index fails."""
+"""The index writer: every event of the outbox reaches the index in order, also if the index fails."""
 
 import asyncio
 import sqlite3

@@ -85,7 +85,7 @@ async def test_a_link_can_be_made_by_whoever_reads_the_documentation(plane: Plan
             ((body,),) = file.execute("SELECT body FROM blocks WHERE position = ?", (row[4],))
             events = [
                 json.dumps(each).encode() for each in json.loads(inflated(body))
-            ]  # as the test had sent them
+            ]  # the same events that the test had sent
             digests = b"".join(hashlib.sha256(each).digest() for each in events)
             assert hashlib.sha256(digests).digest() == row[8]
 

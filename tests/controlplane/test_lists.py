@@ -58,7 +58,7 @@ async def context(empty: OperationContext, either_store: SqlStore) -> OperationC
 
 
 async def _fill(store: SqlStore) -> None:
-    """Create two organisations. Each name of NAMES is given to a proxy, an app, a ruleset and an operator."""
+    """Create two organisations, and a proxy, an app, a ruleset and an operator for each name of NAMES."""
     for at, org in enumerate(("acme", "globex")):
         await store.add_org(Org(f"org-{org}", org, "base", 5 - at))
     for at, name in enumerate(NAMES):

@@ -122,7 +122,7 @@ async def test_a_webhook_gets_each_notice_signed_and_in_order(
     await store.log_position_noticed()
     made = [notice(1), notice(2, "sink", ()), notice(3, org_ids=("org-2",)), notice(4, "emergencyStop")]
     await store.add_notices(made, 0)
-    await store.add_notices(made, 0)  # as a delayed leader does
+    await store.add_notices(made, 0)  # a delayed leader does this
     all_kinds = settings(receiver.base_url + "/hook")
     await Delivering(store, clock, all_kinds).drain()
     assert [each.headers["webhook-id"] for each in receiver.taken] == ["ntc_1", "ntc_2", "ntc_3", "ntc_4"]

@@ -169,7 +169,7 @@ async def test_another_organisation_is_as_unknown_as_one_that_never_was(context:
 
 
 async def test_nothing_of_another_organisation_shows(context: OperationContext) -> None:
-    """Neither lists nor things of the actor's own organisation reveal another organisation."""
+    """Lists and things of the actor's own organisation do not reveal another organisation."""
     hidden = {MARK}
     for org in await context.store.orgs():
         if MARK in org.name:

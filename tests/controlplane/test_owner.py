@@ -189,7 +189,7 @@ def _python_as_nobody(config: Path, *arguments: str) -> subprocess.CompletedProc
 def test_a_file_of_ones_own_that_cannot_be_written_blames_no_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a read-only file system, for example, another owner could not write either."""
+    """Another owner could not write to a read-only file system, for example, either."""
     file = tmp_path / "control.db"
     file.touch()
     monkeypatch.setattr(os, "access", lambda *_: False)

@@ -217,7 +217,7 @@ async def test_a_proxy_that_agrees_with_a_wrong_clock_purges_nothing(plane: Plan
     witnessed = WitnessedTime()
     retention = Retention(plane.store, _Index(), clock, witnessed, 60)
     year_ahead = clock.wall + 366 * DAY_MS
-    for proxy in (honest, rogue):  # at another control plane, whose clock is ahead
+    for proxy in (honest, rogue):  # this control plane is another one, whose clock is ahead
         witnessed.agree(proxy.proxy_id, year_ahead)
     assert await retention.purge() == 0
 
@@ -234,7 +234,7 @@ async def test_a_proxy_that_agrees_with_a_wrong_clock_purges_nothing(plane: Plan
 async def test_a_proxy_that_stopped_in_order_keeps_no_event_from_its_end(
     plane: Plane, clock: FakeClock
 ) -> None:
-    """Both proxies in use must agree with the clock, but a proxy that ended is no longer in use."""
+    """A proxy that ended is no longer in use. All proxies in use must agree with the clock."""
     org = await plane.org("acme")
     staying, ending = [await plane.proxy(name, "acme") for name in ("staying", "ending")]
     await staying.audit(batch("b1", org, [1]))

@@ -1,4 +1,4 @@
-"""Roles from groups of an identity provider: who gets which role, and for how long."""
+"""Roles from groups of an identity provider: their assignment, and their duration."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ async def test_roles_end_after_the_stated_time_for_sessions_and_api_tokens(conso
         async with plane.session.get(f"{api}/orgs", headers=bearer) as response:
             return response.status, await response.text()
 
-    for _ in range(17):  # in continuous use
+    for _ in range(17):  # the session is in continuous use
         plane.clock.advance(seconds=1690)
         assert await console.signed_in_as() == "sso:ada@contoso.com"
     assert (await by_token())[0] == 200

@@ -45,7 +45,7 @@ async def listed(store: SqlStore, org: str = "acme") -> list[tuple[str, str, boo
 async def applied(
     store: SqlStore, *schemas: NewSchema, text: str = "version: 1\n", name: str = "hr"
 ) -> tuple[int, str]:
-    """Publish the schema. Return its version and what is new in it."""
+    """Publish the schema, and return its version and what is new in it."""
     named = {each.root: each.digest for each in schemas}
     ruleset, new = await store.apply_ruleset(
         Ruleset(f"ruleset-{name}", "org-acme", name, 1, 0, 1), text, None, None, named

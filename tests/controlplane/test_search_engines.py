@@ -1,4 +1,4 @@
-"""Behaviour of every search engine, on real ones: what it finds, in which order, and for whom."""
+"""Behaviour of every search engine, on real ones: results, their order, and access by organisation."""
 
 from __future__ import annotations
 

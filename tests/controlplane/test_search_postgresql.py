@@ -91,8 +91,8 @@ async def test_a_server_that_crashes_and_comes_back_loses_nothing(
     "statement",
     [
         f"DROP TABLE {STATE}, {TABLE}",
-        f"UPDATE {STATE} SET format = 0",  # as another release writes it
-        # as after a restore from a copy
+        f"UPDATE {STATE} SET format = 0",  # another release writes this value
+        # a restore from a copy leaves this state
         f"DELETE FROM {TABLE} WHERE position > 2; UPDATE {STATE} SET reached = 2",
     ],
     ids=["dropped", "other-format", "restored"],

@@ -1,4 +1,4 @@
-"""Sign-in at an identity provider: who is admitted, and what does not count as proof."""
+"""Sign-in at an identity provider: admitted people, and claims that do not count as proof."""
 
 from __future__ import annotations
 
@@ -317,7 +317,7 @@ async def test_guessing_codes_ends_soon(console: Console) -> None:
 
 
 async def test_claims_that_the_token_leaves_out_are_asked_for(console: Console) -> None:
-    """By the standard's default for the code flow, the token has only `sub`."""
+    """The token has only `sub`, by the standard's default for the code flow."""
     people = console.provider.people
     people.claims = {}
     people.userinfo = {"email": "ada@contoso.com", "email_verified": True}

@@ -1,4 +1,4 @@
-"""From the outbox to a sink: every wanted event, in order, also if the sink fails."""
+"""Delivery to sinks: every wanted event of the outbox, in order, also if the sink fails."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ async def test_a_stop_counts_after_the_database_went_back_beside_a_running_serve
             assert await asked(server, lost) == lost
             assert await server.credentials(b"1") is not None
             postgres.restore("live", "backup")
-        await server.set_proxy_enabled(EDGE, False)  # as many changes as were lost
+        await server.set_proxy_enabled(EDGE, False)  # this makes as many changes as were lost
         assert await asked(server, lost) != lost
         assert await server.credentials(b"1") is None
         await server.close()

@@ -78,7 +78,7 @@ async def test_cases_are_tried_by_the_current_schema(
 async def test_a_version_is_tried_by_its_own_schema_and_a_draft_by_the_current_one(
     commands: Commands, plane: Plane, rules: Path, proxy: ProxyClient
 ) -> None:
-    """In the current schema the path leads to drives."""
+    """The path leads to drives in the current schema."""
     (org,) = proxy.org_ids
     await fetched(plane, "acme")
     await commands.facts("store", "ruleset", "apply", str(rules), "--org", "acme")

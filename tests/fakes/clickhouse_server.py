@@ -45,7 +45,7 @@ _UNKNOWN: Final = frozenset({60, 81})  # unknown table or database: 404, as from
 
 
 class Engine:
-    """One session of the engine; one query at a time."""
+    """Session of the engine, which runs one query at a time."""
 
     def __init__(self, directory: Path) -> None:
         from chdb.session import Session  # type: ignore[import-not-found]  # only in its own environment

@@ -21,7 +21,10 @@ Script = Response | Callable[[], Awaitable[Response]]
 
 
 class FakeControlPlane(Fake):
-    """Fake control plane. Each scripted response is used once; after that the specification applies again."""
+    """Fake control plane, scripted by response.
+
+    Each scripted response is used once; after that the specification applies again.
+    """
 
     def __init__(self, *, tls: ServerCertificate | None = None, port: int = 0, record: bool = False) -> None:
         super().__init__(tls=tls, port=port, record=record)
@@ -69,7 +72,7 @@ class FakeControlPlane(Fake):
         return self.signed(request, response)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until the condition on what was received is true."""
+        """Wait until the condition on received requests is true."""
         async with self._news:
             await self._news.wait_for(condition)
 

@@ -15,7 +15,10 @@ _FILE: Final = Path(__file__).parent.parent / "fixtures" / "graph-examples.jsonl
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Published pair. `target` is percent-encoded if the published one is not valid in a request line."""
+    """Published request with its response.
+
+    `target` is percent-encoded if the published one is not valid in a request line.
+    """
 
     id: str
     name: str

@@ -51,7 +51,7 @@ Handler = Callable[["FakeGraph", Received, "re.Match[str]"], Response | Awaitabl
 
 
 class FakeGraph(Fake):
-    """Fake graph. If `realistic`, responses are chunked and compressed, with diagnostic headers."""
+    """Fake of Microsoft Graph. If `realistic`, responses are chunked and compressed, with extra headers."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class FakeGraph(Fake):
 
     def _example(self, request: Received, target: str) -> Response | None:
         if not self._examples:
-            # of two examples with one target, the first published one is used
+            # The first published one of two examples with one target is used.
             for each in reversed(examples()):
                 body = each.response_body.replace(PUBLISHED_BASE.encode(), self.base_url.encode())
                 response = Response(each.status, each.response_headers, body)

@@ -49,7 +49,7 @@ class SigningKey:
             self.jwk["kid"] = key_id
 
     def sign(self, claims: dict[str, Any], *, algorithm: str | None = None, **header: Any) -> str:
-        """Return a JWT. A header member of None is left out."""
+        """Return a signed JWT. A header member of None is left out."""
         algorithm = algorithm or self.algorithm
         fields = {"alg": algorithm, "typ": "JWT", "kid": self.key_id, **header}
         given = {name: value for name, value in fields.items() if value is not None}

@@ -39,7 +39,7 @@ class ObjectStorage(Fake):
         self.objects: dict[str, bytes] = {}
         self.throttled = 0
         self.is_a_portal = False  # a captive portal is at the address, and responds 200 to all requests
-        self.overwrites = False  # as servers do that ignore the condition
+        self.overwrites = False  # simulates servers that ignore the condition
 
     def _is_taken(self, request: Received, name: str) -> bool:
         return name in self.objects and request.value("If-None-Match") == "*" and not self.overwrites

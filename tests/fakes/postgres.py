@@ -167,7 +167,7 @@ def _programs(folder: Path) -> Path:
     programs = package / "pginstall" / "bin"
     try:
         subprocess.run([programs / "postgres", "--version"], capture_output=True, **_as_nobody())  # type: ignore[call-overload]
-    except PermissionError:  # in a home directory that only root can read
+    except PermissionError:  # the directory is in a home directory that only root can read
         # side by side, as the loader finds them
         for each in (package, package.with_name(f"{package.name}.libs")):
             shutil.copytree(each, folder / each.name)
@@ -177,7 +177,7 @@ def _programs(folder: Path) -> Path:
 
 @contextmanager
 def postgres_server() -> Iterator[PostgresServer]:
-    """Run a server. Raise NoServer if it can't be started."""
+    """Run a PostgreSQL server. Raise NoServer if it can't be started."""
     if find_spec("psycopg") is None:
         raise NoServer("psycopg is not installed")
     folder = Path(tempfile.mkdtemp(prefix="graphward-postgres-"))

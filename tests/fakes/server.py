@@ -103,7 +103,10 @@ def _keep(kept: bytearray, data: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """Response to send. A `stream` of `length` bytes, or of unknown length in chunks, replaces `body`."""
+    """Response for the fake to send.
+
+    A `stream` of `length` bytes, or of unknown length in chunks, replaces `body`.
+    """
 
     status: int
     headers: tuple[tuple[str, str], ...] = ()
@@ -117,7 +120,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class RawResponse:
-    """Exact bytes to send instead of a response, for what no correct server would send."""
+    """Exact bytes to send instead of a response, for bytes that no correct server would send."""
 
     data: bytes
     close: bool = True

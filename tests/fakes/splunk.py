@@ -38,7 +38,7 @@ class SplunkCollector:
         self.url = ""
         self.after: list[Callable[[], None]] = []  # called between the storage of a delivery and its response
         self.took = asyncio.Semaphore(0)  # released for each delivery
-        # for each acknowledgement, the number of polls until it is true
+        # number of polls until an acknowledgement is true, by its id
         self._channels: dict[str, dict[int, int]] = {}
         self._acks = 0
 

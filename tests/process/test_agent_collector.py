@@ -1,4 +1,7 @@
-"""From spool to journal: every record once and in order; missing events keep their numbers reserved."""
+"""The collector copies every record from spool to journal once and in order.
+
+Missing events keep their numbers reserved.
+"""
 
 import errno
 import json

@@ -53,7 +53,7 @@ class Scripted:
         self.results = list(results)
         self.fetches = 0
         self.in_flight = 0
-        self.refused: list[bool] = []  # for each fetch, whether the last token was rejected
+        self.refused: list[bool] = []  # True for each fetch after a rejection of the last token
         self._clock = clock
 
     async def fetch(self, *, refused: bool = False) -> UpstreamToken:

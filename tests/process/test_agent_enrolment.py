@@ -498,7 +498,7 @@ async def test_one_file_is_the_identity_of_one_proxy_at_a_time(
     assert "another proxy uses it: give each proxy its own Agent.IdentityPath" in second.check().detail
     assert 0 < second._pause() <= 10
     assert len(control.proxies) == 1
-    proxy.enrolment.close()  # as the end of its process does
+    proxy.enrolment.close()  # the end of its process closes it too
     await second.once()
     assert (second.proxy_id, second.check().status) == ("proxy-1", "ok")
     second.close()
@@ -629,7 +629,7 @@ async def test_the_real_control_plane_enrols_renews_and_revokes(
 
         clock.advance(hours=25)
         await until(lambda state: isinstance(state, Proving))
-        write_identity(path, Renewing(second, str(uuid4())))  # as if the response had been lost
+        write_identity(path, Renewing(second, str(uuid4())))  # simulates a lost response
         clock.advance(seconds=1)
         await until(lambda state: isinstance(state, Proving))
         assert await status(second) == 200

@@ -783,7 +783,7 @@ async def test_a_message_of_another_release_is_passed_over() -> None:
 
 
 async def test_a_proxy_without_keys_enrols_itself_and_renews_them_while_it_works(tmp_path: Path) -> None:
-    """Until enrolment the proxy is not ready, and reports why. All requests then use the present keys."""
+    """A proxy without keys is not ready, and reports why. All requests then use the present keys."""
     fake = EnrollingControlPlane()
     fake.enrol_script.append(error(429, "rateLimited", ("Retry-After", "1")))
     async with a_proxy(tmp_path, agent=f'EnrolmentToken = "{TOKEN}"', fake=fake) as running:
@@ -830,7 +830,7 @@ async def test_what_an_earlier_identity_still_owes_goes_out_after_the_next_enrol
         await running.end(signal.SIGKILL)
         fake.down = False
         fake.events.clear()
-        write(spool, range(30, 40), time_ms=now)  # in the spool, not collected
+        write(spool, range(30, 40), time_ms=now)  # events in the spool that are not collected
         fake.revoke(fake.proxies[0])
         running.settings.agent.identity_path.unlink()
         fake.sync_body = sync_body(metadata={"proxyId": "proxy-2"})

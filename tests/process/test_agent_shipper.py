@@ -1,4 +1,7 @@
-"""From journal to control plane: the meaning of each response for a batch; no organisation delays another."""
+"""Delivery from journal to control plane: the effect of each response on a batch.
+
+No organisation delays another.
+"""
 
 from __future__ import annotations
 
@@ -198,7 +201,7 @@ async def test_a_control_plane_that_is_not_there_is_waited_for(tmp_path: Path) -
     journal = journal_with(tmp_path, {"org-1": 7})
     async with rig(journal, first) as parts:
         parts.shipper.notify(journal.pending())
-        while not parts.shipper.problems():  # noqa: ASYNC110 - nothing tells of a call that nobody responded
+        while not parts.shipper.problems():  # noqa: ASYNC110 - no event is set for a call without a response
             await asyncio.sleep(0.01)
         assert "org-1" in parts.shipper.problems()
         async with FakeControlPlane(port=port) as second:

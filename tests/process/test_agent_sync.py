@@ -527,7 +527,7 @@ async def test_a_stop_does_not_wait_for_a_response_that_can_be_taken(
         control.sync_body = changed(apps=TWICE)  # a refused response lifts no stop
         assert not await sync.once()
         assert read_snapshot(cache).stops.everything
-        control.sync_body = sync_body()  # as before these changes, when the proxy had an ETag
+        control.sync_body = sync_body()  # the state before these changes, when the proxy had an ETag
         assert await sync.once()
         assert not read_snapshot(cache).stops
 

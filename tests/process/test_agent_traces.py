@@ -92,7 +92,7 @@ async def test_a_trace_of_its_own_a_part_of_a_batch_and_a_failure() -> None:
         a_record(),
         a_record(n=8, parent=(6, TIME_MS - 5)),
         a_record(n=9, parent=(6, TIME_MS - 5), trace=f"{TRACE}-{CALLER}-01"),
-        a_record(n=10, trace=TRACE),  # from a release that stored only the trace id
+        a_record(n=10, trace=TRACE),  # a release that stored only the trace id wrote this
         a_record(n=11, method="BREW", status=502, reason="upstreamError"),
     )
     assert own["traceId"] == request_id(TIME_MS, PREFIX, 7).replace("-", "")

@@ -480,7 +480,7 @@ async def test_a_vault_that_responses_what_nobody_can_read_is_a_vault_that_gives
     azure: Azure, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     azure.vault.put(NAME, CLIENT_SECRET)
-    await azure.reader.secret(NAME)  # from now on it accepts the token without a challenge
+    await azure.reader.secret(NAME)  # the vault accepts the token without a challenge from now on
     monkeypatch.setattr(azure.vault, "response", says(status, DEEP))
     for call in (azure.reader.secret, azure.reader.versions):
         with pytest.raises(VaultError, match="the response is invalid"):

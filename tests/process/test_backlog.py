@@ -80,7 +80,7 @@ async def _back_after_a_day(control: LimitedControlPlane, agent: int) -> None:
     await asyncio.wait_for(control.until(lambda: len(control.events.get("org-1", [])) == EVENTS), 500)
     memory = peak_memory_kib(agent)
     assert control.problems == []
-    assert control.seqs("org-1") == list(range(1, EVENTS + 1))  # in this order
+    assert control.seqs("org-1") == list(range(1, EVENTS + 1))  # the events arrived in order
     times = [event["time"] for event in control.events["org-1"]]
     assert times == sorted(times)
     assert len({event["id"] for event in control.events["org-1"]}) == EVENTS

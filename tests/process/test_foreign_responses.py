@@ -1,4 +1,4 @@
-"""An intermediary responds in the control plane's place: no event is lost, and the operator is told why."""
+"""An intermediary responds for the control plane: no event is lost, and the operator gets the reason."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def only_root_looks_in(parent: int, ids: tuple[str, str], children: int) -> None
     look = [sys.executable, "-c", LOOK, *ids, *pids]
     seen = subprocess.run(look, capture_output=True, text=True, check=True, timeout=30)
     assert seen.stdout.split() == []
-    for pid in pids:  # as root's tools do: perf, py-spy, gdb
+    for pid in pids:  # root's tools do the same: perf, py-spy, gdb
         assert Path(f"/proc/{pid}/environ").read_bytes()
         with Path(f"/proc/{pid}/mem").open("rb"):
             pass

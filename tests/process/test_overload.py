@@ -27,7 +27,7 @@ pytestmark = pytest.mark.process
 
 SLOW: Final = 10_000 if LONG else 1_000
 GOOD_REQUESTS: Final = 2_000 if LONG else 200
-KIB_OF_A_CONNECTION: Final = 48  # at most, in user space: heads, bodies and begun responses included
+KIB_OF_A_CONNECTION: Final = 48  # KiB in user space: heads, bodies and begun responses included
 KINDS: Final = ("head", "idle", "body", "reader")
 
 
@@ -255,7 +255,8 @@ async def test_bodies_beyond_the_limit_cost_no_memory(tmp_path: Path) -> None:
             line = await responded
             assert line in (b"HTTP/1.1 503 Service Unavailable\r\n", b""), line
             refused += 1
-            if refused == len(asking) - 8:  # at least seven are buffered, and wait for their last byte
+            # the others, seven or more, are buffered and wait for their last byte
+            if refused == len(asking) - 8:
                 break
         assert metric(system, "graphward_limit_held_bytes_total") >= refused
         assert rss_kib(worker) - before < (HELD_MIB + 32) * 1024

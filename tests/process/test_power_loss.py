@@ -82,7 +82,7 @@ class Disk:
 def test_a_snapshot_is_synced_before_it_has_its_name_and_then_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At each step the file is either the old snapshot or the new one."""
+    """The file is either the old snapshot or the new one at each step."""
     path = tmp_path / "snapshot.json"
     old = read_snapshot(FORMATS / "v1" / "snapshot.json")
     write_snapshot(path, old)
@@ -139,7 +139,7 @@ def test_what_the_agent_has_taken_or_sent_survives_a_power_loss_at_any_step(
                 body = journal.body("org-1", batch)
                 assert body is not None
                 sent[batch.batch_id] = body
-                # by the control plane, before the agent writes anything about it
+                # batches that the control plane acknowledged, before the agent writes anything about it
                 acknowledged.append(batch.batch_id)
                 journal.done("org-1", batch)
         spool.close()

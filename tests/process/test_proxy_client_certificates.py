@@ -67,7 +67,7 @@ async def test_a_registered_certificate_works_until_it_is_removed(tmp_path: Path
             assert await asyncio.to_thread(app.get, token, "/v1.0/echo/1") == 200
             for pid in processes(system, "worker").values():
                 os.kill(pid, signal.SIGKILL)
-            await until(app.gets_token)  # at workers that received the certificate before they listened
+            await until(app.gets_token)  # the workers received the certificate before they listened
             assert await asyncio.to_thread(app.get, token, "/v1.0/echo/2") == 200
             credential = added["credential"]["id"]
             await system.cli("app", "credential", "remove", "app", credential, "--yes")

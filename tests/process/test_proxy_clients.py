@@ -64,7 +64,7 @@ async def test_requests(system: System, token: str) -> None:
             session.headers["Authorization"] = f"Bearer {token}"
             page = session.get(f"{system.proxy_url}/v1.0/users?$top=2")
             assert page.headers.get("Content-Encoding") in (None, "gzip")
-            uploaded = session.put(f"{system.proxy_url}/v1.0/upload/a", data=pieces())  # in chunks
+            uploaded = session.put(f"{system.proxy_url}/v1.0/upload/a", data=pieces())  # a body in chunks
             assert session.put(f"{system.proxy_url}/v1.0/upload/a", data=UPLOAD).json() == uploaded.json()
             for query in ("", "?chunked"):
                 digest = hashlib.sha256()

@@ -1,7 +1,7 @@
 """A wall clock that jumps by an hour, forward and back, under the whole proxy.
 
-Only tokens are affected, and they are replaced at once. What the control plane refuses during the jump
-arrives later, once and in order.
+Only tokens are affected, and they are replaced at once. Events that the control plane refuses during the jump
+arrive later, once and in order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Without free processes or file descriptors the proxy keeps serving, and a reload changes nothing."""
+"""The proxy keeps serving without free processes or file descriptors, and a reload changes nothing."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ async def test_without_descriptors_to_be_had_what_serves_goes_on(tmp_path: Path)
         supervisor = system.proxy.process.pid
         limits = resource.prlimit(supervisor, resource.RLIMIT_NOFILE)
         before, held = processes(system), await settled(system)
-        for spare in range(9):  # from the settings file to the last pipe
+        for spare in range(9):  # each step from the settings file to the last pipe
             _leave(supervisor, spare, limits[1])
             await refused_reload(system, spare + 1)
             assert descriptors(system) == held

@@ -100,7 +100,8 @@ def test_a_reload_adds_identities_to_applications_of_one_organisation(several: S
         assert several.ask(app, "before") == (200, [CLIENT_ID])
     assert "credentials/default" not in readiness(several.live.system)["checks"]
     several.put_two_in_force()
-    for app, owner in OWNERS.items():  # at once: a new worker accepts no request before it has every token
+    # the status is right at once: a new worker accepts no request before it has every token
+    for app, owner in OWNERS.items():
         assert several.ask(app, "after") == (200, [owner])
     checks = readiness(several.live.system)["checks"]
     assert {

@@ -47,7 +47,7 @@ class Peak:
 
 
 async def a_session(system: System) -> tuple[aiohttp.ClientSession, Peak]:
-    """Start a session. Return it with the memory of the only worker after warm-up."""
+    """Start a session, and return it with the memory of the only worker after warm-up."""
     async with client_of(system) as client:
         token = client.token
     connector = aiohttp.TCPConnector(ssl=system.client_context(), limit=1)
@@ -72,7 +72,7 @@ async def test_large_bodies_in_both_directions(tmp_path: Path) -> None:
         before = peak.kib
         watching = asyncio.create_task(peak.watch())
         async with session:
-            for headers in ({"Content-Length": str(SIZE)}, {}):  # with a length, then in chunks
+            for headers in ({"Content-Length": str(SIZE)}, {}):  # one body with a length, one in chunks
                 async with session.put("/v1.0/upload/a", data=body(), headers=headers) as response:
                     assert await response.json() == {"bytes": SIZE, "sha256": expected}
             for query in ("", "?chunked"):

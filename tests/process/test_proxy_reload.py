@@ -91,7 +91,7 @@ async def test_sigterm_under_load_finishes_what_is_in_flight(tmp_path: Path) -> 
             assert reply.status == 200
             assert reply.headers["connection"] == "close"
             assert await system.proxy.process.wait() == 0
-            assert time.monotonic() - began < 10  # of the 30 s that a drain may last
+            assert time.monotonic() - began < 10  # less than the 30 s that a drain may last
             load.refused_connects = 0
         assert load.broken == []
         assert load.idle_closes == 0
@@ -164,7 +164,7 @@ async def test_new_settings_take_effect_and_bad_ones_do_not(tmp_path: Path) -> N
         system.proxy_config.write_text(good.replace("[Token]", "[Token]\nLifetimeSeconds = 77"), "utf-8")
         hang_up(system)
         await reloaded(system, 1)
-        client.close()  # an idle connection is closed by a stop, as HTTP allows
+        client.close()  # a stop closes idle connections, which HTTP allows
         await client.authenticate(system)
         assert (await client.get("/v1.0/echo/2")).status == 200
         assert not set(processes(system).values()) & set(before.values())
@@ -177,7 +177,7 @@ async def test_new_settings_take_effect_and_bad_ones_do_not(tmp_path: Path) -> N
 async def test_a_pipe_in_the_place_of_a_file_is_refused_and_keeps_nobody_waiting(
     tmp_path: Path, key: str
 ) -> None:
-    """Nor at its end, for which the supervisor has to hear SIGTERM."""
+    """The supervisor still receives SIGTERM at its end."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     async with whole_system(tmp_path, workers=1) as system, client_of(system) as client:
@@ -214,7 +214,7 @@ async def test_a_reload_to_an_admin_address_of_somebody_else_is_refused_at_once(
             assert processes(system) == before
             assert readiness(system)["ready"]
 
-        # Nor is our own agent in the way of its successor on all interfaces.
+        # The proxy's own agent does not block its successor on all interfaces either.
         everywhere = address.replace("127.0.0.1", "0.0.0.0")
         system.proxy_config.write_text(good.replace(address, everywhere), "utf-8")
         hang_up(system)
@@ -224,12 +224,12 @@ async def test_a_reload_to_an_admin_address_of_somebody_else_is_refused_at_once(
 
 
 async def test_what_is_in_force_outlives_files_that_were_refused(tmp_path: Path) -> None:
-    """A process that is replaced has the certificates that were found good, not what is in the files."""
+    """A replaced process uses the certificates that were accepted, not those in the files."""
     async with whole_system(tmp_path) as system, client_of(system) as client:
         files = [tmp_path / "certificates" / name for name in ("server.pem", "ca.pem")]
         good = [file.read_bytes() for file in files]
         other = system.authority.server("other")
-        shutil.copy(other.cert_file, files[0])  # beside the key of the first
+        shutil.copy(other.cert_file, files[0])  # next to the key of the first one
         files[1].write_text("no certificate")
         served = await served_certificate(client)
         hang_up(system)
@@ -240,7 +240,7 @@ async def test_what_is_in_force_outlives_files_that_were_refused(tmp_path: Path)
         for pid in before.values():
             os.kill(pid, signal.SIGKILL)
         client.close()
-        assert (await client.get("/v1.0/echo/1")).status == 200  # by an upstream token that is new, too
+        assert (await client.get("/v1.0/echo/1")).status == 200  # the new upstream token works, too
         await until(lambda: "/v1.0/echo/1" in stored_paths(system))
         assert len(processes(system)) == len(before)
         assert await served_certificate(client) == served
@@ -271,7 +271,7 @@ async def test_a_reload_to_settings_that_cannot_serve_is_given_up(tmp_path: Path
         await until(lambda: "the new workers can't serve" in log_of(system), seconds=60)
         system.proxy_config.write_text(good, "utf-8")
         await load.responses(20)
-        hang_up(system)  # which waits for the way back to end
+        hang_up(system)  # waits until the rollback has ended
         await until(lambda: "a reload is under way; reloading again after it" in log_of(system))
         await reloaded(system, 1)
         assert "stopped this worker before it was ready: no upstream token" in log_of(system)
@@ -302,14 +302,14 @@ async def test_readiness_right_after_a_reload_and_a_death(tmp_path: Path) -> Non
             os.kill(pid, signal.SIGKILL)
         await until(lambda: set(processes(system, "worker").values()).isdisjoint(workers.values()))
         await until(lambda: readiness(system)["checks"]["workers"]["status"] == "ok")
-        # None takes requests before it has looked for room in its spool, too.
+        # No worker accepts requests before it has looked for room in its spool.
         await until(lambda: readiness(system)["ready"])
 
 
 async def test_a_stop_does_not_wait_for_an_idle_client_that_leaves_tls_s_farewell_unanswered(
     tmp_path: Path,
 ) -> None:
-    """As HTTP libraries do that read from a connection only while they use it."""
+    """Some HTTP libraries read from a connection only while they use it."""
 
     def used_once() -> ssl.SSLSocket:
         address = ("127.0.0.1", int(system.proxy_url.rpartition(":")[2]))
@@ -327,7 +327,7 @@ async def test_a_stop_does_not_wait_for_an_idle_client_that_leaves_tls_s_farewel
         assert "did not finish in time" not in log_of(system)
 
 
-# Who serves is stopped, whichever agent it was born with
+# -- a stop ends the serving workers, whatever agent they started with -------------------------------
 
 
 async def stop_everything(system: System) -> None:
@@ -344,7 +344,7 @@ async def test_a_stop_reaches_workers_that_go_on_because_the_new_ones_can_not_se
         good = system.proxy_config.read_text("utf-8")
         system.proxy_config.write_text(good.replace('ClientSecret = "', 'ClientSecret = "not-'), "utf-8")
         os.kill(system.proxy.process.pid, number)
-        await until(lambda: "no new upstream token" in log_of(system))  # the new agent is at work
+        await until(lambda: "no new upstream token" in log_of(system))  # the new agent runs
         assert (await client.get("/v1.0/echo/1")).status == 200
         await stop_everything(system)
         await status_becomes(client, "/v1.0/echo/2", 403)

@@ -1,4 +1,4 @@
-"""Waiting for a version: it returns when requests are evaluated against it, and names who lags behind."""
+"""Waiting for a version: the command returns when all proxies use it, and names the outdated ones."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_a_version_that_was_waited_for_evaluates_the_very_next_request(tmp
         for version, (default, expected) in enumerate([("block", 403), ("allow", 200)] * 3, 2):
             found = await apply_and_wait(system, tmp_path, default)
             assert (found["version"], found["changed"]) == (version, True)
-            # Each on a connection of its own, so that both workers are asked.
+            # Each request opens a connection, so that both workers receive requests.
             responses = await asyncio.gather(*(each.get("/v1.0/users") for each in clients))
             assert {each.status for each in responses} == {expected}
         for each in clients[1:]:
@@ -57,7 +57,7 @@ async def test_when_time_runs_out_the_laggards_are_named(tmp_path: Path) -> None
         await until(lambda: bool(processes(system, "agent")))
         await command(system, "proxy", "add", "edge-next", "--org", "Contoso")
         await command(system, "proxies", "wait", "--ruleset", "open")
-        # A proxy that stopped in order would have said so, and is not waited for.
+        # A proxy that stopped in order would have reported it, and the command does not wait for it.
         system.proxy.process.send_signal(signal.SIGKILL)
         await system.proxy.process.wait()
         await command(
@@ -71,7 +71,7 @@ async def test_when_time_runs_out_the_laggards_are_named(tmp_path: Path) -> None
         assert report[0] == "edge-next was not waited for: it was never seen"
         assert report[1].startswith("demo-proxy does not enforce open version 2: it enforces version 1, ")
         assert len(report) == 2
-        # Version 1 is there, and who is silent for ever is waited for only where that is asked for.
+        # The version is 1. The command waits for a proxy that stays silent only if it is requested.
         assert (await command(system, *wait[:4], "--version", "1"))[0] == 0
         status, out, err = await command(
             system, *wait[:4], "--version", "1", "--timeout", "0", "--all", "--json"

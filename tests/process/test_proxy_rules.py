@@ -1,4 +1,4 @@
-"""Rules and applications as they change at the control plane, and what a proxy does while that is away."""
+"""Rules and applications change at the control plane, and the proxy serves while that is unreachable."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ async def test_a_damaged_snapshot_is_not_applied(tmp_path: Path) -> None:
             client.close()
             await kill_all(system)
         assert "cannot use the snapshot" in log_of(system)
-        # While it runs, too: the rules in force stay.
+        # While the proxy runs, too, the active rules stay.
         snapshot.write_bytes(whole)
         await system.start_proxy()
         snapshot.write_bytes(whole[:-1])
@@ -125,7 +125,7 @@ async def test_a_damaged_snapshot_is_not_applied(tmp_path: Path) -> None:
 async def test_a_snapshot_that_is_lost_while_the_proxy_runs_is_written_again(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
-    """The agent has it, and the control plane says no more than that nothing changed."""
+    """The agent has the rules, and the control plane only responds that nothing changed."""
     snapshot = tmp_path / "snapshot.json"
     async with whole_system(tmp_path, workers=1) as system, client_of(system) as client:
         whole = read_snapshot(snapshot)
@@ -137,7 +137,7 @@ async def test_a_snapshot_that_is_lost_while_the_proxy_runs_is_written_again(
 
 
 async def test_a_worker_that_could_not_read_new_rules_has_them_soon(tmp_path: Path) -> None:
-    """It may open no more files for a while, and after it nothing changes any more."""
+    """The worker may open no more files for a while, and afterwards nothing changes."""
     async with whole_system(tmp_path, workers=1) as system, client_of(system) as client:
         worker = processes(system)["worker-0"]
         limits = resource.prlimit(worker, resource.RLIMIT_NOFILE)
@@ -156,7 +156,7 @@ async def test_a_worker_that_could_not_read_new_rules_has_them_soon(tmp_path: Pa
 
 @pytest.fixture
 async def scripted(tmp_path: Path) -> AsyncIterator[tuple[System, FakeControlPlane]]:
-    """A proxy whose control plane is the scripted fake; the real one of the system isn't asked."""
+    """Start a proxy whose control plane is the scripted fake; the system's real one is not used."""
     async with FakeControlPlane() as control:
         environment = {
             "RuleSync__SaasBaseUrl": control.base_url,
@@ -234,14 +234,14 @@ async def test_the_admin_listener_tells_of_all_workers(tmp_path: Path) -> None:
         assert after["graphward_allowed_total"] - before["graphward_allowed_total"] == 12
         assert after["graphward_blocked_total"] - before["graphward_blocked_total"] == 12
         assert after["graphward_connections_open"] == 13
-        # What was counted survives the worker that counted it.
+        # Counts survive the worker that counted.
         for pid in processes(system, "worker").values():
             os.kill(pid, signal.SIGKILL)
         await until(lambda: metrics(system)["graphward_starts_total"] == 4)
         await until(lambda: readiness(system)["ready"])
         for each in clients:
             each.close()
-        # Ready, once both are alive again: the second may come between the response above and this one.
+        # Ready once both workers run: the second may start between the response above and this one.
         await until(lambda: metrics(system)["graphward_ready"] == 1)
         later = metrics(system)
         assert later["graphward_blocked_total"] == after["graphward_blocked_total"]

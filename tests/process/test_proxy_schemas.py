@@ -1,4 +1,4 @@
-"""A rule about things, from the schema of the service to the data path, and what damage to a schema does."""
+"""A rule about resources, from the service's schema to the data path, and damage to a schema."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_a_proxy_starts_with_its_schema_and_without_a_control_plane(tmp_pa
             assert (await client.get(USERS)).status == 200
             token = client.token
         await kill_all(system)
-        # A schema that is damaged lets nothing through.
+        # A damaged schema lets no request pass.
         snapshot = tmp_path / "snapshot.json"
         whole = snapshot.read_bytes()
         found = re.search(rb'"schemas":\{"[0-9a-f]{64}":"', whole)

@@ -1,5 +1,7 @@
-"""Starting: every mistake is one line and status 2; `--check` tells it beforehand and shows no secret; an
-ordinary user suffices."""
+"""Starting: every mistake is one line and status 2, and an ordinary user can start the proxy.
+
+`--check` reports mistakes beforehand and shows no secret.
+"""
 
 from __future__ import annotations
 
@@ -204,7 +206,7 @@ def test_a_port_in_use_is_one_line_and_status_1(config: Path) -> None:
 
 
 async def test_a_port_that_another_proxy_shares_is_told(tmp_path: Path) -> None:
-    """Each would respond to a part of the requests, by its own rules and with its own key for tokens."""
+    """Each proxy would receive a part of the requests, with other rules and another token key."""
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         other.bind(("127.0.0.1", 0))
@@ -216,7 +218,7 @@ async def test_a_port_that_another_proxy_shares_is_told(tmp_path: Path) -> None:
 
 
 def test_an_admin_port_in_use_is_told_at_once_and_ends_with_status_1(config: Path) -> None:
-    """By a predecessor that is about to end, perhaps: it is waited for, and that is no silence."""
+    """A predecessor may be about to end, so the start waits for the port and logs this."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         done = run(config, Admin__Listen=address)
@@ -228,7 +230,7 @@ def test_an_admin_port_in_use_is_told_at_once_and_ends_with_status_1(config: Pat
 
 @pytest.mark.parametrize("workers", [120, 40])
 def test_too_few_descriptors_are_one_line_and_status_1(config: Path, workers: int) -> None:
-    """A listener of each worker, then its channel."""
+    """Each worker needs a listener and then a channel."""
     limited = ["prlimit", "--nofile=100:100", sys.executable]
     done = run(config, python=limited, Proxy__Workers=str(workers))
     refused_with(done, "Too many open files", status=1)
@@ -270,7 +272,7 @@ async def test_everything_on_disk_is_for_its_owner_alone_and_no_secret_is_logged
         assert "Traceback" not in log
 
 
-# Becomes that user only once everything is imported, since root's own Python is often closed to others.
+# Become that user only after all imports, because root's own Python is often closed to others.
 AS_NOBODY = """
 import encodings.idna, encodings.utf_8_sig, os, sys
 import proxy.__main__, proxy.startup.check, proxy.policy.ruleset_yaml, proxy.supervisor.supervisor
@@ -284,7 +286,7 @@ sys.exit(proxy.__main__.main(["--config", sys.argv[3]]))
 
 @pytest.fixture
 def open_directory() -> Iterator[Path]:
-    """One that any user can reach, unlike pytest's own."""
+    """Return a directory that any user can reach, unlike pytest's own."""
     directory = Path(tempfile.mkdtemp(prefix="graphward-"))
     directory.chmod(0o777)
     yield directory
@@ -313,12 +315,12 @@ async def test_an_ordinary_user_can_run_it(config: Path, open_directory: Path) -
     assert process.stderr is not None
     lines: list[bytes] = []
     async with asyncio.timeout(30):
-        # No control plane responds here: that the agent says so proves that it is up.
+        # No control plane responds here. The agent's log line about it proves that the agent runs.
         while not any(b"sync failed" in line for line in lines):
             lines.append(await process.stderr.readline())
             assert lines[-1], b"".join(lines)
     port = int((open_directory / "proxy.toml").read_text().rpartition(":")[2].rstrip('"\n'))
-    await until(lambda: _takes_connections(port))  # the workers start beside the agent
+    await until(lambda: _takes_connections(port))  # the workers start at the same time as the agent
     process.send_signal(signal.SIGTERM)
     lines.append(await process.stderr.read())
     assert await process.wait() == 0
@@ -331,7 +333,7 @@ async def test_an_ordinary_user_can_run_it(config: Path, open_directory: Path) -
 def test_a_reload_that_is_asked_for_amid_the_start_comes_after_it(config: Path) -> None:
     settings = config.read_bytes()
     config.unlink()
-    os.mkfifo(config)  # so that the start waits for us where it reads its settings
+    os.mkfifo(config)  # so that the start blocks when it reads its settings
     command = [sys.executable, "-m", "proxy", "--config", str(config)]
     with subprocess.Popen(
         command, cwd=ROOT, stderr=subprocess.PIPE, text=True, preexec_fn=end_with_parent

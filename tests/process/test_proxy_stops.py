@@ -1,5 +1,8 @@
-"""The emergency stop of a whole system: by the control plane within one sync interval, by a file on the
-proxy's host without one, across restarts; and a ruleset that is tried on its traffic."""
+"""The emergency stop of a whole system, and a ruleset that is evaluated as a shadow on its traffic.
+
+The control plane stops within one sync interval. Without it, a file on the proxy's host stops, across
+restarts too.
+"""
 
 from __future__ import annotations
 
@@ -36,12 +39,12 @@ from tests.process.proxy_parts import (
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 LIMITS = {"Audit__RateLimitOrg": "100000", "Audit__RateLimitProxy": "100000"}
-INTERVAL = 1.0  # of sync, in the system's settings
+INTERVAL = 1.0  # seconds of the sync interval in the system's settings
 
 
 @asynccontextmanager
 async def system_with(directory: Path) -> AsyncIterator[System]:
-    """Two applications; the local file is not there yet."""
+    """Start a system with two applications; the local file does not exist yet."""
     system = System(
         directory,
         {"app": rules_file(directory), "other": rules_file(directory, "closed", "block")},
@@ -54,7 +57,7 @@ async def system_with(directory: Path) -> AsyncIterator[System]:
 
 
 async def code(client: Client, target: str = "/v1.0/me") -> str:
-    """The error's code, or "" for a response of the upstream."""
+    """Return the error's code, or "" for a response of the upstream."""
     reply = await client.get(target)
     return str(json.loads(reply.body)["error"]["code"]) if reply.status == 403 else ""
 
@@ -66,7 +69,7 @@ async def becomes(client: Client, wanted: str) -> None:
 
 
 async def token(system: System) -> tuple[int, str | None]:
-    """Status and error of a request for a token with the right secret."""
+    """Return the status and error of a request for a token with the right secret."""
     app = system.applications["app"]
     form = urlencode(
         {"grant_type": "client_credentials", "client_id": app.client_id, "client_secret": app.client_secret}
@@ -87,7 +90,7 @@ async def test_a_stop_is_in_force_within_one_interval_and_survives_a_restart_alo
         report = await system.cli("kill", "app", "app", "--reason", "leaked secret")
         assert (report["scope"], report["org"], report["app"]) == ("app", "Contoso", "app")
         await becomes(client, "emergencyStop")
-        assert await code(idle) == "emergencyStop"  # a connection that was open all the while
+        assert await code(idle) == "emergencyStop"  # a connection that was open before the stop
         assert (client.connects, idle.connects) == (1, 1)
         assert await token(system) == REFUSED
         app = next(each for each in (await system.cli("app", "list"))["apps"] if each["name"] == "app")
@@ -96,7 +99,7 @@ async def test_a_stop_is_in_force_within_one_interval_and_survives_a_restart_alo
         assert f"EMERGENCY STOP by the control plane: application {app['appId']}" in log_of(system)
         assert readiness(system)["status"] == 200
 
-        # Nobody is left to ask, and every process is new.
+        # The control plane is unreachable, and every process is new.
         await kill_control_plane(system)
         await kill_all(system)
         await system.start_proxy()
@@ -104,7 +107,7 @@ async def test_a_stop_is_in_force_within_one_interval_and_survives_a_restart_alo
         assert await code(client) == "emergencyStop"
         assert await token(system) == REFUSED
 
-        # Lifted, once there is a control plane again.
+        # The stop is lifted once the control plane is reachable again.
         await system.start_control_plane()
         left = await system.cli("unkill", "app", "app")
         assert left == {"stops": []}
@@ -121,11 +124,11 @@ async def test_a_stop_is_in_force_within_one_interval_and_survives_a_restart_alo
 async def test_an_organisation_and_everything_are_stopped_and_lifted_apart(tmp_path: Path) -> None:
     async with system_with(tmp_path) as system, client_of(system) as client, client_of(system) as slow:
         await system.cli("org", "add", "Fabrikam")
-        await system.cli("kill", "org", "Fabrikam")  # another organisation's is nobody else's
+        await system.cli("kill", "org", "Fabrikam")  # a stop of another organisation has no effect here
         waiting = asyncio.create_task(code(slow, "/v1.0/gate/closed"))
         await until(lambda: any("/v1.0/gate/" in each.target for each in system.graph.requests))
         await system.cli("kill", "org", "Contoso")
-        # Whoever waits for a response doesn't get it.
+        # A client that waits for a response does not get it.
         assert await asyncio.wait_for(waiting, WAIT_SECONDS) == "emergencyStop"
         system.graph.gate("closed").set()
         await becomes(client, "emergencyStop")
@@ -146,7 +149,7 @@ async def test_an_organisation_and_everything_are_stopped_and_lifted_apart(tmp_p
 
 
 async def test_a_stop_that_an_agent_wrote_and_died_of_telling_is_told_by_the_next(tmp_path: Path) -> None:
-    """Which finds it on disk already, and hears from the control plane that nothing has changed since."""
+    """The next agent finds the stop on disk, and the control plane reports no change since."""
     async with system_with(tmp_path) as system, client_of(system) as client:
         assert await code(client) == ""
         agent = processes(system)["agent"]
@@ -163,7 +166,7 @@ async def test_a_stop_that_an_agent_wrote_and_died_of_telling_is_told_by_the_nex
 
 
 async def test_a_stop_waits_for_no_room_on_disk(tmp_path: Path) -> None:
-    """No process of the proxy can write a byte more, as on a disk that is full."""
+    """No process of the proxy can write a byte more, as on a full disk."""
     async with system_with(tmp_path) as system, client_of(system) as client:
         agent = processes(system)["agent"]
         limits = resource.prlimit(agent, resource.RLIMIT_FSIZE)
@@ -173,7 +176,7 @@ async def test_a_stop_waits_for_no_room_on_disk(tmp_path: Path) -> None:
         checks = readiness(system)["checks"]
         assert "stops application " in checks["stops"]["detail"]
         assert "File too large" in checks["sync"]["detail"]
-        for pid in processes(system, "worker").values():  # new ones are told, too
+        for pid in processes(system, "worker").values():  # new workers receive the stop, too
             os.kill(pid, signal.SIGKILL)
         client.close()
         assert await code(client) == "emergencyStop"
@@ -186,7 +189,7 @@ async def test_a_stop_waits_for_no_room_on_disk(tmp_path: Path) -> None:
 
 
 async def test_a_stop_needs_no_rules_of_the_agent(tmp_path: Path) -> None:
-    """The snapshot is lost and can't be written again: an agent that begins has none, but the workers do."""
+    """The snapshot is lost and can't be written, so a new agent has no rules, but the workers do."""
     async with system_with(tmp_path) as system, client_of(system) as client:
         assert await code(client) == ""
         snapshot = tmp_path / "snapshot.json"
@@ -209,7 +212,7 @@ async def test_a_local_file_stops_without_a_control_plane(tmp_path: Path) -> Non
     file = tmp_path / "stop"
     async with system_with(tmp_path) as system, client_of(system) as client:
         await kill_control_plane(system)
-        os.kill(processes(system, "agent")["agent"], signal.SIGSTOP)  # nor does it need the agent
+        os.kill(processes(system, "agent")["agent"], signal.SIGSTOP)  # the stop does not need the agent
         file.write_text("# by hand\napp nobody\napp app\n", "utf-8")
         await becomes(client, "emergencyStop")
         assert "EMERGENCY STOP" in log_of(system)
@@ -224,17 +227,17 @@ async def test_a_local_file_stops_without_a_control_plane(tmp_path: Path) -> Non
         await kill_all(system)
         await system.start_proxy()
         client.close()
-        assert await code(client) == "emergencyStop"  # from the first request on
+        assert await code(client) == "emergencyStop"  # the stop applies to the first request
         assert await token(system) == REFUSED
 
         file.unlink()
-        file.mkdir()  # what can't be read is no way to go on
+        file.mkdir()  # an unreadable file stops everything
         await until(lambda: "it is not a regular file" in log_of(system))
         assert await code(client) == "emergencyStop"
         file.rmdir()
         await becomes(client, "")
         async with asyncio.timeout(WAIT_SECONDS):
-            while await token(system) != (200, None):  # each worker looks at the file for itself
+            while await token(system) != (200, None):  # each worker reads the file itself
                 pass
 
 

@@ -1,5 +1,7 @@
-"""Another version takes the place of the one that runs, under load: no request fails, none is left
-unrecorded; and a version that can't start never does."""
+"""An upgrade to another version under load: no request fails, and each has its event.
+
+A version that can't start never takes over.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ UPGRADES = 50 if LONG else 1
 
 @pytest.fixture
 def code(tmp_path: Path) -> Path:
-    """Where the proxy is installed: a copy that a test may replace by another version."""
+    """Return the directory of the installed proxy: a copy that a test may replace by another version."""
     installed = tmp_path / "installed"
     shutil.copytree(CODE / "proxy", installed / "proxy", ignore=shutil.ignore_patterns("__pycache__"))
     for library in CODE.glob("*.so"):
@@ -58,7 +60,7 @@ _installed = itertools.count(1_700_000_000)
 def install(code: Path, version: str, more: str = "") -> None:
     file = code / "proxy" / "__init__.py"
     file.write_text(f'"""Another version."""\n\n__version__ = "{version}"\n{more}', "utf-8")
-    # Python takes compiled code for that of a file with the same size and the same second of change.
+    # Python's cache of compiled code treats files with the same size and the same second of change as equal.
     moment = next(_installed)
     os.utime(file, (moment, moment))
 
@@ -68,7 +70,7 @@ def upgrade(system: System) -> None:
 
 
 async def runs(system: System, version: str, seconds: float = 40) -> None:
-    """Until that version alone is left."""
+    """Wait until only that version runs."""
     await until(lambda: f"version {version} takes over" in log_of(system), seconds)
     await until(lambda: "reloaded" in log_of(system).rpartition(f"version {version} takes over")[2], seconds)
 
@@ -155,7 +157,7 @@ async def test_a_version_that_can_not_start_changes_nothing(tmp_path: Path, code
 
 
 async def test_a_version_that_could_not_have_what_its_settings_want_changes_nothing(tmp_path: Path) -> None:
-    """Once it has taken the old one's place there is no way back."""
+    """After the new version has replaced the old one there is no rollback."""
 
     def refusals(system: System) -> int:
         return log_of(system).count("--check of the new version ended with status 2")
@@ -174,7 +176,7 @@ async def test_a_version_that_could_not_have_what_its_settings_want_changes_noth
             upgrade(system)
             await until(lambda: refusals(system) == 2)
             assert f"Admin.Listen: {address} is in use by {this_program()}" in log_of(system)
-        # There, numbers of events would begin again, and those that wait here would go on waiting.
+        # In another directory event numbers would start again, and this backlog would never be delivered.
         elsewhere = tmp_path / "elsewhere"
         system.proxy_config.write_text(good.replace(f"{tmp_path}/audit", str(elsewhere)), "utf-8")
         upgrade(system)
@@ -189,14 +191,14 @@ async def test_a_version_that_could_not_have_what_its_settings_want_changes_noth
 
 
 async def test_without_an_interpreter_nothing_changes(tmp_path: Path) -> None:
-    """It was removed, as a directory that is replaced is for a moment."""
+    """The interpreter was removed, as happens for a moment while its directory is replaced."""
     (tmp_path / "shim").mkdir()
     (tmp_path / "shim" / "sitecustomize.py").write_text("import sys\nsys.executable = '/nowhere/python'\n")
     environment = {"PYTHONPATH": str(tmp_path / "shim")}
     async with whole_system(tmp_path, workers=1, environment=environment) as system:
         before = processes(system)
         async with client_of(system) as client:
-            for times in (1, 2):  # the next one is tried as well
+            for times in (1, 2):  # the next worker is tried as well
                 upgrade(system)
                 await until(lambda times=times: log_of(system).count("/nowhere/python") == times)  # type: ignore[misc]
             assert "keeps running: cannot start --check of the new version" in log_of(system)
@@ -208,7 +210,7 @@ async def test_without_an_interpreter_nothing_changes(tmp_path: Path) -> None:
 async def test_workers_of_a_version_that_can_not_serve_never_replace_those_that_do(
     tmp_path: Path, code: Path
 ) -> None:
-    """Its workers die at once: the old ones go on, and a fixed version takes over from both."""
+    """The new workers exit at once. The old ones continue, and a fixed version takes over from both."""
     async with whole_system(tmp_path, proxy_code=code) as system, Load(system, clients=4) as load:
         worker = code / "proxy" / "worker" / "main.py"
         good = worker.read_text("utf-8")
@@ -234,7 +236,7 @@ async def test_workers_of_a_version_that_can_not_serve_never_replace_those_that_
 async def test_an_upgrade_that_can_not_serve_takes_mended_settings_at_sighup(
     tmp_path: Path, code: Path
 ) -> None:
-    """As often as they are fixed: the workers of the version before serve until some can."""
+    """The upgrade works repeatedly: the earlier version's workers serve until new ones can."""
     reload = code / "proxy" / "supervisor" / "reload.py"
     change(reload, "RELOAD_SECONDS: Final = 30.0", "RELOAD_SECONDS: Final = 2.0")
     async with whole_system(tmp_path, proxy_code=code) as system, Load(system, clients=2) as load:
@@ -262,7 +264,7 @@ async def test_an_upgrade_that_can_not_serve_takes_mended_settings_at_sighup(
 
 
 async def test_an_agent_that_hangs_delays_an_upgrade_no_longer_than_any_stop(tmp_path: Path) -> None:
-    """Not for as long as workers may drain: until there is another, no token is renewed."""
+    """The limit is not the workers' drain time, because no token is renewed without an agent."""
     environment = {"Proxy__DrainSeconds": "3600"}
     async with whole_system(tmp_path, environment=environment) as system, Load(system, clients=2) as load:
         os.kill(processes(system)["agent"], signal.SIGSTOP)
@@ -301,7 +303,7 @@ async def test_kills_amid_upgrades_lose_and_double_no_event(tmp_path: Path, code
 
 
 async def test_a_worker_that_hangs_before_it_is_ready_is_replaced(tmp_path: Path, code: Path) -> None:
-    """Its share of connections waits for it, and for nobody else."""
+    """Only the connections in its own queue wait for it."""
     hangs = tmp_path / "hangs"
     child = code / "proxy" / "supervisor" / "child.py"
     change(child, "START_SECONDS: Final = 60.0", "START_SECONDS: Final = 5.0")
@@ -321,7 +323,7 @@ async def test_a_worker_that_hangs_before_it_is_ready_is_replaced(tmp_path: Path
     assert "Traceback" not in log_of(system)
 
 
-# One proxy for each directory
+# -- one proxy for each directory ---------------------------------------------------------------------
 
 
 async def test_a_second_proxy_on_the_directory_of_one_that_runs_does_not_start(

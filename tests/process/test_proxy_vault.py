@@ -1,4 +1,4 @@
-"""A whole proxy whose client secret and signing key are in a vault: rotations, the vault away, a fleet."""
+"""A whole proxy whose client secret and signing key are in a vault: rotations, outages, and a fleet."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ sys.meta_path.insert(0, Watch())
 
 
 def watching_imports(directory: Path) -> dict[str, str]:
-    """An environment in which every process notes its imports of Azure's SDK."""
+    """Return an environment in which every process records its imports of Azure's SDK."""
     (directory / "sitecustomize.py").write_text(WATCH)
     search_path = os.pathsep.join(filter(None, (str(directory), os.environ.get("PYTHONPATH"))))
     return {"PYTHONPATH": search_path, "AZURE_IMPORTS": str(directory / "imports")}
@@ -93,7 +93,7 @@ def kid(token: str) -> str:
     return str(jwt.get_unverified_header(token)["kid"])
 
 
-# Where the SDK is
+# Processes with the SDK
 
 
 def test_only_the_agent_imports_azures_sdk(live: Live) -> None:
@@ -142,7 +142,7 @@ def test_a_rotated_signing_key_takes_over_without_refusing_a_token(live: Live) -
 
 
 def test_a_disabled_version_of_the_signing_key_is_refused(live: Live) -> None:
-    """What an operator does about a key that became known."""
+    """An operator disables a version if the key was revealed."""
     system = live.system
     known = system.vault.put(VAULT_SIGNING_KEY, "fake~signing~key~that~became~known")
     until(lambda: kid(live.new_token("app")) == _kid_of(known.value))
@@ -165,7 +165,7 @@ def _kid_of(key: str) -> str:
 
 @contextmanager
 def second_proxy(live: Live) -> Iterator[Callable[[str], Reply]]:
-    """Another proxy of the same settings, beside the first; asks it with a token."""
+    """Start another proxy with the same settings beside the first. Return a request to it with a token."""
     system = live.system
     keys = live.cli("proxy", "add", "second", "--org", system.org_id)
     listen, admin = free_port(), free_port()
@@ -218,7 +218,7 @@ def test_two_proxies_that_share_a_vault_take_each_others_tokens_throughout_a_rot
         assert ask_second(old).status == 200
 
 
-# The vault away
+# Outages of the vault
 
 
 def test_the_proxy_serves_on_while_the_vault_is_away_and_says_so_loudly(live: Live) -> None:
@@ -237,13 +237,13 @@ def test_the_proxy_serves_on_while_the_vault_is_away_and_says_so_loudly(live: Li
     assert re.search(r"^graphward_vault_failures_total [1-9]", report, re.MULTILINE)
     assert re.search(r"^graphward_vault_age_seconds [0-9.]+$", report, re.MULTILINE)
     assert f"cannot read the upstream credential: {where}" in system.proxy.log.read_text()
-    until(lambda: where in json.dumps(live.cli("proxy", "show", "demo-proxy")))  # told by heartbeat
+    until(lambda: where in json.dumps(live.cli("proxy", "show", "demo-proxy")))  # reported by a heartbeat
     system.vault.mode = "ok"
     until(vault_is(live, "ok"))
 
 
 def test_a_proxy_that_starts_without_its_vault_refuses_until_it_is_back(live: Live) -> None:
-    """And then finds a certificate in place of the client secret."""
+    """Afterwards it finds a certificate in place of the client secret."""
     system = live.system
     system.vault.mode = "forbidden"
     live.loop.run(system.proxy.stop())
@@ -278,13 +278,13 @@ def test_a_killed_agent_brings_the_keys_again(live: Live) -> None:
     os.kill(agent, signal.SIGKILL)
     until(lambda: processes(live.system).get("agent", agent) != agent)
     worker = processes(live.system)["worker-0"]
-    os.kill(worker, signal.SIGKILL)  # the next one is born without a key
+    os.kill(worker, signal.SIGKILL)  # the next worker starts without a key
     until(lambda: processes(live.system).get("worker-0", worker) != worker)
     bearer = [("Authorization", f"Bearer {token}")]
     assert until(lambda: live.send("GET", "/v1.0/echo/x", bearer)).status == 200
 
 
-# Nothing is told
+# Secrecy
 
 
 def test_nothing_of_the_vault_is_in_logs_metrics_events_or_files(live: Live) -> None:

@@ -1,5 +1,7 @@
-"""The agent API, statement by statement: a real control plane for an outside proxy, a real proxy for a
-scripted control plane."""
+"""The agent API, statement by statement: a real control plane with an outside proxy, and the reverse.
+
+The reverse is a real proxy with a scripted control plane.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,7 @@ class Plane:
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
-    """A control plane with organisations acme and beta, and a proxy of acme alone."""
+    """Start a control plane with organisations acme and beta, and a proxy of acme alone."""
     operator = Operator(tmp_path_factory.mktemp("plane"))
     acme = operator.json("org", "add", "acme")["orgId"]
     beta = operator.json("org", "add", "beta")["orgId"]
@@ -87,7 +89,7 @@ def code(reply: Reply) -> tuple[int, str]:
 
 @pytest.mark.parametrize(("method", "endpoint"), ENDPOINTS)
 def test_each_endpoint_responses_with_its_success_status(plane: Plane, method: str, endpoint: str) -> None:
-    """Under {base_url}/api/v1/agent/: sync, heartbeat and metrics respond with 200, audit 202."""
+    """The calls {base_url}/api/v1/agent/sync, heartbeat and metrics give 200, and audit 202."""
     reply = plane.proxy.call(method, endpoint, body_of(endpoint, plane.acme))
     assert reply.status == (202 if endpoint == "audit" else 200)
     assert reply.value("Content-Type") == "application/json"
@@ -96,7 +98,7 @@ def test_each_endpoint_responses_with_its_success_status(plane: Plane, method: s
 
 @pytest.mark.parametrize(("method", "endpoint"), ENDPOINTS)
 def test_all_carry_the_three_signing_headers(plane: Plane, method: str, endpoint: str) -> None:
-    """Every request, regardless of method, carries the three headers; without any one of them it is 401."""
+    """Every request, regardless of method, has the three headers; without any one of them it is 401."""
     for name in ("X-Api-Key", "X-Timestamp", "X-Hmac-Signature"):
         reply = plane.proxy.call(method, endpoint, body_of(endpoint, plane.acme), replace={name: None})
         assert reply.status == 401, name
@@ -116,7 +118,7 @@ def test_another_method_is_no_endpoint(plane: Plane, method: str, endpoint: str)
 
 
 def test_sync_delivers_rulesets_app_identities_and_metadata(plane: Plane) -> None:
-    """Proxy fetches current rulesets, app identities and metadata. Empty body."""
+    """A proxy fetches current rulesets, app identities and metadata with an empty body."""
     body = plane.proxy.sync().json
     assert [ruleset["yaml"] for ruleset in body["rulesets"]] == [RULESET]
     assert [app["clientId"] for app in body["apps"]] == [plane.app["clientId"]]
@@ -125,7 +127,7 @@ def test_sync_delivers_rulesets_app_identities_and_metadata(plane: Plane) -> Non
 
 
 def test_a_heartbeat_tells_the_operator_version_uptime_rules_and_checks(plane: Plane) -> None:
-    """Proxy signals liveness and reports version, uptime, loaded-rule count, check statuses."""
+    """A proxy signals liveness and reports version, uptime, loaded-rule count and check statuses."""
     report = {
         "version": "9.9",
         "uptimeSeconds": 12.5,
@@ -157,7 +159,7 @@ def test_the_signature_of_a_standard_library_is_accepted(plane: Plane) -> None:
 
 
 def test_for_get_the_payload_is_the_timestamp_and_a_dot(plane: Plane) -> None:
-    """For GET the body is empty, so the payload is the timestamp followed by a dot and nothing else."""
+    """The body of a GET is empty, so the payload is the timestamp followed by a dot and nothing else."""
     timestamp = str(int(time.time()))
     good = signature_of(plane.proxy.secret, timestamp, b"")
     without_dot = signature_of(plane.proxy.secret, timestamp[:-1], b"")  # any other payload
@@ -171,7 +173,7 @@ def test_for_get_the_payload_is_the_timestamp_and_a_dot(plane: Plane) -> None:
 
 @pytest.mark.parametrize("change", [b"\n", b"\r\n", b" ", b"\x00"])
 def test_the_body_is_exactly_the_bytes_transmitted(plane: Plane, change: bytes) -> None:
-    """No whitespace change, no re-serialisation, no trailing newline, no CRLF."""
+    """The signed body has no changed whitespace, re-serialisation, trailing newline or CRLF."""
     signed = json.dumps(batch(event(plane.acme))).encode()
     signing = dict(plane.proxy.signing(signed))
     assert code(plane.proxy.call("POST", "audit", signed + change, replace=signing)) == (
@@ -194,7 +196,7 @@ def test_an_uppercase_digest_is_rejected_as_a_mismatch(plane: Plane) -> None:
 
 @pytest.mark.parametrize(("skew", "status"), [(-296, 200), (296, 200), (-310, 401), (310, 401)])
 def test_the_timestamp_must_be_within_300_seconds(plane: Plane, skew: int, status: int) -> None:
-    """X-Timestamp within ±300 s; otherwise 401, even if the signature is correct.
+    """X-Timestamp must be within ±300 s; otherwise 401, even if the signature is correct.
 
     tests/controlplane/test_signing.py tests this to the second, in process.
     """
@@ -211,14 +213,14 @@ def test_an_unrecognised_api_key_gives_401(plane: Plane) -> None:
 
 
 def test_a_valid_key_not_authorised_for_the_target_tenant_gives_403(plane: Plane) -> None:
-    """A valid key not authorised for the target tenant gives 403; so does a tenant that isn't there."""
+    """A valid key not authorised for the target tenant gives 403; so does a tenant that does not exist."""
     for org_id in (plane.beta, "no-such-organisation"):
         assert code(plane.proxy.audit(batch(event(org_id)))) == (403, "notAuthorisedForTenant")
 
 
 @pytest.mark.parametrize("value", ["HMAC key-id=nobody, signature=00", "HMAC key-id=\t", "Bearer x", "\xe9"])
 def test_the_authorization_header_is_not_parsed(plane: Plane, value: str) -> None:
-    """`Authorization: HMAC …` duplicates the X-* headers, is not parsed; only the three X-* are read."""
+    """The Authorization header (`HMAC …`) duplicates the X-* headers and is not parsed."""
     assert plane.proxy.sync(("Authorization", value)).status == 200
     only = [("Authorization", f"HMAC key-id={plane.proxy.api_key}, signature={plane.proxy.last_signature}")]
     assert send(plane.base_url, "GET", "/api/v1/agent/sync", only).status == 401
@@ -276,20 +278,20 @@ def test_events_are_forwarded_into_a_search_index(plane: Plane) -> None:
     ],
 )
 def test_an_invalid_payload_shape_is_400(plane: Plane, body: bytes) -> None:
-    """400: missing batch id, malformed JSON, and others."""
+    """A missing batch id, malformed JSON and other invalid payloads give 400."""
     assert code(plane.proxy.call("POST", "audit", body)) == (400, "invalidPayload")
 
 
 @pytest.mark.parametrize("missing", ["id", "time", "orgId", "method", "path", "status", "verdict"])
 def test_an_event_without_a_required_member_is_400(plane: Plane, missing: str) -> None:
-    """Required: id, time, orgId, method, path, status, verdict."""
+    """The members id, time, orgId, method, path, status and verdict of an event are required."""
     sent = event(plane.acme)
     del sent[missing]
     assert code(plane.proxy.audit(batch(sent))) == (400, "invalidPayload")
 
 
 def test_a_batch_larger_than_5_mb_is_413(plane: Plane) -> None:
-    """Audit batch larger than 5 MB (5 x 1024 x 1024 bytes of body) is 413; one of that size is accepted."""
+    """An audit batch over 5 MB (5 x 1024 x 1024 bytes of body) gives 413; one of that size is accepted."""
     empty = json.dumps(batch(event(plane.acme, query=""))).encode()
     room = 5 * 1024 * 1024 - len(empty)
     exact = empty.replace(b'"query": ""', b'"query": "' + b"x" * room + b'"')
@@ -323,7 +325,7 @@ def test_a_replay_is_evaluated_per_proxy_instance(plane: Plane) -> None:
 
 @pytest.fixture(scope="module")
 def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Operator, Process, AgentClient, str]]:
-    """A control plane whose environment allows 3 batches a minute of a proxy and 4 of an organisation."""
+    """Start a control plane that allows 3 batches a minute of a proxy and 4 of an organisation."""
     operator = Operator(tmp_path_factory.mktemp("limited"), "[Audit]\nRateLimitProxy = 9\n")
     org_id = operator.json("org", "add", "acme")["orgId"]
     server = operator.serving(AUDIT_RATE_LIMIT_ORG="4", AUDIT_RATE_LIMIT_PROXY="3")
@@ -337,7 +339,7 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Operator
 def test_exceeding_either_audit_rate_limit_gives_429_with_retry_after(
     limited: tuple[Operator, Process, AgentClient, str],
 ) -> None:
-    """429 has `Retry-After`; the environment's AUDIT_RATE_LIMIT_* win over the file; duplicates are free."""
+    """A 429 has `Retry-After`; the variables AUDIT_RATE_LIMIT_* win over the file; duplicates are free."""
     operator, _, first, org_id = limited
     sent = [batch(event(org_id)) for _ in range(4)]
     assert [first.audit(each).status for each in sent] == [202, 202, 202, 429]
@@ -354,7 +356,7 @@ def test_exceeding_either_audit_rate_limit_gives_429_with_retry_after(
 def test_sync_heartbeat_and_metrics_have_no_rate_limit(
     limited: tuple[Operator, Process, AgentClient, str],
 ) -> None:
-    """sync, heartbeat, metrics: no individual rate limit."""
+    """The calls sync, heartbeat and metrics have no individual rate limit."""
     _, _, client, _ = limited
     for _ in range(30):
         assert client.sync().status == 200
@@ -365,7 +367,7 @@ def test_sync_heartbeat_and_metrics_have_no_rate_limit(
 def test_beyond_48_hours_the_same_batch_id_returns_409(
     limited: tuple[Operator, Process, AgentClient, str],
 ) -> None:
-    """Within 48 hours `duplicate`; beyond that window the same batch id returns 409 `batchExpired`."""
+    """A batch id returns `duplicate` within 48 hours, and 409 `batchExpired` after that."""
     operator, server, client, org_id = limited
     server.stop()
     database = sqlite3.connect(operator.directory / "var" / "controlplane.db")
@@ -394,7 +396,7 @@ def test_beyond_48_hours_the_same_batch_id_returns_409(
 
 @dataclass
 class Shipping:
-    """A proxy that works for two scripted control planes: one for rules, one for audit events."""
+    """A proxy with two scripted control planes: one for rules, one for audit events."""
 
     loop: Loop
     control: FakeControlPlane
@@ -489,7 +491,7 @@ def test_the_addresses_are_those_of_the_settings(shipping: Shipping) -> None:
 
 
 def test_events_of_a_batch_have_an_id_and_one_organisation(shipping: Shipping) -> None:
-    """Each batch has a batch id; all events in a batch carry the same org identifier; MaxBatchSize holds."""
+    """Each batch has an id, and all its events the same org identifier; MaxBatchSize holds."""
     for _ in range(4):
         assert shipping.request() == 200
     until(lambda: len(shipping.ingestion.events.get("org-1", [])) >= 6)
@@ -503,8 +505,10 @@ def test_events_of_a_batch_have_an_id_and_one_organisation(shipping: Shipping) -
 
 
 def test_after_429_the_batch_is_in_local_retention_and_retried(shipping: Shipping) -> None:
-    """429: stored in `Audit:LocalRetentionPath`, retried each `Audit:ReplayIntervalSeconds`; Retry-After is
-    honoured; nothing is lost or doubled."""
+    """After a 429 a batch is stored in `Audit:LocalRetentionPath` and sent again.
+
+    It is retried each `Audit:ReplayIntervalSeconds`. Retry-After is honoured, and nothing is lost or doubled.
+    """
     control = shipping.ingestion
     until(lambda: shipping.control.heartbeats and shipping.control.heartbeats[-1]["auditPending"] == 0)
     before = len(control.events["org-1"])
@@ -531,7 +535,7 @@ def test_after_429_the_batch_is_in_local_retention_and_retried(shipping: Shippin
 
 
 def test_liveness_reports_version_uptime_rules_and_checks(shipping: Shipping) -> None:
-    """Proxy instance: reports version, uptime, loaded-rule count and check statuses in heartbeats."""
+    """A proxy instance reports version, uptime, loaded-rule count and check statuses in heartbeats."""
     until(lambda: len(shipping.control.heartbeats) > 2)
     last, one_before = shipping.control.heartbeats[-1], shipping.control.heartbeats[-2]
     assert last["uptimeSeconds"] > one_before["uptimeSeconds"]
@@ -541,7 +545,7 @@ def test_liveness_reports_version_uptime_rules_and_checks(shipping: Shipping) ->
 
 
 def test_no_heartbeat_tells_of_a_failure_that_there_is_not(shipping: Shipping) -> None:
-    """Check statuses: from the first heartbeat on, a proxy without a fault reports no failed check."""
+    """A proxy without a fault reports no failed check, from the first heartbeat on."""
     failed = {
         f"{name}: {check['detail']}"
         for each in shipping.control.heartbeats
@@ -552,7 +556,7 @@ def test_no_heartbeat_tells_of_a_failure_that_there_is_not(shipping: Shipping) -
 
 
 def test_performance_counters_cover_what_was_evaluated(shipping: Shipping) -> None:
-    """Counters: requests evaluated, allowed, blocked, filtered, latency."""
+    """The counters cover requests evaluated, allowed, blocked and filtered, and latency."""
 
     def report() -> int:
         return sum(each["evaluated"] for each in shipping.control.metrics)
@@ -568,7 +572,7 @@ def test_performance_counters_cover_what_was_evaluated(shipping: Shipping) -> No
 
 
 def test_a_token_request_is_not_an_evaluated_one(shipping: Shipping) -> None:
-    """counters: requests evaluated; what is evaluated against the ruleset is an upstream request."""
+    """Only upstream requests count as evaluated, because only these are evaluated against the ruleset."""
     seen = len(shipping.control.metrics)
     shipping.new_token()
     until(lambda: len(shipping.control.metrics) >= seen + 3)
@@ -579,7 +583,7 @@ def test_a_token_request_is_not_an_evaluated_one(shipping: Shipping) -> None:
 
 
 def test_a_client_secret_is_stored_hashed(plane: Plane) -> None:
-    """App identity: the secret is stored hashed on the service side."""
+    """The secret of an app identity is stored hashed on the service side."""
     secret = plane.app["clientSecret"]
     hashes = plane.proxy.sync().json["apps"][0]["secretHashes"]
     assert hashes
@@ -594,7 +598,10 @@ def test_a_client_secret_is_stored_hashed(plane: Plane) -> None:
 
 
 def test_a_sync_response_is_signed_for_its_request(plane: Plane) -> None:
-    """X-Hmac-Signature over `response.<X-Hmac-Signature of the request>.<response body bytes>`."""
+    """The sync response has X-Hmac-Signature.
+
+    It covers `response.<X-Hmac-Signature of the request>.<response body bytes>`.
+    """
     reply = plane.proxy.sync()
     expected = response_signature_of(plane.proxy.secret, plane.proxy.last_signature, reply.body)
     assert reply.value("X-Hmac-Signature") == expected
@@ -608,5 +615,5 @@ def test_a_sync_response_is_signed_for_its_request(plane: Plane) -> None:
 
 
 def test_the_program_names_its_version() -> None:
-    """Reports version: `--version` prints the version that the heartbeat reports."""
+    """The option `--version` prints the version that the heartbeat reports."""
     assert run("proxy", "--version").stdout.startswith("graphward-proxy ")

@@ -48,7 +48,7 @@ RULESET = "version: 1\nname: rules\nrules:\n  - {id: r1, match: {path: [/v1.0/us
 
 @pytest.fixture(scope="module")
 def operator(tmp_path_factory: pytest.TempPathFactory) -> Operator:
-    """A control plane's files, with an organisation, a proxy, a ruleset and an app identity."""
+    """Return a control plane's files, with an organisation, a proxy, a ruleset and an app identity."""
     operator = Operator(tmp_path_factory.mktemp("operator"))
     operator.json("org", "add", "first")
     operator.ruleset(RULESET, "first")
@@ -58,7 +58,7 @@ def operator(tmp_path_factory: pytest.TempPathFactory) -> Operator:
 
 
 def lines_on_stderr(stderr: str) -> list[str]:
-    """The lines of standard error, each of which must tell something by itself."""
+    """Return the lines of standard error, each of which must be meaningful alone."""
     assert stderr.endswith("\n")
     lines = stderr.splitlines()
     assert all(
@@ -69,14 +69,14 @@ def lines_on_stderr(stderr: str) -> list[str]:
 
 @pytest.mark.parametrize("tier", ["base", "90d", "1y", "7y"])
 def test_org_add(operator: Operator, tier: str) -> None:
-    """`org add NAME [--retention base|90d|1y|7y] --json` prints {"orgId","name","retention"}."""
+    """The command `org add NAME [--retention base|90d|1y|7y] --json` prints {"orgId","name","retention"}."""
     report = operator.json("org", "add", f"org-{tier}", "--retention", tier)
     assert report == {"orgId": report["orgId"], "name": f"org-{tier}", "retention": tier}
     assert UUID7.fullmatch(report["orgId"])
 
 
 def test_org_add_keeps_base_by_default(operator: Operator) -> None:
-    """[--retention …] may be left out; another tier is invalid input."""
+    """The option `--retention` may be left out; an unknown tier is invalid input."""
     assert operator.json("org", "add", "plain")["retention"] == "base"
     done = operator.run("org", "add", "odd", "--retention", "2y", "--json")
     assert (done.returncode, done.stdout) == (2, "")
@@ -84,9 +84,10 @@ def test_org_add_keeps_base_by_default(operator: Operator) -> None:
 
 
 def test_proxy_add(operator: Operator) -> None:
-    """`proxy add NAME --org ORG [--org ORG …]` prints {"proxyId","apiKey","hmacSecret"}, the secrets this
-    once;
-    ORG accepts an id or a name."""
+    """The command `proxy add NAME --org ORG [--org ORG …]` prints {"proxyId","apiKey","hmacSecret"}.
+
+    It prints the secrets this once. ORG accepts an id or a name.
+    """
     other = operator.json("org", "add", "other")["orgId"]
     report = operator.json("proxy", "add", "of-two", "--org", "first", "--org", other)
     assert list(report) == ["proxyId", "apiKey", "hmacSecret"]
@@ -99,8 +100,10 @@ def test_proxy_add(operator: Operator) -> None:
 
 
 def test_ruleset_apply(operator: Operator) -> None:
-    """`ruleset apply FILE --org ORG` validates, stores a new version; prints
-    {"rulesetId","name","version"}."""
+    """The command `ruleset apply FILE --org ORG` validates, and stores a new version.
+
+    It prints {"rulesetId","name","version"}.
+    """
     first = operator.ruleset(RULESET.replace("rules\n", "mine\n", 1), "first")
     assert {"rulesetId", "name", "version"} <= set(first)
     assert (first["name"], first["version"]) == ("mine", 1)
@@ -109,8 +112,10 @@ def test_ruleset_apply(operator: Operator) -> None:
 
 
 def test_app_add(operator: Operator) -> None:
-    """`app add NAME --org ORG --ruleset NAME` prints {"appId","clientId","clientSecret"}, the secret this
-    once."""
+    """The command `app add NAME --org ORG --ruleset NAME` prints {"appId","clientId","clientSecret"}.
+
+    It prints the secret this once.
+    """
     report = operator.json("app", "add", "hr", "--org", "first", "--ruleset", "rules")
     assert list(report) == ["appId", "clientId", "clientSecret"]
     for shown in (operator.run("app", "show", "hr", "--json"), operator.run("app", "list", "--json")):
@@ -119,8 +124,10 @@ def test_app_add(operator: Operator) -> None:
 
 
 def test_audit_search(operator: Operator) -> None:
-    """`audit search [FILTER] [--org] [--from] [--to] [--limit] [--cursor]` prints {"events": […], "next":
-    …}."""
+    """The command `audit search` prints {"events": […], "next": …}.
+
+    Its arguments are [FILTER] [--org] [--from] [--to] [--limit] [--cursor].
+    """
     options = ("--org", "first", "--from", "2026-01-01", "--to", "2036-01-01T00:00:00Z", "--limit", "5")
     assert operator.json("audit", "search", "verdict:block", *options) == {"events": [], "next": None}
     done = operator.run("audit", "search", "--cursor", "nonsense", "--json")
@@ -136,7 +143,10 @@ def test_audit_search(operator: Operator) -> None:
     ],
 )  # fmt: skip
 def test_every_command_has_json_and_a_form_for_people(operator: Operator, command: str) -> None:
-    """{org,proxy,ruleset,app} list/show, …: every one has `--json`; without it the same facts are printed."""
+    """Each command, such as {org,proxy,ruleset,app} list/show, has `--json`.
+
+    Without the option it prints the same facts.
+    """
     facts = operator.json(*command.split())
     assert isinstance(facts, dict)
     if "list" not in command and command not in ("org show first", "app show crm"):
@@ -149,7 +159,7 @@ def test_every_command_has_json_and_a_form_for_people(operator: Operator, comman
 
 
 def test_ruleset_rollback(operator: Operator) -> None:
-    """`ruleset history/rollback`: the older text is in force again, as a new version."""
+    """The command `ruleset rollback` activates the older text again, as a new version."""
     for verdict in ("allow", "block"):
         operator.ruleset(RULESET.replace("rules\n", "back\n", 1).replace("allow", verdict), "first")
     assert operator.json("ruleset", "rollback", "back")["version"] == 3
@@ -180,15 +190,17 @@ def test_ruleset_rollback(operator: Operator) -> None:
     ],
 )
 def test_exit_status_and_standard_error(operator: Operator, status: int, command: str) -> None:
-    """0 done, 1 the operation failed, 2 usage or invalid input; errors to standard error, one line each."""
+    """The exit status is 0 if done, 1 if the operation failed, 2 for usage or invalid input.
+
+    Errors go to standard error, one line each.
+    """
     done = operator.run(*command.split(), "--json")
     assert (done.returncode, done.stdout) == (status, ""), done
     assert len(lines_on_stderr(done.stderr)) == 1
 
 
 def test_errors_name_file_line_and_column(operator: Operator, tmp_path: Path) -> None:
-    """… and name file, line and column where there is one; a bad ruleset is refused whole, with every
-    error."""
+    """Errors name file, line and column if there is one. A bad ruleset is refused whole, with every error."""
     before = operator.json("ruleset", "show", "rules")["version"]
     file = tmp_path / "bad.yaml"
     file.write_text(
@@ -216,7 +228,7 @@ def in_use(module: str, settings: str, directory: Path) -> tuple[int, list[str]]
 
 
 def test_a_control_plane_that_cannot_start_is_status_1(tmp_path: Path) -> None:
-    """1 the operation failed: its address is in use; one line that names it."""
+    """An address in use ends the start with status 1 (the operation failed), and one line names it."""
     status, lines = in_use(
         "controlplane", '[ControlPlane]\nListen = "127.0.0.1:PORT"\n[Metrics]\nListen = []\n', tmp_path
     )
@@ -240,14 +252,14 @@ AccessToken = "the-access-token-itself"
 
 
 def test_a_proxy_that_cannot_start_is_status_1(tmp_path: Path) -> None:
-    """1 the operation failed: its address is in use; one line that names it."""
+    """An address in use ends the start with status 1 (the operation failed), and one line names it."""
     status, lines = in_use("proxy", PROXY + f'[Admin]\nListen = "127.0.0.1:{free_port()}"\n', tmp_path)
     assert "in use" in lines[0]
     assert (status, len(lines)) == (1, 1)
 
 
 def test_a_usage_error_of_the_proxy_is_one_line() -> None:
-    """2 usage: errors go to standard error, one line each."""
+    """A usage error gives status 2; errors go to standard error, one line each."""
     done = run("proxy", "--chek")
     assert done.returncode == 2
     assert len(lines_on_stderr(done.stderr)) == 1
@@ -257,7 +269,7 @@ def test_a_usage_error_of_the_proxy_is_one_line() -> None:
 
 
 def check(directory: Path, text: str, **environment: str) -> tuple[int, str, list[str]]:
-    """`python -m proxy --config FILE --check`: exit status, standard output, lines of standard error."""
+    """Run `python -m proxy --config FILE --check`. Return its status, output and error lines."""
     config = directory / "proxy.toml"
     config.write_text(text.replace("PORT", "0"), "utf-8")
     done = run("proxy", "--config", str(config), "--check", **environment)
@@ -269,8 +281,10 @@ SECRETS = ("the-api-key-itself", "the-hmac-secret-itself", "the-access-token-its
 
 
 def test_check_prints_the_resolved_settings_with_secrets_masked(tmp_path: Path) -> None:
-    """--check loads and validates everything, prints the resolved settings with secrets masked, exits 0 or
-    2."""
+    """The option `--check` prints the resolved settings with secrets masked, and exits 0 or 2.
+
+    It loads and validates everything.
+    """
     status, out, errors = check(tmp_path, PROXY)
     assert (status, errors) == (0, [])
     report = tomllib.loads(out)
@@ -280,7 +294,10 @@ def test_check_prints_the_resolved_settings_with_secrets_masked(tmp_path: Path) 
 
 
 def test_defaults(tmp_path: Path) -> None:
-    """CatchUp true, LifetimeSeconds 3600, ReportAs502, RewriteLinks, RequireSignedResponse, and others."""
+    """Defaults are as in the contract.
+
+    Examples: CatchUp true, LifetimeSeconds 3600, ReportAs502, RewriteLinks, RequireSignedResponse.
+    """
     _, out, _ = check(tmp_path, PROXY)
     report = tomllib.loads(out)
     assert report["Audit"]["CatchUp"] is True
@@ -295,8 +312,11 @@ def test_defaults(tmp_path: Path) -> None:
 
 
 def test_every_key_of_the_contract_is_known(tmp_path: Path) -> None:
-    """[Proxy], [Agent], [RuleSync], [Audit], [Token], [Upstream], [Credentials], [Admin], [Log] and their
-    keys."""
+    """Every key of the contract is accepted.
+
+    The sections are [Proxy], [Agent], [RuleSync], [Audit], [Token], [Upstream], [Credentials], [Admin] and
+    [Log].
+    """
     text = """\
 [Proxy]
 Listen = ["127.0.0.1:0", "[::1]:0"]
@@ -361,7 +381,7 @@ Listen = "127.0.0.1:0"
 def test_a_wrong_setting_stops_the_start_with_one_line(
     tmp_path: Path, added: str, line: int, says: list[str]
 ) -> None:
-    """One line that names the key, the file and line, and the nearest known key."""
+    """The line names the key, the file and line, and the nearest known key."""
     config = tmp_path / "proxy.toml"
     config.write_text(PROXY.replace("PORT", "0") + added)
     done = run("proxy", "--config", str(config))
@@ -372,8 +392,7 @@ def test_a_wrong_setting_stops_the_start_with_one_line(
 
 
 def test_the_environment_overrides_any_key(tmp_path: Path) -> None:
-    """Any key can be overridden by an environment variable with two underscores
-    (`Audit__MaxBatchSize=200`)."""
+    """An environment variable with two underscores (`Audit__MaxBatchSize=200`) overrides any key."""
     _, out, _ = check(
         tmp_path,
         PROXY + "[Audit]\nMaxBatchSize = 7\n",
@@ -392,8 +411,7 @@ def test_the_environment_overrides_any_key(tmp_path: Path) -> None:
 
 
 def test_a_secret_can_be_given_as_a_file_and_paths_are_relative_to_the_settings(tmp_path: Path) -> None:
-    """Any secret can be given as a file (`Agent__HmacSecretFile`); relative paths are relative to that
-    file."""
+    """Any secret can be given as a file (`Agent__HmacSecretFile`), relative to the settings file."""
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "hmac").write_text("another-secret-itself\n")
     text = PROXY.replace('HmacSecret = "the-hmac-secret-itself"', 'HmacSecretFile = "secrets/hmac"')
@@ -410,7 +428,7 @@ def test_a_secret_can_be_given_as_a_file_and_paths_are_relative_to_the_settings(
 
 @pytest.mark.parametrize("name", ["AUDIT_RATE_LIMIT_ORG", "AUDIT_RATE_LIMIT_PROXY"])
 def test_rate_limits_of_the_environment_are_checked_too(operator: Operator, name: str) -> None:
-    """AUDIT_RATE_LIMIT_* are read by the control plane and win over its file.
+    """The control plane reads AUDIT_RATE_LIMIT_*, which win over its file.
 
     test_specification_agent_api.py tests that they win.
     """
@@ -423,7 +441,7 @@ def test_rate_limits_of_the_environment_are_checked_too(operator: Operator, name
 
 
 def test_files_are_made_at_the_first_start_and_private(operator: Operator) -> None:
-    """Path = the SQLite file, made at the first start; MasterKeyFile with mode 0600 if absent."""
+    """The first start creates the SQLite file at Path, and MasterKeyFile with mode 0600 if absent."""
     made = [path for path in (operator.directory / "var").iterdir() if path.is_file()]
     assert {"controlplane.db", "master.key"} <= {path.name for path in made}
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in made)
@@ -434,7 +452,7 @@ def test_files_are_made_at_the_first_start_and_private(operator: Operator) -> No
 
 @dataclass
 class Scripted:
-    """A proxy whose control plane is scripted; one application, `client-1`."""
+    """A proxy whose control plane is scripted, with one application, `client-1`."""
 
     loop: Loop
     control: FakeControlPlane
@@ -504,7 +522,7 @@ def rules(path: str = "/v1.0/users", generated_at: str = "2026-11-21T04:25:58.12
 
 @pytest.fixture(scope="module")
 def reported(scripted: Scripted) -> FakeControlPlane:
-    """What a proxy said of three requests, one each of allow, block and an upstream fault."""
+    """Return the proxy's reports on three requests: one allowed, one blocked, and one upstream fault."""
     with scripted.running():
         until(scripted.ready)
         scripted.graph.raw_responses["/v1.0/users"] = RawResponse(
@@ -522,9 +540,11 @@ def reported(scripted: Scripted) -> FakeControlPlane:
 
 
 def test_heartbeat_field_by_field(reported: FakeControlPlane) -> None:
-    """{"version", "uptimeSeconds", "loadedRules", "syncVersion", "checks": {…: {"status", "detail"}},
-    "lastSeq",
-    "auditPending", "oldestPendingSeconds"}."""
+    """A heartbeat has every field of the contract.
+
+    {"version", "uptimeSeconds", "loadedRules", "syncVersion", "checks": {…: {"status", "detail"}}, "lastSeq",
+    "auditPending", "oldestPendingSeconds"}
+    """
     last = reported.heartbeats[-1]
     assert set(last) >= {"version", "uptimeSeconds", "loadedRules", "syncVersion", "checks", "lastSeq"}
     assert set(last) >= {"auditPending", "oldestPendingSeconds"}
@@ -541,9 +561,11 @@ def test_heartbeat_field_by_field(reported: FakeControlPlane) -> None:
 
 
 def test_metrics_field_by_field(reported: FakeControlPlane) -> None:
-    """{"windowStart", "windowEnd", counters…, "auditPending", "latencyMs": {"buckets", "sum", "count"}};
-    counters
-    are deltas of the window, and one window begins where the last one ended."""
+    """A metrics report has every field of the contract.
+
+    {"windowStart", "windowEnd", counters…, "auditPending", "latencyMs": {"buckets", "sum", "count"}}.
+    Counters are deltas of the window, and one window begins where the last one ended.
+    """
     counters = ("evaluated", "allowed", "blocked", "filtered", "loggedOnly", "upstreamErrors")
     for each in reported.metrics:
         assert set(each) >= {"windowStart", "windowEnd", *counters, "auditPending", "latencyMs"}
@@ -569,8 +591,11 @@ def test_metrics_field_by_field(reported: FakeControlPlane) -> None:
 
 
 def test_event_field_by_field(reported: FakeControlPlane) -> None:
-    """Event: {"id", "time", "orgId", "proxyId", "appId", …, "upstreamRequestId"}; times RFC 3339 with
-    milliseconds; ids UUIDv7."""
+    """An event has every field of the contract.
+
+    {"id", "time", "orgId", "proxyId", "appId", …, "upstreamRequestId"}; times are RFC 3339 with milliseconds,
+    and ids are UUIDv7.
+    """
     event = next(each for each in reported.events["org-1"] if each.get("clientRequestId") == "mine")
     known = {
         "orgId": "org-1",
@@ -602,19 +627,19 @@ def test_event_field_by_field(reported: FakeControlPlane) -> None:
 
 
 def test_seq_counts_without_a_gap(reported: FakeControlPlane) -> None:
-    """`seq` counts a proxy instance's events of one organisation without a gap."""
+    """The member `seq` counts a proxy instance's events of one organisation without a gap."""
     assert sorted(reported.seqs("org-1")) == [1, 2, 3, 4, 5, 6]
 
 
 def test_reason_is_one_of_a_documented_list(reported: FakeControlPlane) -> None:
-    """`reason` is one of a closed, documented list of codes."""
+    """The member `reason` is one of a closed, documented list of codes."""
     page = (Path(__file__).parents[2] / "docs" / "reference" / "errors.md").read_text("utf-8")
     documented = set(re.findall(r"^### Reason (\w+)$", page, re.MULTILINE))
     assert {each["reason"] for each in reported.events["org-1"]} <= documented
 
 
 def test_a_proxy_asks_with_the_etag_that_it_was_given(reported: FakeControlPlane) -> None:
-    """`ETag` is sent; a request with a matching `If-None-Match` may get 304."""
+    """The proxy sends its `ETag`; a request with a matching `If-None-Match` may get 304."""
     tags = [each.value("If-None-Match") for each in reported.sync_requests]
     assert tags[0] == ""
     assert len(set(tags[1:])) == 1
@@ -624,9 +649,10 @@ def test_a_proxy_asks_with_the_etag_that_it_was_given(reported: FakeControlPlane
 def test_rules_of_another_author_or_an_older_time_are_never_in_force(
     scripted: Scripted, reported: FakeControlPlane
 ) -> None:
-    """A proxy takes only rules that its control plane wrote in response to this very request; it keeps the
-    highest
-    `generatedAt` on disk and refuses an older one, across restarts too."""
+    """A proxy takes only rules that its control plane wrote in response to this very request.
+
+    It keeps the highest `generatedAt` on disk and refuses an older one, across restarts too.
+    """
     control = scripted.control
 
     def syncs(count: int = 2) -> None:
@@ -662,8 +688,10 @@ def test_rules_of_another_author_or_an_older_time_are_never_in_force(
 def test_past_max_staleness_traffic_is_refused_with_503(
     scripted: Scripted, reported: FakeControlPlane
 ) -> None:
-    """Past `MaxStalenessSeconds` without a good sync traffic is refused with 503 `notReady`; until then, and
-    without a limit, the last good rules serve."""
+    """Traffic is refused with 503 `notReady` after `MaxStalenessSeconds` without a good sync.
+
+    Until then, and without a limit, the last good rules serve.
+    """
     control = scripted.control
     control.sync_body = rules("/v1.0/users", "2026-11-23T00:00:00.000Z")
     with scripted.running(RuleSync__MaxStalenessSeconds="2"):
@@ -771,7 +799,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 def evaluated(
     live: Live, target: str, method: str = "GET", fields: tuple[tuple[str, str], ...] = (), body: bytes = b""
 ) -> str:
-    """The id of the rule that blocked it, `passed` where the upstream responded, else the error's code."""
+    """Return the id of the blocking rule, `passed` if the upstream responded, else the error's code."""
     reply = live.ask("rules", method, target, fields, body)
     if reply.status == 403:
         return str(reply.error["ruleId"])
@@ -797,12 +825,12 @@ def evaluated(
     ],
 )
 def test_patterns(live: Live, target: str, verdict: str) -> None:
-    """`{name}` is one segment; `*` one segment; `**` the rest, none included."""
+    """The pattern `{name}` is one segment, `*` one segment, and `**` the rest, which may be empty."""
     assert evaluated(live, target) == verdict
 
 
 def test_methods_are_optional(live: Live) -> None:
-    """methods: optional: any."""
+    """The member `methods` is optional; without it a rule applies to any method."""
     assert evaluated(live, "/v1.0/m/x") == "get-only"
     assert evaluated(live, "/v1.0/m/x", "DELETE") == "passed"
     for method in ("GET", "POST", "DELETE"):
@@ -833,12 +861,15 @@ def test_methods_are_optional(live: Live) -> None:
     ],
 )
 def test_operators(live: Live, query: str, verdict: str) -> None:
-    """equals, not_equals, in, not_in, prefix, suffix, contains, matches, at_least, at_most, exists."""
+    """Each operator of the contract compares as described.
+
+    Operators: equals, not_equals, in, not_in, prefix, suffix, contains, matches, at_least, at_most, exists.
+    """
     assert evaluated(live, f"/v1.0/q?{query}") == verdict
 
 
 def test_sources_of_a_request(live: Live) -> None:
-    """Condition sources: param, query, header, body (a JSON property path of the request)."""
+    """The sources of conditions are param, query, header, body (a JSON property path of the request)."""
     assert evaluated(live, "/v1.0/p/Ab1") == "param-in"
     assert evaluated(live, "/v1.0/p/ab1") == "passed"  # ids compare exactly
     assert evaluated(live, "/v1.0/p('ada%40contoso.com')") == "param-in"
@@ -850,7 +881,7 @@ def test_sources_of_a_request(live: Live) -> None:
 
 
 def test_sources_of_a_response(live: Live) -> None:
-    """In response rules also status, response_header, property."""
+    """Response rules also have the sources status, response_header and property."""
     assert evaluated(live, "/v1.0/r/status") == "r-status"
     live.upstream_says("/v1.0/r/status", b"{}", [JSON, ("request-id", "r")])
     assert evaluated(live, "/v1.0/r/status") == "passed"
@@ -864,7 +895,7 @@ def test_sources_of_a_response(live: Live) -> None:
 
 
 def test_a_rule_whose_gates_do_not_hold_does_not_match(live: Live) -> None:
-    """A rule whose gates or conditions don't hold doesn't match."""
+    """A rule does not match if its gates or conditions do not hold."""
     assert evaluated(live, "/v1.0/ip/here") == "from-here"
     assert evaluated(live, "/v1.0/ip/there") == "passed"
     assert evaluated(live, "/v1.0/ip/not") == "not-from-there"
@@ -875,8 +906,11 @@ def test_a_rule_whose_gates_do_not_hold_does_not_match(live: Live) -> None:
 
 
 def test_rules_are_tried_in_file_order_and_log_only_goes_on(live: Live) -> None:
-    """A matching `log_only` is recorded in `loggedRuleIds` and the search goes on; the first matching allow,
-    filter or block decides; whose only match is log_only under default: allow has that verdict and id."""
+    """The first matching allow, filter or block decides.
+
+    A matching `log_only` is recorded in `loggedRuleIds` and the search goes on. A request whose only match is
+    log_only under default: allow has that verdict and id.
+    """
     ids = [f"order-{number}-{os.getpid()}" for number in range(5)]
     targets = ("/v1.0/order", "/v1.0/noted/one", "/v1.0/noted/more", "/v1.0/noted/stop", "/v1.0/unlisted")
     for target, request_id in zip(targets, ids, strict=True):
@@ -898,7 +932,7 @@ def test_rules_are_tried_in_file_order_and_log_only_goes_on(live: Live) -> None:
 
 
 def test_transforms_of_request_and_response_rules_combine(live: Live) -> None:
-    """`filter` adds to the request's transforms: strips are united, allows intersected."""
+    """A `filter` adds to the request's transforms: strips are united, allows intersected."""
     item = b'{"A": 1, "a@odata.type": "x", "b": {"c": 2, "e": 3}, "d": 4, "f": 5}'
     body = b'{"value": [' + item + b'], "@odata.count": 1}'
     live.upstream_says("/v1.0/t/strip", body)
@@ -922,8 +956,10 @@ def test_a_transform_acts_on_2xx_responses(live: Live) -> None:
     ["phone", "PHONE", "phone/$value", "%70hone", "photo", "photo/$value", "microsoft.graph.user/phone"],
 )
 def test_a_path_that_names_a_hidden_property_is_blocked(live: Live, path: str) -> None:
-    """A path that names a hidden property itself, with or without /$value, is blocked by the rule that
-    hides it."""
+    """A path that names a hidden property itself is blocked by the rule that hides it.
+
+    This applies with or without /$value.
+    """
     assert evaluated(live, f"/v1.0/hidden/ada/{path}") == "hide"
 
 
@@ -947,13 +983,16 @@ def test_a_path_that_names_a_hidden_property_is_blocked(live: Live, path: str) -
     ],
 )
 def test_no_spelling_changes_a_verdict(live: Live, spelling: str) -> None:
-    """Percent-encoding, dot segments, doubled slashes, letter case, OData key forms, type casts, empty
-    parentheses can't change a verdict."""
+    """No spelling of a path can change a verdict.
+
+    Spellings: percent-encoding, dot segments, doubled slashes, letter case, OData key forms, type casts,
+    empty parentheses.
+    """
     assert evaluated(live, spelling) == "rest"
 
 
 def test_batch_parts_are_evaluated_as_if_they_came_alone(live: Live) -> None:
-    """… and `$batch` parts can't change a verdict."""
+    """Sub-requests of a `$batch` are evaluated like the same requests alone."""
     parts = [
         {"id": "1", "method": "GET", "url": "/rest/x"},
         {"id": "2", "method": "GET", "url": "/users/ada@contoso.com"},
@@ -977,8 +1016,10 @@ def test_batch_parts_are_evaluated_as_if_they_came_alone(live: Live) -> None:
 
 
 def test_an_encoded_slash_is_refused_only_where_it_would_change_the_verdict(live: Live) -> None:
-    """An encoded slash occurs in real Graph ids: 400 only where reading it as a slash would change the
-    verdict."""
+    """An encoded slash occurs in real Graph ids.
+
+    It gives 400 only if reading it as a slash would change the verdict.
+    """
     assert evaluated(live, "/v1.0/files/a%2Fb") == "passed"
     assert evaluated(live, "/v1.0/rest/a%2Fb") == "rest"
     assert evaluated(live, "/v1.0%2Frest/a") in ("badRequest", "rest")

@@ -1,4 +1,4 @@
-"""What an application sees of the proxy, statement by statement, over real sockets, through the system."""
+"""The proxy as an application sees it, statement by statement, over real sockets, through the system."""
 
 from __future__ import annotations
 
@@ -80,11 +80,14 @@ def json_of(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
-# First, because the proxy fetches no second token within 10 s because of a 401
+# These tests run first, because the proxy fetches no second token within 10 s because of a 401
 
 
 def test_an_upstream_401_is_never_the_applications_fault(live: Live) -> None:
-    """An upstream 401: fetch a new upstream token and try once more; failing that, 502 `upstreamError`."""
+    """An upstream 401 makes the proxy fetch a new upstream token and try once more.
+
+    If that fails, the response is 502 `upstreamError`.
+    """
     live.upstream_says("/v1.0/open/refused", b"{}", [("WWW-Authenticate", "Bearer error=x")], 401)
     acquired = live.system.identity.acquisitions
     live.system.identity.revoke_all()
@@ -102,7 +105,10 @@ def test_an_upstream_401_is_never_the_applications_fault(live: Live) -> None:
 
 
 def test_a_token_for_client_credentials(live: Live) -> None:
-    """200 {"token_type", "expires_in": 3599, "access_token": "<JWT>"} with `Cache-Control: no-store`."""
+    """The response is 200 {"token_type", "expires_in": 3599, "access_token": "<JWT>"}, not stored.
+
+    It has `Cache-Control: no-store`.
+    """
     reply = live.form(live.credentials("crm"))
     assert reply.status == 200
     assert set(reply.json) == {"token_type", "expires_in", "access_token"}
@@ -127,14 +133,14 @@ def test_no_scope_parameter_is_part_of_the_request_and_one_is_ignored(live: Live
 
 @pytest.mark.parametrize("secret", ["its secret", "wrong", "", "\u00e9\x00"])
 def test_a_secret_that_does_not_match_is_401(live: Live, secret: str) -> None:
-    """The secret is compared with the hash stored for the app identity; mismatch gives 401 invalid_client."""
+    """The secret is compared with the app identity's stored hash; a mismatch gives 401 invalid_client."""
     reply = live.form({**live.credentials("crm"), "client_secret": secret})
     assert (reply.status, reply.json["error"]) == (401, "invalid_client")
     assert isinstance(reply.json["error_description"], str)
 
 
 def test_an_unknown_client_is_401_and_told_apart_by_nothing(live: Live) -> None:
-    """Client id or secret does not match: 401."""
+    """A client id or secret that does not match gives 401."""
     unknown = live.form({**live.credentials("crm"), "client_id": str(uuid.uuid4())})
     wrong = live.form({**live.credentials("crm"), "client_secret": "wrong"})
     assert unknown.status == wrong.status == 401
@@ -177,7 +183,7 @@ def test_errors_are_those_of_rfc_6749(
 def test_a_malformed_token_request_is_invalid_request(
     live: Live, fields: list[tuple[str, str]], body: bytes
 ) -> None:
-    """400 invalid_request."""
+    """A malformed token request gives 400 invalid_request."""
     reply = live.send("POST", "/proxy/token", fields, body)
     assert (reply.status, reply.json["error"]) == (400, "invalid_request")
 
@@ -199,7 +205,7 @@ def test_credentials_are_accepted_as_http_basic(live: Live, scheme: str) -> None
 
 
 def test_a_form_in_chunks_is_a_form(live: Live) -> None:
-    """Form body: however it is framed."""
+    """A form body is accepted in any framing."""
     form = urlencode(live.credentials("crm")).encode()
     chunks = b"".join(b"%x\r\n%b\r\n" % (1, form[at : at + 1]) for at in range(len(form))) + b"0\r\n\r\n"
     reply = live.send("POST", "/proxy/token", [FORM, ("Transfer-Encoding", "chunked")], chunks)
@@ -215,7 +221,7 @@ def test_a_form_in_chunks_is_a_form(live: Live) -> None:
     ],
 )
 def test_the_endpoint_has_the_names_that_identity_libraries_ask_for(live: Live, path: str) -> None:
-    """POST /{tenant}/oauth2/v2.0/token, POST /adfs/oauth2/v2.0/token: the same endpoint."""
+    """The paths /{tenant}/oauth2/v2.0/token and /adfs/oauth2/v2.0/token are the same endpoint for POST."""
     reply = live.form(live.credentials("crm"), path)
     assert reply.status == 200
     bearer = ("Authorization", f"Bearer {reply.json['access_token']}")
@@ -224,15 +230,17 @@ def test_the_endpoint_has_the_names_that_identity_libraries_ask_for(live: Live, 
 
 @pytest.mark.parametrize("tenant", ["v1.0", "beta", "proxy"])
 def test_a_tenant_is_any_first_segment_but_three(live: Live, tenant: str) -> None:
-    """`{tenant}` is any first segment but `v1.0`, `beta` and `proxy`."""
+    """The segment `{tenant}` is any first segment but `v1.0`, `beta` and `proxy`."""
     assert live.form(live.credentials("crm"), f"/{tenant}/oauth2/v2.0/token").status == 401
     assert live.send("GET", f"/{tenant}/v2.0/.well-known/openid-configuration").status == 401
 
 
 @pytest.mark.parametrize(("tenant", "path"), [("contoso", "/contoso/v2.0"), ("adfs", "/adfs")])
 def test_discovery_documents(live: Live, tenant: str, path: str) -> None:
-    """Members token_endpoint, authorization_endpoint, issuer, jwks_uri; the issuer has the authority's
-    scheme, host and port."""
+    """Discovery documents have token_endpoint, authorization_endpoint, issuer and jwks_uri.
+
+    The issuer has the authority's scheme, host and port.
+    """
     reply = live.send("GET", f"{path}/.well-known/openid-configuration")
     assert reply.status == 200
     members = ("token_endpoint", "authorization_endpoint", "issuer", "jwks_uri")
@@ -244,7 +252,7 @@ def test_discovery_documents(live: Live, tenant: str, path: str) -> None:
 
 
 def test_the_token_endpoint_takes_post_alone(live: Live) -> None:
-    """POST /proxy/token."""
+    """The token endpoint accepts only POST /proxy/token."""
     for method in ("GET", "PUT"):
         reply = live.form(live.credentials("crm"), method=method)
         assert reply.status in (400, 405)
@@ -255,7 +263,10 @@ def test_the_token_endpoint_takes_post_alone(live: Live) -> None:
 
 
 def test_the_token_is_a_jwt_with_these_claims(live: Live) -> None:
-    """Claims iss, aud, sub = clientId, org, ver = secretVersion, iat, nbf, exp, jti; kid and alg besides."""
+    """Claims: iss, aud, sub = clientId, org, ver = secretVersion, iat, nbf, exp, jti.
+
+    The header has kid and alg.
+    """
     before = int(time.time())
     first, second = live.new_token("crm"), live.new_token("crm")
     header, claims = claims_of(first)
@@ -278,8 +289,7 @@ def _with(token: str, header: dict[str, Any] | None = None, claims: dict[str, An
 
 
 def test_the_token_is_validated_on_every_request(live: Live) -> None:
-    """The proxy validates the proxy JWT: no forged, damaged or foreign one; alg and kid are never taken from
-    it."""
+    """The proxy refuses a forged, damaged or foreign proxy JWT; it never takes alg and kid from it."""
     good = live.token("crm")
     signed, _, signature = good.rpartition(".")
     none = _with(good, {"alg": "none"}).rpartition(".")[0] + "."
@@ -314,7 +324,10 @@ def test_the_token_is_validated_on_every_request(live: Live) -> None:
 
 
 def test_a_401_carries_the_claims_challenge(live: Live) -> None:
-    """WWW-Authenticate: Bearer realm="", error="insufficient_claims", claims="<base64 of …nbf…>"."""
+    """The challenge of a 401 names insufficient_claims.
+
+    It is `Bearer realm="", error="insufficient_claims", claims="<base64 of …nbf…>"`.
+    """
     reply = live.send("GET", "/v1.0/users", [("Authorization", "Bearer dead")])
     challenge = reply.value("WWW-Authenticate") or ""
     begin = 'Bearer realm="", error="insufficient_claims", claims="'
@@ -327,7 +340,7 @@ def test_a_401_carries_the_claims_challenge(live: Live) -> None:
 
 
 def test_a_token_dies_when_its_app_is_disabled_on_an_open_connection_too(live: Live) -> None:
-    """A token dies at once when its app is disabled, or its secret version is revoked."""
+    """A token becomes invalid at once if its app is disabled or its secret version is revoked."""
     live.cli("app", "add", "leaver", "--org", live.system.org_id, "--ruleset", "reports")
     rotated = live.cli("app", "rotate-secret", "leaver")
     form = {"grant_type": "client_credentials", "client_id": rotated["clientId"]}
@@ -365,8 +378,11 @@ def test_a_token_dies_when_its_app_is_disabled_on_an_open_connection_too(live: L
 
 
 def test_method_target_headers_and_body_reach_the_upstream_byte_for_byte(live: Live) -> None:
-    """Method, target, header names' case and order, and body reach the upstream unchanged; Authorization and
-    Host are replaced; hop-by-hop headers are dropped; nothing is added."""
+    """Method, target, headers and body reach the upstream unchanged.
+
+    Header names keep their case and order. Authorization and Host are replaced, hop-by-hop headers are
+    dropped, and nothing is added.
+    """
     id_field = new_id()
     target = "/v1.0/echo/%41%2f..%3F/(x='a b')?$select=Id,name&$FILTER=a%20eq%20'%C3%A5'&&x=%7Ez&=;?/"
     target = target.replace(" ", "%20").replace("%2f..", "")
@@ -408,7 +424,10 @@ def test_method_target_headers_and_body_reach_the_upstream_byte_for_byte(live: L
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "MERGE"])
 def test_any_method_the_upstream_supports(live: Live, method: str) -> None:
-    """Any method the upstream API supports, same path and query string, `/v1.0/...` and `/beta/...`."""
+    """Any method of the upstream API works, with the same path and query string.
+
+    Paths begin with `/v1.0/...` or `/beta/...`.
+    """
     id_field = new_id()
     for version in ("v1.0", "beta"):
         assert live.send(
@@ -421,7 +440,7 @@ def test_any_method_the_upstream_supports(live: Live, method: str) -> None:
 
 
 def test_a_body_in_chunks_arrives_whole(live: Live) -> None:
-    """Framing may change where HTTP requires it; the body does not."""
+    """The framing may change if HTTP requires it; the body does not."""
     id_field = new_id()
     parts = [bytes([each]) * (each * 37 + 1) for each in range(200)]
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in parts) + b"0\r\n\r\n"
@@ -439,7 +458,7 @@ AWKWARD = (
 
 
 def test_the_response_comes_back_byte_for_byte(live: Live) -> None:
-    """Responds to come back as byte-for-byte: status, names' case and order, repeated fields, body."""
+    """The response comes back byte for byte: status, names' case and order, repeated fields, body."""
     own = [
         ("cONTENT-tYPE", "application/json"),
         ("request-id", "abc"),
@@ -459,7 +478,7 @@ def test_the_response_comes_back_byte_for_byte(live: Live) -> None:
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
 def test_a_coded_response_in_which_no_link_changes_keeps_every_byte(live: Live, coding: str) -> None:
-    """A response in which no link had to change keeps every byte, compressed or not."""
+    """A response without a rewritten link keeps every byte, compressed or not."""
     packed = gzip.compress(AWKWARD) if coding == "gzip" else zlib.compress(AWKWARD)
     live.upstream_says(f"/v1.0/open/{coding}", packed, [JSON, ("Content-Encoding", coding)])
     reply = live.ask("crm", "GET", f"/v1.0/open/{coding}", [("Accept-Encoding", coding)])
@@ -481,8 +500,11 @@ def test_hop_by_hop_fields_of_the_response_stay_behind(live: Live) -> None:
 
 
 def test_links_that_an_sdk_follows_begin_with_the_proxy(live: Live) -> None:
-    """@odata.nextLink, @odata.deltaLink, per-property forms, Location, Content-Location, Operation-Location;
-    the rest of the link keeps its bytes; every other link stays."""
+    """Links that an SDK follows begin with the proxy; the rest of the link keeps its bytes.
+
+    These are @odata.nextLink, @odata.deltaLink, per-property forms, Location, Content-Location and
+    Operation-Location. Every other link stays.
+    """
     graph = live.system.graph.base_url
     body = (
         '{"@odata.context":"G/v1.0/$metadata#users","@odata.nextLink" : "G/v1.0/users?$skiptoken=a%2F\\u0026"'
@@ -508,7 +530,7 @@ def test_links_that_an_sdk_follows_begin_with_the_proxy(live: Live) -> None:
     ["https://elsewhere.example/v1.0/users", "{graph}.evil.example/v1.0", "{graph}0/v1.0", "/v1.0/users"],
 )
 def test_a_link_that_does_not_begin_with_the_upstream_stays(live: Live, link: str) -> None:
-    """… that begins with the upstream's base address: any other is left as it is."""
+    """Only a link that begins with the upstream's base address is rewritten: any other is left as it is."""
     link = link.format(graph=live.system.graph.base_url)
     body = json_of({"@odata.nextLink": link})
     live.upstream_says("/v1.0/open/foreign", body, [JSON, ("Location", link)])
@@ -517,7 +539,7 @@ def test_a_link_that_does_not_begin_with_the_upstream_stays(live: Live, link: st
 
 
 def test_links_are_found_in_a_compressed_response(live: Live) -> None:
-    """Left as it is, page two goes straight to the upstream, carrying the proxy JWT with it."""
+    """An unchanged link would send page two straight to the upstream, with the proxy JWT."""
     graph = live.system.graph.base_url
     body = json_of({"@odata.nextLink": f"{graph}/v1.0/users?$skiptoken=1", "value": []})
     live.upstream_says("/v1.0/open/packed", gzip.compress(body), [JSON, ("Content-Encoding", "gzip")])
@@ -531,8 +553,10 @@ def test_links_are_found_in_a_compressed_response(live: Live) -> None:
 
 
 def test_block_is_403_with_an_error_body_that_names_the_rule(live: Live) -> None:
-    """403: a rule of the bound ruleset returned `block`; code policyBlocked, message, ruleId, innerError with
-    request-id, client-request-id, date."""
+    """A 403 means that a rule of the bound ruleset returned `block`.
+
+    Its body has code policyBlocked, message, ruleId, and innerError with request-id, client-request-id, date.
+    """
     id_field = new_id()
     reply = live.ask("crm", "GET", "/v1.0/open/mail/1", [id_field])
     assert reply.status == 403
@@ -549,13 +573,13 @@ def test_block_is_403_with_an_error_body_that_names_the_rule(live: Live) -> None
 
 
 def test_block_by_default_names_default(live: Live) -> None:
-    """If none does, `default` decides and `ruleId` is `default`."""
+    """If no rule decides, `default` decides and `ruleId` is `default`."""
     reply = live.ask("crm", "GET", "/v1.0/unlisted")
     assert (reply.status, reply.error["ruleId"]) == (403, "default")
 
 
 def test_evaluation_happens_after_the_upstream_call_too(live: Live) -> None:
-    """Evaluation happens before or after the upstream call: a response rule replaces it by the 403."""
+    """A response rule that blocks replaces the upstream's response by the 403."""
     live.upstream_says("/v1.0/open/secret", b'{"sensitivity": "private", "subject": "hush"}')
     id_field = new_id()
     reply = live.ask("crm", "GET", "/v1.0/open/secret", [id_field])
@@ -566,7 +590,7 @@ def test_evaluation_happens_after_the_upstream_call_too(live: Live) -> None:
 
 
 def test_filter_strips_properties(live: Live) -> None:
-    """`strip_properties` (blacklist); what remains keeps its exact text."""
+    """The transform `strip_properties` is a blacklist; the remaining properties keep their exact text."""
     body = (
         b'{ "value":[{"id":1.50,"mobilePhone":"+47","n":"\\u00e5"} , {"MOBILEPHONE":1}],"@odata.count":2e0}'
     )
@@ -580,7 +604,7 @@ def test_filter_strips_properties(live: Live) -> None:
 
 
 def test_filter_allows_properties(live: Live) -> None:
-    """`allow_properties` (whitelist)."""
+    """The transform `allow_properties` is a whitelist."""
     body = b'{"@odata.context":"c","value":[{"id":"1","displayName":"A","mail":"m","x":{"id":2}},{"id":"2"}]}'
     live.upstream_says("/v1.0/groups", body)
     assert live.ask("crm", "GET", "/v1.0/groups").json == {
@@ -596,7 +620,7 @@ def test_filter_allows_properties(live: Live) -> None:
     "status", [200, 201, 202, 204, 206, 301, 302, 304, 307, 400, 403, 404, 409, 412, 418, 429, 451, 499]
 )
 def test_2xx_3xx_and_4xx_pass_through_unchanged(live: Live, status: int) -> None:
-    """2xx, 3xx and 4xx pass through unchanged: upstream 4xx is returned as the same 4xx."""
+    """An upstream 2xx, 3xx or 4xx passes through unchanged: a 4xx is returned as the same 4xx."""
     body = b"" if status in (204, 304) else b'{"error": {"code": "upstream\'s own"}}'
     id_field = new_id()
     path = f"/v1.0/open/status-{status}"
@@ -613,7 +637,7 @@ def test_2xx_3xx_and_4xx_pass_through_unchanged(live: Live, status: int) -> None
 @pytest.mark.parametrize("status", [429, 503, 504])
 @pytest.mark.parametrize("retry_after", ["7", "Wed, 21 Oct 2099 07:28:00 GMT"])
 def test_throttling_is_forwarded_with_retry_after_intact(live: Live, status: int, retry_after: str) -> None:
-    """429 with `Retry-After` intact, and so do 503 and 504 with theirs."""
+    """An upstream 429 keeps its `Retry-After`, and so do 503 and 504."""
     body = b'{"error": {"code": "TooManyRequests"}}'
     id_field = new_id()
     live.upstream_says("/v1.0/open/throttled", body, [JSON, ("Retry-After", retry_after)], status)
@@ -633,7 +657,7 @@ def test_every_other_5xx_becomes_502_with_upstream_status(live: Live, status: in
 
 
 def test_every_upstream_error_names_the_upstream_status(live: Live) -> None:
-    """Code upstreamError (502, `upstreamStatus`)."""
+    """The code upstreamError (502) comes with `upstreamStatus`."""
     live.upstream_says("/v1.0/open/odd-coding", b"{}", [JSON, ("Content-Encoding", "x-unheard-of")])
     reply = live.ask("crm", "GET", "/v1.0/open/odd-coding")
     assert (reply.status, reply.error["code"]) == (502, "upstreamError")
@@ -641,7 +665,7 @@ def test_every_upstream_error_names_the_upstream_status(live: Live) -> None:
 
 
 def test_an_upstream_that_says_nothing_of_use_is_502(live: Live) -> None:
-    """Code upstreamUnreachable (502), and never a second time for a POST that reached the upstream."""
+    """The code upstreamUnreachable is a 502; a POST that reached the upstream is never repeated."""
     live.system.graph.raw_responses["/v1.0/open/gone"] = RawResponse(b"")
     id_field = new_id()
     reply = live.ask("crm", "POST", "/v1.0/open/gone", [id_field, JSON], b"{}")
@@ -659,7 +683,7 @@ def test_an_upstream_that_says_nothing_of_use_is_502(live: Live) -> None:
     ],
 )
 def test_a_response_that_cannot_be_filtered_is_502_filter_failed(live: Live, response: bytes) -> None:
-    """Not JSON, malformed, unknown encoding: never passed unfiltered, 502 `filterFailed`."""
+    """A body that is not JSON, malformed or in an unknown encoding is never passed: 502 `filterFailed`."""
     live.system.graph.raw_responses["/v1.0/people/odd"] = RawResponse(response)
     reply = live.ask("crm", "GET", "/v1.0/people/odd")
     assert (reply.status, reply.error["code"]) == (502, "filterFailed")
@@ -670,7 +694,7 @@ def test_a_response_that_cannot_be_filtered_is_502_filter_failed(live: Live, res
 
 @pytest.mark.parametrize("target", ["/v1.0/users/%00", "/v1.0/%c0%af", "/v1.0/%zz", "/v1.0/../../x"])
 def test_a_malformed_target_is_400(live: Live, target: str) -> None:
-    """Code badRequest (400): a target that is malformed (NUL, bad or overlong encoding, …)."""
+    """The code badRequest (400) means a malformed target (NUL, bad or overlong encoding, …)."""
     id_field = new_id()
     reply = live.ask("reports", "GET", target, [id_field])
     assert (reply.status, reply.error["code"]) == (400, "badRequest")
@@ -678,19 +702,19 @@ def test_a_malformed_target_is_400(live: Live, target: str) -> None:
 
 
 def test_a_head_that_is_too_large_is_431(live: Live) -> None:
-    """Code headersTooLarge (431)."""
+    """The code headersTooLarge is a 431."""
     reply = live.ask("crm", "GET", "/v1.0/echo/x", [("X-Large", "x" * 70_000)])
     assert (reply.status, reply.error["code"]) == (431, "headersTooLarge")
 
 
 def test_a_batch_that_is_too_large_is_413(live: Live) -> None:
-    """Code payloadTooLarge (413)."""
+    """The code payloadTooLarge is a 413."""
     reply = live.ask("crm", "POST", "/v1.0/$batch", [JSON, ("Content-Length", str(5 * 1024 * 1024))])
     assert (reply.status, reply.error["code"]) == (413, "payloadTooLarge")
 
 
 def test_the_proxys_own_errors_have_one_shape(live: Live) -> None:
-    """Proxy error body (every status that the proxy itself makes)."""
+    """Each error that the proxy itself makes has the proxy error body, with any status."""
     for reply in (
         live.send("GET", "/v1.0/users"),
         live.ask("crm", "GET", "/v1.0/unlisted"),
@@ -714,7 +738,7 @@ def test_upstream_scopes_stay_declared_against_the_upstream(live: Live) -> None:
 
 
 def test_the_application_never_sees_the_upstream_credential(live: Live) -> None:
-    """The real upstream credentials are held by the proxy side; the upstream never sees the proxy token."""
+    """The proxy side holds the real upstream credentials; the upstream never sees the proxy token."""
     report = b""
     for target in (
         "/v1.0/echo/x",
@@ -735,8 +759,10 @@ def test_the_application_never_sees_the_upstream_credential(live: Live) -> None:
 
 
 def test_credentials_are_read_from_a_key_vault_through_a_managed_identity(live: Live) -> None:
-    """Read at runtime from a key vault through a managed identity, and used to acquire upstream tokens: the
-    proxy was given neither, so what it serves proves that it read them."""
+    """Credentials are read at runtime from a key vault through a managed identity.
+
+    They acquire upstream tokens. The proxy was given no credentials, so a response proves that it read them.
+    """
     assert CLIENT_SECRET not in live.system.proxy_config.read_text("utf-8")
     assert live.ask("crm", "GET", "/v1.0/echo/x").status == 200
     assert set(live.system.vault.reads) == {VAULT_SECRET, VAULT_SIGNING_KEY}
@@ -750,8 +776,11 @@ def test_credentials_are_read_from_a_key_vault_through_a_managed_identity(live: 
 
 
 def test_every_request_produces_an_audit_event(live: Live) -> None:
-    """Method, path, caller, status, rule verdict; the matched rule and the transforms applied are named;
-    bodies are not captured; verdict, rule and status are those the client saw."""
+    """An event has method, path, caller, status and rule verdict.
+
+    It names the matched rule and the applied transforms. Bodies are not captured. Verdict, rule and status
+    are those the client saw.
+    """
     live.upstream_says(
         "/v1.0/people", b'{"value":[{"id":1,"mobilePhone":"2"}]}', [JSON, ("request-id", "up-1")]
     )
@@ -815,7 +844,7 @@ def test_every_request_produces_an_audit_event(live: Live) -> None:
 
 
 def test_the_event_of_a_refusal_has_the_request_id_that_the_application_saw(live: Live) -> None:
-    """A request id in the error body leads to the event."""
+    """The request id in the error body leads to the event."""
     reply = live.ask("crm", "GET", "/v1.0/open/mail/again")
     request_id = reply.error["innerError"]["request-id"]
     found = until(lambda: live.cli("audit", "search", f"request:{request_id}")["events"])
@@ -823,7 +852,7 @@ def test_the_event_of_a_refusal_has_the_request_id_that_the_application_saw(live
 
 
 def test_a_changed_ruleset_is_in_force_within_a_sync_interval(live: Live, tmp_path: Path) -> None:
-    """Sync: the proxy fetches current rulesets; a bad one is refused whole and the version in force stays."""
+    """The proxy fetches current rulesets; a bad one is refused whole and the active version stays."""
     assert live.ask("reports", "GET", "/v1.0/echo/soon-blocked").status == 200
     file = tmp_path / "reports.yaml"
     file.write_text(REPORTS + "  - {id: closed, match: {path: [/v1.0/echo/soon-blocked]}, verdict: block}\n")

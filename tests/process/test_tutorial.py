@@ -1,4 +1,4 @@
-"""docs/tutorial/first-proxy.md: its commands run in order in a fresh directory, and print its output."""
+"""The commands of docs/tutorial/first-proxy.md run in order in a fresh directory, with the shown output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SOURCES: Final = ("proxy", "controlplane", "graphward", "tests")
 PORTS: Final = ("8080", "8090", "8091", "8092", "9090", "9091")
 TESTED: Final = "tested"
 REPEATED: Final = "tested, repeated until the output matches"
-SECONDS: Final = 60  # to run the page, on a busy machine
+SECONDS: Final = 60  # seconds to run the page, on a busy machine
 END: Final = "--- end of block"
 _BLOCK: Final = re.compile(
     r"(?:^<!-- (?P<comment>[^\n]*) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.M | re.S
@@ -33,7 +33,7 @@ _BLOCK: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block of commands, with the output that the page shows below it."""
+    """Block of commands, with the output that the page shows below it."""
 
     line: int
     comment: str
@@ -60,7 +60,7 @@ def blocks(page: str) -> list[Block]:
 
 
 def matches(shown: str, printed: str) -> bool:
-    """Return True if the output is as shown: `…` is a part of a line, or any number of lines if alone."""
+    """Return True if the output is as shown: `…` stands for a part of a line, or alone for any lines."""
     pattern = re.sub(r"^…\n", "\0", shown, flags=re.M)
     pattern = re.escape(pattern).replace("…", ".+").replace("\0", r"(?:.*\n)*")
     return re.fullmatch(pattern, printed) is not None
@@ -87,7 +87,7 @@ def test_each_block_of_commands_is_run_or_says_why_not() -> None:
 
 
 class Shell:
-    """A terminal in the directory of the sources."""
+    """Terminal in the directory of the sources."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process

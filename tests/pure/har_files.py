@@ -20,7 +20,7 @@ def entry(
     base: str = BASE,
     **members: Any,
 ) -> dict[str, Any]:
-    """With the fields that every such file has, and with live credentials."""
+    """Return an entry with the fields that every such file has, and with live credentials."""
     request: dict[str, Any] = {
         "method": method,
         "url": base + target,

@@ -1,4 +1,4 @@
-"""Whether a value is as a JSON Schema (2020-12) says, by the keywords that the schema of rulesets uses."""
+"""Validation of a value by a JSON Schema (2020-12), with the keywords that the schema of rulesets uses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SAYS_NOTHING = {"$schema", "$defs", "title", "description", "default", "then", 
 
 
 def is_valid(value: object, schema: Any, root: Any = None) -> bool:
-    """Raises KeyError for a keyword that it doesn't know."""
+    """Return True if the value is valid. Raise KeyError for an unsupported keyword."""
     root = schema if root is None else root
     if isinstance(schema, bool):
         return schema

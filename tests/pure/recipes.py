@@ -28,7 +28,7 @@ _ROW: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A request of a recipe's table, with the verdict that the table gives."""
+    """Request in a recipe's table, with the verdict that the table gives."""
 
     method: str
     target: str
@@ -41,7 +41,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """A response of the upstream in the page, and the one that the application receives."""
+    """Response of the upstream in the page, and the response that the application receives."""
 
     target: str
     before: str

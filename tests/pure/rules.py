@@ -1,4 +1,4 @@
-"""Short ways to say a ruleset and a request."""
+"""Short helpers to write a ruleset and a request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ THURSDAY_NOON_UTC = 1_763_640_000  # 2025-11-20T12:00:00Z
 
 
 def compiled(rules: str, default: str = "block") -> CompiledRuleset:
-    """`rules` is the list of rules in YAML."""
+    """Compile a ruleset from `rules`, a list of rules in YAML."""
     indented = "\n".join("  " + line for line in rules.strip("\n").splitlines())
     return compile_ruleset(
         parse_ruleset(f"version: 1\nname: test\ndefault: {default}\nrules:\n{indented or '  []'}")

@@ -70,7 +70,7 @@ def left(rules: CompiledRuleset, target: str, body: object, method: str = "GET")
         "/v1.0/drives/d/items('workbook')",
         "/v1.0/drives/d/special/documents",
         "/v1.0/drives/d/items/i/listItem/driveItem",
-        # The path does not say which drive it is.
+        # The path does not determine which drive it is.
         "/v1.0/shares/u!x/driveItem",
         "/v1.0/shares/u!x/root",
         "/v1.0/sites/s/lists/l/items/i/driveItem",
@@ -210,7 +210,7 @@ def test_a_block_of_uploads_hides_no_address_and_a_block_of_downloads_stops_no_u
 def test_other_responses_stay_as_they_are(target: str) -> None:
     assert decide(RULES, target).verdict == "allow"
     assert decide(RULES, target).reason == "default"
-    # It is decided as before: without a look at the request.
+    # The decision is as before, and the request is not read.
     assert RULES.plan("GET", canonicalise(target)).decides_without(canonicalise(target)) is not None
 
 
@@ -299,7 +299,7 @@ def test_no_spelling_of_an_address_passes(body: bytes) -> None:
     transforms = decide(RULES, "/v1.0/drives/d/items/i").transforms
     assert transforms is not None
     compiled_filter = filter_of(transforms)
-    for _ in range(3):  # the second and third time by what was learned
+    for _ in range(3):  # the second and third time from memory
         filtered = compiled_filter.apply(body)
         assert json.loads(filtered.body.removeprefix(b"\xef\xbb\xbf")) == {"id": "i"}
         assert filtered.removed in (
@@ -351,7 +351,7 @@ def test_places_and_depths_combine() -> None:
     assert compiled_filter.apply(body).removed == ("strip:size", "strip:children.secret")
 
 
-# -- rules about things
+# -- rules about resources
 
 FILES = resource_model(
     document(

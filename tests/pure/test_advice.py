@@ -1,4 +1,4 @@
-"""A ruleset that is sound and still overlooks something."""
+"""Advice about a ruleset that is valid but has a gap."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_neither_is_what_hides_nothing_from_a_query() -> None:
         ("/users/{id}", "/v1.0/groups", "block", ["rules[0].match.path[0]"]),
         ("/beta/groups", "/users/{id}/**", "block", ["rules[1].match.path[0]"]),
         ("/users", "/groups", "allow", ["rules[0].match.path[0]"]),
-        ("/users", "/groups", "block", []),  # of an upstream that has no versions
+        ("/users", "/groups", "block", []),  # an upstream without versions
         ("/v1.0/users", "/*/groups", "allow", []),
         ("/**", "/v2.0/groups", "allow", []),
     ],

@@ -1,4 +1,4 @@
-"""No client assertion but one that keeps every rule proves an application (RFC 7521, 7523, 8725)."""
+"""Only a client assertion that satisfies every requirement proves an application (RFC 7521, 7523, 8725)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOKEN_ENDPOINT = f"{BASE}/adfs/oauth2/v2.0/token"
 ISSUER, SUBJECT, AUDIENCE = "https://issuer.example/cluster", "system:serviceaccount:a:b", "api://graphward"
 RSA = SigningKey(rsa.generate_private_key(65537, 2048), key_id="rsa-1")
 EC = SigningKey(key_id="ec-1")
-OTHER = SigningKey(key_id="ec-1")  # another's key under the same id
+OTHER = SigningKey(key_id="ec-1")  # another key with the same id
 OTHER_RSA = SigningKey(rsa.generate_private_key(65537, 2048), key_id="rsa-1")
 CURVE_384, CURVE_521 = (
     SigningKey(ec.generate_private_key(curve), key_id=curve.name)
@@ -59,7 +59,7 @@ def coded(value: Any) -> str:
 
 
 def with_parts(text: str, *, header: Any = None, claims: Any = None, signature: str | None = None) -> str:
-    """Return the assertion with parts replaced and its signature left as it was, or as given."""
+    """Return the assertion with replaced parts, and with its old signature or the given one."""
     parts = text.split(".")
     if header is not None:
         parts[0] = coded(header)
@@ -92,7 +92,7 @@ def outcome(text: str, *credentials: Any, base: str = BASE, keys: Any = None, no
 
 HS_WITH_PUBLIC_KEY = ".".join(
     [coded({"alg": "HS256", "kid": "rsa-1"}), coded(OWN), coded(b"\0" * 32)]
-)  # the algorithm alone refuses it, whatever the signature is
+)  # refused because of the algorithm, whatever the signature is
 EC_SIGNATURE = foreign().split(".")[2]
 FLIPPED = coded(bytes([base64.urlsafe_b64decode(EC_SIGNATURE + "==")[0] ^ 1]) + b"\1" * 63)
 TWICE = b'{"iss":"x",' + json.dumps(OWN).encode()[1:]
@@ -163,7 +163,7 @@ REFUSED = {
     "a nested JWT": (own(header={"cty": "JWT"}), "malformed"),
     "a token of another kind": (own(header={"typ": "dpop+jwt"}), "malformed"),
     "a key id that is a number": (resigned(RSA, {"alg": "RS256", "kid": 1}, OWN), "malformed"),
-    # Whose it is
+    # Issuer and subject
     "no issuer": (own(iss=None), "malformed"),
     "an issuer in a list": (own(iss=[CLIENT]), "malformed"),
     "another client as issuer": (own(iss="client-2"), "issuer"),
@@ -232,7 +232,7 @@ def test_a_federated_assertion_proves_the_credential_that_pins_it() -> None:
     for key in (CURVE_384, CURVE_521):
         assert outcome(foreign(key), replace(FEDERATED, keys={"keys": [key.jwk]})) == "crd-fed"
     without_id = SigningKey(EC.private, key_id=None)
-    assert outcome(foreign(without_id)) == "crd-fed"  # the one key that fits
+    assert outcome(foreign(without_id)) == "crd-fed"  # the only key that matches
     assert outcome(foreign(without_id), replace(FEDERATED, keys={"keys": [EC.jwk] * 5})) == "key"
 
 
@@ -252,7 +252,8 @@ def test_an_assertion_that_names_its_key_finds_it_among_many() -> None:
     unnamed = [replace(REGISTERED, id=f"crd-{n}", key=key, thumbprints=()) for n in range(4)]
     assert outcome(own(), *unnamed, REGISTERED) == "crd-key"
     assert outcome(own(header={"kid": None, "x5t": "thumb-1"}), *unnamed, REGISTERED) == "crd-key"
-    assert outcome(own(header={"kid": None}), *unnamed, REGISTERED) == "key"  # it names none of five
+    # the assertion names none of five keys
+    assert outcome(own(header={"kid": None}), *unnamed, REGISTERED) == "key"
 
 
 def test_a_key_without_an_id_hides_no_new_key_of_its_issuer() -> None:
@@ -270,7 +271,7 @@ def test_a_key_without_an_id_hides_no_new_key_of_its_issuer() -> None:
         assert looked_for(foreign(OTHER, header=header), without_id) == ("signature", ISSUER)
         assert looked_for(foreign(RSA, header=header), without_id) == ("algorithm", ISSUER)
         assert looked_for(foreign(OTHER, header=header), without_id, EC.jwk | {"kid": "old"})[1] == ISSUER
-    assert looked_for(foreign(OTHER), EC.jwk, without_id) == ("signature", "")  # its key is known
+    assert looked_for(foreign(OTHER), EC.jwk, without_id) == ("signature", "")  # the key is known
 
 
 def test_without_an_address_of_its_own_the_proxy_takes_no_assertion_by_a_registered_key() -> None:

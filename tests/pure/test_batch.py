@@ -1,4 +1,4 @@
-"""Which batches are read and how, and that what can be read in two ways is refused."""
+"""Batches that are read, and refusal of a batch with two interpretations."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_an_absolute_url_of_ours_is_made_relative(base: str) -> None:
         "/users\n",
         "/us\ters",
         "/users\u0000",
-        # a batch within, in any spelling
+        # a batch inside a batch, in any spelling
         "/$batch",
         "$batch",
         "/$BATCH?x=1",
@@ -148,7 +148,7 @@ def test_an_absolute_url_of_ours_is_made_relative(base: str) -> None:
         "/$batch()",
         "/＄batch",
         "https://graph.microsoft.com/v1.0/$batch",
-        # a version of its own: the upstream may take it for the root
+        # a version in the sub-request: the upstream may read it as the root
         "/v1.0/users",
         "v1.0/users",
         "/V1.0/users",
@@ -224,7 +224,7 @@ def test_what_is_no_batch_or_can_be_read_in_two_ways_is_refused(body: bytes) -> 
     ["$1/messages", "/$1", "%241/messages", "/%2524a", "./$1", "/x/../$1", "$metadata", "\uff041/messages"],
 )
 def test_no_part_refers_to_what_another_is_about(url: str) -> None:
-    """OData 4.01 lets it: rules would evaluate it by a path that it doesn't have."""
+    """OData 4.01 allows such references, but rules would evaluate the request by a wrong path."""
     with pytest.raises(MalformedBatch, match=r"refers to another request|a `url`"):
         parsed(batch(get("/users/ada"), get(url, id="2", dependsOn=["1"])))
 
@@ -252,7 +252,7 @@ def test_twenty_requests_are_a_batch_and_twenty_one_are_not() -> None:
 def test_what_costs_more_than_a_batch_is_refused_before_it_is_read(
     part: dict[str, Any], refusal: str
 ) -> None:
-    """A body of 4 MB of requests, headers or addresses held up everybody else for seconds."""
+    """A body of 4 MB of requests, headers or addresses delayed all other clients for seconds."""
     parts = [get("/me") | part for _ in range(1 if part else 10_000)]
     with pytest.raises(MalformedBatch, match=refusal):
         parsed(batch(*parts))

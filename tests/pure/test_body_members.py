@@ -1,4 +1,4 @@
-"""The properties that a write may carry and no others: `body_only`."""
+"""The only properties that a write may have: `body_only`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def verdict(rules: CompiledRuleset, body: object) -> str:
     return decide(rules, TARGET, "PATCH", body=raw).verdict
 
 
-# Each body, and whether it has another member than jobTitle, department and passwordProfile.password.
+# Each body, and whether it has members besides jobTitle, department and passwordProfile.password.
 BODIES: list[tuple[object, bool]] = [
     ({"jobTitle": "Captain"}, False),
     ({"jobTitle": "Captain", "department": None}, False),
@@ -55,20 +55,20 @@ BODIES: list[tuple[object, bool]] = [
     (b"\xef\xbb\xbf{}", False),
     ({"jobTitle": "Captain", "accountEnabled": False}, True),
     ({"accountEnabled": False}, True),
-    ({"jobTitle ": "Captain"}, False),  # blanks at the ends count as nothing, as in conditions
+    ({"jobTitle ": "Captain"}, False),  # spaces at the ends are ignored, as in conditions
     ({"": 1}, True),
     # letter case
     ({"JOBTITLE": "Captain", "Department": "x"}, False),
-    # another letter than the one it looks like
+    # a letter that only looks like another one
     ({"jobTit\u0142e": "Captain"}, True),
     ({"\u212aobTitle": 1}, True),
     # escapes
     (b'{"job\\u0054itle": "Captain"}', False),
     (b'{"accountEn\\u0061bled": true}', True),
-    # members that are there twice
+    # duplicate members
     (b'{"jobTitle": "a", "jobtitle": "b"}', False),
     (b'{"passwordProfile": {"password": "x"}, "passwordProfile": {"forceChange": true}}', True),
-    # within an object
+    # members inside an object
     ({"passwordProfile": {"password": "x"}}, False),
     ({"passwordProfile": {"Password": "x"}}, False),
     ({"passwordProfile": {}}, False),
@@ -93,7 +93,7 @@ BODIES: list[tuple[object, bool]] = [
     ({"@odata.id": "https://graph.microsoft.com/v1.0/users/b"}, True),
     ({"@odata.context": "x"}, True),
     ({"@odata.type@odata.type": "x"}, True),
-    # what is no object
+    # values that are not objects
     ([{"jobTitle": "a"}, {"department": "b"}], False),
     ([{"jobTitle": "a"}, {"mail": "b"}], True),
     ([[{"mail": "b"}]], True),
@@ -201,7 +201,7 @@ _paths = st.lists(st.sampled_from(["a", "b", "c", "a.b", "b.c", "a.b.c", "a@odat
 
 
 def _without_others(value: object, paths: list[str], place: str = "") -> object:
-    """An independent reading: the value with everything that no path lists taken out."""
+    """Return the value without everything that no path lists, by an independent implementation."""
     if isinstance(value, list):
         return [_without_others(each, paths, place) for each in value]
     if not isinstance(value, dict):
@@ -217,7 +217,7 @@ def _without_others(value: object, paths: list[str], place: str = "") -> object:
 
 
 def _is_container(value: object) -> bool:
-    """Objects, and lists of nothing else."""
+    """Return True for an object, or a list of objects and lists only."""
     return isinstance(value, dict) or (isinstance(value, list) and all(map(_is_container, value)))
 
 
@@ -228,7 +228,7 @@ def test_a_body_has_no_other_member_if_nothing_is_left_out(body: dict[str, objec
     assert (not others) == (_without_others(body, paths) == body)
 
 
-# The workshop
+# The policy workshop
 
 
 @pytest.mark.parametrize("names", ["[]", "jobTitle", "", "[a b]", "[a/b]", "[a.]", "[[a]]"])
@@ -274,7 +274,7 @@ def test_replay_does_not_know_the_members() -> None:
 
 
 def test_of_one_body_an_allow_and_a_block_know_the_same() -> None:
-    """Whatever the body is, one of the two rules with the same list takes it."""
+    """One of two rules with the same list applies to any body."""
     both = rule(NAMES, "block") + rule(NAMES).replace("titles", "allowed")
     sample = SampleRequest("PATCH", TARGET, unknown=frozenset({"body"}))
     report = Explainer(parsed(both)).explain(sample)

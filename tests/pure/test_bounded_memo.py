@@ -1,4 +1,4 @@
-"""A memo never has more entries than its limit, nor longer keys, whatever is kept in it."""
+"""A memo never has more entries than its limit, nor longer keys, whatever is stored in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A target means the same in every spelling, and what has no meaning is refused."""
+"""A target has one interpretation in every spelling, and a target without one is refused."""
 
 from __future__ import annotations
 
@@ -306,14 +306,14 @@ def test_a_cast_is_no_id() -> None:
         "microsoft.graph.user()",
         "graph.user( )",
         "graph.user%28%29",
-        "graph.listItem()",  # no known type, and the name could be a function's
+        "graph.listItem()",  # unknown type, and the name could be a function's
     ):
         assert verdict(rules, f"/v1.0/groups/5/members/{cast}") == "block"
 
 
 @pytest.mark.parametrize("segment", ["$", "%24", "%2524", "$%20", "$%3F", "%EF%BC%84", "x/../$", "$/$"])
 def test_a_dollar_sign_by_itself_is_no_segment(segment: str) -> None:
-    """OData's library passes over it: `/users/$` would be the whole list."""
+    """OData's library ignores the segment: `/users/$` would be the whole list."""
     for path in (f"/v1.0/users/{segment}", f"/v1.0/users/{segment}/messages"):
         with pytest.raises(MalformedTarget):
             canonicalise(path)
@@ -337,7 +337,7 @@ def test_published_examples_are_allowed_by_rules_for_their_plain_paths() -> None
             path = (
                 example["target"].partition("?")[0].partition("(")[0].replace("%3A", ":").replace("%40", "@")
             )
-            # What `$expand` and a delta bring has to be allowed too.
+            # The content of `$expand` and of a delta must be allowed too.
             below = [path.rstrip("/") + "/**", path.removesuffix("/delta") + "/{id}/members"]
             rules = compiled(f"- {{id: it, match: {{path: {json.dumps(below)}}}, verdict: allow}}")
             assert verdict(rules, example["target"], example["method"]) == "allow", example["target"]
@@ -425,8 +425,8 @@ def test_what_would_have_too_many_readings_is_refused_before_they_are_made(targe
         canonicalise(target)
 
 
-ODD = "%2525252F%25252F%252F%2F%5C;%3F%20"  # read in many ways
-LIGATURE = "%EF%B7%BA"  # U+FDFA, of which NFKC makes 18 characters
+ODD = "%2525252F%25252F%252F%2F%5C;%3F%20"  # has many interpretations
+LIGATURE = "%EF%B7%BA"  # U+FDFA, which NFKC expands to 18 characters
 
 
 @pytest.mark.parametrize(
@@ -477,7 +477,7 @@ def test_a_long_key_by_a_parameter_alias_is_as_one_in_the_path(value: str, key: 
 
 
 def test_what_aliases_in_a_path_stand_for_is_limited() -> None:
-    """OData 4.01 part 2 §5.3: a key may name an alias again and again."""
+    """OData 4.01 part 2 §5.3: a key may name an alias repeatedly."""
     half = MAX_WRITTEN_OUT // 2
     assert canonicalise("/users(@a,@a)?@a=" + "b" * half).readings
     assert canonicalise("/users(@a)/x(@a)?@a=" + "b" * half).readings
@@ -500,7 +500,7 @@ def test_folding_lengthens_a_text_by_no_more_than_it_says(text: str) -> None:
     assert all(len(fold(char)) <= folded_at_most(char) for char in ("\ufdfa", "\u1fb7", "\u0390", "\xdf"))
 
 
-# Default_Ignorable_Code_Point of Unicode's DerivedCoreProperties.txt, which NFKC_Casefold leaves out.
+# Default_Ignorable_Code_Point of Unicode's DerivedCoreProperties.txt, which NFKC_Casefold removes.
 IGNORABLE = (
     "ad 34f 61c 115f-1160 17b4-17b5 180b-180f 200b-200f 202a-202e 2060-206f 3164 fe00-fe0f feff ffa0"
     " fff0-fff8 1bca0-1bca3 1d173-1d17a e0000-e0fff"
@@ -513,7 +513,7 @@ def _characters(ranges: str) -> set[str]:
 
 
 def test_characters_of_format_and_ignorable_ones_are_invisible() -> None:
-    """Unicode's general category Cf, as far as this Python knows of characters, and what folding ignores."""
+    """Unicode's general category Cf in this Python's database, and characters that folding ignores."""
     known = [
         char
         for char in map(chr, range(128, sys.maxunicode))
@@ -636,7 +636,7 @@ def test_a_query_within_the_path_is_refused_before_anything_is_evaluated(mark: s
 
 @pytest.mark.parametrize("ligature", [LIGATURE, LIGATURE.replace("%", "%25"), "%E3%8C%96"])
 def test_a_query_of_many_characters_that_stand_for_several_is_refused(ligature: str) -> None:
-    """Each condition on the query would fold it, at some 3 us for each of them."""
+    """Each condition on the query would fold it, in some 3 us for each character."""
     assert canonicalise("/v1.0/users?$search=" + ligature * MAX_LIGATURES).options
     with pytest.raises(MalformedTarget, match="stand for several"):
         canonicalise("/v1.0/users?$search=" + ligature * (MAX_LIGATURES + 1))

@@ -1,4 +1,4 @@
-"""Cases of a ruleset: what differs from the expectation is told, all of it, with its place."""
+"""Cases of a ruleset: each difference from the expectation is reported with its place."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_rule_is_covered_by_a_case_that_holds() -> None:
     held = "  - {request: GET /a, ip: 10.0.0.1, expect: {verdict: allow}}\n"
     assert run(held).undecided == ("open", "hide", "refuse")
     assert run(held.replace("allow", "block")).undecided == ("watch", "office", "open", "hide", "refuse")
-    # What a response rule overrules took part as well.
+    # A rule that a response rule overrides took part as well.
     responded = "  - {request: GET /c, answer: {status: 404}, expect: {verdict: block}}\n"
     assert run(held + responded).undecided == ("open",)
 
@@ -182,7 +182,7 @@ def test_a_body_expected_of_no_response_is_told_as_often_and_no_more() -> None:
 
 
 def test_a_character_that_nobody_sees_makes_no_other_case() -> None:
-    """In a name or a body it is text, and an escape says that it is meant."""
+    """An invisible character in a name or a body is text, and an escape shows that it is intended."""
     text = """cases:
   - {name: "a\u200b", request: "GET /\u200bc", expect: {verdict: block, rule: "hide\u200b"}}
   - {request: POST /c, body: {x: "\u200b"}, expect: {verdict: filter, reason: "\\u200b"}}

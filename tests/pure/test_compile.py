@@ -1,4 +1,4 @@
-"""Rulesets of any size compile in slices, and their rules are found whatever else is in them."""
+"""Rulesets of any size compile in slices, and their rules are found regardless of other rules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _many(count: int) -> Ruleset:
 
 
 def _rules_looked_at(ruleset: Ruleset, target: str) -> list[int]:
-    """How many rules the tree hands over for each name of the target."""
+    """Return the number of rules that the tree yields for each name of the target."""
     tree = compile_ruleset(ruleset).rules.tree
     return [len(tree.find(name)[0]) for reading in canonicalise(target).readings for name in reading.names]
 
@@ -204,7 +204,7 @@ def _comparisons() -> Iterator[Comparison]:
 
 
 def test_compiled_rules_go_as_soon_as_nobody_has_them() -> None:
-    """A worker keeps Python's collector off its rulebook: what only that could free would stay for good."""
+    """A worker excludes its compiled rules from Python's collector, so a cycle would never be freed."""
     comparisons = tuple(_comparisons())
     sources = get_args(get_type_hints(Condition)["source"])
     conditions = [

@@ -1,4 +1,4 @@
-"""What the editor offers at a place in a ruleset's text. `|` is the cursor."""
+"""The editor's completions at a place in a ruleset's text. `|` is the cursor."""
 
 from __future__ import annotations
 

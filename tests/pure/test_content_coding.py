@@ -1,4 +1,4 @@
-"""What an encoded response decompresses to, and that nothing decompresses further than allowed."""
+"""Decompression of an encoded response, and its limits."""
 
 from __future__ import annotations
 
@@ -85,10 +85,10 @@ def test_truncation_at_every_length_is_an_error(coding: str) -> None:
 
 
 def test_deflate_that_means_something_else_without_its_header_is_an_error() -> None:
-    """Some servers take all deflate for bare: the zlib header is then the begin of a stored block."""
+    """Some servers send raw deflate: a zlib header then reads as the begin of a stored block."""
     hidden = b'{"importance":"high"}'
     for first, flags in ((0x78, 0x9C), (0x78, 0x01), (0x58, 0x85)):
-        stored = bytes((flags, 0x01))  # of 256 bytes and more
+        stored = bytes((flags, 0x01))  # 256 bytes and more
         polyglot = bytes((first,)) + stored + bytes(byte ^ 0xFF for byte in stored)
         with pytest.raises(ContentCodingError, match="ambiguous deflate data"):
             decode(polyglot + hidden + bytes(600), ["deflate"], limit=LIMIT)
@@ -160,7 +160,7 @@ def unread(decoder: StreamDecoder) -> int:
 
 @pytest.mark.parametrize("outer", ["gzip", "deflate", "br"])
 def test_a_bomb_inside_another_coding_counts_where_it_unfolds(outer: str) -> None:
-    # Empty gzip members: what comes out in the end is nothing, what lies between is as long as one likes.
+    # Empty gzip members: the output is empty, and the input may have any length.
     between = gzip.compress(b"") * 1000
     bomb = ENCODERS[outer](between)
     assert decode(bomb, ["gzip", outer], limit=len(between)) == b""

@@ -1,4 +1,4 @@
-"""Credentials as operators give them: public keys alone, and each refusal says what to give instead."""
+"""Credentials as operators give them: only public keys, and each refusal says what to give instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rule decides, and what a value that can be read two ways does to it."""
+"""The deciding rule, and the effect of a value with two interpretations."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class TestConditions:
             ("top=7", True),
             ("%24top=7", True),
             ("$TOP=7", True),
-            ("%2524top=7", False),  # another option to the upstream, which would ask for its default
+            ("%2524top=7", False),  # another option to the upstream, which would use its default
             ("$$top=7", False),
             ("+$top=7", False),
             ("$t%E2%80%8Bop=7", False),
@@ -348,8 +348,10 @@ class TestGates:
             ("{from: 18:00, to: 24:00}", "2025-11-20T23:59:59", True),
             ("{days: [thu]}", "2025-11-20T00:00:00", True),
             ("{days: [fri]}", "2025-11-20T23:59:59", False),
-            ('{days: [thu], from: "22:00", to: "06:00"}', "2025-11-21T05:59:59", True),  # Thursday's night
-            ('{days: [thu], from: "22:00", to: "06:00"}', "2025-11-20T05:59:59", False),  # Wednesday's night
+            # the night that begins on Thursday
+            ('{days: [thu], from: "22:00", to: "06:00"}', "2025-11-21T05:59:59", True),
+            # the night that begins on Wednesday
+            ('{days: [thu], from: "22:00", to: "06:00"}', "2025-11-20T05:59:59", False),
             ('{days: [sun], from: "22:00", to: "06:00"}', "2025-11-24T01:00:00", True),  # into the next week
             ("{days: [thu], timezone: Pacific/Auckland}", "2025-11-19T11:30:00", True),
         ],
@@ -404,7 +406,7 @@ class TestResponses:
         log = "- {id: log, when: response, match: {path: [/**]}, verdict: log_only}"
         ok = f"{ALLOW_ALL}\n{log}\n- {hide}{strip}"
         assert decide(compiled(f"{ok}}}"), target, "PATCH") == hidden
-        # But not where that hangs on the response, or another decides before.
+        # Not if that depends on the response, or if another rule decides before.
         asks = f"{ok}, conditions: [{{status: true, equals: 200}}]}}"
         assert decide(compiled(asks), target, "PATCH").verdict == "allow"
         before = "- {id: first, when: response, match: {path: [/u/**]}, verdict: allow}\n- {id: hide"
@@ -573,7 +575,7 @@ class TestHiddenProperties:
             """$filter=displayName in ["'"] or startswith(mobilePhone,'5')""",
             """$filter=displayName in ['"'] or startswith(mobilePhone,'5') or name in ['"']""",
             "$filter=startswith(mobilePhone,'5')&$search=\"displayName:ada\"",
-            # A search within an expansion, or of words that name no property.
+            # A search inside an expansion, or of words that are not names of properties.
             '$expand=manager($search="mail:5")',
             "$expand=manager($search=555)",
             "$expand=manager(search=555;$select=id)",
@@ -625,7 +627,7 @@ class TestHiddenProperties:
             ("$filter=tags/any(mail:mail eq 'x' or $it/mail eq 'y')", "block"),
             ('$search="mail:y"', "block"),
             ('$search="mail:y" OR "name:x"', "block"),
-            # Hidden properties that are named like words of the language.
+            # Hidden properties with the names of words of the language.
             ("$filter=date eq 2020-01-01", "block"),
             ("$orderby=count", "block"),
             ("$select=time", "block"),
@@ -709,7 +711,7 @@ def test_a_key_below_a_whitelisted_collection_is_no_hidden_property() -> None:
 
 
 class TestAliases:
-    """A query option may be written with `@name`, whose value stands elsewhere in the query."""
+    """A query option may be written as `@name`, with its value elsewhere in the query."""
 
     RULES = """
 - {id: no-phones, match: {path: [/m]}, conditions: [{query: $filter, contains: mobilePhone}], verdict: block}
@@ -744,7 +746,7 @@ class TestAliases:
 
     @pytest.mark.parametrize("value", ["x" * 30_000, "%2525" + "+" * 30_000, "@b," * 10_000])
     def test_a_short_query_stands_for_no_long_ones(self, value: str) -> None:
-        """Each occurrence may be of moderate size: it is what they come to together that costs."""
+        """Each occurrence may be of moderate size: only their total is expensive."""
         for again in ("&$filter=@a", "&x=@a", "&@b=@a"):
             with pytest.raises(MalformedTarget):
                 canonicalise(f"/m?@a={value}" + again * 400)
@@ -825,7 +827,7 @@ rules:
 @pytest.mark.parametrize("source", ["header: a", "query: $top"])
 @pytest.mark.parametrize("verdict_of_rule", ["block", "allow"])
 def test_more_occurrences_than_anybody_sends_hold_perhaps(source: str, verdict_of_rule: str) -> None:
-    """Each was looked at, by each condition: one head of 60 KB held up everybody else."""
+    """Each condition read each occurrence, so one head of 60 KB delayed all other clients."""
     by_rule = compiled(
         f"- {{id: r, match: {{path: [/**]}}, verdict: {verdict_of_rule}, "
         f"conditions: [{{{source}, equals: x}}]}}",
@@ -842,7 +844,7 @@ def test_more_occurrences_than_anybody_sends_hold_perhaps(source: str, verdict_o
     [
         (b"[" + b'{"x":1},' * 60_000 + b"1]", "too many values"),
         (b"[" * 500 + b"1," * 200_000 + b"1" + b"]" * 500, "too many values"),
-        (b'{"x":[' + b'"a",' * 40_000 + b'"a"]}', "too many values"),  # by a regex, which takes its time
+        (b'{"x":[' + b'"a",' * 40_000 + b'"a"]}', "too many values"),  # a slow regex
     ],
 )
 def test_a_body_with_more_values_than_rules_may_look_at_is_refused(body: bytes, refusal: str) -> None:

@@ -1,4 +1,4 @@
-"""The table of the demo loses nothing on a narrow terminal."""
+"""The table of the demo loses no text on a narrow terminal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_table_fits_with_every_heading_title_and_disguise_whole(width: int) 
     for heading, rows in groups():
         assert heading in words
         for row in rows:
-            is_stacked_or_wide = width != 120  # where a long case continues below
+            is_stacked_or_wide = width != 120  # a long case continues below
             assert not is_stacked_or_wide or row.title in printed
             if heading.startswith("Disguised"):
                 line = next(each for each in printed.splitlines() if row.target in each)

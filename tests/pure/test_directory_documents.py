@@ -1,4 +1,4 @@
-"""The files of a directory that is applied: what they ask for, and every error with its place."""
+"""The files of an applied directory: the changes that they request, and every error with its place."""
 
 from __future__ import annotations
 

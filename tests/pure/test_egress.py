@@ -1,4 +1,4 @@
-"""Which egress proxy leads to a URL: settings, variables, and what `NoProxy` exempts."""
+"""The egress proxy for a URL: settings, variables, and the exemptions in `NoProxy`."""
 
 from __future__ import annotations
 

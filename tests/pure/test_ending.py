@@ -1,4 +1,4 @@
-"""A rule that ends by itself: `until`."""
+"""A rule that ends at a time: `until`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An explanation says what the rules would say, and why."""
+"""An explanation gives the rules' verdict and its reason."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_every_reading_of_an_odd_target_has_its_account() -> None:
 def test_a_rule_that_blocks_for_what_it_hides_says_by_which_way(
     target: str, note: str, when: str, default: str
 ) -> None:
-    """A response rule, too: it blocks before there is a response."""
+    """A response rule does so too: it blocks before there is a response."""
     rules = f"""
 - {{id: hide, when: {when}, match: {{path: ["/users/{{id}}"]}}, verdict: filter,
    transforms: {{strip_properties: [mobilePhone]}}, guard_queries: true}}
@@ -304,7 +304,7 @@ def test_without_a_response_the_rules_that_await_it_are_named() -> None:
     assert report.awaiting == ("secret", "cut")
 
 
-# Any rules, any request: the same verdict, and an account that leads to it.
+# For any rules and any request: the same verdict, and an explanation that leads to it.
 
 PATHS: Final = (
     "/**",
@@ -386,7 +386,7 @@ def samples(draw: st.DrawFn) -> SampleRequest:
 
 
 def retold(account: Account, default: Decision) -> tuple[str, set[str], set[str]]:
-    """Verdict, deciding rules and rules that logged, by the words of docs/reference/rules.md alone."""
+    """Return the verdict, deciding rules and logging rules by the text of docs/reference/rules.md alone."""
     logged = {attempt.rule_id for attempt in account.attempts if attempt.outcome == "logs"}
     filtering = {attempt.rule_id for attempt in account.attempts if attempt.outcome == "filters"}
     last = account.attempts[-1] if account.attempts else None
@@ -400,7 +400,7 @@ def retold(account: Account, default: Decision) -> tuple[str, set[str], set[str]
 
 def agrees(account: Account, default: Decision) -> None:
     if account.decision is None or account.decision.implied:
-        return  # a body that can't be read, and a verdict by an implied request, are tested by name
+        return  # an unreadable body, and a verdict by an implied request, have their own tests
     verdict, deciding, logged = retold(account, default)
     assert verdict == account.decision.verdict
     assert account.decision.rule_id in deciding
@@ -474,7 +474,7 @@ def test_and_so_it_is_of_a_response(
 
 
 def agrees_on_response(account: Account, before: Decision) -> None:
-    """A rule that allows ends the search, and the request's verdict stays."""
+    """Check a response: a rule that allows ends the search, and the request's verdict stays."""
     assert account.decision is not None
     verdict, deciding, logged = retold(account, Decision("allow", "default", reason="default"))
     if verdict in ("block", "filter"):

@@ -1,4 +1,4 @@
-"""An explanation says which things a path reaches, and by which of them a rule holds."""
+"""An explanation names the resources that a path reaches, and those by which a rule applies."""
 
 import pytest
 

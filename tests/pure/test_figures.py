@@ -1,4 +1,4 @@
-"""How numbers, shares and counts are written for people."""
+"""Format of numbers, shares and counts for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a filter hides, what it leaves, and that it fails rather than pass what it can't read."""
+"""Hidden and remaining properties of a filter, and its failure on bodies that it can't read."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def allowing(*paths: str) -> CompiledFilter:
 
 
 def applied(compiled: CompiledFilter, body: bytes) -> bytes:
-    """What the filter makes of the body, the first time and when it has met its like."""
+    """Return the filter's output for the body, the first time and after it has seen a similar one."""
     return filtered(compiled, body).body
 
 
 def filtered(compiled: CompiledFilter, body: bytes) -> Filtered:
-    """The same with the names of what removed something, the first time and when it has met its like."""
+    """Return the output with the names of removing rules, the first time and after a similar body."""
     first = compiled.apply(body)
     assert compiled.apply(body) == first
     assert compiled.apply_by_reading(body) == first
@@ -65,7 +65,7 @@ def refused(compiled: CompiledFilter, body: bytes) -> str:
         # its annotations
         (b'{"mobilePhone@odata.type":"#String","id":1,"mobilePhone@x":{"y":1}}', b'{"id":1}'),
         (b'{"mobilePhone@delta":["+47"],"id":1}', b'{"id":1}'),
-        # nothing else
+        # no other property
         (
             b'{"mobilePhoneX":1,"mobile":2,"xmobilePhone":3}',
             b'{"mobilePhoneX":1,"mobile":2,"xmobilePhone":3}',
@@ -78,7 +78,7 @@ def refused(compiled: CompiledFilter, body: bytes) -> str:
         (b'{"\\"mobilePhone":1}', b'{"\\"mobilePhone":1}'),
         (b'{"mobilePhone\\u0000":1}', b'{"mobilePhone\\u0000":1}'),
         ('{"mobilePhone\u0301":1}'.encode(), '{"mobilePhone\u0301":1}'.encode()),
-        # also beside a list
+        # also next to a list
         (b'{"value":[],"mobilePhone":1}', b'{"value":[]}'),
         (b'{"value":{"mobilePhone":1,"id":2}}', b'{"value":{"id":2}}'),
         (b'{"value":"x","id":1,"mobilePhone":2}', b'{"value":"x","id":1}'),
@@ -128,7 +128,7 @@ def test_a_shorter_path_means_all_of_it() -> None:
         (b'{"x":1,"y":2}', b"{}"),
         (b'{"value":[{"id":1,"x":2},{"x":3}],"x":4}', b'{"value":[{"id":1},{}]}'),
         (b'{"i\\u0064":1,"\\u0078":2}', b'{"i\\u0064":1}'),
-        # control information of the document stays, of an item only what reading it needs
+        # control information of the document stays; of an item only what a reader needs
         (
             b'{"@odata.context":"c","@odata.count":1,"value":[]}',
             b'{"@odata.context":"c","@odata.count":1,"value":[]}',
@@ -149,7 +149,7 @@ def test_a_shorter_path_means_all_of_it() -> None:
         (b'{"@odata.id":"u","@microsoft.graph.downloadUrl":"secret","id":1}', b'{"@odata.id":"u","id":1}'),
         # an annotation stays with its property
         (b'{"id@odata.type":"t","id":1,"x@odata.type":"t","x":1}', b'{"id@odata.type":"t","id":1}'),
-        # partly allowed
+        # partially allowed
         (b'{"manager":{"mail":1,"x":2,"@odata.type":"t"}}', b'{"manager":{"mail":1,"@odata.type":"t"}}'),
         (b'{"manager":[{"mail":1,"x":2},{"x":3}],"z":1}', b'{"manager":[{"mail":1},{}]}'),
         (b'{"manager":"hidden","id":1}', b'{"id":1}'),
@@ -197,7 +197,7 @@ def test_an_allowed_annotation_still_lacks_what_is_stripped_within_it() -> None:
 
 
 def test_objects_with_few_of_very_many_names_are_read_rather_than_learned() -> None:
-    """A shape of all the names would take room for each of them in every object."""
+    """A shape of all the names would take memory for each of them in every object."""
     items = ",".join(f'{{"n{at % 500}":1}}' for at in range(5000))
     body = f'{{"value":[{items}]}}'.encode()
     compiled = stripping("n7")
@@ -385,7 +385,7 @@ def test_a_filter_that_met_a_list_is_not_fooled_by_another_value() -> None:
     assert compiled.apply(b'{"value":null}').body == b"{}"
 
 
-# A reference that knows nothing of bytes: values in, values out, duplicates kept as lists of pairs.
+# Reference implementation on values instead of bytes; duplicates are lists of pairs.
 
 Pairs = list[tuple[str, Any]]
 
@@ -508,7 +508,7 @@ def test_having_met_other_responses_changes_nothing(transforms: Transforms, bodi
 @pytest.mark.parametrize(
     ("transforms", "body", "removed"),
     [
-        # only what was there
+        # only existing properties
         (Transforms(("mobilePhone", "mail")), b'{"id":1,"mobilePhone":2}', ("strip:mobilePhone",)),
         (Transforms(("mobilePhone", "mail")), b'{"mail":1,"MOBILEPHONE":2}',
          ("strip:mobilePhone", "strip:mail")),
@@ -517,7 +517,7 @@ def test_having_met_other_responses_changes_nothing(transforms: Transforms, bodi
         (Transforms(("mobilePhone",)), b'{"value":[{"id":1},{"id":2}]}', ()),
         (Transforms(("mobilePhone",)), b'{"value":[{"id":1},{"id":2,"mobilePhone":null}]}',
          ("strip:mobilePhone",)),
-        # at its own place
+        # each at the right place
         (Transforms(("manager.mail",)), b'{"mail":1,"manager":{"id":2}}', ()),
         (Transforms(("manager.mail", "id")), b'{"manager":{"mail":1}}', ("strip:manager.mail",)),
         (Transforms(("manager.mail", "manager.id")), b'{"manager":[{"a":1},{"id":1}]}',
@@ -528,7 +528,7 @@ def test_having_met_other_responses_changes_nothing(transforms: Transforms, bodi
         (Transforms(("photo@odata.mediaReadLink",)), b'{"photo@odata.mediaReadLink":"x","photo":1}',
          ("strip:photo@odata.mediaReadLink",)),
         (Transforms(("@odata.etag",)), b'{"value":[{"@odata.etag":"x","id":1}]}', ("strip:@odata.etag",)),
-        # an allow list is named whole, if anything was missing from it
+        # an allow list is named whole if anything was missing from it
         (Transforms(allow=("id", "mail")), b'{"id":1,"mail":2}', ()),
         (Transforms(allow=("id", "mail")), b'{"id":1,"mobilePhone":2}', ("allow:id", "allow:mail")),
         (Transforms(allow=("id",)), b'{"value":[{"id":1,"@odata.id":"x"}]}', ("allow:id",)),
@@ -536,7 +536,7 @@ def test_having_met_other_responses_changes_nothing(transforms: Transforms, bodi
         (Transforms(allow=("manager.id",)), b'{"manager":null}', ()),
         (Transforms(allow=()), b'{"id":1}', ("allow:",)),
         (Transforms(allow=()), b'{"@odata.context":"x"}', ()),
-        # both
+        # both transforms
         (Transforms(("mail",), ("id", "mail")), b'{"id":1,"mail":2}', ("strip:mail",)),
         (Transforms(("mail",), ("id", "mail")), b'{"id":1,"x":2}', ("allow:id", "allow:mail")),
         (Transforms(("mail",), ("id",)), b'{"x":1,"mail":2}', ("strip:mail", "allow:id")),

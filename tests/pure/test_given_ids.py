@@ -1,4 +1,4 @@
-"""Ids of requests in pasted text: which are found, and which texts are filters and stay so."""
+"""Ids of requests in pasted text: found ids, and texts that are filters and stay filters."""
 
 from __future__ import annotations
 

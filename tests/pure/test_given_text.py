@@ -1,4 +1,4 @@
-"""Text that people give: one reader takes a byte order mark everywhere and refuses UTF-16 by its name."""
+"""Text that people give: one reader accepts a byte order mark everywhere and refuses UTF-16 by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MINTED = "gwh_" + "Ab1-_" * 8 + "xyz"
         (b"a", "a"),
         (b"\xef\xbb\xbf", ""),
         (b"\xef\xbb\xbfname = 1\n", "name = 1\n"),
-        ("\ufeff\ufeffx".encode(), "\ufeffx"),  # the second is no mark but a character
+        ("\ufeff\ufeffx".encode(), "\ufeffx"),  # the second is a character, not a mark
         ("blå".encode(), "blå"),
     ],
 )

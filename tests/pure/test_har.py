@@ -1,4 +1,4 @@
-"""HAR files as traffic: read without their credentials, evaluated whole, and rules made of them."""
+"""HAR files as traffic: read without credentials, evaluated whole, and used to suggest rules."""
 
 from __future__ import annotations
 
@@ -142,11 +142,11 @@ def test_a_file_without_a_request_that_can_be_read_says_what_is_wrong(data: byte
     assert str(refused.value).startswith(said)
 
 
-# -- dialects: what other programs write
+# -- dialects of other programs
 
 
 def changed(**changes: Any) -> dict[str, Any]:
-    """An entry to `/v1.0/users/1` with members changed by their path, parts of it joined by `__`."""
+    """Return an entry to `/v1.0/users/1` with changed members; `__` joins the parts of their path."""
     made = entry("/v1.0/users/1", response={"id": "1"})
     for path, value in changes.items():
         *parents, name = path.split("__")
@@ -351,7 +351,7 @@ def test_a_body_that_was_not_recorded_is_unknown_and_not_empty(content: Any) -> 
 - {id: users, match: {path: ["/v1.0/users/{id}"]}, verdict: allow}
 """
     read = parse_har(har(changed(response__content=content)))
-    if content != {"size": 0}:  # which is how most recorders write that there was none
+    if content != {"size": 0}:  # most recorders write this if there was no body
         assert [remark.what.rpartition(" body ")[0] for remark in read.unknown] == ["the response's"]
     (found,) = foreseen(rules, changed(response__content=content))
     assert isinstance(found.outcome, Unclear)
@@ -487,7 +487,7 @@ def test_an_address_that_is_none_is_told() -> None:
         parse_har(har(entry("/x")), "graph.microsoft.com")
 
 
-# -- evaluated
+# -- evaluation
 
 
 def foreseen(rules: str, *entries: dict[str, Any]) -> list[Foreseen]:
@@ -564,7 +564,7 @@ def test_parts_of_a_batch_are_evaluated_one_by_one() -> None:
     assert found[1].removed == ("mobilePhone",)
 
 
-# -- rules out of it
+# -- suggested rules
 
 
 def suggested(*entries: dict[str, Any]) -> tuple[str, Har]:
@@ -643,7 +643,7 @@ def test_a_suggestion_leaves_all_of_its_traffic_as_it_was() -> None:
         ([{}], None),
         ([{"jobTitle": "x"}, [{"a": 1}]], None),
         ([{"jobTitle": "x"}, "no JSON"], None),
-        ([{"a.b": "x"}], None),  # a rule takes the dot for the way into an object
+        ([{"a.b": "x"}], None),  # a rule reads the dot as a separator of object members
         ([{"a@b..c": "x"}], None),
         ([{"a\u200bb": "x"}], None),
         ([{"": "x"}], None),

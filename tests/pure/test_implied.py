@@ -634,7 +634,7 @@ def things(rules: str, default: str) -> CompiledRuleset:
 
 
 class TestThings:
-    """With a schema, the path says whether a collection is asked for, and which names are relations."""
+    """A path shows with a schema whether it is a collection, and which names are relations."""
 
     ALLOW = "- {id: allow, match: {resource: [%s]}, verdict: allow}\n"
     BLOCK = "- {id: no, match: {resource: [%s]}, verdict: block}\n"
@@ -693,7 +693,7 @@ class TestThings:
 
 
 class TestProbes:
-    """A query may not ask for a hidden property through a relation."""
+    """A query may not request a hidden property through a relation."""
 
     USERS = """
 - {id: users, match: {resource: [user]}, verdict: filter, guard_queries: %s,
@@ -774,7 +774,7 @@ class TestItemsOfThings:
 
 
 def test_an_implied_request_without_options_implies_no_other() -> None:
-    """A path with many readings, of which each may open content, held the loop for minutes."""
+    """A path with many interpretations, each of which may open content, blocked the loop for minutes."""
     rules = compiled(
         """
 - {id: files, match: {path: ["/v1.0/groups/{id}/{id2}"]}, verdict: filter,

@@ -1,4 +1,4 @@
-"""A reading counts if the upstream takes it; otherwise only for a rule that names what it leads to."""
+"""An interpretation counts if the upstream accepts it, or if a rule names its result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BELOW = '- {id: below, match: {path: ["/v1.0/me/messages/{m}/**"]}, verdict: blo
 
 
 def verdict(rules: str, target: str, default: str = "block", taken: int = GRAPH) -> str:
-    """The verdict, or `refused`."""
+    """Return the verdict, or `refused`."""
     try:
         read = canonicalise(target, taken)
         return compiled(rules, default).plan("GET", read).decide(RequestFacts("GET", read, (), "", 0)).verdict
@@ -206,7 +206,7 @@ OFFER = f"""
     ("ruling", "default", "taken", "expected"),
     [
         ("allow", "block", GRAPH, "allow"),
-        ("allow", "block", GRAPH | DECODED_AGAIN, "block"),  # which may ask for '50 off'
+        ("allow", "block", GRAPH | DECODED_AGAIN, "block"),  # may request '50 off'
         ("block", "allow", GRAPH, "block"),
     ],
 )
@@ -237,7 +237,7 @@ def test_a_block_for_an_option_holds_for_every_spelling_of_its_name(name: str) -
     ],
 )
 def test_an_option_that_only_looks_like_another_is_not_there(query: str, expected: str) -> None:
-    """To Graph, `%24expand` is a custom option that it ignores; blanks may be trimmed or not."""
+    """Graph ignores `%24expand` as a custom option; spaces may be trimmed or not."""
     rules = """
 - {id: plain, match: {path: [/v1.0/users]}, conditions: [{query: $expand, exists: false}], verdict: allow}
 """

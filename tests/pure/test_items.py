@@ -1,4 +1,4 @@
-"""Only these objects of a list, and no other one alone: `items: {keep: …}`."""
+"""Kept objects of a list, and refusal of a single other one: `items: {keep: …}`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ GUEST = {"id": "1", "userType": "Guest"}
 MEMBER = {"id": "2", "userType": "Member"}
 
 
-# Which items stay
+# Kept items
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ MEMBER = {"id": "2", "userType": "Member"}
         ('{"userType": "Guest", "userType": "Guest"}', True),
         ('{"userType": ["Guest", "Member"]}', False),
         ('{"userType": {"userType": "Guest"}}', False),
-        ('{"value": [{"userType": "Guest"}]}', False),  # of what lies within the item
+        ('{"value": [{"userType": "Guest"}]}', False),  # a property inside the item
         ('{"manager": {"userType": "Guest"}}', False),
         ('{"userType@odata.type": "Guest"}', False),
         ('{"id": "1", "@removed": {"reason": "deleted"}}', False),
@@ -119,7 +119,7 @@ def test_true_is_not_one() -> None:
     )
 
 
-# What comes beside them
+# Members next to the items
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_the_event_names_what_happened() -> None:
 @pytest.mark.parametrize("more", [", strip_properties: [userType]", ", allow_properties: [id]"])
 def test_a_condition_looks_at_a_property_that_the_filter_hides(more: str) -> None:
     made = compile_filter(transforms(GUESTS, more))
-    for _ in range(4):  # the fast way of later responses too
+    for _ in range(4):  # includes the fast path of later responses
         for items in ([GUEST, MEMBER], [MEMBER, GUEST], [MEMBER], [GUEST]):
             filtered = json.loads(made.apply(listed(*items).encode()).body)
             assert filtered == {"value": [{"id": "1"}] if GUEST in items else []}
@@ -185,7 +185,7 @@ def test_a_condition_looks_at_a_property_that_the_filter_hides(more: str) -> Non
         '{"value": "Captain"}',
         '{"value": null}',
         '{"value": {"userType": "Guest"}}',
-        # A list with other properties beside it is an object, and they would come along.
+        # A list with other properties beside it is an object, which would be shown whole.
         '{"id": "1", "value": [{"userType": "Guest"}]}',
         '{"userType": "Member", "value": []}',
     ],
@@ -281,7 +281,7 @@ def test_what_stays_are_the_items_that_hold_in_their_order(items: list[Any], ind
     assert json.loads(left(text)) == {"value": kept, "@odata.nextLink": "x"}
 
 
-# At a place within the response
+# At a place inside the response
 
 
 def test_conditions_at_a_place_are_about_what_lies_there() -> None:
@@ -323,7 +323,7 @@ def test_two_filters_keep_what_both_keep() -> None:
     assert transforms(GUESTS).combined(transforms(GUESTS)) == transforms(GUESTS)
 
 
-# Requests that would tell of other items
+# Requests that would reveal other items
 
 RULES = """\
 - id: guests
@@ -404,7 +404,7 @@ def test_a_rule_that_names_the_path_in_its_own_words_decides_on_it() -> None:
 def test_under_wildcards_too(target: str, verdict: str) -> None:
     rules = compiled(RULES.replace('"/v1.0/users", "/v1.0/users/{id}"', '"/v1.0/**"'), "allow")
     assert decide(rules, target).verdict == verdict
-    assert decide(rules, target).verdict == verdict  # by the shape that is remembered
+    assert decide(rules, target).verdict == verdict  # the second verdict comes from the remembered shape
 
 
 @pytest.mark.parametrize(
@@ -435,10 +435,10 @@ def test_a_response_rule_keeps_items_too() -> None:
     assert decide_response(rules, "/v1.0/users").transforms == transforms(GUESTS)
     assert decide_response(rules, "/v1.0/users/$count").verdict == "block"
     always = compiled(RULES + "  when: response\n", "allow")
-    assert decide(always, "/v1.0/users/$count").verdict == "block"  # nothing of the response is asked
+    assert decide(always, "/v1.0/users/$count").verdict == "block"  # the response is not read
 
 
-# The workshop
+# The policy workshop
 
 
 def parsed(rule: str = RULES, default: str = "block") -> Ruleset:

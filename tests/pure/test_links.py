@@ -1,4 +1,4 @@
-"""Which links turn from the upstream to the proxy, and that nothing else does."""
+"""Links that are rewritten from the upstream to the proxy, and links that stay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GRAPH_BASE = b"https://graph.microsoft.com"
 GRAPH = LinkRewriter(GRAPH_BASE, b"http://127.0.0.1:8080")
 LOCAL = LinkRewriter(b"http://127.0.0.1:9000/graph", b"https://proxy.example")
 
-# What makes a body a long one: some members are like the names that count, some are not even UTF-8.
+# Content of a long body: some members are like the names that count, some are not valid UTF-8.
 MANY = [b" " * 10_000, b'["L","Lin","Link","nextLinks","\xff"] ' * 300]
 
 
@@ -41,7 +41,7 @@ MANY = [b" " * 10_000, b'["L","Lin","Link","nextLinks","\xff"] ' * 300]
             b'[{"@odata.nextLink":"https://graph.microsoft.com/a","@odata.deltaLink":"https://graph.microsoft.com/b"}]',
             b'[{"@odata.nextLink":"http://127.0.0.1:8080/a","@odata.deltaLink":"http://127.0.0.1:8080/b"}]',
         ),
-        # the bytes of the rest
+        # the other bytes
         (
             b'{"@odata.nextLink":"https://graph.microsoft.com\\/v1.0\\/users?\\u0024top=1&x=\\"\\u00e6"}',
             b'{"@odata.nextLink":"http://127.0.0.1:8080\\/v1.0\\/users?\\u0024top=1&x=\\"\\u00e6"}',

@@ -1,4 +1,4 @@
-"""Log lines reach an outlet whole, in order; what it has no room for is lost, counted and not waited for."""
+"""Log lines are written whole and in order. Lines without room are lost and counted, not waited for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from proxy.wire.log_handler import LineHandler
 
 
 class Pipe:
-    """Has room for so many bytes, and counts how long it was waited for."""
+    """Pipe with room for a number of bytes, which counts waits for it."""
 
     def __init__(self, room: int) -> None:
         self.room = room
@@ -89,8 +89,9 @@ def test_a_reader_that_stands_still_is_waited_for_once() -> None:
 @pytest.mark.parametrize(
     ("error", "then"),
     [
-        (BlockingIOError(), b"INFO one\nINFO two\n"),  # another filled it meanwhile: it is only late
-        (BrokenPipeError(), b"INFO two\n"),  # the reader has gone
+        # another process filled it in between: the line is only late
+        (BlockingIOError(), b"INFO one\nINFO two\n"),
+        (BrokenPipeError(), b"INFO two\n"),  # the reader has closed
         (OSError(28, "No space left on device"), b"INFO two\n"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What is shown of a foreign text shows all of it."""
+"""Escaped output of a foreign text contains all of the text."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Meaning against spelling, by the thousand: what is blocked stays blocked however it is spelled, alone or in
-a batch; what is allowed is allowed in every plain spelling; and no spelling makes one resource of another."""
+"""Thousands of random spellings never change a verdict or a resource.
+
+A blocked target stays blocked in each spelling, alone or in a batch. An allowed target is allowed in every
+plain spelling. No spelling turns one resource into another.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from tests.pure.rules import compiled, verdict
 UPSTREAM: Final = "https://graph.microsoft.com"
 PROXY: Final = "https://proxy.example"
 
-# Resources as (name, is it an id?) segments behind the version.
+# Resources as (name, is it an id?) segments after the version.
 Segment = tuple[str, bool]
 RESOURCES: Final[tuple[tuple[Segment, ...], ...]] = (
     (("users", False), ("ada@contoso.com", True), ("messages", False)),
@@ -62,7 +65,7 @@ def recased(text: str, bits: int) -> str:
 
 
 def encoded(text: str, bits: int, times: int) -> str:
-    """Some of the characters percent-encoded, or of what is encoded all the percent signs again."""
+    """Return the text with some characters percent-encoded, or with its percent signs encoded again."""
     for round_ in range(times):
         if round_:
             text = text.replace("%", "%25")
@@ -73,10 +76,10 @@ def encoded(text: str, bits: int, times: int) -> str:
     return text
 
 
-# What every server takes for the same: one spelling each of RFC 3986 and of OData's URL conventions.
+# Spellings with one meaning to every server: by RFC 3986 and by OData's URL conventions.
 PLAIN_SEPARATORS: Final = ("/", "/", "//", "/./", "/x/../", "/%2e/", "/x/%2E%2e/")
 PLAIN_KEYS: Final = ("{}('{}')", "{}(%27{}%27)", "{}(id='{}')", "{}('{}')/microsoft.graph.directoryObject")
-# What only some server might.
+# Spellings with this meaning to some servers only.
 ODD_SEPARATORS: Final = (
     "\\",
     "%5c",
@@ -150,7 +153,7 @@ def test_what_is_allowed_is_allowed_in_every_plain_spelling(
 def test_no_spelling_makes_another_resource_of_it(
     data: st.DataObject, resource: tuple[Segment, ...], other: tuple[Segment, ...]
 ) -> None:
-    """Who may have one resource gets no other by a spelling, nor loses it for a rule on another."""
+    """A spelling of one resource gives no access to another, and a rule on another one does not block it."""
     if resource == other:
         return
     with contextlib.suppress(MalformedTarget):
@@ -159,7 +162,7 @@ def test_no_spelling_makes_another_resource_of_it(
         assert verdict(BLOCKS[other], data.draw(spelled(resource, odd=False))) == "allow"
 
 
-# The parts of a batch
+# Sub-requests of a batch
 
 
 def part_url(target: str, base: str, slash: bool) -> str:
@@ -211,7 +214,7 @@ VALUED: Final = option_rules("filter", "contains: secret")
 
 @st.composite
 def spelled_option(draw: st.DrawFn, option: str) -> str:
-    """OData 4.01 takes `$filter`, `filter` and `$FILTER` for one; servers decode names."""
+    """OData 4.01 reads `$filter`, `filter` and `$FILTER` as one option; servers decode names."""
     bits = st.integers(0, 2**24 - 1)
     name = draw(st.sampled_from(["$", ""])) + recased(option, draw(bits))
     name = encoded(name, draw(bits), draw(st.integers(0, 3)))

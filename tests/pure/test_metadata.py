@@ -54,7 +54,7 @@ def test_roots_and_operations() -> None:
 A: Final = '<EntityType Name="a"/>'
 NAME: Final = "n" * 257
 TOWER: Final = '<EntityType Name="a{}" BaseType="mail.a{}"/>'
-# What the document has, and what the error says.
+# Each document, and its error.
 MALFORMED: Final = {
     "not XML": (b"graph", "line 1: the XML is malformed"),
     "empty": (b"", "line 1: the XML is malformed"),

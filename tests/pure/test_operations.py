@@ -1,4 +1,4 @@
-"""A wildcard in a key's place takes no operation of the collection before it."""
+"""A wildcard in a key's place does not match an operation of the collection before it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_no_operation_is_a_key_to_an_allow_and_each_is_one_to_a_block(name: str)
         (CHATS, "GET", f"{HERE}/get%41llMessages()", "block"),
         (CHATS, "GET", f"{HERE}(id='getAllMessages')", "allow"),
         (CHATS, "GET", f"{HERE}(@c)?@c='getAllMessages'", "allow"),
-        (CHATS, "PATCH", f"{HERE}/getAllMessages", "allow"),  # calls nothing
+        (CHATS, "PATCH", f"{HERE}/getAllMessages", "allow"),  # calls no operation
         (f"{CHATS}/messages", "GET", f"{HERE}/getAllMessages/messages", "block"),
         (f"{CHATS}/**", "GET", f"{HERE}/getAllMessages", "block"),
         ("/v1.0/users/{u}/chats/*", "GET", f"{HERE}/getAllMessages", "block"),
@@ -67,10 +67,12 @@ def test_no_operation_is_a_key_to_an_allow_and_each_is_one_to_a_block(name: str)
         ("/v1.0/users/{u}", "GET", "/v1.0/users/delta", "block"),
         ("/v1.0/users/{u}", "GET", "/v1.0/myorganization/users/delta", "block"),
         ("/v1.0/users/{u}/**", "GET", "/v1.0/users('delta')/messages", "allow"),
-        ("/v1.0/me/drive/root/*", "GET", "/v1.0/me/drive/root/delta", "allow"),  # of the one item
+        # an operation of the one item
+        ("/v1.0/me/drive/root/*", "GET", "/v1.0/me/drive/root/delta", "allow"),
         ("/v1.0/me/drive/*", "GET", "/v1.0/me/drive/recent", "allow"),
-        ("/v1.0/teams/{t}/*", "POST", "/v1.0/teams/t1/archive", "allow"),  # of the one team
-        ("/v1.0/me/mailFolders/{f}", "GET", "/v1.0/me/mailFolders/archive", "allow"),  # no action by GET
+        ("/v1.0/teams/{t}/*", "POST", "/v1.0/teams/t1/archive", "allow"),  # an operation of the one team
+        # not an action, because of GET
+        ("/v1.0/me/mailFolders/{f}", "GET", "/v1.0/me/mailFolders/archive", "allow"),
         ("/v1.0/me/mailFolders/{f}", "POST", "/v1.0/me/mailFolders/archive", "block"),
         ("/v1.0/me/mailFolders/{f}/messages", "POST", "/v1.0/me/mailFolders/archive/messages", "allow"),
         ("/v1.0/directoryObjects/{id}", "POST", "/v1.0/directoryObjects/getByIds", "block"),

@@ -1,4 +1,4 @@
-"""Addresses of one server, in every spelling that means it and in none that does not."""
+"""Addresses of one server: recognised in every spelling that means it, and in no other."""
 
 import pytest
 
@@ -22,7 +22,7 @@ ELSEWHERE = {
     "https://FILES.example.:0443/x?sig=SECRET": "files.example",
     "//files.example:8443/x?sig=SECRET": "files.example:8443",
     "https://[2001:DB8::1]/x?sig=SECRET": "[2001:db8::1]",
-    # The same host by another scheme or port is another server.
+    # The same host with another scheme or port is another server.
     "http://graph.example/v1.0/me": "graph.example",
     "http://graph.example:443/v1.0/me": "graph.example:443",
     "https://graph.example:80/v1.0/me": "graph.example:80",

@@ -1,4 +1,4 @@
-"""Values of an example that nobody replaced: known as such, and real ones never taken for them."""
+"""Example values that were not replaced are recognised, and real values are not confused with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `ruleset check` says of filters on paths whose responses cannot be filtered."""
+"""Advice of `ruleset check` about filters on paths whose responses cannot be filtered."""
 
 from __future__ import annotations
 

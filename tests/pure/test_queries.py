@@ -1,4 +1,4 @@
-"""Which queries probe what a filter hides, by the path of each property that they name."""
+"""Queries that probe a hidden property, by the path of each property that they name."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_number_before_it_hides_no_name(hiding: Transforms, query: str) -> Non
 
 
 class TestAllowedPaths:
-    """A query may name what the filter shows: an allowed property with all within it, nothing beside it."""
+    """A query may name an allowed property with everything inside it, and no other one."""
 
     @pytest.mark.parametrize(
         ("allowed", "query"),
@@ -96,7 +96,7 @@ class TestAllowedPaths:
             "$filter=$it/manager/id eq '2'",
             "$expand=manager($select=id)",
             "$expand=manager($filter=displayName eq 'x';$select=mail)",
-            "$expand=manager($levels=2;$select=mail)",  # nothing of the manager's manager is shown
+            "$expand=manager($levels=2;$select=mail)",  # the filter shows nothing of the manager's manager
             "$expand=tags($expand=manager($select=id))&$filter=manager/manager/mail eq 'x'",
             "$filter=tags/any(t:manager/id eq 'x')",
             "$filter=manager/any(m:m/id eq 'x')",
@@ -188,7 +188,7 @@ class TestLambdaVariables:
 
 
 class TestStrings:
-    """Servers differ in which quotes begin a string, and in what ends it."""
+    """Servers differ in which quotes begin a string, and in how it ends."""
 
     @pytest.mark.parametrize(
         "query",
@@ -210,7 +210,7 @@ class TestStrings:
 
 
 class TestWordsOfTheLanguage:
-    """A property may have the name of an operator, a function or a literal: where it stands decides."""
+    """A property may have the name of an operator, a function or a literal: the position decides."""
 
     @pytest.mark.parametrize(
         ("word", "query"),
@@ -237,7 +237,7 @@ class TestWordsOfTheLanguage:
     )
     def test_in_the_place_of_a_property_they_name_one(self, word: str, query: str) -> None:
         assert probes(strip(word), query)
-        if "id/" not in query and "=id(" not in query:  # of which all is allowed
+        if "id/" not in query and "=id(" not in query:  # everything in it is allowed
             assert probes(allow("id"), query)
 
     @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ class TestWordsOfTheLanguage:
 
 
 class TestJson:
-    """Readers of JSON differ in which names they take, so all words of an object count."""
+    """JSON readers differ in the names that they accept, so all words of an object count."""
 
     @pytest.mark.parametrize(
         "json",
@@ -298,7 +298,7 @@ class TestOtherAlphabets:
 
 
 class TestFunctionsOfTheService:
-    """Nobody but the service knows what a function of its own looks at."""
+    """Only the service itself determines which properties its functions read."""
 
     @pytest.mark.parametrize(
         "query",
@@ -356,7 +356,7 @@ def test_a_stripped_property_as_a_key_is_a_probe(key: str) -> None:
 
 
 class TestEncodedQuestionMark:
-    """A server that decodes before it splits reads a query behind it."""
+    """A server that decodes before it splits reads a query after the encoded question mark."""
 
     @pytest.mark.parametrize("mark", ["%3F", "%3f", "%253F", "%25253F", "%EF%BC%9F"])
     @pytest.mark.parametrize("rest", ["$filter=mobilePhone eq '5'", "a=b&$orderby=mobilePhone"])
@@ -390,7 +390,7 @@ def test_no_query_takes_long(hiding: Transforms, query: str) -> None:
     assert target.options
     begin = time.process_time()
     guard.is_probed_by(target)
-    assert time.process_time() - begin < 0.2  # some ten milliseconds on an idle machine
+    assert time.process_time() - begin < 0.2  # s: takes some ten milliseconds on an idle machine
 
 
 def test_a_query_that_is_too_long_or_too_deep_to_be_read_is_refused() -> None:

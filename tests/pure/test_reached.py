@@ -1,4 +1,4 @@
-"""A path reaches types, relations and operations as an enumeration of the schema says."""
+"""A path reaches types, relations and operations as an enumeration of the schema does."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ PATHS: Final = {
     "me/drive/browse/1/content": (
         "root user, relation drive, operation driveItem*, key driveItem, content"  # a function and an action
     ),
-    # A key position takes no name of an operation.
+    # A key position does not match the name of an operation.
     "groups/validate": "root group*, operation",
     "groups/VALIDATE/members": "root group*, operation, ?",
     "directoryobjects/validate": "root directoryObject*, ?",
@@ -157,12 +157,12 @@ def test_overloads_that_return_different_types_are_indeterminate_and_named() -> 
     assert [MODEL.operation_name(each) for each in step.operations] == ["any", "any"]
 
 
-# The naive enumeration: it reads the declarations of the schema again for each segment.
+# Simple enumeration, which reads the declarations of the schema again for each segment.
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a route is: `kind` is service, one, many, value or end."""
+    """Position of a route: `kind` is service, one, many, value or end."""
 
     kind: str
     type: str | None = None
@@ -200,7 +200,7 @@ class Naive:
         return Place("many" if type_.collection else "one", type_.name)
 
     def step(self, place: Place, word: str) -> tuple[str, Place] | None:
-        """Return the step as text and the place behind it, or None if it is indeterminate."""
+        """Return the step as text and the place after it, or None if it is indeterminate."""
         if word.startswith("$"):
             return self.option(place, word)
         if place.kind == "service":
@@ -292,7 +292,7 @@ class Naive:
                         yield [*path, word], [*steps, "?"]
                     else:
                         yield [*path, word], [*steps, found[0]]
-                        # One key stands for all keys: "a" goes on, other words as keys do not.
+                        # One key stands for all keys: only "a" continues a path, and other words do not.
                         if not found[0].startswith("key") or word == "a":
                             following.append(([*path, word], [*steps, found[0]], found[1]))
             reachable = following

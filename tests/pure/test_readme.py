@@ -1,4 +1,4 @@
-"""README.md: its ruleset makes the second response out of the first, and blocks what the page says."""
+"""The ruleset of README.md makes the second response from the first, and blocks as the page says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows in each state of a reload, by what the supervisor sees."""
+"""Next actions in each state of a reload, by the supervisor's observations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNDER_WAY: Final = World(
     is_superseded=False,
 )
 
-# By the state, whether it is an upgrade, and what the supervisor sees.
+# By the state, whether it is an upgrade, and the supervisor's observations.
 STEPS: Final[list[tuple[State, bool, dict[str, Any], State, tuple[Action, ...]]]] = [
     (State.AGENT_ENDING, False, {"old_agents_left": True}, State.AGENT_ENDING, ()),
     (State.AGENT_ENDING, False, {"old_agents_left": True, "now": LATE}, State.AGENT_ENDING, ()),
@@ -62,7 +62,7 @@ STEPS: Final[list[tuple[State, bool, dict[str, Any], State, tuple[Action, ...]]]
         *(State.ROLLING_BACK, (Action.RESTORE,)),
     ),
 ]
-# What leads to a state from the beginning.
+# Steps that lead to each state from the beginning.
 PATHS: Final[dict[State, list[dict[str, Any]]]] = {
     State.AGENT_ENDING: [],
     State.STARTING: [{}],

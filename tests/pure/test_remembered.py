@@ -1,4 +1,4 @@
-"""What is remembered of one path or query never evaluates another, and hostile ones cost little."""
+"""Remembered results of one path or query never apply to another, and hostile ones are cheap."""
 
 from __future__ import annotations
 
@@ -112,5 +112,5 @@ def test_a_search_of_one_long_word_is_read_once() -> None:
 """)
     assert (
         decide(rules, "/users?$search=" + "a1" * 30_000 + ":x").verdict == "filter"
-    )  # hours, if read for each letter
+    )  # takes hours if it is read for each letter
     assert decide(rules, "/users?$search=1mobilePhone%20:5").verdict == "block"

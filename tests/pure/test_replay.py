@@ -1,4 +1,4 @@
-"""What a draft would change for requests of which an audit event tells only a part."""
+"""Effect of a draft on requests of which an audit event has only some facts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def foreseen(rules: str, one: Event, default: str = "block") -> Outcome | Unclea
     return Replay(draft(rules, default)).evaluate(one)
 
 
-# -- what is stored decides
+# -- decisions by stored facts
 
 STORED: Final = """
 - {id: small, match: {path: [/v1.0/users]}, conditions: [{query: $top, at_most: 100}], verdict: allow}
@@ -92,7 +92,7 @@ def test_a_batch_is_not_blocked_for_want_of_a_rule() -> None:
     assert foreseen("", event("/v1.0/users", "POST")) == Outcome("block", "default")
 
 
-# -- and what isn't stored makes it unclear only where it makes a difference
+# -- unstored facts are unclear only if they change the verdict
 
 CONSISTENT: Final = """
 - {id: eventual, match: {path: [/v1.0/users]},
@@ -137,7 +137,7 @@ def test_one_of_two_opposite_conditions_holds_or_both_perhaps() -> None:
     ("one", "missing"),
     [
         (event(method="POST", request_bytes=9), ("body x",)),
-        (blocked(method="POST"), ("body x",)),  # nobody read what it may have had
+        (blocked(method="POST"), ("body x",)),  # a possible body was not read
         (event("/v1.0/found"), ("the response's x",)),
         (event("/v1.0/typed"), ("the response's header Content-Type",)),
         (blocked("/v1.0/status"), ("the response's status",)),
@@ -198,7 +198,7 @@ def test_a_body_too_large_to_read_is_refused_only_while_rules_read_it() -> None:
 
 
 def test_more_unknowns_than_are_tried_leave_it_unclear() -> None:
-    """However many a draft asks for, an event is evaluated in bounded time."""
+    """Each event is evaluated in bounded time, however many unknown facts a draft uses."""
     filters = "\n".join(
         f"- {{id: r{number}, match: {{path: [/v1.0/users]}}, conditions: [{{header: X{number}, equals: a}}],"
         f" verdict: filter, transforms: {{strip_properties: [p{number}]}}}}"
@@ -210,7 +210,7 @@ def test_more_unknowns_than_are_tried_leave_it_unclear() -> None:
     assert len(after.possible) == 16, "as many as are told"
 
 
-# -- what was evaluated then tells what wasn't stored
+# -- facts that follow from the verdict at the time
 
 
 def test_the_rules_that_evaluated_it_tell_which_way_a_header_was() -> None:
@@ -231,7 +231,7 @@ def test_rules_that_can_t_have_evaluated_it_tell_nothing() -> None:
     assert isinstance(now.evaluate(event(), others), Unclear)
 
 
-# -- counting
+# -- counts
 
 
 def counted(rules: str, *events: Event) -> Tally:
@@ -287,7 +287,7 @@ def test_a_block_after_a_filter_is_no_other_for_what_the_filter_hid() -> None:
     assert (tally.unchanged, tally.by_another_rule) == (1, 0)
 
 
-# -- any rules, any request: never another verdict than the whole request's
+# -- for any rules and any request: never another verdict than the whole request's
 
 
 @settings(max_examples=80)
@@ -297,10 +297,13 @@ def test_a_block_after_a_filter_is_no_other_for_what_the_filter_hid() -> None:
 def test_what_is_said_of_a_part_is_true_of_the_whole(
     ruleset: Ruleset, sample: SampleRequest, status: int, body: bytes
 ) -> None:
-    """The event holds less than the request: its outcome is the one that is told, or among the possible ones.
-    And the very rules that evaluated it change nothing."""
+    """The event holds less than the request.
+
+    The request's outcome is the reported one, or among the possible ones. The rules that evaluated the
+    request change nothing.
+    """
     if sample.body == b"{" or not sample.client_ip:
-        return  # a body is taken for JSON; what is stored is an address
+        return  # the body is read as JSON; the stored target is an address
     try:
         target = canonicalise(sample.target)
     except MalformedTarget:
@@ -326,7 +329,7 @@ def test_what_is_said_of_a_part_is_true_of_the_whole(
     replay = Replay(ruleset)
     most_reported = patch("controlplane.workshop.replay._MOST_REPORTED", 20_000)
     with patch("proxy.policy.unknown.MAX_WAYS", 20_000), most_reported:
-        for _ in range(2):  # the second time out of memory
+        for _ in range(2):  # the second time from memory
             after = replay.evaluate(stored)
             possible = (after,) if isinstance(after, Outcome) else after.possible
             assert stored.outcome(None).effect in [each.effect for each in possible]
@@ -335,7 +338,7 @@ def test_what_is_said_of_a_part_is_true_of_the_whole(
     assert unchanged.effect == stored.outcome(None).effect
 
 
-# -- events that name what was removed, not the filter
+# -- events that name removed properties, not the filter
 
 FILTERS: Final = """
 - {id: hide, match: {path: ["/v1.0/users/**"]}, verdict: filter, transforms: {strip_properties: [mail, fax]}}
@@ -386,7 +389,7 @@ def test_events_of_earlier_releases_name_the_filter_themselves() -> None:
     assert one.outcome(None) == Outcome("filter", "hide", ("strip:fax", "strip:mail"))
 
 
-# -- gaps that are closed
+# -- closed gaps
 
 
 def gap_of(rules: str, one: Event) -> tuple[str, str] | None:
@@ -456,7 +459,7 @@ def test_groups_of_changes_have_their_gap() -> None:
 
 
 def test_what_a_body_implied_is_evaluated_by_its_own_address() -> None:
-    """Bodies are not stored, and the event names the request that decided."""
+    """Bodies are not stored, but the event names the request that decided."""
     one = blocked(
         "/v1.0/groups",
         "POST",

@@ -1,4 +1,4 @@
-"""Which resource classes a recorded request reaches, with a schema and without one."""
+"""Resource classes that a recorded request reaches, with a schema and without one."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def held(classifier: Classifier, method: str, target: str, how: str, implied: st
         ("/v1.0/users/ada/authentication/methods", {"credentials"}),
         ("/v1.0/deviceManagement/managedDevices", set()),
         ("/v1.0/me/todo/lists", set()),
-        ("/v1.0/$batch", set()),  # each part of it has an event of its own
+        ("/v1.0/$batch", set()),  # each sub-request has its own event
     ],
 )
 def test_a_path_reaches_its_class_and_no_other(
@@ -114,7 +114,7 @@ def test_a_search_may_have_read_what_its_body_asks_for(classifier: Classifier) -
     assert {(each.resource_class, each.held, each.why) for each in found.touches} == {
         (name, "possible", NO_BODY) for name in SEARCHED.values()
     }
-    implied = "entityTypes message: GET /v1.0/search/query"  # recorded if that made the verdict stricter
+    implied = "entityTypes message: GET /v1.0/search/query"  # recorded if it made the verdict stricter
     assert certain(classifier, "POST", "/v1.0/search/query", implied) == {"mail"}
 
 
@@ -157,7 +157,7 @@ def test_with_a_schema_only_the_type_that_has_keys_surely_gives_them() -> None:
 
 
 def test_what_nothing_describes_may_be_anything() -> None:
-    """An id in the place of a key is not such a name."""
+    """An id in the place of a key does not count as such a name."""
     assert held(WITHOUT, "GET", "/v1.0/newThings", "possible") == set(CLASSES)
     assert held(WITH, "GET", "/v1.0/newThings", "possible") == set(CLASSES)
     assert held(WITHOUT, "GET", "/v1.0/users/newThings", "possible") == set()

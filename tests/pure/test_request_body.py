@@ -1,4 +1,4 @@
-"""What a request's body responses in each of its modes."""
+"""Reads of a request's body in each of its modes."""
 
 import gzip
 
@@ -59,7 +59,7 @@ def test_a_chunked_body_is_framed_anew_and_ends_when_it_is_whole() -> None:
         (REPEAT_BYTES, False, True),
         (REPEAT_BYTES + 1, False, False),
         (CHUNKED, False, False),
-        (1, True, False),  # the client sends nothing of it before it is asked
+        (1, True, False),  # the client sends no body before it gets 100 Continue
     ],
 )
 def test_only_a_small_body_of_known_length_is_kept_for_a_repetition(
@@ -68,7 +68,7 @@ def test_only_a_small_body_of_known_length_is_kept_for_a_repetition(
     body = RequestBody(length)
     assert body.keep_if_small(awaited=awaited) is kept
     assert body.kept is kept
-    assert not body.keep_if_small(awaited=awaited)  # once
+    assert not body.keep_if_small(awaited=awaited)  # only once
 
 
 def test_a_repeatable_body_is_the_same_each_time_it_is_taken() -> None:

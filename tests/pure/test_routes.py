@@ -1,4 +1,4 @@
-"""The routes to what a rule names are enumerated by the schema, and the open ones are found."""
+"""Routes to a rule's resource are enumerated from the schema, and open ones are found."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.pure.test_resource_model import MODEL, load
 
 GRAPH: Final = SchemaGraph(MODEL)
 
-# What the special requests of Microsoft Graph need.
+# Names that the special requests of Microsoft Graph need.
 SPECIAL: Final = load(
     encode(
         parse(
@@ -86,7 +86,7 @@ def word_of(path: str, model: ResourceModel = MODEL) -> str | None:
         ("/v1.0/users/{id}/settings", "user.settings"),
         ("/v1.0/me/drive/root/content", "driveItem.content"),
         ("/v1.0/me/messages/{id}/send", "send"),
-        # A function names what it returns.
+        # A function names its return type.
         ("/v1.0/me/drive/browse", "driveItem"),
         ("/v1.0/users/delta", "user"),
         ("/v1.0/users/{id}/reminderView", "message"),
@@ -424,7 +424,7 @@ def test_a_response_rule_holds_at_routes_that_it_is_asked_for() -> None:
     assert "/me/mailFolders/{id}/messages" in opened(found)
 
 
-# Rules about things.
+# Rules about resources.
 
 
 def test_a_rule_about_a_thing_names_it_and_needs_no_other() -> None:

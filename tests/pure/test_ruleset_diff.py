@@ -1,4 +1,4 @@
-"""What differs between two rulesets is told rule by rule."""
+"""The difference between two rulesets is reported rule by rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schema for editors takes what is a ruleset, and marks what its shape alone tells is none."""
+"""The schema for editors accepts every ruleset, and marks texts whose form alone is wrong."""
 
 from __future__ import annotations
 

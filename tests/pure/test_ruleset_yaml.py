@@ -34,7 +34,7 @@ def problems(text: str) -> tuple[RulesetProblem, ...]:
 
 
 def problem_of_rule(rule: str) -> RulesetProblem:
-    """The only problem of a ruleset with this one rule in flow style, on line 4 from column 5."""
+    """Return the only problem of a ruleset with this one rule in flow style, on line 4 from column 5."""
     (problem,) = problems(f"{HEAD}  - {rule}\n")
     return problem
 

@@ -1,4 +1,4 @@
-"""A scalar of a ruleset or of a case compares as it is written; where a number is meant, it is one."""
+"""A scalar of a ruleset or of a case compares as it is written. A number is used if one is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is stopped, and the local file that says so: whatever can't be understood stops more, never less."""
+"""Emergency stops and the local file: text that can't be parsed stops more, never less."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ APPS = [
         ("app a2", Stops(apps=frozenset(("a2",)))),
         ("  app   report builder  \r\n", Stops(apps=frozenset(("a2",)))),
         ("app c2\napp a2\n", Stops(apps=frozenset(("a2",)))),
-        ("app hr-sync\n", Stops(apps=frozenset(("a1", "a3")))),  # in each organisation that has one
+        ("app hr-sync\n", Stops(apps=frozenset(("a1", "a3")))),  # stops it in each organisation that has one
         ("org Contoso\n", Stops(orgs=frozenset(("o1",)))),
         ("# all\norg o2\napp a1\n", Stops(orgs=frozenset(("o2",)), apps=frozenset(("a1",)))),
-        ("app nobody\n", NOTHING_STOPPED),  # of another proxy's, perhaps
+        ("app nobody\n", NOTHING_STOPPED),  # perhaps of another proxy
         ("application a2\n", EVERYTHING_STOPPED),
         ("app\n", EVERYTHING_STOPPED),
         ("app a2\nstop it\n", EVERYTHING_STOPPED),
@@ -87,7 +87,7 @@ def _loop(path: Path) -> None:
 
 
 def _dangling(path: Path) -> None:
-    """To a file of another file system, say, which isn't mounted now."""
+    """Make a link to a file of another file system, for example, which is not mounted now."""
     path.symlink_to(path.parent / "elsewhere" / "stop")
 
 

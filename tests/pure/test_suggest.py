@@ -1,4 +1,4 @@
-"""The smallest ruleset that would have allowed what was seen."""
+"""The smallest ruleset that would have allowed the observed requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GUIDS: Final = ("b320ee12-b1cd-4cca-b648-a437be61c5cd", "7d54cb02-aaa3-4016-9f9c
 
 
 def observed(*requests: str) -> Observations:
-    """Each `METHOD target`, a minute apart."""
+    """Return observations of each `METHOD target`, a minute apart."""
     seen = Observations()
     for number, request in enumerate(requests):
         method, _, target = request.partition(" ")
@@ -40,7 +40,7 @@ def suggested(*requests: str) -> Suggestion:
 
 
 def rules(found: Suggestion) -> list[tuple[list[str], list[str]]]:
-    """What the text says: methods and paths of each rule."""
+    """Return the methods and paths of each rule in the text."""
     ruleset = parse_ruleset(found.yaml)
     return [(list(rule.match.methods), list(rule.match.path)) for rule in ruleset.rules]
 
@@ -53,7 +53,7 @@ def paths(*requests: str) -> list[str]:
     ("requests", "expected"),
     [
         (["GET /v1.0/users"], ["/v1.0/users"]),
-        # what looks like an id is one, however few were seen
+        # a segment that looks like an id is one, however few were seen
         ([f"GET /v1.0/users/{GUIDS[0]}"], ["/v1.0/users/{user-id}"]),
         (["GET /v1.0/users/ada@contoso.com/messages"], ["/v1.0/users/{user-id}/messages"]),
         (["GET /v1.0/me/messages/AAMkADhMGAAA="], ["/v1.0/me/messages/{message-id}"]),
@@ -61,7 +61,7 @@ def paths(*requests: str) -> list[str]:
         (["GET /v1.0/groups/17/owners/18"], ["/v1.0/groups/{group-id}/owners/{owner-id}"]),
         (["GET /v1.0/me/events/1=/events/2="], ["/v1.0/me/events/{event-id}/events/{event-id-2}"]),
         (["GET /v1.0/windowsThings/ab-1"], ["/v1.0/windowsThings/{windowsThing-id}"]),
-        # a name after a collection is an id once there are several
+        # a name after a collection is an id if there are several
         (["GET /v1.0/me/mailFolders/inbox"], ["/v1.0/me/mailFolders/inbox"]),
         (
             ["GET /v1.0/me/mailFolders/inbox", "GET /v1.0/me/mailFolders/drafts"],
@@ -89,7 +89,7 @@ def paths(*requests: str) -> list[str]:
             ["GET /v1.0/groups/7/members/microsoft.graph.user"],
             ["/v1.0/groups/{group-id}/members/microsoft.graph.user"],
         ),
-        # whatever the spelling
+        # any spelling
         (
             ["GET /V1.0/Users('ada')", "GET /v1.0/users/alan", "GET /v1.0/users/%61da"],
             ["/v1.0/users/{user-id}"],
@@ -163,7 +163,7 @@ STRIPPED: Final = ("strip:mobilePhone", "strip:manager.mail")
 
 
 def test_what_was_always_filtered_stays_filtered() -> None:
-    """And what is below such a path comes before it, lest its filter take the segment for a property."""
+    """Rules below such a path come first, because its filter would read the segment as a property."""
     found = seen_filtered(
         ("/v1.0/users/7", STRIPPED),
         ("/v1.0/users/8?$select=id", STRIPPED[::-1]),
@@ -224,7 +224,7 @@ def test_of_several_filters_of_one_path_nothing_is_shown_that_one_of_them_hid() 
         "/v1.0/users": Transforms(strip=("mail", "mobilePhone")),
         "/v1.0/groups": Transforms(allow=("id",)),
         "/v1.0/sites": Transforms(allow=("id",)),
-        "/v1.0/teams": Transforms(allow=("@odata.type",)),  # which is shown in any case
+        "/v1.0/teams": Transforms(allow=("@odata.type",)),  # shown in any case
     }
 
 
@@ -262,7 +262,7 @@ def test_many_filters_of_one_path_are_all_kept() -> None:
 
 
 def test_one_resource_that_was_shown_whole_shows_no_other() -> None:
-    """The pattern does not say which of them it was."""
+    """The pattern does not say which of the resources it was."""
     found = seen_filtered(("/v1.0/users/7", STRIPPED), ("/v1.0/users/8", ()))
     (rule,) = parse_ruleset(found.yaml).rules
     assert (rule.verdict, rule.match.path) == ("filter", ("/v1.0/users/{user-id}",))
@@ -304,7 +304,7 @@ def test_a_guard_that_blocks_goes_and_the_filter_stays() -> None:
 
 
 def test_what_a_filter_blocks_is_left_out_and_the_filter_stays() -> None:
-    """Nor does the filter lose its query guard for a request that it blocks by its path."""
+    """The filter also keeps its query guard for a request that it blocks by its path."""
     seen = Observations()
     seen.add("GET", "/v1.0/users/7", NOON, STRIPPED)
     seen.add("GET", "/v1.0/users/mobilePhone", NOON)
@@ -312,7 +312,7 @@ def test_what_a_filter_blocks_is_left_out_and_the_filter_stays() -> None:
     blocked = Blocked(found)
     blocked.add("users-get", "/v1.0/users/mobilePhone")
     blocked.add("ambiguousTarget", "/v1.0/users/7%2Fx")
-    blocked.add("default", "/v1.0/groups")  # which was left out before
+    blocked.add("default", "/v1.0/groups")  # was left out before
     assert (blocked.unguarded, blocked.count) == (set(), 2)
     found = suggest(seen, "payroll", blocked=blocked.count)
     (rule,) = parse_ruleset(found.yaml).rules
@@ -347,7 +347,7 @@ def test_nothing_seen_allows_nothing() -> None:
     assert (ruleset.default, ruleset.rules) == ("block", ())
 
 
-# -- any traffic: the suggestion lets all of it through, is sound, and hangs on nothing but the traffic
+# -- for any traffic: the suggestion allows all of it, is valid, and depends only on the traffic
 
 MORE: Final = (
     "/v1.0/users/delta", "/v1.0/users/ada/calendarView", "/v1.0/groups/g1/members/$ref", "/v1.0/users/$count",
@@ -363,7 +363,7 @@ Request = tuple[str, str, tuple[str, ...]]  # method, target, transforms
 
 @st.composite
 def traffic(draw: st.DrawFn) -> list[Request]:
-    """What hides a property is seen beside requests to that very property."""
+    """Return requests in which a hidden property and requests to that very property both occur."""
     hidden = [(), (), ("strip:messages", "strip:delta"), ("allow:id", "allow:manager.id")]
     requests = []
     for _ in range(draw(st.integers(1, 8))):
@@ -402,12 +402,12 @@ def test_all_that_was_seen_is_let_through(requests: list[Request], random: Rando
         unguarded |= blocked.unguarded
         found = suggest(seen_of(kept), "any", unguarded=unguarded)
     assert blocked.count == len(blocking), "rules that allow block nothing"
-    # What was seen may have no version, and no filter reads what is not JSON.
+    # An observed request may have no version, and no filter reads a body that is not JSON.
     expected = {"version", "are not JSON"}
     if any(_is_ambiguous(method, target) for method, target, _ in kept):
         expected.add(
             "only their order"
-        )  # one of its readings may cross with another path, filtered otherwise
+        )  # one of its interpretations may overlap with another path that is filtered differently
     advice = ruleset_advice(found.yaml, parse_ruleset(found.yaml))
     assert [each for each in advice if not any(words in each.message for words in expected)] == []
     shuffled = list(kept)
@@ -418,7 +418,7 @@ def test_all_that_was_seen_is_let_through(requests: list[Request], random: Rando
 @settings(max_examples=150)
 @given(traffic())
 def test_nothing_is_shown_that_every_response_hid(requests: list[Request]) -> None:
-    """Neither to a resource of which some responses were filtered, nor by a method that was not seen."""
+    """The pattern shows neither resources with filtered responses, nor methods that were not seen."""
     kept = [request for request in requests if not seen_of([request]).left_out]
     found = suggest(seen_of(kept), "any")
     compiled = compile_ruleset(parse_ruleset(found.yaml))
@@ -454,7 +454,7 @@ def test_nothing_is_shown_that_every_response_hid(requests: list[Request]) -> No
 
 
 def _hides(transforms: Transforms, name: str, names: Sequence[str]) -> bool:
-    """Whether what `name` says was removed stays removed."""
+    """Return whether the property that `name` says was removed stays removed."""
     kind, _, path = name.partition(":")
     if kind == "strip":
         if transforms.allow is None:
@@ -485,7 +485,7 @@ def verdicts(found: Suggestion, requests: Iterable[Request]) -> Iterator[tuple[s
 @settings(max_examples=40)
 @given(traffic(), traffic())
 def test_a_resource_that_was_not_seen_stays_blocked(requests: list[Request], others: list[Request]) -> None:
-    """With none of its names among those that were seen."""
+    """The resource's names do not occur in the observed requests."""
     compiled = compile_ruleset(parse_ruleset(suggest(seen_of(requests), "any").yaml))
     for method, target, _ in others:
         try:

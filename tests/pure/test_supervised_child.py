@@ -1,4 +1,4 @@
-"""The state of a supervised process, by what it says, how long it is silent, and what is done to it."""
+"""The state of a supervised process, by its messages, its silence, and the supervisor's actions."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_silent_process_is_aborted_and_then_killed(
     assert _remedy(child, patience) is None
     assert _remedy(child, A_BIT) is Remedy.ABORT
     child.state = ChildState.ABORTED
-    child.draining_since = NOW  # SIGTERM changes nothing about that
+    child.draining_since = NOW  # SIGTERM does not change that
     assert _remedy(child, A_BIT) is None
     assert _remedy(child, LAST_WORDS_SECONDS) is Remedy.KILL
     child.state = ChildState.KILLED

@@ -1,4 +1,4 @@
-"""Rules about things: types, relations, properties and operations of a schema, and packs of them."""
+"""Rules about resources: types, relations, properties and operations of a schema, and packs of them."""
 
 import msgspec
 import pytest
@@ -34,7 +34,7 @@ def problems_of(match: str, rest: str = "") -> list[tuple[int, int, str, str]]:
     return [(one.line, one.column, one.where, one.message) for one in caught.value.problems]
 
 
-# -- the words
+# -- words of the rules
 
 
 def test_a_match_names_things_in_place_of_a_path() -> None:
@@ -79,7 +79,7 @@ def test_a_rule_about_things_has_no_parameters() -> None:
     assert [one[3] for one in found] == ["a rule without a path has no parameters"]
 
 
-# -- what a path reaches
+# -- resources that a path reaches
 
 MODEL = resource_model(SMALL)
 SCHEMAS = Schemas({("v1.0",): MODEL})
@@ -180,7 +180,7 @@ def test_a_block_leaves_other_things_alone(target: str) -> None:
 @pytest.mark.parametrize(
     ("match", "target", "holds"),
     [
-        # What is passed over by its key needs no name, what is read at the end does.
+        # A segment that is skipped by its key needs no name; the last one does.
         ("{resource: [user]}", "/v1.0/users", True),
         ("{resource: [user]}", "/v1.0/users/u1/mobilePhone", True),
         ("{resource: [user]}", "/v1.0/users/u1/settings/timeZone", True),
@@ -190,7 +190,7 @@ def test_a_block_leaves_other_things_alone(target: str) -> None:
         ("{resource: [mailboxSettings]}", "/v1.0/users/u1/settings", True),
         ("{resource: [user.settings]}", "/v1.0/users/u1/settings/timeZone", True),
         ("{resource: [user.settings]}", "/v1.0/users/u1", False),
-        # A relation that does not contain its objects is a thing of its own.
+        # A relation that does not contain its objects is a separate resource.
         ("{resource: [user]}", "/v1.0/users/u1/manager", False),
         ("{resource: [user]}", "/v1.0/users/u1/manager/mail.user", False),
         ("{resource: [group, user]}", "/v1.0/groups/g1/members/mail.user", False),
@@ -203,14 +203,14 @@ def test_a_block_leaves_other_things_alone(target: str) -> None:
         ("{resource: [directoryObject]}", "/v1.0/groups/g1/members/$ref", False),
         ("{resource: [user]}", "/v1.0/directoryObjects/u1", False),
         ("{resource: [user]}", "/v1.0/directoryObjects/u1/mail.user", True),
-        # A stream is a thing of its own.
+        # A stream is a separate resource.
         ("{resource: [driveItem]}", "/v1.0/me/drive/root/children", True),
         ("{resource: [driveItem]}", "/v1.0/me/drive/items/i1/content", False),
         ("{resource: [driveItem]}", "/v1.0/me/drive/items/i1/$value", False),
         ("{resource: [driveItem.content]}", "/v1.0/me/drive/items/i1/content", True),
         ("{resource: [driveItem.content]}", "/v1.0/me/drive/root:/a/b.txt:/content", True),
         ("{resource: [driveItem.content]}", "/v1.0/me/drive/root:/delta:/content", True),
-        # What an action does is no matter of the type that it returns.
+        # The effect of an action is independent of the type that it returns.
         ("{resource: [message]}", "/v1.0/me/messages/m1/send", False),
         ("{operation: [send]}", "/v1.0/me/messages/m1/send", True),
         ("{operation: [send]}", "/v1.0/me/messages/m1", False),
@@ -455,7 +455,7 @@ def test_the_packs_are_those_that_outside_programs_rely_on() -> None:
     assert found.message == "there is no pack `mails`, did you mean `mail` or `files`?"
 
 
-# -- what a request implies
+# -- implied requests
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Intervals of histograms in time zones, days of 23 and of 25 hours among them."""
+"""Intervals of histograms in time zones, including days of 23 and of 25 hours."""
 
 from __future__ import annotations
 

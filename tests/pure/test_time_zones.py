@@ -1,4 +1,4 @@
-"""A time zone that isn't known: the name is at fault, or the host."""
+"""An unknown time zone: either the name is wrong, or the host has no database."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from proxy.policy.time_zones import checked_time_zone
 
 @pytest.fixture
 def no_database(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A host, and a Python, without any."""
+    """Hide the time zone databases of the host and of Python."""
     zoneinfo.reset_tzpath(to=[])
     monkeypatch.setattr("importlib.resources.files", _nothing)
     monkeypatch.setattr("importlib.resources.open_binary", _nothing)

@@ -1,4 +1,4 @@
-"""`traceparent` (W3C Trace Context)."""
+"""Trace ids in the header `traceparent` (W3C Trace Context)."""
 
 import pytest
 
@@ -14,7 +14,7 @@ PARENT = "00f067aa0ba902b7"
         f"00-{TRACE}-{PARENT}-01",
         f"00-{TRACE}-{PARENT}-ff",
         f" \t00-{TRACE}-{PARENT}-00 ",
-        # a later version, whose further fields mean nothing to us
+        # a later version, whose further fields are ignored
         f"01-{TRACE}-{PARENT}-01",
         f"cc-{TRACE}-{PARENT}-01-what-the-future-will-be-like",
         f"fe-{TRACE}-{PARENT}-01-",

@@ -1,4 +1,4 @@
-"""Transforms combine to the stricter of both."""
+"""Two transforms combine to the stricter of both."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Filters about things: properties of each object of a type go, wherever in a response it lies."""
+"""Filters about types: properties of each object of a type are removed at any place in a response."""
 
 import json
 from typing import Any
@@ -52,7 +52,7 @@ def typed(name: str, **more: Any) -> dict[str, Any]:
 
 
 def names(obj: dict[str, Any]) -> list[str]:
-    """The members of an object but its annotations."""
+    """Return the names of an object's members without its annotations."""
     return [name for name in obj if not name.startswith("@")]
 
 
@@ -113,7 +113,7 @@ def test_objects_of_the_type_within_others_lose_the_property_too(way: dict[str, 
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:
-    """All objects within a value."""
+    """Return all objects inside a value."""
     if isinstance(value, list):
         return [each for item in value for each in _objects(item)]
     if isinstance(value, dict):
@@ -157,7 +157,7 @@ def test_filters_of_several_types_apply_together() -> None:
     assert [names(each) for each in found["value"]] == [["id", "membershipRule"], ["id", "mobilePhone"]]
 
 
-# -- which requests
+# -- affected requests
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_filters_of_several_types_apply_together() -> None:
         ("/v1.0/users/u/otherMails", "allow"),
         ("/v1.0/users/u/$value", "block"),
         ("/v1.0/users/$count", "filter"),
-        ("/v1.0/users/u/messages", "block"),  # the default
+        ("/v1.0/users/u/messages", "block"),  # blocked by default
         ("/v1.0/groups/g/members", "block"),  # may hold users, and is not allowed
         ("/v1.0/groups/g", "block"),
         ("/beta/users/u", "block"),
@@ -226,7 +226,7 @@ def test_an_audit_event_has_the_names_of_what_was_removed() -> None:
     assert decision.transforms.names == ("strip:mobilePhone",)
 
 
-# -- blocks of what lies within objects
+# -- blocks of parts of objects
 
 
 def block_of(match: str) -> CompiledRuleset:

@@ -1,4 +1,4 @@
-"""Names and values that nobody can check by eye are refused; those that look like others are warned of."""
+"""Names and values that people can't check by eye are refused; similar-looking ones cause a warning."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ UNSEEN = {
     "\n": "U+000A LINE FEED",
 }
 
-# Each place of a name or value in a ruleset, with ~ for what is tried there.
+# Each place of a name or value in a ruleset; ~ marks where it is inserted.
 PLACES = {
     "name": "name: 'test~'\nrules: []",
     "rules[0].id": "rules: [{id: 'a~', match: {path: [/v1.0/x]}, verdict: block}]",
@@ -347,7 +347,7 @@ def test_the_singular_of_a_collection_in_a_path_is_a_slip(segment: str) -> None:
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
-        ("mobile\u0301Phone", "mobilePhone"),  # the accent behind its letter
+        ("mobile\u0301Phone", "mobilePhone"),  # the accent follows its letter
         ("mail-Nickname", "mailNickname"),
         ("\u1d0dail", "mail"),  # a small capital
         ("\u0251boutMe", "aboutMe"),
@@ -359,7 +359,7 @@ def test_a_name_with_a_mark_or_another_letter_is_compared(name: str, meant: str)
 
 
 def test_a_line_end_that_nobody_sees_is_refused() -> None:
-    """Within quotes, YAML makes a space of it."""
+    """YAML reads it as a space within quotes."""
     text = 'version: 1\nname: n\nrules: [{id: a, match: {path: ["/v1.0/us\x85ers"]}, verdict: block}]\n'
     with pytest.raises(InvalidRuleset, match=r"U\+0085"):
         parse_ruleset(text)

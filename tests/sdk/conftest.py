@@ -1,4 +1,4 @@
-"""One system for all the clients, behind TLS, and a way to run an application's program against it."""
+"""One system for all SDK clients, behind TLS, and a way to run an application's program against it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ HERE: Final = Path(__file__).parent
 PYTHON: Final = ROOT / ".venv-sdk" / "bin" / "python"
 NODE: Final = shutil.which("node")
 NODE_MODULES: Final = HERE / "js" / "node_modules"
-# Longer than the proxy holds back even when compressed, which this can hardly be.
+# Longer than the proxy buffers even when compressed, which this text hardly can be.
 LONG_TEXT: Final = base64.b64encode(random.Random(1).randbytes(4_500_000)).decode()
 
 AUDIENCE: Final = "api://AzureADTokenExchange"
-ONCE_SUBJECT: Final = "repo:contoso/app:ref:refs/heads/main"  # as GitHub's
-WORKLOAD_SUBJECT: Final = "system:serviceaccount:shop:orders"  # as Kubernetes'
+ONCE_SUBJECT: Final = "repo:contoso/app:ref:refs/heads/main"  # the form of GitHub's subjects
+WORKLOAD_SUBJECT: Final = "system:serviceaccount:shop:orders"  # the form of Kubernetes' subjects
 
 JWT: Final = re.compile(rb"eyJ[\w-]+\.[\w-]+\.[\w-]+")
 
@@ -45,17 +45,17 @@ Results = dict[str, Any]
 
 @dataclass(slots=True)
 class Program:
-    """An application's program while it runs."""
+    """Running program of an application."""
 
     process: asyncio.subprocess.Process
 
     async def says(self, line: str) -> None:
-        """Waits for this line, its first."""
+        """Wait for this line, which is its first."""
         assert self.process.stdout is not None
         assert (await self.process.stdout.readline()).decode().strip() == line, await self._errors()
 
     async def results(self, report: bytes = b"") -> Results:
-        """What it printed, once it has been told to go on and has ended."""
+        """Let the program continue, and wait for its end. Return its output."""
         out, errors = await self.process.communicate(report)
         assert self.process.returncode == 0, errors.decode()
         results = json.loads(out)
@@ -68,11 +68,11 @@ class Program:
 
 @dataclass(slots=True)
 class Harness:
-    """The system, and what starts an application beside it."""
+    """The system, and a starter of applications beside it."""
 
     system: System
     issuer: FakeIssuer
-    certificates: dict[str, Path]  # with their private keys: the application's own, and another's
+    certificates: dict[str, Path]  # files with private keys: the application's own, and another one
 
     def assertions(self, count: int) -> dict[str, str]:
         """Return variables that name the files of an application without a secret."""
@@ -98,7 +98,7 @@ class Harness:
             "AZURE_TENANT_ID": "adfs",
             "AZURE_CLIENT_ID": application.client_id,
             "AZURE_CLIENT_SECRET": application.client_secret,
-            # Behind a certificate that everyone trusts, an application needs none of these.
+            # With a publicly trusted certificate, an application needs none of these.
             "REQUESTS_CA_BUNDLE": authority,
             "SSL_CERT_FILE": authority,
             "NODE_EXTRA_CA_CERTS": authority,
@@ -123,7 +123,7 @@ class Harness:
         return await (await self.start(language, program, without_secret)).results()
 
     def prepare_responses(self) -> None:
-        """Addresses that throttle, are away or too late twice, one that breaks, and a very long page."""
+        """Prepare addresses that throttle, fail or are late twice, one that breaks, and a very long page."""
         graph = self.system.graph
         first = graph.first_responses
         json_type = ("Content-Type", "application/json")
@@ -137,8 +137,11 @@ class Harness:
         first["/v1.0/groups/long"] = deque([Response(200, (json_type,), json.dumps(page).encode())])
 
     def assert_nothing_leaked(self) -> None:
-        """Whatever came to the upstream or the identity provider: no proxy token, no secret of the
-        application's, and no token at all where an address is its own credential."""
+        """Check the upstream's and the identity provider's requests for credentials.
+
+        They have no proxy token and no secret of the application. A request to an address that contains its
+        own credential has no token at all.
+        """
         graph, identity = self.system.graph, self.system.identity
         application = self.system.applications["guarded"]
         assert graph.requests
@@ -166,7 +169,7 @@ def _command(language: str, program: str) -> tuple[str, ...]:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def harness(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Harness]:
-    environment = {"Callers__KeysRefreshSeconds": "60"}  # and what is known only below
+    environment = {"Callers__KeysRefreshSeconds": "60"}  # other values are computed below
     system = System(
         tmp_path_factory.mktemp("sdk"),
         {"guarded": HERE / "rules.yaml"},
@@ -189,7 +192,7 @@ async def harness(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Har
 
 
 async def register_credentials(system: System, issuer: FakeIssuer, public: Path) -> None:
-    """Let the application prove itself in three more ways, and wait until the proxy has their keys."""
+    """Register three more credentials of the application, and wait until the proxy has their keys."""
     added = await system.cli("app", "key", "add", "guarded", str(public))
     for subject, reuse in ((ONCE_SUBJECT, "once"), (WORKLOAD_SUBJECT, "until-end")):
         pinned = ("--issuer", issuer.issuer, "--subject", subject, "--audience", AUDIENCE, "--reuse", reuse)
@@ -202,6 +205,6 @@ async def register_credentials(system: System, issuer: FakeIssuer, public: Path)
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session", params=["python", "javascript"])
 async def directory(request: pytest.FixtureRequest, harness: Harness) -> Results:
-    """What the directory program of one language printed: one entry a step."""
+    """Return the output of the directory program in one language: one entry for each step."""
     harness.prepare_responses()
     return {"language": request.param, **await harness.run(request.param, "directory")}

@@ -1,5 +1,4 @@
-"""Microsoft's Graph SDKs, unmodified, behind the proxy: what an application does all day, and what it may
-not."""
+"""Microsoft's unmodified Graph SDKs behind the proxy: common calls of an application, and refused ones."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ def spelled(path: str) -> str:
 
 
 def targets(harness: Harness, path: str) -> list[str]:
-    """What the upstream was asked for at a path, in whole."""
+    """Return the complete targets of the upstream's requests at a path."""
     return [each.target for each in harness.system.graph.requests if spelled(each.path) == path]
 
 
@@ -36,7 +35,7 @@ async def test_no_token_and_no_secret_of_the_application_s_reaches_the_upstream(
 async def test_a_walk_through_pages_stays_with_the_proxy(harness: Harness, directory: Results) -> None:
     pages = directory["pages"]
     assert pages["names"] == EVERYBODY
-    assert pages["phones"] == 0  # on no page
+    assert pages["phones"] == 0  # the property is on no page
     assert pages["next"].startswith(f"{harness.system.proxy_url}/v1.0/users?")
 
 
@@ -165,7 +164,7 @@ async def test_an_application_s_own_headers_arrive(directory: Results) -> None:
     head = directory["headers"]["head"].lower()
     assert '\r\nprefer: outlook.timezone="europe/oslo"\r\n' in head
     assert "\r\nconsistencylevel: eventual\r\n" in head
-    # What the client's HTTP library asks for first, and can read.
+    # The first coding that the client's HTTP library requests and can read.
     coding = {"python": "gzip", "javascript": "br"}[directory["language"]]
     assert directory["headers"]["coding"] == coding
 
@@ -195,10 +194,10 @@ async def test_an_upload_session_is_filled_where_it_is_without_a_token(
 async def test_the_sdks_own_faults_are_still_there(directory: Results) -> None:
     """Fail if a newer version has fixed a fault that docs/reference/sdk-compatibility.md lists."""
     if directory["language"] == "python":
-        # msgraph-core spells dependsOn so that nobody follows it; kiota drops the bodies of a batch's
+        # msgraph-core misspells dependsOn, so it has no effect; kiota drops the bodies of a batch's
         # responses.
         assert directory["faults"] == {"after a blocked part": 200, "bodies": [None, None]}
     else:
-        # Only the host is cut off an address in a batch, so the version stays in it.
+        # Only the host is removed from an address in a batch, so the version stays in it.
         assert directory["faults"] == {"url": "/v1.0/users"}
         assert directory["dependent"] == {"mail": 403, "after": 424}

@@ -1,4 +1,4 @@
-"""Identity libraries get the proxy's tokens, with nothing but their settings changed, and drop dead ones."""
+"""Identity libraries get the proxy's tokens with changed settings only, and drop revoked tokens."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_what_becomes_of_a_token_that_died_early(harness: Harness, languag
     await program.says("ready")
     system = harness.system
     await system.proxy.stop()
-    (system.directory / "token-signing.key").unlink()  # no token of before is accepted any more
+    (system.directory / "token-signing.key").unlink()  # earlier tokens are no longer accepted
     await system.start_proxy()
     results = await program.results(b"go on\n")
     if language == "python":
@@ -98,7 +98,7 @@ async def test_what_becomes_of_a_token_that_died_early(harness: Harness, languag
         sent = [bytes(each.body) for each in system.graph.requests if each.method == "POST"]
         assert [json.loads(body)["displayName"] for body in sent] == ["sync", "aio"]
     else:
-        # The SDK leaves the challenge to the application, which is told all that it needs.
+        # The SDK leaves the challenge to the application, which gets all the data for it.
         error = {"status": 401, "code": "InvalidAuthenticationToken", "challenged": True}
         assert results == {"before": "Ada Lovelace", "error": error, "after": "Ada Lovelace"}
     harness.assert_nothing_leaked()

@@ -1,4 +1,4 @@
-"""docs/tutorial/your-application.md: its program runs behind the proxy, and prints what the page shows."""
+"""The program of docs/tutorial/your-application.md runs behind the proxy, with the shown output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.fakes.system import ROOT, System
 from tests.sdk.conftest import PYTHON
 
 PAGE: Final = (ROOT / "docs" / "tutorial" / "your-application.md").read_text("utf-8")
-RULES: Final = ROOT / "conf" / "demo" / "hr-sync.yaml"  # of the demo that the page starts
+RULES: Final = ROOT / "conf" / "demo" / "hr-sync.yaml"  # rules of the demo that the page starts
 
 
 def block(kind: str) -> str:

@@ -1,4 +1,4 @@
-"""The site, built once from the pages as they are."""
+"""The site, built once from the present pages."""
 
 from __future__ import annotations
 

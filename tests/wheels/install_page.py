@@ -1,4 +1,4 @@
-"""The blocks of docs/how-to/install.md, each with what the comment before it says of it."""
+"""The blocks of docs/how-to/install.md, each with the comment before it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BLOCK: Final = re.compile(
 @dataclass(frozen=True, slots=True)
 class Block:
     line: int
-    kind: str  # what follows the fence
+    kind: str  # text after the fence
     comment: str  # `tested`, `not run: reason`, or nothing
     text: str
 

@@ -1,7 +1,7 @@
-"""docs/how-to/install.md from its first tested block to its last, as root of an empty machine types it.
+"""Run docs/how-to/install.md from its first tested block to its last, as root of an empty machine.
 
-The machine is this one's root directory in namespaces of its own, with all changes in memory: nothing
-that the page makes stays. In a root of `.ci/in-debian` this is a Debian with little more than Python.
+The machine is this one's root directory in namespaces with all changes in memory, so nothing that the page
+makes stays. In a root of `.ci/in-debian` this is a Debian with little more than Python.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from tests.fakes.system import ROOT
 from tests.wheels.install_page import blocks
 from tests.wheels.upstream import ENTRA, GRAPH
 
-PACKAGES: Final = 2  # blocks that need the network; the others have their own, with the fakes at port 443
+# blocks that need the network; the others run in a separate network with the fakes at port 443
+PACKAGES: Final = 2
 MACHINE: Final = """\
 set -eu
 mount -t tmpfs none "$1"
@@ -54,7 +55,7 @@ LOOPBACK_UP: Final = """\
 import fcntl, socket, struct
 fcntl.ioctl(socket.socket(), 0x8914, struct.pack("16sH14x", b"lo", 0x41))  # SIOCSIFFLAGS: up and running
 """
-# Before the blocks of a further machine: this one as it is then, with the package and the two copied files.
+# Run before the blocks of a further machine: a copy of this one, with the package and the two copied files.
 ANOTHER_MACHINE: Final = """\
 echo "$PROXY" > /var/tmp/name-of-proxy
 echo "$TOKEN" > /var/tmp/token-of-first
@@ -68,7 +69,7 @@ unset CONTROL PROXY TENANT_ID CLIENT_ID CLIENT_SECRET TOKEN ASK KEY NAME
 umask 022
 cd /
 """
-# Before Graphward is removed: what systemd thinks of the units, where it is installed.
+# Run before Graphward is removed: systemd's check of the installed units.
 BEFORE_REMOVAL: Final = """\
 echo "=== token of the first proxy"
 curl -sS --cacert /etc/graphward/ca.pem -H "Authorization: Bearer $(cat /var/tmp/token-of-first)" \\
@@ -92,13 +93,13 @@ def script(texts: list[str]) -> str:
 
 
 def with_values(text: str) -> str:
-    """Write the tenant and the client of the fake into the block that tells the reader to write their own."""
+    """Write the fake's tenant and client into the block that contains placeholders for them."""
     for name, value in {"TENANT_ID": TENANT, "CLIENT_ID": CLIENT_ID}.items():
         text = re.sub(rf"^{name}=\S+", f"{name}={value}", text, flags=re.M)
     return text
 
 
-@pytest.mark.timeout(500)  # half of it is apt and pip
+@pytest.mark.timeout(500)  # half of the time is apt and pip
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make namespaces and a root directory")
 @pytest.mark.skipif(
     shutil.which("curl") is not None, reason="not an empty Debian: .ci/in-debian trixie ./dev wheels runs it"

@@ -1,4 +1,4 @@
-"""Both wheels as a user has them: in environments that hold nothing else but the packages that they need."""
+"""Install both wheels as a user does, in environments that hold only the packages that they need."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ SECRETS: Final = {
 
 @pytest.fixture(params=["pure", "compiled"])
 def environment(request: pytest.FixtureRequest) -> Path:
-    """The environment that one of the two wheels was installed into."""
+    """Return the environment that one of the two wheels was installed into."""
     return Path(os.environ[f"GRAPHWARD_{request.param.upper()}"])
 
 
 def own_variables(**more: str) -> dict[str, str]:
-    """The variables of a process that finds nothing of the checkout."""
+    """Return the variables of a process that finds no file of the checkout."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | more
 
 
@@ -147,7 +147,7 @@ def test_the_samples_are_valid_settings(environment: Path, tmp_path: Path) -> No
 
 
 class InstalledSystem(System):
-    """Control plane and proxy, started by the installed commands in a directory that has nothing else."""
+    """Control plane and proxy, started by the installed commands in an otherwise empty directory."""
 
     def __init__(self, environment: Path, directory: Path, rules: Path) -> None:
         super().__init__(directory, {"app": rules}, workers=1, warm=False)
@@ -202,7 +202,7 @@ async def test_a_control_plane_and_a_proxy_serve_a_filtered_request(
             assert health.text == f"ok {__version__}\n"
             plane = await client.get(f"{system.control_plane_url}/healthz")
             assert plane.json() == {"status": "ok", "version": __version__}
-            system.proxy.process.send_signal(signal.SIGUSR2)  # what is installed takes the place of what runs
+            system.proxy.process.send_signal(signal.SIGUSR2)  # the installed version replaces the running one
             await until(lambda: f"version {__version__} takes over" in system.proxy.log.read_text())
             assert (await client.get("/v1.0/users/ada@contoso.com")).status_code == 200
         assert f"version {__version__}" in system.proxy.log.read_text()
@@ -211,7 +211,7 @@ async def test_a_control_plane_and_a_proxy_serve_a_filtered_request(
 
 @contextmanager
 def record_of_another(site: Path, package: str) -> Iterator[None]:
-    """The record of a distribution that has installed a package of the same name."""
+    """Write the record of another distribution that has installed a package of the same name."""
     other = site / "proxy_py-2.4.10.dist-info"
     other.mkdir()
     try:

@@ -28,7 +28,7 @@ BEGINS_WITH = {
 
 
 class Clocked:
-    """A pace with its connection, its gate and a clock that stands still until it is moved."""
+    """Pace with its connection, its read gate and a clock that stands still until it is moved."""
 
     def __init__(self) -> None:
         loop = cast(asyncio.AbstractEventLoop, SimpleNamespace(time=lambda: START))
@@ -42,7 +42,7 @@ class Clocked:
 
     @property
     def due_in(self) -> float:
-        """Seconds from now to the connection's deadline."""
+        """Return the seconds from now to the connection's deadline."""
         return self.connection.deadline - self.clock.now
 
 
@@ -148,7 +148,7 @@ def test_the_time_of_a_slow_reader_goes_first_in_each_state(at: Clocked, state: 
         State.IDLE,
         State.DISCARD,
         State.CLOSING,
-    )  # the response is written whole: it has all its time
+    )  # the response is written completely: it has its whole time
     assert at.due_in == SLOW_READER_SECONDS - (0 if rests else 10)
     at.pace.wait_until(START + 20)
     assert at.due_in > 20
@@ -160,7 +160,7 @@ def test_once_the_response_is_taken_the_state_has_its_deadline(at: Clocked, stat
     at.pace.response_stalled(100_000)
     at.move(10)
     at.pace.response_taken()
-    assert at.due_in == (5 if state is State.HEAD else seconds)  # no byte renews the head's
+    assert at.due_in == (5 if state is State.HEAD else seconds)  # bytes do not extend the head's deadline
 
 
 def test_a_handlers_wait_outlasts_a_slow_reader(at: Clocked) -> None:

@@ -1,4 +1,4 @@
-"""A client connection reads while no reason against it holds."""
+"""A client connection reads while there is no reason to pause."""
 
 import asyncio
 from itertools import permutations
@@ -11,7 +11,7 @@ REASONS = (HANDLER, PIPELINE_FULL, YIELD)
 
 
 class Transport(asyncio.ReadTransport):
-    """Logs the calls that a gate makes."""
+    """Transport that logs the calls of a gate."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []

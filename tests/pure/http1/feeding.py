@@ -1,4 +1,4 @@
-"""Ways to cut a message into the pieces in which a transport may deliver it."""
+"""Ways to split a message into the pieces in which a transport may deliver it."""
 
 from __future__ import annotations
 

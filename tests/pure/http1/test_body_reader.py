@@ -31,7 +31,7 @@ def reader_of(length: int, *, excess_limit: int | None = None) -> BodyReader:
 
 
 def read_all(reader: BodyReader, pieces: list[bytes]) -> bytes:
-    """Return the content of a body that comes in pieces, of which none but the last may end it."""
+    """Return the content of a body that comes in pieces; only the last one may end it."""
     content = b""
     for number, piece in enumerate(pieces):
         chunk, ended = reader.read(piece)
@@ -59,7 +59,7 @@ def test_what_follows_a_body_is_kept_apart(length: int, sent: bytes, content: by
         last, ended = reader.read(sent[at:] + NEXT)
         assert (chunk + last, ended) == (content, True)
         assert reader.take_rest() == NEXT
-        assert reader.take_rest() == b""  # kept no longer
+        assert reader.take_rest() == b""  # the reader released it
 
 
 @pytest.mark.parametrize("following", [b"", NEXT])

@@ -1,4 +1,4 @@
-"""Requests on one connection (RFC 9112 §2.2, §3, §6): heads, bodies, what waits behind them, and limits."""
+"""Requests on one connection (RFC 9112 §2.2, §3, §6): heads, bodies, pipelined requests, and limits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OLD: Final = b"GET /v1.0/old HTTP/1.0\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One request as it came out of a reader."""
+    """Request as a reader returned it."""
 
     target: str
     content: bytes = b""
@@ -48,7 +48,7 @@ def reader_with(*, max_head_bytes: int = 300, max_fields: int = 5) -> RequestRea
 
 
 def read(reader: RequestReader, pieces: list[bytes]) -> list[Read]:
-    """Give a reader the pieces one by one, as a connection does, and return the requests that came whole."""
+    """Give a reader the pieces one by one, as a connection does. Return the complete requests."""
     requests: list[Read] = []
     target, content = "", b""
     for piece in pieces:
@@ -272,7 +272,7 @@ def test_a_malformed_body_is_refused(body: bytes) -> None:
             read(reader_with(), [head, *pieces])
 
 
-# What is not whole, and what is dropped
+# Incomplete and discarded requests
 
 
 def test_the_bytes_of_a_head_that_is_not_whole_can_be_read() -> None:

@@ -26,7 +26,7 @@ EMPTY: Final = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """All that came out of a reader for one response."""
+    """Everything that a reader returned for one response."""
 
     statuses: list[int]
     content: bytes
@@ -40,7 +40,7 @@ def expecting(*, to_head_request: bool = False) -> ResponseReader:
 
 
 def read(reader: ResponseReader, pieces: list[bytes]) -> Read:
-    """Feed a reader piece by piece, as a connection does; nothing may come behind the response's end."""
+    """Feed a reader piece by piece, as a connection does; no bytes may follow the response's end."""
     statuses: list[int] = []
     content = b""
     ended = False

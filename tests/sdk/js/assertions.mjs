@@ -1,4 +1,4 @@
-// Asks for a token without a shared secret, with every class that an application may hold, and uses it once.
+// Request a token without a shared secret, with every class that an application may use, and use it once.
 
 import { readFileSync } from "node:fs";
 import { ClientAssertionCredential, ClientCertificateCredential, WorkloadIdentityCredential } from "@azure/identity";

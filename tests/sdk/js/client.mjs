@@ -1,4 +1,4 @@
-// All that an application on microsoft-graph-client has to know of the proxy: its address, and that it gets tokens.
+// Everything that an application on microsoft-graph-client needs for the proxy: its address, and tokens from it.
 
 import graph from "@microsoft/microsoft-graph-client";
 import azure from "@microsoft/microsoft-graph-client/authProviders/azureTokenCredentials/index.js";

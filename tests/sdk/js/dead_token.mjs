@@ -1,4 +1,4 @@
-// Asks before and after the token dies.
+// Send requests before and after the token is revoked.
 
 import { once } from "node:events";
 

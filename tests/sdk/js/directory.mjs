@@ -1,4 +1,4 @@
-// An application on microsoft-graph-client. Prints what came of each step.
+// An application on microsoft-graph-client that prints the result of each step.
 
 import { createHash } from "node:crypto";
 
@@ -10,7 +10,7 @@ import { graphClient, proxy } from "./client.mjs";
 const client = graphClient(new DefaultAzureCredential());
 const ada = "/users/ada@contoso.com";
 
-// Of an address in a batch the SDK cuts off scheme and host alone; the version is the batch's own.
+// The SDK removes only scheme and host from an address in a batch; the version is the batch's own.
 const step = (id, path, dependsOn) => ({ id, request: new Request(`${proxy}${path}`), dependsOn });
 
 async function refused(request) {
@@ -35,7 +35,7 @@ async function refusedStream(request) {
   try {
     await request.getStream();
   } catch (error) {
-    // The SDK hands the body over unread.
+    // The SDK returns the body unparsed.
     const told = (await new Response(error.body).json()).error;
     return { type: error.constructor.name, status: error.statusCode, code: told.code, ruleId: told.ruleId };
   }

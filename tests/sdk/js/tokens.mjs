@@ -1,4 +1,4 @@
-// Asks for a token with every credential class that an application may hold, and uses it once.
+// Request a token with every credential class that an application may use, and use it once.
 
 import { ClientSecretCredential, DefaultAzureCredential, EnvironmentCredential } from "@azure/identity";
 import { clientId, contoso, ofCredential, ofMsal, other, own, refused, scope } from "./uses.mjs";

@@ -1,4 +1,4 @@
-// What each class of a library does with its tokens: gets, caches, renews and uses them, or is refused.
+// The expected behaviour of each class of a library: it gets, caches, renews and uses tokens, or is refused.
 
 import { ConfidentialClientApplication } from "@azure/msal-node";
 

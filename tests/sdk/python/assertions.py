@@ -1,4 +1,4 @@
-"""Asks for a token without a shared secret, with every class that an application may hold."""
+"""Request a token without a shared secret, with every class that an application may use."""
 
 import asyncio
 import json
@@ -14,12 +14,12 @@ from azure.core.exceptions import ClientAuthenticationError
 from tokens import AUTHORITY, SCOPE, async_credential, sync_credential, used
 
 CLIENT_ID = os.environ["AZURE_CLIENT_ID"]
-CERTIFICATE = os.environ["CERTIFICATE_FILE"]  # with its private key
+CERTIFICATE = os.environ["CERTIFICATE_FILE"]  # a certificate with its private key
 OTHER_CERTIFICATE = os.environ["OTHER_CERTIFICATE_FILE"]
 OWN = {"authority": AUTHORITY}
 OTHER = {"authority": AUTHORITY, "disable_instance_discovery": True}
 CONTOSO = "contoso.onmicrosoft.com"
-unused = Path(os.environ["ASSERTIONS_FILE"]).read_text().split()  # each brings one token
+unused = Path(os.environ["ASSERTIONS_FILE"]).read_text().split()  # each proves one token request
 
 
 def fresh() -> str:

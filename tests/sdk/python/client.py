@@ -1,4 +1,4 @@
-"""All that an application on msgraph-sdk has to know of the proxy: its address, and that it gets tokens."""
+"""Everything that an application on msgraph-sdk needs for the proxy: its address, and tokens from it."""
 
 import os
 from typing import Any

@@ -1,4 +1,4 @@
-"""Reads before the token dies, writes and reads after: credentials of either kind go on by themselves."""
+"""Read before the token is revoked, write and read after it: both kinds of credentials recover."""
 
 import asyncio
 import json

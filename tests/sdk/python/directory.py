@@ -1,4 +1,4 @@
-"""An application on msgraph-sdk. Prints what came of each step."""
+"""An application on msgraph-sdk that prints the result of each step."""
 
 import asyncio
 import hashlib
@@ -37,7 +37,7 @@ ADA = "ada@contoso.com"
 
 
 async def raw(client: GraphServiceClient, request: RequestInformation) -> Any:
-    """The response as httpx has it, for what the SDK's models don't show."""
+    """Return the response as httpx has it, for parts that the SDK's models don't show."""
     request.add_request_options([ResponseHandlerOption(NativeResponseHandler())])
     return await client.request_adapter.send_async(request, UserCollectionResponse, {})
 
@@ -164,7 +164,7 @@ async def batch(client: GraphServiceClient) -> Any:
 
 
 async def refused_batch(client: GraphServiceClient) -> Any:
-    """Another version than the batch's, written into a part."""
+    """Send a batch with a sub-request of another version."""
     item = BatchRequestItem(get("/v1.0/users"), id="1")
     item.set_url("https://graph.microsoft.com/beta/users/ada@contoso.com/messages")
     content = BatchRequestContent()

@@ -1,4 +1,4 @@
-"""Asks for a token with every credential class that an application may hold, and uses it once."""
+"""Request a token with every credential class that an application may use, and use it once."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ import msal
 import requests
 from azure.core.exceptions import ClientAuthenticationError
 
-AUTHORITY = os.environ["AZURE_AUTHORITY_HOST"]  # the proxy's address; in DefaultAzureCredential's own name
+AUTHORITY = os.environ["AZURE_AUTHORITY_HOST"]  # the proxy's address, under DefaultAzureCredential's own name
 CLIENT = {
     "client_id": os.environ["AZURE_CLIENT_ID"],
     "client_secret": os.environ.get("AZURE_CLIENT_SECRET", ""),
