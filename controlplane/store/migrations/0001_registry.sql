@@ -1,4 +1,4 @@
--- Organisations, proxies, app identities and rulesets: what an operator creates.
+-- Organisations, proxies, applications and rulesets, which operators create.
 
 CREATE TABLE orgs (
     org_id     TEXT PRIMARY KEY,
@@ -31,7 +31,7 @@ CREATE TABLE rulesets (
     UNIQUE (org_id, name)
 ) STRICT;
 
--- The version in force is the highest one; a rollback is a new version with an old text.
+-- The active version is the highest one. A rollback is a new version with an old text.
 CREATE TABLE ruleset_versions (
     ruleset_id TEXT NOT NULL REFERENCES rulesets,
     version    INTEGER NOT NULL,
@@ -53,7 +53,7 @@ CREATE TABLE apps (
     UNIQUE (org_id, name)
 ) STRICT;
 
--- A secret is valid until expires_ms, or without end where that is null.
+-- A secret is valid until expires_ms, or for ever if that is null.
 CREATE TABLE app_secrets (
     app_id     TEXT NOT NULL REFERENCES apps,
     version    INTEGER NOT NULL,
@@ -63,8 +63,8 @@ CREATE TABLE app_secrets (
     PRIMARY KEY (app_id, version)
 ) STRICT, WITHOUT ROWID;
 
--- What a proxy was last given by sync: its version goes up with every change of what this proxy sees, and
--- generated_ms never goes back, whatever the host's clock does.
+-- The content that a proxy last received by sync. Its version increases with every change of this content, and
+-- generated_ms never goes back, even if the clock of the host does.
 CREATE TABLE sync_state (
     proxy_id     TEXT PRIMARY KEY REFERENCES proxies,
     digest       BLOB NOT NULL,
@@ -72,7 +72,7 @@ CREATE TABLE sync_state (
     generated_ms INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- A text sealed under the master key, so that a start with another key is noticed before a request is.
+-- A text sealed with the master key, so that a start with another key is detected before the first request.
 CREATE TABLE master_key_check (
     only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
     sealed   BLOB NOT NULL

@@ -1,4 +1,4 @@
--- What proxies say about themselves.
+-- Reports of proxies about themselves.
 
 CREATE TABLE heartbeats (
     proxy_id    TEXT NOT NULL,
@@ -7,7 +7,7 @@ CREATE TABLE heartbeats (
     PRIMARY KEY (proxy_id, received_ms)
 ) STRICT;
 
--- One row for each window: a window that is reported twice counts once.
+-- One row for each window, so that a window that is reported twice counts once.
 CREATE TABLE metrics (
     proxy_id     TEXT NOT NULL,
     window_start TEXT NOT NULL,

@@ -1,25 +1,25 @@
--- Events lie together as they came, a row for each batch.
+-- The events of a batch, stored together in one row.
 
 CREATE TABLE blocks (
-    position INTEGER PRIMARY KEY,   -- of the first event; the others follow it
-    count    INTEGER NOT NULL,      -- events of the array, purged ones (null) included
+    position INTEGER PRIMARY KEY,   -- position of the first event; the others follow it
+    count    INTEGER NOT NULL,      -- number of events of the array, including purged ones (null)
     org_id   TEXT NOT NULL,
     proxy_id TEXT NOT NULL,
-    least_ms INTEGER NOT NULL,      -- the times between which its events lie
+    least_ms INTEGER NOT NULL,      -- lower and upper bound of the times of its events
     most_ms  INTEGER NOT NULL,
-    body     BLOB NOT NULL          -- JSON array, each event byte for byte as it came
+    body     BLOB NOT NULL          -- JSON array, each event byte for byte as received
 ) STRICT;
 CREATE INDEX blocks_time ON blocks (org_id, least_ms);
 
--- An event counts once in its organisation, whichever batches it comes in.
+-- An event counts once in its organisation, even if several batches contain it.
 CREATE TABLE event_ids (
     org_id TEXT NOT NULL,
     id     TEXT NOT NULL,
-    block  INTEGER NOT NULL,        -- the block's position
+    block  INTEGER NOT NULL,        -- position of the block
     PRIMARY KEY (org_id, id)
 ) STRICT, WITHOUT ROWID;
 
--- A position is never given twice, since the outbox remembers how far it came by position.
+-- A position is never assigned twice, because the outbox stores its progress as a position.
 CREATE TABLE last_position (
     only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
     position INTEGER NOT NULL
@@ -31,7 +31,7 @@ INSERT INTO blocks SELECT position, 1, org_id, proxy_id, time_ms, time_ms, CAST(
     FROM events ORDER BY position;
 DROP TABLE events;
 
--- One row for each event, for whoever asks the file with SQL.
+-- One row for each event, for SQL queries of an operator.
 CREATE VIEW events AS
     SELECT blocks.position + each.key AS position, org_id, proxy_id, json_extract(each.value, '$.id') AS id,
         json_extract(each.value, '$.time') AS time, json_extract(each.value, '$.seq') AS seq, each.value AS body

@@ -1,14 +1,14 @@
--- Who may use the admin API and the console, and the record of what they did.
+-- Operators of the admin API and the console, and the operator log.
 
 CREATE TABLE operators (
     operator_id   TEXT PRIMARY KEY,
     name          TEXT NOT NULL UNIQUE COLLATE NOCASE,
-    password_hash TEXT,               -- argon2id; null where nobody signs in with a password
+    password_hash TEXT,               -- argon2id; null if the operator has no password
     enabled       INTEGER NOT NULL DEFAULT 1,
     created_ms    INTEGER NOT NULL
 ) STRICT;
 
--- One role for each organisation; '*' is every one of them, also those to come.
+-- One role for each organisation; '*' means all of them, including future ones.
 CREATE TABLE operator_roles (
     operator_id TEXT NOT NULL REFERENCES operators,
     org_id      TEXT NOT NULL,
@@ -16,7 +16,7 @@ CREATE TABLE operator_roles (
     PRIMARY KEY (operator_id, org_id)
 ) STRICT, WITHOUT ROWID;
 
--- Only digests of session ids and tokens: who reads this file can't sign in with what is in it.
+-- Only digests of session ids and tokens, so that a reader of this file can't sign in with its content.
 CREATE TABLE operator_sessions (
     digest      BLOB PRIMARY KEY,
     operator_id TEXT NOT NULL REFERENCES operators,
@@ -35,18 +35,18 @@ CREATE TABLE operator_tokens (
     UNIQUE (operator_id, name)
 ) STRICT;
 
--- A line is written before its operation is done, and its outcome after: one that has none was cut short.
+-- A line is written before its operation, and the outcome after it. A line without an outcome was interrupted.
 CREATE TABLE operator_log (
     position  INTEGER PRIMARY KEY AUTOINCREMENT,
     time_ms   INTEGER NOT NULL,
     operator  TEXT NOT NULL,
     address   TEXT NOT NULL,
     operation TEXT NOT NULL,
-    request   TEXT NOT NULL,          -- JSON, secrets masked
-    org_ids   TEXT NOT NULL,          -- JSON array: the organisations that it was about
+    request   TEXT NOT NULL,          -- JSON with masked secrets
+    org_ids   TEXT NOT NULL,          -- JSON array: the organisations that the operation affected
     outcome   TEXT                    -- 'done', or the code of the refusal
 ) STRICT;
 CREATE INDEX operator_log_time ON operator_log (time_ms);
 
--- Why a version was applied, in the words of who did.
+-- The reason why a version was applied, in the words of the operator.
 ALTER TABLE ruleset_versions ADD COLUMN note TEXT;

@@ -1,6 +1,6 @@
--- What operators have stopped, and the ruleset that is tried out beside an app's own.
+-- Active emergency stops, and the shadow ruleset of an application.
 
--- Of an app, of an organisation (app_id is ''), or of everything (both are ''): held until it is lifted.
+-- Stop of an application, of an organisation (app_id is '') or of everything (both are ''), until it is lifted.
 CREATE TABLE stops (
     org_id     TEXT NOT NULL,
     app_id     TEXT NOT NULL,

@@ -1,3 +1,3 @@
--- How far a proxy's clock was from ours when its heartbeat came; none for those from before this release.
+-- Difference between a proxy's clock and the local one at a heartbeat; null in heartbeats of earlier releases.
 
 ALTER TABLE heartbeats ADD COLUMN skew_ms INTEGER;

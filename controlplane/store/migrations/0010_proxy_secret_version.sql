@@ -1,3 +1,3 @@
--- Which secrets a proxy has: the first, or those that replaced them for the nth time.
+-- Version of a proxy's secrets, which increases with each replacement.
 
 ALTER TABLE proxies ADD COLUMN secret_version INTEGER NOT NULL DEFAULT 1;

@@ -1,9 +1,9 @@
--- What a batch held, so that another one under its id is found out: SHA-256 of its events as they came.
--- NULL: stored by an earlier release, which kept no digest.
+-- SHA-256 of a batch's events as received, by which another batch under the same id is detected.
+-- NULL: stored by an earlier release without digests.
 
 ALTER TABLE batches ADD COLUMN content BLOB;
 
--- Batches that came under an id used before for other events: how many, and when the last of them.
+-- Number of batches whose id was used before for other events, and the time of the last of them.
 
 CREATE TABLE reused_batch_ids (
     proxy_id  TEXT NOT NULL,

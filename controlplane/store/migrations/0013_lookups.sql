@@ -1,5 +1,5 @@
--- A look-up by name, and of the proxies that serve an organisation, reads an index and not every row.
--- All other keys have an index of their own: a primary key, or a column that is unique.
+-- Indexes for look-ups by name, and of the proxies that serve an organisation.
+-- All other keys have an index already: a primary key, or a unique column.
 
 CREATE INDEX rulesets_name ON rulesets (name);
 CREATE INDEX apps_name ON apps (name);

@@ -3,7 +3,7 @@
 
 CREATE TABLE schemas (
     digest TEXT PRIMARY KEY,
-    packed BLOB NOT NULL, -- the flat form, deflated
+    packed BLOB NOT NULL, -- the flat form, compressed
     bytes  INTEGER NOT NULL -- size of the flat form
 ) STRICT;
 

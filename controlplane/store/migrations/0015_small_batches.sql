@@ -1,20 +1,20 @@
--- Blocks of events are deflated, which SQL can't read: `graphward audit export` writes events as JSON.
+-- Blocks of events are compressed, so SQL can't read them: `graphward audit export` writes events as JSON.
 
 DROP VIEW events;
 
--- When a batch id may be forgotten. NULL: stored by an earlier release, which kept each for seven years.
+-- Time from which a batch id may be deleted. NULL: stored by an earlier release, which kept ids for seven years.
 
 ALTER TABLE batches ADD COLUMN forget_ms INTEGER;
 CREATE INDEX batches_forget ON batches (forget_ms) WHERE forget_ms IS NOT NULL;
 DROP INDEX batches_accepted;
 CREATE INDEX batches_of_earlier_releases ON batches (accepted_ms) WHERE forget_ms IS NULL;
 
--- An index for nobody: each batch paid for it.
+-- No query uses this index, but each batch had to update it.
 
 DROP INDEX rate_log_time;
 
--- Grows with every change of what proxies are or receive, whichever process makes it. What is known of a
--- generation holds until the next.
+-- Increases with every change of proxies or of their content, in any process. Cached data of a generation is
+-- valid until the next generation.
 
 CREATE TABLE registry_generation (
     only_row   INTEGER PRIMARY KEY CHECK (only_row = 1),

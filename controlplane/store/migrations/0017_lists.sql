@@ -1,13 +1,13 @@
--- What lists and counts of the fleet need of each proxy without reading its reports.
+-- Facts of each proxy for lists and counts of the fleet, which then need not read its reports.
 
--- When its newest heartbeat came, and how the proxy was by what it said then. NULL until there is one.
+-- Time of the newest heartbeat, and the health that the proxy reported in it. NULL before the first heartbeat.
 ALTER TABLE proxies ADD COLUMN heard_ms INTEGER;
 ALTER TABLE proxies ADD COLUMN said TEXT CHECK (said IN ('ok', 'degraded', 'failed'));
 UPDATE proxies SET heard_ms =
     (SELECT max(received_ms) FROM heartbeats WHERE heartbeats.proxy_id = proxies.proxy_id);
 UPDATE proxies SET said = 'ok' WHERE heard_ms IS NOT NULL;
 
--- The versions of rulesets that each proxy said to enforce in its newest heartbeat.
+-- The versions of rulesets that each proxy reported as enforced in its newest heartbeat.
 CREATE TABLE enforced_versions (
     proxy_id   TEXT NOT NULL,
     ruleset_id TEXT NOT NULL,

@@ -1,5 +1,5 @@
--- The range of the outbox that an index is being given. Until the index has it, the same events are given under the
--- same token, so that an index which takes a range once takes each event once.
+-- The range of the outbox that an index receives now. Until the index has it, the same events are sent with the
+-- same token, so that an index that accepts each range once stores each event once.
 
 CREATE TABLE outbox_ranges (
     index_name     TEXT PRIMARY KEY,

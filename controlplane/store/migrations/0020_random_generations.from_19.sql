@@ -5,6 +5,6 @@ CREATE TRIGGER registry_generation_changed AFTER UPDATE ON registry_generation B
     UPDATE registry_generation SET generation = random() / 2;
 END;
 
--- SHA-256 of what a version says. NULL: applied by an earlier release.
+-- SHA-256 of the content of a version. NULL: applied by an earlier release.
 
 ALTER TABLE ruleset_versions ADD COLUMN digest BLOB;

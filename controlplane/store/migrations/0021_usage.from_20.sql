@@ -1,4 +1,4 @@
--- Who owns an app and why it is there, and what apps and rules were used for, counted as events are stored.
+-- Owner and purpose of an application, and use counts of applications and rules, which grow as events are stored.
 
 ALTER TABLE apps ADD COLUMN owner TEXT;
 ALTER TABLE apps ADD COLUMN note TEXT;
@@ -7,13 +7,13 @@ ALTER TABLE apps ADD COLUMN note TEXT;
 ALTER TABLE orgs ADD COLUMN counted_since_ms INTEGER NOT NULL DEFAULT 0;
 UPDATE orgs SET counted_since_ms = CAST(strftime('%s', 'now') AS INTEGER) * 1000;
 
--- Time of the newest request of each app.
+-- Time of the newest request of each application.
 CREATE TABLE app_uses (
     app_id  TEXT NOT NULL PRIMARY KEY,
     last_ms INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Requests of each app by day, as the number of days since 1970.
+-- Requests of each application by day, which is the number of days since 1970.
 CREATE TABLE app_days (
     app_id   TEXT NOT NULL,
     day      INTEGER NOT NULL,

@@ -1,6 +1,6 @@
 -- Changes of rules that wait for a second person.
 
--- How many further operators must approve a change of the rules that hold: 0 or 1.
+-- Number of further operators that must approve a change of the active rules: 0 or 1.
 ALTER TABLE orgs ADD COLUMN approvals INTEGER NOT NULL DEFAULT 0;
 
 CREATE TABLE proposals (

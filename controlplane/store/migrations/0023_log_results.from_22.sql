@@ -1,3 +1,3 @@
--- What came of a line of the operator log, in words: "published hr-sync version 4".
+-- Result of an operation in the operator log, in words: "published hr-sync version 4".
 
 ALTER TABLE operator_log ADD COLUMN result TEXT;

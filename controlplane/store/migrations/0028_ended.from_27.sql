@@ -1,3 +1,3 @@
--- When the heartbeat came with which a proxy stopped in order. Any later message changes last_seen_ms, and the proxy is back.
+-- Time of the heartbeat that announced a regular stop. A later message changes last_seen_ms, and the proxy is back.
 
 ALTER TABLE proxies ADD COLUMN ended_ms INTEGER;

@@ -1,13 +1,13 @@
--- Operators that an identity provider vouches for: identity, roles by group, and until when these are good.
+-- Operators from an identity provider: identity, roles by group, and the end of these roles.
 
-ALTER TABLE operators ADD COLUMN signed_in_ms INTEGER;   -- the last sign-in
+ALTER TABLE operators ADD COLUMN signed_in_ms INTEGER;   -- time of the last sign-in
 ALTER TABLE operators ADD COLUMN issuer TEXT;            -- NULL: a local operator
-ALTER TABLE operators ADD COLUMN subject TEXT;           -- what the issuer calls the person, for ever
-ALTER TABLE operators ADD COLUMN display_name TEXT;      -- for people to read, never compared
-ALTER TABLE operators ADD COLUMN roles_until_ms INTEGER; -- from then on the operator has to sign in again
+ALTER TABLE operators ADD COLUMN subject TEXT;           -- the issuer's permanent identifier of the person
+ALTER TABLE operators ADD COLUMN display_name TEXT;      -- name for display, never compared
+ALTER TABLE operators ADD COLUMN roles_until_ms INTEGER; -- time from which the operator must sign in again
 CREATE UNIQUE INDEX operators_subject ON operators (issuer, subject);
 
--- An earlier release does not read this table: it lets nobody in by a group, and keeps no role for too long.
+-- An earlier release does not read this table, so it grants no roles by group and keeps none too long.
 CREATE TABLE provided_roles (
     operator_id TEXT NOT NULL REFERENCES operators ON DELETE CASCADE,
     org_id      TEXT NOT NULL,

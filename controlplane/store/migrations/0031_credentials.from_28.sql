@@ -1,6 +1,6 @@
--- What proves an app beside its client secrets, and the last use of each credential.
+-- Credentials of applications other than client secrets, and the last use of each credential.
 
--- Versions of secrets below this one are revoked, although no secret with this version need exist.
+-- Versions of secrets below this one are revoked, even if no secret has this version.
 ALTER TABLE apps ADD COLUMN secret_floor INTEGER NOT NULL DEFAULT 0;
 -- Uses of credentials before this time were not recorded. 0: all were.
 ALTER TABLE apps ADD COLUMN uses_since_ms INTEGER NOT NULL DEFAULT 0;
@@ -10,10 +10,10 @@ CREATE TABLE app_credentials (
     credential_id TEXT NOT NULL PRIMARY KEY,
     app_id        TEXT NOT NULL REFERENCES apps (app_id) ON DELETE CASCADE,
     kind          TEXT NOT NULL,    -- 'federated', 'publicKey' or 'certificate'
-    identity      TEXT NOT NULL,    -- an app has no two credentials of a kind with the same one
+    identity      TEXT NOT NULL,    -- unique among the credentials of one kind of an application
     pins          TEXT NOT NULL,    -- the members that proxies receive, as JSON
     created_ms    INTEGER NOT NULL,
-    ends_ms       INTEGER,          -- valid until then, or without end if null
+    ends_ms       INTEGER,          -- end of its validity; null: none
     UNIQUE (app_id, kind, identity)
 ) STRICT, WITHOUT ROWID;
 CREATE TRIGGER app_credentials_added AFTER INSERT ON app_credentials BEGIN
@@ -26,7 +26,7 @@ CREATE TRIGGER app_credentials_removed AFTER DELETE ON app_credentials BEGIN
     UPDATE registry_generation SET generation = generation + 1;
 END;
 
--- Time of the newest token that a credential brought. An empty id: a proxy did not say which one it was.
+-- Time of the newest token by credential. An empty id: the proxy did not report the credential.
 CREATE TABLE credential_uses (
     app_id        TEXT NOT NULL REFERENCES apps (app_id) ON DELETE CASCADE,
     credential_id TEXT NOT NULL,

@@ -1,4 +1,4 @@
--- What operators must know, in the order in which webhooks get it, and what of it lasts.
+-- Notices for operators, in the order in which webhooks receive them, and lasting conditions.
 
 CREATE TABLE notices (
     position  INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -8,15 +8,15 @@ CREATE TABLE notices (
 ) STRICT;
 CREATE INDEX notices_time ON notices (time_ms);
 
--- How far notices were made of the operator log.
+-- Position in the operator log up to which notices were made.
 CREATE TABLE notice_progress (
     source   TEXT PRIMARY KEY,
     position INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- What lasts now and was told: its end, and a reminder each day, are told too.
+-- Reported conditions that still last. Their end, and a reminder each day, are reported too.
 CREATE TABLE notice_conditions (
     condition   TEXT PRIMARY KEY,
-    body        TEXT NOT NULL,   -- the newest notice of it, as JSON
-    reminded_ms INTEGER NOT NULL -- when that was made
+    body        TEXT NOT NULL,   -- newest notice of the condition, as JSON
+    reminded_ms INTEGER NOT NULL -- time of that notice
 ) STRICT, WITHOUT ROWID;

@@ -1,6 +1,6 @@
 -- Local operators that one person of an identity provider may sign in as.
 
-ALTER TABLE operators ADD COLUMN linked_issuer TEXT;  -- NULL: linked to nobody
-ALTER TABLE operators ADD COLUMN linked_subject TEXT; -- what the issuer calls the person, for ever
+ALTER TABLE operators ADD COLUMN linked_issuer TEXT;  -- NULL: no person is linked
+ALTER TABLE operators ADD COLUMN linked_subject TEXT; -- the issuer's permanent identifier of the person
 ALTER TABLE operators ADD COLUMN linked_ms INTEGER;
 CREATE UNIQUE INDEX operators_linked ON operators (linked_issuer, linked_subject);

@@ -1,11 +1,11 @@
--- All tables of the store, as they are in SQLite. Texts are compared byte by byte, as there (COLLATE "C").
+-- All tables of the store, as in SQLite. Texts are compared byte by byte, as in SQLite (COLLATE "C").
 
 -- Positions of events. A batch takes all of its positions at once.
 CREATE SEQUENCE positions;
 
--- Returns the first of so many positions that follow each other. Whoever takes some holds the lock `holders`,
--- shared, until the transaction ends: readers look at it. The lock `taking` ends with the inner block, which is
--- always rolled back: a sequence is not.
+-- Returns the first of so many consecutive positions. A transaction that takes positions holds the lock `holders`,
+-- shared, until it ends: readers check this lock. The lock `taking` ends with the inner block, which is
+-- always rolled back; the sequence is not.
 CREATE FUNCTION take_positions(how_many bigint, holders bigint, taking bigint) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -107,7 +107,7 @@ CREATE TABLE batches (
     accepted_ms bigint NOT NULL,
     accepted bigint NOT NULL,
     content bytea,
-    forget_ms bigint, -- when the id need no longer be kept; NULL: the release that stored it kept each for years
+    forget_ms bigint, -- time from which the id need not be kept; NULL: stored by a release that kept ids for years
     PRIMARY KEY (proxy_id, batch)
 );
 
@@ -136,7 +136,7 @@ CREATE TABLE sequences (
     highest bigint NOT NULL,
     unlisted bigint NOT NULL,
     repeated bigint NOT NULL DEFAULT 0,
-    repeated_ms bigint, -- missing numbers past the ranges that are kept
+    repeated_ms bigint, -- missing numbers beyond the ranges that are kept
     PRIMARY KEY (proxy_id, org_id)
 );
 
@@ -167,13 +167,13 @@ CREATE TABLE metrics (
 CREATE INDEX metrics_received ON metrics (proxy_id, received_ms);
 
 CREATE TABLE blocks (
-    position bigint PRIMARY KEY, -- of the first event; the others follow it
-    count bigint NOT NULL, -- events of the array, purged ones (null) included
+    position bigint PRIMARY KEY, -- position of the first event; the others follow it
+    count bigint NOT NULL, -- number of events of the array, including purged ones (null)
     org_id text COLLATE "C" NOT NULL,
     proxy_id text COLLATE "C" NOT NULL,
-    least_ms bigint NOT NULL, -- the times between which its events lie
+    least_ms bigint NOT NULL, -- lower and upper bound of the times of its events
     most_ms bigint NOT NULL,
-    body bytea NOT NULL -- JSON array, each event byte for byte as it came
+    body bytea NOT NULL -- JSON array, each event byte for byte as received
 );
 
 ALTER TABLE blocks ALTER COLUMN body SET STORAGE EXTERNAL;
@@ -183,14 +183,14 @@ CREATE INDEX blocks_time ON blocks (org_id, least_ms, position);
 CREATE TABLE event_ids (
     org_id text COLLATE "C" NOT NULL,
     id text COLLATE "C" NOT NULL,
-    block bigint NOT NULL, -- the block's position
+    block bigint NOT NULL, -- position of the block
     PRIMARY KEY (org_id, id)
 );
 
 CREATE TABLE operators (
     operator_id text COLLATE "C" PRIMARY KEY,
     name text COLLATE "C" NOT NULL,
-    password_hash text COLLATE "C", -- argon2id; null where nobody signs in with a password
+    password_hash text COLLATE "C", -- argon2id; null if the operator has no password
     enabled bigint NOT NULL DEFAULT 1,
     created_ms bigint NOT NULL
 );
@@ -229,8 +229,8 @@ CREATE TABLE operator_log (
     operator text COLLATE "C" NOT NULL,
     address text COLLATE "C" NOT NULL,
     operation text COLLATE "C" NOT NULL,
-    request text COLLATE "C" NOT NULL, -- JSON, secrets masked
-    org_ids text COLLATE "C" NOT NULL, -- JSON array: the organisations that it was about
+    request text COLLATE "C" NOT NULL, -- JSON with masked secrets
+    org_ids text COLLATE "C" NOT NULL, -- JSON array: the organisations that the operation affected
     outcome text COLLATE "C", -- 'done', or the code of the refusal
     instance_id text COLLATE "C"
 );
@@ -239,23 +239,23 @@ CREATE INDEX operator_log_time ON operator_log (time_ms);
 
 CREATE TABLE chain (
     org_id text COLLATE "C" NOT NULL,
-    number bigint NOT NULL, -- of the link in its organisation: 1, 2, 3, ...
+    number bigint NOT NULL, -- number of the link in its organisation: 1, 2, 3, ...
     kind text COLLATE "C" NOT NULL CHECK (kind IN ('block', 'adopted', 'purge')),
     chained_ms bigint NOT NULL,
-    position bigint NOT NULL, -- of the block
-    count bigint NOT NULL, -- events that came, or that a purge took away
+    position bigint NOT NULL, -- position of the block
+    count bigint NOT NULL, -- number of events that were received, or that were purged
     proxy_id text COLLATE "C" NOT NULL,
-    batch bytea NOT NULL, -- the batch's digest as in batches
-    content bytea NOT NULL, -- of a block: SHA-256 of its events' digests; of a purge: what it took
-    link bytea NOT NULL, -- SHA-256 of the link before and all of the above
-    mac bytea, -- of the link, under a key that is made of the master key
+    batch bytea NOT NULL, -- digest of the batch, as in the table batches
+    content bytea NOT NULL, -- for a block: SHA-256 of its events' digests; for a purge: the purged events
+    link bytea NOT NULL, -- SHA-256 of the previous link and all columns above
+    mac bytea, -- MAC of the link, with a key that is derived from the master key
     PRIMARY KEY (org_id, number)
 );
 
 CREATE INDEX chain_purges ON chain (org_id, position) WHERE kind = 'purge';
 
 CREATE TABLE event_digests (
-    position bigint PRIMARY KEY, -- the block's
+    position bigint PRIMARY KEY, -- position of the block
     digests bytea NOT NULL
 );
 
@@ -266,7 +266,7 @@ CREATE TABLE chain_checks (
     checked_ms bigint NOT NULL,
     links bigint NOT NULL,
     events bigint NOT NULL,
-    misfit text COLLATE "C" -- what doesn't fit, as JSON; null where everything does
+    misfit text COLLATE "C" -- the first mismatch as JSON; null if there is none
 );
 
 CREATE TABLE stops (
@@ -279,7 +279,7 @@ CREATE TABLE stops (
 );
 
 CREATE TABLE receipts (
-    position bigint PRIMARY KEY, -- the block's
+    position bigint PRIMARY KEY, -- position of the block
     org_id text COLLATE "C" NOT NULL,
     received_ms bigint NOT NULL
 );
@@ -292,7 +292,7 @@ CREATE TABLE implausible_times (
     proxy_id text COLLATE "C" NOT NULL,
     org_id text COLLATE "C" NOT NULL,
     count bigint NOT NULL,
-    latest_ms bigint NOT NULL, -- when the last of them came
+    latest_ms bigint NOT NULL, -- time of the last of these
     PRIMARY KEY (proxy_id, org_id)
 );
 
@@ -300,9 +300,9 @@ CREATE TABLE acknowledged_losses (
     proxy_id text COLLATE "C" NOT NULL,
     org_id text COLLATE "C" NOT NULL,
     seq bigint NOT NULL, -- missing numbers up to this one
-    unlisted bigint NOT NULL, -- so many of the missing numbers that no range names
-    repeated bigint NOT NULL, -- so many events under repeated numbers
-    implausible bigint NOT NULL, -- so many events with implausible times
+    unlisted bigint NOT NULL, -- number of acknowledged missing numbers outside the ranges
+    repeated bigint NOT NULL, -- number of acknowledged events with duplicate sequence numbers
+    implausible bigint NOT NULL, -- number of acknowledged events with implausible times
     acknowledged_ms bigint NOT NULL,
     acknowledged_by text COLLATE "C" NOT NULL,
     note text COLLATE "C" NOT NULL,
@@ -325,7 +325,7 @@ CREATE INDEX proxy_orgs_org ON proxy_orgs (org_id);
 
 CREATE TABLE schemas (
     digest text COLLATE "C" PRIMARY KEY,
-    packed bytea NOT NULL, -- the flat form, deflated
+    packed bytea NOT NULL, -- the flat form, compressed
     bytes bigint NOT NULL -- size of the flat form
 );
 
@@ -358,7 +358,7 @@ CREATE TABLE sign_in_attempts (
     attempt_id bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
     failed_ms bigint NOT NULL,
     address bytea NOT NULL,
-    name bytea, -- null if the sign-in named nobody
+    name bytea, -- null if the sign-in gave no name
     pair bytea -- name and address; null if the name has signed in from there since
 );
 
@@ -376,8 +376,8 @@ CREATE TABLE instances (
     version text COLLATE "C" NOT NULL,
     started_ms bigint NOT NULL,
     seen_ms bigint NOT NULL,
-    leads bigint NOT NULL, -- 1: it does what only one may do
-    witnessed_ms bigint -- the newest time that its proxies agreed with
+    leads bigint NOT NULL, -- 1: it runs the jobs that only one control plane may run
+    witnessed_ms bigint -- newest time that the clocks of its proxies confirmed
 );
 
 CREATE TABLE enforced_versions (
@@ -398,8 +398,8 @@ CREATE TABLE outbox_ranges (
     token text COLLATE "C" NOT NULL
 );
 
--- Grows with every change of what proxies are or receive, whichever process makes it. What is known of
--- a generation holds until the next.
+-- Increases with every change of proxies or of their content, in any process. Cached data of
+-- a generation is valid until the next.
 CREATE TABLE registry_generation (
     only_row bigint PRIMARY KEY CHECK (only_row = 1),
     generation bigint NOT NULL

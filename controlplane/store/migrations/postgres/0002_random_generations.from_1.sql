@@ -1,4 +1,4 @@
--- A counter repeats its numbers after a backup was restored, or after a standby without the newest changes has taken
+-- A counter repeats its numbers after a backup was restored, or after a standby without the newest changes took
 -- over. A generation is a random number instead.
 
 CREATE OR REPLACE FUNCTION next_registry_generation() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -9,6 +9,6 @@ BEGIN
 END
 $$;
 
--- SHA-256 of what a version says. NULL: applied by an earlier release.
+-- SHA-256 of the content of a version. NULL: applied by an earlier release.
 
 ALTER TABLE ruleset_versions ADD COLUMN digest bytea;

@@ -1,4 +1,4 @@
--- The rules of a ruleset that were counted on a day are counted as events are stored.
+-- Index to count the rules of a ruleset on a day, which happens as events are stored.
 
 DROP INDEX rule_days_day;
 CREATE INDEX rule_days_day ON rule_days (day, ruleset_id);

@@ -1,7 +1,7 @@
--- Who made the current keys of a proxy, and how often new ones were made that nobody used.
+-- Maker of the current keys of a proxy, and number of new keys that were made and never used.
 
 ALTER TABLE proxies ADD COLUMN key_maker text COLLATE "C"; -- 'enrolment' or 'renewal'
-ALTER TABLE proxies ADD COLUMN key_maker_version bigint; -- secret_version of its keys: an operator made any later ones
-ALTER TABLE proxies ADD COLUMN key_repeats bigint NOT NULL DEFAULT 0; -- times that unused keys were replaced in a row
+ALTER TABLE proxies ADD COLUMN key_maker_version bigint; -- secret_version of its keys; an operator made any later ones
+ALTER TABLE proxies ADD COLUMN key_repeats bigint NOT NULL DEFAULT 0; -- consecutive replacements of unused keys
 ALTER TABLE proxies ADD COLUMN renewal_signed_s bigint; -- X-Timestamp of the newest renewal
 UPDATE proxies SET key_maker = 'enrolment', key_maker_version = 1 WHERE token_id IS NOT NULL;

@@ -1,14 +1,14 @@
--- Operators that an identity provider vouches for: identity, roles by group, and until when these are good.
+-- Operators from an identity provider: identity, roles by group, and the end of these roles.
 
-ALTER TABLE operators ADD COLUMN signed_in_ms bigint; -- the last sign-in
+ALTER TABLE operators ADD COLUMN signed_in_ms bigint; -- time of the last sign-in
 ALTER TABLE operators ADD COLUMN issuer text COLLATE "C"; -- NULL: a local operator
-ALTER TABLE operators ADD COLUMN subject text COLLATE "C"; -- what the issuer calls the person, for ever
-ALTER TABLE operators ADD COLUMN display_name text COLLATE "C"; -- for people to read, never compared
-ALTER TABLE operators ADD COLUMN roles_until_ms bigint; -- from then on the operator has to sign in again
+ALTER TABLE operators ADD COLUMN subject text COLLATE "C"; -- the issuer's permanent identifier of the person
+ALTER TABLE operators ADD COLUMN display_name text COLLATE "C"; -- name for display, never compared
+ALTER TABLE operators ADD COLUMN roles_until_ms bigint; -- time from which the operator must sign in again
 
 CREATE UNIQUE INDEX operators_subject ON operators (issuer, subject);
 
--- An earlier release does not read this table: it lets nobody in by a group, and keeps no role for too long.
+-- An earlier release does not read this table, so it grants no roles by group and keeps none too long.
 CREATE TABLE provided_roles (
     operator_id text COLLATE "C" NOT NULL REFERENCES operators ON DELETE CASCADE,
     org_id text COLLATE "C" NOT NULL,
