@@ -1,9 +1,9 @@
-"""Pure: charts as SVG text without a style of their own; colours come from the stylesheet by class.
+"""Pure: charts as SVG text without styles, whose colours come from the stylesheet by class.
 
-A chart has a plot between a scale of numbers and a scale of times. Places in it are percentages: the chart
-takes any width, and its texts keep their size. Over the drawing lie links with titles, for pointers alone.
-static/charts.js makes the tooltip of the titles, and a slider that moves it by keyboard. Without a script, a
-keyboard has the table below.
+A chart is a plot with a scale of numbers and a scale of times. Positions in it are percentages, so that the
+chart fits any width and its texts keep their size. Links with titles lie over the drawing. Only pointers can
+use them. static/charts.js makes a tooltip from the titles, and a slider that moves it by keyboard. Without a
+script, keyboard users read the table below the chart.
 """
 
 from __future__ import annotations

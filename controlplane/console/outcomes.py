@@ -19,7 +19,8 @@ from controlplane.operations.perform import perform
 from proxy.wire.figures import number, percent
 
 _SAMPLE: Final = 500  # number of newest requests whose durations are read
-# Reasons of a refusal before any rule was evaluated. Reasons with a status of 429 or 5xx count as these.
+# Reasons of a refusal before any rule was evaluated, except reasons with a status of 429 or 5xx. Those are
+# counted by their status.
 _REFUSED: Final = (
     "tokenRefused", "assertionRefused", "certificateRefused", "invalidToken", "malformedRequest",
     "malformedTarget", "ambiguousTarget",

@@ -62,7 +62,7 @@ def basis(replayed: Replayed) -> tuple[str, ...]:
     if replayed.unclear:
         said.append(
             f"{counted(replayed.unclear, 'event')} could not be replayed for certain: the verdict depends on"
-            " what is not stored."
+            " facts that are not stored."
         )
     return tuple(said)
 
@@ -73,14 +73,14 @@ def summary(replayed: Replayed) -> tuple[str, str, str] | None:
         return "warn", "no evidence", "No request was recorded in that period, so the replay is no evidence."
     if statements(replayed):
         return None
-    return "good", "no change", "Nothing recorded would change."
+    return "good", "no change", "No recorded request would change."
 
 
 _SAYS: Final = {
     "newlyBlocked": ("bad", "blocked", "would be blocked that {are} allowed today"),
     "newlyAllowed": ("bad", "opened", "would be allowed that {are} blocked today"),
     "transforms": ("warn", "filtered", "would get other properties than today"),
-    "unclear": ("warn", "unclear", "may change: the verdict depends on what is not stored"),
+    "unclear": ("warn", "unclear", "may change: the verdict depends on facts that are not stored"),
 }
 
 

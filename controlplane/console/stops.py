@@ -141,7 +141,7 @@ async def lift(context: OperationContext, actor: Actor, request: PageRequest) ->
     elif scope == "all":
         left = await perform(lift_all, context, actor, Everything())
     else:
-        raise InvalidRequest("Say which stop to lift.")
+        raise InvalidRequest("Choose the stop to lift.")
     names = ", ".join(map(name_of, left.stops))
     said = f"The stop is lifted. Still stopped: {names}." if names else "The stop is lifted."
     return Redirect(request.link("/stops"), said)

@@ -2,7 +2,7 @@
 
 The verdict is the one of `Plan.decide`. The explanation uses the same compiled rules, so that the parts of a
 rule are evaluated by the same checks that evaluate a request. If parts of the request or of its response are
-unknown, the verdict is the one that all possible requests get, or there are several verdicts.
+unknown, the explanation has every verdict that a possible request would get.
 """
 
 from __future__ import annotations
@@ -565,7 +565,8 @@ def _findings(
         # The query guard is the last check, after the rule's own conditions
         probes = candidate.step.checks[-1](request, response)
         query = request.target.query
-        yield _finding("query", "one that names what is hidden", _HELD[probes], (query,) if query else ())
+        found = (query,) if query else ()
+        yield _finding("query", "a query that names a hidden property", _HELD[probes], found)
 
 
 def _part_name(part: Part) -> str:
@@ -588,9 +589,9 @@ def _asked(part: Part) -> str:
     if isinstance(part, TimeGate):
         return f"{', '.join(part.days)} from {part.start} to {part.end} {part.timezone}"
     if isinstance(part, Until):
-        return f"a moment before {moment_text(part.end)}"
+        return f"a time before {moment_text(part.end)}"
     if isinstance(part, BodyOnly):
-        return f"{'a member' if part.wants_another else 'no member'} but {', '.join(part.names)}"
+        return f"{'a member' if part.wants_another else 'no member'} except {', '.join(part.names)}"
     return " and ".join(f"{test.operator} {_operand(test.operand)}" for test in part.tests)
 
 

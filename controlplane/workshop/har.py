@@ -281,7 +281,7 @@ def _base(text: str) -> SplitResult:
     except ValueError:
         known = False
     if not known:
-        raise InvalidHar(f"{text}: the graph API's address is written as {DEFAULT_BASE}")
+        raise InvalidHar(f"{text}: write the address of the graph API like {DEFAULT_BASE}")
     return base
 
 

@@ -23,7 +23,7 @@ _TYPE: Final = "@odata.type"  # `body_only` always allows this member
 def members_of(exchanges: Iterable[Exchange]) -> tuple[str, ...] | None:
     """Return the names of all members of the bodies, sorted, or None if a rule can't list them.
 
-    This is the case if a body is unknown, is not a JSON object that rules can read, or has a name that a rule
+    This is so if a body is unknown, is not a JSON object that rules can read, or has a name that a rule
     can't contain. It is also the case if no body has a member.
     """
     names: dict[str, str] = {}

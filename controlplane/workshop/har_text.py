@@ -15,7 +15,7 @@ MAX_BYTES: Final = 1 << 30
 
 _GZIP: Final = b"\x1f\x8b"
 _OTHER_KINDS: Final = {
-    b"PK\x03\x04": "a ZIP archive: unpack it and name the .har file in it",
+    b"PK\x03\x04": "a ZIP archive: unpack it and use the .har file from it",
     b"\x28\xb5\x2f\xfd": "compressed with zstd: decompress it first",
     b"BZh": "compressed with bzip2: decompress it first",
     b"\xfd7zXZ": "compressed with xz: decompress it first",

@@ -115,7 +115,7 @@ def read_body(text: object, encoding: object, size: int | None, media_type: obje
     elif name is None or name in _PLAIN_ENCODINGS:
         data = text.encode()
     else:
-        return Body(None, "has an encoding that is not known")
+        return Body(None, "has an unknown encoding")
     return _confirmed(data, text, size, is_json(media_type))
 
 

@@ -577,7 +577,7 @@ def _yaml(
     if blocked:
         lines.append(
             f"# Left out, and so blocked: {counted(blocked, 'request')} that a filter below blocks. "
-            "Without the filter, the rule would show more than was seen."
+            "Without the filter, the rule would show more than the recorded responses."
         )
     lines += ["version: 1", f"name: {_scalar(name)}", "default: block"]
     lines.append("rules:" if rules else "rules: []")

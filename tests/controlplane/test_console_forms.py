@@ -96,7 +96,7 @@ REFUSED = {
     "acknowledge losses": ("/acknowledge", {"note": "n", "org": "acme"}, "/proxies/{proxy}", _LOST),
     "let a proxy serve an organisation": ("/grant", {}, "/proxies/{proxy}", "Choose an organisation."),
     "stop nothing": ("", {}, "/stops", "Choose what to stop."),
-    "lift a stop": ("/lift", {}, "/stops", "Say which stop to lift."),
+    "lift a stop": ("/lift", {}, "/stops", "Choose the stop to lift."),
 }
 
 

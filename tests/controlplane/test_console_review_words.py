@@ -88,7 +88,7 @@ def test_properties_that_appear_or_go_are_named() -> None:
 
 
 def test_nothing_that_changes_is_told_from_nothing_that_was_looked_at() -> None:
-    assert summary(replayed()) == ("good", "no change", "Nothing recorded would change.")
+    assert summary(replayed()) == ("good", "no change", "No recorded request would change.")
     for empty in (replayed(events=0), replayed(events=7, unasked=7)):
         assert (summary(empty) or ("",))[0] == "warn", "no evidence is not good news"
 
@@ -98,7 +98,7 @@ def test_a_review_says_what_it_rests_on() -> None:
     assert basis(whole) == (
         "Replayed 14,437 recorded requests of hr, payroll, from 2026-11-20 12:00 to 2026-11-21 12:00 UTC.",
         "292 more events never reached a rule: token requests, and requests that were refused before.",
-        "5 events could not be replayed for certain: the verdict depends on what is not stored.",
+        "5 events could not be replayed for certain: the verdict depends on facts that are not stored.",
     )
     part = msgspec.structs.replace(whole, looked_at=14_729, expected=90_000, next="cursor")
     assert basis(part)[1] == "Only 14,729 of about 90,000 stored events were examined, the newest first."

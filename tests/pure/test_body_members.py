@@ -251,7 +251,7 @@ def test_explain_names_the_members_that_the_rule_does_not_list() -> None:
     report = Explainer(parsed(rule(NAMES))).explain(SampleRequest("PATCH", TARGET, body=body))
     (finding,) = [one for one in report.accounts[0].attempts[0].findings if one.part == "body_only"]
     assert (finding.held, set(finding.found)) == ("no", {"mail", "passwordprofile.force"})
-    assert finding.asked == "no member but jobTitle, department, passwordProfile.password"
+    assert finding.asked == "no member except jobTitle, department, passwordProfile.password"
 
 
 def test_replay_does_not_know_the_members() -> None:

@@ -155,7 +155,7 @@ def test_explain_says_that_a_rule_ended() -> None:
     (finding,) = attempt.findings
     assert (finding.part, finding.held) == ("until", "no")
     assert (finding.asked, finding.found) == (
-        "a moment before 2027-01-31T00:00:00Z",
+        "a time before 2027-01-31T00:00:00Z",
         ("2027-01-31T00:01:00Z",),
     )
 

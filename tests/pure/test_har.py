@@ -110,7 +110,7 @@ def test_the_target_is_what_crossed_the_wire(base: str, url: str, target: str) -
             har(entry("/x")).decode().encode("utf-16-be"),
             "not a HAR file, which is JSON: it is UTF-16 text: save it as UTF-8",
         ),
-        (b"PK\x03\x04...", "not a HAR file but a ZIP archive: unpack it and name the .har file in it"),
+        (b"PK\x03\x04...", "not a HAR file but a ZIP archive: unpack it and use the .har file from it"),
         (gzip.compress(b"x" * 100)[:-20], "not a HAR file, which is JSON: "),
         (b'{"log": ' + b"[" * 100_000, "not a HAR file, which is JSON: "),
         (b"[]", "not a HAR file: it has no log.entries; export the traffic as HAR"),
@@ -123,8 +123,10 @@ def test_the_target_is_what_crossed_the_wire(base: str, url: str, target: str) -
         (har(), "no request in the file: record the traffic of the application and export it"),
         (
             har(entry("/x", base="https://a.example"), entry("/x", base="https://a.example")),
-            "no request to https://graph.microsoft.com in the file, but to a.example (2): "
-            "set the address with",
+            (
+                "no request to https://graph.microsoft.com in the file, but to a.example (2): "
+                "set the address with"
+            ),
         ),
         (
             har(entry("/x", request={"method": "GET", "url": "http://[x"})),
@@ -483,7 +485,7 @@ def test_the_requests_of_a_batch_that_was_not_recorded_are_said_to_be_unknown() 
 
 
 def test_an_address_that_is_none_is_told() -> None:
-    with pytest.raises(InvalidHar, match="the graph API's address is written as"):
+    with pytest.raises(InvalidHar, match="write the address of the graph API like"):
         parse_har(har(entry("/x")), "graph.microsoft.com")
 
 
