@@ -160,7 +160,7 @@ MEMBERS: Final = {
     "config": "Content of the directory.",
     "credential": "Id of the credential.",
     "currentPassword": "Current password, required to change one's own.",
-    "cursor": "`next` of the page before.",
+    "cursor": "`next` of the previous page.",
     "decided": "`true` also lists decided proposals.",
     "document": "Text of the service's `$metadata`.",
     "model.diff.document": "Text of the new `$metadata`. By default, the current schema is the new one.",

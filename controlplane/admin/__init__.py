@@ -1,1 +1,1 @@
-"""The admin API: every operation over HTTP, and who may ask for it."""
+"""The admin API: every operation over HTTP, and the authentication of its callers."""

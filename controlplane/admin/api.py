@@ -31,10 +31,10 @@ from controlplane.operations.perform import refusal_code
 from controlplane.operations.table import OPERATIONS, STREAMS
 from controlplane.requests import no_continue_yet, of_any_name
 
-_LOOKED_AGAIN_SECONDS: Final = 10.0  # at who is asking, while a response goes on
-_STALLED_SECONDS: Final = 30.0  # in which a reader must take the next piece
-# A reverse proxy that does not know that a response is a stream buffers it. nginx obeys X-Accel-Buffering;
-# `no-transform` (RFC 9111 section 5.2.2.6) keeps others from compressing it in blocks.
+_LOOKED_AGAIN_SECONDS: Final = 10.0  # seconds between checks of the caller's permissions during a response
+_STALLED_SECONDS: Final = 30.0  # seconds within which a reader must accept the next piece
+# A reverse proxy buffers a stream unless the response forbids it. nginx obeys X-Accel-Buffering.
+# `no-transform` (RFC 9111 section 5.2.2.6) keeps others from compressing the stream in blocks.
 STREAM_HEADERS: Final[Mapping[str, str]] = {
     "Cache-Control": "no-store, no-transform",
     "X-Accel-Buffering": "no",
@@ -45,7 +45,7 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def routes() -> list[web.RouteDef]:
-    # A fixed segment stands for itself before a member of a request is read out of it.
+    # A fixed path segment takes precedence over a segment that is a member of a request.
     ordered = sorted(OPERATIONS, key=lambda each: each.path.replace("{", "~"))
     made = [_route(each.method, ROOT + each.path, _handler(each)) for each in ordered]
     streams = [_route("GET", ROOT + each.path, _stream_handler(each)) for each in STREAMS]
@@ -104,7 +104,7 @@ def _stream_handler(stream: Stream[Any]) -> _Handler:
 
 
 class _NoLonger(Exception):
-    """Who asked may read nothing further."""
+    """The caller no longer has permission to read the rest."""
 
 
 async def _send(request: web.Request, response: web.StreamResponse, streamed: Streamed, actor: Actor) -> None:
@@ -114,16 +114,16 @@ async def _send(request: web.Request, response: web.StreamResponse, streamed: St
         async for piece in streamed.pieces:
             if clock() - looked >= _LOOKED_AGAIN_SECONDS:
                 if not await request.app[GATE].is_still(request, actor):
-                    raise _NoLonger(f"{actor.name} was signed out, disabled or given other roles")
+                    raise _NoLonger(f"{actor.name} was signed out or disabled, or has other roles now")
                 looked = clock()
             async with asyncio.timeout(_STALLED_SECONDS):
                 await response.write(piece)
     except ConnectionError:
-        return  # the reader has left
+        return  # the reader has closed the connection
     except Exception as error:
-        # The response has begun: that it isn't whole can only be said by breaking it off.
+        # The response has begun, so only an aborted connection shows that it is incomplete.
         why = str(error) or type(error).__name__
-        _log.warning("%s %s is broken off: %s", request.method, request.path, why)
+        _log.warning("aborted the response to %s %s: %s", request.method, request.path, why)
         if request.transport is not None:
             request.transport.abort()
 
@@ -136,13 +136,14 @@ def _refused(error: Exception) -> Exception:
     return Refused(code, str(error), problems=problems)
 
 
-# A request out of path, query and body
+# Build a request from path, query and body
 
 
 async def _asked(request: web.Request, operation: Operation[Any, Any]) -> Request:
     cls: type[Request] = operation.request
     if operation.method in ("GET", "DELETE"):
-        # Text of path and query becomes numbers and truth values; a member of a body has its type already.
+        # Text from path and query is converted to numbers and truth values. Members of a body have a type
+        # already.
         return _converted(_query(request, cls), request, cls, strict=False)
     return _converted(await _body(request), request, cls, strict=True)
 
@@ -172,7 +173,7 @@ def _query(request: web.Request, cls: type[Request]) -> dict[str, Any]:
 
 async def _body(request: web.Request) -> dict[str, Any]:
     if request.query_string:
-        raise Refused("invalidRequest", "this request has no query: its members are in the body")
+        raise Refused("invalidRequest", "this request has no query: put its members into the body")
     text = await request.app[GATE].body(request)
     if text and request.content_type != "application/json":
         raise Refused("invalidRequest", "the body must be application/json")
@@ -181,5 +182,8 @@ async def _body(request: web.Request) -> dict[str, Any]:
 
 
 async def _described(request: web.Request) -> web.StreamResponse:
-    """No secret, and of use before one has a token."""
+    """Return the description of the APIs.
+
+    It contains no secret, and clients without a token need it too.
+    """
     return json_response(description())

@@ -1,4 +1,7 @@
-"""Failed sign-ins: how many an operator and an address have before the next must wait."""
+"""Limits on failed sign-ins by operator and address.
+
+Beyond a limit, the next attempt must wait.
+"""
 
 from __future__ import annotations
 
@@ -15,39 +18,45 @@ from controlplane.store.interface import AttemptLimit, OperatorStore, SignInKeys
 from proxy.policy.bounded_memo import BoundedMemo, WhenFull
 
 WINDOW_MS: Final = 15 * 60_000
-# Few for one name from one address. More for an address, behind which may be an office, and for a name, which
-# a stranger must not be able to shut out by failing in it, but which is not guessed from everywhere either.
+# Few failures for one name from one address. More for an address, because it may be that of an office. More
+# for a name too: an unauthenticated client must not lock its owner out, but a name is not guessed from
+# everywhere.
 _MOST_OF_BOTH: Final = 5
 _MOST_OF_ADDRESS: Final = 20
 _MOST_OF_NAME: Final = 50
-# Keys of each kind. One control plane can't compare so many passwords within the window.
+# Keys of each kind. One control plane can't compare this many passwords within the window.
 _MOST_REMEMBERED: Final = 50_000
 
-# They wait here for one connection to the database. The other connections are for proxies.
+# Attempts wait for one connection to the database. The other connections are for proxies.
 _MOST_WAITING: Final = 64
 
 
 class Attempts(Protocol):
     async def begin(self, name: str | None, address: str) -> int:
-        """Count an attempt as failed until forgiven, so that many at once can't all be the last one. Return
-        how many seconds it must wait; 0 if it may be made. Without a name, only the address is limited.
+        """Count an attempt as failed until it is forgiven, and return the seconds to wait, or 0.
 
-        One that must wait leaves no trace: else whoever may try nothing any more could push what others have
-        failed out of memory, or fill it.
+        It counts from the start, so that many attempts at once can't all be the last allowed one. Without a
+        name, only the address is limited.
+
+        An attempt that must wait leaves no trace. Otherwise a blocked client could still fill the memory, or
+        push the failures of others out of it.
         """
 
     async def forgive(self, name: str | None, address: str) -> None:
-        """Forget the attempt, which succeeded, and the failures of the name at the address."""
+        """Remove the attempt, which succeeded, and the failures of the name at the address."""
 
 
 class AttemptsInMemory:
-    """Sliding windows of the one control plane that there is: a restart empties them, a full disk doesn't
-    keep operators out, and strangers make it write nothing."""
+    """Sliding windows of a single control plane.
+
+    A restart empties them. A full disk does not keep operators out, and unauthenticated clients cause no
+    writes.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # The key that failed longest ago comes first. An address, which costs no comparison of a password,
-        # never pushes out a name.
+        # The oldest failure comes first. Failures of addresses need no password comparison, so they are
+        # stored apart and never push out a name.
         self._failed: dict[str, BoundedMemo[bytes, list[int]]] = {
             what: BoundedMemo(_MOST_REMEMBERED, None, WhenFull.DROP_OLDEST)
             for what in ("address", "name", "pair")
@@ -91,7 +100,7 @@ class AttemptsInStore:
 
     async def begin(self, name: str | None, address: str) -> int:
         if self._waiting >= _MOST_WAITING:
-            raise Refused("unavailable", "too many attempts are waiting", Retry_After="5")
+            raise Refused("unavailable", "too many sign-in attempts are waiting", Retry_After="5")
         keys = _keys(name, address)
         self._waiting += 1
         try:
@@ -124,7 +133,7 @@ def _keys(name: str | None, address: str) -> SignInKeys:
 
 
 def _digest(what: str, text: str) -> bytes:
-    """In little room, however long a stranger's name is."""
+    """Return the digest of the names, so that a long name of an unauthenticated client takes little space."""
     return blake2b(text.encode("utf-8", "replace"), digest_size=16, person=what.encode()).digest()
 
 
@@ -133,7 +142,7 @@ def _seconds(ms: int) -> int:
 
 
 def network_of(address: str) -> str:
-    """Return what one subscriber has: an IPv4 address, or the first half of an IPv6 one."""
+    """Return the network of one subscriber: an IPv4 address, or the first half of an IPv6 address."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""Claims of an ID token and of userinfo: which of them name an operator, and why the others do not."""
+"""Claims of an ID token and of userinfo: those that name an operator, and why others do not count."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from controlplane.admin.sign_in_failure import said
 
 _HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
-# Members that are about the token, and say nothing of a person.
+# Members that describe the token, not the person.
 _OF_THE_TOKEN: Final = frozenset(
     {"iss", "aud", "exp", "iat", "nbf", "nonce", "at_hash", "c_hash", "s_hash", "azp", "auth_time", "acr",
      "amr", "jti", "sid", "sub", "ver", "tid", "oid", "rh", "uti", "aio"}
@@ -19,23 +19,24 @@ _OF_THE_TOKEN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Verified claims, and where they came from (`ID token` or `userinfo`)."""
+    """Verified claims, and their source (`ID token` or `userinfo`)."""
 
     source: str
     members: Mapping[str, Any]
 
     @property
     def names(self) -> list[str]:
-        """Names that an operator is looked for by.
+        """Return the names by which an operator is looked up.
 
-        An address counts if the provider verified it: elsewhere anybody could claim another's. Amazon Cognito
-        spells `true` as text. AD FS and Entra's first endpoint have `upn` in place of `preferred_username`.
+        An address counts only if the provider verified it: otherwise anybody could claim another person's
+        address. Amazon Cognito spells `true` as text. AD FS and Entra's first endpoint have `upn` in place of
+        `preferred_username`.
         """
         return list(dict.fromkeys(str(self.members[claim]) for claim in self.counted))
 
     @property
     def counted(self) -> list[str]:
-        """The claims that these names are in."""
+        """Return the claims that contain these names."""
         claims = [*(["email"] if self._is_verified else []), "preferred_username", "upn"]
         return [claim for claim in claims if _is_text(self.members.get(claim))]
 
@@ -46,7 +47,7 @@ class Claims:
 
     @property
     def passed_over(self) -> list[str]:
-        """Claims that look like a name and do not count, each with the reason."""
+        """Return the claims that look like a name but do not count, each with the reason."""
         found = []
         email = self.members.get("email")
         if _is_text(email) and email not in self.names:
@@ -63,12 +64,12 @@ class Claims:
 
     @property
     def about_the_person(self) -> list[str]:
-        """Names of the claims that came, without those about the token itself."""
+        """Return the names of the claims, without those about the token itself."""
         return sorted(said(name) for name in self.members if name not in _OF_THE_TOKEN)
 
 
 def what_came(found: Sequence[Claims]) -> dict[str, str]:
-    """The claims of each source, the names that were looked for, and the claims that did not count."""
+    """Return the claims of each source, the names that were looked up, and the claims that did not count."""
     came = "; ".join(f"{each.source}: {', '.join(each.about_the_person) or 'none'}" for each in found)
     names = dict.fromkeys(said(name) for each in found for name in each.names)
     passed_over = dict.fromkeys(text for each in found for text in each.passed_over)
@@ -82,5 +83,8 @@ def what_came(found: Sequence[Claims]) -> dict[str, str]:
 
 
 def _is_text(claim: object) -> bool:
-    """Return whether a claim can be a name. JSON may escape half a character, which can't."""
+    """Return True if a claim can be a name.
+
+    JSON may escape half a surrogate pair, which can't be stored.
+    """
     return isinstance(claim, str) and claim != "" and not _HALF_CHARACTER.search(claim)

@@ -1,7 +1,7 @@
-"""The token that a changing request of a browser's session carries, under a new mask for each page.
+"""CSRF token of a browser's session, under a new mask for each page.
 
-Pages are compressed. If they all held the same bytes, another site could put a guess into the address of a
-page, and learn from the length of the response whether the guess is part of the token (BREACH).
+Pages are compressed. If they all contained the same bytes, another site could put a guess into the address of
+a page. From the length of the response, it could learn whether the guess is part of the token (BREACH).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _BYTES: Final = 32
 
 
 def masked_token(session_id: str) -> str:
-    """Return random bytes, and the session's token XOR these."""
+    """Return random bytes, and the session's token XOR these bytes."""
     mask = secrets.token_bytes(_BYTES)
     return (mask + _xor(mask, _token(session_id))).hex()
 
 
 def is_token(given: str, session_id: str) -> bool:
-    """Return whether `given` was handed out to the session."""
+    """Return True if `given` was issued to the session."""
     try:
         content = bytes.fromhex(given)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Who asks: sessions in cookies, API tokens, sign-in and sign-out, and what keeps other sites out."""
+"""Authentication of callers: sessions, API tokens, sign-in, sign-out, and defence against other sites."""
 
 from __future__ import annotations
 
@@ -39,22 +39,23 @@ from controlplane.store.interface import (
     StoreError,
 )
 
-_TOUCHED_EVERY_MS: Final = 60_000  # a session in use costs a write to the disk this often
-_MAX_BODY_BYTES: Final = 10 * 1024 * 1024  # the largest ruleset, as a string in JSON
-_LARGE_BODY_BYTES: Final = 64 * 1024  # smaller ones need no bound beside that of connections
-_LARGE_BODIES_OF_ONE: Final = 2  # operator; they are held in memory, in the process that takes events
+_TOUCHED_EVERY_MS: Final = 60_000  # ms between writes to the disk for a session in use
+_MAX_BODY_BYTES: Final = 10 * 1024 * 1024  # bytes; the largest ruleset as a string in JSON
+_LARGE_BODY_BYTES: Final = 64 * 1024  # bytes; smaller bodies are limited only by the number of connections
+# large bodies of one operator, which are held in the memory of the process that receives events
+_LARGE_BODIES_OF_ONE: Final = 2
 _LARGE_BODIES_AT_ONCE: Final = 16
 _MAX_STRANGERS_BODY_BYTES: Final = 16 * 1024
-_HASHES_AT_ONCE: Final = 2  # each takes 19 MiB and a processor for a while, which proxies wait for too
+_HASHES_AT_ONCE: Final = 2  # password hashes; each takes 19 MiB and a processor, which delays proxies
 _MOST_HASHES_WAITING: Final = 64
-# Lines that names of nobody leave in the operator log, in a window; beyond, a flood of them is in the log
-# alone.
+# Lines for unknown names in the operator log, in a window. Further ones are only in the log, because they may
+# be a flood.
 _MOST_UNKNOWN_RECORDED: Final = 200
 _NOBODY: Final = "unknown"  # the name in such a line
 _LONGEST_PASSWORD: Final = 1024
 _STALE: Final = (
     "the roles of this token's operator come from the identity provider and have ended: "
-    "the token is good again after the operator's next sign-in"
+    "the token works again after the operator's next sign-in"
 )
 _FILES: Final = "multipart/form-data"
 _FORMS: Final = ("application/x-www-form-urlencoded", _FILES)
@@ -66,16 +67,19 @@ Q = TypeVar("Q", bound=Request)
 
 @dataclass(frozen=True, slots=True)
 class _Caller:
-    """Whose request it is; without an actor, nobody's that we know."""
+    """Caller of a request.
+
+    Without an actor, the caller is not authenticated.
+    """
 
     actor: Actor | None
-    session_id: str | None = None  # the cookie's, where that is what proved it
-    said: str = ""  # why a caller that was somebody once is nobody now
+    session_id: str | None = None  # id from the cookie, if the cookie authenticated the caller
+    said: str = ""  # reason why a caller that was authenticated before no longer is
 
 
 _CALLER: Final = web.RequestKey("asker", _Caller)
 _BODY: Final = web.RequestKey("body", bytes)
-_LARGE: Final = web.RequestKey("large", str)  # whose body it is, where it takes much memory
+_LARGE: Final = web.RequestKey("large", str)  # operator with a body that takes much memory
 
 
 class Gate:
@@ -87,7 +91,7 @@ class Gate:
         body_timeout_seconds: float,
         hosts: Collection[str] | None = None,
     ) -> None:
-        """`hosts`: by which names browsers reach us, beside those of loopback; None: by any."""
+        """`hosts`: names by which browsers reach this server, besides loopback names; None: any name."""
         self.context = context
         self._hosts = hosts
         self._body_timeout_seconds = body_timeout_seconds
@@ -96,21 +100,23 @@ class Gate:
         )
         self._hashing = asyncio.Semaphore(_HASHES_AT_ONCE)
         self._hashes_waiting = 0
-        self._large: Counter[str] = Counter()  # bodies under way, by operator
+        self._large: Counter[str] = Counter()  # large bodies in progress by operator
         self._recording: set[asyncio.Task[None]] = set()
         self.secure = secure
         self._nobodys_hash = hash_password(secrets.token_urlsafe(32))
 
     @property
     def _cookie(self) -> str:
-        # The prefix binds the cookie to this very host, over TLS only (RFC 6265bis section 4.1.3).
+        # The prefix binds the cookie to this host, over TLS only (RFC 6265bis section 4.1.3).
         return "__Host-graphward" if self.secure else "graphward"
 
-    # Who asks
+    # Callers
 
     async def caller(self, request: web.Request) -> _Caller:
-        """Looked up once for each request, and again once its body is there: a role or a session that ended
-        is of no use to the next one, however early that one began."""
+        """Return the caller, looked up once for each request, and again when its body is complete.
+
+        So a role or a session that ended does not serve a request that began earlier.
+        """
         known = request.get(_CALLER)
         if known is None:
             known = request[_CALLER] = await self._caller(request)
@@ -119,7 +125,7 @@ class Gate:
         return known
 
     async def is_still(self, request: web.Request, actor: Actor) -> bool:
-        """Whether the request would be the same actor's if it came now."""
+        """Return True if the request would have the same actor if it came now."""
         return (await self._caller(request)).actor == actor
 
     async def _caller(self, request: web.Request) -> _Caller:
@@ -153,7 +159,7 @@ class Gate:
             return None
         actor = await self._actor(request, session.operator_id)
         if actor is not None and now - session.used_ms >= _TOUCHED_EVERY_MS:
-            with suppress(StoreError):  # a full disk must not keep an operator from looking
+            with suppress(StoreError):  # a full disk must not keep an operator from reading
                 await self.context.store.use_session(key)
         return actor
 
@@ -166,10 +172,13 @@ class Gate:
     # Other sites
 
     async def keep_other_sites_out(self, request: web.Request) -> None:
-        """Refuses what changes something and another site made the browser send, and everything that it made
-        the browser believe to be its own: a name that it resolved to us (DNS rebinding)."""
+        """Refuse changes that another site made the browser send, and requests to unknown host names.
+
+        Another site may resolve a name to this server, so that the browser takes the server for part of that
+        site (DNS rebinding).
+        """
         if self._hosts is not None and not _is_named(request, self._hosts):
-            said = "this address is not known here: Console.PublicBaseUrl says which one browsers use"
+            said = "this host name is not configured: set Console.PublicBaseUrl to the browsers' address"
             raise Refused("forbidden", said)
         if request.method in ("GET", "HEAD", "OPTIONS"):
             return
@@ -182,17 +191,20 @@ class Gate:
         if not given and request.content_type in _FORMS:
             given = (await self.form(request)).get(CSRF_FIELD, "")
         if not is_token(given, caller.session_id):
-            raise Refused("forbidden", f"this request needs its session's token in {CSRF_HEADER}")
+            raise Refused("forbidden", f"this request needs its session's CSRF token in {CSRF_HEADER}")
 
     # Bodies
 
     async def body(self, request: web.Request) -> bytes:
-        """The whole body; a stranger's is small. Once it is there, who asks is looked up again."""
+        """Return the whole body, which must be small if the caller is not authenticated.
+
+        When the body is complete, the caller is looked up again.
+        """
         known = request.get(_BODY)
         if known is None:
             actor = (await self.caller(request)).actor
             cap = _MAX_STRANGERS_BODY_BYTES if actor is None else _MAX_BODY_BYTES
-            too_large = partial(Refused, "payloadTooLarge", f"this body is at most {cap} bytes")
+            too_large = partial(Refused, "payloadTooLarge", f"the body must have at most {cap} bytes")
             if actor is not None and _may_be_large(request):
                 self._hold_large(request, actor.name)
             known = request[_BODY] = await read_body(request, cap, self._body_timeout_seconds, too_large)
@@ -201,12 +213,12 @@ class Gate:
 
     def _hold_large(self, request: web.Request, name: str) -> None:
         if self._large[name] >= _LARGE_BODIES_OF_ONE or self._large.total() >= _LARGE_BODIES_AT_ONCE:
-            raise Refused("unavailable", "too many large requests are under way", Retry_After="5")
+            raise Refused("unavailable", "too many large requests are in progress", Retry_After="5")
         self._large[name] += 1
         request[_LARGE] = name
 
     def let_go(self, request: web.Request) -> None:
-        """The request gets a response: its body takes memory no more."""
+        """Release the memory of the request's body when the response is sent."""
         name = request.pop(_LARGE, None)
         if name is not None:
             self._large[name] -= 1
@@ -214,7 +226,10 @@ class Gate:
                 del self._large[name]
 
     async def form(self, request: web.Request) -> Mapping[str, str]:
-        """The fields of a form, files as their text; of several of one name, the last."""
+        """Return the fields of a form, with files as text.
+
+        If fields share a name, the last one counts.
+        """
         try:
             if request.content_type == _FILES:
                 kind = request.headers["Content-Type"].encode("latin-1", "strict")
@@ -222,7 +237,7 @@ class Gate:
             text = (await self.body(request)).decode()
             if len(text) <= _LARGE_BODY_BYTES:
                 return _fields(text)
-            return await asyncio.to_thread(_fields, text)  # which takes seconds, by turns with everybody else
+            return await asyncio.to_thread(_fields, text)  # may take seconds, so it runs in a thread
         except ValueError:
             raise Refused("invalidRequest", "the form is malformed") from None
 
@@ -231,8 +246,11 @@ class Gate:
     async def sign_in(
         self, request: web.Request, response: web.StreamResponse, name: str, password: str
     ) -> Actor:
-        """Begins a session, whose cookie `response` carries. Refused `unauthenticated` or
-        `tooManyAttempts`, in the same words and time whether or not there is such an operator."""
+        """Begin a session and set its cookie in `response`. Raise Refused if the attempt fails.
+
+        The code is `unauthenticated` or `tooManyAttempts`. Words and time are the same whether or not such an
+        operator exists.
+        """
         with self._place_among_hashes():
             await self.begin_attempt(request, name)
             operator = await self._named(name)
@@ -253,8 +271,10 @@ class Gate:
         details: Mapping[str, str] = MappingProxyType({}),
         org_ids: Sequence[str] = (),
     ) -> Actor:
-        """Begin a session of this operator, and end the one that the request came with.
-        The operator log keeps `details`, visible to operators of all these organisations."""
+        """Begin a session of this operator, and end the session that the request came with.
+
+        The operator log keeps `details`, visible to operators of all these organisations.
+        """
         before = (await self.caller(request)).session_id
         if before is not None:
             await self.context.store.remove_session(digest(before))
@@ -262,7 +282,7 @@ class Gate:
         added = await self.context.store.add_session(
             digest(session_id), operator.operator_id, operator.password_hash
         )
-        if not added:  # a password takes time to compare, and was replaced meanwhile
+        if not added:  # comparing takes time, and the password was replaced in that time
             self.record_failure(request, operator)
             raise Refused("unauthenticated", "name or password is wrong")
         await self._record_sign_in(operator.name, _address(request), "done", details, org_ids)
@@ -274,19 +294,22 @@ class Gate:
         return actor
 
     async def sign_out(self, request: web.Request, response: web.StreamResponse) -> None:
-        """The session ends, here and in the store."""
+        """End the session in the browser and in the store."""
         caller = await self.caller(request)
         if caller.session_id is not None and caller.actor is not None:
             await self.context.store.remove_session(digest(caller.session_id))
         response.del_cookie(self._cookie, path="/", httponly=True, secure=self.secure, samesite="Lax")
 
     async def operators_known_as(self, names: Iterable[str]) -> list[Operator]:
-        """Local operators with one of these names, which somebody else has vouched for."""
+        """Return the local operators with one of these names, which a provider has vouched for."""
         found = {each.operator_id: each for name in names if (each := await self._named(name)) is not None}
         return list(found.values())
 
     async def begin_attempt(self, request: web.Request, name: str | None) -> None:
-        """Counts as failed until forgiven. Refused `tooManyAttempts`."""
+        """Count the attempt as failed until it is forgiven.
+
+        Raise Refused with `tooManyAttempts` if it must wait.
+        """
         wait = await self._attempts.begin(name, _address(request))
         if wait:
             raise Refused(
@@ -297,7 +320,10 @@ class Gate:
         await self._attempts.forgive(name, _address(request))
 
     async def _named(self, name: str) -> Operator | None:
-        """A local operator, and not by id, which somebody may have as a name elsewhere."""
+        """Return the local operator of that name.
+
+        Ids do not count, because a person may have one as a name elsewhere.
+        """
         operator = await self.context.store.operator(name)
         if operator is None or operator.provided is not None:
             return None
@@ -305,9 +331,9 @@ class Gate:
 
     @contextmanager
     def _place_among_hashes(self) -> Iterator[None]:
-        """Refuse before the attempt counts: attempts that cost no hash would push others out of the count."""
+        """Refuse before the attempt counts: attempts without a hash would push others out of the count."""
         if self._hashes_waiting >= _MOST_HASHES_WAITING:
-            raise Refused("unavailable", "too many sign in at once", Retry_After="5")
+            raise Refused("unavailable", "too many sign-ins are in progress", Retry_After="5")
         self._hashes_waiting += 1
         try:
             yield
@@ -328,8 +354,9 @@ class Gate:
     ) -> None:
         """Log and record a failed sign-in, in addition to the response.
 
-        The response does not wait: its time must not show whether there is such an operator. A name that a
-        stranger typed is not kept: it may be a password in the wrong field. `details` came from a provider.
+        The response does not wait, because its time must not show whether the operator exists. A name that an
+        unauthenticated client typed is not stored: it may be a password in the wrong field. `details` came
+        from a provider.
         """
         address = _address(request)
         _log.warning("failed sign-in from %s", address)
@@ -341,10 +368,13 @@ class Gate:
     def _recorded(self, task: asyncio.Task[None]) -> None:
         self._recording.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("a failed sign-in is not in the operator log: %s", error)
+            _log.error("could not write a failed sign-in to the operator log: %s", error)
 
     async def close(self, _: web.Application) -> None:
-        """Once nobody asks any more: what is still to be kept is kept."""
+        """Finish writing to the operator log.
+
+        Run this when the server no longer accepts requests.
+        """
         await asyncio.gather(*self._recording, return_exceptions=True)
 
     async def _record_sign_in(
@@ -366,7 +396,10 @@ GATE: Final = web.AppKey("gate", Gate)
 
 
 async def actor_of(request: web.Request) -> Actor:
-    """Who asks. Refused `unauthenticated` where that is nobody."""
+    """Return the caller of the request.
+
+    Raise Refused with `unauthenticated` if there is none.
+    """
     caller = await request.app[GATE].caller(request)
     if caller.actor is None:
         raise Refused("unauthenticated", caller.said, WWW_Authenticate="Bearer")
@@ -374,14 +407,16 @@ async def actor_of(request: web.Request) -> Actor:
 
 
 async def csrf_token(request: web.Request) -> str:
-    """What a changing request of this session must carry, in the header or the form field; empty without a
-    session."""
+    """Return the CSRF token of the session, empty without a session.
+
+    A request of the session that makes a change carries it in the header or the form field.
+    """
     session_id = (await request.app[GATE].caller(request)).session_id
     return "" if session_id is None else masked_token(session_id)
 
 
 async def perform(request: web.Request, operation: Operation[Q, A], asked: Q) -> A:
-    """The operation, done for who asks."""
+    """Perform the operation for the caller of the request."""
     return await perform_logged(operation, request.app[GATE].context, await actor_of(request), asked)
 
 
@@ -400,7 +435,8 @@ async def gate_keeper(
 def _parts(kind: bytes, body: bytes) -> dict[str, str]:
     """Return the fields of a multipart form. Raise ValueError if one has no name, or is not UTF-8.
 
-    In a file, bytes that are not UTF-8 are replaced. Its page can then show what is wrong with it."""
+    In a file, bytes that are not UTF-8 are replaced, so that its page can show the mistake in it.
+    """
     message = BytesParser(policy=email.policy.HTTP).parsebytes(b"Content-Type: %b\r\n\r\n%b" % (kind, body))
     found = {}
     for part in message.iter_parts():
@@ -442,7 +478,10 @@ def _is_named(request: web.Request, hosts: Collection[str]) -> bool:
 
 
 def _is_same_origin(request: web.Request) -> bool:
-    """By what browsers say and no page can forge; a program that is no browser says neither."""
+    """Return True if the request came from this site, by headers that no page can forge.
+
+    Browsers send them. A program that is not a browser sends neither.
+    """
     site = request.headers.get("Sec-Fetch-Site")
     if site is not None:
         return site == "same-origin"
@@ -451,6 +490,6 @@ def _is_same_origin(request: web.Request) -> bool:
         return True
     try:
         host = urlsplit(origin).netloc
-    except ValueError:  # no browser's
+    except ValueError:  # not from a browser
         return False
     return host.lower() == request.headers.get("Host", "").lower() != ""

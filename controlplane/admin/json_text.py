@@ -1,4 +1,4 @@
-"""JSON bodies of the admin API: read with errors that name the member, and written."""
+"""JSON bodies of the admin API, read with errors that name the member, and written."""
 
 from __future__ import annotations
 

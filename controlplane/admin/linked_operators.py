@@ -1,4 +1,7 @@
-"""Local operators at an identity provider: each is reached by the one person that it is linked to."""
+"""Local operators at an identity provider.
+
+Only the person that an operator is linked to can sign in as it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ from controlplane.store.interface import Operator
 
 
 class LinkedOperators:
-    """Never take a name from the provider for a proof: people choose it, or have it after others."""
+    """Find operators by their link.
+
+    A name from the provider proves nothing: people can choose or take over names.
+    """
 
     def __init__(self, context: OperationContext) -> None:
         self._store = context.store
@@ -32,9 +38,9 @@ class LinkedOperators:
     async def first_sign_in(
         self, named: Operator, subject: str, found: Sequence[Claims]
     ) -> Identified | None:
-        """Link an operator that has the person's name, and neither a link nor a password.
+        """Link an operator that has the person's name.
 
-        Return None if it has one of these.
+        Return None if it has a link or a password already.
         """
         details = self._by_name(named, subject, found)
         check_enabled(named, details)
@@ -43,7 +49,7 @@ class LinkedOperators:
         return Identified(named, {"singleSignOn": "newly linked", **details}, ())
 
     def unlinked(self, named: Operator, subject: str, found: Sequence[Claims]) -> SignInFailed:
-        """Return the failure of a person who has no more of an operator than its name."""
+        """Return the failure of a person who shares only the name with an operator."""
         details = self._by_name(named, subject, found)
         report = "; ".join(f"{name} {value}" for name, value in details.items())
         text = f"the operator {named.name} is not linked to this person ({report}); `operator link` links it"

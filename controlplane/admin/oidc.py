@@ -1,7 +1,7 @@
-"""OpenID Connect: what an identity provider is asked, and what its responses mean.
+"""OpenID Connect: requests to an identity provider, and the interpretation of its responses.
 
-Authorization code with PKCE (RFC 7636), state and nonce; endpoints by discovery; claims from the ID token and
-from the userinfo endpoint, the two places where OpenID Connect Core section 5.4 puts them.
+Authorization code with PKCE (RFC 7636), state and nonce; endpoints by discovery. Claims come from the ID
+token and from the userinfo endpoint, the two places where OpenID Connect Core section 5.4 puts them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MAX_BYTES: Final = 1024 * 1024
 _USER_AGENT: Final = "graphward"
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _KEPT_MS: Final = 3_600_000
-_LOOKED_AGAIN_MS: Final = 60_000  # for a key that is not among the known ones
+_LOOKED_AGAIN_MS: Final = 60_000  # ms between lookups of a key that is not among the known keys
 _TEMPLATE: Final = re.compile(r"\{[^{}]*\}")
 _PARAMETER: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')  # RFC 6750 section 3
 _ENTRA_V1: Final = re.compile(
@@ -59,7 +59,10 @@ class _Keys(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """What one sign-in is bound to; `verifier` proves later on that who asks for the tokens began it."""
+    """Secrets that one sign-in is bound to.
+
+    `verifier` proves that the client that requests the tokens also began the sign-in.
+    """
 
     state: str
     nonce: str
@@ -73,7 +76,7 @@ class Secrets:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A verified ID token, and the access token that came with it (empty if none did)."""
+    """A verified ID token, and the access token that came with it, or an empty text without one."""
 
     claims: Claims
     access_token: str
@@ -93,7 +96,10 @@ class _Response:
 
 
 class Provider:
-    """Raises SignInFailed from every method, with its cause and one line for the log."""
+    """Requests to an identity provider.
+
+    Every method raises SignInFailed with the cause and one line for the log.
+    """
 
     def __init__(self, settings: ConsoleSettings, clock: Clock, egress: Egress) -> None:
         self._issuer = settings.oidc_issuer
@@ -110,7 +116,7 @@ class Provider:
             await self._session.close()
 
     async def address(self, redirect_uri: str, secrets: Secrets) -> str:
-        """Where a browser goes to sign in."""
+        """Return the address to which a browser goes to sign in."""
         query = {
             "response_type": "code",
             "client_id": self._client_id,
@@ -125,10 +131,10 @@ class Provider:
         return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(query)}"
 
     async def check_came_from_here(self, issuer: str | None) -> None:
-        """`iss` of the authorization response (RFC 9207): another provider's code must not be taken there."""
+        """Check `iss` of the authorization response (RFC 9207). It rejects another provider's code."""
         metadata = await self._discovered()
         if issuer is None and metadata.authorization_response_iss_parameter_supported:
-            raise SignInFailed(Cause.FORGED, "the provider promises `iss` in its response, and it is missing")
+            raise SignInFailed(Cause.FORGED, "the response has no `iss`, although the provider promises it")
         if issuer is not None and not signed_token.is_same_issuer(issuer, metadata.issuer):
             raise SignInFailed(Cause.FORGED, f"the response is from another issuer: {said(issuer)}")
 
@@ -156,15 +162,15 @@ class Provider:
         return Proof(Claims("ID token", claims), access_token)
 
     async def userinfo(self, proof: Proof) -> Claims:
-        """Claims of the same person at the userinfo endpoint (section 5.3).
+        """Return claims of the same person from the userinfo endpoint (section 5.3).
 
-        If it cannot be asked, the claims are empty and the name of their source says why.
+        If the endpoint can't be used, the claims are empty and the name of their source says why.
         """
         endpoint = (await self._discovered()).userinfo_endpoint
         if not endpoint:
-            return Claims("userinfo (not asked: discovery names no userinfo_endpoint)", {})
+            return Claims("userinfo (not requested: discovery names no userinfo_endpoint)", {})
         if not proof.access_token:
-            return Claims("userinfo (not asked: no bearer token came with the ID token)", {})
+            return Claims("userinfo (not requested: no bearer token came with the ID token)", {})
         headers = {
             "Authorization": f"Bearer {proof.access_token}",
             "Accept": "application/json, application/jwt",
@@ -188,17 +194,17 @@ class Provider:
         return Claims("userinfo", members)
 
     async def check(self, redirect_uri: str) -> None:
-        """Ask all that can be asked without a person: discovery, keys, and whether the client is known."""
+        """Check all that needs no person: discovery, keys, and whether the provider accepts the client."""
         await self._published(_KEPT_MS)
         nobody = Secrets("", "", "graphward-looks-whether-this-client-is-known-to-the-provider")
         try:
             await self._redeemed("graphward-no-code", redirect_uri, nobody)
         except SignInFailed as failed:
-            if failed.cause is not Cause.CODE:  # the client is known, and the code is not
+            if failed.cause is not Cause.CODE:  # the provider accepted the client and refused only the code
                 raise
 
     async def discover(self) -> None:
-        """Look whether the provider is what the settings say."""
+        """Check that the provider agrees with the settings."""
         await self._discovered()
 
     async def _redeemed(self, code: str, redirect_uri: str, secrets: Secrets) -> dict[str, Any]:
@@ -214,7 +220,7 @@ class Provider:
         if self._client_secret and "client_secret_post" in metadata.token_endpoint_auth_methods_supported:
             form["client_secret"] = self._client_secret
         elif self._client_secret:
-            # Each as a form has it, so that no character of theirs is in the way (RFC 6749 section 2.3.1).
+            # Each is encoded as in a form, so that all its characters are safe (RFC 6749 section 2.3.1).
             headers["Authorization"] = aiohttp.encode_basic_auth(
                 quote_plus(self._client_id), quote_plus(self._client_secret)
             )
@@ -222,12 +228,12 @@ class Provider:
         return _tokens(response)
 
     async def _verified(self, token: str, what: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Return claims and header of a token whose signature fits."""
+        """Return claims and header of a token with a valid signature."""
         header = signed_token.header_of(token, what)
         key = await self._key(header, what)
         return signed_token.verified(token, key, header["alg"], what), header
 
-    # What the provider publishes
+    # Documents that the provider publishes
 
     async def _discovered(self) -> _Metadata:
         now = self._clock.steady_ms()
@@ -275,7 +281,10 @@ class Provider:
         headers: Mapping[str, str],
         data: Mapping[str, str] = MappingProxyType({}),
     ) -> _Response:
-        """A response of the provider, whole, in time and of a bearable size."""
+        """Return the whole response of the provider.
+
+        Raise SignInFailed if it is late or too large.
+        """
         try:
             scheme = urlsplit(url).scheme
         except ValueError:
@@ -299,7 +308,7 @@ class Provider:
         if response.status in _REDIRECTS:
             text = (
                 f"{said(url)}: responded with {response.status} and leads to "
-                f"{said(response.headers.get('Location', 'nowhere'))}, which is not followed: "
+                f"{said(response.headers.get('Location', 'nowhere'))}, which was not followed: "
                 "Console.OidcIssuer must be the provider's issuer, letter for letter"
             )
             raise SignInFailed(Cause.REGISTRATION, text)
@@ -310,7 +319,7 @@ class Provider:
 
 
 async def _bounded(response: aiohttp.ClientResponse) -> bytes | None:
-    """The whole body, in however many pieces it comes; None if it is longer than is believable."""
+    """Return the whole body, in any number of pieces, or None if it is longer than the limit."""
     text = bytearray()
     async for piece in response.content.iter_any():
         text += piece
@@ -328,7 +337,10 @@ def _decoded(response: _Response, cls: type[T]) -> T:
 
 
 def _tokens(response: _Response) -> dict[str, Any]:
-    """The token response, or what its error says (RFC 6749 section 5.2). Some say errors with a 200."""
+    """Return the token response.
+
+    Raise SignInFailed for an error (RFC 6749 section 5.2), even with status 200.
+    """
     try:
         members = msgspec.json.decode(readable(response.text), type=dict[str, Any])
     except ValueError:
@@ -339,7 +351,7 @@ def _tokens(response: _Response) -> dict[str, Any]:
             where, members["error"], members.get("error_description"), at_token_endpoint=True
         )
     if response.status in (400, 401, 403):
-        # It is the client that the endpoint does not know, or the code; without a word it can be either.
+        # The endpoint refuses either the client or the code, and gives no reason.
         cause = Cause.CODE if response.status == 400 else Cause.REGISTRATION
         raise SignInFailed(cause, f"{where} without a reason")
     if response.status != 200:
@@ -348,7 +360,7 @@ def _tokens(response: _Response) -> dict[str, Any]:
 
 
 def _userinfo_refused(response: _Response) -> SignInFailed:
-    """By the challenge of a protected resource (RFC 6750 section 3), or by a body with the same members."""
+    """Return the failure from a challenge (RFC 6750 section 3), or from a body with the same members."""
     found = dict(_PARAMETER.findall(response.challenge))
     if "error" not in found:
         try:
@@ -358,20 +370,20 @@ def _userinfo_refused(response: _Response) -> SignInFailed:
     where = f"{response.url}: responded with {response.status}"
     if "error" not in found:
         cause = Cause.REGISTRATION if response.status in (401, 403) else Cause.UNREACHABLE
-        return SignInFailed(cause, f"{where} when asked for the person's claims")
+        return SignInFailed(cause, f"{where} to the request for the person's claims")
     failed = refused_by_provider(where, found["error"], found.get("error_description"))
-    if failed.cause is not Cause.UNREACHABLE:  # a fresh access token of ours is not the visitor's fault
+    if failed.cause is not Cause.UNREACHABLE:  # a refusal of a new access token is not the visitor's fault
         failed.cause = Cause.REGISTRATION
     return failed
 
 
 def check_issuer(url: str, found: str, wanted: str) -> None:
-    """The provider must call itself what the settings call it (OpenID Connect Discovery section 4.3)."""
+    """Check that the provider's issuer equals the settings' issuer (OpenID Connect Discovery section 4.3)."""
     if signed_token.is_same_issuer(found, wanted):
         return
     entra = _ENTRA_V1.fullmatch(wanted)
     if entra is not None and found.removesuffix("/") == f"https://sts.windows.net/{entra[1]}":
-        return  # Entra's first endpoint, of the very same tenant
+        return  # Entra's first endpoint of the same tenant
     if template := _TEMPLATE.search(found):
         fix = f"write the tenant's own id in place of {template[0]}: {found}"
         raise SignInFailed(

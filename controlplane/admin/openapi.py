@@ -32,7 +32,7 @@ from proxy.wire.signing import API_KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADE
 
 ROOT: Final = "/admin/v1"
 _TEXT: Final = {"type": "string"}
-# Codes of the errors that each API may respond with.
+# Error codes of each API
 ADMIN_CODES: Final = (
     "invalidRequest", "unauthenticated", "forbidden", "notFound", "requestTimeout", "alreadyExists",
     "conflict", "payloadTooLarge", "tooManyAttempts", "unavailable",
@@ -54,7 +54,7 @@ _Json = dict[str, Any]
 
 
 class Taken(msgspec.Struct):
-    """A report was accepted."""
+    """Response for an accepted report."""
 
     status: Literal["ok"]
 
@@ -62,11 +62,11 @@ class Taken(msgspec.Struct):
 class _ErrorFacts(msgspec.Struct, omit_defaults=True):
     code: str
     message: str
-    problems: tuple[str, ...] = ()  # each for a person, where there are several
+    problems: tuple[str, ...] = ()  # sentences for people, if there are several problems
 
 
 class Error(msgspec.Struct):
-    """A response other than a success."""
+    """Response for any failure."""
 
     error: _ErrorFacts
 
@@ -104,7 +104,7 @@ _SECURITY_SCHEMES: Final = {
         "type": "apiKey",
         "in": "cookie",
         "name": "__Host-graphward",
-        "description": f"A browser's session. A request that changes something also has {CSRF_HEADER}.",
+        "description": f"A browser's session. A request that makes a change also has {CSRF_HEADER}.",
     },
     "enrolmentToken": {"type": "http", "scheme": "bearer", "description": "An enrolment token."},
     "apiKey": {"type": "apiKey", "in": "header", "name": API_KEY_HEADER},
@@ -119,8 +119,10 @@ _SECURITY_SCHEMES: Final = {
 
 
 class _Schemas:
-    """Schemas of all types that take part, by one look at all of them: of two with the same name, each gets
-    a longer one."""
+    """Schemas of all types of the description.
+
+    They are made together: if two types have the same name, each gets a longer one.
+    """
 
     def __init__(self) -> None:
         asked: list[type] = [*(each.request for each in OPERATIONS), *(each.request for each in STREAMS)]
@@ -140,13 +142,16 @@ class _Schemas:
         return dict(self._references[cls])
 
     def members(self, cls: type[Request]) -> tuple[_Json, frozenset[str]]:
-        """The schemas of a request's members, and which are required: they lie in several places."""
+        """Return the schemas of a request's members, and the names of the required ones.
+
+        The members are in several places of a request.
+        """
         schema = self._requests[self._references[cls]["$ref"]]
         return _plain(schema["properties"]), frozenset(schema["required"])
 
 
 def _plain(schema: Any) -> Any:
-    """Without titles, which only repeat the names, and with docstrings as one line."""
+    """Return the schema without titles, which repeat the names, and with docstrings as one line."""
     if isinstance(schema, dict):
         named = {name: _plain(value) for name, value in schema.items()}
         if isinstance(named.get("title"), str):
@@ -204,7 +209,10 @@ def _in_query(members: Mapping[str, _Json], required: frozenset[str]) -> list[_J
 
 
 def _parameter(name: str, place: str, schema: _Json, required: bool) -> _Json:
-    """Text has no null: a member that may be null is left out instead."""
+    """Return the schema of a parameter.
+
+    Text can't be null, so a member that may be null is left out instead.
+    """
     schema = {key: value for key, value in schema.items() if (key, value) != ("default", None)}
     if "anyOf" in schema:
         kinds = [each for each in schema["anyOf"] if each != {"type": "null"}]
@@ -322,7 +330,7 @@ def _signed(
     return described
 
 
-# What both have
+# Parts of both APIs
 
 
 def _json_content(schema: _Json) -> _Json:

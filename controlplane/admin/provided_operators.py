@@ -1,4 +1,4 @@
-"""Operators that an identity provider vouches for: made at a first sign-in, with the roles of groups."""
+"""Operators from an identity provider: made at their first sign-in, with the roles of their groups."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Identified:
-    """The operator that a proof is about."""
+    """Operator that a proof identifies."""
 
     operator: Operator
     details: Mapping[str, str]  # members of the line in the operator log
@@ -56,17 +56,17 @@ class ProvidedOperators:
         return bool(matching(self._mappings, found))
 
     async def signed_in(self, found: Sequence[Claims]) -> Identified:
-        """Return the operator that these claims of one person are about, with the roles that they give.
+        """Return the operator that these claims of one person identify, with the roles that they give.
 
-        Raise SignInFailed if they give none. A person who had roles before has none from then on, unless the
-        provider left out claims. A disabled operator gets nothing.
+        Raise SignInFailed if they give no role. The person then loses all earlier roles, unless the provider
+        left out claims. A disabled operator gets no roles.
         """
         subject = subject_of(self._issuer, found[0].members)
         orgs = {each.org_id: each.name for each in await self._context.store.orgs()}
         org_ids = {name: org_id for org_id, name in orgs.items()} | {org_id: org_id for org_id in orgs}
         roles, unknown = roles_of(matching(self._mappings, found), org_ids)
         for reference in unknown:
-            _log.warning("Console.OidcRoles: there is no organisation %s", said(reference))
+            _log.warning("Console.OidcRoles names an organisation that does not exist: %s", said(reference))
         left_out = incomplete_claims(self._mappings, found)
         who = {
             "displayName": label_of(found, subject),
@@ -93,7 +93,10 @@ class ProvidedOperators:
     async def _kept(
         self, subject: str, found: Sequence[Claims], roles: Sequence[ProvidedRole], until_ms: int
     ) -> Operator:
-        """Return the operator of this subject, with these roles unless it is disabled."""
+        """Return the operator of this subject.
+
+        It gets these roles unless it is disabled.
+        """
         label = label_of(found, subject)
 
         async def work(within: Store) -> Operator:
@@ -123,7 +126,10 @@ class ProvidedOperators:
     async def _refused(
         self, subject: str, found: Sequence[Claims], unknown: Sequence[str], who: Mapping[str, str]
     ) -> SignInFailed:
-        """Return the failure of a person without a role, whose earlier roles end."""
+        """Return the failure of a person without a role.
+
+        Earlier roles of the person end.
+        """
         operator = await self._context.store.operator_of_subject(self._issuer, subject)
         if operator is not None:
             now = self._context.clock.wall_ms()

@@ -1,4 +1,4 @@
-"""Pure: the roles that claims of an identity provider give, and the name of the operator that they make."""
+"""Pure: roles from claims of an identity provider, and the name of the operator that they identify."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from controlplane.store.database import is_text
 from controlplane.store.interface import Operator, ProvidedRole
 from proxy.config.placeholder import is_entra
 
-PREFIX: Final = "sso:"  # no local operator's name has a colon
+PREFIX: Final = "sso:"  # because no local operator's name has a colon
 _LABELS: Final = (
     "preferred_username",
     "upn",
     "email",
     "name",
-)  # claims that show people a name, even an unproved one
-_MOST_LABEL: Final = 100  # characters
+)  # claims with a name to show, even an unproved one
+_MOST_LABEL: Final = 100  # characters of a label
 _OVERAGE: Final = (
     "{claim} has more values than the provider writes into a token (Microsoft Entra: 200 groups): "
     "use app roles (Claim = 'roles'), or let the token have only the groups assigned to the application"
@@ -30,16 +30,16 @@ _OVERAGE: Final = (
 
 
 def subject_of(issuer: str, members: Mapping[str, Any]) -> str:
-    """Return what the issuer calls the person, for ever.
+    """Return the permanent identifier of the person at the issuer.
 
-    `sub` of Microsoft Entra is another one for each registration; its `oid` stays if the registration is
-    replaced. Raise SignInFailed if the store can't hold it.
+    Microsoft Entra has another `sub` for each registration; its `oid` stays if the registration is replaced.
+    Raise SignInFailed if the store can't hold the identifier.
     """
     entra_id = members.get("oid")
     is_used = is_entra(issuer) and isinstance(entra_id, str) and entra_id
     subject = str(entra_id if is_used else members["sub"])
     if not is_text(subject):
-        raise SignInFailed(Cause.TOKEN, f"the subject {said(subject)} has characters that no store keeps")
+        raise SignInFailed(Cause.TOKEN, f"the subject {said(subject)} has characters that no store can keep")
     return subject
 
 
@@ -48,12 +48,15 @@ def claims_looked_at(mappings: Iterable[OidcRoleSettings]) -> list[str]:
 
 
 def matching(mappings: Iterable[OidcRoleSettings], found: Sequence[Claims]) -> list[OidcRoleSettings]:
-    """Return the mappings whose value is in their claim, letter for letter."""
+    """Return the mappings whose value is in their claim, character for character."""
     return [each for each in mappings if each.value in values_of(each.claim, found)]
 
 
 def values_of(claim: str, found: Sequence[Claims]) -> list[str]:
-    """Return the texts of a claim in the first place that has it: a list of them, or a single one."""
+    """Return the texts of a claim from the first source that has it.
+
+    The claim is a list or one text.
+    """
     for each in found:
         if (value := each.members.get(claim)) is not None:
             return [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
@@ -75,8 +78,10 @@ def overage(claims: Sequence[str], details: Mapping[str, str], operator: Operato
 
 
 def _left_out(claim: str, members: Mapping[str, Any]) -> bool:
-    """Return whether the claim is a distributed one (OpenID Connect Core section 5.6.2), as Entra's overage
-    is. In an implicit flow, Entra says `hasgroups` instead."""
+    """Return True if the claim is distributed (OpenID Connect Core section 5.6.2), as Entra's overage is.
+
+    In an implicit flow, Entra sends `hasgroups` instead.
+    """
     elsewhere = members.get("_claim_names")
     if isinstance(elsewhere, Mapping) and claim in elsewhere:
         return True
@@ -103,7 +108,10 @@ def roles_of(
 
 
 def label_of(found: Sequence[Claims], subject: str) -> str:
-    """Return a name that people know the person by. Nothing is decided by it."""
+    """Return a name by which people recognise the person.
+
+    No decision depends on it.
+    """
     return next(_labels(found), subject)[:_MOST_LABEL]
 
 
@@ -116,9 +124,9 @@ def _labels(found: Sequence[Claims]) -> Iterator[str]:
 
 
 def name_of(label: str, issuer: str, subject: str, taken: Collection[str]) -> str:
-    """Return the name of a new operator from the provider, which no other operator has or looks like.
+    """Return the name of a new operator from the provider, unlike the name of any other operator.
 
-    The label alone if it is free: else with some digits that belong to the person.
+    It is only the label if that is free. Otherwise digits that belong to the person are added.
     """
     digits = hashlib.sha256(f"{issuer}\n{subject}".encode("utf-8", "replace")).hexdigest()
     for name in (f"{PREFIX}{label}", f"{PREFIX}{label} ({digits[:8]})"):
@@ -132,5 +140,5 @@ def name_of(label: str, issuer: str, subject: str, taken: Collection[str]) -> st
 
 
 def words_of(roles: Iterable[ProvidedRole], names: Mapping[str, str]) -> list[str]:
-    """Say each role with its organisation and the mapping that gives it, for the operator log."""
+    """Return each role with its organisation and the mapping that gives it, in words for the operator log."""
     return [f"{each.role} in {names.get(each.org_id, each.org_id)} by {each.mapping}" for each in roles]

@@ -1,4 +1,4 @@
-"""A session over HTTP: begun with a password, looked at, ended."""
+"""A session over HTTP: begun with a password, shown, ended."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class SignIn(msgspec.Struct, forbid_unknown_fields=True):
 
 class SessionFacts(msgspec.Struct, rename="camel"):
     operator: str
-    roles: Mapping[str, Role]  # by organisation id; "*" is every one
-    csrf_token: str  # what a changing request with the session's cookie carries in X-CSRF-Token
+    roles: Mapping[str, Role]  # roles by organisation id; "*" is every organisation
+    csrf_token: str  # value of X-CSRF-Token in requests that make a change with the session's cookie
 
 
 async def sign_in(request: web.Request) -> web.StreamResponse:

@@ -1,4 +1,4 @@
-"""Failures of a sign-in at the identity provider: what the page, the log and the operator log say."""
+"""Failures of a sign-in at the identity provider: texts for the page, the log and the operator log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from controlplane.store.interface import Operator
 from proxy.wire.log_line import escaped
 
-_LONGEST: Final = 500  # characters of a provider's text that are kept
+_LONGEST: Final = 500  # characters of a provider's text that are stored
 
 # RFC 6749 sections 4.1.2.1 and 5.2; OpenID Connect Core section 3.1.2.6.
 _REGISTRATION: Final = frozenset(
@@ -35,7 +35,7 @@ _TRY_LATER: Final = frozenset({"server_error", "temporarily_unavailable"})
 
 _AT_THE_LOG: Final = "the control plane's log and the operator log say"
 _ROLELESS: Final = (
-    "your account has none of the roles that let people in here (the claim looked at: {claim}): ask an "
+    "your account has none of the roles that let people in here (examined claim: {claim}): ask an "
     f"administrator of the identity provider for one; {_AT_THE_LOG} which values came"
 )
 _UNLINKED: Final = (
@@ -56,8 +56,8 @@ class Cause(Enum):
         False,
         f"the identity provider refused the sign-in{{error}}: {_AT_THE_LOG} its reason",
     )
-    CODE = "unauthenticated", True, "the identity provider did not accept the sign-in's code: begin again"
-    FORGED = "unauthenticated", True, "this sign-in was not begun here, or not at this provider: begin again"
+    CODE = "unauthenticated", True, "the identity provider did not accept the sign-in's code: sign in again"
+    FORGED = "unauthenticated", True, "this sign-in was not started here or at this provider: sign in again"
     TOKEN = (
         "unauthenticated",
         False,
@@ -71,7 +71,7 @@ class Cause(Enum):
     NAMELESS = (
         "unauthenticated",
         False,
-        f"the identity provider gave no name that counts here: {_AT_THE_LOG} which claims came",
+        f"the identity provider gave no valid name: {_AT_THE_LOG} which claims came",
     )
     UNLINKED = (
         "unauthenticated",
@@ -81,7 +81,7 @@ class Cause(Enum):
     DISABLED = (
         "unauthenticated",
         False,
-        f"you may not sign in here: ask an administrator of this console; {_AT_THE_LOG} why",
+        f"you are not allowed to sign in here: ask an administrator of this console; {_AT_THE_LOG} why",
     )
     ROLELESS = (
         "unauthenticated",
@@ -96,7 +96,7 @@ class Cause(Enum):
     REGISTRATION = (
         "unavailable",
         False,
-        f"single sign-on is not set up correctly{{error}}: its administrator mends it; {_AT_THE_LOG} why",
+        f"single sign-on is not set up correctly{{error}}: tell its administrator; {_AT_THE_LOG} why",
     )
     UNREACHABLE = "unavailable", False, "the identity provider can't be reached now: try again later"
 
@@ -107,13 +107,16 @@ class Cause(Enum):
 
     @property
     def word(self) -> str:
-        """The cause in the operator log."""
+        """Name of the cause in the operator log."""
         return self.name.lower()
 
 
 class SignInFailed(Exception):
-    """The text is one line for the log; `details` are for the operator log, and hold what the provider
-    said. `operator` is the one that was to sign in, if that is known."""
+    """A sign-in at the identity provider failed. The text is one line for the log.
+
+    `details` are for the operator log, and contain the provider's reason. `operator` is the operator that the
+    person wanted to sign in as, if it is known.
+    """
 
     def __init__(
         self,
@@ -129,8 +132,10 @@ class SignInFailed(Exception):
 
     @property
     def sentence(self) -> str:
-        """The visitor's sentence, with the provider's error code and nothing else of its text. The name of
-        the claim is from the settings."""
+        """Sentence for the visitor, with the provider's error code.
+
+        It contains no other text of the provider. The name of the claim is from the settings.
+        """
         error, claim = self.details.get("error", ""), self.details.get("claim", "")
         return self.cause.sentence.format(error=f" ({error})" if error else "", claim=claim)
 
@@ -142,7 +147,7 @@ def check_enabled(operator: Operator, details: Mapping[str, str]) -> None:
 
 
 def said(text: object) -> str:
-    """A provider's text as it may be kept: unsafe characters escaped, cut with a mark."""
+    """Return a provider's text with unsafe characters escaped, cut to the limit with a mark."""
     safe = escaped(text if isinstance(text, str) else repr(text))
     return safe if len(safe) <= _LONGEST else f"{safe[:_LONGEST]}…({len(safe) - _LONGEST} more characters)"
 
@@ -150,14 +155,17 @@ def said(text: object) -> str:
 def refused_by_provider(
     where: str, error: object, description: object = None, *, at_token_endpoint: bool = False
 ) -> SignInFailed:
-    """An OAuth error response. `where` says which of the provider's responses it was."""
+    """Return the failure for an OAuth error response.
+
+    `where` describes that response.
+    """
     details = {"error": said(error)}
     if description not in (None, ""):
         details["description"] = said(description)
     words = f"{where}: {': '.join(details.values())}"
     known = error if isinstance(error, str) else ""
     if known in _REGISTRATION:
-        fix = "mend the registration there, or Console.OidcClientId, OidcClientSecret or PublicBaseUrl"
+        fix = "fix the registration there, or Console.OidcClientId, OidcClientSecret or PublicBaseUrl"
         return SignInFailed(Cause.REGISTRATION, f"{words} ({fix})", details)
     if known in _TRY_LATER:
         return SignInFailed(Cause.UNREACHABLE, words, details)

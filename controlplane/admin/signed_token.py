@@ -1,4 +1,4 @@
-"""Signed tokens of an identity provider: the one key that fits, and claims that hold for this console.
+"""Signed tokens of an identity provider: the key that verifies one, and the checks of its claims.
 
 OpenID Connect Core sections 3.1.3.7 (ID token) and 5.3.2 (signed userinfo).
 """
@@ -16,7 +16,7 @@ import jwt
 
 from controlplane.admin.sign_in_failure import Cause, SignInFailed, said
 
-# Signatures that anybody can check with a published key: its type, and for ECDSA its curve (RFC 7518).
+# Signatures that a published key verifies: the key's type, and for ECDSA its curve (RFC 7518).
 _ALGORITHMS: Final[Mapping[str, tuple[str, str | None]]] = {
     **{f"{family}{bits}": ("RSA", None) for family in ("RS", "PS") for bits in (256, 384, 512)},
     "ES256": ("EC", "P-256"),
@@ -25,7 +25,7 @@ _ALGORITHMS: Final[Mapping[str, tuple[str, str | None]]] = {
     "EdDSA": ("OKP", "Ed25519"),
 }
 _LEEWAY_SECONDS: Final = 60
-_OLDEST_SECONDS: Final = 600  # age of an ID token, which we have just asked for
+_OLDEST_SECONDS: Final = 600  # age in seconds of an ID token that was requested just now
 # OpenID Connect Core section 15.6.2: Google may leave out the scheme of its issuer.
 _ALSO_NAMED: Final = {"https://accounts.google.com": "accounts.google.com"}
 
@@ -48,9 +48,10 @@ def header_of(token: str, what: str) -> Mapping[str, Any]:
 def fitting_key(
     header: Mapping[str, Any], published: Sequence[Mapping[str, Any]], what: str
 ) -> jwt.PyJWK | None:
-    """The key that the token names; None if the provider publishes no such key, and perhaps a newer one.
+    """Return the key that the token names, or None if the provider's key set does not have it.
 
-    A provider with a single key need not name it, in the token or in its key set (section 10.1).
+    A newer key set may have the key. A provider with a single key need not name it, in the token or in its
+    key set (section 10.1).
     """
     fitting = [each for each in published if _fits(each, header)]
     named = [each for each in fitting if each.get("kid") == header.get("kid")]
@@ -79,7 +80,10 @@ def _fits(key: Mapping[str, Any], header: Mapping[str, Any]) -> bool:
 
 
 def verified(token: str, key: jwt.PyJWK, algorithm: str, what: str) -> Mapping[str, Any]:
-    """The claims, once the signature fits. What they say is for the functions below to check."""
+    """Return the claims of a token with a valid signature.
+
+    The functions below check the claims.
+    """
     unchecked = {f"verify_{name}": False for name in ("exp", "iat", "nbf", "aud", "iss", "sub", "jti")}
     try:
         claims: Mapping[str, Any] = jwt.decode(token, key, algorithms=[algorithm], options=unchecked)  # type: ignore[arg-type]
@@ -95,18 +99,18 @@ def check_id_token(claims: Mapping[str, Any], *, issuer: str, client_id: str, no
     if not isinstance(claims["sub"], str) or not claims["sub"]:
         raise _refused("the ID token's `sub` is not text")
     check_parties(claims, issuer=issuer, client_id=client_id, what="the ID token")
-    # Meant for others too, it must say that it was issued to us.
+    # A token for several clients must say that it was issued to this one.
     if claims["aud"] not in (client_id, [client_id]) and claims.get("azp") != client_id:
         raise _refused("the ID token is for several clients, and `azp` does not name this console")
     if claims.get("nonce") is None:
-        raise _refused("the ID token has no `nonce`: have the provider repeat the one that it is asked with")
+        raise _refused("the ID token has no `nonce`: have the provider repeat the nonce of the request")
     if not hmac.compare_digest(str(claims["nonce"]).encode("utf-8", "replace"), nonce.encode()):
         raise SignInFailed(Cause.FORGED, "the ID token has another nonce: it belongs to another sign-in")
     _check_times(claims, now)
 
 
 def check_parties(claims: Mapping[str, Any], *, issuer: str, client_id: str, what: str) -> None:
-    """`iss` and `aud`, as far as they are there."""
+    """Check `iss` and `aud`, as far as the token has them."""
     if "iss" in claims and not is_same_issuer(claims["iss"], issuer):
         raise _refused(f"{what} is from the issuer {said(claims['iss'])}, not from {said(issuer)}")
     audience = claims.get("aud", client_id)
@@ -115,13 +119,16 @@ def check_parties(claims: Mapping[str, Any], *, issuer: str, client_id: str, wha
 
 
 def is_same_issuer(given: object, issuer: str) -> bool:
-    """A slash at the end makes no difference: providers are not of one mind about it."""
+    """Return True if both are the same issuer.
+
+    Providers differ on a slash at the end, so it is ignored.
+    """
     known = issuer.removesuffix("/")
     return isinstance(given, str) and given.removesuffix("/") in (known, _ALSO_NAMED.get(known, known))
 
 
 def check_access_token(claims: Mapping[str, Any], algorithm: str, access_token: str) -> None:
-    """`at_hash`, which binds the access token to the ID token; optional here (section 3.1.3.6)."""
+    """Check `at_hash`, which binds the access token to the ID token; optional here (section 3.1.3.6)."""
     given = claims.get("at_hash")
     if given is None:
         return
@@ -140,13 +147,16 @@ def _check_times(claims: Mapping[str, Any], now: float) -> None:
     if expires <= now - _LEEWAY_SECONDS:
         raise _refused(f"the ID token expired {now - expires:.0f} s ago: {clocks}")
     if issued < now - _OLDEST_SECONDS:
-        raise _refused(f"the ID token was issued {now - issued:.0f} s ago, and asked for just now: {clocks}")
+        raise _refused(f"the ID token was issued {now - issued:.0f} s ago, but requested just now: {clocks}")
     if max(issued, begins) > now + _LEEWAY_SECONDS:
-        raise _refused(f"the ID token is valid only in {max(issued, begins) - now:.0f} s: {clocks}")
+        raise _refused(f"the ID token becomes valid in {max(issued, begins) - now:.0f} s: {clocks}")
 
 
 def _is_time(claim: object) -> bool:
-    """Return whether a claim is a number that can be compared: JSON libraries read NaN and Infinity."""
+    """Return True if a claim is a number that can be compared.
+
+    JSON libraries read NaN and Infinity.
+    """
     return isinstance(claim, int | float) and not isinstance(claim, bool) and math.isfinite(claim)
 
 

@@ -1,4 +1,4 @@
-"""Sign-in at an identity provider: there and back, bound to the browser that began it."""
+"""Sign-in at an identity provider, with the way back bound to the browser that began it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CALLBACK_PATH: Final = f"{BEGIN_PATH}/callback"
 _SEALED_FOR: Final = "single sign-on"
 _LIFETIME_MS: Final = 10 * 60_000
 _LOCAL: Final = re.compile(r"/(?![/\\])[^\x00-\x20\x7f\\]*")
-_LONGEST: Final = 2048  # of a path to go on to, and of a code
+_LONGEST: Final = 2048  # characters of a path to continue to, and of a code
 
 _SAID_AS: Final = {
     "claims": "claims that came:",
@@ -47,7 +47,10 @@ _log = logging.getLogger(__name__)
 
 
 class _Begun(msgspec.Struct):
-    """A sign-in under way. It lies sealed in a cookie, so that no number of strangers fills anything here."""
+    """A sign-in in progress.
+
+    It is sealed in a cookie, so unauthenticated clients can't fill any storage here.
+    """
 
     state: str
     nonce: str
@@ -74,17 +77,20 @@ class SingleSignOn:
         ]
 
     async def start(self, _: web.Application) -> None:
-        """Look at the provider beside the start: proxies must not wait for it, and passwords need none."""
+        """Check the provider in a separate task, because proxies and passwords must not wait for it."""
         self._looking = asyncio.create_task(self._look())
 
     async def _look(self) -> None:
-        """Log what is wrong with the provider. Nothing is kept: it may be fixed before somebody signs in."""
+        """Log what is wrong with the provider.
+
+        The result is not stored: the fault may be fixed before a sign-in.
+        """
         provider = Provider(self._settings, self._gate.context.clock, self._egress)
         try:
             await provider.discover()
         except SignInFailed as failed:
             level = logging.WARNING if failed.cause is Cause.UNREACHABLE else logging.ERROR
-            _log.log(level, "single sign-on won't work: %s", failed)
+            _log.log(level, "single sign-on does not work: %s", failed)
         finally:
             await provider.close()
 
@@ -103,7 +109,7 @@ class SingleSignOn:
         try:
             address = await self._provider.address(self._redirect_uri, _secrets_of(begun))
         except SignInFailed as failed:
-            _log.warning("single sign-on from %s: %s", request.remote, failed)
+            _log.warning("failed single sign-on from %s: %s", request.remote, failed)
             raise Refused(failed.cause.code, failed.sentence) from None
         response = _redirect(address)
         response.set_cookie(
@@ -123,8 +129,8 @@ class SingleSignOn:
         try:
             found = await self._person(await self._proof(request, begun))
         except SignInFailed as failed:
-            # Only what the visitor did counts: passwords must go on letting people in where a registration is
-            # wrong or the provider is away, and behind one address there may be everybody.
+            # Only the visitor's own failures count. Sign-in with a password must still work if a registration
+            # is wrong or the provider is unreachable, and one address may serve many people.
             if not failed.cause.counts:
                 await self._gate.forgive_attempt(request, None)
             raise self._refused(request, failed) from None
@@ -140,19 +146,19 @@ class SingleSignOn:
         error = request.query.get("error")
         if error is not None:
             description = request.query.get("error_description")
-            raise refused_by_provider("the provider came back with an error", error, description)
+            raise refused_by_provider("the provider returned an error", error, description)
         await self._provider.check_came_from_here(request.query.get("iss"))
         code = request.query.get("code", "")
         if not code or len(code) > _LONGEST:
-            raise SignInFailed(Cause.CODE, "the provider came back without a code")
+            raise SignInFailed(Cause.CODE, "the provider returned no valid code")
         return await self._provider.proof(code, self._redirect_uri, _secrets_of(begun))
 
     async def _person(self, proof: Proof) -> Identified:
-        """The operator that the claims are about: a local one by its link, else one by the person's groups.
+        """Return the operator that the claims identify, by its link or by the person's groups.
 
         A name leads to a local operator once, and only to one without a password: that sign-in links it.
-        Userinfo is asked if the ID token names nobody. It is not asked if the token gives a role and has
-        names, none of which is that of a local operator.
+        Userinfo is requested if the ID token names no operator. It is not requested if the token gives a role
+        and has names, none of which is that of a local operator.
         """
         found = [proof.claims]
         subject = subject_of(self._settings.oidc_issuer, proof.claims.members)
@@ -169,8 +175,10 @@ class SingleSignOn:
         raise self._nobody(found, operators)
 
     async def _named(self, operator: Operator, subject: str, found: Sequence[Claims]) -> Identified:
-        """The operator for a person who has this one's name. If they are not linked, groups may still give
-        them roles as somebody else."""
+        """Return the operator for a person who has this operator's name.
+
+        If the person is not linked to it, groups may still give the person roles as another operator.
+        """
         newly_linked = await self._linked.first_sign_in(operator, subject, found)
         if newly_linked is not None:
             return newly_linked
@@ -196,14 +204,14 @@ class SingleSignOn:
         return SignInFailed(cause, f"no operator has such a name: {report}", details)
 
     def _refused(self, request: web.Request, failed: SignInFailed) -> Refused:
-        _log.warning("single sign-on from %s: %s", request.remote, failed)
+        _log.warning("failed single sign-on from %s: %s", request.remote, failed)
         cause = failed.cause
         details = {"singleSignOn": cause.word, **failed.details}
         self._gate.record_failure(request, failed.operator, code=cause.code, details=details)
         return Refused(cause.code, failed.sentence)
 
     async def _begun(self, request: web.Request) -> _Begun:
-        """What this very browser began, and not long ago."""
+        """Return the sign-in that this browser began recently."""
         begun = await self._opened(request.cookies.get(self._cookie, ""))
         state = request.query.get("state", "")
         if (
@@ -212,7 +220,7 @@ class SingleSignOn:
             or not 0 <= self._now_ms - begun.began_ms < _LIFETIME_MS
         ):
             _tell_unbidden(request)
-            said = "this sign-in was not begun in this browser, or more than 10 minutes ago: begin again"
+            said = "this sign-in was not started in this browser, or more than 10 minutes ago: sign in again"
             raise Refused("unauthenticated", said)
         return begun
 
@@ -242,7 +250,7 @@ SINGLE_SIGN_ON: Final = web.AppKey("single_sign_on", SingleSignOn)
 
 
 def redirect_uri(settings: ConsoleSettings) -> str:
-    """The address that the registration at the provider must lead back to."""
+    """Return the address that the registration at the provider must use for redirects."""
     return f"{settings.public_base_url}{_CALLBACK_PATH}"
 
 
@@ -267,12 +275,15 @@ def _secrets_of(begun: _Begun) -> Secrets:
 
 
 def _tell_unbidden(request: web.Request) -> None:
-    """Log what a provider says without the `state` that we gave it. Anybody can make a browser say it."""
+    """Log a response of the provider without the `state` of a sign-in.
+
+    Any page can make a browser send one.
+    """
     if "error" in request.query:
         description = request.query.get("error_description")
-        where = "an error came back without our state"
+        where = "received an error without the state of a sign-in"
         failed = refused_by_provider(where, request.query["error"], description)
-        _log.warning("single sign-on from %s: %s", request.remote, failed)
+        _log.warning("failed single sign-on from %s: %s", request.remote, failed)
 
 
 def _redirect(to: str) -> web.Response:

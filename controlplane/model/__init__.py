@@ -1,1 +1,1 @@
-"""Schemas of graph APIs, as the control plane reads and stores them."""
+"""Schemas of graph APIs, in the forms that the control plane reads and stores."""

@@ -22,11 +22,14 @@ from proxy.policy.resource_model import (
     STREAM,
 )
 
-_NONE: Final = 0  # a reference to a type is the row of the type + 1
+_NONE: Final = 0  # no type; a reference to a type is its row number plus 1
 
 
 def encode(schema: Schema) -> bytes:
-    """Return the flat form. The order of declarations in the document does not change it."""
+    """Return the flat form.
+
+    The order of declarations in the document does not change it.
+    """
     return _Writer(schema).write()
 
 

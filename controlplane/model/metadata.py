@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 from xml.parsers import expat
 
-MAX_DOCUMENT: Final = 16 * 1024 * 1024  # bytes; Microsoft Graph's beta has some 5 MiB
-MAX_TYPES: Final = 10_000  # entity and complex types; Microsoft Graph's v1.0 has some 3,000
-MAX_NESTING: Final = 64  # XML elements within each other; CSDL needs some 12
+MAX_DOCUMENT: Final = 16 * 1024 * 1024  # bytes; Microsoft Graph's beta has about 5 MiB
+MAX_TYPES: Final = 10_000  # entity and complex types; Microsoft Graph's v1.0 has about 3,000
+MAX_NESTING: Final = 64  # nested XML elements; CSDL needs about 12
 MAX_NAME: Final = 256  # characters of a name with its namespace
 MAX_BASE_TYPES: Final = 32  # base types above one type
 
@@ -24,7 +24,10 @@ _DOWNLOAD: Final = "download $metadata from the service again"
 
 
 class MetadataError(ValueError):
-    """A `$metadata` document that cannot be used: the line, what is wrong and what to do."""
+    """A `$metadata` document that cannot be used.
+
+    The message says the line, what is wrong and what to do.
+    """
 
     def __init__(self, line: int, wrong: str, remedy: str) -> None:
         super().__init__(f"line {line}: {wrong}: {remedy}")
@@ -90,7 +93,10 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """`aliases` gives the namespace of each short name that a client may write in its place."""
+    """Declarations of a schema.
+
+    `aliases` gives the namespace of each short name that clients may use for it.
+    """
 
     types: tuple[Type, ...]
     roots: tuple[Root, ...]
@@ -113,7 +119,10 @@ def parse(document: bytes) -> Schema:
 
 @dataclass(slots=True)
 class _Type:
-    """A type while the reader is within its element. Names are as they are written."""
+    """A type while the reader is within its element.
+
+    Names have the spelling of the document.
+    """
 
     line: int
     name: str
@@ -155,16 +164,16 @@ class _Reader:
         self._operations: list[_Operation] = []
         self._type: _Type | None = None
         self._operation: _Operation | None = None
-        self._target: str | None = None  # what the annotations around the current place are about
-        self._term_depth = 0  # depth of the ExpandRestrictions annotation around the current place
+        self._target: str | None = None  # target of the annotations around the current element
+        self._term_depth = 0  # depth of the ExpandRestrictions annotation around the current element
         self._not_expandable: set[tuple[str, str]] = set()
         self._seen_schema = False
         self._value_is_expandable = False
 
-    # XML events.
+    # XML events
 
     def _refuse_doctype(self, *_: object) -> None:
-        raise self._error("the document has a <!DOCTYPE>", "remove it: CSDL needs no DTD and no entities")
+        raise self._error("the document has a <!DOCTYPE>", "remove it: CSDL needs neither a DTD nor entities")
 
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
         space, _, name = tag.rpartition(" ")
@@ -205,7 +214,7 @@ class _Reader:
         if self._term_depth and self._path[-1] == "Bool" and self._path[-2] == "PropertyValue":
             self._note_expandable(text.strip())
 
-    # Elements.
+    # Elements
 
     def _schema(self, attributes: dict[str, str]) -> None:
         self._seen_schema = True
@@ -213,7 +222,7 @@ class _Reader:
         if "Alias" in attributes:
             alias = self._name(attributes, "Alias", _SIMPLE)
             if self._aliases.setdefault(alias, self._namespace) != self._namespace:
-                raise self._error(f"the alias {alias!r} stands for two namespaces", _DOWNLOAD)
+                raise self._error(f"the alias {alias!r} refers to two namespaces", _DOWNLOAD)
 
     def _declare_type(self, attributes: dict[str, str], *, entity: bool) -> None:
         name = self._full_name(attributes)
@@ -269,7 +278,7 @@ class _Reader:
         self._declare_operation(attributes, action=True)
 
     def _parameter(self, attributes: dict[str, str]) -> None:
-        """Keep the type of the first parameter of a bound operation: the operation binds to it."""
+        """Store the type of the first parameter of a bound operation: the operation binds to it."""
         operation = self._operation
         if operation is not None and operation.bound and operation.binds is None:
             operation.binds = self._type_ref(attributes)
@@ -308,7 +317,7 @@ class _Reader:
             owner, _, name = self._target.partition("/")
             self._not_expandable.add((owner, name))
 
-    # Names, and what they stand for.
+    # Names, and the things that they refer to
 
     def _line(self) -> int:
         return self.parser.CurrentLineNumber
@@ -325,7 +334,7 @@ class _Reader:
             raise self._error(f"{key} of <{element}> is longer than {MAX_NAME} characters", _DOWNLOAD)
         if form.fullmatch(value) is None:
             wrong = f"{key} of <{element}> is {value!a}, which is not a name"
-            raise self._error(wrong, "use ASCII letters, digits and underscores, and a letter first")
+            raise self._error(wrong, "use ASCII letters, digits and underscores, beginning with a letter")
         return value
 
     def _full_name(self, attributes: dict[str, str]) -> str:
@@ -359,7 +368,10 @@ class _Reader:
         return TypeRef(full, type_.collection)
 
     def schema(self) -> Schema:
-        """Return all declarations with full names. Raise MetadataError if a name leads nowhere."""
+        """Return all declarations with full names.
+
+        Raise MetadataError if a name refers to nothing.
+        """
         if not self._seen_schema:
             raise self._error("the document has no <Schema>", _DOWNLOAD)
         bases = {
@@ -382,7 +394,7 @@ class _Reader:
         base = bases[name]
         while base is not None:
             if base in seen:
-                raise MetadataError(line, f"the base types of {name!r} form a circle", _DOWNLOAD)
+                raise MetadataError(line, f"the base types of {name!r} form a cycle", _DOWNLOAD)
             if len(seen) > MAX_BASE_TYPES:
                 wrong = f"{name!r} has more than {MAX_BASE_TYPES} base types above it"
                 raise MetadataError(line, wrong, _DOWNLOAD)

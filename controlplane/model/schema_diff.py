@@ -10,11 +10,11 @@ from proxy.policy.resource_model import NAVIGATION, ResourceModel
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Names in the order of the alphabet."""
+    """Names in alphabetical order."""
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
-    changed: tuple[str, ...]  # both schemas have these, and they lead elsewhere or have other flags
+    changed: tuple[str, ...]  # names in both schemas whose targets or flags differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,10 @@ def _members_of_kind(model: ResourceModel, kind: int) -> Iterator[tuple[str, obj
 
 
 def _operations(model: ResourceModel) -> dict[str, object]:
-    """Overloads that bind to the same type are one operation."""
+    """Return the operations by name and type.
+
+    Overloads that bind to the same type are one operation.
+    """
     found: dict[str, set[object]] = {}
     for operation in range(model.operations):
         binds = _named(model, model.operation_binds(operation))

@@ -1,1 +1,1 @@
-"""What an operator can do: one way for command line, admin API and console. One module for each noun."""
+"""Operations of an operator, the same for command line, admin API and console. Each noun has a module."""

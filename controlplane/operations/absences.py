@@ -1,7 +1,7 @@
 """Notes on a search for audit events that found nothing: names, values and times that no event can have.
 
-A removed application, or a rule of an earlier version, may still have events. So these are notes beside an
-empty result, and not errors. They name nothing that the actor may not look at.
+A removed application, or a rule of an earlier version, may still have events. So these texts are notes beside
+an empty result, and not errors. They name nothing that the actor has no permission to look at.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
 from proxy.wire.audit_event import CREDENTIAL_PROBLEMS, REASONS, SHADOW_VERDICTS, VERDICTS, rfc3339
 
 _MOST_NOTES: Final = 10
-_MOST_RULESETS: Final = 200  # whose rules are read for their ids
-_LONGEST_SHOWN: Final = 60  # characters
+_MOST_RULESETS: Final = 200  # number of rulesets whose rules are read for their ids
+_LONGEST_SHOWN: Final = 60  # characters of a value that a note shows
 _STATUSES: Final = (100, 599)
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
 BY_ID: Final = {"app": "app", "proxy": "proxy", "org": "organisation"}
@@ -38,11 +38,13 @@ _VALUES: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Names that an actor may look at, by the filter's field: those of apps, proxies and organisations with
-    their ids, those of rules without."""
+    """Names that an actor has permission to look at, by the filter's field.
 
-    ids: Mapping[str, Mapping[str, str]]  # field to id to name
-    rules: frozenset[str] | None = None  # None: unknown
+    Names of apps, proxies and organisations come with their ids, names of rules without.
+    """
+
+    ids: Mapping[str, Mapping[str, str]]  # names by field and id
+    rules: frozenset[str] | None = None  # ids of rules; None: unknown
 
 
 async def notes_on(
@@ -52,7 +54,10 @@ async def notes_on(
     org: str | None,
     ids: Mapping[tuple[str, str], str],
 ) -> tuple[str, ...]:
-    """Return what may be wrong with a search that found nothing. `ids` are names by field and id."""
+    """Return notes on possible mistakes in a search that found nothing.
+
+    `ids` are names by field and id.
+    """
     by_field: dict[str, dict[str, str]] = {field: {} for field in BY_ID}
     for (field, known_id), name in ids.items():
         by_field[field][known_id] = name
@@ -66,7 +71,7 @@ async def notes_on(
 
 
 async def _rule_ids(context: OperationContext, actor: Actor, org: str | None) -> frozenset[str] | None:
-    """The ids of all rules in the active versions of rulesets."""
+    """Return the ids of all rules in the active versions of rulesets."""
     rulesets = await context.resolve.rulesets(actor, org)
     if len(rulesets) > _MOST_RULESETS:
         return None
@@ -86,8 +91,10 @@ def _ids_in(text: str) -> set[str]:
 
 
 def exclusions(wanted: Filter) -> Filter:
-    """Return the terms that exclude by name. A name that does not exist excludes nothing, and an empty
-    result never shows that."""
+    """Return the terms of a filter that exclude by name.
+
+    A name that does not exist excludes nothing, and an empty result never shows that.
+    """
     return Filter(
         tuple(
             term
@@ -98,7 +105,7 @@ def exclusions(wanted: Filter) -> Filter:
 
 
 def notes(wanted: Filter, known: Known) -> Iterator[str]:
-    """Yield a note for each value of a filter that cannot be met."""
+    """Yield a note for each value of a filter that no event can have."""
     for term in wanted.terms:
         if not isinstance(term, FieldTerm):
             continue
@@ -154,7 +161,7 @@ def _time_notes(query: SearchQuery, now_ms: int) -> Iterator[str]:
 
 
 def _absent(kind: str, text: str, names: Iterable[str]) -> str:
-    """Say that there is none of that name, with the nearest."""
+    """Return a note that no thing has this name, with the nearest name if there is one."""
     by_folded = {name.casefold(): name for name in names}
     near = difflib.get_close_matches(text.casefold()[:_LONGEST_SHOWN], [*by_folded], n=1, cutoff=0.6)
     hint = f"; did you mean {_shown(by_folded[near[0]])}?" if near else ""

@@ -1,4 +1,4 @@
-"""Pure: who asks for an operation, and in which organisations they may."""
+"""Pure: the actor of an operation, and the organisations in which it has permission."""
 
 from __future__ import annotations
 
@@ -10,24 +10,31 @@ from controlplane.search.query import fold
 from controlplane.store.interface import EVERY_ORG as EVERY_ORG
 from controlplane.store.interface import Role as Role
 
-# Each may what the one before may: a viewer reads; an editor changes rules and stops what does harm; an admin
-# hands out secrets and roles.
+# Each role has every permission of the role before it. A viewer reads. An editor changes rules and stops
+# applications that do harm. An admin hands out secrets and roles.
 RANK: Final[Mapping[Role, int]] = {"viewer": 0, "editor": 1, "admin": 2}
 
 
 class Forbidden(Exception):
-    """The role does not reach so far; the text is one line for a person."""
+    """The actor's role does not permit the operation.
+
+    The text is one line for a person.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    name: str  # as in the operator log
-    roles: Mapping[str, Role]  # by organisation id; EVERY_ORG is each of them, also those to come
-    address: str = "local"  # where the request came from
+    name: str  # the name that the operator log shows
+    # roles by organisation id; EVERY_ORG stands for all organisations, later ones too
+    roles: Mapping[str, Role]
+    address: str = "local"  # address that the request came from
 
     def is_named(self, name: str) -> bool:
-        """Whether an operator of that name is the same one. Only A-Z and a-z are alike, as in the store: by
-        any wider comparison somebody could be added whose other name counts as another's."""
+        """Return True if an operator of that name is the actor.
+
+        Only A-Z and a-z compare without regard to case, as in the store. With any wider comparison, somebody
+        could add an operator whose different name counts as the actor's.
+        """
         return fold(self.name) == fold(name)
 
     @property
@@ -35,17 +42,20 @@ class Actor:
         return self.name.startswith(_LOCAL)
 
     def may(self, role: Role, org_id: str | None) -> bool:
-        """In that organisation; None asks for all of them, which only a role in EVERY_ORG gives."""
+        """Return True if the actor has the role in the organisation.
+
+        None stands for all organisations, which only a role in EVERY_ORG covers.
+        """
         held = [self.roles[key] for key in (EVERY_ORG, org_id) if key is not None and key in self.roles]
         return any(RANK[each] >= RANK[role] for each in held)
 
     @property
     def sees(self) -> frozenset[str] | None:
-        """The organisations that the actor may look at; None: every one."""
+        """Return the organisations that the actor has permission to look at; None: every one."""
         return None if EVERY_ORG in self.roles else frozenset(self.roles)
 
     def require(self, role: Role, org_id: str | None) -> None:
-        """Raises Forbidden."""
+        """Raise Forbidden if the actor does not have the role in the organisation."""
         if not self.may(role, org_id):
             raise Forbidden(
                 f"this needs the role {role} in "
@@ -53,9 +63,9 @@ class Actor:
             )
 
 
-_LOCAL: Final = "local:"  # begins no operator's name
+_LOCAL: Final = "local:"  # prefix that no operator's name has
 
 
 def local_actor(user: str) -> Actor:
-    """Who runs commands beside the store's file, and so may do everything."""
+    """Return the actor for commands that run beside the store's file, which has every permission."""
     return Actor(f"{_LOCAL}{user}", {EVERY_ORG: "admin"})

@@ -15,8 +15,11 @@ _ID: Final = re.compile(r"(  - id: )(\S+)")
 
 
 def with_allowing_rule(text: str, method: str, target: str) -> str:
-    """Return the text with the rules before all others that allow the request. Raise InvalidRequest if no
-    rule can allow it, or if the text is not a ruleset whose rules begin on lines of their own."""
+    """Return the text with the rules that allow the request before all other rules.
+
+    Raise InvalidRequest if no rule can allow the request, or if the text is not a ruleset with each rule on
+    separate lines.
+    """
     try:
         ids = {rule.id for rule in parse_ruleset(text).rules}
     except InvalidRuleset as error:
@@ -25,14 +28,14 @@ def with_allowing_rule(text: str, method: str, target: str) -> str:
     document = parse(text)
     item = _ITEM.match(lines[document.mark(("rules", 0), at_key=False)[0] - 1]) if ids else None
     if item is None:
-        raise InvalidRequest("rules: write each rule on lines of its own, and at least one rule")
+        raise InvalidRequest("rules: write at least one rule, and each rule on separate lines")
     after = document.mark(("rules",), at_key=True)[0]
     added = [f"{item[1]}{line[2:]}" for line in _rules(method, target, ids)]
     return "\n".join([*lines[:after], *added, *lines[after:]]) + "\n"
 
 
 def _rules(method: str, target: str, used: set[str]) -> list[str]:
-    """Return the lines of the rules that allow the request, indented by two."""
+    """Return the lines of the rules that allow the request, indented by two spaces."""
     observed = Observations()
     observed.add(method, target, None, was_blocked=True)
     found = suggest(observed, "draft")

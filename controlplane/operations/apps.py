@@ -1,4 +1,4 @@
-"""App identities: their secrets, and the ruleset that evaluates them."""
+"""Applications: their secrets, and the ruleset that evaluates their requests."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from controlplane.usage import DAY_MS, day_of
 from proxy.wire.audit_event import rfc3339
 
 MAX_GRACE_SECONDS: Final = 99_999 * 86_400
-IDLE_DAYS: Final = 30  # an app without a request for so long is idle
+IDLE_DAYS: Final = 30  # days without a request after which an app is idle
 _EXPIRES: Final = (
-    "The end of the new secret: RFC 3339, a date, or a time from now such as 90d. By default it has none."
+    "The end of the new secret: RFC 3339, a date, or a time from now such as 90d. By default it never ends."
 )
-LONGEST_DAYS: Final = 3660  # until the end of a secret
+LONGEST_DAYS: Final = 3660  # longest time in days until the end of a secret
 _WITHOUT: Final = "Whether the app gets a client secret. Without one, add another credential."
-_LONGEST_OWNER: Final = 200  # characters
+_LONGEST_OWNER: Final = 200  # characters on one line
 _LONGEST_NOTE: Final = 1000  # characters
-_OWNER: Final = "The person or team responsible for the app."
+_OWNER: Final = "Person or team responsible for the app."
 
 
 class AppFacts(Response):
@@ -50,7 +50,7 @@ class AppFacts(Response):
     org_id: str
     client_id: str
     ruleset: str
-    shadow_ruleset: str | None  # tried beside the other, for the audit events alone
+    shadow_ruleset: str | None  # ruleset whose verdicts only the audit events show
     enabled: bool
     stopped: Literal["app", "org", "all"] | None  # the widest emergency stop that covers the app
     secret_version: int
@@ -60,7 +60,7 @@ class AppFacts(Response):
     secret_created_at: str | None  # time at which the newest secret was made
     secret_expires_at: str | None  # time at which the newest secret ends, or ended; null: it has no end
     last_seen: str | None  # time of the newest request that was counted
-    counted_since: str  # requests before this time were not counted
+    counted_since: str  # start of the counts: earlier requests were not counted
     recent_requests: int  # requests of the last 30 days
 
 
@@ -71,12 +71,12 @@ class SecretFacts(msgspec.Struct, rename="camel"):
 
 
 class BoundApp(AppFacts, omit_defaults=True):
-    proposal: str | None = None  # id, if a second person must approve it: nothing has changed yet
+    proposal: str | None = None  # id of the proposal if a second person must approve; nothing has changed yet
 
 
 class AppDetails(AppFacts):
     ruleset_id: str
-    secrets: tuple[SecretFacts, ...]  # the valid ones, newest first
+    secrets: tuple[SecretFacts, ...]  # valid secrets, newest first
     newest_secret: int  # version of the newest secret, even if it has ended
 
 
@@ -87,13 +87,13 @@ class AppList(ListResponse):
 class NewApp(Response, omit_defaults=True):
     app_id: str
     client_id: str
-    client_secret: str | None = None  # shown this once; none: the app was added without one
+    client_secret: str | None = None  # shown only this once; None: the app was added without a secret
 
 
 class NewSecret(Response):
     app_id: str
     client_id: str
-    client_secret: str  # shown this once
+    client_secret: str  # shown only this once
     secret_version: int
 
 
@@ -134,7 +134,10 @@ class AppReference(Request):
 
 
 class SetApp(AppReference, kw_only=True):
-    """Members that are left out stay as they are. An empty text removes one."""
+    """Set facts of an app.
+
+    Members that are left out stay as they are; an empty text removes the fact.
+    """
 
     owner: Annotated[str, msgspec.Meta(description=_OWNER)] | None = None
     note: str | None = None
@@ -145,36 +148,42 @@ class BindApp(AppReference, kw_only=True):
 
 
 class SetShadow(AppReference):
-    ruleset: str | None = None  # none any more
+    ruleset: str | None = None  # None: remove the shadow ruleset
 
 
 class PromoteShadow(AppReference):
-    expected: str | None = None  # refused if a ruleset of another name than this is tried
+    expected: str | None = None  # name of the current shadow ruleset; refused if it is another one
 
 
 class RotateSecret(AppReference):
-    # How long the old secret stays valid; with 0 it and its tokens end at once.
+    # Time that the old secret stays valid. With 0, the secret and its tokens end at once.
     grace_seconds: Annotated[int, msgspec.Meta(ge=0, le=MAX_GRACE_SECONDS)] = 0
-    expected: int | None = None  # refused if the newest secret has another version than this
+    expected: int | None = None  # version of the newest secret; refused if it is another one
     expires: Annotated[str, msgspec.Meta(description=_EXPIRES)] | None = None
 
 
 @operation("app.add", "POST", "/apps")
 async def add(context: OperationContext, actor: Actor, request: AddApp) -> NewApp:
-    """Add an app. Its client secret is shown this once."""
+    """Add an app and its client secret.
+
+    The secret is shown only this once.
+    """
     return await add_with(context, actor, request, new_client_secret() if request.secret else None)
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSecret:
-    """A new client secret, and the hash of it that the store keeps."""
+    """A new client secret, and its hash, which the store keeps."""
 
     text: str
     hash: str
 
 
 def new_client_secret() -> ClientSecret:
-    """Make a client secret. The hash takes some 20 ms of a processor."""
+    """Make a client secret.
+
+    The hash takes about 20 ms of processor time.
+    """
     text = mint("gws")
     return ClientSecret(text, hash_client_secret(text))
 
@@ -182,9 +191,9 @@ def new_client_secret() -> ClientSecret:
 async def add_with(
     context: OperationContext, actor: Actor, request: AddApp, secret: ClientSecret | None
 ) -> NewApp:
-    """Add an app that has this client secret, or none."""
+    """Add an app with this client secret, or without a secret."""
     if secret is None and request.expires:
-        raise InvalidRequest("expires: is the end of a client secret, and this app gets none")
+        raise InvalidRequest("expires: is the end of a client secret, but this app gets no client secret")
     org = await context.resolve.org(actor, "admin", request.org)
     ruleset = await context.resolve.ruleset(actor, "viewer", request.ruleset, org.org_id)
     expires_ms = _end_of_secret(request.expires, context.clock.wall_ms())
@@ -288,7 +297,7 @@ async def promote_shadow(context: OperationContext, actor: Actor, request: Promo
         bound = await context.store.promote_shadow(app.app_id, request.expected)
     except SecondPersonNeeded:
         if app.shadow_ruleset_id is None or app.shadow_ruleset_name is None:
-            raise  # the shadow ruleset was set since the app was read
+            raise  # another actor changed the shadow ruleset after the app was read
         return await _propose(
             context, actor, "promote", app, (app.shadow_ruleset_id, app.shadow_ruleset_name)
         )
@@ -301,16 +310,22 @@ async def _bound(context: OperationContext, app: App, proposal: str | None = Non
 
 
 def _switched(app: App, ruleset: str) -> str:
-    """Return what binding an app changed, for the operator log. `app` is as it was before."""
+    """Return the change that binding an app made, for the operator log.
+
+    `app` is the state before the change.
+    """
     if app.ruleset_name == ruleset:
-        return f"{app.name} unchanged, {ruleset} stays its ruleset"
+        return f"{app.name} unchanged: {ruleset} is already its ruleset"
     return f"switched {app.name} from {app.ruleset_name} to {ruleset}"
 
 
 async def _propose(
     context: OperationContext, actor: Actor, kind: ProposalKind, app: App, ruleset: tuple[str, str]
 ) -> BoundApp:
-    """Keep the binding for a second person. `ruleset` is id and name."""
+    """Store the binding as a proposal that a second person must approve.
+
+    `ruleset` is id and name.
+    """
     proposal = await propose(
         context, actor, kind, app.org_id, *ruleset, None, app_id=app.app_id, base_ruleset_id=app.ruleset_id
     )
@@ -319,7 +334,10 @@ async def _propose(
 
 
 async def bind_proposed(context: OperationContext, proposal: Proposal, approval: Approval) -> None:
-    """Bind the app of a proposal. Raise Conflict if the app or its shadow changed since it was proposed."""
+    """Bind the app of a proposal.
+
+    Raise Conflict if the app or its shadow ruleset changed after the proposal was made.
+    """
     app_id = proposal.app_id or ""
     if proposal.kind == "promote":
         app = await context.store.promote_shadow(
@@ -334,7 +352,10 @@ async def bind_proposed(context: OperationContext, proposal: Proposal, approval:
 
 @operation("app.rotate-secret", "POST", "/apps/{app}/rotate-secret")
 async def rotate_secret(context: OperationContext, actor: Actor, request: RotateSecret) -> NewSecret:
-    """Make a new client secret, shown this once. Without a grace, the old secret and its tokens end."""
+    """Make a new client secret, shown only this once.
+
+    Without a grace, the old secret and its tokens end.
+    """
     app = await context.resolve.app(actor, "admin", request.app, request.org)
     expires_ms = _end_of_secret(request.expires, context.clock.wall_ms())
     secret = new_client_secret()
@@ -354,7 +375,7 @@ async def rotate_secret(context: OperationContext, actor: Actor, request: Rotate
 
 
 def _end_of_secret(text: str | None, now_ms: int) -> int | None:
-    """Return the end of a new secret in Unix ms, None if it has none."""
+    """Return the end of a new secret in Unix ms, or None if it never ends."""
     return end_of("expires", text, now_ms, LONGEST_DAYS) if text else None
 
 
@@ -378,8 +399,10 @@ async def _set_enabled(
 
 
 def _one_line(member: str, given: str | None, longest: int) -> str | None:
-    """Return the text without spaces around it, None if nothing is left. Raise InvalidRequest if it does not
-    fit on one line."""
+    """Return the text without spaces around it, or None if nothing is left.
+
+    Raise InvalidRequest if the text does not fit on one line.
+    """
     text = (given or "").strip()
     if len(text) > longest or not text.isprintable():
         raise InvalidRequest(f"{member}: must be at most {longest} printable characters on one line")
@@ -399,7 +422,7 @@ async def _described(context: OperationContext, *apps: App) -> tuple[AppFacts, .
 
 
 async def stopped_among(context: OperationContext, actor: Actor, app_ids: Collection[str]) -> frozenset[str]:
-    """Return those of the apps that an emergency stop covers, as far as the actor may look at them."""
+    """Return those of the apps that an emergency stop covers and that the actor has permission to look at."""
     stops = await context.store.stops()
     if not stops:
         return frozenset()

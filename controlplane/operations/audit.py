@@ -1,4 +1,4 @@
-"""Audit events: search them, and say which are stored."""
+"""Audit events: search them, and show the times that stored events cover."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from controlplane.search.interface import MAX_LIMIT
 
 class SearchEvents(Selection):
     limit: Annotated[int, Meta(ge=1, le=MAX_LIMIT)] = 100
-    cursor: str | None = None  # `next` of the page before
+    cursor: str | None = None  # `next` of the previous page
 
 
 class EventPage(Response):
@@ -27,9 +27,9 @@ class EventPage(Response):
 
     events: tuple[msgspec.Raw, ...]
     next: str | None
-    behind: bool = False  # the index is being filled: events that were accepted may be missing
-    notes: tuple[str, ...] = ()  # what may be wrong with the question, and what was looked at
-    doubts: tuple[str, ...] = ()  # those of the notes that say what may be wrong
+    behind: bool = False  # True while the index is being filled: accepted events may be missing
+    notes: tuple[str, ...] = ()  # possible mistakes in the question, and the events that were searched
+    doubts: tuple[str, ...] = ()  # those of the notes that name possible mistakes
 
 
 @operation("audit.search", "GET", "/audit/events")
@@ -48,18 +48,20 @@ async def search(context: OperationContext, actor: Actor, request: SearchEvents)
     else:
         wrong, looked_at = await notes_on_nothing(context, actor, request.org, query)
         if following is not None:
-            wrong = (*wrong, "no event was found within the time limit of one search: continue with `next`")
+            wrong = (*wrong, "found no event within the time limit of one search: continue with `next`")
     events = tuple(map(msgspec.Raw, page.events))
     return EventPage(events, following, context.is_behind(), (*wrong, *looked_at), wrong)
 
 
 class WhatIsHeld(Request):
-    org: str | None = None  # id or name; without it, every organisation that the actor may look at
+    org: str | None = None  # id or name; default: every organisation that the actor has permission to look at
 
 
 class GapInEvents(msgspec.Struct, rename="camel"):
-    """A period up to `until` without all events: before the first event, purged, or purged for some
-    organisations."""
+    """A period up to `until` without all events.
+
+    It is before the first event, purged, or purged for some organisations.
+    """
 
     state: Literal["absent", "purged", "partly purged"]
     until: str
@@ -76,7 +78,7 @@ class HeldEvents(Response):
 
 @operation("audit.held", "GET", "/audit/held")
 async def what_is_held(context: OperationContext, actor: Actor, request: WhatIsHeld) -> HeldEvents:
-    """Show the time that the stored events cover, and events that were purged or never arrived."""
+    """Show the time that the stored events cover, and which events were purged or never arrived."""
     query = await query_of(context, actor, Selection(org=request.org))
     found = await held_within(context, actor, request.org, query, count_missing=True)
     oldest, newest = (None, None) if found.span is None else map(written, found.span)

@@ -1,4 +1,4 @@
-"""Complete words in the text of a ruleset, for the editor of the console and others."""
+"""Complete words in the text of a ruleset, for the console's editor and for other editors."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from proxy.wire.packed_schema import load
 class CompleteRuleset(Request):
     yaml: str
     at: Annotated[int, Meta(ge=0)]  # position of the cursor, in characters
-    org: str | None = None  # whose current schemas have the names
+    org: str | None = None  # organisation whose current schemas have the names
 
 
 class CompletedRuleset(Response):
-    start: int  # the words replace the text from here to the cursor
+    start: int  # start of the text that the words replace, which ends at the cursor
     words: tuple[str, ...]
-    kind: str  # what the words are
+    kind: str  # kind of thing that the words are
 
 
 @operation("ruleset.complete", "POST", "/rulesets/complete", changes=False)
 async def complete(context: OperationContext, actor: Actor, request: CompleteRuleset) -> CompletedRuleset:
-    """List the words that can stand at a place in a ruleset's text, with the names of the schema."""
+    """List the words that can stand at a position in a ruleset's text, with the names of the schema."""
     packed = NO_PACKED_SCHEMAS
     if request.org:
         org = await context.resolve.org(actor, "viewer", request.org)
@@ -50,7 +50,10 @@ def _completed(text: str, at: int, packed: PackedSchemas) -> Completions:
 
 @lru_cache(maxsize=4)
 def _words(digest: str, packed: bytes) -> SchemaWords:
-    """Return the names of a stored schema; none if it can't be loaded, which checks of the text report."""
+    """Return the names of a stored schema.
+
+    The result is empty if the schema can't be loaded: checks of the text report that.
+    """
     try:
         return schema_words(load(packed, digest))
     except DamagedModel:

@@ -1,4 +1,4 @@
-"""Management as code: the difference to a directory of files, applied whole or not at all, and exported."""
+"""Management as code: compare with a directory of files, apply it whole or not at all, and export it."""
 
 from __future__ import annotations
 
@@ -39,15 +39,18 @@ from controlplane.store.interface import (
 )
 from proxy.wire.audit_event import rfc3339
 
-_EXPECTED: Final = "The digest of the plan that was reviewed: another plan is refused."
-MOST_CHANGES: Final = 2000  # one transaction makes them, and other writers wait for it
+_EXPECTED: Final = "Digest of the plan that was reviewed. Any other plan is refused."
+MOST_CHANGES: Final = 2000  # one transaction makes all changes, and other writers wait for it
 _trying: Final = Slots(1)
 _NO_SECRET: Final = apps.ClientSecret("", "")
-_MOST_LINES: Final = 1000  # lines of the operator log that are searched for the last change of a thing
+_MOST_LINES: Final = 1000  # lines of the operator log to search for the last change of a thing
 
 
 class PlanConfig(Request):
-    """`prune`: delete what managed lists do not name."""
+    """Request to compare files with the control plane.
+
+    `prune`: delete what managed lists do not name.
+    """
 
     config: Wanted
     prune: bool = False
@@ -55,15 +58,15 @@ class PlanConfig(Request):
 
 class ApplyConfig(PlanConfig):
     expected: Annotated[str, msgspec.Meta(description=_EXPECTED)] | None = None
-    note: str | None = None  # reason, kept with each new version of a ruleset
+    note: str | None = None  # reason for the change, stored with each new version of a ruleset
 
 
 class ExportConfig(Request):
-    org: str | None = None  # every organisation that one may look at, if left out
+    org: str | None = None  # default: every organisation that the actor has permission to look at
 
 
 class LastChange(msgspec.Struct, rename="camel"):
-    """The last change of a thing, from the operator log."""
+    """Last change of a thing, from the operator log."""
 
     kind: str
     org: str | None
@@ -74,10 +77,10 @@ class LastChange(msgspec.Struct, rename="camel"):
 
 
 class ConfigPlan(Response):
-    digest: str  # the same changes have the same digest
-    changes: tuple[Change, ...]  # made in this order
-    unmanaged: tuple[Unmanaged, ...]  # not named by the directory; `prune` deletes them
-    last_changes: tuple[LastChange, ...]  # those of things that are changed or deleted
+    digest: str  # digest of the changes; equal changes have equal digests
+    changes: tuple[Change, ...]  # changes in the order in which they are made
+    unmanaged: tuple[Unmanaged, ...]  # things that the directory does not name; `prune` deletes them
+    last_changes: tuple[LastChange, ...]  # last changes of the things that are changed or deleted
     refused: tuple[str, ...] = ()
     """`config.apply` would refuse the changes for these reasons, whatever the roles."""
 
@@ -86,7 +89,7 @@ class AppSecrets(msgspec.Struct, rename="camel", omit_defaults=True):
     org: str
     name: str
     client_id: str
-    client_secret: str | None = None  # none: the directory asks for an app without one
+    client_secret: str | None = None  # None: the directory requests an app without a secret
 
 
 class ProxySecrets(msgspec.Struct, rename="camel"):
@@ -98,12 +101,15 @@ class ProxySecrets(msgspec.Struct, rename="camel"):
 
 class MadeProposal(msgspec.Struct, rename="camel"):
     org: str
-    name: str  # ruleset, or app that is bound to another one
+    name: str  # name of the ruleset, or of the app that is bound to another ruleset
     proposal: str
 
 
 class AppliedConfig(Response):
-    """Result of an application of files. It contains the new secrets, which are shown this once."""
+    """Result of an application of files.
+
+    It contains the new secrets, which are shown only this once.
+    """
 
     digest: str
     changes: tuple[Change, ...]
@@ -130,15 +136,16 @@ async def plan(context: OperationContext, actor: Actor, request: PlanConfig) -> 
 
 
 class _Undone(Exception):
-    """Ends the transaction of a trial, which succeeded."""
+    """Ends the transaction of a dry run that succeeded."""
 
 
 async def _refused(
     context: OperationContext, actor: Actor, wanted: Wanted, planned: Difference
 ) -> tuple[str, ...]:
-    """Make the changes and undo them, to find out why they would be refused. Roles are not looked at.
+    """Make the changes and undo them, to find out why they would be refused.
 
-    Schemas come with their documents only when they are applied, so that a plan with new ones is not tried.
+    Roles are not checked. Schemas come with their documents only when they are applied, so a plan with new
+    schemas is not tried.
     """
     if any(each.kind == "schema" and each.action != "delete" for each in planned.changes):
         return ()
@@ -182,7 +189,10 @@ async def _difference(
 
 
 async def _require_visible(context: OperationContext, actor: Actor, wanted: Wanted) -> None:
-    """Raise Forbidden if the actor can't see all that is compared: it would seem to be new."""
+    """Raise Forbidden if the actor can't see everything that is compared.
+
+    Things that the actor can't see would seem to be new.
+    """
     if actor.sees is None:
         return
     seen = {org.name for org in await context.resolve.orgs(actor)}
@@ -198,7 +208,7 @@ async def _require_visible(context: OperationContext, actor: Actor, wanted: Want
 async def _with_lines(
     actor: Actor, wanted: Wanted, present: Present, changes: Sequence[Change]
 ) -> tuple[Change, ...]:
-    """Add the differences of texts, which are found in another process."""
+    """Add the differences of texts, which another process computes."""
     after = {(org.name, each.name): each.yaml for org in wanted.organisations for each in org.rulesets or ()}
     shown = []
     for change in changes:
@@ -212,7 +222,10 @@ async def _with_lines(
 
 @operation("config.apply", "POST", "/config/apply")
 async def apply(context: OperationContext, actor: Actor, request: ApplyConfig) -> AppliedConfig:
-    """Make every change that a directory of files needs, or none of them. New secrets are shown this once."""
+    """Make every change that a directory of files needs, or none.
+
+    New secrets are shown only this once.
+    """
     present, planned = await _difference(context, actor, request)
     _require_expected(planned, request.expected)
     _require_roles(context, actor, present, planned.changes)
@@ -229,7 +242,7 @@ async def apply(context: OperationContext, actor: Actor, request: ApplyConfig) -
         now = await within.refresh_roles(actor)
         _, again = await _difference(within, now, request)
         if again.digest != planned.digest:
-            raise Conflict("the control plane was changed meanwhile: look at a new plan, and apply that")
+            raise Conflict("the control plane has changed since the plan: review a new plan, and apply it")
         return await perform_steps(within, now, steps, logged=True), within.about
 
     done, about = await context.store.together(work) if steps else ([], set())
@@ -247,14 +260,16 @@ async def apply(context: OperationContext, actor: Actor, request: ApplyConfig) -
 def _require_expected(planned: Difference, expected: str | None) -> None:
     if expected is not None and expected != planned.digest:
         what = f"the plan is now {planned.digest}, and {expected} was expected"
-        raise Conflict(f"{what}: look at the new plan, and apply that")
+        raise Conflict(f"{what}: review the new plan, and apply it")
 
 
 def _require_roles(
     context: OperationContext, actor: Actor, present: Present, changes: Sequence[Change]
 ) -> None:
-    """Require the least role of a change before anything that takes long is done for it. Each step requires
-    its own role later."""
+    """Require the least role of a change before any slow work is done for it.
+
+    Each step requires its own role later.
+    """
     _require_few(changes)
     for change in changes:
         held = present.organisations.get(change.org or change.name)
@@ -271,7 +286,7 @@ def _require_roles(
 def _require_few(changes: Sequence[Change]) -> None:
     if len(changes) > MOST_CHANGES:
         what = f"{len(changes)} changes are too many at once: at most {MOST_CHANGES}"
-        raise InvalidRequest(f"config: {what}: apply one organisation after the other")
+        raise InvalidRequest(f"config: {what}: apply one organisation at a time")
 
 
 def _makes_proxies(changes: Sequence[Change]) -> bool:
@@ -309,7 +324,7 @@ def _made_proposals(done: Sequence[Done]) -> Iterator[MadeProposal]:
             yield MadeProposal(change.org or "", change.name, made.proposal)
 
 
-# The last changes
+# Last changes
 
 
 async def _last_changes(
@@ -353,7 +368,7 @@ def _is_about(line: LogLine, asked: dict[str, object], change: Change) -> bool:
     return named == change.name and (change.org is None or asked.get("org") in (None, change.org))
 
 
-# Export
+# The export of the current state
 
 
 @operation("config.export", "GET", "/config/export")
@@ -361,7 +376,7 @@ async def export(context: OperationContext, actor: Actor, request: ExportConfig)
     """Return the current state as a request of `config.apply`."""
     orgs = await context.resolve.orgs(actor, request.org)
     if not orgs:
-        raise NotFound("there is no organisation yet: `org add` makes one")
+        raise NotFound("there is no organisation yet: add one with `org add`")
     present = await present_state(context, actor, frozenset(org.name for org in orgs))
     everything = request.org is None
     return ExportedConfig(

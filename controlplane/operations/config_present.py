@@ -19,7 +19,7 @@ from controlplane.operations.credentials import present_credentials, present_sec
 from controlplane.store.interface import App, Org, Proposal, Ruleset
 from controlplane.store.pages import ListQuery, all_rows
 
-_MOST_PROPOSALS = 1000  # open ones of an organisation
+_MOST_PROPOSALS = 1000  # open proposals of an organisation
 
 
 async def present_state(context: OperationContext, actor: Actor, org_names: frozenset[str]) -> Present:
@@ -58,7 +58,7 @@ async def _org(context: OperationContext, org: Org) -> PresentOrg:
 
 
 async def _proposals(context: OperationContext, org: Org) -> Sequence[Proposal]:
-    """Return the open proposals of anybody, the newest first."""
+    """Return the open proposals of all operators, the newest first."""
     if not org.approvals:
         return ()
     return await context.store.proposals([org.org_id], is_open=True, limit=_MOST_PROPOSALS)
@@ -101,7 +101,10 @@ def _app(app: App, proposals: Sequence[Proposal]) -> PresentApp:
 async def _proxies(
     context: OperationContext, actor: Actor, names: Mapping[str, str], org_names: frozenset[str]
 ) -> Mapping[str, PresentProxy]:
-    """Read the proxies that operators added: those that enrolled themselves come and go on their own."""
+    """Read the proxies that operators added.
+
+    Proxies that enrolled themselves are added and removed on their own.
+    """
     found = {}
     for proxy in await context.resolve.proxies(actor, None):
         if proxy.token_id is not None:
@@ -115,8 +118,10 @@ async def _proxies(
 async def _operators(
     context: OperationContext, actor: Actor, names: Mapping[str, str]
 ) -> Mapping[str, PresentOperator]:
-    """Read roles in organisations that the actor may see, and in every organisation. Operators from the
-    identity provider come and go with their groups."""
+    """Read roles in organisations that the actor may see, and in every organisation.
+
+    Operators from the identity provider are left out, because their groups add and remove them.
+    """
     known = {**names, EVERY_ORG: EVERY_ORG}
     return {
         each.name: PresentOperator(

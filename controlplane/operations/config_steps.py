@@ -1,4 +1,7 @@
-"""The single operations that make the changes of a plan, each with its own line in the operator log."""
+"""The single operations that make the changes of a plan.
+
+Each has its own line in the operator log.
+"""
 
 from __future__ import annotations
 
@@ -54,11 +57,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Things that take long to make, so that they are made before the transaction."""
+    """Things that take long to make.
 
-    rulesets: Mapping[tuple[str, str], rulesets.ReadRuleset]  # keys are organisation and name
-    schemas: Mapping[tuple[str, str], models.ReadSchema]  # keys are organisation and root path
-    current: Mapping[str, PackedSchemas]  # schemas of each organisation once it has the new ones
+    They are made before the transaction.
+    """
+
+    rulesets: Mapping[tuple[str, str], rulesets.ReadRuleset]  # rulesets by organisation and name
+    schemas: Mapping[tuple[str, str], models.ReadSchema]  # schemas by organisation and root path
+    current: Mapping[str, PackedSchemas]  # schemas of each organisation after the new ones are stored
     secrets: Sequence[apps.ClientSecret]  # one for each new app
 
 
@@ -77,8 +83,10 @@ async def prepare(
     changes: Sequence[Change],
     new_secret: Callable[[], apps.ClientSecret],
 ) -> Prepared:
-    """Read the rulesets and schemas that change, and make secrets. Raise InvalidRequest with every problem
-    in the texts."""
+    """Read the rulesets and schemas that change, and make secrets.
+
+    Raise InvalidRequest with every problem in the texts.
+    """
     read: dict[tuple[str, str], rulesets.ReadRuleset] = {}
     schemas: dict[tuple[str, str], models.ReadSchema] = {}
     current: dict[str, PackedSchemas] = {}
@@ -104,7 +112,7 @@ async def prepare(
                 problems += error.problems
                 continue
             if found.name != ruleset.name:
-                problems.append(f"{ruleset.file}: its name is {found.name}, and {ruleset.name} was expected")
+                problems.append(f"{ruleset.file}: its name is {found.name} instead of {ruleset.name}")
             read[org.name, ruleset.name] = found
     if problems:
         raise InvalidRequest(*problems)
@@ -123,10 +131,10 @@ def _schema_of(org: WantedOrg, root: str) -> WantedSchema:
 
 async def _read_schema(actor: Actor, schema: WantedSchema) -> models.ReadSchema:
     if schema.document is None:
-        raise InvalidRequest(f"{schema.file}: the document is needed, because the schema is new")
+        raise InvalidRequest(f"{schema.file}: the document is missing; a new schema needs one")
     read = await run_change(actor, models.read_schema, schema.file, schema.document)
     if read.digest != schema.digest:
-        raise InvalidRequest(f"{schema.file}: its digest is {read.digest}, and {schema.digest} was expected")
+        raise InvalidRequest(f"{schema.file}: its digest is {read.digest} instead of {schema.digest}")
     return read
 
 
@@ -149,8 +157,11 @@ async def _current(
 def steps_of(
     wanted: Wanted, changes: Sequence[Change], prepared: Prepared, note: str | None
 ) -> Iterator[Step]:
-    """Yield the steps in the order in which they are made. A second person is required last, so that the
-    first rules of a new organisation need none."""
+    """Yield the steps in the order in which they are made.
+
+    The requirement of a second person comes last, so that the first rules of a new organisation need no
+    approval.
+    """
     named = {org.name: org for org in wanted.organisations}
     secrets = iter(prepared.secrets)
     for change in changes:
@@ -248,7 +259,7 @@ def _new_app_steps(change: Change, app: WantedApp, secret: apps.ClientSecret | N
 
 
 def _credential_steps(change: Change, app: WantedApp) -> Iterator[Step]:
-    """Yield removals first, so that a credential can come back with other facts."""
+    """Yield removals first, so that a credential can be added again with other facts."""
     named: dict[str, Any] = {"app": change.name, "org": change.org}
     secret = next((each for each in change.members if each.name == "secretEnds" and each.before), None)
     if secret is not None:
@@ -272,7 +283,7 @@ def _credential_steps(change: Change, app: WantedApp) -> Iterator[Step]:
 
 
 def _facts(shown: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts of a credential that a plan shows, without those that may change."""
+    """Return the facts of a credential that a plan shows, without the facts that may change."""
     return {name: value for name, value in shown.items() if name not in ("id", "ends")}
 
 
@@ -309,7 +320,7 @@ def _app_steps(change: Change, app: WantedApp) -> Iterator[Step]:
     if change.changes("owner") or change.changes("note"):
         about = {
             key: change.after(key) or "" for key in ("owner", "note") if change.changes(key)
-        }  # an empty text removes one
+        }  # an empty text removes the fact
         yield _plain(change, apps.set_about, apps.SetApp(app=name, org=org, **about))
     if change.changes("enabled"):
         operation = apps.enable if change.after("enabled") else apps.disable
@@ -364,12 +375,12 @@ def _deletion(change: Change) -> Step:
         case "proxy":
             return _plain(change, deletions.delete_proxy, proxies.ProxyReference(change.name))
         case "organisation" | "operator":
-            raise AssertionError("no plan deletes these")
+            raise AssertionError("a plan can't delete things of this kind")
 
 
 @contextmanager
 def named(change: Change) -> Iterator[None]:
-    """Begin the text of a refusal with the thing that is refused."""
+    """Put the thing that is refused at the start of a refusal's text."""
     try:
         yield
     except (Forbidden, InvalidName, NotFound, AlreadyExists, Conflict) as error:
@@ -380,8 +391,10 @@ def named(change: Change) -> Iterator[None]:
 async def perform_steps(
     context: OperationContext, actor: Actor, steps: Sequence[Step], *, logged: bool
 ) -> list[Done]:
-    """Make the changes within a transaction. `logged`: each with a line in the operator log, as if it was
-    made alone."""
+    """Make the changes within a transaction.
+
+    If `logged` is true, each change has a line in the operator log, as if it was made alone.
+    """
     done = []
     for step in steps:
         own = replace(context, about=set(), results=[])

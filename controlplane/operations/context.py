@@ -1,4 +1,4 @@
-"""The context of an operation: the settings, the store, the clock, and what opens vault and index."""
+"""The context of an operation: the settings, the store, the clock, and access to the vault and the index."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from controlplane.operations.actor import Actor, Forbidden
 from controlplane.operations.resolve import Resolver
 from controlplane.store.interface import MOST_OPEN
 
-if TYPE_CHECKING:  # a command that needs no search starts without what searches
+if TYPE_CHECKING:  # a command without a search starts without the modules that search
     from controlplane.clock import Clock
     from controlplane.live_tail import LiveTail
     from controlplane.search.interface import SearchIndex
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # a command that needs no search starts without what searches
     from controlplane.store.interface import Store
 
 
-INDEX_HAS: Final = "the index has"  # how the note on an index begins that is being filled
+INDEX_HAS: Final = "the index has"  # start of the note on an index that is being filled
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,13 @@ class OperationContext:
     is_behind: Callable[[], bool] = lambda: False
     """Return whether the index misses so many events that operations do not wait for it."""
     percent_indexed: Callable[[], int] = lambda: 100
-    """Return how many of the stored events the index has, in percent."""
+    """Return the percentage of the stored events that the index has."""
     most_proposals: int = MOST_OPEN
-    """How many open proposals an operator may have in an organisation."""
+    """Largest number of open proposals that an operator may have in an organisation."""
     about: set[str] = field(default_factory=set)
-    """Ids of the organisations that the operation turned out to be about, for the operator log."""
+    """Ids of the organisations that the operation affected, for the operator log."""
     results: list[str] = field(default_factory=list)
-    """What the operation changed, in words, for the operator log."""
+    """Change that the operation made, in words, for the operator log."""
 
     def index_note(self) -> str:
         return f"{INDEX_HAS} {self.percent_indexed()}% of the stored events"
@@ -50,8 +50,11 @@ class OperationContext:
         return Resolver(self.store, self.about)
 
     async def refresh_roles(self, actor: Actor) -> Actor:
-        """Return the actor with the roles that the operator has now. Raise Forbidden if the operator is
-        disabled. A user who runs commands beside the store has no operator account and keeps every role."""
+        """Return the actor with the roles that the operator has now.
+
+        Raise Forbidden if the operator is disabled. A user who runs commands beside the store has no operator
+        account and keeps every role.
+        """
         if actor.is_local:
             return actor
         operator = await self.store.operator(actor.name)

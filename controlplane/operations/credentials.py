@@ -1,4 +1,4 @@
-"""Credentials of apps: federated ones, public keys and certificates beside client secrets."""
+"""Credentials of apps: token issuers, public keys and certificates in addition to client secrets."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ from proxy.wire.models import (
     SyncPublicKey,
 )
 
-SOON_DAYS: Final = 30  # days before its end from which a credential is marked
-_EXPIRES: Final = "The end of the credential: RFC 3339, a date, or a time from now such as 90d."
-_FILE: Final = "The text of the file. A private key is refused, and nothing of it is kept."
+SOON_DAYS: Final = 30  # days before the end of a credential from which it is marked as ending soon
+_EXPIRES: Final = "End of the credential: RFC 3339, a date, or a time from now such as 90d."
+_FILE: Final = "Text of the file. A private key is refused, and nothing of it is stored."
 _REUSE: Final = (
     "once: an assertion brings one token. untilEnd: the same assertion brings tokens until it ends, for"
     " libraries that read it from a file, such as that of a Kubernetes service account."
@@ -58,23 +58,23 @@ State = Literal["valid", "soon", "ended"]
 class CredentialFacts(msgspec.Struct, rename="camel", omit_defaults=True):
     id: str
     kind: Literal["secret", CredentialKind]
-    state: State  # soon: it ends within 30 days
+    state: State  # soon: the credential ends within 30 days
     created_at: str
-    use: Use  # never: none since it was made. unknown: uses were not recorded all the time
-    ends_at: str | None = None  # none: it has no end
-    last_used: str | None = None  # time of the newest token that it brought
-    version: int | None = None  # version of a secret
+    use: Use  # never: not used since it was made; unknown: uses were not always recorded
+    ends_at: str | None = None  # None: the credential never ends
+    last_used: str | None = None  # time of the newest token that the credential brought
+    version: int | None = None  # version of a client secret
     issuer: str | None = None
-    subject: str | None = None  # that of a token, or of a certificate
+    subject: str | None = None  # subject of a token, or of a certificate
     audience: str | None = None
     reuse: AssertionReuse | None = None
-    keys: int | None = None  # number of keys that were given; none: the issuer's keys are discovered
-    key: str | None = None  # kind and size
+    keys: int | None = None  # number of stored keys; None: the keys come from the issuer's discovery document
+    key: str | None = None  # kind and size of the key
     thumbprint: str | None = None  # SHA-256 of a certificate, as base64url
 
     @property
     def pinned_by(self) -> str:
-        """The facts that a proof must match, on one line."""
+        """Return the facts that a proof must match, on one line."""
         match self.kind:
             case "secret":
                 return f"version {self.version}"
@@ -87,7 +87,7 @@ class CredentialFacts(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class CredentialList(Response):
-    credentials: tuple[CredentialFacts, ...]  # secrets first, the newest of them first
+    credentials: tuple[CredentialFacts, ...]  # secrets first, newest secret first
 
 
 class AddedCredential(Response):
@@ -111,7 +111,7 @@ class EndingFacts(msgspec.Struct, rename="camel"):
 
 
 class EndingList(Response):
-    credentials: tuple[EndingFacts, ...]  # the soonest first
+    credentials: tuple[EndingFacts, ...]  # credentials, soonest end first
 
 
 class ListEnding(Request):
@@ -144,7 +144,7 @@ class AddCertificate(AppReference, kw_only=True):
 
 
 class CredentialReference(AppReference, kw_only=True):
-    credential: str  # id
+    credential: str  # id of the credential
 
 
 class EndCredential(CredentialReference, kw_only=True):
@@ -153,7 +153,7 @@ class EndCredential(CredentialReference, kw_only=True):
 
 @operation("app.federated.add", "POST", "/apps/{app}/federated")
 async def add_federated(context: OperationContext, actor: Actor, request: AddFederated) -> AddedCredential:
-    """Let an app prove itself with a token of another issuer, such as Entra, Kubernetes or GitHub."""
+    """Let an app prove its identity with a token of another issuer, such as Entra, Kubernetes or GitHub."""
     app = await context.resolve.app(actor, "admin", request.app, request.org)
     with _as_request():
         pins = SyncFederated(
@@ -172,7 +172,10 @@ async def add_federated(context: OperationContext, actor: Actor, request: AddFed
 
 @operation("app.key.add", "POST", "/apps/{app}/keys")
 async def add_key(context: OperationContext, actor: Actor, request: AddKey) -> AddedCredential:
-    """Let an app prove itself with assertions that it signs, by their public key."""
+    """Let an app prove its identity with assertions that it signs.
+
+    The proxy verifies them by the public key.
+    """
     app = await context.resolve.app(actor, "admin", request.app, request.org)
     with _as_request():
         key = given.checked_key(request.key)
@@ -203,7 +206,7 @@ def _require_few_unnamed(app: App, now_ms: int) -> None:
 async def add_certificate(
     context: OperationContext, actor: Actor, request: AddCertificate
 ) -> AddedCredential:
-    """Let an app prove itself with a client certificate of its TLS connection."""
+    """Let an app prove its identity with a client certificate of its TLS connection."""
     app = await context.resolve.app(actor, "admin", request.app, request.org)
     with _as_request():
         found = given.checked_certificate(request.certificate)
@@ -216,14 +219,14 @@ async def add_certificate(
 
 @operation("app.credential.list", "GET", "/apps/{app}/credentials")
 async def list_all(context: OperationContext, actor: Actor, request: AppReference) -> CredentialList:
-    """List all credentials of an app, with their ends and when each was last used."""
+    """List all credentials of an app, with the end and the last use of each."""
     app = await context.resolve.app(actor, "viewer", request.app, request.org)
     return CredentialList(credentials=await _described(context, app))
 
 
 @operation("app.credential.ending", "GET", "/ending-credentials")
 async def list_ending(context: OperationContext, actor: Actor, request: ListEnding) -> EndingList:
-    """List the credentials of enabled apps that end within 30 days or have ended, the soonest first."""
+    """List the credentials of enabled apps that end within 30 days or have ended, soonest end first."""
     org_ids = await context.resolve.sight(actor, request.org)
     now_ms = context.clock.wall_ms()
     found = await context.store.ending_credentials(org_ids, now_ms + SOON_DAYS * DAY_MS)
@@ -240,7 +243,10 @@ async def list_ending(context: OperationContext, actor: Actor, request: ListEndi
 
 @operation("app.credential.end", "PUT", "/apps/{app}/credentials/{credential}/end")
 async def end(context: OperationContext, actor: Actor, request: EndCredential) -> AddedCredential:
-    """Set the end of a credential. Secrets that are older than a secret end no later than it."""
+    """Set the end of a credential.
+
+    Secrets that are older than a secret end no later than that secret.
+    """
     app = await context.resolve.app(actor, "admin", request.app, request.org)
     held = await _held(context, app, request.credential)
     ends_ms = end_of("expires", request.expires, context.clock.wall_ms(), LONGEST_DAYS)
@@ -264,7 +270,10 @@ async def remove(context: OperationContext, actor: Actor, request: CredentialRef
 
 
 def state_at(ends_ms: int | None, now_ms: int) -> State:
-    """Return the state of a credential by its end. Every kind has the same rule."""
+    """Return the state of a credential by its end.
+
+    The rule is the same for every kind.
+    """
     if ends_ms is None or ends_ms - now_ms > SOON_DAYS * DAY_MS:
         return "valid"
     return "soon" if now_ms < ends_ms else "ended"
@@ -297,7 +306,7 @@ def _as_request() -> Iterator[None]:
 
 
 def _pins(wire: SyncFederated | SyncPublicKey | SyncCertificate) -> str:
-    """Return the members that proxies receive, without those that the store has in columns."""
+    """Return the members that proxies receive, without those that are columns of the store."""
     members: dict[str, Any] = msgspec.to_builtins(wire)
     return msgspec.json.encode(
         {name: value for name, value in members.items() if name not in ("id", "kind", "endsAt")}
@@ -310,15 +319,15 @@ class _New:
 
     kind: CredentialKind
     pins: str
-    identity: str  # an app has one credential of this kind with it
-    latest_ms: int | None = None  # end of its certificate
+    identity: str  # value that only one credential of this kind of an app can have
+    latest_ms: int | None = None  # end of the certificate in Unix ms
 
 
 async def _add(context: OperationContext, app: App, new: _New, expires: str | None) -> AddedCredential:
-    """Add a credential that ends when it was asked for, and no later than its certificate."""
+    """Add a credential with the requested end, but at the latest the end of its certificate."""
     now_ms = context.clock.wall_ms()
     if new.latest_ms is not None and new.latest_ms <= now_ms:
-        raise InvalidRequest(f"the certificate ended {rfc3339(new.latest_ms)}: give one that is valid")
+        raise InvalidRequest(f"the certificate ended {rfc3339(new.latest_ms)}: give a valid certificate")
     asked_ms = end_of("expires", expires, now_ms, LONGEST_DAYS) if expires else None
     ends = [each for each in (asked_ms, new.latest_ms) if each is not None]
     credential = AppCredential(new_credential_id(), new.kind, new.pins, now_ms, min(ends, default=None))
@@ -350,8 +359,10 @@ async def _described(context: OperationContext, app: App) -> tuple[CredentialFac
 
 
 def credentials_of(app: App, uses: CredentialUses, now_ms: int) -> list[CredentialFacts]:
-    """Return all credentials of an app: secrets first, the newest of them first. An ended secret is left out
-    if there is a newer one."""
+    """Return all credentials of an app: secrets first, newest secret first.
+
+    An ended secret is left out if there is a newer secret.
+    """
     secrets = list(app.secrets)
     if app.newest_secret is not None and app.newest_secret not in secrets:
         secrets.insert(0, app.newest_secret)
@@ -399,7 +410,7 @@ def _pinned(credential: AppCredential) -> dict[str, Any]:
 
 
 def present_secret(app: App) -> PresentSecret | None:
-    """Return the newest client secret of an app as a plan compares it."""
+    """Return the newest client secret of an app in the form that a plan compares."""
     newest = app.newest_secret
     if newest is None:
         return None
@@ -407,7 +418,7 @@ def present_secret(app: App) -> PresentSecret | None:
 
 
 def present_credentials(app: App) -> dict[CredentialListName, tuple[PresentCredential, ...]]:
-    """Return the other credentials of an app as a plan compares them, by the lists of a directory."""
+    """Return the other credentials of an app by the lists of a directory, in the form for a plan."""
     found: dict[CredentialListName, list[PresentCredential]] = {name: [] for name in CREDENTIAL_LISTS}
     for each in app.credentials:
         ends = as_rfc3339(each.ends_ms)

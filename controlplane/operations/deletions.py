@@ -1,4 +1,4 @@
-"""Deletions: what goes, what stays, and what has to go first."""
+"""Deletions: which things go, which stay, and which must go first."""
 
 from __future__ import annotations
 
@@ -32,35 +32,35 @@ from controlplane.store.interface import (
 from proxy.wire.audit_event import rfc3339
 
 Kind = Literal["org", "app", "ruleset", "proxy", "operator", "model"]
-_ROOT: Final = "The root path of the service, with or without the slash at its beginning."
+_ROOT: Final = "Root path of the service, with or without the slash at its beginning."
 
 
 class Deleted(Response):
     kind: Kind
-    id: str  # a schema has its digest
+    id: str  # id; a schema has its digest here
     name: str
     deleted_at: str
     deleted_by: str
 
 
 class Effect(Response):
-    """The effect of a deletion, if it happened now."""
+    """Effect that a deletion would have now."""
 
     kind: Kind
     id: str
     name: str
     goes: tuple[str, ...]
     stays: tuple[str, ...]
-    refused: str | None  # why it can't be deleted now
-    version: int | None  # active version of a ruleset, for `expected` of the deletion
+    refused: str | None  # reason why the thing can't be deleted now
+    version: int | None  # active version of a ruleset; give it as `expected` of the deletion
 
 
 class DeletedFacts(msgspec.Struct, rename="camel"):
     kind: TombstoneKind
     id: str
     name: str
-    label: str  # name and date, by which commands and filters take it too
-    orgs: tuple[str, ...]  # ids of the organisations that it belonged to
+    label: str  # name and date; commands and filters accept this label too
+    orgs: tuple[str, ...]  # ids of the organisations that the thing belonged to
     deleted_at: str
     deleted_by: str
 
@@ -74,9 +74,7 @@ class ListDeletions(Request):
 
 
 class DeleteRuleset(RulesetReference):
-    expected: (
-        Annotated[int, msgspec.Meta(description="Refused if another version than this is active.")] | None
-    ) = None
+    expected: Annotated[int, msgspec.Meta(description="Version that must be the active one.")] | None = None
 
 
 class DeleteModel(Request):
@@ -86,7 +84,7 @@ class DeleteModel(Request):
 
 class EffectOfDeletion(Request):
     kind: Kind
-    thing: Annotated[str, msgspec.Meta(description="Id or name; of a schema the root path of its service.")]
+    thing: Annotated[str, msgspec.Meta(description="Id or name. For a schema, the root path of its service.")]
     org: Annotated[str, msgspec.Meta(description="Organisation of the app, ruleset or schema.")] | None = None
 
 
@@ -107,15 +105,20 @@ async def delete_ruleset(context: OperationContext, actor: Actor, request: Delet
 
 @operation("proxy.delete", "DELETE", "/proxies/{proxy}")
 async def delete_proxy(context: OperationContext, actor: Actor, request: ProxyReference) -> Deleted:
-    """Delete a proxy: its keys end at once. Its audit events stay, and those that it still has are lost."""
+    """Delete a proxy: its keys end at once.
+
+    Stored events stay; events that it has not delivered are lost.
+    """
     proxy = await context.resolve.proxy(actor, "admin", request.proxy)
     return _deleted(context, await context.store.delete_proxy(proxy.proxy_id, actor.name))
 
 
 @operation("org.delete", "DELETE", "/orgs/{org}")
 async def delete_org(context: OperationContext, actor: Actor, request: OrgReference) -> Deleted:
-    """Delete an organisation without apps, with its rulesets and roles. Its audit events stay as long as it
-    kept them."""
+    """Delete an organisation without apps, with its rulesets and roles.
+
+    Its audit events stay until the end of its retention.
+    """
     actor.require("admin", None)
     org = await context.resolve.org(actor, "admin", request.org)
     return _deleted(context, await context.store.delete_org(org.org_id, actor.name))
@@ -123,7 +126,10 @@ async def delete_org(context: OperationContext, actor: Actor, request: OrgRefere
 
 @operation("operator.delete", "DELETE", "/operators/{operator}")
 async def delete_operator(context: OperationContext, actor: Actor, request: OperatorReference) -> Deleted:
-    """Delete an operator: sessions and API tokens end at once. The operator log keeps the name."""
+    """Delete an operator: sessions and API tokens end at once.
+
+    The operator log keeps the name.
+    """
     operator = await context.resolve.operator(actor, request.operator)
     require_all_of(actor, operator)
     _require_another(actor, operator)
@@ -132,7 +138,10 @@ async def delete_operator(context: OperationContext, actor: Actor, request: Oper
 
 @operation("model.delete", "DELETE", "/orgs/{org}/models/{root}")
 async def delete_model(context: OperationContext, actor: Actor, request: DeleteModel) -> Deleted:
-    """Delete the schema of a root path, if no active ruleset names it. Older versions keep theirs."""
+    """Delete the schema of a root path, if no active ruleset names it.
+
+    Older versions keep their schemas.
+    """
     org = await context.resolve.org(actor, "editor", request.org)
     root = _root(request.root)
     digest = await context.store.delete_schema(org.org_id, root)
@@ -148,7 +157,7 @@ async def delete_model(context: OperationContext, actor: Actor, request: DeleteM
 
 @operation("deletion.list", "GET", "/deletions")
 async def list_all(context: OperationContext, actor: Actor, request: ListDeletions) -> DeletionList:
-    """List what was deleted and still has audit events or lines of the operator log, by name."""
+    """List deleted things that still have audit events or lines of the operator log, by name."""
     found = await context.resolve.all_deleted(actor, get_args(TombstoneKind))
     return DeletionList(
         tuple(
@@ -168,7 +177,7 @@ async def list_all(context: OperationContext, actor: Actor, request: ListDeletio
 
 @operation("deletion.effect", "GET", "/deletion-effect")
 async def effect(context: OperationContext, actor: Actor, request: EffectOfDeletion) -> Effect:
-    """Show what a deletion would remove, what would stay, and what refuses it now. Nothing changes."""
+    """Show the effect of a deletion, and what refuses it now, without making a change."""
     found = await _EFFECTS[request.kind](context, actor, request)
     return Effect(
         kind=request.kind,
@@ -201,7 +210,7 @@ def _root(text: str) -> str:
     return root_of(text if text.startswith("/") else f"/{text}")
 
 
-# Effects
+# Effects of deletions
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +244,7 @@ async def _of_ruleset(context: OperationContext, actor: Actor, request: EffectOf
         found.ruleset_id,
         found.name,
         (f"the ruleset with its history, version 1 to {found.version}",),
-        ("the texts that explain stored audit events, as long as there are any",),
+        ("the texts that explain stored audit events, as long as such events are stored",),
         "; ".join(users) or None,
         found.version,
     )
@@ -245,20 +254,20 @@ async def _of_proxy(context: OperationContext, actor: Actor, request: EffectOfDe
     proxy = await context.resolve.proxy(actor, "viewer", request.thing)
     newest = (await context.store.latest_reports([proxy.proxy_id], 0))[proxy.proxy_id].heartbeat
     said = None if newest is None else msgspec.json.decode(newest.body, type=Heartbeat)
-    pending = "" if said is None else f"{said.audit_pending or 0} by its last heartbeat; "
+    pending = "" if said is None else f"{said.audit_pending or 0} as of its last heartbeat; "
     seen = "it was never seen" if proxy.last_seen_ms is None else f"last seen {rfc3339(proxy.last_seen_ms)}"
     return _Effect(
         proxy.proxy_id,
         proxy.name,
         (
-            "its API key and HMAC secret, at once: every call of it is refused",
+            "its API key and HMAC secret, at once: every request with them is refused",
             f"its audit events that did not arrive ({pending}{seen})",
             "its figures and its place in the fleet",
         ),
         (
             "its audit events that arrived, searchable by its name and id",
             "its last heartbeat and its missing numbers, for audit reports",
-            "the running proxy itself, which serves with its last rules until it is stopped",
+            "the running proxy itself, which serves with its last rules until you stop it",
         ),
     )
 
@@ -279,7 +288,7 @@ async def _of_org(context: OperationContext, actor: Actor, request: EffectOfDele
         (
             _events_stay(org),
             "the chain of its events, which operators with a role in every organisation can verify",
-            "the right of those proxies to deliver the events that they still owe",
+            "the right of those proxies to deliver the events that they have not delivered yet",
         ),
         f"it has apps, which would lose service: {', '.join(apps)}" if apps else None,
     )
@@ -307,7 +316,7 @@ def _kept_of(operator: Operator) -> tuple[str, ...]:
 
 async def _of_model(context: OperationContext, actor: Actor, request: EffectOfDeletion) -> _Effect:
     if request.org is None:
-        raise InvalidRequest("org: name the organisation of the schema")
+        raise InvalidRequest("org: is missing; name the organisation of the schema")
     org = await context.resolve.org(actor, "viewer", request.org)
     root = _root(request.thing)
     held = [each for each in await context.store.org_schemas(org.org_id) if each.root == root]

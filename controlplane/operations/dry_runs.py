@@ -1,4 +1,4 @@
-"""Rulesets tried before they are live: checked, explained, tested on cases, compared."""
+"""Rulesets in a dry run: checked, explained, tested on cases, compared."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from proxy.policy.schemas import NO_SCHEMAS, Schemas, needs_schemas, root_segmen
 
 class CheckRuleset(Request):
     yaml: str
-    org: str | None = None  # whose current schemas have the things that rules name
+    org: str | None = None  # organisation whose current schemas have the things that rules name
 
 
 class CheckedRuleset(Response):
@@ -54,7 +54,10 @@ class CheckedRuleset(Response):
 
 @operation("ruleset.check", "POST", "/rulesets/check", changes=False)
 async def check(context: OperationContext, actor: Actor, request: CheckRuleset) -> CheckedRuleset:
-    """Validate a ruleset and change nothing: list errors by line and column, and possible mistakes."""
+    """Result of a check.
+
+    `problems` is empty if the ruleset is valid. `warnings` lists possible mistakes.
+    """
     given = await given_rules(context, actor, Source(yaml=request.yaml), request.org)
     return await run_trial(actor, _checked, given, context.clock.wall_ms() / 1000)
 
@@ -76,7 +79,7 @@ def _checked(given: GivenRules, now: float) -> CheckedRuleset:
 
 
 def checked(text: str, now: float, model: ResourceModel | None = None) -> CheckedRuleset:
-    """Return what is wrong with a ruleset, and what it may have overlooked by the schema."""
+    """Return the problems of a ruleset, and possible mistakes that its schemas show."""
     try:
         ruleset = parse_ruleset(text)
     except InvalidRuleset as error:
@@ -112,19 +115,19 @@ class AnswerSample(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
 class ExplainRequest(Request):
     source: Source
-    target: str  # path and query, as the application sends them
+    target: str  # path and query in the form that the application sends
     org: str | None = None
     method: str = "GET"
-    headers: tuple[str, ...] = ()  # NAME: VALUE
-    ip: str = ""  # without it, address gates hold perhaps
-    time: str | None = None  # RFC 3339; now if left out
+    headers: tuple[str, ...] = ()  # lines of the form NAME: VALUE
+    ip: str = ""  # client address; without it, address gates are indeterminate
+    time: str | None = None  # RFC 3339; default: now
     body: str | None = None
     response: AnswerSample | None = msgspec.field(name="answer", default=None)
 
 
 @operation("ruleset.explain", "POST", "/rulesets/explain", changes=False)
 async def explain(context: OperationContext, actor: Actor, request: ExplainRequest) -> Explained:
-    """Explain the verdict on one request: each rule that was tried, and which of its conditions failed."""
+    """Explain the verdict on one request: list each rule that was tried, and its conditions that failed."""
     sample = _sample(request, context.clock.wall_ms() / 1000)
     response = None if request.response is None else _response(request.response)
     given = await given_rules(context, actor, request.source, request.org)
@@ -139,7 +142,7 @@ def _explained(given: GivenRules, sample: SampleRequest, response: _SampleAnswer
 def _sample(request: ExplainRequest, now: float) -> SampleRequest:
     moment = now if request.time is None else parse_moment(request.time)
     if moment is None:
-        raise InvalidRequest(f"{request.time}: a time is written as 2026-03-02T09:00:00Z")
+        raise InvalidRequest(f"{request.time} is not a time: write it as 2026-03-02T09:00:00Z")
     body = None if request.body is None else request.body.encode()
     fields, ip = field_lines(request.headers), known_address(request.ip)
     return SampleRequest(request.method, request.target, fields, ip, moment, body)
@@ -155,19 +158,25 @@ def _response(sample: AnswerSample) -> _SampleAnswer:
 
 
 def known_address(text: str) -> str:
-    """Raises InvalidRequest for what is no address; empty stands for one that isn't known."""
+    """Raise InvalidRequest if the text is not an address.
+
+    An empty text stands for an unknown address.
+    """
     if text and not is_address(text):
-        raise InvalidRequest(f"{text}: an address is IPv4 or IPv6, as 203.0.113.7")
+        raise InvalidRequest(f"{text} is not an IPv4 or IPv6 address: write it as 203.0.113.7")
     return text
 
 
 def field_lines(lines: tuple[str, ...]) -> tuple[tuple[bytes, bytes], ...]:
-    """Raises InvalidRequest."""
+    """Return the lines as header fields.
+
+    Raise InvalidRequest if one is not of the form NAME:VALUE.
+    """
     fields: list[tuple[bytes, bytes]] = []
     for line in lines:
         name, colon, value = line.partition(":")
         if not colon or not name or not line.isascii() or not line.isprintable():
-            raise InvalidRequest(f"{line}: a header field is NAME:VALUE in printable ASCII")
+            raise InvalidRequest(f"{line} is not a header field: write NAME:VALUE in printable ASCII")
         fields.append((name.encode(), value.strip(" ").encode()))
     return tuple(fields)
 
@@ -177,7 +186,7 @@ def field_lines(lines: tuple[str, ...]) -> tuple[tuple[bytes, bytes], ...]:
 
 class RunCases(Request):
     source: Source
-    cases: str  # YAML
+    cases: str  # cases in YAML
     cases_label: str = "cases"
     org: str | None = None
 
@@ -186,7 +195,7 @@ class CasesOutcome(Response):
     cases: int
     failed_cases: int
     failures: tuple[ProblemFacts, ...]
-    undecided_rules: tuple[str, ...]  # that no case which holds is decided, filtered or logged by
+    undecided_rules: tuple[str, ...]  # rules that do not decide, filter or log any passed case
 
 
 @operation("ruleset.test", "POST", "/rulesets/test", changes=False)
@@ -202,7 +211,10 @@ def _tested(given: GivenRules, cases_label: str, cases: str) -> CasesOutcome:
 
 
 def run(ruleset: PolicyRuleset, label: str, cases: str, schemas: Schemas = NO_SCHEMAS) -> CasesOutcome:
-    """Raises InvalidRequest where `cases` holds none."""
+    """Run the cases against the ruleset.
+
+    Raise InvalidRequest if `cases` is empty.
+    """
     try:
         ran = run_cases(ruleset, cases, schemas)
     except InvalidRuleset as error:
@@ -236,7 +248,7 @@ class MovedFacts(msgspec.Struct, rename="camel"):
 
 class RulesetDifference(Response):
     different: bool
-    keys: tuple[str, ...]  # of the ruleset itself
+    keys: tuple[str, ...]  # top-level keys of the ruleset that differ
     added: tuple[str, ...]
     removed: tuple[str, ...]
     changed: tuple[ChangedFacts, ...]

@@ -1,6 +1,7 @@
-"""The emergency stop: of an app identity, of an organisation, of everything, until somebody lifts it.
+"""The emergency stop of an application, of an organisation, or of everything, until an operator lifts it.
 
-Stopping is easier than lifting on purpose: an editor may stop what does harm, an admin says that it is over.
+Stopping is easier than lifting on purpose. An editor may stop an application that does harm. Only an admin
+may decide that the danger is over.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from controlplane.operations.operation import Request, Response, operation
 from controlplane.store.interface import NotFound, Stop
 from proxy.wire.audit_event import rfc3339
 
-MAX_REASON: Final = 500  # characters
+MAX_REASON: Final = 500  # characters of a reason
 Reason = Annotated[str, msgspec.Meta(max_length=MAX_REASON)]
 
 
 class StopFacts(Response):
     scope: Literal["app", "org", "all"]
-    org: str | None  # by name
+    org: str | None  # name of the organisation
     org_id: str | None
     app: str | None
     app_id: str | None
@@ -31,7 +32,7 @@ class StopFacts(Response):
 
 
 class StopList(Response):
-    stops: tuple[StopFacts, ...]  # oldest first
+    stops: tuple[StopFacts, ...]  # stops, oldest first
 
 
 class AppToStop(Request):
@@ -66,7 +67,7 @@ class Everything(Request):
 async def list_all(context: OperationContext, actor: Actor, request: Everything) -> StopList:
     """List the emergency stops that are set now."""
     stops = await context.store.stops()
-    if not stops:  # nearly always, and every page of the console asks
+    if not stops:  # common case; every page of the console runs this operation
         return StopList(stops=())
     orgs = await context.resolve.org_names(actor, {each.org_id for each in stops if each.org_id})
     apps = await context.resolve.app_names(actor, {each.app_id for each in stops if each.app_id})
@@ -78,7 +79,7 @@ async def list_all(context: OperationContext, actor: Actor, request: Everything)
 
 @operation("kill.app", "POST", "/stops/apps/{app}")
 async def stop_app(context: OperationContext, actor: Actor, request: AppToStop) -> StopFacts:
-    """Refuse an app's requests, running ones too, from each proxy's next sync on."""
+    """Refuse an app's requests, including running ones, from each proxy's next sync on."""
     app = await context.resolve.app(actor, "editor", request.app, request.org)
     stop = await _stop(context, actor, app.org_id, app.app_id, request.reason)
     org = await context.resolve.org(actor, "viewer", app.org_id)
@@ -107,7 +108,7 @@ async def lift_app(context: OperationContext, actor: Actor, request: StoppedApp)
     """Lift the stop of an app. Other stops remain, and are returned."""
     app = await context.resolve.app(actor, "admin", request.app, request.org)
     if not await context.store.lift_stop(app.org_id, app.app_id):
-        raise NotFound(f"app {app.name} has no stop of its own")
+        raise NotFound(f"no emergency stop is set for app {app.name} itself")
     context.results.append(f"lifted the stop of app {app.name}")
     return await list_all.perform(context, actor, Everything())
 
@@ -134,7 +135,10 @@ async def lift_all(context: OperationContext, actor: Actor, request: Everything)
 async def _stop(
     context: OperationContext, actor: Actor, org_id: str | None, app_id: str | None, reason: str
 ) -> Stop:
-    """Who stops what is stopped already gets the first one's reason and time: it is one stop."""
+    """Set an emergency stop.
+
+    If the same thing is stopped already, return the stop with its first reason and time.
+    """
     return await context.store.add_stop(Stop(org_id, app_id, reason, actor.name, context.clock.wall_ms()))
 
 

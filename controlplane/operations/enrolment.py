@@ -1,4 +1,4 @@
-"""Enrolment tokens: with one, proxies add themselves to its organisations."""
+"""Enrolment tokens: proxies use them to add themselves to organisations."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from proxy.wire.audit_event import rfc3339
 from proxy.wire.figures import counted
 
 PREFIX: Final = "gwe"
-MOST_USES: Final = 100_000  # a token without a limit would be a password of the fleet
-LONGEST_DAYS: Final = 366  # until a token expires
-_LONGEST_ROTATION: Final = 366  # days
-_LONGEST_SILENCE: Final = 3660  # days
+MOST_USES: Final = 100_000  # because a token without a limit would be a password of the fleet
+LONGEST_DAYS: Final = 366  # longest time in days until a token expires
+_LONGEST_ROTATION: Final = 366  # longest key rotation interval in days
+_LONGEST_SILENCE: Final = 3660  # longest time of silence in days before a proxy is retired
 
-_EXPIRES: Final = "The end of the token: RFC 3339, a date, or a time from now such as 30d. By default 24h."
+_EXPIRES: Final = "End of the token: RFC 3339, a date, or a time from now such as 30d. By default 24h."
 _ROTATE: Final = "Days after which each proxy renews its keys by itself. By default it does not."
 _RETIRE: Final = "Days of silence after which a proxy is retired. By default it never is."
 
 
 class AddEnrolmentToken(Request):
     orgs: tuple[str, ...]
-    name: str | None = None  # made up, if left out
-    uses: Annotated[int, msgspec.Meta(ge=1, le=MOST_USES)] = 1  # number of proxies that it lets in
+    name: str | None = None  # default: a generated name
+    uses: Annotated[int, msgspec.Meta(ge=1, le=MOST_USES)] = 1  # number of proxies that can enrol with it
     expires: Annotated[str, msgspec.Meta(description=_EXPIRES)] = "24h"
     rotate_days: Annotated[int, msgspec.Meta(ge=1, le=_LONGEST_ROTATION, description=_ROTATE)] | None = None
     retire_days: Annotated[int, msgspec.Meta(ge=1, le=_LONGEST_SILENCE, description=_RETIRE)] | None = None
@@ -42,8 +42,8 @@ class EnrolmentTokenReference(Request):
 
 
 class RevokeEnrolmentToken(Request):
-    token: Secret  # id, name or the token itself, which the log must not keep
-    with_proxies: bool = False  # disable every proxy that came by it
+    token: Secret  # id, name or the token itself, which must not be logged
+    with_proxies: bool = False  # disable every proxy that enrolled with it
 
 
 class ListEnrolmentTokens(Request):
@@ -53,7 +53,7 @@ class ListEnrolmentTokens(Request):
 class EnrolmentTokenFacts(Response):
     token_id: str
     name: str
-    orgs: tuple[str, ...]  # names of those that one may look at
+    orgs: tuple[str, ...]  # names of the organisations that the actor has permission to look at
     state: TokenState
     uses: int
     used: int
@@ -66,7 +66,7 @@ class EnrolmentTokenFacts(Response):
 
 
 class NewEnrolmentToken(EnrolmentTokenFacts):
-    """A new token with its secret, which is shown this once."""
+    """A new token with its secret, which is shown only this once."""
 
     token: str
 
@@ -85,14 +85,18 @@ class EnrolledProxy(Response):
 
 
 class EnrolmentTokenDetails(EnrolmentTokenFacts):
-    proxies: tuple[EnrolledProxy, ...]  # that came by it, as far as one may look at them
+    # proxies that enrolled with it and that the actor has permission to look at
+    proxies: tuple[EnrolledProxy, ...]
 
 
 @operation("proxy.enrol-token.add", "POST", "/enrolment-tokens")
 async def add(context: OperationContext, actor: Actor, request: AddEnrolmentToken) -> NewEnrolmentToken:
-    """Make a token with which proxies add themselves to organisations. It is shown this once."""
+    """Make a token with which proxies add themselves to organisations.
+
+    It is shown only this once.
+    """
     if not request.orgs:
-        raise InvalidRequest("orgs: a token is for at least one organisation")
+        raise InvalidRequest("orgs: is empty; a token needs at least one organisation")
     org_ids = [(await context.resolve.org(actor, "admin", org)).org_id for org in request.orgs]
     now_ms = context.clock.wall_ms()
     expires_ms = end_of("expires", request.expires, now_ms, LONGEST_DAYS)
@@ -142,8 +146,10 @@ async def show(
 async def revoke(
     context: OperationContext, actor: Actor, request: RevokeEnrolmentToken
 ) -> EnrolmentTokenDetails:
-    """Revoke an enrolment token: no proxy enrols with it from now on. Its proxies stay, unless they are to be
-    disabled with it."""
+    """Revoke an enrolment token: no proxy can enrol with it from now on.
+
+    Its proxies stay, unless the request also disables them.
+    """
     token = await _token(context, actor, request.token)
     context.about.update(token.org_ids)
     await _require_admin_of_one(context, actor, token)
@@ -154,7 +160,7 @@ async def revoke(
     revoked = await context.store.revoke_enrolment_token(token.token_id, with_proxies=request.with_proxies)
     came = await context.store.proxies_by_token(token.token_id)
     number = counted(len(came), "proxy", "proxies")
-    disabled = f", and disabled {number} that came by it" if request.with_proxies else ""
+    disabled = f", and disabled {number} that enrolled with it" if request.with_proxies else ""
     context.results.append(f"revoked enrolment token {token.name}{disabled}")
     (facts,) = await _facts(context, actor, [revoked])
     return EnrolmentTokenDetails(**msgspec.structs.asdict(facts), proxies=tuple(map(_enrolled, came)))
@@ -167,8 +173,10 @@ def _valid_name(name: str) -> str:
 
 
 async def _require_admin_of_one(context: OperationContext, actor: Actor, token: EnrolmentToken) -> None:
-    """Raise Forbidden unless the actor is admin in one of the token's organisations: what lets proxies into
-    several can be ended from each."""
+    """Raise Forbidden unless the actor is admin in one of the token's organisations.
+
+    A token that lets proxies into several organisations can be revoked from each of them.
+    """
     exist = {org.org_id for org in await context.store.orgs()}
     of_token = [org_id for org_id in token.org_ids if org_id in exist] or [*token.org_ids]
     if not any(actor.may("admin", org_id) for org_id in of_token):
@@ -176,7 +184,7 @@ async def _require_admin_of_one(context: OperationContext, actor: Actor, token: 
 
 
 async def _require_admin(context: OperationContext, actor: Actor, proxy: Proxy) -> None:
-    """Raise Forbidden with the name of the organisation, if the actor may know it."""
+    """Raise Forbidden with the name of the organisation, if the actor has permission to see the name."""
     names = await context.resolve.org_names(actor, set(proxy.org_ids))
     for org_id in proxy.org_ids:
         if not actor.may("admin", org_id):
@@ -188,12 +196,16 @@ async def _require_admin(context: OperationContext, actor: Actor, proxy: Proxy) 
 
 
 async def _token(context: OperationContext, actor: Actor, reference: str) -> EnrolmentToken:
-    """Return the token with this ID or name. The reference may also be a token that somebody found."""
+    """Return the token with this ID or name.
+
+    The reference may also be a token that somebody found.
+    """
     if reference.startswith(f"{PREFIX}_"):
         itself = await context.store.enrolment_token(digest(reference))
         if found := _visible(actor, [] if itself is None else [itself]):
             return found[0]
-        raise NotFound("there is no such enrolment token")  # which must not be repeated in a message
+        # the reference may be a secret, which a message must not repeat
+        raise NotFound("there is no such enrolment token")
     if found := _visible(actor, await context.store.find_enrolment_tokens(reference)):
         return found[0]
     raise NotFound(f"there is no enrolment token {reference}")

@@ -1,4 +1,4 @@
-"""Audit events counted: by the values of their fields, and over time."""
+"""Counts of audit events: by the values of their fields, and over time."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from controlplane.search.query import FIELDS, Between, FieldTerm
 from proxy.policy.time_zones import checked_time_zone
 from proxy.wire.audit_event import rfc3339
 
-MOST_BUCKETS: Final = 60  # if the interval is chosen
-_MOST_ASKED: Final = 400  # if it is given
+MOST_BUCKETS: Final = 60  # largest number of intervals if the operation chooses their length
+_MOST_ASKED: Final = 400  # largest number of intervals if the request gives their length
 DEFAULT_FACETS: Final = ("verdict", "rule", "reason", "status", "app", "method", "path")
 _INTERVALS: Final = (
     1, 10, 100, SECOND_MS, 5 * SECOND_MS, 15 * SECOND_MS, 30 * SECOND_MS,
@@ -41,12 +41,12 @@ _INTERVALS: Final = (
     HOUR_MS, 3 * HOUR_MS, 6 * HOUR_MS, 12 * HOUR_MS, DAY_MS, 7 * DAY_MS, 28 * DAY_MS, 364 * DAY_MS,
 )  # fmt: skip
 _LONGEST_INTERVAL: Final = 364 * 100 * DAY_MS
-_Zone = Annotated[str, Meta(description="Time zone at whose days and hours intervals begin.")]
+_Zone = Annotated[str, Meta(description="Time zone in which the days and hours of intervals begin.")]
 
 
 _IntervalMs = Annotated[
     int,
-    Meta(ge=MINUTE_MS, description="Length of an interval in milliseconds. By default, it fits the period."),
+    Meta(ge=MINUTE_MS, description="Length of an interval in milliseconds. By default, it suits the period."),
 ]
 
 
@@ -62,7 +62,7 @@ class CountValues(Selection):
 
 class ValueCount(msgspec.Struct, rename="camel"):
     value: str
-    name: str | None  # what an organisation, proxy or app identity is called now
+    name: str | None  # current name of an organisation, proxy or application
     count: int
 
 
@@ -77,7 +77,7 @@ class FacetList(Response):
     facets: tuple[Facet, ...]
     counted: int
     complete: bool
-    notes: tuple[str, ...] = ()  # if nothing was found: doubts about the question, and what is held
+    notes: tuple[str, ...] = ()  # if nothing was found: possible mistakes, and the events that are stored
 
 
 class Bucket(msgspec.Struct, rename="camel"):
@@ -86,15 +86,17 @@ class Bucket(msgspec.Struct, rename="camel"):
 
 
 class HistogramOfEvents(Response):
-    """Numbers of matches in each interval that has any, oldest first. If `complete` is false, only the newest
-    matches are counted."""
+    """Numbers of matches in each interval that has any, oldest first.
+
+    If `complete` is false, only the newest matches are counted.
+    """
 
     interval_ms: int
     from_: str | None = msgspec.field(name="from")
     to: str | None
     buckets: tuple[Bucket, ...]
     complete: bool
-    notes: tuple[str, ...] = ()  # if nothing was found: doubts about the question, and what is held
+    notes: tuple[str, ...] = ()  # if nothing was found: possible mistakes, and the events that are stored
 
 
 @operation("audit.facets", "GET", "/audit/facets")
@@ -164,13 +166,13 @@ async def _bounds(context: OperationContext, actor: Actor, query: SearchQuery) -
     span = await ask_index(context, actor, lambda index: index.span(query.org_ids))
     from_ms, to_ms = _time_of_terms(query)
     if span is not None:
-        # One event of a time to come, by a wrong clock or on purpose, must not make all others one bar.
+        # An event with a future time, by a wrong clock or on purpose, must not shrink all others to one bar.
         latest_ms = context.clock.wall_ms() + DAY_MS
         from_ms = span[0] if from_ms is None else from_ms
         to_ms = min(span[1] + 1, max(latest_ms, from_ms + 1)) if to_ms is None else to_ms
     if from_ms is None or to_ms is None:
         return None
-    # In UTC, a time with an offset may be of a year that has no name.
+    # Converted to UTC, a time with an offset may be in a year that RFC 3339 cannot write.
     from_ms, to_ms = max(from_ms, 0), min(to_ms, LATEST_MS)
     return None if to_ms <= from_ms else (from_ms, to_ms)
 
@@ -181,7 +183,7 @@ def _interval(span_ms: int) -> int:
 
 
 def _time_of_terms(query: SearchQuery) -> tuple[int | None, int | None]:
-    """The bounds, drawn closer by terms like time:>-15m."""
+    """Return the bounds, narrowed by terms such as time:>-15m."""
     lows = [] if query.from_ms is None else [query.from_ms]
     highs = [] if query.to_ms is None else [query.to_ms]
     for term in query.filter.terms:

@@ -1,4 +1,4 @@
-"""One audit event, with everything known about it."""
+"""One audit event, with all stored facts about it."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class EventReference(Request):
 
 
 class RulesetOfEvent(msgspec.Struct, rename="camel"):
-    """The version that evaluated the event, of the ruleset that its application has now."""
+    """Version that evaluated the event, of the ruleset that the application has now."""
 
     ruleset_id: str
     name: str
     version: int
     version_in_force: int
     yaml: str
-    rule_lines: tuple[int, int] | None  # of the event's rule, from 1, both included
+    rule_lines: tuple[int, int] | None  # first and last line of the event's rule, counted from 1
 
 
 class EventDetails(Response):
-    event: msgspec.Raw  # as its proxy sent it
-    reason: str | None  # in words
+    event: msgspec.Raw  # the event as its proxy sent it
+    reason: str | None  # the reason in words
     credential_problem: str | None  # the problem in words
     org_name: str
     proxy_name: str | None
@@ -43,7 +43,7 @@ class EventDetails(Response):
 
 @operation("audit.event", "GET", "/audit/events/{org}/{id}")
 async def event(context: OperationContext, actor: Actor, request: EventReference) -> EventDetails:
-    """Show one audit event, with everything known about it."""
+    """Show one audit event, with all stored facts about it."""
     org = await context.resolve.org_of_events(actor, request.org)
     found = await context.store.event(org.org_id, request.id)
     if found is None:

@@ -22,20 +22,23 @@ from proxy.wire.audit_event import REASONS
 class ExplainEvent(Request):
     org: str
     id: str
-    source: Source | None = None  # a draft; without it, the version that the event names
+    # the draft or version to explain with; default: the version that the event names
+    source: Source | None = None
 
 
 class ExplainedEvent(Explained, kw_only=True):
-    """The explanation of a stored event. Headers and bodies are unknown, because events do not contain
-    them."""
+    """Explanation of a stored event.
+
+    Headers and bodies are unknown, because events do not contain them.
+    """
 
     method: str
     target: str
-    judged_by: str  # a draft's label, or NAME@VERSION of the ruleset that the application is bound to now
+    judged_by: str  # label of a draft, or NAME@VERSION of the application's current ruleset
     recorded: OutcomeFacts
-    recorded_reason: str  # in words
-    reached_rules: bool  # False: refused before any rule was asked
-    fits: bool  # whether what was recorded is, or may be, what these rules come to
+    recorded_reason: str  # the reason in words
+    reached_rules: bool  # False: the request was refused before any rule was evaluated
+    fits: bool  # True if the recorded outcome is, or may be, the outcome of these rules
 
 
 @operation("audit.explain", "POST", "/audit/events/{org}/{id}/explanation", changes=False)
@@ -60,7 +63,7 @@ async def explain_event(context: OperationContext, actor: Actor, request: Explai
 
 
 def _explained(given: GivenRules, event: Event, recorded: Outcome) -> tuple[Explained, bool]:
-    """The explanation, and whether the recorded outcome is consistent with it."""
+    """Return the explanation, and whether the recorded outcome is consistent with it."""
     sample, response = sample_of(event)
     report = Explainer(*with_schemas(given)).explain(sample, response)
     return explained(report), _fits(recorded, report)

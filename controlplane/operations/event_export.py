@@ -29,19 +29,19 @@ from controlplane.search.interface import SearchIndex, SearchPage, SearchQuery
 from controlplane.store.interface import Org, StoreBusy
 from proxy.wire.audit_event import rfc3339
 
-MOST_EXPORTS: Final = 32  # at the same time
+MOST_EXPORTS: Final = 32  # exports that run at the same time
 MOST_EXPORTS_OF_ONE: Final = 4
-MOST_HEADS_IN_HEADER: Final = 8  # an export of more organisations names them in its manifest alone
+MOST_HEADS_IN_HEADER: Final = 8  # an export of more organisations names its chain heads only in its manifest
 
 
 class ExportEvents(Selection):
     format: Literal["csv", "ndjson"] = "ndjson"
-    manifest: bool = False  # ends with one more line: the signed manifest of all lines before it
+    manifest: bool = False  # True: a last line has the signed manifest of all lines before it
 
 
 @stream("audit.export", "/audit/export", *(each.media_type for each in FORMATS.values()))
 async def export(context: OperationContext, actor: Actor, request: ExportEvents) -> Streamed:
-    """Export all audit events that match, newest first, as CSV or as a line of JSON for each."""
+    """Export all audit events that match, newest first, as CSV or as one line of JSON for each event."""
     query = await query_of(context, actor, request)
     if request.manifest and query.to_ms is None:
         query = replace(query, to_ms=context.clock.wall_ms())
@@ -77,7 +77,7 @@ async def _begun(
     query: SearchQuery,
     heads: tuple[HeadOfOrg, ...],
 ) -> Manifest:
-    """Return the manifest of an export without any line."""
+    """Return the manifest of an export that has no line yet."""
     now_ms = context.clock.wall_ms()
     wrong = await doubts(context, actor, request.org, query)
     looked_at = await held_within(context, actor, request.org, query, count_missing=True)
@@ -104,7 +104,7 @@ async def _begun(
 async def _with_manifest(
     pieces: AsyncGenerator[bytes, None], begun: Manifest, signer: Signer, *, is_table: bool
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the pieces and then the signed manifest of them all."""
+    """Yield the pieces, and then their signed manifest."""
     digest, size, lines = sha256(), 0, 0
     async with aclosing(pieces):
         async for piece in pieces:
@@ -117,19 +117,19 @@ async def _with_manifest(
     yield signer.sign(payload_of(whole))
 
 
-# Each holds a page of events for as long as its reader takes over it.
+# Each export keeps a page of events in memory for as long as its reader takes to read the page.
 _exporting: Final[Counter[str]] = Counter()
 
 
 def _require_room(actor: Actor) -> None:
     if _exporting[actor.name] >= MOST_EXPORTS_OF_ONE or _exporting.total() >= MOST_EXPORTS:
-        raise StoreBusy("too many exports are under way: try again when one is done")
+        raise StoreBusy("too many exports are running: try again when one has finished")
 
 
 async def _exported(
     actor: Actor, index: SearchIndex, query: SearchQuery, page: SearchPage, form: Form
 ) -> AsyncGenerator[bytes, None]:
-    """A page at a time, however many there are."""
+    """Yield the events one page at a time, so that any number of events fits in memory."""
     _require_room(actor)
     _exporting[actor.name] += 1
     try:

@@ -1,4 +1,4 @@
-"""Pure: audit events as lines of a file that somebody takes away."""
+"""Pure: audit events as lines of an exported file."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import orjson
 from proxy.wire.audit_event import EVENT_FIELDS
 
 COLUMNS: Final = (*EVENT_FIELDS, "claimedProxyId")
-# What makes a spreadsheet compute a cell, or a text after it, instead of showing it. The full-width forms
-# become the plain ones in some of them, blanks before them are left out, and half the world's begin another
-# cell at a semicolon, in quotes or not.
+# Beginnings of a text that a spreadsheet computes instead of showing. Some spreadsheets convert full-width
+# characters to plain ones. Leading blanks are ignored. In many countries, a semicolon begins another cell,
+# even within quotes.
 _FORMULA: Final = re.compile("(?:\\A|(?<=;))(?=[ \u00a0\ufeff\u000b\u0085]*[=+\\-@\t\r\n|＝＋－＠])")
 _LINE_ENDS: Final = bytes.maketrans(b"\r\n", b"  ")
 
@@ -29,7 +29,10 @@ class Form:
 
 
 def on_one_line(body: bytes) -> bytes:
-    """JSON text may have line ends between its tokens and nowhere else; there a space means the same."""
+    """Return JSON text without line ends.
+
+    Line ends can stand only between its tokens, where a space means the same.
+    """
     return body.translate(_LINE_ENDS)
 
 
@@ -46,7 +49,7 @@ def _cells(event: Mapping[str, Any]) -> list[str]:
 
 
 def _cell(value: object) -> str:
-    """Numbers as they are; texts so that none is taken for a formula."""
+    """Return a number as it is, and a text in a form that spreadsheets do not take for a formula."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -62,12 +65,12 @@ def _cell(value: object) -> str:
 
 def _text(text: str) -> str:
     if "\0" in text:
-        text = text.replace("\0", "\ufffd")  # readers of CSV stop at it
+        text = text.replace("\0", "\ufffd")  # because readers of CSV stop at NUL
     return _FORMULA.sub("'", text)
 
 
 def _rows(rows: Iterable[Sequence[str]]) -> bytes:
-    """RFC 4180."""
+    """Return the rows as CSV (RFC 4180)."""
     lines = io.StringIO()
     csv.writer(lines).writerows(rows)
     return lines.getvalue().encode()

@@ -1,4 +1,4 @@
-"""Find the events that an id belongs to, whichever id it is and in whichever organisation."""
+"""Find the events that an id belongs to, in any id field and in any organisation."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from controlplane.search.given_ids import LONGEST_TEXT, ids_in, whole_id
 from controlplane.search.interface import SearchQuery
 from controlplane.search.query import FIELDS, Exactly, FieldTerm, Filter
 
-MOST_FOUND: Final = 50  # events of a response; a client may give all its requests one id
-# Fields that hold ids of a request. The first group that finds an event ends the search: an error body
-# names the request itself, and an id of the client that repetitions of the request share.
+MOST_FOUND: Final = 50  # events of a response; a client may use one id for all its requests
+# Fields that hold ids of a request. The first group that finds an event ends the search. An error body names
+# both the request and a client id that repeated requests share.
 _GROUPS: Final = (("id", "request"), ("upstreamrequest",), ("clientrequest",), ("parent", "trace"))
 _LOOKED_AT: Final = (
     "event id, request id, upstream request id, client request id, batch request id and trace id"
@@ -27,30 +27,33 @@ _LOOKED_AT: Final = (
 
 
 class LookUpEvents(Request):
-    """`text` is an id, or any text with GUIDs, ULIDs or trace ids in it: an error body, a line of a log."""
+    """Request to find events.
+
+    `text` is an id, or text with GUIDs, ULIDs or trace ids: an error body, a log line.
+    """
 
     text: Annotated[str, Meta(min_length=1, max_length=LONGEST_TEXT)]
-    org: str | None = None  # id or name; without it, every organisation that the actor may look at
+    org: str | None = None  # id or name; default: every organisation that the actor has permission to look at
 
 
 class FoundEvents(Response):
     """Events as their proxies sent them, newest first."""
 
-    ids: tuple[str, ...]  # found in the text
+    ids: tuple[str, ...]  # ids that were found in the text
     events: tuple[msgspec.Raw, ...]
     org_ids: tuple[str, ...]  # the organisation of each event
     more: bool  # True if there are other events with these ids
-    notes: tuple[str, ...]  # what was looked at, if nothing was found
+    notes: tuple[str, ...]  # fields that were searched, if nothing was found
 
 
 @operation("audit.lookup", "POST", "/audit/lookup", changes=False)
 async def look_up(context: OperationContext, actor: Actor, request: LookUpEvents) -> FoundEvents:
-    """Find the events that an id belongs to: of the request, of the client, of the upstream, or a trace."""
+    """Find the events that an id of the request, of the client, of the upstream or of a trace belongs to."""
     org_ids = await _org_ids(context, actor, request.org)
     whole = whole_id(request.text)
     ids = tuple(dict.fromkeys((*((whole,) if whole else ()), *ids_in(request.text))))
     if not ids:
-        raise InvalidRequest("text: there is no id in it: paste a request-id, or text that holds one")
+        raise InvalidRequest("text: contains no id: paste a request-id, or text that contains one")
     for group in _GROUPS:
         found = await _with_ids(context, actor, org_ids, group, ids)
         if found:
@@ -73,7 +76,10 @@ async def _with_ids(
     group: tuple[str, ...],
     ids: tuple[str, ...],
 ) -> list[bytes]:
-    """Return the events of which one of these fields has one of the ids, each once."""
+    """Return the events in which one of these fields has one of the ids.
+
+    Each event is returned once.
+    """
     found: dict[bytes, None] = {}
     for name in group:
         wanted = Filter((FieldTerm(FIELDS[name], tuple(map(Exactly, ids))),))
@@ -84,7 +90,7 @@ async def _with_ids(
 
 
 def _notes(context: OperationContext, ids: tuple[str, ...], org: str | None) -> tuple[str, ...]:
-    where = f"the organisation {org}" if org else "the organisations that you may look at"
+    where = f"the organisation {org}" if org else "the organisations that you can look at"
     named = ids[0] if len(ids) == 1 else f"one of {len(ids)} ids"
     notes = [f"no event of {where} has {named} as {_LOOKED_AT}"]
     if context.is_behind():

@@ -1,4 +1,4 @@
-"""Notes on a question about audit events: what may be wrong with it, and what was looked at."""
+"""Notes on a question about audit events: possible mistakes in it, and what was searched."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Notes = tuple[tuple[str, ...], tuple[str, ...]]
 async def why_nothing(
     context: OperationContext, actor: Actor, org: str | None, query: SearchQuery
 ) -> tuple[str, ...]:
-    """Return notes on a question that found nothing: what may be wrong with it, and what was looked at."""
+    """Return notes on a question that found nothing: possible mistakes in it, and what was searched."""
     wrong, looked_at = await notes_on_nothing(context, actor, org, query)
     return (*wrong, *looked_at)
 
@@ -36,7 +36,7 @@ async def notes_on_nothing(
 async def notes_on_found(
     context: OperationContext, actor: Actor, org: str | None, query: SearchQuery
 ) -> Notes:
-    """Return notes beside a result: names that exclude nothing, times before the oldest event."""
+    """Return notes beside a result: excluded names that do not exist, times before the oldest event."""
     wrong = notes_on_index(context)
     excluding = exclusions(query.filter)
     if excluding.terms:
@@ -67,7 +67,7 @@ async def doubts(
 async def held_within(
     context: OperationContext, actor: Actor, org: str | None, query: SearchQuery, *, count_missing: bool
 ) -> Held:
-    """Return what is stored of the events that a question may be about."""
+    """Return the range of stored events that a question may be about."""
     every = await context.resolve.orgs_of_events(actor, org)
     orgs = named_in(every, query.filter)
     org_ids = query.org_ids if len(orgs) == len(every) else tuple(each.org_id for each in orgs)
@@ -76,7 +76,7 @@ async def held_within(
 
 
 async def _names(context: OperationContext, actor: Actor) -> dict[tuple[str, str], str]:
-    """What things are called now, by the filter's field and their id."""
+    """Return the current names of things, by the filter's field and their id."""
     names = {("org", org.org_id): org.name for org in await context.resolve.orgs(actor)}
     names |= {("proxy", proxy.proxy_id): proxy.name for proxy in await context.resolve.proxies(actor, None)}
     names |= {("app", app.app_id): app.name for app in await context.resolve.apps(actor, None)}

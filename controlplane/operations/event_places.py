@@ -1,4 +1,4 @@
-"""Places at which a page or a stream of events goes on, as text."""
+"""Positions from which a page or a stream of events continues, as text."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from controlplane.secrets import MasterKeyError, Vault
 
 
 class Places:
-    """Where a page or a stream goes on, as text. It holds a position, which counts the events of every
-    organisation; to who may not look at all of them, it is sealed."""
+    """Text form of the positions from which a page or a stream of events continues.
+
+    A position counts the events of every organisation. It is encrypted for actors without permission to look
+    at all organisations.
+    """
 
     def __init__(self, purpose: str, vault: Vault | None) -> None:
         self._purpose = purpose
@@ -28,7 +31,10 @@ class Places:
         return base64.urlsafe_b64encode(self._vault.seal(self._purpose, place)).decode()
 
     def read(self, text: str) -> str:
-        """Raises ValueError."""
+        """Return the position that the text holds.
+
+        Raise ValueError if the text holds none.
+        """
         if self._vault is None:
             return text
         sealed = base64.b64decode(text.encode("ascii"), altchars=b"-_", validate=True)

@@ -1,4 +1,4 @@
-"""Questions about audit events: what all of them share on the way to the search index."""
+"""Questions about audit events: the steps that all of them share before the search index."""
 
 from __future__ import annotations
 
@@ -25,11 +25,14 @@ from controlplane.search.query import QueryError, Resolver, parse_filter
 from controlplane.store.interface import StoreError
 
 T = TypeVar("T")
-MOST_ASKED_BY_ONE: Final = 4  # of an index at the same time: a page of the console asks for three things
+MOST_ASKED_BY_ONE: Final = 4  # questions of one actor to an index at a time; a console page sends three
 
 
 class InvalidFilter(InvalidRequest):
-    """`column` counts the filter's characters from 1."""
+    """The filter is not valid.
+
+    `column` counts the filter's characters from 1.
+    """
 
     def __init__(self, error: QueryError) -> None:
         super().__init__(f"filter: {error}")
@@ -39,9 +42,9 @@ class InvalidFilter(InvalidRequest):
 
 class Selection(Request):
     filter: str = ""
-    org: str | None = None  # id or name; without it, every organisation that the actor may look at
-    from_: str | None = msgspec.field(default=None, name="from")  # this time and later
-    to: str | None = None  # before this time
+    org: str | None = None  # id or name; default: every organisation that the actor has permission to look at
+    from_: str | None = msgspec.field(default=None, name="from")  # the first time
+    to: str | None = None  # the end, which is not included
 
 
 async def query_of(
@@ -51,7 +54,10 @@ async def query_of(
     limit: int = MAX_LIMIT,
     cursor: str | None = None,
 ) -> SearchQuery:
-    """Return the question to the index, with names as ids. Raise InvalidFilter."""
+    """Return the question to the index, with names as ids.
+
+    Raise InvalidFilter if the filter is wrong.
+    """
     orgs = await context.resolve.orgs_of_events(actor, request.org)
     sees_all = request.org is None and actor.may("viewer", None)
     now_ms = context.clock.wall_ms()
@@ -64,21 +70,24 @@ async def query_of(
 
 
 async def resolver(context: OperationContext, actor: Actor, text: str) -> Resolver:
-    """Return what resolves the names in a filter to ids. Several organisations may use the same name."""
+    """Return a function that resolves the names in a filter to ids.
+
+    Several organisations may share a name.
+    """
     named: set[tuple[str, str]] = set()
 
     def note(field: str, name: str) -> Sequence[str]:
         named.add((field, name))
         return ()
 
-    with suppress(QueryError):  # which the caller meets too
+    with suppress(QueryError):  # the caller gets the same error from the filter
         parse_filter(text, note)
     ids = {(field, name): await _ids_of(context, actor, field, name) for field, name in named}
     return lambda field, name: ids.get((field, name), ())
 
 
 async def _ids_of(context: OperationContext, actor: Actor, field: str, name: str) -> list[str]:
-    """Return the ids of all visible things of that very name, deleted ones too."""
+    """Return the ids of all visible things that have exactly this name, including deleted things."""
     dead = await context.resolve.deleted_named(actor, name)
     living = await _living_ids(context, actor, field, name)
     return [*living, *(each.id for each in dead if each.kind == field)]
@@ -97,7 +106,10 @@ async def _living_ids(context: OperationContext, actor: Actor, field: str, name:
 
 
 async def ask_index(context: OperationContext, actor: Actor, ask: Callable[[SearchIndex], Awaitable[T]]) -> T:
-    """Return the index's response to `ask`. Each actor has a few questions under way at the same time."""
+    """Return the index's response to `ask`.
+
+    Each actor can run a few questions at the same time.
+    """
     index = await response_of(context.index())
     async with _searching.of(actor):
         return await response_of(ask(index))
@@ -109,12 +121,15 @@ async def page_of(actor: Actor, index: SearchIndex, query: SearchQuery) -> Searc
         return await response_of(index.search(query))
 
 
-# An index works on one question after the other, and some take seconds.
+# An index processes one question at a time, and some questions take seconds.
 _searching: Final = Slots(MOST_ASKED_BY_ONE)
 
 
 async def response_of(asked: Awaitable[T]) -> T:
-    """Return the response of an index. Raise InvalidRequest or StoreError if it has none."""
+    """Return the response of an index.
+
+    Raise InvalidRequest or StoreError if the index fails.
+    """
     try:
         return await asked
     except CursorError as error:

@@ -1,4 +1,4 @@
-"""Audit events followed: a stream of those that are stored from now on."""
+"""A live tail of audit events: a stream of the events that are stored from now on."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from controlplane.search.predicates import all_hold
 from controlplane.store.interface import StoreBusy
 
 HEARTBEAT_SECONDS: Final = 15.0
-LONGEST_TAIL_SECONDS: Final = 300.0  # after which a reader comes back, and is asked again who it is
+LONGEST_TAIL_SECONDS: Final = 300.0  # seconds until the reader must reconnect and authenticate again
 
 
 class TailEvents(Request):
     filter: str = ""
     org: str | None = None
-    after: str | None = None  # the id of the last event that came; as Last-Event-ID it comes by itself
+    after: str | None = None  # id of the last event received; browsers send it as Last-Event-ID
 
 
 @stream("audit.tail", "/audit/tail", EVENTS)
@@ -58,14 +58,17 @@ def _wanted(query: SearchQuery) -> Callable[[Document], bool]:
 async def _followed(
     listener: Listener, places: Places, stack: AsyncExitStack, notes: tuple[str, ...]
 ) -> AsyncGenerator[bytes, None]:
-    """Server-sent events (WHATWG HTML section 9.2); one of nothing but an id moves its reader on as well."""
+    """Yield server-sent events (WHATWG HTML section 9.2).
+
+    An event with only an id also moves its reader on.
+    """
     end = asyncio.get_running_loop().time() + LONGEST_TAIL_SECONDS
     async with stack:
         yield b"retry: 2000\n" + places.line(listener.position)
         for note in notes:  # the filter may never match an event
             yield b"event: note\ndata: %b\n\n" % on_one_line(note.encode())
         if listener.has_gap:
-            yield b"event: gap\ndata: events before this were passed over: search for them\n\n"
+            yield b"event: gap\ndata: skipped events before this one: search for them\n\n"
         while asyncio.get_running_loop().time() < end:
             try:
                 async with asyncio.timeout(HEARTBEAT_SECONDS):
@@ -76,7 +79,7 @@ async def _followed(
             except CutOff as error:
                 yield b"event: cut\ndata: %b\n\n" % on_one_line(str(error).encode())
                 return
-            # Each with its place: who comes back from between two of them is given the rest.
+            # Each event has its position, so a reader that reconnects after any event gets the rest.
             yield b"".join(
                 b"data: %b\n%b" % (on_one_line(each.body), places.line(each.position)) for each in events
             )

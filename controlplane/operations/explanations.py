@@ -1,4 +1,4 @@
-"""Why a request is evaluated as it is, as JSON says it."""
+"""The explanation of a verdict, as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class RefusedFacts(msgspec.Struct, rename="camel"):
 
 
 class AskedFacts(msgspec.Struct, rename="camel"):
-    """One condition of a rule: whether it holds, and the value that was found."""
+    """One condition of a rule, its result, and the value that was found."""
 
     part: str
     wants: str
@@ -43,33 +43,35 @@ class ReadingFacts(msgspec.Struct, rename="camel"):
     verdict: str | None
     rule_id: str | None
     rules: tuple[AttemptFacts, ...]
-    reaches: str = ""  # the things on the way, if a schema describes the path
+    reaches: str = ""  # things that the path passes through, if a schema describes it
 
 
 class PossibleFacts(msgspec.Struct, rename="camel"):
     """One of several possible outcomes of a request that is not completely known."""
 
-    verdict: str  # refused: by the proxy itself, for the reason
+    verdict: str  # refused: the proxy itself refuses the request, for the reason
     rule_id: str | None
     reason: str
     transforms: tuple[str, ...] = ()
 
 
 class ImpliedFacts(msgspec.Struct, rename="camel"):
-    """A request that the request implies, evaluated like a request of its own."""
+    """A request that another request implies.
+
+    It is evaluated like a separate request.
+    """
 
     cause: str  # $expand, members@odata.bind, resource
     method: str
     path: str
-    place: str  # property path in the response; empty if nothing of it comes back
+    place: str  # property path in the response; empty if the response does not contain it
     verdict: str | None
     rule_id: str | None
-    matters: bool  # it makes the verdict stricter
+    matters: bool  # True: this request makes the verdict stricter
 
 
 class Explained(Response):
-    """The decision on a request with the active filter, what it does to the response, and each rule
-    tried."""
+    """The decision on a request with the active filter, its effect on the response, and each rule tried."""
 
     verdict: str | None
     rule_id: str | None
@@ -77,13 +79,13 @@ class Explained(Response):
     logged_rule_ids: tuple[str, ...]
     transforms: tuple[str, ...]  # names of the active filter
     refused: RefusedFacts | None
-    body: str | None  # the response's, as the application gets it
-    removed: tuple[str, ...] | None  # the transforms that removed something from it
+    body: str | None  # body of the response as the application receives it
+    removed: tuple[str, ...] | None  # transforms that removed something from the response
     readings: tuple[ReadingFacts, ...]
     answer_readings: tuple[ReadingFacts, ...]
-    awaiting: tuple[str, ...]  # response rules that may change the verdict once there is a response
-    possible: tuple[PossibleFacts, ...] = ()  # several where what isn't known makes a difference
-    missing: tuple[str, ...] = ()  # and what that is
+    awaiting: tuple[str, ...]  # response rules that may change the verdict when there is a response
+    possible: tuple[PossibleFacts, ...] = ()  # several outcomes if unknown facts make a difference
+    missing: tuple[str, ...] = ()  # names of these unknown facts
     rule_ids: tuple[str, ...] = ()  # every rule that took part, request rules first
     implied: tuple[ImpliedFacts, ...] = ()
 

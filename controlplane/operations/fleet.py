@@ -1,4 +1,4 @@
-"""The fleet at a glance: how each proxy is, what it enforces, and whether a version has arrived."""
+"""Overview of the fleet: health of each proxy, rules that it enforces, and rollout of a version."""
 
 from __future__ import annotations
 
@@ -34,19 +34,21 @@ class EnforcedFacts(Response):
     name: str
     org: str
     in_force: int
-    version: int | None  # that it enforces; null where it doesn't say, or has none
+    version: int | None  # enforced version; null: the proxy does not report it, or has none
     state: Enforcement
     behind_seconds: float | None
 
 
 class ProxyHealth(Response):
-    """The state of a proxy, as `proxy list` shows it. Ages and the backlog are those of its last
-    heartbeat."""
+    """State of a proxy, as `proxy list` shows it.
+
+    Ages and the backlog are those of its last heartbeat.
+    """
 
     proxy_id: str
     name: str
     orgs: tuple[str, ...]
-    whole: bool  # whether one may look at all of its organisations; else what is of all together is left out
+    whole: bool  # true: the actor may look at all of its organisations; else totals are left out
     enabled: bool
     created_at: str
     last_seen: str | None
@@ -61,13 +63,14 @@ class ProxyHealth(Response):
     audit_pending: int | None
     oldest_pending_seconds: float | None
     rulesets: tuple[EnforcedFacts, ...]
-    requests_per_second: tuple[float, ...]  # of the windows that it reported last, oldest first
-    missing_events: int | None  # that never came, repeated numbers, implausible times: not acknowledged
+    requests_per_second: tuple[float, ...]  # rates of the newest reported windows, oldest first
+    # missing events, repeated numbers and implausible times, without acknowledged ones
+    missing_events: int | None
     repeated_numbers: int | None
     implausible_times: int | None
-    enrolment_token: str | None  # name of the token by which the proxy came; null: an operator added it
+    enrolment_token: str | None  # name of the token that the proxy enrolled with; null: an operator added it
     keys_made_at: str | None  # null: an earlier release made the keys
-    ended_at: str | None  # time at which it stopped in order, owing nothing; null once it is back
+    ended_at: str | None  # time of a clean stop with all events delivered; null after a restart
     retired_at: str | None
 
 
@@ -76,8 +79,10 @@ class FleetList(ListResponse):
 
 
 class FleetCounts(Response):
-    """Numbers of proxies by health. A disabled proxy counts only as disabled, a retired one only as
-    retired."""
+    """Numbers of proxies by health.
+
+    A disabled proxy counts only as disabled, a retired one only as retired.
+    """
 
     total: int
     ok: int
@@ -99,25 +104,25 @@ class Unacknowledged(Response):
 
 
 class SequenceFacts(Response):
-    """Sequence numbers of one organisation: events that arrived, events that are missing, and events that
-    only the proxy has."""
+    """Sequence numbers of one organisation: of arrived, missing and undelivered events."""
 
     org_id: str
     highest_seq: int
     missing: tuple[tuple[int, int], ...]  # ranges, both ends included
     missing_count: int
-    unlisted_count: int  # of these, the ones that no range above names
+    unlisted_count: int  # number of missing events that no range above names
     undelivered: int
-    repeated_count: int  # events under numbers that others had before: an audit directory was lost, or shared
-    repeated_at: str | None  # when the last of them came
+    # events with a number that an earlier event had: an audit directory was lost or shared
+    repeated_count: int
+    repeated_at: str | None  # time at which the last of them arrived
     implausible_count: int  # events with a time that can't be true
-    implausible_at: str | None  # when the last of them came
+    implausible_at: str | None  # time at which the last of them arrived
     unacknowledged: Unacknowledged
     acknowledged_at: str | None
     acknowledged_by: str | None
     acknowledged_note: str | None
-    reused_count: int  # batches with an id, their own or an event's, used before for other content
-    reused_at: str | None  # when the last of them came
+    reused_count: int  # batches that reuse a batch id or event id for other content
+    reused_at: str | None  # time at which the last of them arrived
 
 
 class WindowFacts(Response):
@@ -138,12 +143,12 @@ class HeartbeatFacts(Response):
     uptime_seconds: float | None
     clock_skew_seconds: float | None
     audit_pending: int | None
-    not_ok: tuple[str, ...]  # names of its checks
+    not_ok: tuple[str, ...]  # names of the proxy's checks that are not ok
 
 
 class ProxyDetails(ProxyHealth):
     secret_version: int
-    old_keys_until: str | None  # time until which the keys before the current ones work
+    old_keys_until: str | None  # time until which the previous keys work
     renewed_keys_are_unused: bool  # the old keys work until 1 h after the first use of the new ones
     rotate_at: str | None  # time from which the proxy renews its keys by itself
     rotation_is_due: bool
@@ -160,8 +165,8 @@ class ListFleet(ListRequest):
     org: str | None = None
     sort: Annotated[str, by_column("proxies")] | None = None
     health: Health | None = None  # only proxies of this health
-    needs_look: bool = False  # only proxies that are neither well nor disabled, or disabled with losses
-    retired: bool = False  # the retired proxies, in place of the others
+    needs_look: bool = False  # only proxies that are neither ok nor disabled, or disabled with losses
+    retired: bool = False  # only retired proxies, which the list omits by default
 
 
 class CountFleet(Request):
@@ -175,7 +180,7 @@ class ProxyReference(Request):
 
 class RolloutRequest(Request):
     ruleset: str  # id or name
-    version: int | None = None  # the active one, if left out
+    version: int | None = None  # default: the active version
     org: str | None = None
 
 
@@ -183,8 +188,10 @@ RolloutState = Literal["enforced", "behind", "unknown", "ended", "lost", "disabl
 
 
 class ProxyRollout(Response):
-    """State of a version at one proxy. `ended` proxies stopped in order. `lost` proxies have been silent for
-    too long to wait for them."""
+    """State of a version at one proxy.
+
+    `ended`: it stopped cleanly. `lost`: it was silent for too long to wait for it.
+    """
 
     proxy_id: str
     name: str
@@ -236,7 +243,7 @@ async def count(context: OperationContext, actor: Actor, request: CountFleet) ->
 
 @operation("fleet.show", "GET", "/fleet/{proxy}")
 async def show(context: OperationContext, actor: Actor, request: ProxyReference) -> ProxyDetails:
-    """Show one proxy: health, last heartbeat, curves, and which of its audit events are missing."""
+    """Show one proxy: health, last heartbeat, curves, and missing audit events."""
     found = await context.resolve.proxy(actor, "viewer", request.proxy)
     view = await _View.of(context, actor, [found])
     now_ms = context.clock.wall_ms()
@@ -307,8 +314,11 @@ def limits_of(context: OperationContext) -> RateLimits:
 
 
 class _View:
-    """What an actor may see of proxies. Who may not look at every organisation of a proxy learns nothing of
-    its traffic as a whole, nor what it says of the others."""
+    """Facts of proxies that an actor has permission to see.
+
+    An actor without permission to look at every organisation of a proxy sees neither its total traffic nor
+    its reports about the other organisations.
+    """
 
     def __init__(self, names: Mapping[str, str]) -> None:
         """Take the names of the organisations that the actor may look at, by id."""
@@ -323,7 +333,7 @@ class _View:
         return all(org_id in self._names for org_id in proxy.org_ids)
 
     def health(self, now_ms: int, state: ProxyState) -> dict[str, Any]:
-        """The members of a ProxyHealth."""
+        """Return the members of a ProxyHealth."""
         proxy, heard = state.proxy, state.heard
         said = heard.said if heard is not None else Heartbeat()
         is_whole = self.sees_all_of(proxy)
@@ -371,7 +381,7 @@ class _View:
         )
 
     def heartbeat(self, proxy: Proxy, heard: Heard | None) -> dict[str, Any] | None:
-        """As the proxy sent it."""
+        """Return the last heartbeat as the proxy sent it."""
         if heard is None:
             return None
         body: dict[str, Any] = msgspec.json.decode(heard.body)
@@ -457,7 +467,7 @@ def _beat(heard: Heard) -> HeartbeatFacts:
 
 
 def _origin(text: str | None) -> str | None:
-    """Return the address if it is scheme, host and port alone: people paste it into a shell."""
+    """Return the address if it is only scheme, host and port, because people paste it into a shell."""
     return text if text is not None and _ORIGIN.fullmatch(text) else None
 
 

@@ -1,4 +1,4 @@
-"""A ruleset that a request gives, with the schemas that its rules may name things of."""
+"""A ruleset that a request gives, with the schemas of the things that its rules may name."""
 
 from __future__ import annotations
 
@@ -25,11 +25,14 @@ _LONGEST_LABEL: Final = 200
 
 
 class Source(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """The text of a draft, or a stored ruleset. Give one of the two."""
+    """Text of a draft, or reference to a stored ruleset.
+
+    Give one of the two.
+    """
 
     yaml: str | None = None
-    label: str = "yaml"  # what messages call the text
-    ruleset: str | None = None  # id or name, NAME@VERSION for another version than the active one
+    label: str = "yaml"  # name of the text in messages
+    ruleset: str | None = None  # id or name; NAME@VERSION for a version that is not active
 
 
 class ProblemFacts(msgspec.Struct, rename="camel"):
@@ -51,7 +54,7 @@ async def text_of(
 
 
 def name_problems(text: str, name: str) -> tuple[RulesetProblem, ...]:
-    """Of a sound ruleset: that no ruleset can be kept under its name."""
+    """Return the problems that prevent storing a valid ruleset under its name."""
     try:
         valid_name(name)
     except InvalidName as error:
@@ -60,7 +63,10 @@ def name_problems(text: str, name: str) -> tuple[RulesetProblem, ...]:
 
 
 def parsed(label: str, text: str) -> PolicyRuleset:
-    """Raises InvalidRequest with every error in the text by line and column."""
+    """Return the rules of the text.
+
+    Raise InvalidRequest with every error by line and column.
+    """
     try:
         return parse_ruleset(text)
     except InvalidRuleset as error:
@@ -68,14 +74,17 @@ def parsed(label: str, text: str) -> PolicyRuleset:
 
 
 def problem_line(label: str, problem: RulesetProblem) -> str:
-    if len(label) > _LONGEST_LABEL:  # it stands in every line; a path's end says most
+    if len(label) > _LONGEST_LABEL:  # the label begins every line; the end of a path identifies it best
         label = f"…{label[1 - _LONGEST_LABEL :]}"
     where = f"{problem.where}: " if problem.where else ""
     return f"{label}:{problem.line}:{problem.column}: {where}{problem.message}"
 
 
 def named_version(reference: str, names: Collection[str]) -> tuple[str, int | None]:
-    """The ruleset, and which version of it: NAME@VERSION, unless a ruleset itself has that name."""
+    """Return the ruleset and its version.
+
+    NAME@VERSION names the version, unless a ruleset itself has that name.
+    """
     name, at, number = reference.rpartition("@")
     if reference in names or not (at and number.isascii() and number.isdecimal() and len(number) < 10):
         return reference, None
@@ -83,7 +92,7 @@ def named_version(reference: str, names: Collection[str]) -> tuple[str, int | No
 
 
 async def stored_yaml(context: OperationContext, actor: Actor, reference: str, org: str | None) -> str:
-    """Of the active version, unless NAME@VERSION names another."""
+    """Return the text of the active version, or of the version that NAME@VERSION names."""
     found, wanted = await stored_version(context, actor, reference, org)
     text = await context.store.ruleset_text(found.ruleset_id, wanted)
     if text is None:
@@ -106,7 +115,7 @@ NO_PACKED_SCHEMAS: Final = PackedSchemas({}, {})
 
 @dataclass(frozen=True, slots=True)
 class GivenRules:
-    """A ruleset as messages call it, with its text and its schemas."""
+    """A ruleset with its name in messages, its text and its schemas."""
 
     label: str
     text: str
@@ -114,7 +123,7 @@ class GivenRules:
 
 
 async def given_rules(context: OperationContext, actor: Actor, source: Source, org: str | None) -> GivenRules:
-    """Return a draft with the current schemas of the organisation, or a version with those that it names."""
+    """Return a draft with the organisation's current schemas, or a version with the schemas that it names."""
     label, text = await text_of(context, actor, source, org)
     if source.ruleset is not None:
         found, version = await stored_version(context, actor, source.ruleset, org)
@@ -126,7 +135,10 @@ async def given_rules(context: OperationContext, actor: Actor, source: Source, o
 
 
 def ruleset_of(given: GivenRules) -> PolicyRuleset:
-    """Raise InvalidRequest if the ruleset is not sound, or names things that its schemas lack."""
+    """Return the ruleset in parsed form.
+
+    Raise InvalidRequest if it is not valid, or names things that its schemas lack.
+    """
     return with_schemas(given)[0]
 
 

@@ -1,4 +1,4 @@
-"""HAR files: what a draft does to their requests, and the rules that allow them."""
+"""HAR files: the verdicts that a draft gives their requests, and rules that allow these requests."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from proxy.policy.ruleset_yaml import InvalidRuleset
 from proxy.policy.unknown import PartlyKnownResponse, ResponsePart
 from proxy.wire.audit_event import rfc3339
 
-MOST_CHARACTERS: Final = 10_000_000  # the text of one file; requests have at most 10 MiB
-_EXAMPLES: Final = 3  # requests of a group that are shown
+MOST_CHARACTERS: Final = 10_000_000  # characters of one file; requests have at most 10 MiB
+_EXAMPLES: Final = 3  # example requests of a group
 _MOST_GROUPS: Final = 50
-_LONGEST_BODY: Final = 1 << 20  # bytes of a response that are looked at, as `_TOO_LONG` says
+_LONGEST_BODY: Final = 1 << 20  # bytes of a response that are examined; `_TOO_LONG` names the same limit
 _MOST_OBJECTS: Final = 10_000  # number of objects that such a response may have
 _TOO_LONG: Final = "the body of the response has more than 1 MiB or 10,000 objects and is left out"
 
@@ -42,13 +42,15 @@ HarText = Annotated[str, Meta(min_length=2, max_length=MOST_CHARACTERS)]
 
 class ReplayHar(Request):
     source: Source
-    har: HarText  # the text of the file
+    har: HarText  # text of the file
     org: str | None = None
 
 
 class HarGroup(msgspec.Struct, rename="camel"):
-    """Requests with the same outcome. `after` has several outcomes if the file lacks facts that decide;
-    `missing` names these facts."""
+    """Requests with the same outcome.
+
+    `after` has several outcomes if the file lacks facts that decide; `missing` names these facts.
+    """
 
     requests: int
     after: tuple[OutcomeFacts, ...]
@@ -60,8 +62,8 @@ class HarGroup(msgspec.Struct, rename="camel"):
 class ReplayedHar(Response):
     requests: int
     elsewhere: int  # requests to other addresses, which were left out
-    remarks: tuple[str, ...]  # what was left out or is unknown
-    groups: tuple[HarGroup, ...]  # blocked ones first
+    remarks: tuple[str, ...]  # facts that were left out or are unknown
+    groups: tuple[HarGroup, ...]  # groups, blocked ones first
 
 
 class SuggestFromHar(Request):
@@ -78,14 +80,20 @@ class SuggestedFromHar(Response):
 
 @operation("ruleset.replay-har", "POST", "/rulesets/replay-har", changes=False)
 async def replay_har(context: OperationContext, actor: Actor, request: ReplayHar) -> ReplayedHar:
-    """Evaluate the requests of a HAR file against a ruleset. Nothing of the file is kept."""
+    """Evaluate the requests of a HAR file against a ruleset.
+
+    Nothing from the file is stored.
+    """
     given = await given_rules(context, actor, request.source, request.org)
     return await run_on_file(actor, _replayed, given, request.har)
 
 
 @operation("ruleset.suggest-har", "POST", "/rulesets/suggest-har", changes=False)
 async def suggest_har(context: OperationContext, actor: Actor, request: SuggestFromHar) -> SuggestedFromHar:
-    """Suggest the smallest ruleset that allows the requests of a HAR file. Nothing of the file is kept."""
+    """Suggest the smallest ruleset that allows the requests of a HAR file.
+
+    Nothing from the file is stored.
+    """
     return await run_on_file(actor, _suggested, request.har, request.name)
 
 
@@ -97,7 +105,7 @@ def _parsed(text: str) -> Har:
 
 
 def _without_long_bodies(har: Har) -> Har:
-    """Take large bodies of responses as unknown, because a filter can need minutes for one of them."""
+    """Treat large response bodies as unknown, because a filter can need minutes for one of them."""
     kept = tuple(_without_long_body(each) for each in har.exchanges)
     cut = [one.number for one, other in zip(har.exchanges, kept, strict=True) if one is not other]
     if not cut:
@@ -157,8 +165,10 @@ class FromFile:
 
 
 def suggestion_from(har: Har, name: str, of: str) -> FromFile:
-    """Suggest rules for the requests of a file. `of` says whose they are. Raise InvalidRequest if no ruleset
-    can have the name."""
+    """Suggest rules for the requests of a file. `of` names the application in the description.
+
+    Raise InvalidRequest if no ruleset can have the name.
+    """
     times = [round(one.time.timestamp() * 1000) for one in har.exchanges if one.time is not None]
     first, last = (rfc3339(min(times)), rfc3339(max(times))) if times else (None, None)
     when = f"{first} to {last}" if times else ""

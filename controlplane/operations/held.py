@@ -1,6 +1,6 @@
-"""Notes on stored events: their times, their retention, and those that were purged or never arrived.
+"""Notes on stored events: their times, their retention, and events that were purged or never arrived.
 
-An empty result is an answer only together with these notes.
+An empty result means something only together with these notes.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from controlplane.store.interface import RETENTION_MS, RETENTION_WORDS, Org, Ret
 from proxy.wire.audit_event import rfc3339
 from proxy.wire.figures import counted
 
-_MOST_NAMED: Final = 3  # organisations that notes name, one by one
+_MOST_NAMED: Final = 3  # organisations that notes list by name
 
 
 @dataclass(frozen=True, slots=True)
 class Keeper:
-    """An organisation, and how long it keeps its events."""
+    """An organisation, and the time for which its events are stored."""
 
     name: str
     created_ms: int
@@ -34,9 +34,10 @@ class Keeper:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A time that ends here, and begins where the gap before it ends.
+    """A period that ends at `until_ms` and begins at the end of the previous gap.
 
-    Absent: no organisation was there, and no event. Partly purged: some organisations purged their events.
+    Absent: neither an organisation nor an event existed. Partly purged: some organisations purged their
+    events.
     """
 
     state: Literal["absent", "purged", "partly purged"]
@@ -45,7 +46,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The events that are held now, of some organisations together."""
+    """Stored events of some organisations together."""
 
     keepers: tuple[Keeper, ...]
     span: tuple[int, int] | None  # times of the oldest and the newest; None if there are none
@@ -53,7 +54,7 @@ class Held:
     missing: Mapping[str, int]  # event numbers that never arrived, by the organisation's name
 
     def notes_on_nothing(self, from_ms: int | None) -> Iterator[str]:
-        """Yield notes on the events that a search without a result looked at."""
+        """Yield notes on the events that were searched, if the search has no result."""
         names, one = self._names(), len(self.keepers) == 1
         if not self.keepers:
             return
@@ -61,7 +62,7 @@ class Held:
             first, last = map(written, self.span)
             yield f"{names} {'holds' if one else 'hold'} events from {first} to {last}"
         elif one and self.keepers[0].created_ms > self.keepers[0].kept_since(self.now_ms):
-            yield f"{names} holds no event: none has arrived since it was added at {self._added()}"
+            yield f"{names} holds no event: no event has arrived since it was added at {self._added()}"
         else:
             yield f"{names} {'holds' if one else 'hold'} no event"
         yield from self._notes_on_start(from_ms)
@@ -70,12 +71,12 @@ class Held:
             yield f"{numbers} of {name} never arrived, so events that match may be missing"
 
     def notes_on_found(self, from_ms: int | None) -> Iterator[str]:
-        """Yield notes beside a result, if its time begins before the oldest event."""
+        """Yield notes for a result whose time begins before the oldest event."""
         if from_ms is not None:
             yield from self._notes_on_start(from_ms)
 
     def gaps(self) -> tuple[Gap, ...]:
-        """Return the times without all of their events, the oldest first."""
+        """Return the times without all of their events, oldest first."""
         if not self.keepers:
             return ()
         oldest = self.now_ms if self.span is None else self.span[0]
@@ -103,7 +104,7 @@ class Held:
             yield f"{counted(len(purged) - _MOST_NAMED, 'other organisation')} purged events of that time"
 
     def _purged(self, keeper: Keeper, from_ms: int | None) -> bool:
-        """Return whether events of the time that was asked for may have been purged."""
+        """Return whether events of the requested time may have been purged."""
         since = keeper.kept_since(self.now_ms)
         asked = from_ms is None or from_ms < since
         older_is_held = len(self.keepers) == 1 and self.span is not None and self.span[0] < since
@@ -122,12 +123,15 @@ class Held:
 
 
 def written(ms: int) -> str:
-    """Return the time as text. An event of an earlier release may have one that no year can name."""
+    """Return the time as text.
+
+    An event of an earlier release may have a time in a year that RFC 3339 cannot write.
+    """
     return rfc3339(min(max(ms, 0), LATEST_MS))
 
 
 def named_in(orgs: Sequence[Org], wanted: Filter) -> list[Org]:
-    """Return the organisations that the filter's terms `org:` leave."""
+    """Return the organisations that match the filter's `org:` terms."""
     left = list(orgs)
     for term in wanted.terms:
         if isinstance(term, FieldTerm) and term.field.name == "org" and not term.negated:
@@ -139,7 +143,10 @@ def named_in(orgs: Sequence[Org], wanted: Filter) -> list[Org]:
 async def held(
     context: OperationContext, orgs: Sequence[Org], span: tuple[int, int] | None, *, count_missing: bool
 ) -> Held:
-    """Return the state of these organisations, whose events lie within `span`."""
+    """Return the stored events of these organisations.
+
+    Their times lie within `span`.
+    """
     missing = {}
     for org in orgs[:_MOST_NAMED] if count_missing else ():
         missing[org.name] = (await context.store.losses_of_org(org.org_id)).missing

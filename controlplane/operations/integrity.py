@@ -1,4 +1,4 @@
-"""The chain of audit events: its heads, to be kept elsewhere, and whether everything in it fits."""
+"""The hash chain of audit events: its heads, to be stored elsewhere, and its verification."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ from proxy.wire.figures import counted
 
 
 class Head(Response):
-    """The newest link of an organisation's chain. A stored copy of it proves later that nothing before it
-    changed."""
+    """Newest link of an organisation's chain.
+
+    A stored copy of it proves later that nothing before it changed.
+    """
 
     org_id: str
     number: int
     link: str
     at: str
     events: int
-    purged: int  # of those, by retention
+    purged: int  # number of these events that retention purged
 
 
 class Heads(Response):
@@ -37,7 +39,7 @@ class Heads(Response):
 
 
 class HeadsAsked(Request):
-    org: str | None = None  # id or name; all that one may look at without it
+    org: str | None = None  # id or name; default: every organisation that the actor has permission to look at
 
 
 class KnownHead(Request, forbid_unknown_fields=False):
@@ -50,20 +52,20 @@ class KnownHead(Request, forbid_unknown_fields=False):
 
 class Verify(Request):
     org: str | None = None
-    head: str | None = None  # a link of that organisation, which has to be there still
-    checkpoint: tuple[KnownHead, ...] = ()  # what lies before these is taken as looked at
+    head: str | None = None  # a link of that organisation, which must still be in the chain
+    checkpoint: tuple[KnownHead, ...] = ()  # stored links; the verification skips everything before them
 
 
 class Verdict(Response):
     org_id: str
     links: int
-    events: int  # that were looked at, and those of them that retention had taken
+    events: int  # events that were verified, and the number of them that retention had purged
     purged: int
     misfit: Misfit | None
-    received_from: str | None  # the period in which these events were received; null: there are none
+    received_from: str | None  # first time at which one of these events was received; null: there are none
     received_to: str | None
-    missing_events: int  # sequence numbers that proxies gave out and whose events never came
-    repeated_events: int  # under sequence numbers that others had before
+    missing_events: int  # sequence numbers that proxies gave out, but whose events never arrived
+    repeated_events: int  # events with sequence numbers that earlier events had
 
 
 class Verified(Response):
@@ -83,9 +85,9 @@ class Check(Response):
     checked_at: str | None
     checked_events: int | None
     misfit: Misfit | None
-    received_from: str | None  # the period in which the events of that walk were received
+    received_from: str | None  # first time at which an event of that walk was received
     received_to: str | None
-    missing_events: int  # sequence numbers whose events have never come
+    missing_events: int  # sequence numbers whose events never arrived
     repeated_events: int
 
 
@@ -143,11 +145,14 @@ def verified(verdicts: Sequence[Verdict]) -> Verified:
 
 
 def in_words(verdict: Verdict | Check) -> tuple[str, str | None]:
-    """Return the finding with its period, and why the trail is incomplete; None if no event is missing."""
+    """Return the finding with its period, and why the trail is incomplete.
+
+    The second is None if no event is missing.
+    """
     if verdict.misfit is not None:
         found = "stored events were changed after they had been stored"
     elif verdict.received_from is None:
-        found = "there was no event to verify"
+        found = "there are no events to verify"
     else:
         period = f"between {verdict.received_from} and {verdict.received_to}"
         found = f"the events that were received {period} are stored unchanged{_besides(verdict)}"
@@ -164,22 +169,22 @@ def in_words(verdict: Verdict | Check) -> tuple[str, str | None]:
 
 
 def _besides(verdict: Verdict | Check) -> str:
-    """Return what retention took of the events of a walk; empty if it took none."""
+    """Return the number of verified events that retention purged, in words; empty if it purged none."""
     purged = verdict.purged if isinstance(verdict, Verdict) else verdict.head.purged if verdict.head else 0
-    return f", but for {counted(purged, 'event')} that retention removed" if purged else ""
+    return f", except {counted(purged, 'event')} that retention removed" if purged else ""
 
 
-# -- on the way to a verdict -----------------------------------------------------------------------
+# -- verification of a chain -----------------------------------------------------------------------
 
-# A walk reads all there is as fast as it can: one at a time, and one of each operator, so that nobody keeps
-# the others from theirs.
+# A walk reads the whole chain as fast as it can. One walk runs at a time, and one of each operator, so that
+# no operator can block the verifications of the others.
 _walking: Final = FairQueue()
-_asking: Final[set[str]] = set()  # operators, those that wait for their turn too
+_asking: Final[set[str]] = set()  # operators with a verification that runs or waits
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Of one organisation, in links of its chain."""
+    """Progress of one organisation's verification, in links of its chain."""
 
     org_id: str
     done: int
@@ -189,10 +194,12 @@ class Progress:
 async def verification(
     context: OperationContext, actor: Actor, request: Verify
 ) -> AsyncGenerator[Progress | Verdict]:
-    """Yield the progress and the verdict of each organisation. Raise StoreBusy if the actor verifies
-    already."""
+    """Yield the progress and the verdict of each organisation.
+
+    Raise StoreBusy if another verification of the actor is running.
+    """
     if actor.name in _asking:
-        raise StoreBusy("a verification of yours is under way: try again when it is done")
+        raise StoreBusy("your previous verification is still running: try again when it has finished")
     _asking.add(actor.name)
     try:
         async with aclosing(verification_in_turn(context, actor, request)) as steps:
@@ -205,9 +212,9 @@ async def verification(
 async def verification_in_turn(
     context: OperationContext, actor: Actor, request: Verify
 ) -> AsyncGenerator[Progress | Verdict]:
-    """Yield as `verification` does, and wait until other verifications of the actor are over."""
+    """Yield as `verification` does, but wait until other verifications of the actor are over."""
     if request.head is not None and request.org is None:
-        raise InvalidRequest("head: a link belongs to the chain of one organisation: name it with org")
+        raise InvalidRequest("head: a link belongs to one organisation's chain: name it with org")
     known = {each.org_id: Known(_digest("checkpoint", each.link), each.number) for each in request.checkpoint}
     org_ids = [org.org_id for org in await context.resolve.orgs_of_events(actor, request.org)]
     if request.head is not None:
@@ -224,7 +231,7 @@ async def verification_in_turn(
 
 
 def _of_nothing_left(org_id: str, known: Known) -> Verdict:
-    """A link was kept, and there is neither the organisation nor a chain of it, or none that one may see."""
+    """Return the verdict for a stored link whose chain is not there, or that the actor may not see."""
     text = "the checkpoint names a link of this organisation's chain, and the store has no chain for it"
     return Verdict(
         org_id=org_id,
@@ -243,14 +250,14 @@ async def _verdict(
     context: OperationContext, org_id: str, known: Known | None
 ) -> AsyncIterator[Progress | Verdict]:
     async with aclosing(walk(await context.vault(), context.store, org_id, known)) as steps:
-        begun: int | None = None  # number of the last link that was taken as looked at
+        begun: int | None = None  # number of the last link that was skipped as verified
         async for at in steps:
             reached = at.reached
             begun = reached.number if begun is None else begun
             if not at.done:
                 yield Progress(org_id, reached.number, at.links)
                 continue
-            if known is None:  # else who asks decides what is found, or is passed over
+            if known is None:  # without a stored link, the caller decides whether to report or skip it
                 check = ChainCheck(context.clock.wall_ms(), reached.number, reached.events, at.misfit)
                 await context.store.note_chain_check(org_id, check)
             received = await _received(context, org_id, begun, reached.number)
@@ -271,7 +278,7 @@ async def _verdict(
 async def _received(
     context: OperationContext, org_id: str, after: int, last: int
 ) -> tuple[str | None, str | None]:
-    """Return the times of the first and the last receipt that the links after a number record."""
+    """Return the first and the last receipt time of the links after a number."""
     found = await context.store.chain_receipts(org_id, after, last)
     return (None, None) if found is None else (rfc3339(found[0]), rfc3339(found[1]))
 

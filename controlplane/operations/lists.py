@@ -1,7 +1,7 @@
-"""The members that all lists share: a part of a name to search for, a column to sort by, and pages.
+"""Members that all lists share: a part of a name to search for, a column to sort by, and pages.
 
-A request with none of these members gets every row, as programs that know no pages expect. The rows are read
-page by page, so that others are served meanwhile.
+A request with none of these members gets every row, as programs without support for pages expect. The rows
+are read page by page, so that other requests are served in between.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from controlplane.store.pages import MOST_ROWS, SORT_COLUMNS, Key, ListName, Lis
 R = TypeVar("R")
 
 DEFAULT_ROWS: Final = 50  # rows of one page
-_MOST_INTEGER: Final = 2**63  # beyond what a store's column has room for
+_MOST_INTEGER: Final = 2**63  # upper limit of an integer column of the store
 PART: Final = "Part of the name, ignoring the case of A to Z, or a whole id."
 _COLUMN: Final = "Column to sort by, with `-` before it for descending: "
 
@@ -31,18 +31,21 @@ class ListRequest(Request, kw_only=True):
     limit: (
         Annotated[int, msgspec.Meta(ge=1, le=MOST_ROWS, description="Number of rows per page (50).")] | None
     ) = None
-    cursor: Annotated[str, msgspec.Meta(description="`next` of the page before.")] | None = None
+    cursor: Annotated[str, msgspec.Meta(description="`next` of the previous page.")] | None = None
 
 
 class ListResponse(Response, kw_only=True):
-    """The last four are there if the request asked for a page."""
+    """Response of a list.
 
-    next: str | UnsetType | None = UNSET  # cursor of the next page; null: this is the last one
+    The last four members are present if the request asked for a page.
+    """
+
+    next: str | UnsetType | None = UNSET  # cursor of the next page; null: this is the last page
     previous: str | UnsetType | None = (
-        UNSET  # cursor of the page before; null: it needs none, or there is none
+        UNSET  # cursor of the page before; null: the first page, which needs none
     )
-    before: int | UnsetType = UNSET  # rows of the pages before
-    total: int | UnsetType = UNSET  # rows of all pages
+    before: int | UnsetType = UNSET  # number of rows on the pages before
+    total: int | UnsetType = UNSET  # number of rows on all pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ class Listed(Generic[R]):
 
 
 def by_column(name: ListName) -> msgspec.Meta:
-    """Return what the description of the admin API says of the member `sort` of a list."""
+    """Return the description of a list's member `sort` for the admin API."""
     columns = SORT_COLUMNS[name]
     choice = [sign + column for column in columns for sign in ("", "-")]
     return msgspec.Meta(description=_COLUMN + ", ".join(columns) + ".", extra_json_schema={"enum": choice})
@@ -99,7 +102,10 @@ def _sorted_by(name: ListName, given: str | None) -> tuple[str, bool]:
 
 
 def searchable(part: str) -> str:
-    """Return a part of a name as it came. Raise InvalidRequest if no row can hold it."""
+    """Return the part of a name unchanged.
+
+    Raise InvalidRequest if no row can contain it.
+    """
     if not _is_storable(part):
         raise InvalidRequest("search: contains a character that no name or ID contains")
     return part
@@ -114,7 +120,10 @@ def _cursor(sort: str, key: Key) -> str:
 
 
 def _key(name: ListName, sort: str, cursor: str) -> Key:
-    """Read a cursor. It holds the values that the last row is sorted by, which the page has shown."""
+    """Read the cursor of a page.
+
+    It holds the values of the last row's sort columns, which the page has shown.
+    """
     types = list(dict.fromkeys([(sort, SORT_COLUMNS[name][sort]), ("name", str), ("id", str)]))
     try:
         text = base64.urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4))
@@ -126,7 +135,7 @@ def _key(name: ListName, sort: str, cursor: str) -> Key:
         for value, (_, kind) in zip(values, types, strict=True)
     )
     if column != sort or not is_key or not all(map(_fits, values)):
-        raise InvalidRequest("cursor: not the `next` of a page before, with the same sort")
+        raise InvalidRequest("cursor: is not the `next` of a previous page with the same sort")
     return tuple(values)
 
 

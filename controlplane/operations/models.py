@@ -31,7 +31,7 @@ from proxy.wire.packed_schema import MAX_PACKED_BYTES, load, pack
 _LONGEST_SOURCE: Final = 500
 _LONGEST_LABEL: Final = 200
 _FIRST_NAMES: Final = 20  # names of each kind that a difference lists
-_SHORT: Final = 12  # digits of a digest that a message shows
+_SHORT: Final = 12  # digits of a digest in a message
 
 
 class OrgOfModel(msgspec.Struct, rename="camel"):
@@ -44,7 +44,7 @@ class OrgOfModel(msgspec.Struct, rename="camel"):
 class FetchedModel(Response):
     root: str
     digest: str
-    bytes: int  # size of the flat form, deflated
+    bytes: int  # bytes of the deflated flat form
     types: int
     relations: int
     properties: int
@@ -59,7 +59,7 @@ class ListedModel(msgspec.Struct, rename="camel"):
     current: bool
     fetched_at: str
     source: str
-    rulesets: tuple[str, ...]  # versions that name it, as NAME@VERSION; those in force come first
+    rulesets: tuple[str, ...]  # versions that name it, as NAME@VERSION; active versions come first
 
 
 class ModelList(Response):
@@ -79,21 +79,21 @@ class NamesFacts(msgspec.Struct, rename="camel"):
 
 class ModelDifference(Response):
     root: str
-    old: str  # digest
+    old: str  # digest of the old schema
     new: str
     different: bool
     types: NamesFacts
     relations: NamesFacts
     properties: NamesFacts
     operations: NamesFacts
-    rulesets: tuple[str, ...]  # rulesets in force that name the old one, as NAME@VERSION
+    rulesets: tuple[str, ...]  # active rulesets that name the old schema, as NAME@VERSION
 
 
 class FetchModel(Request):
     root: str  # path of the service, such as /v1.0
-    document: str  # the $metadata of the service
-    org: str | None = None  # every organisation if left out
-    source: str = "document"  # the address or the file that it was read from
+    document: str  # $metadata document of the service
+    org: str | None = None  # default: every organisation
+    source: str = "document"  # address or file that the document was read from
 
 
 class ListModels(Request):
@@ -104,24 +104,27 @@ class DiffModel(Request):
     org: str
     root: str | None = None  # needed if the organisation has schemas of several
     document: str | None = (
-        None  # compared with the current schema; without it, the current one is the new one
+        None  # digest to compare with the current schema; default: the current one is the new one
     )
     source: str = "document"
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSchema:
-    """A schema that proxies can load, as its document has it."""
+    """A schema that proxies can load, in the form that its document has."""
 
     digest: str
     packed: bytes
-    bytes: int  # size of the flat form
+    bytes: int  # bytes of the flat form
     counts: Counts
 
 
 @operation("model.fetch", "POST", "/models")
 async def fetch(context: OperationContext, actor: Actor, request: FetchModel) -> FetchedModel:
-    """Store a schema and make it the current one of its root path. Active rulesets keep theirs."""
+    """Store a schema and make it the current one of its root path.
+
+    Active rulesets keep their schemas.
+    """
     root_of(request.root)
     await _orgs(context, actor, request.org)
     made = await run_change(actor, read_schema, request.source, request.document)
@@ -193,7 +196,10 @@ async def diff(context: OperationContext, actor: Actor, request: DiffModel) -> M
 
 
 def schemas_of(packed: PackedSchemas) -> Schemas:
-    """Return schemas out of the store, by their root path. Raise InvalidRequest if one cannot be loaded."""
+    """Return schemas from the store, by their root path.
+
+    Raise InvalidRequest if one cannot be loaded.
+    """
     try:
         models = {digest: load(each, digest) for digest, each in packed.packed.items()}
     except DamagedModel as error:
@@ -202,7 +208,7 @@ def schemas_of(packed: PackedSchemas) -> Schemas:
     return Schemas({root_segments(root): models[digest] for root, digest in packed.digests.items()})
 
 
-# In a process of its own
+# Work of another process
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +233,10 @@ class _Compared:
 
 
 def read_schema(source: str, document: str) -> ReadSchema:
-    """Raise InvalidRequest if the document is not a schema that proxies can load."""
+    """Return the schema of a document.
+
+    Raise InvalidRequest if proxies can't load it.
+    """
     label = _label(source)
     try:
         flat = encode(parse(document.encode("utf-8", "surrogatepass")))
@@ -263,7 +272,7 @@ def _names(found: Difference) -> NamesFacts:
     )
 
 
-# Which schemas
+# Selection of schemas
 
 
 def root_of(text: str) -> str:
@@ -278,7 +287,10 @@ def _label(source: str) -> str:
 
 
 async def _orgs(context: OperationContext, actor: Actor, reference: str | None) -> list[Org]:
-    """Return the organisation, or all of them if none is named, with the role that a change takes."""
+    """Return the named organisation, or all organisations if none is named.
+
+    Require the role for the change.
+    """
     if reference is not None:
         return [await context.resolve.org(actor, "editor", reference)]
     actor.require("editor", None)
@@ -304,19 +316,19 @@ def _chosen_root(org: Org, held: list[OrgSchema], wanted: str | None) -> str:
 
 
 def _before(org: Org, held: list[OrgSchema], current: OrgSchema, uses: list[SchemaUse]) -> str:
-    """Return the schema that rulesets in force name beside the current one, or the one before it."""
+    """Return the schema that active rulesets name in addition to the current one, or the previous schema."""
     older = [each.digest for each in held if each.root == current.root and not each.is_current]
     named = [each.digest for each in uses if each.in_force and each.digest in older]
     for digest in [*named, *older]:
         return digest
-    what = f"organisation {org.name} has one schema of {current.root} and no older one"
+    what = f"organisation {org.name} has only one schema of {current.root}"
     raise Conflict(f"{what}: name a file or an address to compare with")
 
 
 async def _given(context: OperationContext, digest: str) -> _Given:
     packed = await context.store.packed_schema(digest)
     if packed is None:
-        raise NotFound(f"schema {digest[:_SHORT]} was removed meanwhile")
+        raise NotFound(f"schema {digest[:_SHORT]} was removed in the meantime")
     return _Given(digest, packed)
 
 

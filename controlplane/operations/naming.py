@@ -1,4 +1,7 @@
-"""Add a thing under a name that looks like no other one, checked in the transaction that adds it."""
+"""Add a thing under a name that no other name resembles.
+
+The transaction that adds it checks the name.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ async def add_named(
     others: Callable[[Store], Awaitable[Iterable[Named]]],
     add: Callable[[Store], Awaitable[T]],
 ) -> T:
-    """Add a thing beside the others. Raise InvalidName if its name looks like that of one of them."""
+    """Add a thing to a list of things.
+
+    Raise InvalidName if its name looks like the name of another one.
+    """
 
     async def work(within: Store) -> T:
         new_name(name, [each.name for each in await others(within)])

@@ -1,11 +1,11 @@
-"""An operation: its name, its place in the admin API, and the function that does it.
+"""An operation: its name, its place in the admin API, and the function that performs it.
 
 The function takes a context, an actor and a typed request, and returns a typed response. It checks the
 actor's role in the organisation that the request refers to, because only the function can find out which one
 that is.
 
-A stream is an operation whose response is too long, or too slow in coming, to be one value: its function
-gives the response in pieces, once whatever can be wrong with the request has been found out.
+A stream is an operation whose response is too long or too slow to be one value. Its function first checks the
+request, and then returns the response in pieces.
 """
 
 from __future__ import annotations
@@ -22,16 +22,22 @@ from controlplane.operations.context import OperationContext
 
 
 class Request(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """What is asked for. Members that the path names come from there, and the others from the query of a GET
-    or the JSON body of anything else."""
+    """Typed request of an operation.
+
+    Members in the path come from the path. Other members come from the query of a GET, or from the JSON body
+    of other methods.
+    """
 
 
 class Response(msgspec.Struct, rename="camel"):
-    """What came of it, as JSON says it on every way."""
+    """Typed response of an operation.
+
+    Its JSON is the same on every interface.
+    """
 
 
 Secret = Annotated[str, msgspec.Meta(extra={"secret": True})]
-"""A member of a request that the operator log never holds."""
+"""Member of a request that the operator log never contains."""
 
 Method = Literal["GET", "POST", "PUT", "DELETE"]
 
@@ -60,9 +66,13 @@ _BOUNDS: Final = {">=": "at least", "<=": "at most", ">": "more than", "<": "les
 
 
 def validation_problem(error: msgspec.ValidationError, cls: type[Any]) -> str:
-    """What is wrong with a request of the class, the member's own name first."""
+    """Return the problem of a request of the class.
+
+    The name of the member comes first.
+    """
     unknown = _UNKNOWN.fullmatch(str(error))
-    if unknown is not None:  # in the request itself: further in, msgspec says where
+    # an unknown member of the request itself; for nested ones, msgspec names the place
+    if unknown is not None:
         known = ", ".join(each.encode_name for each in msgspec.structs.fields(cls))
         return f"{unknown[1]}: unknown member, {f'known are {known}' if known else 'none is known'}"
     said, _, place = str(error).partition(" - at `")
@@ -74,7 +84,7 @@ def validation_problem(error: msgspec.ValidationError, cls: type[Any]) -> str:
 
 
 def _choice(member: str, cls: type[Any]) -> tuple[str, ...]:
-    """Return the values that a member of the class can have, if only some are allowed."""
+    """Return the values that a member of the class can have, if the class lists them."""
     if not (isinstance(cls, type) and issubclass(cls, msgspec.Struct)):  # a body may be read as a dict
         return ()
     kinds = [each.type for each in msgspec.structs.fields(cls) if each.encode_name == member]
@@ -85,9 +95,9 @@ def _choice(member: str, cls: type[Any]) -> tuple[str, ...]:
 
 
 def _in_plain_words(said: str, choice: tuple[str, ...]) -> str:
-    """Return what the decoder says of a value as an instruction."""
+    """Return the decoder's message about a value as an instruction."""
     if (wrong := _NO_CHOICE.fullmatch(said)) is not None and choice:
-        return f"no value {wrong[1]}: it is one of {', '.join(choice)}"
+        return f"{wrong[1]} is not allowed: use one of {', '.join(choice)}"
     if (expected := _EXPECTED.fullmatch(said)) is None:
         return said
     kinds = [_KINDS.get(kind, kind) for kind in expected["kinds"].split(" | ") if kind != "null"]
@@ -96,7 +106,10 @@ def _in_plain_words(said: str, choice: tuple[str, ...]) -> str:
 
 
 class InvalidRequest(ValueError):
-    """What is asked for can't be meant: each line of `problems` is for a person."""
+    """The request is not valid.
+
+    Each line of `problems` is for a person.
+    """
 
     def __init__(self, *problems: str) -> None:
         super().__init__("; ".join(problems))
@@ -112,11 +125,11 @@ def _first_paragraph(function: Callable[..., Any]) -> str:
 class Operation(Generic[Q, A]):
     name: str  # noun and verb, as on the command line: "org.add"
     method: Method
-    path: str  # below the admin API's root, with the request's members in braces: "/orgs/{org}"
+    path: str  # path below the admin API's root, with request members in braces: "/orgs/{org}"
     request: type[Q]
     response: type[A]
     perform: _Function[Q, A]
-    changes: bool  # whether it leaves a line in the operator log
+    changes: bool  # True: the operation leaves a line in the operator log
 
     @property
     def summary(self) -> str:
@@ -144,27 +157,30 @@ def operation(
 
 
 EVENTS: Final = "text/event-stream"
-"""A stream of this type goes on from its request's member `after`, which a browser gives as Last-Event-ID."""
+"""A stream of this type continues from its request's member `after`, which browsers send as Last-Event-ID."""
 
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """A response in pieces. Who reads closes `pieces` when done, however that comes about."""
+    """A response in pieces.
+
+    The reader always closes `pieces` at the end, also after an error.
+    """
 
     media_type: str
     pieces: AsyncGenerator[bytes, None]
-    file_name: str | None = None  # under which a browser keeps it
+    file_name: str | None = None  # name under which a browser saves the response
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Stream(Generic[Q]):
-    """An operation that reads, and whose response comes in pieces."""
+    """An operation that only reads, and whose response comes in pieces."""
 
     name: str
     path: str
     request: type[Q]
-    media_types: tuple[str, ...]  # one of which the response has
+    media_types: tuple[str, ...]  # media types; the response has one of them
     perform: Callable[[OperationContext, Actor, Q], Awaitable[Streamed]]
 
     @property

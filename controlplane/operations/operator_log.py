@@ -1,4 +1,4 @@
-"""The operator log: what operators did, searched."""
+"""The operator log: a search in the actions of operators."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from proxy.wire.audit_event import rfc3339
 
 _PART: Final = "Part of the operator, the operation, the request or the result, ignoring the case of A to Z."
 
-# Labels of members of requests. Other members are called by their own name in words.
+# Labels of members of requests. The label of any other member is its name in words.
 _MEMBERS: Final = {
     "yaml": "text",
     "label": "file",
@@ -34,24 +34,25 @@ _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 class RecordFacts(msgspec.Struct, rename="camel"):
     time: str
-    operator: str  # local:USER who ran a command beside the store
+    operator: str  # local:USER for a command that ran beside the store
     address: str
     operation: str
-    request: dict[str, Any]  # secrets masked, long texts as their digest
-    orgs: tuple[str, ...]  # ids of the organisations that it was about
-    outcome: str | None  # "done", or why not; None where the control plane ended before it knew
-    under_way: bool  # in a control plane that runs, so that there is no outcome yet
-    result: str | None  # what came of a change of rules, in words
+    request: dict[str, Any]  # request with masked secrets; long texts as their digest
+    orgs: tuple[str, ...]  # ids of the organisations that the action affected
+    # "done", or the code of the error; None: the control plane ended before the action did
+    outcome: str | None
+    under_way: bool  # True: a running control plane still performs it, and the outcome is open
+    result: str | None  # change of rules that the action made, in words
 
 
 class RecordPage(Response):
     lines: tuple[RecordFacts, ...]
-    next: str | None  # the cursor of the next page
+    next: str | None  # cursor of the next page
 
 
 class SearchOperatorLog(Request):
     operator: str | None = None
-    operation: str | None = None  # "app.bind", or "app" for all of the noun
+    operation: str | None = None  # "app.bind", or "app" for all operations of the noun
     org: str | None = None
     from_: str | None = msgspec.field(name="from", default=None)  # RFC 3339, a date, or -15m, -2h, -7d
     to: str | None = None
@@ -63,7 +64,7 @@ class SearchOperatorLog(Request):
 
 @operation("record.search", "GET", "/record")
 async def search(context: OperationContext, actor: Actor, request: SearchOperatorLog) -> RecordPage:
-    """Search the actions of operators in the organisations that you may see."""
+    """Search the actions of operators in the organisations that you can look at."""
     places = await Places.of(context, actor, "record.search")
     from_ms, to_ms = times.span(request.from_, request.to, context.clock.wall_ms())
     query = LogQuery(
@@ -90,7 +91,7 @@ def _position(places: Places, cursor: str) -> int:
     except ValueError:
         place = ""
     if not (place.isascii() and place.isdecimal() and len(place) < 19):
-        raise InvalidRequest("cursor: not the `next` of a page before")
+        raise InvalidRequest("cursor: is not the `next` of a previous page")
     return int(place)
 
 
@@ -108,12 +109,15 @@ def _facts(line: LogLine) -> RecordFacts:
     )
 
 
-# A line in words
+# Text of a line
 
 
 def readable_request(line: RecordFacts, names: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return what was asked for as names and values. Members that were left out, and the organisation, are
-    not listed. An id is listed as the name that it has now."""
+    """Return the request as names and values.
+
+    Members that were left out, and the organisation, are not listed. An id is listed as the name that it has
+    now.
+    """
     return [
         (_member(name), _value(value, names))
         for name, value in line.request.items()

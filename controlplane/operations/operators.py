@@ -1,7 +1,8 @@
-"""Operators: who may sign in, with which role in which organisation, and the API tokens of programs.
+"""Operators: sign-in, roles in organisations, and API tokens of programs.
 
-Nobody hands out more than they have: a role is given and taken by an admin of its organisation, and what lets
-somebody act as an operator (password, token) by that operator or an admin of all that the operator may touch.
+No operator can give away more than they have. An admin of an organisation adds and removes roles in it. A
+password or token lets somebody act as an operator. So only that operator, or an admin of everything that the
+operator may touch, can set one.
 """
 
 from __future__ import annotations
@@ -35,29 +36,29 @@ from proxy.wire.audit_event import rfc3339
 SHORTEST_PASSWORD: Final = 12
 LONGEST_PASSWORD: Final = 1024
 _DAY_MS: Final = 86_400_000
-_MOST_GUESSES: Final = 5  # of one's own current password, in
+_MOST_GUESSES: Final = 5  # wrong guesses of an operator's current password within `_GUESSES_MS`
 _GUESSES_MS: Final = 15 * 60_000
 
 
 class RoleFacts(msgspec.Struct, rename="camel"):
-    org_id: str  # "*" is every organisation
-    org: str  # its name, or "*"
+    org_id: str  # id of the organisation; "*" is every organisation
+    org: str  # name of the organisation, or "*"
     role: Role
-    mapping: str | None = None  # table of Console.OidcRoles that gives it; null: an admin did
+    mapping: str | None = None  # table of Console.OidcRoles that gives the role; null: an admin added it
 
 
 class IdentityFacts(msgspec.Struct, rename="camel"):
     """Identity of an operator, as the identity provider stated it at the last sign-in."""
 
     issuer: str
-    subject: str  # what the issuer calls the person, for ever
+    subject: str  # permanent identifier of the person at the issuer
     display_name: str
-    roles_until: str  # time of the next sign-in at the latest, for the API tokens too
-    roles_ended: bool = False  # whether that time has come
+    roles_until: str  # latest time for the next sign-in, after which the API tokens stop working too
+    roles_ended: bool = False  # true after that time
 
 
 class LinkFacts(msgspec.Struct, rename="camel"):
-    """The one person of an identity provider that may sign in as a local operator."""
+    """The person of an identity provider that may sign in as a local operator."""
 
     issuer: str
     subject: str
@@ -68,12 +69,12 @@ class OperatorFacts(Response):
     operator_id: str
     name: str
     enabled: bool
-    password: bool  # whether one is set; without, only single sign-on and tokens let the operator in
+    password: bool  # true: a password is set; without one, only single sign-on and tokens work
     roles: tuple[RoleFacts, ...]
     created_at: str
     signed_in_at: str | None = None
     identity: IdentityFacts | None = None  # null: a local operator
-    link: LinkFacts | None = None  # null: nobody is linked, as for operators from a provider
+    link: LinkFacts | None = None  # null: no person is linked; operators from a provider have no link
 
 
 class OperatorList(ListResponse):
@@ -85,17 +86,17 @@ class TokenFacts(Response):
     name: str
     created_at: str
     expires_at: str
-    good_until: str | None = None  # the end, or that of the roles if the identity provider gives them
-    awaits_sign_in: bool = False  # refused until the operator signs in again: the roles have ended
+    good_until: str | None = None  # end of the token, or earlier end of roles from the identity provider
+    awaits_sign_in: bool = False  # refused until the operator signs in again, because the roles have ended
 
 
 class NewToken(Response):
     token_id: str
     name: str
     expires_at: str
-    token: str  # shown this once
-    good_until: str | None = None  # the end, or that of the roles if the identity provider gives them
-    awaits_sign_in: bool = False  # refused until the operator signs in again: the roles have ended
+    token: str  # the token, shown only this once
+    good_until: str | None = None  # end of the token, or earlier end of roles from the identity provider
+    awaits_sign_in: bool = False  # refused until the operator signs in again, because the roles have ended
 
 
 class TokenList(Response):
@@ -103,7 +104,7 @@ class TokenList(Response):
 
 
 class ListOperators(ListRequest):
-    org: str | None = None  # only those with a role there, or in every organisation
+    org: str | None = None  # only operators with a role there, or in every organisation
     sort: Annotated[str, by_column("operators")] | None = None
 
 
@@ -115,16 +116,16 @@ class AddOperator(Request):
     name: str
     password: Secret | None = None
     role: Role | None = None
-    org: str | None = None  # where the role is held; "*" is every organisation
+    org: str | None = None  # organisation of the role; "*" is every organisation
 
 
 class SetPassword(OperatorReference):
     password: Secret
-    current_password: Secret | None = None  # asked for by who changes their own
+    current_password: Secret | None = None  # needed to change your own password
 
 
 class LinkOperator(OperatorReference):
-    subject: str  # what the identity provider calls the person, for ever
+    subject: str  # permanent identifier of the person at the identity provider
 
 
 class GrantRole(OperatorReference):
@@ -147,9 +148,12 @@ class RevokeToken(OperatorReference):
 
 @operation("operator.add", "POST", "/operators")
 async def add(context: OperationContext, actor: Actor, request: AddOperator) -> OperatorFacts:
-    """Add an operator, with a first role. Without a password, single sign-on or a token is needed."""
+    """Add an operator, with a first role.
+
+    An operator without a password needs single sign-on or a token.
+    """
     if (request.role is None) is not (request.org is None):
-        raise InvalidRequest("role and org: give both or neither")
+        raise InvalidRequest("role and org: give both of them, or neither")
     org_id = None if request.org is None else await _org_id(context, actor, request.org)
     actor.require("admin", None if org_id == EVERY_ORG else org_id)
     name = _operator_name(request.name)
@@ -163,7 +167,10 @@ async def add(context: OperationContext, actor: Actor, request: AddOperator) -> 
     )
 
     async def others(store: Store) -> list[Operator]:
-        """The store refuses a name that is taken in letters of another case."""
+        """Return the operators with another name.
+
+        The store itself refuses a name that differs from a taken one only in the case of letters.
+        """
         return [each for each in await store.operators() if each.name.casefold() != name.casefold()]
 
     await add_named(context.store, name, others, lambda store: store.add_operator(operator))
@@ -172,7 +179,7 @@ async def add(context: OperationContext, actor: Actor, request: AddOperator) -> 
 
 @operation("operator.list", "GET", "/operators")
 async def list_all(context: OperationContext, actor: Actor, request: ListOperators) -> OperatorList:
-    """List yourself and the operators of organisations whose admin you are: all of them or a page."""
+    """List yourself and the operators of organisations in which you are admin: all of them or a page."""
     org_id = await context.resolve.org_id(actor, request.org)
 
     async def read(query: ListQuery) -> ListPage[Operator]:
@@ -194,9 +201,12 @@ async def show(context: OperationContext, actor: Actor, request: OperatorReferen
 
 @operation("operator.set-password", "PUT", "/operators/{operator}/password")
 async def set_password(context: OperationContext, actor: Actor, request: SetPassword) -> OperatorFacts:
-    """Set a password; the operator's sessions end. To change your own, give the current one too."""
+    """Set a password; the operator's sessions end.
+
+    To change your own, give the current one too.
+    """
     operator = await context.resolve.operator(actor, request.operator)
-    _require_local(operator, "signs in at the identity provider alone, and can't have a password")
+    _require_local(operator, "signs in only at the identity provider, and can't have a password")
     if actor.is_named(operator.name):
         await _require_few_guesses(context, actor)
         await _check_current(operator, request.current_password)
@@ -208,7 +218,10 @@ async def set_password(context: OperationContext, actor: Actor, request: SetPass
 
 @operation("operator.link", "PUT", "/operators/{operator}/link")
 async def link(context: OperationContext, actor: Actor, request: LinkOperator) -> OperatorFacts:
-    """Let one person of the identity provider sign in as a local operator. Earlier sessions end."""
+    """Let one person of the identity provider sign in as a local operator.
+
+    Earlier sessions end.
+    """
     operator = await context.resolve.operator(actor, request.operator)
     require_all_of(actor, operator)
     _require_local(operator, "is known by issuer and subject, and needs no link")
@@ -216,14 +229,17 @@ async def link(context: OperationContext, actor: Actor, request: LinkOperator) -
     if not issuer:
         raise Conflict("there is no identity provider: set Console.OidcIssuer first")
     if not request.subject or not is_text(request.subject):
-        raise InvalidRequest("subject: write what the operator log has as `subject` of the person's sign-in")
+        raise InvalidRequest("subject: copy the `subject` of the person's sign-in from the operator log")
     await context.store.link_operator(operator.operator_id, issuer, request.subject)
     return await _shown(context, actor, operator)
 
 
 @operation("operator.unlink", "DELETE", "/operators/{operator}/link")
 async def unlink(context: OperationContext, actor: Actor, request: OperatorReference) -> OperatorFacts:
-    """Remove the link of a local operator to a person of the identity provider. Sessions end."""
+    """Remove the link of a local operator to a person of the identity provider.
+
+    Sessions end.
+    """
     operator = await context.resolve.operator(actor, request.operator)
     require_all_of(actor, operator)
     await context.store.unlink_operator(operator.operator_id)
@@ -266,7 +282,10 @@ async def revoke(context: OperationContext, actor: Actor, request: RevokeRole) -
 
 @operation("operator.token.add", "POST", "/operators/{operator}/tokens")
 async def add_token(context: OperationContext, actor: Actor, request: AddToken) -> NewToken:
-    """Make an API token with the permissions of the operator. It is shown this once."""
+    """Make an API token with the permissions of the operator.
+
+    It is shown only this once.
+    """
     operator = await _own_or_managed(context, actor, request.operator)
     now, secret = context.clock.wall_ms(), mint("gwt")
     token = OperatorToken(
@@ -315,10 +334,10 @@ async def _set_enabled(
     return await _shown(context, actor, operator)
 
 
-# Who may manage whom
+# Permission to manage other operators
 
 _BY_GROUP: Final = (
-    "has roles by groups of the identity provider alone: change the groups there, or Console.OidcRoles"
+    "has roles only from groups of the identity provider: change the groups there, or Console.OidcRoles"
 )
 
 
@@ -335,7 +354,10 @@ async def _own_or_managed(context: OperationContext, actor: Actor, reference: st
 
 
 def require_all_of(actor: Actor, operator: Operator) -> None:
-    """Who acts for an operator could act as them, and must be admin wherever that leads."""
+    """Raise Forbidden unless the actor is admin wherever the operator has a role.
+
+    An actor who sets a password or a token could act as the operator.
+    """
     everywhere = not operator.roles or EVERY_ORG in operator.roles
     for org_id in (None,) if everywhere else operator.roles:
         if not actor.may("admin", org_id):
@@ -352,9 +374,12 @@ async def _org_id(context: OperationContext, actor: Actor, reference: str) -> st
 
 
 def _operator_name(name: str) -> str:
-    """A colon is what names of local users have in the operator log."""
+    """Return the name of an operator. Raise InvalidRequest if it is not valid, or has a colon.
+
+    A colon marks the names of local users in the operator log.
+    """
     if ":" in name or name == EVERY_ORG or name.casefold() == "unknown":
-        raise InvalidRequest(f"an operator can't be named {name}")
+        raise InvalidRequest(f"{name} is not a valid operator name")
     return valid_name(name)
 
 
@@ -365,7 +390,10 @@ async def _hashed(password: str) -> str:
 
 
 async def _require_few_guesses(context: OperationContext, actor: Actor) -> None:
-    """Those on record, the one under way too: else a session that was left alone would be one to guess in."""
+    """Raise Conflict after too many wrong passwords in the operator log, this attempt included.
+
+    Otherwise an unattended session could be used to guess the password.
+    """
     guesses = LogQuery(
         limit=_MOST_GUESSES + 1,
         from_ms=context.clock.wall_ms() - _GUESSES_MS,
@@ -378,7 +406,10 @@ async def _require_few_guesses(context: OperationContext, actor: Actor) -> None:
 
 
 async def _check_current(operator: Operator, current: str | None) -> None:
-    """A browser that was left alone, or a token that leaked, must not be enough to keep its owner out."""
+    """Verify the current password.
+
+    An unattended browser or a leaked token must not be enough to lock out the owner.
+    """
     if operator.password_hash is None:
         return
     given = (current or "")[: LONGEST_PASSWORD + 1]
@@ -386,11 +417,11 @@ async def _check_current(operator: Operator, current: str | None) -> None:
         raise Forbidden("the current password is wrong")
 
 
-# Facts
+# Facts of operators
 
 
 async def _shown(context: OperationContext, actor: Actor, operator: Operator) -> OperatorFacts:
-    """As the store has the operator now."""
+    """Return the operator as the store has it now."""
     return await _facts(context, actor, await context.store.operator(operator.operator_id) or operator)
 
 
@@ -399,13 +430,13 @@ async def _facts(context: OperationContext, actor: Actor, operator: Operator) ->
 
 
 async def _names(context: OperationContext, actor: Actor, operators: Sequence[Operator]) -> dict[str, str]:
-    """Return the names of the organisations of their roles, as far as the actor may look at these."""
+    """Return the names of the organisations of their roles, as far as the actor may look at them."""
     held = {org_id for each in operators for org_id in each.roles}
     return await context.resolve.org_names(actor, held) | {EVERY_ORG: EVERY_ORG}
 
 
 def _named(operator: Operator, names: Mapping[str, str], now_ms: int) -> OperatorFacts:
-    """With the roles in organisations that the actor may look at."""
+    """Return the operator with the roles in organisations that the actor may look at."""
     mappings = {} if operator.provided is None else operator.provided.mappings
     roles = [
         RoleFacts(org_id, names[org_id], role, mappings.get(org_id))

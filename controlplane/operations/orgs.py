@@ -20,11 +20,14 @@ class OrgFacts(Response):
     retention: Retention
     created_at: str
     oldest_event: str | None  # time of the oldest stored event
-    second_person: bool  # whether another operator must approve a change of the rules that hold
+    second_person: bool  # True: another operator must approve a change of the active rules
 
 
 class NewOrg(Response):
-    """A new organisation, with these members and no other."""
+    """Response for a new organisation.
+
+    It has only these members.
+    """
 
     org_id: str
     name: str
@@ -58,10 +61,10 @@ class ListOrgs(ListRequest):
 
 @operation("org.add", "POST", "/orgs")
 async def add(context: OperationContext, actor: Actor, request: AddOrg) -> NewOrg:
-    """Add an organisation, with the time that its audit events are kept."""
+    """Add an organisation, with the retention of its audit events."""
     actor.require("admin", None)
     if request.name == EVERY_ORG:
-        raise InvalidName(f"{EVERY_ORG} stands for every organisation")
+        raise InvalidName(f"{EVERY_ORG} is reserved: it stands for every organisation")
     org = Org(new_id(context.clock), request.name, request.retention, context.clock.wall_ms())
     await add_named(context.store, org.name, lambda store: store.orgs(), lambda store: store.add_org(org))
     return NewOrg(org_id=org.org_id, name=org.name, retention=org.retention)
@@ -82,14 +85,17 @@ async def show(context: OperationContext, actor: Actor, request: OrgReference) -
 
 @operation("org.set-retention", "PUT", "/orgs/{org}/retention")
 async def set_retention(context: OperationContext, actor: Actor, request: SetRetention) -> OrgFacts:
-    """Change how long audit events of the organisation are kept. A shorter time purges older events."""
+    """Change how long audit events of the organisation are kept.
+
+    A shorter time purges older events.
+    """
     org = await context.resolve.org(actor, "admin", request.org)
     return await _one(context, await context.store.set_retention(org.org_id, request.retention))
 
 
 @operation("org.set-second-person", "PUT", "/orgs/{org}/second-person")
 async def set_second_person(context: OperationContext, actor: Actor, request: SetSecondPerson) -> OrgFacts:
-    """Require that another operator approves each change of the rules that hold, or stop requiring it."""
+    """Require that another operator approves each change of the active rules, or stop requiring it."""
     org = await context.resolve.org(actor, "admin", request.org)
     return await _one(context, await context.store.set_approvals(org.org_id, 1 if request.needed else 0))
 

@@ -1,4 +1,7 @@
-"""The one way to call an operation: what changes something is kept in the operator log."""
+"""The one way to call an operation.
+
+Each operation that makes a change is recorded in the operator log.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +30,11 @@ _REFUSALS: Final[Mapping[type[Exception], str]] = {
     AlreadyExists: "alreadyExists",
     Conflict: "conflict",
 }
-# Each writes, refused ones too, and what proxies send waits for the same disk, in a queue that has an end.
+# Each change writes to the store, even a refused one. Data from proxies waits for the same disk in a bounded
+# queue.
 MOST_CHANGES_OF_ONE: Final = 8
 _changing: Final = Slots(MOST_CHANGES_OF_ONE)
-_LONGEST_KEPT: Final = 500  # characters of one member; of a longer one, its digest says which it was
+_LONGEST_KEPT: Final = 500  # characters of one member; a longer one is logged as its digest
 _MASK: Final = "***"
 
 Q = TypeVar("Q", bound=Request)
@@ -39,13 +43,16 @@ _log = logging.getLogger(__name__)
 
 
 def refusal_code(error: Exception) -> str | None:
-    """The code of a refusal that is the asker's to know of; None for whatever else went wrong."""
+    """Return the code of a refusal that the caller may see, or None for any other error."""
     return next((code for cls, code in _REFUSALS.items() if isinstance(error, cls)), None)
 
 
 async def perform(operation: Operation[Q, A], context: OperationContext, actor: Actor, request: Q) -> A:
-    """What came of it. The line in the operator log is on disk before anything is done, so that nothing is
-    done without one, and gets its outcome after."""
+    """Perform an operation and return its response.
+
+    The line in the operator log is on disk before the operation starts, so that no operation runs without
+    one. The line gets its outcome afterwards.
+    """
     if not operation.changes:
         return await operation.perform(context, actor, request)
     async with _changing.of(actor):
@@ -57,7 +64,7 @@ async def _recorded(operation: Operation[Q, A], context: OperationContext, actor
     position = await context.store.begin_log_line(line)
     outcome = "failed"
     try:
-        # A large body, a dry run before it or a turn may have taken long.
+        # The roles may have changed: a large body, a dry run or waiting for a slot can take long.
         response = await operation.perform(context, await context.refresh_roles(actor), request)
         outcome = "done"
     except Exception as error:
@@ -73,12 +80,15 @@ async def _end(context: OperationContext, position: int, outcome: str) -> None:
         result = ", ".join(context.results) or None
         await context.store.end_log_line(position, outcome, sorted(context.about), result)
     except StoreError as error:
-        # What was done is done: its response, maybe a secret that is shown once, must not be lost for this.
-        _log.error("line %d of the operator log has no outcome, which was %s: %s", position, outcome, error)
+        # The operation is done. Its response may hold a secret that is shown once, so it must not be lost.
+        _log.error("could not write the outcome of operator log line %d (%s): %s", position, outcome, error)
 
 
 def masked(request: Request) -> str:
-    """The request as JSON for the operator log. A secret that was given as another member is masked, too."""
+    """Return the request as JSON for the operator log.
+
+    A secret is also masked if another member has the same value.
+    """
     secrets = _secret_members(type(request))
     members: dict[str, Any] = msgspec.to_builtins(request)
     kept = {
@@ -90,7 +100,7 @@ def masked(request: Request) -> str:
 
 @cache
 def _secret_members(kind: type[Request]) -> frozenset[str]:
-    """Return the names that JSON has for the secrets of a request."""
+    """Return the JSON names of a request's secret members."""
     hints = get_type_hints(kind, include_extras=True)
     fields = msgspec.structs.fields(kind)
     return frozenset(field.encode_name for field in fields if _is_secret(hints[field.name]))

@@ -1,4 +1,4 @@
-"""Proposals of an organisation that needs a second person: listed, shown, approved and rejected."""
+"""Proposals of organisations that need a second person: list, show, approve and reject them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from controlplane.operations.second_person import same_person
 from controlplane.store.interface import Approval, Conflict, NotFound, Proposal, ProposalKind, ProposalState
 from proxy.wire.audit_event import rfc3339
 
-MAX_REASON: Final = 500  # characters
+MAX_REASON: Final = 500  # characters of a reason
 _MOST_LISTED: Final = 200
 _Reason = Annotated[str, msgspec.Meta(max_length=MAX_REASON)]
 
@@ -24,24 +24,24 @@ class ProposalFacts(Response):
     org_id: str
     kind: ProposalKind
     ruleset: str
-    app: str | None  # its name, if an app is to be bound
-    base_version: int | None  # active when it was proposed; 0: the ruleset was new
-    to_version: int | None  # whose text becomes active again, of `rollback`
+    app: str | None  # name of the app to bind, if the proposal binds one
+    base_version: int | None  # active version at the time of the proposal; 0: the ruleset was new
+    to_version: int | None  # version whose text `rollback` makes active again
     note: str | None
     proposed_by: str
     proposed_at: str
     state: ProposalState
-    outdated: bool  # what it would change was changed since: it can't be approved
+    outdated: bool  # True: its object was changed since, so it can't be approved
     decided_by: str | None
     decided_at: str | None
     reason: str | None
-    version: int | None  # that it became
+    version: int | None  # version that an approval made
 
 
 class ProposalDetails(ProposalFacts):
-    yaml: str | None  # the text that would become active, of `publish` and `rollback`
+    yaml: str | None  # text that `publish` or `rollback` would make active
     app_id: str | None
-    base_ruleset: str | None  # the app's ruleset when it was proposed, by name
+    base_ruleset: str | None  # name of the app's ruleset at the time of the proposal
 
 
 class ProposalList(Response):
@@ -50,12 +50,12 @@ class ProposalList(Response):
 
 class ListProposals(Request):
     org: str | None = None
-    ruleset: str | None = None  # its name
-    decided: bool = False  # decided ones too
+    ruleset: str | None = None  # name of the ruleset
+    decided: bool = False  # True: include decided proposals
 
 
 class ProposalReference(Request):
-    proposal: str  # id
+    proposal: str  # id of the proposal
 
 
 class ApproveProposal(ProposalReference):
@@ -79,7 +79,7 @@ class Waiting(Response):
 
 @operation("proposal.list", "GET", "/proposals")
 async def list_all(context: OperationContext, actor: Actor, request: ListProposals) -> ProposalList:
-    """List the changes of rules that wait for a second person, and on request the decided ones."""
+    """List the changes of rules that wait for a second person, and on request the decided changes."""
     org_ids = [each.org_id for each in await context.resolve.orgs(actor, request.org)]
     found = await context.store.proposals(org_ids, is_open=not request.decided, limit=_MOST_LISTED)
     wanted = [each for each in found if request.ruleset in (None, each.ruleset)]
@@ -88,7 +88,7 @@ async def list_all(context: OperationContext, actor: Actor, request: ListProposa
 
 @operation("proposal.waiting", "GET", "/proposals-waiting")
 async def waiting(context: OperationContext, actor: Actor, request: CountWaiting) -> Waiting:
-    """Count the open proposals that the operator can decide, and the operator's own."""
+    """Count the open proposals that the operator can decide, and the operator's own proposals."""
     found = await context.store.open_proposals()
     mine = [same_person(by, actor.name) for org_id, by in found if actor.may("editor", org_id)]
     return Waiting(to_decide=len(mine) - sum(mine), own=sum(mine))
@@ -120,10 +120,10 @@ async def approve(context: OperationContext, actor: Actor, request: ApprovePropo
     if found.state != "open":
         raise Conflict(f"the proposal is {found.state} already, by {found.decided_by}")
     if same_person(found.proposed_by, actor.name):
-        raise Forbidden("the operator who proposed a change cannot approve it: another editor can")
+        raise Forbidden("the operator who proposed a change cannot approve it: ask another editor")
     if await _is_outdated(context, found):
         raise Conflict(
-            "the proposal is outdated, because what it would change was changed since:"
+            "the proposal is outdated, because its object was changed since:"
             " review it again, and propose it again"
         )
     approval = Approval(found.proposal_id, actor.name, context.clock.wall_ms(), request.reason or None)
@@ -136,7 +136,10 @@ async def approve(context: OperationContext, actor: Actor, request: ApprovePropo
 
 @operation("proposal.reject", "POST", "/proposals/{proposal}/reject")
 async def reject(context: OperationContext, actor: Actor, request: RejectProposal) -> ProposalFacts:
-    """Reject a proposal, or withdraw one's own. Nothing changes."""
+    """Reject a proposal, or withdraw your own proposal.
+
+    The rules stay as they are.
+    """
     found = await _found(context, actor, "editor", request.proposal)
     if not request.reason.strip():
         raise InvalidRequest("reason: enter a reason to reject the proposal")

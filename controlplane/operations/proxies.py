@@ -1,4 +1,7 @@
-"""Proxy instances: their credentials and organisations. How they are is the fleet's."""
+"""Proxy instances: their credentials and organisations.
+
+The fleet module reports their health.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,13 @@ MAX_GRACE_SECONDS: Final = 366 * 86_400
 class ProxyFacts(Response):
     proxy_id: str
     name: str
-    orgs: tuple[str, ...]  # names of those that one may look at
+    orgs: tuple[str, ...]  # names of the organisations that the actor has permission to look at
     enabled: bool
     last_seen: str | None
 
 
 class NewProxySecrets(Response):
-    """A proxy with its new API key and HMAC secret, which are shown this once."""
+    """A proxy with its new API key and HMAC secret, which are shown only this once."""
 
     proxy_id: str
     api_key: str
@@ -44,9 +47,9 @@ class ProxyReference(Request):
 
 
 class RotateProxySecret(ProxyReference):
-    expected: int | None = None  # refused if the secrets have another version than this
+    expected: int | None = None  # version of the secrets; refused if it is another one
     grace_seconds: Annotated[int, msgspec.Meta(ge=0, le=MAX_GRACE_SECONDS)] = (
-        0  # time during which both pairs work
+        0  # time during which the old and the new secrets both work
     )
 
 
@@ -61,9 +64,9 @@ class ExpectedLosses(Request):
 
 
 class AcknowledgeLosses(ProxyReference):
-    note: str  # what explains them, kept in the operator log
-    org: str | None = None  # all of the proxy's organisations, if left out
-    expected: ExpectedLosses | None = None  # refused if that organisation has other losses
+    note: str  # explanation of the losses, stored in the operator log
+    org: str | None = None  # default: all of the proxy's organisations
+    expected: ExpectedLosses | None = None  # expected losses of the organisation; refused if they differ
 
 
 class Acknowledged(Response):
@@ -78,9 +81,12 @@ class Acknowledged(Response):
 
 @operation("proxy.add", "POST", "/proxies")
 async def add(context: OperationContext, actor: Actor, request: AddProxy) -> NewProxySecrets:
-    """Add a proxy instance. Its API key and HMAC secret are shown this once."""
+    """Add a proxy instance.
+
+    Its API key and HMAC secret are shown only this once.
+    """
     if not request.orgs:
-        raise InvalidRequest("orgs: a proxy serves at least one organisation")
+        raise InvalidRequest("orgs: is empty; a proxy serves at least one organisation")
     org_ids = [(await context.resolve.org(actor, "admin", org)).org_id for org in request.orgs]
     vault = await context.vault()
     proxy = Proxy(
@@ -113,7 +119,10 @@ async def grant(context: OperationContext, actor: Actor, request: OrgOfProxy) ->
 
 @operation("proxy.revoke", "DELETE", "/proxies/{proxy}/orgs/{org}")
 async def revoke(context: OperationContext, actor: Actor, request: OrgOfProxy) -> ProxyFacts:
-    """Remove an organisation from the proxy: its events are refused at once, its rules go with the sync."""
+    """Remove an organisation from a proxy.
+
+    Its events are refused at once; its rules end at the next sync.
+    """
     org = await context.resolve.org(actor, "admin", request.org)
     proxy = await context.resolve.proxy(actor, "viewer", request.proxy)
     return await _facts(context, actor, await context.store.revoke(proxy.proxy_id, org.org_id))
@@ -121,8 +130,10 @@ async def revoke(context: OperationContext, actor: Actor, request: OrgOfProxy) -
 
 @operation("proxy.acknowledge", "POST", "/proxies/{proxy}/acknowledge")
 async def acknowledge(context: OperationContext, actor: Actor, request: AcknowledgeLosses) -> Acknowledged:
-    """Acknowledge the proxy's missing events, repeated numbers and implausible times: up to
-    now they no longer count against its health."""
+    """Acknowledge the proxy's missing events, repeated numbers and implausible times.
+
+    Losses until now no longer count against its health.
+    """
     if not request.note.strip():
         raise InvalidRequest("note: enter an explanation of the losses")
     proxy = await context.resolve.proxy(actor, "viewer", request.proxy)
@@ -133,7 +144,7 @@ async def acknowledge(context: OperationContext, actor: Actor, request: Acknowle
     given = Acknowledgement(context.clock.wall_ms(), actor.name, request.note)
     expected = None if request.expected is None else Losses(*msgspec.structs.astuple(request.expected))
     if expected is not None and len(orgs) != 1:
-        raise InvalidRequest("expected: losses belong to one organisation: name it with org")
+        raise InvalidRequest("expected: losses belong to one organisation: name the organisation with org")
     found = [
         await context.store.acknowledge_losses(proxy.proxy_id, org.org_id, given, expected) for org in orgs
     ]
@@ -151,7 +162,10 @@ async def acknowledge(context: OperationContext, actor: Actor, request: Acknowle
 async def rotate_secret(
     context: OperationContext, actor: Actor, request: RotateProxySecret
 ) -> NewProxySecrets:
-    """Make a new API key and HMAC secret, shown this once. Without a grace, the old ones end at once."""
+    """Make a new API key and HMAC secret, shown only this once.
+
+    Without a grace, the old ones end at once.
+    """
     proxy = await context.resolve.proxy(actor, "admin", request.proxy)
     vault, secrets = await context.vault(), _mint(proxy.proxy_id)
     keys = NewKeys(digest(secrets.api_key), vault.seal(proxy.proxy_id, secrets.hmac_secret))

@@ -1,4 +1,4 @@
-"""Stored events to be evaluated again: which ones, and the rules that evaluated them then."""
+"""Stored events to evaluate again: their selection, and the rules that evaluated them originally."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from proxy.policy.schemas import Schemas
 
 _HOUR_MS: Final = 3_600_000
 _DEFAULT_HOURS: Final = 24
-SLICE_SECONDS: Final = 0.002  # after which the server's event loop goes on
+SLICE_SECONDS: Final = 0.002  # seconds until other tasks of the server's event loop get a slot
 _LATEST_MS: Final = 253_402_300_799_000  # the last second of the year 9999
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -39,10 +39,10 @@ decode_event: Final = msgspec.json.Decoder(Event).decode
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which of an organisation's events."""
+    """Selection of an organisation's events."""
 
     org: Org
-    apps: tuple[App, ...]  # none: of every one
+    apps: tuple[App, ...]  # empty: the events of every application
     from_ms: int
     to_ms: int
     filter: Filter = EVERYTHING
@@ -70,7 +70,10 @@ async def select(
     to: str | None,
     filter_: str = "",
 ) -> Selection:
-    """Raises InvalidRequest."""
+    """Return the selection that a request describes.
+
+    Raise InvalidRequest if the request is not valid.
+    """
     found = await context.resolve.org_of_events(actor, org)
     from_ms, to_ms = _window(context.clock.wall_ms(), hours, from_, to)
     try:
@@ -83,7 +86,7 @@ async def select(
 
 def _window(now_ms: int, hours: float | None, from_: str | None, to: str | None) -> tuple[int, int]:
     if hours is not None and (from_ is not None or to is not None):
-        raise InvalidRequest("give the period either in hours up to now, or as from and to")
+        raise InvalidRequest("give the period either as hours, or as from and to")
     from_ms, to_ms = times.span(from_, to, now_ms)
     to_ms = within_time(now_ms if to_ms is None else to_ms)
     if from_ms is None:
@@ -92,21 +95,24 @@ def _window(now_ms: int, hours: float | None, from_: str | None, to: str | None)
 
 
 def within_time(ms: int) -> int:
-    """Milliseconds that a calendar has a day for."""
+    """Return the milliseconds, limited to times that the calendar can write."""
     return min(max(ms, 0), _LATEST_MS)
 
 
 class Reading:
-    """One way through the selected events, those of the latest blocks first."""
+    """One pass through the selected events, newest blocks first."""
 
     def __init__(self, context: OperationContext, selection: Selection, after: BlockPlace | None) -> None:
         self._context = context
         self._selection = selection
-        self.next = after  # once it is read: where there is more
-        self.read = 0  # events that were looked at, whether they were selected or not
+        self.next = after  # position of the next event; set when the pass has stopped before the end
+        self.read = 0  # events that were examined, including events that the selection excludes
 
     async def events(self, limit: int) -> AsyncIterator[Event]:
-        """Those among so many, or some more, that are looked at; the event loop goes on between them."""
+        """Yield the selected events among about `most` examined events.
+
+        The event loop runs other tasks in between.
+        """
         selection = self._selection
         begin, end = (_EPOCH + timedelta(milliseconds=ms) for ms in (selection.from_ms, selection.to_ms))
         since = time.perf_counter()
@@ -127,8 +133,11 @@ class Reading:
 
 
 def decoded(body: bytes) -> Event | None:
-    """None where it is no event of a proxy of ours, which the agent API takes too; or of a time that some
-    zone's calendar has no day for."""
+    """Return the event, or None if it can't be evaluated.
+
+    The agent API also accepts events that did not come from a proxy, and events with a time that a time
+    zone's calendar has no day for.
+    """
     try:
         event = decode_event(body)
     except msgspec.ValidationError:
@@ -142,45 +151,48 @@ V = TypeVar("V")
 
 
 class Lately(Generic[K, V]):
-    """What was made lately and may be asked for again."""
+    """Cache of results that were made recently and may be needed again."""
 
     def __init__(self, most: int) -> None:
         self._known: BoundedMemo[K, V] = BoundedMemo(most, None, WhenFull.DROP_OLDEST)
 
     async def get(self, key: K, make: Callable[[], Awaitable[V]]) -> V:
         if key in self._known.entries:
-            value = self._known.entries.pop(key)  # so that the one that was used last comes last
+            value = self._known.entries.pop(key)  # moves the entry used last to the end
         else:
             value = await make()
         self._known.keep(key, value)
         return value
 
 
-# A version's text never changes, and a long replay asks for the same few of them in each of its requests.
+# A version's text never changes, and a long replay needs the same few versions in each of its requests.
 _former: Final[Lately[tuple[str, int], Rules | None]] = Lately(8)
 
 
 class FormerRules:
-    """The rules by which an application's events were evaluated, as far as these tell: they name the version
-    of its ruleset. Another ruleset may have been bound to it then."""
+    """The rules that evaluated an application's events, as far as the events name them.
+
+    Events name the version of the application's ruleset. The application may have had another ruleset at that
+    time.
+    """
 
     def __init__(self, context: OperationContext, actor: Actor, org: Org) -> None:
         self._context = context
         self._actor = actor
         self._org = org
-        self._rulesets: dict[str, str] | None = None  # by application
-        self._active: dict[str, int] | None = None  # versions by ruleset id
+        self._rulesets: dict[str, str] | None = None  # ruleset ids by application
+        self._active: dict[str, int] | None = None  # active versions by ruleset id
 
     async def of(self, event: Event) -> Rules | None:
         found = await self.version_of(event)
         return None if found is None else await _former.get(found, lambda: self._rules(*found))
 
     async def outcome_of(self, event: Event) -> Outcome:
-        """The recorded outcome of an event, with the filter that was active."""
+        """Return the recorded outcome of an event, with the filter that was active."""
         return event.outcome(await self.of(event) if event.leaves_filter_to_rules else None)
 
     async def version_of(self, event: Event) -> tuple[str, int] | None:
-        """Ruleset id and version."""
+        """Return the ruleset id and version that evaluated the event."""
         ruleset_id = (await self._bound()).get(event.app_id or "")
         if ruleset_id is None or not isinstance(event.ruleset_version, int):
             return None
@@ -226,7 +238,7 @@ class FormerRules:
 
 
 def _of_this_language(text: str) -> Ruleset | None:
-    """The ruleset, or None if its text is of an older language."""
+    """Return the ruleset, or None if its text is of an older language."""
     try:
         return parse_ruleset(text)
     except InvalidRuleset:

@@ -1,4 +1,4 @@
-"""What a draft would change for the requests of the last hours."""
+"""Replays: the changes that a draft would make to the verdicts of the last hours."""
 
 from __future__ import annotations
 
@@ -41,17 +41,20 @@ from proxy.policy.ruleset import Ruleset
 from proxy.policy.schemas import NO_SCHEMAS, needs_schemas
 from proxy.wire.audit_event import rfc3339
 
-MOST_AT_ONCE: Final = 1_000_000  # events that one request has evaluated
-_USUAL: Final = 100_000  # a second or two
-_MOST_RUNNING: Final = 6  # at the same time
-_MOST_OF_ONE: Final = 2  # so that nobody takes the room of all others
+MOST_AT_ONCE: Final = 1_000_000  # events that one request evaluates
+_USUAL: Final = 100_000  # events that take a second or two
+_MOST_RUNNING: Final = 6  # replays that run at the same time
+_MOST_OF_ONE: Final = 2  # replays of one operator, so that nobody occupies all slots
 
-_running: Counter[str] = Counter()  # by operator
+_running: Counter[str] = Counter()  # running replays by operator
 
 
 class ReplayRuleset(Request):
-    """Of the last day, and of the applications that are bound to the ruleset of the draft's name, unless it
-    says otherwise. Where none is, every application's."""
+    """Request to replay stored events.
+
+    By default, it replays the last day of the applications that are bound to the ruleset with the draft's
+    name. If no application is bound to it, it replays the events of every application.
+    """
 
     source: Source
     org: str
@@ -61,9 +64,11 @@ class ReplayRuleset(Request):
     from_: str | None = msgspec.field(default=None, name="from")  # RFC 3339, a date, -2h
     to: str | None = None
     filter: str = ""
-    against: Literal["recorded", "active"] = "recorded"  # the verdicts of then, or the active version's
-    limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_AT_ONCE)] = _USUAL  # events to look at, about
-    cursor: str | None = None  # `next` of the response before
+    # recorded verdicts, or verdicts of the active version
+    against: Literal["recorded", "active"] = "recorded"
+    # approximate number of events to examine
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_AT_ONCE)] = _USUAL
+    cursor: str | None = None  # `next` of the previous response
 
 
 class OutcomeFacts(msgspec.Struct, rename="camel", frozen=True):
@@ -71,7 +76,7 @@ class OutcomeFacts(msgspec.Struct, rename="camel", frozen=True):
 
     verdict: str  # allow, filter, block, log_only, refused
     by: str
-    transforms: tuple[str, ...] | None = ()  # names of the active filter; null if it isn't known
+    transforms: tuple[str, ...] | None = ()  # names of the active filter; null if it is unknown
 
 
 class SampleFacts(msgspec.Struct, rename="camel", frozen=True):
@@ -87,16 +92,16 @@ class ChangeFacts(msgspec.Struct, rename="camel"):
     change: str  # newlyBlocked, unclear, newlyAllowed, transforms, recordedAs
     app_id: str | None
     app: str | None
-    before: OutcomeFacts  # what it is compared with
-    after: tuple[OutcomeFacts, ...]  # several where it is unclear
-    missing: tuple[str, ...]  # what it hangs on then
-    gap: str  # what is evaluated now and was not when the events were recorded; or empty
-    add: str  # the match of a rule that would allow it; or empty
+    before: OutcomeFacts  # verdict to compare with
+    after: tuple[OutcomeFacts, ...]  # several outcomes if the change is unclear
+    missing: tuple[str, ...]  # unknown facts that an unclear verdict depends on
+    gap: str  # inputs that are evaluated now, but were not when the events were recorded; or empty
+    add: str  # match of a rule that would allow it; or empty
     count: int
     first: str
     last: str
     samples: tuple[SampleFacts, ...]
-    recorded: OutcomeFacts | None = None  # the event says this verdict, if it is not `before`
+    recorded: OutcomeFacts | None = None  # verdict in the event, if it is not `before`
 
 
 class EndedFacts(msgspec.Struct, rename="camel"):
@@ -107,29 +112,32 @@ class EndedFacts(msgspec.Struct, rename="camel"):
 
 
 class Replayed(Response):
-    """Result of a replay. If the period is not examined to its end, `next` is the cursor of the next
-    request."""
+    """Result of a replay.
+
+    If the period is not examined to its end, `next` is the cursor of the next request.
+    """
 
     from_: str = msgspec.field(name="from")
     to: str
-    apps: tuple[str, ...]  # whose events were evaluated, by name; none: every application's
+    apps: tuple[str, ...]  # names of the applications whose events were evaluated; empty: all applications
     events: int
-    unasked: int  # for tokens, or refused before any rule was asked: rules change nothing
+    unasked: int  # token requests, or requests refused before any rule: rules change nothing
     unchanged: int
-    by_another_rule: int  # of the unchanged
+    by_another_rule: int  # number of the unchanged verdicts that another rule decides
     changed: int
-    unclear: int  # the verdict hangs on what isn't stored
+    unclear: int  # number of events whose verdict depends on facts that are not stored
     groups: tuple[ChangeFacts, ...]
-    ungrouped: int  # changed or unclear, in more ways than are told
-    looked_at: int  # also of other applications, or without the filter
-    expected: int | None  # about how many there are to look at; with the first request alone
+    ungrouped: int  # changed or unclear events beyond the groups that are listed
+    looked_at: int  # examined events, also of other applications, or without the filter
+    expected: int | None  # approximate number of events to examine; only with the first request
     next: str | None
     notes: tuple[str, ...] = ()  # reasons for an empty result
     against: str = "recorded"
-    ended: tuple[EndedFacts, ...] = ()  # rules of the draft that matched no more when the time was over
+    # rules of the draft that no longer matched because their time was over
+    ended: tuple[EndedFacts, ...] = ()
 
 
-# A long replay asks again and again for the same draft.
+# A long replay requests the same draft many times.
 _drafts: Final[Lately[bytes, Replay]] = Lately(2)
 
 
@@ -180,7 +188,7 @@ async def replay(context: OperationContext, actor: Actor, request: ReplayRuleset
 
 
 async def without_events(context: OperationContext, actor: Actor, selection: Selection) -> tuple[str, ...]:
-    """Return a note on the absence of events, with what may be wrong with the question."""
+    """Return a note on the absence of events, with possible mistakes in the question."""
     of = ", ".join(app.name for app in selection.apps) or "any application"
     span = f"{rfc3339(selection.from_ms)} and {rfc3339(selection.to_ms)}"
     org = selection.org.org_id
@@ -190,7 +198,10 @@ async def without_events(context: OperationContext, actor: Actor, selection: Sel
 
 @contextmanager
 def slot(actor: Actor) -> Iterator[None]:
-    """Of who goes through stored events. Raises StoreBusy while too many do."""
+    """Reserve a slot for an actor who replays stored events.
+
+    Raise StoreBusy if too many run.
+    """
     if _running[actor.name] >= _MOST_OF_ONE or _running.total() >= _MOST_RUNNING:
         raise StoreBusy("other replays are running: try again in a moment")
     _running[actor.name] += 1
@@ -202,7 +213,7 @@ def slot(actor: Actor) -> Iterator[None]:
             del _running[actor.name]
 
 
-# The replays by active versions, which know what they have evaluated.
+# Replays by active versions, which cache their results.
 _by_version: Final[Lately[tuple[str, int], Replay | None]] = Lately(4)
 
 
@@ -237,7 +248,7 @@ class _Comparison:
             self.tally.add(event, recorded, Unclear(possible, before.missing))
 
     async def _active(self, event: Event) -> Replay | None:
-        """Return the active version for an event; None if its application or its text is not known."""
+        """Return the active version for an event; None if its application or its text is unknown."""
         version = await self._former.active_of(event)
         if version is None:
             return None
@@ -265,7 +276,7 @@ def _replay(draft: Ruleset, schemas: PackedSchemas) -> Replay:
     return Replay(draft, schemas_of(schemas) if needs_schemas(draft) else NO_SCHEMAS)
 
 
-# -- cursors: the time is the first request's, since "the last hours" go on meanwhile
+# -- cursors: they fix the time of the first request, because "the last hours" move on
 
 _SEALED_FOR: Final = "ruleset.replay"
 _CURSOR: Final = re.compile(r"([0-9]{1,15})-([0-9]{1,15})-([0-9]{1,15})-([0-9]{1,15})")
@@ -292,7 +303,7 @@ async def _selected(
         text = ""
     found = _CURSOR.fullmatch(text)
     if found is None:
-        raise InvalidRequest("cursor: not one of a replay")
+        raise InvalidRequest("cursor: is not from a replay")
     from_ms, to_ms, *place = map(int, found.groups())
     selection = replace(selection, from_ms=within_time(from_ms), to_ms=within_time(to_ms))
     return selection, BlockPlace(*place)
@@ -352,7 +363,7 @@ _COUNTED: Final = (
 
 
 def together(first: Replayed, then: Replayed) -> Replayed:
-    """Of a replay in several requests: all that was counted so far."""
+    """Return the sum of the counts of a replay in several requests."""
     groups = {_group_key(group): group for group in first.groups}
     counted = {name: getattr(first, name) + getattr(then, name) for name in _COUNTED}
     for group in then.groups:

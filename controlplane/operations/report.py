@@ -18,7 +18,7 @@ from controlplane.store.interface import StoreBusy
 from proxy.wire.audit_event import rfc3339
 
 _turns: Final = FairQueue(2)  # reports that are made at the same time; others wait
-_MOST_KEPT: Final = 4  # finished reports that a second request gets at once
+_MOST_KEPT: Final = 4  # finished reports that are kept for repeated requests
 _KEPT_SECONDS: Final = 900.0
 
 
@@ -43,7 +43,7 @@ async def _one_piece(body: bytes) -> AsyncGenerator[bytes, None]:
 
 
 class Making:
-    """A report on its way, or finished."""
+    """A report that is being made, or is finished."""
 
     def __init__(self, work: Callable[[Callable[[Progress], None]], Awaitable[ReportFiles]]) -> None:
         self.progress = Progress("waiting for other reports", 0, 0)
@@ -65,7 +65,10 @@ class Making:
         return self._task.done() and (self._task.cancelled() or self._task.exception() is not None)
 
     async def files(self) -> ReportFiles:
-        """Wait for the report. It goes on being made if the caller leaves."""
+        """Wait for the report.
+
+        Work on it continues if the caller leaves.
+        """
         return await asyncio.shield(self._task)
 
     async def files_within(self, seconds: float) -> ReportFiles | None:
@@ -78,8 +81,10 @@ _making: Final[dict[tuple[str, Period], Making]] = {}
 
 
 def begin(context: OperationContext, actor: Actor, period: Period) -> Making:
-    """Return the report of a period, which is made once for an actor who asks several times. It waits for
-    reports of others. Raise StoreBusy if another report of the actor is being made."""
+    """Start the report of a period, or return the one that already runs for the actor and period.
+
+    The report waits for reports of other actors. Raise StoreBusy if another report of the actor is running.
+    """
     key = (actor.name, period)
     for known, each in list(_making.items()):
         if each.failed or not each.is_of_this_loop:
@@ -88,7 +93,7 @@ def begin(context: OperationContext, actor: Actor, period: Period) -> Making:
     if found is not None:
         return found
     if any(each.is_running for (name, _), each in _making.items() if name == actor.name):
-        raise StoreBusy("you already have a report under way: try again when it is done")
+        raise StoreBusy("you already have a report in progress: try again when it has finished")
     finished = [known for known, each in _making.items() if not each.is_running]
     for known in finished[: max(0, len(finished) - _MOST_KEPT + 1)]:
         del _making[known]

@@ -1,4 +1,4 @@
-"""The answer of an audit report: the events of its period, and everything that says whether they are all."""
+"""Content of an audit report: the events of its period, and all facts on whether they are complete."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class Progress:
 async def answered(
     context: OperationContext, actor: Actor, period: Period, note: Callable[[Progress], None]
 ) -> Answer:
-    """Read the events of the period, and everything that says whether they are all."""
+    """Read the events of the period, and all facts on whether they are complete."""
     org, store = period.org, context.store
     made_ms = context.clock.wall_ms()
-    # Before the events: a number that is missing now counts, even if its event comes while they are read.
+    # Read before the events: a number that is missing now counts, even if its event arrives during the read.
     received = await store.received_numbers(org.org_id, MOST_GAPS)
     proxies = [*await store.proxies(None), *await _deleted_proxies(context, org)]
     reports = await last_heartbeats(context, [each.proxy_id for each in proxies])
@@ -140,7 +140,7 @@ async def _tallied(
 async def _walked(
     context: OperationContext, actor: Actor, org: Org, note: Callable[[Progress], None]
 ) -> Chain:
-    """Walk the whole chain, and say what was found."""
+    """Walk the whole chain, and return the findings."""
     verdict: Verdict | None = None
     async with aclosing(verification_in_turn(context, actor, Verify(org=org.org_id))) as steps:
         async for each in steps:

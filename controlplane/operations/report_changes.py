@@ -1,4 +1,4 @@
-"""The rules of an audit report's period: versions in force, switches, stops and other changes."""
+"""Rules in an audit report's period: active versions, switches, stops and other changes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from proxy.wire.audit_event import rfc3339
 _MOST_CHANGES: Final = 200  # lines of the operator log of one noun
 _NOUNS: Final = ("ruleset", "proposal", "app", "model", "kill", "unkill", "org", "proxy", "operator")
 _SIGN_IN: Final = "session.sign-in"
-_GAVE_ROLES: Final = '"rolesUntil"'  # member of the line of a sign-in that gave roles by groups
+_GAVE_ROLES: Final = '"rolesUntil"'  # member in the log line of a sign-in that gave roles by groups
 
 
-# Operations that change what rules decide, who is stopped, what is kept, or who may change all this.
+# Operations that change rules, emergency stops, retention, or the permission to change any of these.
 _CHANGING: Final = frozenset(
     (
         "ruleset.apply",
@@ -95,8 +95,7 @@ def _switch(line: RecordFacts) -> Switch | None:
 async def rules_of_app(
     context: OperationContext, app: App, tally: Tally, period: Period, all_switches: list[Switch]
 ) -> AppRules:
-    """Return the versions of an app's ruleset that were in force within the period, and the versions that its
-    events name."""
+    """Return the versions of an app's ruleset that were active in the period or that its events name."""
     switches = [each for each in all_switches if each.app in (app.app_id, app.name)]
     bound_ms = parse_time(switches[-1].at, 0) if switches else period.from_ms
     versions = sorted(await context.store.ruleset_versions(app.ruleset_id), key=lambda each: each.version)
@@ -123,14 +122,14 @@ async def rules_of_app(
 
 
 def _ruleset_of(span: Seen, app: App, switches: list[Switch]) -> str | None:
-    """Return the ruleset that events of a version were decided by; None if it is not known."""
+    """Return the ruleset that decided events of a version, or None if it is not known."""
     if not switches:
         return app.ruleset_name
     return switches[0].before if text_of_moment(span.last) < switches[0].at else None
 
 
 async def stops_of(context: OperationContext, org: Org, names: dict[str, str]) -> tuple[str, ...]:
-    """Return the stops that are in force now, as sentences."""
+    """Return the active stops as sentences."""
     found = []
     for each in await context.store.stops():
         if each.org_id not in (None, org.org_id):
@@ -146,7 +145,7 @@ async def stops_of(context: OperationContext, org: Org, names: dict[str, str]) -
 async def changes_of(
     context: OperationContext, actor: Actor, period: Period
 ) -> tuple[tuple[Change, ...], bool]:
-    """Return the lines of the operator log of the period that are about rules, stops, retention or roles."""
+    """Return the operator log's lines of the period that are about rules, stops, retention or roles."""
     lines: dict[tuple[str, str, str], RecordFacts] = {}
     more = False
     asked = SearchOperatorLog(

@@ -1,4 +1,4 @@
-"""The key that reports and manifests are signed with: derived from the master key, its public half shown."""
+"""The key that signs reports and manifests: derived from the master key, with a public half to show."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class KeyAsked(Request):
 class ReportKey(Response):
     """The public key that reports and manifests are signed with."""
 
-    key: str  # 64 hexadecimal digits
+    key: str  # public key as 64 hexadecimal digits
     pem: str
 
 

@@ -1,4 +1,4 @@
-"""The subject of an audit report: its organisation, classes and period, and how its times are written."""
+"""Subject of an audit report: its organisation, classes and period, and the text form of its times."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from controlplane.store.interface import Org
 from proxy.wire.audit_event import rfc3339
 
 _USUAL_DAYS: Final = 90
-SETTLING_MS: Final = 300_000  # that the usual end of a period lies before now, so that proxies have delivered
+# distance of the default end from now, so that proxies have delivered their events
+SETTLING_MS: Final = 300_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 ClassName = Literal["mail", "files", "calendars", "chats", "directory", "credentials"]
 
 
 class ReportAsked(Request):
     org: str  # id or name
-    from_: str | None = msgspec.field(name="from", default=None)  # 90 days before the end if left out
-    to: str | None = None  # five minutes ago if left out
+    from_: str | None = msgspec.field(name="from", default=None)  # default: 90 days before the end
+    to: str | None = None  # default: five minutes ago
     classes: tuple[ClassName, ...] = msgspec.field(name="class", default=("mail",))
 
 
@@ -42,7 +43,10 @@ class Period:
 
 
 async def period_of(context: OperationContext, actor: Actor, request: ReportAsked) -> Period:
-    """Return the period with its times fixed. Raise InvalidRequest."""
+    """Return the period with fixed times.
+
+    Raise InvalidRequest if the request has no valid period.
+    """
     org = await context.resolve.org_of_events(actor, request.org)
     now_ms = context.clock.wall_ms()
     from_ms, to_ms = times.span(request.from_, request.to, now_ms)
@@ -62,12 +66,12 @@ async def period_of(context: OperationContext, actor: Actor, request: ReportAske
 
 
 def moment_of(ms: int) -> datetime:
-    """Return a time in milliseconds as a time that events are compared with."""
+    """Return a time in milliseconds in the form that events are compared with."""
     return _EPOCH + timedelta(milliseconds=ms)
 
 
 def time_text(ms: int) -> str:
-    """Return a time in milliseconds as people read it."""
+    """Return a time in milliseconds in a form for people."""
     return moment(rfc3339(ms))
 
 

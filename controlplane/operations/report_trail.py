@@ -1,4 +1,4 @@
-"""Gaps in the trail of an audit report: what each proxy has not delivered, and what retention deleted."""
+"""Gaps in the trail of an audit report: events that proxies did not deliver or that retention deleted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Beat:
     """The last heartbeat of a proxy."""
 
     received_ms: int
-    skew_ms: int | None  # the proxy's clock against ours
+    skew_ms: int | None  # the proxy's clock minus the control plane's clock
     said: Heartbeat
 
 
@@ -83,7 +83,7 @@ def trails_of(
 
 
 def _pending(beat: Heartbeat, state: ReceivedNumbers | None, org_id: str) -> int | None:
-    """Return how many events a proxy had numbered or collected and not delivered; None if it does not say."""
+    """Return how many numbered or collected events a proxy had not delivered; None if not reported."""
     if beat.last_seq is None and beat.audit_pending is None:
         return None
     highest = 0 if state is None else state.highest
@@ -92,11 +92,11 @@ def _pending(beat: Heartbeat, state: ReceivedNumbers | None, org_id: str) -> int
 
 
 def _problem(proxy: Proxy, beat: Beat | None, pending: int | None, *, has_sent: bool, period: Period) -> str:
-    """Say why events of the period may still be at the proxy; empty if none can be."""
+    """Return why events of the period may still be at the proxy; empty if none can be."""
     if beat is None:
         if not has_sent and proxy.last_seen_ms is None:
-            return ""  # it was registered and never started
-        return f"{proxy.name} has never sent a heartbeat, so it is not known what it has not delivered."
+            return ""  # the proxy was registered, but never started
+        return f"{proxy.name} has never sent a heartbeat, so its undelivered events are not known."
     received_ms, said = beat.received_ms, beat.said
     if _has_ended(proxy, beat) and not pending:
         return ""
@@ -128,7 +128,7 @@ def _has_ended(proxy: Proxy, beat: Beat) -> bool:
 
 
 def _clock(proxy: Proxy, skew_ms: int | None) -> str:
-    """Say that the times of a proxy's events may be wrong; empty if its clock agreed with ours."""
+    """Return a note that a proxy's event times may be wrong; empty if its clock agreed with ours."""
     if skew_ms is None or abs(skew_ms) <= MOST_SKEW_MS:
         return ""
     return (
@@ -156,9 +156,9 @@ async def retention_of(context: OperationContext, org: Org, chain: Chain, period
 
 
 def _deleted(purged: int, purges: Purges | None, period: Period) -> str:
-    """Say that retention deleted events that may be of the period; empty if it deleted none of them.
+    """Return a note that retention deleted events that may be of the period; empty if it deleted none.
 
-    The chain records each purge, whichever events are left and however long they are kept today.
+    The chain records each purge. The record depends neither on the remaining events nor on today's retention.
     """
     if purges is None or period.from_ms >= purges.until_ms:
         return ""
@@ -170,7 +170,7 @@ def _deleted(purged: int, purges: Purges | None, period: Period) -> str:
 
 
 def _expired(org: Org, oldest_ms: int | None, period: Period, kept_since_ms: int) -> str:
-    """Say that the period begins before the time for which events are kept, and that none is left of that."""
+    """Return a note that retention covers only the end of the period; empty if it covers all of it."""
     if max(period.from_ms, org.created_ms) >= kept_since_ms:
         return ""
     if oldest_ms is not None and period.from_ms >= oldest_ms:
@@ -181,7 +181,7 @@ def _expired(org: Org, oldest_ms: int | None, period: Period, kept_since_ms: int
 
 
 def _before(org: Org, oldest_ms: int | None, period: Period) -> str:
-    """Say that the period begins before the organisation was there; empty if it does not."""
+    """Return a note that the period begins before the organisation was added; empty if it does not."""
     born_ms = org.created_ms if oldest_ms is None else min(org.created_ms, oldest_ms)
     if period.from_ms >= born_ms:
         return ""

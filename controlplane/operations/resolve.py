@@ -1,8 +1,11 @@
-"""Resolve what an operator refers to: an id or a name becomes the row, among those that the actor may see.
+"""Resolve a reference of an operator: an id or a name becomes the row that it refers to.
 
-A row that the actor may not look at is not found, so that its existence is not revealed. For the same reason
-it does not make a name ambiguous. A row that is visible, but takes a higher role, is forbidden. Each row is
-noted for the operator log before the role is required: the line of a refusal names the organisation too.
+Only rows that the actor has permission to look at are found, so that the existence of others is not revealed.
+For the same reason, others do not make a name ambiguous. A visible row that requires a higher role is
+forbidden.
+
+Each row is noted for the operator log before the role is required. So the log line of a refusal names the
+organisation too.
 """
 
 from __future__ import annotations
@@ -33,8 +36,8 @@ from controlplane.store.interface import (
 from controlplane.store.pages import ListPage, ListQuery, all_rows
 from proxy.wire.audit_event import rfc3339
 
-_MOST_LETTERS_OFF: Final = 3  # letters by which the name that was meant may be longer or shorter
-_MOST_COMPARED: Final = 1000  # names; comparing more would delay other requests
+_MOST_LETTERS_OFF: Final = 3  # letters by which the intended name may be longer or shorter
+_MOST_COMPARED: Final = 1000  # names to compare; more would delay other requests
 _NOUNS: Final[Mapping[TombstoneKind, str]] = {
     "org": "organisation",
     "app": "app",
@@ -43,21 +46,21 @@ _NOUNS: Final[Mapping[TombstoneKind, str]] = {
     "operator": "operator",
 }
 _LABEL: Final = re.compile(r"(.+) \(deleted [0-9-]{10}\)")
-_LIKENESS: Final = 0.75  # share of letters in common, so that a suggestion is rarely wrong
+_LIKENESS: Final = 0.75  # share of common letters; below this, a suggestion would often be wrong
 
 T = TypeVar("T", Org, Proxy, Ruleset, App)
 OfOrg = TypeVar("OfOrg", Ruleset, App)
 
 
 class Resolver:
-    """Rows by reference, and the rows that an actor may see.
+    """Rows by reference, and the rows that an actor has permission to see.
 
-    Methods that take a reference raise NotFound if the actor may see no such row, Conflict if several have
-    that name, and Forbidden if the actor lacks the role.
+    Methods that take a reference raise NotFound if the actor may see no such row, Conflict if several rows
+    have that name, and Forbidden if the actor lacks the role.
     """
 
     def __init__(self, store: Store, about: set[str]) -> None:
-        """Add the id of each organisation that an operation turns out to be about to `about`."""
+        """Make a resolver that adds the id of each organisation that an operation affects to `about`."""
         self._store = store
         self._about = about
 
@@ -72,23 +75,28 @@ class Resolver:
         return org
 
     async def org_id(self, actor: Actor, reference: str | None) -> str | None:
-        """Return the id of an organisation that the actor may look at; None, without a reference."""
+        """Return the id of an organisation that the actor may look at, or None without a reference."""
         return None if reference is None else (await self.org_of_events(actor, reference)).org_id
 
     async def org_of_events(self, actor: Actor, reference: str) -> Org:
-        """Return the organisation with that id or name, also if it was deleted and has events left."""
+        """Return the organisation with that id or name.
+
+        Deleted organisations that still have events are included.
+        """
         try:
             return await self.org(actor, "viewer", reference)
         except NotFound:
             dead = await self.deleted(actor, "org", reference)
-            if len(dead) != 1:  # several had the name: each of them has an id
+            if len(dead) != 1:  # several deleted organisations had the name; only their ids are unique
                 raise
         self._about.add(dead[0].id)
         return dead[0].as_org()
 
     async def orgs_of_events(self, actor: Actor, reference: str | None = None) -> list[Org]:
-        """Return the organisations that the actor may look at, or the one with that id or name; also those
-        that were deleted and have events left."""
+        """Return the organisation with that id or name, or all that the actor may look at.
+
+        The result includes deleted organisations that still have events.
+        """
         if reference is not None:
             return [await self.org_of_events(actor, reference)]
         dead = await self._store.tombstones_of("org") if actor.may("viewer", None) else []
@@ -101,8 +109,10 @@ class Resolver:
         return [each for each in await self._store.orgs() if actor.may("viewer", each.org_id)]
 
     async def sight(self, actor: Actor, reference: str | None) -> frozenset[str] | None:
-        """Return the organisations whose rows a list has: the one with that id or name, or all that the actor
-        may look at. None: every one."""
+        """Return the organisations whose rows a list has, or None for all organisations.
+
+        They are the one with that id or name, or all that the actor may look at.
+        """
         return (
             actor.sees
             if reference is None
@@ -116,8 +126,10 @@ class Resolver:
         return found | await self._deleted_names(actor, org_ids, found, "org")
 
     async def names(self, actor: Actor, ids: Collection[str]) -> dict[str, str]:
-        """Return the names of the apps, rulesets, proxies and operators with these ids, by id, as far as the
-        actor may look at them."""
+        """Return the names of the things with these ids, by id, as far as the actor may look at them.
+
+        The things are apps, rulesets, proxies and operators.
+        """
         query = ListQuery(ids=frozenset(filter(is_text, ids)), org_ids=actor.sees)
         rulesets = await all_rows(self._store.list_rulesets, query)
         operators = await all_rows(partial(self.list_operators, actor), replace(query, org_ids=None))
@@ -197,11 +209,11 @@ class Resolver:
         return _visible_proxies(actor, await self._store.proxies(await self.org_id(actor, org)))
 
     async def operator(self, actor: Actor, reference: str, *, role_in: str = EVERY_ORG) -> Operator:
-        """Return the operator with that id or name; in the name, the letters A-Z and a-z are alike.
+        """Return the operator with that id or name; the name compares A-Z and a-z without regard to case.
 
         `role_in` is the organisation in which the operation changes a role. The line in the operator log is
-        about that organisation alone, so that everybody who may look at it sees who got which role there,
-        wherever else the operator has one.
+        about that organisation alone. So everybody who may look at that organisation sees the change of the
+        role, even if the operator has roles elsewhere.
         """
         operator = await self._store.operator(reference)
         if operator is None or not _may_see(actor, operator):
@@ -217,7 +229,7 @@ class Resolver:
     ) -> ListPage[Operator]:
         """Return a page of the operators that the actor may look at.
 
-        `org_id`: only those with a role there or in every organisation.
+        `org_id`: only operators with a role there or in every organisation.
         """
         if actor.may("admin", None):
             return await self._store.list_operators(query, None, org_id)
@@ -227,16 +239,16 @@ class Resolver:
         seen = replace(query, org_ids=frozenset(administered))
         return await self._store.list_operators(seen, actor.name, org_id)
 
-    # Tombstones
+    # Deleted things
 
     async def deleted(self, actor: Actor, kind: TombstoneKind, reference: str) -> list[Tombstone]:
-        """Return what was deleted with that id or name and the actor may look at, the latest first."""
+        """Return the deleted things with that id or name that the actor may look at, latest first."""
         found = [each for each in await self._store.tombstones((reference,)) if _may_see_deleted(actor, each)]
         found = found or await self.deleted_named(actor, reference)
         return [each for each in found if each.kind == kind]
 
     async def app_of_events(self, org_id: str, app_id: str) -> App | None:
-        """Return the app with that id, also if it was deleted, with the ruleset that evaluated it last."""
+        """Return the app with that id, also a deleted one, with the ruleset that evaluated it last."""
         for app in await self._store.find_apps(app_id, org_id):
             if app.app_id == app_id:
                 return app
@@ -244,7 +256,7 @@ class Resolver:
         return (await self._as_apps(dead))[0] if dead and org_id in dead[0].org_ids else None
 
     async def apps_of_events(self, org_id: str) -> list[App]:
-        """Return all apps of an organisation, also those that were deleted."""
+        """Return all apps of an organisation, including deleted ones."""
         dead = [each for each in await self._store.tombstones_of("app") if org_id in each.org_ids]
         return [*await self._store.apps(org_id), *await self._as_apps(dead)]
 
@@ -256,28 +268,31 @@ class Resolver:
         return [each.as_app(names.get(each.ruleset_id or "", "")) for each in dead]
 
     async def deleted_named(self, actor: Actor, name: str) -> list[Tombstone]:
-        """Return what was deleted under that very name, or has that label, and the actor may look at."""
+        """Return the deleted things with exactly that name or label that the actor may look at."""
         found = await self._store.tombstones_named(name)
         if (label := _LABEL.fullmatch(name)) is not None:
             found += [each for each in await self._store.tombstones_named(label[1]) if each.label == name]
         return [each for each in found if _may_see_deleted(actor, each)]
 
     async def all_deleted(self, actor: Actor, kinds: Collection[str]) -> list[Tombstone]:
-        """Return everything of these kinds that was deleted and the actor may look at."""
+        """Return all deleted things of these kinds that the actor may look at."""
         found = [each for kind in _NOUNS if kind in kinds for each in await self._store.tombstones_of(kind)]
         return [each for each in found if _may_see_deleted(actor, each)]
 
     async def _deleted_names(
         self, actor: Actor, ids: Collection[str], known: Collection[str], *kinds: TombstoneKind
     ) -> dict[str, str]:
-        """Return the names of those of the ids that are not known because the thing was deleted."""
+        """Return the names of those of the ids whose thing was deleted."""
         dead = await self._store.tombstones([each for each in ids if each not in known])
         return {each.id: each.label for each in dead if each.kind in kinds and _may_see_deleted(actor, each)}
 
     async def _missing(
         self, actor: Actor, kind: TombstoneKind, reference: str, names: Iterable[str]
     ) -> NotFound:
-        """Return the error for a reference that no visible row has."""
+        """Return the error for a reference to no visible row.
+
+        It names a deleted thing with that name.
+        """
         noun = _NOUNS[kind]
         for each in await self.deleted(actor, kind, reference):
             when = rfc3339(each.deleted_ms)
@@ -320,7 +335,10 @@ def _only(found: Sequence[T], kind: str, reference: str) -> T:
 
 
 def _unknown(kind: str, reference: str, names: Iterable[str]) -> NotFound:
-    """Return the error for a reference that no visible row has, with the visible name that may be meant."""
+    """Return the error for a reference to no visible row.
+
+    It suggests the nearest visible name.
+    """
     meant = _nearest(reference, names)
     return NotFound(f"there is no {kind} {reference}" + (f": did you mean {meant}?" if meant else ""))
 

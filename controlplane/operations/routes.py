@@ -1,4 +1,4 @@
-"""The routes that a ruleset leaves open, as JSON gives them."""
+"""The routes that a ruleset leaves open, as JSON."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ from proxy.policy.schemas import InvalidRoot, Schemas, folded_root, needs_schema
 from proxy.policy.things import unknown_things
 from proxy.wire.packed_schema import load
 
-_FEW: Final = 20  # open routes of a rule, unless all are asked for
+_FEW: Final = 20  # open routes of a rule, unless the request names the rule
 
 
 class ListRoutes(Request):
-    """`schema` is the text of a `$metadata` document. Without it, the current schemas of `org` count."""
+    """Request to list routes.
+
+    `schema` is the text of a `$metadata` document. Without it, the current schemas of `org` count.
+    """
 
     source: Source
     org: str | None = None
@@ -50,7 +53,10 @@ class RouteFacts(msgspec.Struct, rename="camel"):
 
 
 class PassingFacts(msgspec.Struct, rename="camel"):
-    """A navigation that `$expand` can use past the rule. `hidden_by` names rules about its target."""
+    """Navigation that `$expand` can use to bypass the rule.
+
+    `hidden_by` names rules about its target.
+    """
 
     navigation: str
     method: str
@@ -66,20 +72,22 @@ class RuleRoutesFacts(msgspec.Struct, rename="camel"):
     verdict: str
     things: tuple[str, ...]
     routes: int
-    more_routes: bool  # there are more routes than were tried
+    more_routes: bool  # true: there are more routes than were tried
     closed: int
     open: tuple[RouteFacts, ...]
-    more_open: int  # open routes that are left out here
-    closed_by: str  # a match that closes all of them
+    more_open: int  # number of open routes that are left out here
+    closed_by: str  # match that closes all of them
     passing: tuple[PassingFacts, ...]
-    counted: str  # such as: blocks 4 of 73 routes to message
-    passes: str  # such as: $expand of members passes; or empty
-    summary: str  # all of it in one line
+    counted: str  # text such as: blocks 4 of 73 routes to message
+    passes: str  # text such as: $expand of members passes; or empty
+    summary: str  # all these facts in one line
 
 
 class FoundRoutes(Response):
-    """Open routes. `schema` is the digest of the schema. Without a schema, it is null, and only the routes
-    that a path itself shows are listed."""
+    """Routes that a ruleset leaves open. `schema` is the digest of the schema.
+
+    Without a schema, it is null, and the list has only routes that a path itself shows.
+    """
 
     name: str
     schema: str | None
@@ -111,7 +119,7 @@ def _found(label: str, text: str, stored: PackedSchemas | None, request: ListRou
 
 
 def _stored_schema(stored: PackedSchemas | None, root: str) -> tuple[ResourceModel | None, str]:
-    """Return the schema of the root path, or of another one if the organisation has none of it."""
+    """Return the schema of the root path, or another one if the organisation has no schema of that path."""
     if stored is None or not stored.digests:
         return None, root
     found = root if root in stored.digests else min(stored.digests)
@@ -128,7 +136,10 @@ def found_routes(
     rule: str | None = None,
     every: bool = False,
 ) -> FoundRoutes:
-    """Raise InvalidRequest if the ruleset has no such rule, or names things that the schema lacks."""
+    """Return the open routes.
+
+    Raise InvalidRequest for an unknown rule, or a name that the schema lacks.
+    """
     if rule is not None and all(each.id != rule for each in ruleset.rules):
         raise InvalidRequest(f"rule: the ruleset has no rule {rule!r}")
     _check_things(text, ruleset, model, root)
@@ -146,7 +157,7 @@ def found_routes(
 def _check_things(text: str, ruleset: Ruleset, model: ResourceModel | None, root: str) -> None:
     if model is None:
         if needs_schemas(ruleset):
-            raise InvalidRequest("schema: rules about things need the upstream's $metadata document")
+            raise InvalidRequest("schema: is missing; rules about things need the upstream's $metadata")
         return
     try:
         schemas = Schemas({root_segments(folded_root(root)): model})

@@ -1,4 +1,4 @@
-"""Pure: where in a ruleset's text a rule stands."""
+"""Pure: the position of a rule in a ruleset's text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from proxy.policy.yaml_document import InvalidYaml, parse
 
 
 def rule_lines(text: str, rule_id: str) -> tuple[int, int] | None:
-    """The rule's first and last line, counted from 1; comments before the next rule belong to that one."""
+    """Return the rule's first and last line, counted from 1.
+
+    Comments before the next rule belong to that rule.
+    """
     try:
         document = parse(text)
     except InvalidYaml:

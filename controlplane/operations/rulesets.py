@@ -1,4 +1,4 @@
-"""Rulesets: applied as versions, looked at, and rolled back."""
+"""Rulesets: applied as versions, shown, and rolled back."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ USAGE_DAYS: Final = 30
 class RulesetFacts(Response):
     ruleset_id: str
     name: str
-    version: int  # the active one
+    version: int  # the active version
 
 
 class NamedSchema(msgspec.Struct, rename="camel"):
-    """A schema that the version was published against, and keeps."""
+    """Schema that a version was published against, and keeps."""
 
     root: str
     digest: str
@@ -59,15 +59,15 @@ class NamedSchema(msgspec.Struct, rename="camel"):
 
 
 class AppliedRuleset(RulesetFacts, omit_defaults=True):
-    changed: bool  # false if text and schemas are the active ones
-    warnings: tuple[ProblemFacts, ...]  # what it may have overlooked
-    schemas: tuple[NamedSchema, ...] = ()  # left out if the rules name nothing of a schema
-    new_schemas_alone: bool = False  # the text is the active one, and a schema is another
-    proposal: str | None = None  # id, if a second person must approve it: nothing is active yet
+    changed: bool  # false if text and schemas equal the active ones
+    warnings: tuple[ProblemFacts, ...]  # possible mistakes in the rules
+    schemas: tuple[NamedSchema, ...] = ()  # left out if the rules name no things of a schema
+    new_schemas_alone: bool = False  # true if only the schemas change, and the text is the active one
+    proposal: str | None = None  # id of the proposal if a second person must approve; nothing is active yet
 
 
 class RolledBack(RulesetFacts, omit_defaults=True):
-    proposal: str | None = None  # id, if a second person must approve it: nothing is active yet
+    proposal: str | None = None  # id of the proposal if a second person must approve; nothing is active yet
 
 
 class ListedRuleset(RulesetFacts):
@@ -76,9 +76,9 @@ class ListedRuleset(RulesetFacts):
 
 
 class RulesetRow(ListedRuleset):
-    changed_at: str  # when the active version was applied
-    note: str | None  # why it was
-    apps: int  # applications that it evaluates
+    changed_at: str  # time at which the active version was applied
+    note: str | None  # reason for the active version
+    apps: int  # number of applications that it evaluates
 
 
 class RulesetList(ListResponse):
@@ -89,7 +89,7 @@ class RulesetText(ListedRuleset, omit_defaults=True):
     created_at: str
     yaml: str
     note: str | None
-    schemas: tuple[NamedSchema, ...] = ()  # left out if the rules name nothing of a schema
+    schemas: tuple[NamedSchema, ...] = ()  # left out if the rules name no things of a schema
 
 
 class VersionFacts(msgspec.Struct, rename="camel"):
@@ -109,24 +109,27 @@ class RuleUseFacts(msgspec.Struct, rename="camel"):
     """Requests that a rule decided or logged."""
 
     rule: str
-    hits: int  # requests of the period
+    hits: int  # number of requests in the period
     last_hit: str
 
 
 class RulesetUsage(Response):
-    """Use of rules by id, including earlier versions. A rule that is missing here was not used in 90 days."""
+    """Use of rules by id, including earlier versions.
 
-    days: int  # length of the period, until now
-    counted_since: str  # requests before this time were not counted
+    Rules that were not used in 90 days are left out.
+    """
+
+    days: int  # length of the period until now
+    counted_since: str  # start of the counts: earlier requests were not counted
     rules: tuple[RuleUseFacts, ...]
 
 
 class ApplyRuleset(Request):
     org: str
     yaml: str
-    note: str | None = None  # why; kept with the version
-    label: str = "yaml"  # what messages call the text
-    expected: int | None = None  # refused if another version than this is active; 0: none is
+    note: str | None = None  # reason for the change, stored with the version
+    label: str = "yaml"  # name of the text in messages
+    expected: int | None = None  # active version; refused if it is another one. 0: no version is active
 
 
 class ListRulesets(ListRequest):
@@ -140,18 +143,18 @@ class RulesetReference(Request):
 
 
 class ShowRuleset(RulesetReference):
-    version: int | None = None  # not the active one but this one
+    version: int | None = None  # version to show; default: the active one
 
 
 class RollBack(RulesetReference):
-    to: int | None = None  # by default the version before the active one
+    to: int | None = None  # default: the version before the active one
     note: str | None = None
-    expected: int | None = None  # refused if another version than this is active
+    expected: int | None = None  # active version; refused if it is another one
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRuleset:
-    """A sound ruleset as its text has it."""
+    """A valid ruleset in the form that its text has."""
 
     name: str
     rules: int
@@ -161,7 +164,10 @@ class ReadRuleset:
 
 @operation("ruleset.apply", "POST", "/rulesets")
 async def apply(context: OperationContext, actor: Actor, request: ApplyRuleset) -> AppliedRuleset:
-    """Validate a ruleset and activate it as a new version; the ruleset's name is the text's `name`."""
+    """Validate a ruleset and activate it as a new version.
+
+    The text's `name` is the name of the ruleset.
+    """
     org = await context.resolve.org(actor, "editor", request.org)
     current, now = await context.store.current_schemas(org.org_id), context.clock.wall_ms()
     read = await run_change(actor, read_ruleset, request.label, request.yaml, now / 1000, current)
@@ -207,7 +213,7 @@ async def publish(
 
 
 def _base_of(needed: SecondPersonNeeded) -> Ruleset:
-    """Return the ruleset as it is; version 0 of one that is new."""
+    """Return the ruleset in its current state, or version 0 of a new ruleset."""
     assert needed.change is not None
     return replace(needed.change, version=needed.change.version - 1)
 
@@ -222,7 +228,7 @@ async def _propose(
     yaml: str | None = None,
     to_version: int | None = None,
 ) -> str:
-    """Keep a change of a ruleset for a second person, and return the proposal's id."""
+    """Store a change of a ruleset as a proposal for a second person, and return the proposal's id."""
     return await propose(
         context,
         actor,
@@ -238,15 +244,15 @@ async def _propose(
 
 
 def _in_words(applied: Ruleset, changed: Applied) -> str:
-    """Return what applying a text changed, for the operator log."""
+    """Return the change that applying a text made, in words."""
     if changed == "nothing":
-        return f"{applied.name} unchanged, version {applied.version} stays active"
+        return f"{applied.name} unchanged: version {applied.version} stays active"
     alone = ": the text is unchanged, a schema is new" if changed == "schemas" else ""
     return f"published {applied.name} version {applied.version}{alone}"
 
 
 async def active_of(context: OperationContext, org_id: str, name: str) -> Ruleset | None:
-    """Return the ruleset of that very name, with its active version."""
+    """Return the ruleset with exactly that name, with its active version."""
     found = await context.store.find_rulesets(name, org_id)
     return next((each for each in found if each.name == name), None)
 
@@ -254,7 +260,10 @@ async def active_of(context: OperationContext, org_id: str, name: str) -> Rulese
 async def activate_proposed(
     context: OperationContext, actor: Actor, proposal: Proposal, approval: Approval
 ) -> None:
-    """Activate the text of a proposal. Raise Conflict if its base is not the active version any more."""
+    """Activate the text of a proposal.
+
+    Raise Conflict if its base is no longer the active version.
+    """
     by = f", proposed by {proposal.proposed_by}"
     if proposal.kind == "rollback":
         rolled = await context.store.roll_back(
@@ -276,11 +285,14 @@ async def activate_proposed(
 
 
 def _schemas_for(read: ReadRuleset, org: Org, current: PackedSchemas) -> Mapping[str, str]:
-    """Return the schemas that a new version names. Raise Conflict if it needs some and there are none."""
+    """Return the schemas that a new version names.
+
+    Raise Conflict if it needs a schema that is not stored.
+    """
     if not read.needs_schemas:
         return NO_NAMES
     if not current.digests:
-        what = f"ruleset {read.name}: its rules name things of a schema, and organisation {org.name} has none"
+        what = f"ruleset {read.name}: its rules name things of a schema, but organisation {org.name} has none"
         raise Conflict(f"{what}: store one with `model fetch URL --org {org.name}`, then apply it again")
     return current.digests
 
@@ -309,7 +321,7 @@ async def list_all(context: OperationContext, actor: Actor, request: ListRuleset
 
 @operation("ruleset.show", "GET", "/rulesets/{ruleset}")
 async def show(context: OperationContext, actor: Actor, request: ShowRuleset) -> RulesetText:
-    """Show the text of a ruleset: the active version, or the version that is named."""
+    """Show the text of a ruleset: the active version, or the named version."""
     found = await context.resolve.ruleset(actor, "viewer", request.ruleset, request.org)
     wanted = found.version if request.version is None else request.version
     versions = await context.store.ruleset_versions(found.ruleset_id)
@@ -379,7 +391,10 @@ def _rolled_back(new: Ruleset, to: int | None) -> str:
 
 
 def read_ruleset(label: str, yaml: str, now: float, current: PackedSchemas) -> ReadRuleset:
-    """Raise InvalidRequest if the ruleset is not sound, or names things that the current schemas lack."""
+    """Return the ruleset in parsed form.
+
+    Raise InvalidRequest if it is not valid, or names things that the schemas lack.
+    """
     ruleset = parsed(label, yaml)
     if problems := name_problems(yaml, ruleset.name):
         raise InvalidRequest(*(problem_line(label, each) for each in problems))
@@ -397,7 +412,7 @@ def read_ruleset(label: str, yaml: str, now: float, current: PackedSchemas) -> R
 
 def _note(note: str | None) -> str | None:
     if note is not None and len(note) > _LONGEST_NOTE:
-        raise InvalidRequest(f"note: at most {_LONGEST_NOTE} characters")
+        raise InvalidRequest(f"note: must have at most {_LONGEST_NOTE} characters")
     return note or None
 
 

@@ -1,4 +1,4 @@
-"""A process that runs functions for the control plane, one after the other, and can be killed at any time.
+"""A process that runs functions for the control plane, one at a time, and can be killed at any time.
 
 Functions, arguments and results cross a socket as pickles. If the control plane itself was killed, SIGALRM
 ends a run soon after its deadline.
@@ -20,12 +20,14 @@ from typing import Any, Final
 
 from controlplane.operations.operation import InvalidRequest
 
-_START_SECONDS: Final = 60.0  # many times what the imports take on a busy host
-_MARGIN_SECONDS: Final = 5.0  # from a run's deadline to SIGALRM; the control plane kills the process before
-_PIECE: Final = 1 << 20  # bytes that are read at once
-_LONG: Final = 1 << 18  # bytes of a pickle from which a thread reads it, so that the event loop goes on
-_FRAME: Final = Struct("!Q")  # the size of the message that follows
-_READY: Final = b"."  # one byte, so that nobody who stops waiting for it has read a part of it
+_START_SECONDS: Final = 60.0  # seconds for the imports; many times what they take on a busy host
+# seconds from a run's deadline to SIGALRM; the control plane kills the process earlier
+_MARGIN_SECONDS: Final = 5.0
+_PIECE: Final = 1 << 20  # bytes of one read
+# bytes of a pickle from which a thread decodes it, so that the event loop is not blocked
+_LONG: Final = 1 << 18
+_FRAME: Final = Struct("!Q")  # size of the message that follows
+_READY: Final = b"."  # one byte, so that a cancelled wait cannot have read a part of it
 _PROGRAM: Final = (
     "import sys; sys.path[:] = sys.argv[3:]; from controlplane.operations.run_process import serve; "
     "serve(int(sys.argv[1]), sys.argv[2])"
@@ -36,18 +38,30 @@ Outcome = tuple[bool, Any]
 
 
 class RunFailed(Exception):
-    """A function raised an unexpected exception; the message is its traceback."""
+    """The function raised an unexpected exception.
+
+    The message is its traceback.
+    """
 
 
 class ProcessDied(Exception):
-    """The process ended before its run did; the message says how."""
+    """The process ended before its run did.
+
+    The message says how.
+    """
 
 
 class RunProcess:
-    """The control plane's side of one process. It starts at once and is ready when its imports are done."""
+    """The control plane's side of one process.
+
+    It starts at once, and is ready when its imports are done.
+    """
 
     def __init__(self, module: str) -> None:
-        """Start a process that imports the module. Raises OSError."""
+        """Start a process that imports the module.
+
+        Raise OSError if that fails.
+        """
         self._socket, theirs = socket.socketpair()
         self._socket.setblocking(False)
         with theirs:
@@ -68,9 +82,11 @@ class RunProcess:
         return self._process.poll() is None
 
     async def run(self, function: Callable[..., object], args: Any, kwargs: Any, seconds: float) -> Outcome:
-        """Call the function in the process. Raises TimeoutError after so many seconds, and ProcessDied.
+        """Call the function in the process.
 
-        After an exception the process is of no more use, unless it is not ready yet: kill it.
+        Raise TimeoutError after that number of seconds, and ProcessDied if the process ends. After an
+        exception, kill the process, because it can't be used again. The exception is a process that is not
+        ready yet.
         """
         message = pickle.dumps((seconds, function, args, kwargs), pickle.HIGHEST_PROTOCOL)
         loop = asyncio.get_running_loop()
@@ -116,7 +132,7 @@ class RunProcess:
         return f"by {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
 
     def kill(self) -> None:
-        """End the process, whatever it is doing, and leave nothing of it behind."""
+        """End the process at any point of its work, and remove its resources."""
         self._socket.close()
         self._process.kill()
         self._process.wait()
@@ -127,16 +143,17 @@ def _framed(message: bytes) -> bytes:
 
 
 def _outcome_in(message: bytes) -> Outcome:
-    outcome: Outcome = pickle.loads(message)  # noqa: S301 - of a process of our own
+    outcome: Outcome = pickle.loads(message)  # noqa: S301 - from a process that we started
     return outcome
 
 
-# -- in the process
+# -- code that runs in the process
 
 
 def serve(fd: int, module: str) -> None:
     """Run functions until the control plane closes its end of the socket."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # reaches the whole group; the control plane acts on it
+    # it reaches the whole process group; the control plane acts on it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     importlib.import_module(module)
     with socket.socket(fileno=fd) as control_plane, control_plane.makefile("rwb") as stream:
@@ -150,7 +167,7 @@ def serve(fd: int, module: str) -> None:
 
 def _run(message: bytes) -> bytes:
     try:
-        seconds, function, args, kwargs = pickle.loads(message)  # noqa: S301 - of our own control plane
+        seconds, function, args, kwargs = pickle.loads(message)  # noqa: S301 - from our own control plane
         # The kernel ends the process, even during a long match in C that runs no Python.
         signal.setitimer(signal.ITIMER_REAL, seconds + _MARGIN_SECONDS)
         outcome = pickle.dumps((True, function(*args, **kwargs)), pickle.HIGHEST_PROTOCOL)

@@ -1,4 +1,4 @@
-"""Proposals: what an operator wants to change, kept until a second person approves it."""
+"""Proposals: changes that an operator requests, stored until a second person approves them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ _LOCAL = "local:"
 
 
 def same_person(one: str, other: str) -> bool:
-    """Return True if two actors may be one person: a user of the host counts as the operator of that name."""
+    """Return True if two actors may be one person.
+
+    A user of the host counts as the operator of that name.
+    """
     return fold(one.removeprefix(_LOCAL)) == fold(other.removeprefix(_LOCAL))
 
 
@@ -31,7 +34,7 @@ async def propose(
     app_id: str | None = None,
     base_ruleset_id: str | None = None,
 ) -> str:
-    """Keep a proposal, and return its id."""
+    """Store a proposal, and return its id."""
     proposal = Proposal(
         proposal_id=new_id(context.clock),
         org_id=org_id,

@@ -1,4 +1,4 @@
-"""Sinks: how far each has come, what it refused, and what an operator can do about it."""
+"""Sinks: their progress, the events that they refused, and commands to send or discard these."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOST_LISTED: Final = 1000
 SinkStatus = Literal["up to date", "delivering", "failing", "not started"]
 
 _POSITIONS: Final = "Positions of dead letters, as `sink.dead-letters` gives them. By default all."
-_TO: Final = "Send everything again that was received at this time or later: RFC 3339, a date, or -2h, -7d."
+_TO: Final = "Receipt time from which everything is sent again: RFC 3339, a date, or -2h, -7d."
 
 
 _Position = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -65,12 +65,12 @@ class SinkFacts(Response):
     name: str
     kind: str
     status: SinkStatus
-    lag_events: int  # stored events that it has not been given yet, those that it does not want included
-    lag_seconds: float | None  # age of the oldest of them
+    lag_events: int  # stored events that were not sent to it yet, including those that it does not want
+    lag_seconds: float | None  # age of the oldest such event
     delivered: int
     last_delivery: str | None
     dead_letters: int
-    retrying: int  # dead letters that wait to be sent again
+    retrying: int  # number of dead letters that wait to be sent again
     problem: str | None
     problem_since: str | None
     filter: str
@@ -99,7 +99,7 @@ class DeadLetterFacts(Response):
 
 class DeadLetterList(Response):
     dead_letters: tuple[DeadLetterFacts, ...]
-    next: int | None  # the position to go on after
+    next: int | None  # position to continue after
 
 
 class DeadLettersChanged(Response):
@@ -108,7 +108,7 @@ class DeadLettersChanged(Response):
 
 @operation("sink.list", "GET", "/sinks")
 async def list_all(context: OperationContext, actor: Actor, request: ListSinks) -> SinkList:
-    """List the sinks of the settings, and how far each has come."""
+    """List the sinks of the settings, with the progress of each."""
     actor.require("viewer", None)
     states = await context.store.sink_states()
     found = [await _facts(context, each, states.get(each.name)) for each in context.settings.sinks]
@@ -117,7 +117,7 @@ async def list_all(context: OperationContext, actor: Actor, request: ListSinks) 
 
 @operation("sink.show", "GET", "/sinks/{sink}")
 async def show(context: OperationContext, actor: Actor, request: SinkReference) -> SinkFacts:
-    """Show one sink, and how far it has come."""
+    """Show one sink, with its progress."""
     actor.require("viewer", None)
     sink = _sink(context, request.sink)
     return await _facts(context, sink, (await context.store.sink_states()).get(sink.name))
@@ -132,7 +132,7 @@ async def test(context: OperationContext, actor: Actor, request: SinkReference) 
 
 @operation("sink.dead-letters", "GET", "/sinks/{sink}/dead-letters")
 async def dead_letters(context: OperationContext, actor: Actor, request: ListDeadLetters) -> DeadLetterList:
-    """List the events that a sink refused for good, and why."""
+    """List the events that a sink refused for good, with the reasons."""
     actor.require("viewer", None)
     sink = _sink(context, request.sink)
     found = await context.store.dead_letters(sink.name, request.limit, request.after)
@@ -144,7 +144,7 @@ async def dead_letters(context: OperationContext, actor: Actor, request: ListDea
 
 @operation("sink.retry", "POST", "/sinks/{sink}/retry")
 async def retry(context: OperationContext, actor: Actor, request: ChooseDeadLetters) -> DeadLettersChanged:
-    """Send dead letters of a sink again, after the events that it already has."""
+    """Send dead letters of a sink again, after the events that it has received already."""
     actor.require("admin", None)
     sink = _sink(context, request.sink)
     count = await context.store.retry_dead_letters(sink.name, request.positions)
@@ -154,7 +154,10 @@ async def retry(context: OperationContext, actor: Actor, request: ChooseDeadLett
 
 @operation("sink.discard", "POST", "/sinks/{sink}/discard")
 async def discard(context: OperationContext, actor: Actor, request: ChooseDeadLetters) -> DeadLettersChanged:
-    """Delete dead letters of a sink. The events themselves stay in the store."""
+    """Delete dead letters of a sink.
+
+    The events themselves stay in the store.
+    """
     actor.require("admin", None)
     sink = _sink(context, request.sink)
     count = await context.store.discard_dead_letters(sink.name, request.positions)
@@ -164,7 +167,7 @@ async def discard(context: OperationContext, actor: Actor, request: ChooseDeadLe
 
 @operation("sink.rewind", "POST", "/sinks/{sink}/rewind")
 async def rewind(context: OperationContext, actor: Actor, request: RewindSink) -> SinkFacts:
-    """Send a sink again all events that were received at a time or later."""
+    """Send to a sink again all events that were received at a time or later."""
     actor.require("admin", None)
     sink = _sink(context, request.sink)
     try:
@@ -175,13 +178,16 @@ async def rewind(context: OperationContext, actor: Actor, request: RewindSink) -
     position_of = context.store.notice_position if is_webhook else context.store.position_received
     position = await position_of(received_ms)
     if not await context.store.rewind_sink(sink.name, position):
-        raise StoreError(f"sink {sink.name} has not started yet: it begins when the control plane runs")
-    context.results.append(f"sink {sink.name} goes on from {rfc3339(received_ms)}")
+        raise StoreError(f"sink {sink.name} has not started yet: it starts with the control plane")
+    context.results.append(f"sink {sink.name} continues from {rfc3339(received_ms)}")
     return await _facts(context, sink, (await context.store.sink_states()).get(sink.name))
 
 
 def _opened(context: OperationContext, sink: AnyTable) -> Sink | Archive | Webhook:
-    """Return the sink, not connected yet. An HTTP client is imported only here."""
+    """Return the sink, not connected yet.
+
+    An HTTP client is imported only here.
+    """
     egress = egress_of(context.settings.egress)
     if isinstance(sink, WebhookSettings):
         from controlplane.notices.webhook import Webhook
@@ -191,7 +197,7 @@ def _opened(context: OperationContext, sink: AnyTable) -> Sink | Archive | Webho
 
 
 async def tried(context: OperationContext, sink: AnyTable) -> SinkTest:
-    """Try the sink, and return the result in its own words, without secrets."""
+    """Try the sink, and return its own description of the result, without secrets."""
     secrets = secrets_of_sink(sink)
     try:
         opened = _opened(context, sink)
@@ -241,7 +247,7 @@ async def _unknown(context: OperationContext, names: Sequence[str]) -> tuple[str
 
 
 async def _lag(context: OperationContext, sink: AnyTable, position: int) -> tuple[int, int | None]:
-    """Return how many events or notices the sink lacks, and the time of the oldest."""
+    """Return how many events or notices the sink has not received, and the time of the oldest."""
     if isinstance(sink, WebhookSettings):
         waiting = await context.store.notices_waiting(position)
         return waiting, await context.store.oldest_notice_after(position)
@@ -270,7 +276,7 @@ async def _letter(context: OperationContext, sink: AnyTable, letter: DeadLetter,
 
 
 async def _refused_id(context: OperationContext, sink: AnyTable, position: int) -> str | None:
-    """Return the id of the event or notice at the position; None if retention has deleted it."""
+    """Return the id of the event or notice at the position, or None if retention has deleted it."""
     if isinstance(sink, WebhookSettings):
         notices = await context.store.notices_after(position - 1, 1)
         return decoded(notices[0].body).notice_id if notices and notices[0].position == position else None

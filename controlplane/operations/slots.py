@@ -1,4 +1,7 @@
-"""So many things of each operator at a time: who asks for more waits for his own, and for nobody else's."""
+"""A limited number of slots for each operator.
+
+An operator who needs more waits only for their own slots.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from controlplane.operations.actor import Actor
 class Slots:
     def __init__(self, at_once: int) -> None:
         self._at_once = at_once
-        self._asking: Counter[str] = Counter()  # by operator, those that wait too
+        self._asking: Counter[str] = Counter()  # requests by operator, including waiting ones
         self._slots: dict[str, asyncio.Semaphore] = {}
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""The effect of an emergency stop: what it would refuse, and which proxies have it."""
+"""The effect of an emergency stop: the requests that it would refuse, and the proxies that have it."""
 
 from __future__ import annotations
 
@@ -19,26 +19,28 @@ from controlplane.store.pages import FleetQuery, ListPage, ListQuery, all_rows
 from proxy.wire.audit_event import rfc3339
 
 _HOUR_MS: Final = 3_600_000
-_COUNTED_WITHIN_SECONDS: Final = 2.0  # a stop must not wait longer for its numbers
-_TRANSFER_MS: Final = 5000  # a response that was older than the stop can arrive this much later
+# seconds for the count, because a stop must not wait longer for its numbers
+_COUNTED_WITHIN_SECONDS: Final = 2.0
+_TRANSFER_MS: Final = 5000  # ms after the stop at which an older response can still arrive
 _MOST_DATED: Final = 50  # proxies whose older heartbeats are read
-_MOST_COMPARED: Final = 20  # proxies whose current version is made, which takes milliseconds for each
-_AT_ONCE: Final = 100  # proxies that are compared before other requests are served
-_MOST_UNHEALTHY: Final = 200  # proxies whose heartbeats every page of the console reads for stop files
-_HEARTBEATS: Final = 50  # older heartbeats read of each proxy
+_MOST_COMPARED: Final = 20  # proxies to compare with their current version, which takes milliseconds for each
+_AT_ONCE: Final = 100  # proxies to compare before other requests are served
+# unhealthy proxies whose heartbeats every page of the console reads for stop files
+_MOST_UNHEALTHY: Final = 200
+_HEARTBEATS: Final = 50  # older heartbeats to read of each proxy
 
 Reach = Literal["inForce", "waiting", "ended", "unreachable", "disabled"]
 
 
 class StopToCome(Request):
-    """A stop of an app, of an organisation without an app, or of everything without both."""
+    """Stop to preview: of an app, of an organisation if no app is given, or of everything without both."""
 
     org: str | None = None
     app: str | None = None  # id, client id or name
 
 
 class StopEffect(Response):
-    org: str | None  # its name
+    org: str | None  # name of the organisation
     app: str | None
     apps: int  # apps that the stop covers
     requests: int | None  # requests of the last hour; null if they could not be counted in time
@@ -54,20 +56,22 @@ class StopPlace(Request):
 
 
 class ProxyReach(Response):
-    """State of a stop at one proxy. `unreachable` and `disabled` proxies have not confirmed it. `ended`
-    proxies stopped in order before it."""
+    """State of a stop at one proxy.
+
+    `unreachable` and `disabled` proxies have not confirmed it. `ended` proxies stopped cleanly before it.
+    """
 
     proxy_id: str
     name: str
     state: Reach
-    in_force_at: str | None  # the first confirmation that is known
+    in_force_at: str | None  # time of the first confirmation that is known
     last_heartbeat: str | None
 
 
 class StopReach(Response):
-    stopped_at: str | None  # null: there is no such stop
+    stopped_at: str | None  # null: no such stop is set
     in_force: int  # numbers of proxies
-    proxies: tuple[ProxyReach, ...]  # those without it first
+    proxies: tuple[ProxyReach, ...]  # proxies, those without the stop first
 
 
 @operation("kill.effect", "GET", "/stop-effect")
@@ -118,7 +122,7 @@ class StopFileFacts(Response):
     proxy_id: str
     name: str
     stops: str
-    everything: bool  # false: what its lines name, which heartbeats do not report
+    everything: bool  # false: the stop covers only what the file's lines name, which heartbeats do not report
     org_ids: tuple[str, ...]
     last_heartbeat: str
 
@@ -146,7 +150,7 @@ async def stop_files(context: OperationContext, actor: Actor, request: StopFiles
 
 
 def _stopped_by_file(heard: Heard) -> str:
-    """Return the part of the check on stops that is not about the control plane."""
+    """Return the part of the check on stops that comes from the proxies' stop files."""
     check = (heard.said.checks or {}).get("stops")
     if check is None or check.status == "ok" or check.detail is None:
         return ""
@@ -201,8 +205,11 @@ async def _last_words(context: OperationContext, org_ids: frozenset[str] | None)
 async def _current(
     context: OperationContext, words: Sequence[LastWord], stopped_ms: int
 ) -> Mapping[str, str | None]:
-    """Return the current version for some of the proxies with a heartbeat since the stop: first for those
-    whose heartbeat alone does not confirm it. The others confirm it by the age of their rules later."""
+    """Return the current version of some of the proxies with a heartbeat since the stop.
+
+    Proxies whose heartbeat alone does not confirm the stop come first. The others confirm it by the age of
+    their rules later.
+    """
     heard = [
         (_confirms(each.heard, stopped_ms, None), each.proxy.proxy_id)
         for each in words
@@ -237,8 +244,11 @@ async def _reached(
 
 
 def _confirms(heard: Heard, stopped_ms: int, current: str | None) -> bool:
-    """Return True if the proxy had the stop when it sent this heartbeat: it had what it would be sent now, or
-    the control plane had confirmed its rules after the stop."""
+    """Return True if the proxy had the stop when it sent this heartbeat.
+
+    Either it had the version that it would be sent now, or the control plane had confirmed its rules after
+    the stop.
+    """
     if heard.received_ms < stopped_ms:
         return False
     if current is not None and heard.said.sync_version == current:
@@ -248,7 +258,7 @@ def _confirms(heard: Heard, stopped_ms: int, current: str | None) -> bool:
 
 
 def _since(heard: Heard, stopped_ms: int) -> int:
-    """Return when the proxy had it at the latest, in ms."""
+    """Return the latest time, in ms, by which the proxy had the stop."""
     age = heard.said.sync_age_seconds or 0.0
     synced_ms = round(heard.received_ms - age * 1000)
     return synced_ms if synced_ms >= stopped_ms else heard.received_ms

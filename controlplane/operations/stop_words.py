@@ -1,4 +1,4 @@
-"""Pure: the effect of an emergency stop and of its end, in sentences."""
+"""Pure: sentences on the effect of an emergency stop and of its end."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def what_stops(effect: StopEffect) -> str:
 
 
 def consequences(effect: StopEffect) -> tuple[str, str]:
-    """Return a sentence on the requests of the last hour, and one on their fate."""
+    """Return a sentence on the requests of the last hour, and one on the effect of the stop on requests."""
     whose = _whose(effect)
     if effect.requests is None:
-        asked = f"How many requests {whose} sent in the last hour is not known now."
+        asked = f"The number of requests that {whose} sent in the last hour is not known now."
     elif effect.requests == 0:
         asked = f"{_capital(whose)} sent no request in the last hour."
     else:
@@ -50,7 +50,7 @@ def name_of(stop: StopFacts) -> str:
 
 
 def remaining(stop: StopFacts, stops: Iterable[StopFacts]) -> tuple[str, ...]:
-    """Return sentences on the stops that remain once this one is lifted."""
+    """Return sentences on the stops that remain after this one is lifted."""
     others = [each for each in stops if each is not stop]
     if not others:
         return ("No other stop remains.",)

@@ -1,4 +1,4 @@
-"""The smallest ruleset that would have allowed what an application was seen to ask for."""
+"""The smallest ruleset that would have allowed the recorded requests of an application."""
 
 from __future__ import annotations
 
@@ -20,21 +20,25 @@ from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
 from proxy.wire.audit_event import rfc3339
 from proxy.wire.figures import counted
 
-MOST_AT_ONCE: Final = 10_000_000  # events
-_USUAL: Final = 1_000_000  # half a minute
+MOST_AT_ONCE: Final = 10_000_000  # events that one request examines
+_USUAL: Final = 1_000_000  # events that take half a minute
 
 
 class SuggestRuleset(Request):
-    """Of the last day, unless it says otherwise."""
+    """Request to suggest a ruleset.
+
+    By default, it examines the last day.
+    """
 
     org: str
     app: str
-    name: str | None = None  # of the ruleset; the application's if left out
+    name: str | None = None  # name of the ruleset; default: the application's name
     hours: Annotated[float, msgspec.Meta(gt=0, le=24 * 3660)] | None = None
     from_: str | None = msgspec.field(default=None, name="from")  # RFC 3339, a date, -2h
     to: str | None = None
     include_blocked: bool = False
-    limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_AT_ONCE)] = _USUAL  # events to look at, about
+    # approximate number of events to examine
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_AT_ONCE)] = _USUAL
 
 
 class SuggestedFacts(msgspec.Struct, rename="camel"):
@@ -51,10 +55,10 @@ class Suggested(Response):
     from_: str = msgspec.field(name="from")
     to: str
     rules: tuple[SuggestedFacts, ...]
-    requests: int  # that it lets through
-    blocked: int  # that were blocked and are not in it
-    left_out: int  # that no rule can say
-    complete: bool  # False: only the newest events of the time were looked at
+    requests: int  # number of requests that the rule lets through
+    blocked: int  # number of blocked requests, which are not in the ruleset
+    left_out: int  # number of requests that no rule can express
+    complete: bool  # False: only the newest events of the period were examined
     notes: tuple[str, ...] = ()  # reasons for an empty result
 
 
@@ -93,12 +97,12 @@ async def suggest_ruleset(context: OperationContext, actor: Actor, request: Sugg
 async def _observed(
     context: OperationContext, actor: Actor, selection: Selection, request: SuggestRuleset
 ) -> tuple[Observations, int, Reading]:
-    """What is to be allowed, and how much was blocked beside it."""
+    """Return the requests to allow, and the number of other requests that were blocked."""
     observed, blocked = Observations(), 0
     reading = Reading(context, selection, None)
     former = FormerRules(context, actor, selection.org)
     async for event in reading.events(request.limit):
-        if event.rule_id is None:  # refused before any rule was asked
+        if event.rule_id is None:  # refused before any rule was evaluated
             continue
         was_blocked = not event.lets_through
         if was_blocked and not request.include_blocked:
@@ -121,7 +125,10 @@ async def _suggested(
     name: str,
     about: list[str],
 ) -> Suggestion:
-    """Query guards that would block what was let through are taken off, and filters stay."""
+    """Return rules for the requests.
+
+    Query guards that would block allowed requests are removed. Filters stay.
+    """
     unguarded: frozenset[str] = frozenset()
     while True:
         found = await run_trial(actor, _written, observed, name, about, unguarded)
@@ -137,7 +144,10 @@ async def _suggested(
 def _written(
     observed: Observations, name: str, about: list[str], unguarded: frozenset[str], blocked: int = 0
 ) -> Suggestion:
-    """Raises InvalidRequest if no ruleset can have the name."""
+    """Return the suggested ruleset.
+
+    Raise InvalidRequest if no ruleset can have the name.
+    """
     try:
         return suggest(observed, name, about=about, unguarded=unguarded, blocked=blocked)
     except InvalidRuleset as error:
@@ -161,7 +171,10 @@ async def _blocked(
 
 
 def suggested_name(name: str) -> str:
-    """Raises InvalidRequest where a ruleset that is so named could not be kept."""
+    """Return the name if a ruleset with it could be stored.
+
+    Raise InvalidRequest otherwise.
+    """
     try:
         return valid_name(name)
     except InvalidName as error:
@@ -169,11 +182,14 @@ def suggested_name(name: str) -> str:
 
 
 def about_suggestion(of: str, requests: int, blocked: int, when: str) -> list[str]:
-    """Lines for its head. `when` is empty if no time is known."""
+    """Return lines for the head of the ruleset.
+
+    `when` is empty if no time is known.
+    """
     times = "once" if requests == 1 else f"{requests:,} times"
     lines = [
         f"Suggested from what {of} asked for, {', '.join(filter(None, (times, when)))}.",
-        "This allows what was seen, from anywhere at any time, and no more: read it before it goes live.",
+        "This allows only the recorded requests, but from anywhere at any time: read it before it goes live.",
     ]
     if blocked:
         lines.append(

@@ -1,4 +1,7 @@
-"""Every operation: what command line, admin API and its description are made of."""
+"""Table of every operation.
+
+The command line, the admin API and its description are made from this table.
+"""
 
 from __future__ import annotations
 

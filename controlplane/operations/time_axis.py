@@ -12,15 +12,16 @@ SECOND_MS: Final = 1_000
 MINUTE_MS: Final = 60 * SECOND_MS
 HOUR_MS: Final = 60 * MINUTE_MS
 DAY_MS: Final = 24 * HOUR_MS
-QUARTER_MS: Final = 15 * MINUTE_MS  # zones differ from UTC by a multiple of it
-LAST_OF_ZONES_MS: Final = 7_258_118_400_000  # 2200: intervals of later times are those of UTC
+QUARTER_MS: Final = 15 * MINUTE_MS  # because the offsets of zones from UTC are multiples of it
+LAST_OF_ZONES_MS: Final = 7_258_118_400_000  # start of the year 2200; later intervals are those of UTC
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 
 
 def edges(from_ms: int, to_ms: int, interval_ms: int, zone: tzinfo) -> list[int]:
     """Return the starts of the intervals that hold the time, and the end of the last one.
 
-    A day of a zone may have 23 or 25 hours, and an interval that holds the change is as much longer.
+    A day of a zone may have 23 or 25 hours. An interval that holds the change is longer or shorter by that
+    hour.
     """
     if zone is UTC or interval_ms <= QUARTER_MS:
         first = from_ms // interval_ms * interval_ms
@@ -49,7 +50,7 @@ def _local_edges(from_ms: int, to_ms: int, interval_ms: int, zone: tzinfo) -> li
             at = datetime(midnight.year, midnight.month, midnight.day, hour, tzinfo=zone)
             found.append(int(at.timestamp() * 1000))
         day += days
-    # Clocks that go forward skip an hour: two starts may be the same moment.
+    # If clocks go forward, they skip an hour: two starts may be the same moment.
     starts = sorted(set(found))
     first = bisect_right(starts, from_ms) - 1
     last = next(at for at, start in enumerate(starts) if start >= to_ms and at > first)
@@ -57,14 +58,14 @@ def _local_edges(from_ms: int, to_ms: int, interval_ms: int, zone: tzinfo) -> li
 
 
 def unit_of(interval_ms: int, starts: Sequence[int]) -> int:
-    """Return an interval of an index whose counts make up these intervals."""
+    """Return an interval of an index whose counts add up to these intervals."""
     if all(start % interval_ms == 0 for start in starts):
         return interval_ms
     return HOUR_MS if all(start % HOUR_MS == 0 for start in starts) else QUARTER_MS
 
 
 def gathered(counts: Iterable[tuple[int, int]], edges: Sequence[int]) -> Counter[int]:
-    """Add up the counts of shorter intervals, as (start, count), by the interval that each begins in."""
+    """Add up the counts of shorter intervals by the interval that contains their start, as (start, count)."""
     found: Counter[int] = Counter()
     for start, count in counts:
         at = bisect_right(edges, start) - 1

@@ -1,4 +1,4 @@
-"""Times of requests and responses: spans that a request asks about, ends that it gives, and text."""
+"""Times of requests and responses: periods, ends, and their text."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ _UNIT_MS: Final = {"m": 60_000, "h": 3_600_000, "d": DAY_MS}
 
 
 def span(from_: str | None, to: str | None, now_ms: int) -> tuple[int | None, int | None]:
-    """Milliseconds since 1970: from the first, before the second; None where there is no such bound. Raises
-    InvalidRequest, also where they are in the wrong order."""
+    """Return the first time and the time before which a period ends, in Unix ms, or None without a bound.
+
+    Raise InvalidRequest if a time is not valid or the times are in the wrong order.
+    """
     from_ms, to_ms = _moment("from", from_, now_ms), _moment("to", to, now_ms)
     if from_ms is not None and to_ms is not None and from_ms > to_ms:
         raise InvalidRequest("from: must not be after `to`")
@@ -32,8 +34,10 @@ def _moment(member: str, text: str | None, now_ms: int) -> int | None:
 
 
 def end_of(name: str, text: str, now_ms: int, longest_days: int) -> int:
-    """Return an end in Unix ms: RFC 3339, a date, or a span from now such as 90d. Raise InvalidRequest if it
-    is anything else, is over, or is too far away."""
+    """Return an end in Unix ms: RFC 3339, a date, or a span from now such as 90d.
+
+    Raise InvalidRequest if it is anything else, is over, or is too far away.
+    """
     if (span := re.fullmatch(r"([0-9]{1,9})([mhd])", text)) is not None:
         end_ms = now_ms + int(span[1]) * _UNIT_MS[span[2]]
     else:
@@ -48,5 +52,5 @@ def end_of(name: str, text: str, now_ms: int, longest_days: int) -> int:
 
 
 def as_rfc3339(ms: int | None) -> str | None:
-    """Return a time in Unix ms as RFC 3339; None if there is none."""
+    """Return a time in Unix ms as RFC 3339, or None without a time."""
     return None if ms is None else rfc3339(ms)

@@ -1,4 +1,4 @@
-"""Long work of the processor, done in another process so that the server's event loop goes on.
+"""Long computations, run in another process so that the server's event loop is not blocked.
 
 `pickle` must be able to carry the function, its arguments and its result.
 """
@@ -19,24 +19,27 @@ from controlplane.store.interface import StoreBusy
 P = ParamSpec("P")
 T = TypeVar("T")
 
-LONGEST_SECONDS: Final = 60.0  # many times what the largest ruleset needs for anything that is meant well
-_LONGEST_OF_A_PAGE: Final = 10.0  # for waiting and for working
+LONGEST_SECONDS: Final = 60.0  # seconds of a run; many times what the largest sensible ruleset needs
+_LONGEST_OF_A_PAGE: Final = 10.0  # seconds for waiting and for working
 _LONGEST_OF_A_FILE: Final = 20.0
-_ASK_LESS: Final = "ask with fewer rules, cases or values"
+_ASK_LESS: Final = "send fewer rules, cases or values"
 _SEND_LESS: Final = "record or export fewer requests, and send a file of those"
-_IDLE_SECONDS: Final = 300.0  # that a process is kept without work: a start costs a second of the processor
-_MOST_WAITING: Final = 16  # a ruleset may have 8 MiB and take seconds to read
+# seconds that an idle process is kept, because a start costs a second of processor time
+_IDLE_SECONDS: Final = 300.0
+_MOST_WAITING: Final = 16  # waiting runs, each of which may hold a ruleset of 8 MiB and take seconds
 _MOST_OF_ONE: Final = 4
 
 
 class _Queue:
-    """Runs of one purpose, one at a time. The first starts a process and the next ones use it again.
+    """Runs of one purpose, one at a time.
 
-    Each operator has one slot at a time: an operator who asks for much delays only their own runs."""
+    The first run starts a process, and the next runs use it again. Each operator has one slot at a time, so
+    an operator with many runs delays only their own runs.
+    """
 
     def __init__(self, advice: str = _ASK_LESS) -> None:
-        self._advice = advice  # what to do if a run takes too long
-        self._process: RunProcess | None = None  # while no run has it
+        self._advice = advice  # advice to the operator if a run takes too long
+        self._process: RunProcess | None = None  # the idle process; None while a run uses it
         self._ends_idle: asyncio.TimerHandle | None = None
         self._waiting: Counter[str] = Counter()  # runs of each operator
         self._slots: dict[str, asyncio.Lock] = {}
@@ -48,7 +51,7 @@ class _Queue:
         if self._waiting.total() >= _MOST_WAITING or self._waiting[caller] >= _MOST_OF_ONE:
             raise StoreBusy("too many dry runs are waiting: try again in a moment")
         if not self._waiting:
-            self._slot = asyncio.Lock()  # of the event loop that runs now
+            self._slot = asyncio.Lock()  # bound to the event loop that runs now
         self._waiting[caller] += 1
         try:
             async with self._slots.setdefault(caller, asyncio.Lock()), self._slot:
@@ -70,32 +73,35 @@ class _Queue:
             outcome = await process.run(function, args, kwargs, seconds)
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and not process.is_ready:
-                self._give_back(process)  # the next run finds it ready
+                self._give_back(process)  # the next run finds the process ready
                 raise
             process.kill()
             if isinstance(error, TimeoutError):
                 said = f"this takes longer than {seconds:g} s: {self._advice}"
                 raise InvalidRequest(said) from None
             if isinstance(error, ProcessDied):
-                said = f"the process that worked on this was ended {error}: try again in a moment"
+                said = f"the worker process ended {error}: try again in a moment"
                 raise StoreBusy(said) from None
             raise
         self._give_back(process)
         return outcome
 
     def _taken(self, module: str) -> RunProcess:
-        """Raises StoreBusy if a process is needed and can't be started."""
+        """Return a process for a run.
+
+        Raise StoreBusy if a new process is needed and can't be started.
+        """
         if self._ends_idle is not None:
             self._ends_idle.cancel()
         process, self._process = self._process, None
         if process is not None:
             if process.is_alive:
                 return process
-            process.kill()  # the host killed it, perhaps because there was no memory left
+            process.kill()  # the host killed it, perhaps because memory ran out
         try:
             return RunProcess(module)
         except OSError as error:
-            raise StoreBusy(f"no process can be started for this: {error.strerror}") from None
+            raise StoreBusy(f"can't start a process for this request: {error.strerror}") from None
 
     def _give_back(self, process: RunProcess) -> None:
         self._process = process
@@ -114,22 +120,34 @@ _files: Final = _Queue(_SEND_LESS)
 
 
 async def run_trial(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Raises StoreBusy where too much waits already, and InvalidRequest where it takes too long."""
+    """Run a dry run.
+
+    Raise StoreBusy if too many runs wait already, and InvalidRequest if it takes too long.
+    """
     return await _trials.do(actor.name, LONGEST_SECONDS, function, *args, **kwargs)
 
 
 async def run_on_file(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do the same for a file that an operator sent. It does not delay work on rules."""
+    """Run a function on a file that an operator sent.
+
+    Work on rules is not delayed by it.
+    """
     return await _files.do(actor.name, _LONGEST_OF_A_FILE, function, *args, **kwargs)
 
 
 async def run_change(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """The same for what changes something: who only tries things out, as viewers may, is not before it."""
+    """Run a function for an operation that makes a change.
+
+    Dry runs, which viewers may start, do not delay it.
+    """
     return await _changes.do(actor.name, LONGEST_SECONDS, function, *args, **kwargs)
 
 
 async def run_for_page(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-    """The same for what a page can do without: None where it isn't there soon."""
+    """Run a function for a page that can be shown without the result.
+
+    Return None if it is not ready soon.
+    """
     try:
         async with asyncio.timeout(_LONGEST_OF_A_PAGE):
             return await _pages.do(actor.name, _LONGEST_OF_A_PAGE, function, *args, **kwargs)

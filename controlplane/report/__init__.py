@@ -1,1 +1,1 @@
-"""The auditor's answer: what audit events establish about classes of resources, signed."""
+"""The audit report: the facts that audit events establish about classes of resources, signed."""

@@ -1,4 +1,4 @@
-"""The auditor's answer as plain values, and the sentences that say what it establishes."""
+"""Content of an audit report as plain values, and the sentences that state its facts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_RANGES: Final = 5
 
 
 class Facts(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """A part of the answer."""
+    """A part of the report's content."""
 
 
 class Named(Facts):
@@ -63,7 +63,7 @@ class Range(Facts):
 
 
 class ProxyTrail(Facts):
-    """The trail of one proxy: what came of it in the period, and what is missing of all time."""
+    """Trail of one proxy: events in the period, and numbers missing over all time."""
 
     proxy_id: str
     name: str
@@ -72,14 +72,14 @@ class ProxyTrail(Facts):
     first: str | None
     last: str | None
     missing: tuple[Range, ...]
-    unlisted: int  # missing numbers beyond the ranges that are kept
+    unlisted: int  # number of missing numbers beyond the listed ranges
     repeated: int
     implausible: int
     reused_batches: int
     last_heartbeat: str | None
-    ended: bool  # whether its last heartbeat reports a stop in order
-    pending: int | None  # events that it had not delivered at its last heartbeat; null if it did not say
-    problem: str  # why something may be missing besides the numbers; or empty
+    ended: bool  # true: its last heartbeat reports a clean stop
+    pending: int | None  # events not delivered at its last heartbeat; null if it did not report them
+    problem: str  # why something may be missing in addition to the numbers; or empty
     clock: str  # why times of its events may be wrong; or empty
 
 
@@ -87,14 +87,14 @@ class Retention(Facts):
     tier: str
     days: int
     org_since: str
-    oldest: str | None  # time of the oldest event that is held
+    oldest: str | None  # time of the oldest stored event
     purged: int
     problem: str  # why events of the period may have been deleted; or empty
-    before: str  # why the period begins too early for this organisation; or empty
+    before: str  # why the period begins before the organisation; or empty
 
 
 class Chain(Facts):
-    """The chain of the organisation's events, walked when the report was made."""
+    """Chain of the organisation's events, verified when the report was made."""
 
     number: int
     link: str
@@ -116,13 +116,13 @@ class SchemaUsed(Facts):
 class VersionInForce(Facts):
     version: int
     from_: str = msgspec.field(name="from")
-    to: str | None  # begin of the next version; null if the version was in force when the report was made
+    to: str | None  # start of the next version; null: it was active when the report was made
     note: str | None
 
 
 class VersionSeen(Facts):
     version: str
-    ruleset: str | None  # null if the app was switched to another ruleset meanwhile: events name the version
+    ruleset: str | None  # null: the app had several rulesets, and events name only the version
     events: int
     first: str
     last: str
@@ -133,7 +133,7 @@ class AppRules(Facts):
 
     app_id: str
     app: str
-    ruleset: str  # bound when the report was made
+    ruleset: str  # ruleset that was bound when the report was made
     switches: tuple[str, ...]  # every change of its ruleset since the period began
     in_force: tuple[VersionInForce, ...]  # versions of that ruleset since the last switch
     seen: tuple[VersionSeen, ...]  # versions that events name
@@ -165,9 +165,9 @@ class Answer(Facts):
     made_at: str
     made_by: str
     release: str
-    headline: tuple[str, ...]  # how complete it is, then a line for each class
+    headline: tuple[str, ...]  # completeness of the report, then a line for each class
     complete: bool
-    gaps: tuple[str, ...]  # a sentence for each reason why the answer may not be complete
+    gaps: tuple[str, ...]  # a sentence for each reason why the report may be incomplete
     statements: tuple[Statement, ...]
     activity: tuple[Activity, ...]
     events: int  # number of events in the period
@@ -181,43 +181,46 @@ class Answer(Facts):
     rules: tuple[AppRules, ...]
     changes: tuple[Change, ...]
     more_changes: bool
-    stops: tuple[str, ...]  # stops in force when the report was made
+    stops: tuple[str, ...]  # stops that were active when the report was made
     unseen: tuple[str, ...]
 
 
 UNSEEN: Final = (
     "Requests that went to the graph API without Graphward. The audit logs of the tenant show them.",
-    "Downloads by addresses that open a file without a token. They go past the proxy.",
-    "What a subscription sends. The trail shows who subscribed, and not the notifications.",
-    "Bodies of requests and responses. A search or a subscription names what it asks for in its body.",
-    "Requests without a valid token. They are counted by the proxy, and belong to no organisation.",
+    "Downloads by addresses that open a file without a token. They bypass the proxy.",
+    "Notifications of a subscription. The trail shows only which application subscribed.",
+    "Bodies of requests and responses. A search or a subscription names its resources in its body.",
+    "Requests without a valid token. The proxy counts them, but they belong to no organisation.",
     "Events that carry a time outside the period. The clock of the proxy gives an event its time.",
-    "Data that applications handed on after they had received it.",
+    "Data that applications passed on after they had received it.",
 )
 NO_SCHEMA: Final = (
-    "The organisation has no stored schema. Paths were told apart by built-in facts about Microsoft Graph. A"
-    " request whose path has a name that is not known counts as one that may have reached each class."
-    " `model fetch` stores a schema."
+    "The organisation has no stored schema. Paths were classified by built-in facts about Microsoft Graph. A"
+    " request with an unknown name in its path counts as one that may have reached each class. `model fetch`"
+    " stores a schema."
 )
 WITH_SCHEMA: Final = (
-    "Paths were told apart by the stored schema as it is now, and by built-in facts about Microsoft Graph if"
-    " the schema does not describe a path."
+    "Paths were classified by the current stored schema. If it does not describe a path, built-in facts about"
+    " Microsoft Graph were used."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The organisation and the period that statements are about."""
+    """Organisation and period that statements are about."""
 
     org: str
     from_: str
     to: str
-    complete: bool  # whether the trail of the period has no known gap
+    complete: bool  # true: the trail of the period has no known gap
     classes: int
 
     @property
     def place(self) -> str:
-        """Return the end of a statement. Beside others it leaves the times to the line above them."""
+        """Return the end of a statement.
+
+        If there are several statements, the line above them has the times.
+        """
         if self.classes > 1:
             return f"of {self.org} through Graphward in this period"
         return f"of {self.org} through Graphward between {self.times}"
@@ -228,7 +231,7 @@ class Span:
 
 
 def statement_of(resource_class: str, activity: Iterable[Activity], span: Span) -> Statement:
-    """Say what the events establish about one class, in one sentence or two."""
+    """Return the facts that the events establish about one class, in one or two sentences."""
     rows = [each for each in activity if each.resource_class == resource_class]
     noun = CLASSES[resource_class].noun
     texts = [
@@ -246,13 +249,13 @@ def _known(rows: Sequence[Activity], noun: str, place: str, *, complete: bool) -
         is_open = any(_reached(each) and each.held == "possible" for each in rows)
         known = "is known to have read or changed" if is_open else "read or changed"
         if not complete:
-            return [f"The trail that is held shows no application that {known} {noun} {place}."]
+            return [f"The stored trail shows no application that {known} {noun} {place}."]
         return [f"No application {known} {noun} {place}."]
     texts = []
     if reads:
         texts.append(f"{_apps(reads)} read {noun} {place}.")
     else:
-        texts.append(f"No application asked to read {noun} {place}.")
+        texts.append(f"No application requested to read {noun} {place}.")
     if writes:
         also = "also " if reads else ""
         lead = f"{_apps(writes)} {also}changed {noun}."
@@ -271,13 +274,13 @@ def _possible(rows: Sequence[Activity], noun: str) -> list[str]:
 
 
 def because(reason: str) -> str:
-    """Return a clause for a reason, which is a sentence or the part of a request that is to blame."""
+    """Return a clause for a reason, which is a sentence or the part of a request that causes it."""
     is_sentence = reason.startswith(("the ", "neither "))
     return f"because {reason}" if is_sentence else f"because of {reason}"
 
 
 def _stopped(rows: Sequence[Activity]) -> list[str]:
-    """Return a sentence with the number of requests of each outcome that gave the application nothing."""
+    """Return a sentence with the number of requests of each outcome without a result for the application."""
     words = {
         "blocked": ("was blocked", "were blocked"),
         "refused": ("was refused before a rule decided", "were refused before a rule decided"),
@@ -320,7 +323,7 @@ def _sum(rows: Iterable[Activity]) -> int:
 def gaps_of(
     org: str, proxies: Sequence[ProxyTrail], retention: Retention, chain: Chain, unreadable: int
 ) -> tuple[str, ...]:
-    """Return a sentence for each reason why the answer may not be complete, the weightiest first."""
+    """Return a sentence for each reason why the report may be incomplete, most important first."""
     found = [chain.problem, retention.problem, _unserved(org, proxies)]
     if unreadable:
         found.append(
@@ -334,11 +337,11 @@ def gaps_of(
 
 
 def _unserved(org: str, proxies: Sequence[ProxyTrail]) -> str:
-    """Say that nothing recorded requests of the organisation; empty if a proxy did."""
+    """Return a note that nothing recorded the organisation's requests; empty if a proxy did."""
     if any(each.last_heartbeat is not None or each.last is not None for each in proxies):
         return ""
     if any(each.problem or each.missing for each in proxies):
-        return ""  # these say more
+        return ""  # the other notes say more
     return f"No proxy of {org} has ever sent an event or a heartbeat, so nothing recorded its requests."
 
 
@@ -391,7 +394,7 @@ def _numbers(proxy: ProxyTrail) -> str:
 def headline_of(
     span: Span, statements: Sequence[Statement], gaps: Sequence[str], oldest: str | None
 ) -> tuple[str, ...]:
-    """Return how complete the answer is, with the weightiest reason if it is not, and what it establishes."""
+    """Return the lines on completeness, with the most important reason for a gap, and the facts."""
     if gaps:
         rest = len(gaps) - 1
         more = f" There {'is' if rest == 1 else 'are'} {counted(rest, 'more reason')} below." if rest else ""
@@ -399,7 +402,7 @@ def headline_of(
     else:
         first = f"Complete: no gap is known in the trail of {span.org} between {span.times}."
     if oldest is None:
-        first = f"{first} No event of the organisation is held."
+        first = f"{first} No event of the organisation is stored."
     elif oldest > span.from_:
-        first = f"{first} The oldest event that is held is of {moment(oldest)}."
+        first = f"{first} The oldest stored event is of {moment(oldest)}."
     return (first, *(each.text for each in statements))

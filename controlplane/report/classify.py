@@ -1,7 +1,7 @@
 """Find the resource classes that a recorded request reaches: by path, by `$expand`, by implied requests.
 
-A class is reached certainly, perhaps, or not. Perhaps: the trail holds too little of the request, such as no
-body of a search, or nothing known describes its path.
+A class is reached certainly, possibly, or not. It is possible if the trail has too few facts of the request,
+such as no body of a search, or if no schema or built-in fact describes its path.
 """
 
 from __future__ import annotations
@@ -46,19 +46,21 @@ from proxy.policy.things import Resolver
 Access = Literal["read", "write"]
 Held = Literal["certain", "possible"]
 
-_MOST_KNOWN: Final = 8192  # shapes of requests whose classes are remembered
+_MOST_KNOWN: Final = 8192  # shapes of requests whose classes are cached
 _LONGEST_KEY: Final = 4096  # characters of such a shape
 _LONGEST_SHOWN: Final = 160
-# An id, whatever the schema: a GUID, a number, an address, a long token with more digits than a name has.
+# Any id, whether or not the schema describes it: a GUID, a number, an address, a long token with more digits
+# than a name has.
 _ID: Final = re.compile(
     r"/(?:[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}|[0-9]+|[A-Za-z0-9._+-]+@[A-Za-z0-9.-]+"
     r"|(?=(?:[A-Za-z_=-]*[0-9]){4})[A-Za-z0-9_=-]{20,})(?=/|\Z)"
 )
-_MOST_EXPANDED: Final = 300  # relations of one request, within one another too
-_BELOW_VERSION: Final = 1  # segments of a path before those that name things
+_MOST_EXPANDED: Final = 300  # relations of one request, including nested ones
+_BELOW_VERSION: Final = 1  # segments of a path before the segments that name things
 _NO_THINGS: Final = frozenset((("$batch",), ("$metadata",)))
 _OPTIONS: Final = frozenset(("$value", "$ref", "$count"))
-_OF_THE_OBJECT: Final = _OPTIONS | {"delta", "restore"}  # say nothing of the type of the object before them
+# segments that do not change the type of the object before them
+_OF_THE_OBJECT: Final = _OPTIONS | {"delta", "restore"}
 _SELECT: Final = re.compile(r"[A-Za-z0-9_.,/ ]*")
 _READS: Final = frozenset(("GET", "HEAD"))
 _NO_BELOW: Final = Below()
@@ -80,11 +82,13 @@ _KNOWN: Final = (
     | READING_ACTIONS
 )
 
-NO_BODY: Final = "the trail does not hold bodies of requests, which name what is searched or subscribed to"
+NO_BODY: Final = (
+    "the trail does not hold bodies of requests, which name the resources of a search or subscription"
+)
 MAY_BE: Final = "the objects may be of several types"
 UNKNOWN_NAME: Final = "neither a schema nor a built-in fact describes the path"
 WAS_CUT: Final = "the recorded request was cut because it was too long"
-UNREADABLE: Final = "the request has no certain meaning"
+UNREADABLE: Final = "the request has no unambiguous interpretation"
 
 
 class Touch(NamedTuple):
@@ -92,7 +96,7 @@ class Touch(NamedTuple):
 
     resource_class: str
     held: Held
-    why: str  # empty if the path itself reaches it
+    why: str  # empty if the path itself reaches the class
 
 
 class Classified(NamedTuple):
@@ -107,7 +111,8 @@ class Classifier:
     def __init__(self, classes: Sequence[str], schemas: Schemas) -> None:
         self._classes: Final = [CLASSES[each] for each in classes]
         self._has_schemas: Final = bool(schemas.models)
-        self._paths: Final = ThingRules(schemas)  # has no rules: finds the most telling name of a path
+        # without rules; used to find the most specific name of a path
+        self._paths: Final = ThingRules(schemas)
         self._things: Final[dict[str, dict[str, Things]]] = {
             model.digest: {each.name: Resolver(model).resolve(each.things) for each in self._classes}
             for model in schemas.models
@@ -117,7 +122,10 @@ class Classifier:
         )
 
     def classify(self, method: str, path: str, query: str | None, implied: str | None = None) -> Classified:
-        """Return the classes of a recorded request. `implied` is the request that it implied, as recorded."""
+        """Return the classes of a recorded request.
+
+        `implied` is the request that it implied, as recorded.
+        """
         asked = query if query and _matters(query) else ""
         shape = _ID.sub("/{id}", path)
         key = f"{method} {shape}?{asked} {implied or ''}"
@@ -150,13 +158,16 @@ class Classifier:
 
     @staticmethod
     def _add(touched: dict[str, Touch], found: Iterable[Touch]) -> None:
-        """Keep the certain one of two."""
+        """Add a class to those that the request reaches.
+
+        If the class is there already, keep the more certain entry.
+        """
         for each in found:
             known = touched.get(each.resource_class)
             if known is None or (known.held == "possible" and each.held == "certain"):
                 touched[each.resource_class] = each
 
-    # By the path
+    # Classification by the path
 
     def _of_target(self, method: str, target: Target) -> Iterator[Touch]:
         shapes = shapes_of(method, target)
@@ -172,8 +183,10 @@ class Classifier:
                 yield from self._of_words(reading.names, shaped, unlikely=unlikely)
 
     def _of_steps(self, path: ReachedPath, *, unlikely: bool) -> Iterator[Touch]:
-        """Return the classes that a path reaches by the schema. Of a path that is not certain, only what its
-        first steps certainly reach."""
+        """Return the classes that a path reaches by the schema.
+
+        For an uncertain path, these are only the classes that its first steps certainly reach.
+        """
         for each in self._classes:
             held = _held(self._things[path.model.digest][each.name], path, at_end=each.at_end)
             if held == YES and each.name not in self._told_by_body(path.names):
@@ -199,7 +212,7 @@ class Classifier:
                     yield Touch(name, "certain", f"{word} hands it over")
 
     def _told_by_body(self, words: Iterable[str | None]) -> frozenset[str]:
-        """Return the classes of the report that the body of an operation decides on."""
+        """Return the classes of the report that depend on the body of an operation."""
         named = (TOLD_BY_BODY.get((word or "").rpartition(".")[2].lower(), _NO_CLASSES) for word in words)
         return frozenset(each.name for each in self._classes).intersection(frozenset().union(*named))
 
@@ -209,7 +222,7 @@ class Classifier:
                 yield Touch(each.name, held, why)
 
     def _access(self, method: str, target: Target) -> Access:
-        """Return whether a request reads: a POST to an operation that changes nothing reads too."""
+        """Return whether a request reads or writes. A POST to an operation that changes nothing reads."""
         if method.upper() in _READS:
             return "read"
         if method.upper() != "POST":
@@ -225,7 +238,7 @@ class Classifier:
                 return "read"
         return "write"
 
-    # By the query
+    # Classification by the query
 
     def _by_query(self, path: str, query: str) -> Iterator[Touch]:
         left = _MOST_EXPANDED
@@ -235,7 +248,7 @@ class Classifier:
                 for implied in implied_by_query(waiting.pop(), _NO_BELOW):
                     left -= 1
                     if left < 0:
-                        raise MalformedTarget("it expands too much")
+                        raise MalformedTarget("it expands too many relations")
                     target = _likely(implied)
                     waiting.append(target)
                     for touch in self._of_expanded(target):
@@ -266,7 +279,7 @@ class Classifier:
                     yield from (Touch(each.name, "possible", UNKNOWN_NAME) for each in self._classes)
 
     def _by_selection(self, query: str) -> Iterator[Touch]:
-        """Properties that a response has only if they are selected."""
+        """Return the properties that a response has only if they are selected."""
         lowered = fully_decoded(query).lower()
         if "select" not in lowered:
             return
@@ -275,7 +288,7 @@ class Classifier:
             if not words.isdisjoint(each.selected):
                 yield Touch(each.name, "certain", "$select")
 
-    # By the body, which the trail does not hold
+    # Classification by the body, which the trail does not hold
 
     def _by_body(self, method: str, target: Target, implied: str) -> Iterator[Touch]:
         cause, _, request = implied.partition(": ")
@@ -325,7 +338,7 @@ def _matters(query: str) -> bool:
 
 
 def _held(things: Things, path: ReachedPath, *, at_end: bool) -> int:
-    """Return how far a path reaches named things: any step of it, or only its end."""
+    """Return how certainly a path reaches named things: at any step of it, or only at its end."""
     if not path.steps:
         return NO
     if not at_end:
@@ -344,8 +357,11 @@ def _held(things: Things, path: ReachedPath, *, at_end: bool) -> int:
 
 
 def _part_held(things: Things, path: ReachedPath) -> int:
-    """Return how far objects at the end have a named part, such as keys of an application. Objects whose type
-    others derive from, such as those of a directory, only may have a part of one that derives."""
+    """Return how certainly objects at the end have a named part, such as keys of an application.
+
+    If other types derive from the objects' type, such as those of a directory, only an object of a derived
+    type may have the part.
+    """
     held = NO
     if path.names[-1].lower() in TO_PEOPLE:
         return held
@@ -386,7 +402,7 @@ def _is_property(word: str) -> bool:
 
 
 def _shape(method: str, target: Target) -> str:
-    """Return the path with `{id}` in the place of each id; empty if several readings of it differ."""
+    """Return the path with `{id}` in place of each id; empty if its interpretations differ."""
     shapes = shapes_of(method, target) or []
     if len(shapes) != 1:
         return ""

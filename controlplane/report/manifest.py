@@ -1,4 +1,4 @@
-"""The signed manifest of an export: its filter, its time, the heads of the chains, and its digest."""
+"""Signed manifest of an export: its filter, its time, the chain heads, and its digest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from controlplane.report.signed import NotVerified, check, claimed, decode, split
 
 KIND: Final = "graphward export manifest"
-_MOST_FILTER: Final = 1000  # characters of a header field: reverse proxies take some 4 KiB of all of them
+_MOST_FILTER: Final = 1000  # characters of a header field; reverse proxies limit all fields to about 4 KiB
 
 
 class HeadOfOrg(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -30,7 +30,7 @@ class Manifest(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     kind: str
     key: str
     filter: str
-    org: str | None  # name or id that was asked for; null for every visible organisation
+    org: str | None  # name or id in the request; null for every visible organisation
     from_: str | None = msgspec.field(name="from")
     to: str
     format: str
@@ -41,8 +41,8 @@ class Manifest(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     bytes: int
     sha256: str
     heads: tuple[HeadOfOrg, ...]
-    oldest: str | None  # time of the oldest event that was held
-    notes: tuple[str, ...]  # what is held, was purged or never arrived; names that no event has
+    oldest: str | None  # time of the oldest stored event
+    notes: tuple[str, ...]  # events that are stored, were purged or never arrived; names without events
 
 
 def header_fields(
@@ -65,7 +65,7 @@ def header_fields(
 
 
 def apart(file: bytes) -> tuple[bytes, bytes] | None:
-    """Return the export and the manifest of a file that ends with its manifest, None for another file."""
+    """Return the export and the manifest of a file that ends with its manifest, or None for another file."""
     start = file.rfind(b"\n", 0, len(file) - 1) + 1
     try:
         ends_so = start > 0 and is_manifest(file[start:])
@@ -80,7 +80,10 @@ def is_manifest(file: bytes) -> bool:
 
 
 def verify_manifest(file: bytes, key: str, exported: bytes | None) -> Manifest:
-    """Return a manifest that the key signed. Raise NotVerified, also if the exported file is another one."""
+    """Return a manifest that the key signed.
+
+    Raise NotVerified if the key did not sign it, or if the exported file is another one.
+    """
     payload, signature = split(file)
     check(payload, signature, key)
     manifest: Manifest = decode(payload, Manifest)
@@ -89,6 +92,6 @@ def verify_manifest(file: bytes, key: str, exported: bytes | None) -> Manifest:
         if found != manifest.sha256:
             size = ""
             if len(exported) != manifest.bytes:
-                size = f"it has {len(exported):,} bytes, and {manifest.bytes:,} were exported; "
-            raise NotVerified(f"the data is not what was exported: {size}its SHA-256 is {found}")
+                size = f"it has {len(exported):,} bytes instead of {manifest.bytes:,}; "
+            raise NotVerified(f"the data differs from the export: {size}its SHA-256 is {found}")
     return manifest

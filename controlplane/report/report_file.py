@@ -1,8 +1,8 @@
 """A report as two files, JSON and HTML: made and signed, and verified without a store.
 
 The HTML file holds the signed line of the JSON file within a script element that does not run. The signature
-covers the SHA-256 of the rest of the page, so the page cannot differ from the page that was signed.
-A later release verifies it too.
+covers the SHA-256 of the rest of the page, so the page cannot differ from the page that was signed. A later
+release can verify it too.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ code{overflow-wrap:anywhere}@media print{body{max-width:none;margin:0}}
 
 
 class SignedReport(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fields=True):
-    """The signed payload: the answer, the key, and the digest of the page that shows the answer."""
+    """Signed payload: the answer, the key, and the digest of the page that shows the answer."""
 
     kind: str
     key: str
@@ -78,7 +78,10 @@ class Verified(msgspec.Struct, frozen=True):
 
 
 def verify(file: bytes, key: str) -> Verified:
-    """Return the report of a file that the key signed. Raise NotVerified, which says what differs."""
+    """Return the report of a file that the key signed.
+
+    Raise NotVerified with the differences otherwise.
+    """
     before, line = _parts(file)
     payload, signature = split(line)
     try:
@@ -92,12 +95,15 @@ def verify(file: bytes, key: str) -> Verified:
 
 
 def claimed_key(file: bytes) -> str:
-    """Return the key that a file names, which anybody can write there."""
+    """Return the key that a file names.
+
+    Anybody can write a key there, so it proves nothing.
+    """
     return claimed(split(_parts(file)[1])[0]).key
 
 
 def answer_in(file: bytes) -> Answer:
-    """Return the answer of a JSON file without a look at its signature."""
+    """Return the answer of a JSON file without a check of its signature."""
     return _signed(split(file)[0]).report
 
 
@@ -120,7 +126,7 @@ def _signed(payload: bytes) -> SignedReport:
 
 
 def _difference(payload: bytes, before: bytes | None) -> str:
-    """Name the line in which the page differs from the page of its data; empty if no line can be named."""
+    """Return the line in which the page differs from the page of its data; empty if no line can be named."""
     if before is None:
         return ""
     try:
@@ -145,7 +151,7 @@ def _quoted(line: str, other: str) -> str:
     return repr(text.strip()[:_LONGEST_QUOTE])
 
 
-# The page
+# Page of a report
 
 
 def page_of(answer: Answer, key: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Resource classes that an auditor asks about, by the packs, types and names that belong to each."""
+"""Resource classes of audit reports, with the packs, types and names that belong to each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NONE: Final[frozenset[str]] = frozenset()
 class ResourceClass(NamedTuple):
     """A class of resources. A request belongs to it if its path reaches the things, or has a word.
 
-    With `at_end`, only the end of the path counts: `/users/{id}/messages` reads mail, and no user.
+    With `at_end`, only the end of the path counts: `/users/{id}/messages` reads mail, but no user.
     """
 
     name: str
@@ -113,7 +113,7 @@ CLASSES: Final[Mapping[str, ResourceClass]] = {
     each.name: each for each in (MAIL, FILES, CALENDARS, CHATS, DIRECTORY, CREDENTIALS)
 }
 
-# The class of each type that the body of POST /search/query can name.
+# Class of each type that the body of POST /search/query can name.
 SEARCHED: Final[Mapping[str, str]] = {
     "message": "mail",
     "event": "calendars",
@@ -124,20 +124,20 @@ SEARCHED: Final[Mapping[str, str]] = {
     "chatmessage": "chats",
     "person": "directory",
 }
-# Operations that hand over several classes at once, by their folded name.
+# Operations that return several classes at once, by their folded name.
 HANDED_OVER: Final[Mapping[str, frozenset[str]]] = {
     "exportpersonaldata": _words("mail calendars chats files directory"),
     "ediscovery": _words("mail calendars chats files"),
 }
-# Operations whose body, which the trail does not hold, says which of these classes they reach.
+# Operations whose body decides which of these classes they reach. The trail does not hold bodies.
 TOLD_BY_BODY: Final[Mapping[str, frozenset[str]]] = {
     "runhuntingquery": _words("mail chats directory"),
     "exportitems": _words("mail calendars"),
     "createimportsession": _words("mail calendars"),
 }
-# Relations to people alone, although a schema declares objects of any type behind them.
+# Relations that lead only to people, although a schema declares them for objects of any type.
 TO_PEOPLE: Final = _words("manager directreports transitivereports sponsors")
-# Actions, asked by POST, whose caller gets something and changes nothing.
+# Actions, called by POST, that return data and change nothing.
 READING_ACTIONS: Final = _words(
     "query runhuntingquery exportitems exportpersonaldata export exportresult getschedule getmailtips"
     " findmeetingtimes getmembergroups getmemberobjects checkmembergroups checkmemberobjects getbyids"

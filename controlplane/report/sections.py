@@ -1,4 +1,4 @@
-"""The parts of an answer as people read it: titles, sentences and tables, the same on every surface."""
+"""Parts of a report for people: titles, sentences and tables, the same on every surface."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Section:
     text: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
-    empty: str = ""  # what a table without rows means
+    empty: str = ""  # meaning of a table without rows
 
 
 def sections(answer: Answer) -> Iterator[Section]:
@@ -46,7 +46,7 @@ def sections(answer: Answer) -> Iterator[Section]:
 def _completeness(answer: Answer) -> Section:
     if answer.complete:
         checked = "missing numbers, events not yet delivered, silent proxies, retention and the chain"
-        return Section("How complete this is", (f"No gap is known. These were looked at: {checked}.",))
+        return Section("How complete this is", (f"No gap is known. The report checked {checked}.",))
     lead = f"This answer is incomplete for {counted(len(answer.gaps), 'reason')}:"
     return Section("How complete this is", (lead, *answer.gaps))
 
@@ -144,8 +144,8 @@ def _last_heartbeat(proxy: ProxyTrail) -> str:
 
 def _evidence(answer: Answer) -> Section:
     kept, chain = answer.retention, answer.chain
-    oldest = "no event is held" if kept.oldest is None else f"the oldest event is of {moment(kept.oldest)}"
-    intact = "every stored event is as it was stored" if chain.intact else chain.problem
+    oldest = "no event is stored" if kept.oldest is None else f"the oldest event is of {moment(kept.oldest)}"
+    intact = "no stored event was changed" if chain.intact else chain.problem
     schemas = [f"{each.root}: {each.digest} from {each.source}" for each in answer.schemas]
     return Section(
         "Evidence",
@@ -160,7 +160,10 @@ def _evidence(answer: Answer) -> Section:
             ("Organisation", f"registered {moment(kept.org_since)}"),
             ("Chain", f"walked {moment(chain.walked_at)}: {intact}"),
             ("Head of the chain", f"link {chain.number:,}: {chain.link or 'none'}"),
-            ("Read from", "the store, and not from the search index, so that no event waits to be indexed"),
+            (
+                "Read from",
+                "the store, not the search index, so that events that wait to be indexed are included",
+            ),
             ("Schema", f"{joined(schemas) or 'none'}. {answer.schema_note}"),
             ("Made", f"{moment(answer.made_at)} by {answer.made_by}, release {answer.release}"),
         ),

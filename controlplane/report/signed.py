@@ -1,4 +1,4 @@
-"""Sign statements of the control plane with Ed25519, and check them without a store.
+"""Sign statements of the control plane with Ed25519, and verify them without a store.
 
 A signed file is one line: `{"signed":` PAYLOAD `,"signature":"` HEX `"}` and a line end. The signature is
 over the bytes of PAYLOAD. A payload is JSON without `<`, `>` and `&`: the same bytes can stand in a page.
@@ -26,7 +26,10 @@ _ESCAPED: Final = ((b"<", b"\\u003c"), (b">", b"\\u003e"), (b"&", b"\\u0026"))
 
 
 class NotVerified(Exception):
-    """The text says what is wrong with a signed file."""
+    """A signed file is not valid.
+
+    The text says why.
+    """
 
 
 class Signer:
@@ -55,13 +58,16 @@ def key_text(key: Ed25519PublicKey) -> str:
 
 
 def key_pem(key: str) -> str:
-    """Return a public key as openssl reads it."""
+    """Return a public key in the form that openssl reads."""
     public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(key))
     return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
 
 def read_key(text: str) -> str:
-    """Return a public key that was given as 64 hexadecimal digits or in PEM. Raise NotVerified."""
+    """Return a public key from 64 hexadecimal digits or PEM.
+
+    Raise NotVerified for any other text.
+    """
     stripped = text.strip()
     if re.fullmatch(r"[0-9A-Fa-f]{64}", stripped):
         return stripped.lower()
@@ -75,22 +81,25 @@ def read_key(text: str) -> str:
 
 
 class Claimed(msgspec.Struct):
-    """The members of every payload that are looked at before its signature is checked."""
+    """Members of every payload that are read before its signature is checked."""
 
     kind: str
     key: str
 
 
 def split(file: bytes) -> tuple[bytes, bytes]:
-    """Return payload and signature of a signed file. Raise NotVerified."""
+    """Return payload and signature of a signed file.
+
+    Raise NotVerified if it is not one.
+    """
     found = _FILE.fullmatch(file)
     if found is None:
-        raise NotVerified('the file has not the form {"signed":…,"signature":"…"} of one line')
+        raise NotVerified('the file is not one line of the form {"signed":…,"signature":"…"}')
     return found[1], bytes.fromhex(found[2].decode())
 
 
 def line_ends_changed(file: bytes) -> bool:
-    """Return True if a signed line ends with CRLF, which a mail program or git made of its LF."""
+    """Return True if a signed line ends with CRLF, which a mail program or git made from its LF."""
     return _OTHER_LINE_END.search(file) is not None
 
 
@@ -98,7 +107,7 @@ def claimed(payload: bytes) -> Claimed:
     try:
         return msgspec.json.decode(payload, type=Claimed)
     except msgspec.DecodeError as error:
-        raise NotVerified(f"what is signed is not JSON of this form: {error}") from None
+        raise NotVerified(f"the signed data is not JSON of this form: {error}") from None
 
 
 def check(payload: bytes, signature: bytes, key: str) -> None:
@@ -110,7 +119,7 @@ def check(payload: bytes, signature: bytes, key: str) -> None:
         if named != key:
             raise NotVerified(f"another key signed it: the file names {named}, and --key is {key}") from None
         raise NotVerified(
-            "the signature does not fit: the data or the signature was changed after it was signed"
+            "the signature is not valid: the data or the signature was changed after the signing"
         ) from None
     if claimed(payload).key != key:
         raise NotVerified(f"the file names the key {claimed(payload).key}, and --key is {key}")
@@ -120,4 +129,4 @@ def decode(payload: bytes, cls: Any) -> Any:
     try:
         return msgspec.json.decode(payload, type=cls)
     except msgspec.DecodeError as error:
-        raise NotVerified(f"what is signed is of another release: {error}") from None
+        raise NotVerified(f"the signed data is of another release: {error}") from None

@@ -1,4 +1,4 @@
-"""Count audit events by application, resource class and outcome, in memory that has a bound."""
+"""Count audit events by application, resource class and outcome, in bounded memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from controlplane.report.classify import Access, Classifier, Held
 from proxy.policy.transforms import parse_names
 
 Outcome = Literal["passed", "blocked", "refused", "failed", "withheld", "unanswered"]
-"""What came of a request.
+"""Outcome of a request.
 
 `passed`: the application received a response of success, or a part of it. `blocked`: a rule or a stop refused
 the request. `refused`: the proxy refused it before any rule. `failed`: the upstream responded with an error.
@@ -80,7 +80,8 @@ class Row:
     first: datetime = _LATEST
     last: datetime = _EARLIEST
     rules: Counter[str] = field(default_factory=Counter)
-    removed: Counter[tuple[str, str]] = field(default_factory=Counter)  # rule and what it removed
+    # rule and the property or item that it removed
+    removed: Counter[tuple[str, str]] = field(default_factory=Counter)
     requests: Counter[str] = field(default_factory=Counter)
     why: Counter[str] = field(default_factory=Counter)
     samples: list[str] = field(default_factory=list)
@@ -88,7 +89,7 @@ class Row:
 
 @dataclass(slots=True)
 class Span:
-    """The number of events, with the time of the first and the last."""
+    """Number of events, with the time of the first and the last."""
 
     count: int = 0
     first: datetime = _LATEST
@@ -101,7 +102,7 @@ class Span:
 
 
 class Tally:
-    """Counts of the events between two times, the second not included."""
+    """Counts of the events between two times, without the second."""
 
     def __init__(self, classifier: Classifier, begin: datetime, end: datetime) -> None:
         self._classifier: Final = classifier
@@ -112,7 +113,7 @@ class Tally:
         self.proxies: Final[dict[str, Span]] = {}
         self.all: Final = Span()
         self.tokens = 0
-        self.unreadable = 0  # stored events without the members that a report needs
+        self.unreadable = 0  # number of stored events without the members that a report needs
 
     def add_all(self, bodies: Iterable[bytes]) -> None:
         for body in bodies:
@@ -148,7 +149,7 @@ class Tally:
 
 
 def outcome_of(event: Seen) -> Outcome:
-    """Return what came of a request."""
+    """Return the outcome of a request."""
     reason, upstream = event.reason or "", event.upstream_status
     if reason == "filterFailed" or (event.verdict == "block" and upstream is not None):
         return "withheld"

@@ -1,4 +1,4 @@
-"""Times and lists as the sentences of a report have them."""
+"""Text of times and lists in the sentences of a report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def moment(time: str) -> str:
 
 
 def joined(texts: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """Return the texts as a list in words: `a`, `a and b`, `a, b and c`."""
     if len(texts) < 2:
         return "".join(texts)
     return f"{', '.join(texts[:-1])} and {texts[-1]}"

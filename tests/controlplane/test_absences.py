@@ -79,7 +79,7 @@ async def test_nothing_found_says_what_was_looked_at_and_what_is_missing(named: 
     await named.plane.org("empty")
     (nothing,) = (await named.ask("all", "events", org="empty"))["notes"]
     assert nothing.startswith(
-        "organisation empty holds no event: none has arrived since it was added at 2026-"
+        "organisation empty holds no event: no event has arrived since it was added at 2026-"
     )
 
 

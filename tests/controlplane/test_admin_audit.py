@@ -293,7 +293,7 @@ async def test_an_id_is_looked_up_in_what_the_actor_may_see(trail: Trail) -> Non
     for who, text in (("acme", "event-7"), ("acme", "event-99"), ("nobody", "event-1")):
         seen, (note,) = await found(who, text)
         assert seen == []
-        assert f"no event of the organisations that you may look at has {text}" in note
+        assert f"no event of the organisations that you can look at has {text}" in note
     refused = await call(trail.plane, trail.tokens["all"], "POST", "/audit/lookup", {"text": " \n "})
     assert refused.status == 400
 

@@ -320,7 +320,9 @@ def test_routes_about_things_need_a_schema_that_has_them(tmp_path: Path) -> None
     rules, schema = route_files(tmp_path)
     about = ROUTES.replace('path: ["/v1.0/users/{id}/messages/**"]', "resource: [mesage]")
     Path(rules).write_text(about)
-    assert refused("routes", rules) == ["--schema: rules about things need the upstream's $metadata document"]
+    assert refused("routes", rules) == [
+        "--schema: is missing; rules about things need the upstream's $metadata"
+    ]
     (line,) = refused("routes", rules, "--schema", schema)
     assert line.startswith(f"{rules}:6:24: rules[0].match.resource[0]: the schema has no type `mesage`")
     Path(rules).write_text(about.replace("mesage]", "message]"))

@@ -44,7 +44,7 @@ def test_a_report_is_made_and_checked_without_a_store(config: Path, tmp_path: Pa
     assert (made.returncode, made.stderr) == (1, "")  # the report is incomplete
     first, headline, *_ = made.stdout.splitlines()
     assert first.startswith("Incomplete between 2026-11-21 00:00:00 UTC and 2026-11-21 11:00:00 UTC: ")
-    shown = "The trail that is held shows no application that read or changed mail of acme"
+    shown = "The stored trail shows no application that read or changed mail of acme"
     assert headline.startswith(shown)
     assert "1 event of edge never arrived: number 3." in made.stdout
     key = tmp_path / "graphward.key"
@@ -98,12 +98,12 @@ def test_an_export_names_its_filter_its_time_and_the_head_of_the_chain(
     assert f"{whole}: is the exported file" in found.stdout
     whole.write_bytes(whole.read_bytes().replace(b"GET", b"PUT", 1))
     assert (
-        "the data is not what was exported" in cli(config, "audit", "verify-report", str(whole), *key).stderr
+        "the data differs from the export" in cli(config, "audit", "verify-report", str(whole), *key).stderr
     )
     data.write_bytes(data.read_bytes().replace(b"GET", b"PUT", 1))
     changed = cli(config, "audit", "verify-report", str(manifest), *key, "--data", str(data))
     assert changed.returncode == 1
-    assert "the data is not what was exported: its SHA-256 is" in changed.stderr  # its length is right
+    assert "the data differs from the export: its SHA-256 is" in changed.stderr  # its length is right
 
 
 def test_json_is_the_signed_line_and_a_class_is_one_of_six(config: Path) -> None:

@@ -402,7 +402,7 @@ async def test_a_revoked_token_ends_with_the_proxies_that_came_by_it(plane: Plan
     logged = (await plane.store.operator_log(LogQuery(limit=1)))[0]
     assert (logged.request, logged.result) == (
         '{"token":"***","withProxies":true}',
-        "revoked enrolment token leaked, and disabled 1 proxy that came by it",
+        "revoked enrolment token leaked, and disabled 1 proxy that enrolled with it",
     )
 
 

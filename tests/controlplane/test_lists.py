@@ -200,7 +200,7 @@ async def test_operators_are_listed_for_admins_and_for_themselves(context: Opera
     [
         (
             {"health": "neverSeen"},
-            f"health: no value 'neverSeen': it is one of {', '.join(sorted(HEALTH_ORDER))}",
+            f"health: 'neverSeen' is not allowed: use one of {', '.join(sorted(HEALTH_ORDER))}",
         ),
         ({"limit": 0}, "limit: must be a whole number, at least 1"),
         ({"limit": "many"}, "limit: must be a whole number"),
@@ -220,11 +220,11 @@ async def test_what_can_not_be_meant_is_refused(context: OperationContext) -> No
             {"sort": "secret"},
             "sort: no column 'secret': sort by name, org, ruleset, owner, lastSeen, createdAt, or by one",
         ),
-        ({"cursor": "x"}, "cursor: not the `next` of a page before"),
-        ({"cursor": "é"}, "cursor: not the `next` of a page before"),
-        ({"cursor": _cursor(["name", 1, "id"])}, "cursor: not the `next` of a page before"),
-        ({"cursor": _cursor(["name", "a\0", "id"])}, "cursor: not the `next` of a page before"),
-        ({"cursor": _cursor(["createdAt", 2**63, "a", "id"]), "sort": "createdAt"}, "cursor: not the `next`"),
+        ({"cursor": "x"}, "cursor: is not the `next` of a previous page"),
+        ({"cursor": "é"}, "cursor: is not the `next` of a previous page"),
+        ({"cursor": _cursor(["name", 1, "id"])}, "cursor: is not the `next` of a previous page"),
+        ({"cursor": _cursor(["name", "a\0", "id"])}, "cursor: is not the `next` of a previous page"),
+        ({"cursor": _cursor(["createdAt", 2**63, "a", "id"]), "sort": "createdAt"}, "is not the `next`"),
         ({"search": "a\0"}, "search: contains a character that no name or ID contains"),
         ({"search": "\ud800"}, "search: contains a character that no name or ID contains"),
     ):

@@ -294,7 +294,7 @@ async def test_a_purge_is_no_receipt(plane: Plane, well: ProxyClient, clock: Fak
     assert await plane.store.purge_events(org, clock.wall - 30 * DAY_MS, 99) == 3
     (verdict,) = (await perform(integrity.verify, context_of(plane), ADA, integrity.Verify())).orgs
     assert (verdict.received_from, verdict.received_to) == (came, came)
-    assert in_words(verdict)[0].endswith("are stored unchanged, but for 3 events that retention removed")
+    assert in_words(verdict)[0].endswith("are stored unchanged, except 3 events that retention removed")
     utc = Clock("UTC", datetime(2026, 12, 22, tzinfo=UTC), UTC)
     said = _sentence("acme", verdict, utc)
     assert said.startswith("acme: verified. Of 3 events, received from ")

@@ -94,7 +94,7 @@ def test_stops_and_published_rules_are_told(operation: str, result: str | None, 
     [
         line("kill.all", None, outcome="forbidden"),
         line("kill.all", None, outcome=None),
-        line("ruleset.apply", "hr unchanged, version 3 stays active"),
+        line("ruleset.apply", "hr unchanged: version 3 stays active"),
         line("ruleset.apply", "proposed hr version 4"),
         line("proposal.reject", "rejected a change of hr, proposed by alan"),
         line("app.add", None),

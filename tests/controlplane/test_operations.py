@@ -613,12 +613,12 @@ async def test_a_change_of_rules_is_on_record_with_what_came_of_it(context: Oper
     page = await operator_log.search.perform(context, ada, operator_log.SearchOperatorLog(sort="time"))
     assert [each.result for each in page.lines] == [
         "published own-rules version 2",
-        "own-rules unchanged, version 2 stays active",
+        "own-rules unchanged: version 2 stays active",
         "published other version 1",
         "published own-rules version 3 with the text of version 1",
         None,
         "switched own-app from own-rules to other",
-        "own-app unchanged, other stays its ruleset",
+        "own-app unchanged: other is already its ruleset",
         "switched own-app from other to own-rules",
     ]
     asked = operator_log.SearchOperatorLog(search="own-rules version 2")

@@ -332,11 +332,11 @@ async def test_two_of_one_operator_and_six_in_all_go_through_events_at_once(
 @pytest.mark.parametrize(
     ("members", "said"),
     [
-        ({"hours": 1.0, "from_": "-2h"}, "give the period either in hours up to now, or as from and to"),
+        ({"hours": 1.0, "from_": "-2h"}, "give the period either as hours, or as from and to"),
         ({"from_": "noon"}, "from: 'noon' is not a time"),
         ({"from_": "-1h", "to": "-2h"}, "from: must not be after `to`"),
         ({"filter": "verdikt:block"}, "filter: column 1: unknown field 'verdikt'"),
-        ({"cursor": "x"}, "cursor: not one of a replay"),
+        ({"cursor": "x"}, "cursor: is not from a replay"),
         ({"source": Source(yaml="rules: []", label="hr.yaml")}, "hr.yaml:1:1: "),
     ],
 )
@@ -386,7 +386,10 @@ async def test_a_suggested_ruleset_blocks_nothing_of_the_traffic_that_it_was_mad
             "# Suggested from what payroll asked for, 10 times, "
             "2026-11-20T12:00:00.000Z to 2026-11-21T12:00:00.000Z."
         ),
-        "# This allows what was seen, from anywhere at any time, and no more: read it before it goes live.",
+        (
+            "# This allows only the recorded requests, but from anywhere at any time: "
+            "read it before it goes live."
+        ),
         "# Left out: 1 request that was blocked.",
     ]
     assert {path for rule in found.rules for path in rule.paths} == {

@@ -100,7 +100,7 @@ async def test_nobody_read_mail_and_nothing_is_missing(trail: Trail) -> None:
     first, second = found.headline
     assert first == (
         "Complete: no gap is known in the trail of acme between 2026-11-20 12:00:00 UTC and"
-        " 2026-11-21 11:55:00 UTC. The oldest event that is held is of 2026-11-21 11:00:00 UTC."
+        " 2026-11-21 11:55:00 UTC. The oldest stored event is of 2026-11-21 11:00:00 UTC."
     )
     assert second == (
         "No application read or changed mail of acme through Graphward between 2026-11-20 12:00:00 UTC and"
@@ -159,9 +159,9 @@ async def test_a_trail_that_nothing_wrote_proves_nothing(plane: Plane) -> None:
     found = await answer(plane)
     none = "No proxy of acme has ever sent an event or a heartbeat, so nothing recorded its requests."
     assert found.gaps == (none,)
-    shown = "The trail that is held shows no application that read or changed mail of acme"
+    shown = "The stored trail shows no application that read or changed mail of acme"
     assert found.headline[0].startswith("Incomplete between 2026-11-22 12:00:00 UTC and ")
-    assert found.headline[0].endswith(f"{none} No event of the organisation is held.")
+    assert found.headline[0].endswith(f"{none} No event of the organisation is stored.")
     assert found.headline[1].startswith(shown)
 
 
@@ -352,7 +352,7 @@ async def test_reports_wait_for_each_other_and_one_of_an_actor_is_made(trail: Tr
         first, other = [await period_of(context, actor, each) for each in asked]
         made.append(begin(context, actor, first))
         assert begin(context, actor, first) is made[-1]
-        with pytest.raises(StoreBusy, match="you already have a report under way"):
+        with pytest.raises(StoreBusy, match="you already have a report in progress"):
             begin(context, actor, other)
     walking = verification(context, OPERATOR, Verify("acme"))  # a verification delays no report
     await anext(walking)
@@ -424,8 +424,8 @@ async def test_what_differs_is_said(trail: Trail) -> None:
     page = changed(files.html, b"1 request was blocked", b"0 request was blocked")
     cases = [
         (page, key, "the page is not the one that was signed; line "),
-        (changed(files.json, b'"complete":true', b'"complete":false'), key, "the signature does not fit"),
-        (changed(files.html, b'"count":1', b'"count":0'), key, "the signature does not fit"),
+        (changed(files.json, b'"complete":true', b'"complete":false'), key, "the signature is not valid"),
+        (changed(files.html, b'"count":1', b'"count":0'), key, "the signature is not valid"),
         (files.json, other, f"another key signed it: the file names {key}, and --key is {other}"),
         (b"<html></html>", key, "neither the JSON nor the HTML"),
         (Signer(bytes(32)).sign(b'{"kind":"x","key":"%b"}' % other.encode()), other, "not a report: x"),

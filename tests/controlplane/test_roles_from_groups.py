@@ -221,7 +221,7 @@ async def test_a_local_operator_keeps_the_local_roles_and_a_disabled_one_stays_o
     assert alan.signed_in_ms is not None
     await store.set_operator_enabled("id-alan", False)
     status, page = await console.page()
-    assert (status, "may not sign in here: ask an administrator" in page) == (401, True)
+    assert (status, "are not allowed to sign in here: ask an administrator" in page) == (401, True)
     assert (await console.record_of("disabled"))["subject"] == "person-1"
     # The same if only userinfo has the name.
     people.claims, people.userinfo = (
@@ -294,7 +294,7 @@ async def test_roles_end_after_the_stated_time_for_sessions_and_api_tokens(conso
     plane.clock.advance(seconds=71)
     assert await console.signed_in_as() is None
     status, text = await by_token()
-    assert (status, "good again after the operator's next sign-in" in text) == (401, True)
+    assert (status, "works again after the operator's next sign-in" in text) == (401, True)
     owner = Actor("root", {"*": "admin"})
     facts = await show.perform(context_of(plane), owner, OperatorReference(ada.operator_id))
     made_late = await add_token.perform(context_of(plane), owner, AddToken(ada.operator_id, "late"))

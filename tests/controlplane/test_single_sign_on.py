@@ -550,7 +550,7 @@ async def test_why_userinfo_was_not_asked_is_in_the_record(
     for name, value in fault.items():
         setattr(people, name, value)
     assert (await console.page())[0] == 401
-    assert f"userinfo (not asked: {words}): none" in (await console.last_record())["claims"]
+    assert f"userinfo (not requested: {words}): none" in (await console.last_record())["claims"]
 
 
 async def test_an_error_of_null_is_none(console: Console) -> None:

@@ -36,7 +36,7 @@ def test_the_words_name_what_will_fail() -> None:
     assert what_stops(EFFECT) == "payroll"
     org = msgspec.structs.replace(EFFECT, app=None, apps=2, requests=None, proxies=1)
     assert consequences(org) == (
-        "How many requests the 2 apps of acme sent in the last hour is not known now.",
+        "The number of requests that the 2 apps of acme sent in the last hour is not known now.",
         "All requests will get 403 from the one proxy within about 10 s.",
     )
     everything = msgspec.structs.replace(EFFECT, app=None, org=None, apps=1, requests=0, proxies=0)

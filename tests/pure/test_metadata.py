@@ -87,15 +87,15 @@ MALFORMED: Final = {
         "the container has two names 'B'",
     ),
     "an unknown base": (document('<EntityType Name="a" BaseType="mail.b"/>'), "line 4: the base type"),
-    "itself as base": (document('<EntityType Name="a" BaseType="mail.a"/>'), "form a circle"),
+    "itself as base": (document('<EntityType Name="a" BaseType="mail.a"/>'), "form a cycle"),
     "a circle of bases": (
         document('<EntityType Name="a" BaseType="mail.b"/>\n<EntityType Name="b" BaseType="mail.a"/>'),
-        "line 4: the base types of 'sample.mail.a' form a circle",
+        "line 4: the base types of 'sample.mail.a' form a cycle",
     ),
     "a base above a circle": (
         document('<EntityType Name="c" BaseType="mail.a"/><EntityType Name="a" BaseType="mail.b"/>'
                  '<EntityType Name="b" BaseType="mail.a"/>'),
-        "form a circle",
+        "form a cycle",
     ),
     "a tower of bases": (
         document(A + "".join(map(TOWER.format, range(1, 40), ["", *range(1, 39)]))),
@@ -124,7 +124,7 @@ MALFORMED: Final = {
     ),
     "an alias of two namespaces": (
         document('</Schema><Schema Namespace="b" Alias="mail" xmlns="http://docs.oasis-open.org/odata/ns/edm">'),
-        "the alias 'mail' stands for two namespaces",
+        "the alias 'mail' refers to two namespaces",
     ),
     "nesting": (document("<a>" * 62 + "</a>" * 62), "line 4: elements are nested deeper than 64"),
 }  # fmt: skip
