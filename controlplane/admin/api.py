@@ -166,7 +166,7 @@ def _query(request: web.Request, cls: type[Request]) -> dict[str, Any]:
     for name in dict.fromkeys(request.query):
         values = request.query.getall(name)
         if name not in several and len(values) > 1:
-            raise Refused("invalidRequest", f"{name} is given {len(values)} times")
+            raise Refused("invalidRequest", f"{name} occurs {len(values)} times")
         members[name] = values if name in several else values[0]
     return members
 

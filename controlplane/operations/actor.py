@@ -67,5 +67,5 @@ _LOCAL: Final = "local:"  # prefix that no operator's name has
 
 
 def local_actor(user: str) -> Actor:
-    """Return the actor for commands that run beside the store's file, which has every permission."""
+    """Return the actor for commands that open the store directly. It has every permission."""
     return Actor(f"{_LOCAL}{user}", {EVERY_ORG: "admin"})

@@ -82,7 +82,7 @@ class ConfigPlan(Response):
     unmanaged: tuple[Unmanaged, ...]  # things that the directory does not name; `prune` deletes them
     last_changes: tuple[LastChange, ...]  # last changes of the things that are changed or deleted
     refused: tuple[str, ...] = ()
-    """`config.apply` would refuse the changes for these reasons, whatever the roles."""
+    """Reasons for which `config.apply` would refuse the changes, even with every role."""
 
 
 class AppSecrets(msgspec.Struct, rename="camel", omit_defaults=True):

@@ -32,7 +32,7 @@ class OperationContext:
     """Return the index once it holds every event that was accepted before this call, unless `is_behind`."""
     tail: LiveTail
     is_behind: Callable[[], bool] = lambda: False
-    """Return whether the index misses so many events that operations do not wait for it."""
+    """Return True if the index misses too many events for operations to wait for it."""
     percent_indexed: Callable[[], int] = lambda: 100
     """Return the percentage of the stored events that the index has."""
     most_proposals: int = MOST_OPEN
@@ -52,8 +52,8 @@ class OperationContext:
     async def refresh_roles(self, actor: Actor) -> Actor:
         """Return the actor with the roles that the operator has now.
 
-        Raise Forbidden if the operator is disabled. A user who runs commands beside the store has no operator
-        account and keeps every role.
+        Raise Forbidden if the operator is disabled. A user whose commands open the store directly has no
+        operator account and keeps every role.
         """
         if actor.is_local:
             return actor

@@ -54,10 +54,7 @@ class CheckedRuleset(Response):
 
 @operation("ruleset.check", "POST", "/rulesets/check", changes=False)
 async def check(context: OperationContext, actor: Actor, request: CheckRuleset) -> CheckedRuleset:
-    """Result of a check.
-
-    `problems` is empty if the ruleset is valid. `warnings` lists possible mistakes.
-    """
+    """Validate a ruleset and change nothing: list errors by line and column, and possible mistakes."""
     given = await given_rules(context, actor, Source(yaml=request.yaml), request.org)
     return await run_trial(actor, _checked, given, context.clock.wall_ms() / 1000)
 

@@ -1,6 +1,6 @@
 """The emergency stop of an application, of an organisation, or of everything, until an operator lifts it.
 
-Stopping is easier than lifting on purpose. An editor may stop an application that does harm. Only an admin
+Lifting is harder than stopping on purpose. An editor may stop an application that does harm. Only an admin
 may decide that the danger is over.
 """
 
@@ -128,7 +128,7 @@ async def lift_all(context: OperationContext, actor: Actor, request: Everything)
     """Lift the stop of everything. Other stops remain, and are returned."""
     actor.require("admin", None)
     if not await context.store.lift_stop(None, None):
-        raise NotFound("not everything is stopped")
+        raise NotFound("no emergency stop is set for everything")
     return await list_all.perform(context, actor, Everything())
 
 

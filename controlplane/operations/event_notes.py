@@ -13,7 +13,7 @@ from controlplane.search.interface import SearchQuery
 from controlplane.search.query import FieldTerm
 
 Notes = tuple[tuple[str, ...], tuple[str, ...]]
-"""Notes on what may be wrong with a question, and notes on what was looked at."""
+"""Notes on possible mistakes in a question, and notes on what was searched."""
 
 
 async def why_nothing(
@@ -36,7 +36,7 @@ async def notes_on_nothing(
 async def notes_on_found(
     context: OperationContext, actor: Actor, org: str | None, query: SearchQuery
 ) -> Notes:
-    """Return notes beside a result: excluded names that do not exist, times before the oldest event."""
+    """Return notes for a result: excluded names that do not exist, times before the oldest event."""
     wrong = notes_on_index(context)
     excluding = exclusions(query.filter)
     if excluding.terms:

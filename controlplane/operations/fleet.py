@@ -70,7 +70,7 @@ class ProxyHealth(Response):
     implausible_times: int | None
     enrolment_token: str | None  # name of the token that the proxy enrolled with; null: an operator added it
     keys_made_at: str | None  # null: an earlier release made the keys
-    ended_at: str | None  # time of a clean stop with all events delivered; null after a restart
+    ended_at: str | None  # time at which it stopped in order with all events delivered; null after a restart
     retired_at: str | None
 
 
@@ -190,7 +190,7 @@ RolloutState = Literal["enforced", "behind", "unknown", "ended", "lost", "disabl
 class ProxyRollout(Response):
     """State of a version at one proxy.
 
-    `ended`: it stopped cleanly. `lost`: it was silent for too long to wait for it.
+    `ended`: it stopped in order. `lost`: it was silent for too long to wait for it.
     """
 
     proxy_id: str

@@ -95,7 +95,7 @@ class Held:
 
     def _notes_on_start(self, from_ms: int | None) -> Iterator[str]:
         if from_ms is not None and self.span is not None and from_ms < self.span[0]:
-            yield f"from: no event before {written(self.span[0])} is held"
+            yield f"from: no event before {written(self.span[0])} is stored"
         purged = [each for each in self.keepers if self._purged(each, from_ms)]
         for keeper in purged[:_MOST_NAMED]:
             kept, since = RETENTION_WORDS[keeper.retention], written(keeper.kept_since(self.now_ms))

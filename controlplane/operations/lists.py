@@ -37,7 +37,7 @@ class ListRequest(Request, kw_only=True):
 class ListResponse(Response, kw_only=True):
     """Response of a list.
 
-    The last four members are present if the request asked for a page.
+    The last four members are present if the request is for a page.
     """
 
     next: str | UnsetType | None = UNSET  # cursor of the next page; null: this is the last page
@@ -51,7 +51,7 @@ class ListResponse(Response, kw_only=True):
 @dataclass(frozen=True, slots=True)
 class Listed(Generic[R]):
     rows: tuple[R, ...]
-    place: Mapping[str, Any]  # the members of ListResponse; empty if the request asked for no page
+    place: Mapping[str, Any]  # the members of ListResponse; empty if the request is not for a page
 
 
 def by_column(name: ListName) -> msgspec.Meta:
@@ -67,7 +67,7 @@ async def read_list(
     org_ids: frozenset[str] | None,
     read: Callable[[ListQuery], Awaitable[ListPage[R]]],
 ) -> Listed[R]:
-    """Return the page that a request asks for, or all rows. Raise InvalidRequest if a member is wrong."""
+    """Return the requested page, or all rows. Raise InvalidRequest if a member is wrong."""
     if request.search is None and request.sort is None and request.limit is None and request.cursor is None:
         return Listed(await all_rows(read, ListQuery(org_ids=org_ids)), {})
     sort, is_descending = _sorted_by(name, request.sort)

@@ -26,9 +26,9 @@ async def add_named(
     others: Callable[[Store], Awaitable[Iterable[Named]]],
     add: Callable[[Store], Awaitable[T]],
 ) -> T:
-    """Add a thing to a list of things.
+    """Add a thing to the store.
 
-    Raise InvalidName if its name looks like the name of another one.
+    Raise InvalidName if its name looks like the name of another thing.
     """
 
     async def work(within: Store) -> T:

@@ -34,7 +34,7 @@ _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 class RecordFacts(msgspec.Struct, rename="camel"):
     time: str
-    operator: str  # local:USER for a command that ran beside the store
+    operator: str  # local:USER for a command that opened the store directly
     address: str
     operation: str
     request: dict[str, Any]  # request with masked secrets; long texts as their digest

@@ -390,7 +390,7 @@ async def _hashed(password: str) -> str:
 
 
 async def _require_few_guesses(context: OperationContext, actor: Actor) -> None:
-    """Raise Conflict after too many wrong passwords in the operator log, this attempt included.
+    """Raise Forbidden after too many wrong passwords in the operator log, this attempt included.
 
     Otherwise an unattended session could be used to guess the password.
     """

@@ -109,7 +109,7 @@ class Reading:
         self.read = 0  # events that were examined, including events that the selection excludes
 
     async def events(self, limit: int) -> AsyncIterator[Event]:
-        """Yield the selected events among about `most` examined events.
+        """Yield the selected events among about `limit` examined events.
 
         The event loop runs other tasks in between.
         """

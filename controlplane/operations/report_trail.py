@@ -105,11 +105,11 @@ def _problem(proxy: Proxy, beat: Beat | None, pending: int | None, *, has_sent: 
         held = f" It had {counted(pending, 'event')} to deliver then." if pending else ""
         return (
             f"{proxy.name} {state} last heartbeat came {moment(rfc3339(received_ms))}, before the end of the"
-            " period, and did not say that the proxy stopped in order. What it recorded since then is not"
-            f" known.{held}"
+            " period, and did not report that the proxy stopped in order. Later events that it recorded are"
+            f" not known.{held}"
         )
     if pending is None:
-        return f"{proxy.name} did not say at its last heartbeat what it had not delivered."
+        return f"{proxy.name} did not report its undelivered events at its last heartbeat."
     oldest = said.oldest_pending_seconds
     if pending and (oldest is None or received_ms - oldest * 1000 < period.to_ms):
         return f"{proxy.name} had not delivered {counted(pending, 'event')} at its last heartbeat."

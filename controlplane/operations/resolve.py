@@ -55,7 +55,7 @@ OfOrg = TypeVar("OfOrg", Ruleset, App)
 class Resolver:
     """Rows by reference, and the rows that an actor has permission to see.
 
-    Methods that take a reference raise NotFound if the actor may see no such row, Conflict if several rows
+    Methods with a reference raise NotFound if the actor may see no such row, Conflict if several rows
     have that name, and Forbidden if the actor lacks the role.
     """
 

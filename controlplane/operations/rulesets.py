@@ -50,7 +50,7 @@ class RulesetFacts(Response):
 
 
 class NamedSchema(msgspec.Struct, rename="camel"):
-    """Schema that a version was published against, and keeps."""
+    """Schema that a version was published against and continues to use."""
 
     root: str
     digest: str

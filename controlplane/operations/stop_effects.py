@@ -58,7 +58,7 @@ class StopPlace(Request):
 class ProxyReach(Response):
     """State of a stop at one proxy.
 
-    `unreachable` and `disabled` proxies have not confirmed it. `ended` proxies stopped cleanly before it.
+    `unreachable` and `disabled` proxies have not confirmed it. `ended` proxies stopped in order before it.
     """
 
     proxy_id: str

@@ -186,9 +186,8 @@ def about_suggestion(of: str, requests: int, blocked: int, when: str) -> list[st
 
     `when` is empty if no time is known.
     """
-    times = "once" if requests == 1 else f"{requests:,} times"
     lines = [
-        f"Suggested from what {of} asked for, {', '.join(filter(None, (times, when)))}.",
+        f"Suggested from {counted(requests, 'request')} of {of}{when and f', {when}'}.",
         "This allows only the recorded requests, but from anywhere at any time: read it before it goes live.",
     ]
     if blocked:

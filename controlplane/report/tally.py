@@ -16,9 +16,9 @@ from proxy.policy.transforms import parse_names
 Outcome = Literal["passed", "blocked", "refused", "failed", "withheld", "unanswered"]
 """Outcome of a request.
 
-`passed`: the application received a response of success, or a part of it. `blocked`: a rule or a stop refused
+`passed`: the application received a successful response, or a part of it. `blocked`: a rule or a stop refused
 the request. `refused`: the proxy refused it before any rule. `failed`: the upstream responded with an error.
-`withheld`: the upstream responded, and the proxy kept the response back. `unanswered`: the request may have
+`withheld`: the upstream responded, and the proxy withheld the response. `unanswered`: the request may have
 reached the upstream, and no response came back."""
 
 MAX_ROWS: Final = 20_000  # applications times classes, accesses and outcomes

@@ -86,7 +86,7 @@ async def test_nothing_found_says_what_was_looked_at_and_what_is_missing(named: 
 async def test_a_time_before_anything_is_held_is_said_beside_what_was_found(named: Trail) -> None:
     found = await named.ask("all", "events", **{"from": "-90d"}, org="acme")
     assert len(found["events"]) == 7
-    assert found["notes"] == ["from: no event before 2026-11-21T04:00:00.000Z is held"]
+    assert found["notes"] == ["from: no event before 2026-11-21T04:00:00.000Z is stored"]
     assert (await named.ask("all", "events", **{"from": "2026-11-21T04:00:00Z"}))["notes"] == []
 
 
@@ -103,16 +103,16 @@ NOW = 100 * DAY
             None,
             ["organisation acme keeps 30 days: events before 1970-03-12T00:00:00.000Z are gone"],
         ),
-        (0, 80 * DAY, 75 * DAY, ["from: no event before 1970-03-22T00:00:00.000Z is held"]),
+        (0, 80 * DAY, 75 * DAY, ["from: no event before 1970-03-22T00:00:00.000Z is stored"]),
         (0, 69 * DAY, 69 * DAY, []),  # the purge has not run yet
         (90 * DAY, 91 * DAY, None, []),
-        (90 * DAY, 91 * DAY, 80 * DAY, ["from: no event before 1970-04-02T00:00:00.000Z is held"]),
+        (90 * DAY, 91 * DAY, 80 * DAY, ["from: no event before 1970-04-02T00:00:00.000Z is stored"]),
         (
             0,
             80 * DAY,
             10 * DAY,
             [
-                "from: no event before 1970-03-22T00:00:00.000Z is held",
+                "from: no event before 1970-03-22T00:00:00.000Z is stored",
                 "organisation acme keeps 30 days: events before 1970-03-12T00:00:00.000Z are gone",
             ],
         ),

@@ -225,7 +225,7 @@ async def test_a_missing_number_makes_it_incomplete(trail: Trail) -> None:
         ),
         ({"auditPending": 9, "oldestPendingSeconds": 10}, ""),  # the pending events are newer than the period
         (None, "has never sent a heartbeat"),
-        ({"lastSeq": None, "auditPending": None}, "did not say at its last heartbeat what it had not"),
+        ({"lastSeq": None, "auditPending": None}, "did not report its undelivered events"),
     ],
 )
 async def test_what_a_proxy_still_holds_makes_it_incomplete(
