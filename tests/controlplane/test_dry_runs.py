@@ -88,7 +88,7 @@ async def test_a_draft_is_explained_with_a_response(context: OperationContext) -
 
 async def test_what_is_no_address_is_refused_not_taken_for_an_unknown_one(context: OperationContext) -> None:
     asked = ExplainRequest(source=Source(yaml=RULES), target="/v1.0/users/ada", ip="10.2.2.300")
-    with pytest.raises(InvalidRequest, match=r"10\.2\.2\.300: an address is IPv4 or IPv6"):
+    with pytest.raises(InvalidRequest, match=r"10\.2\.2\.300 is not an IPv4 or IPv6 address"):
         await explain.perform(context, OPERATOR, asked)
 
 

@@ -538,7 +538,7 @@ async def test_a_deleted_proxy_leaves_its_events_and_a_free_name(plane: Plane) -
     plane.clock.advance(seconds=1)
     old_keys = client(plane, (await renew(gone)).json)
     effect = await do(plane, deletions.effect, deletions.EffectOfDeletion("proxy", "edge-7f9c"))
-    assert "3 by its last heartbeat" in effect.goes[1]
+    assert "3 as of its last heartbeat" in effect.goes[1]
     reference = proxies.ProxyReference("edge-7f9c")
     with pytest.raises(Forbidden):
         await deletions.delete_proxy.perform(context_of(plane), Actor("bob", {org_id: "editor"}), reference)

@@ -207,7 +207,7 @@ async def test_a_name_in_a_token_is_never_that_of_another_operator_from_the_prov
     people.claims = {"preferred_username": "sso:ada@contoso.com"}
     people.changed, people.userinfo = {"sub": "person-2"}, {"sub": "person-2"}
     status, page = await console.page()
-    assert (status, "the claim looked at: roles, groups" in page) == (401, True)
+    assert (status, "examined claim: roles, groups" in page) == (401, True)
 
 
 async def test_a_local_operator_keeps_the_local_roles_and_a_disabled_one_stays_out(console: Console) -> None:
