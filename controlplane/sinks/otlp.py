@@ -1,7 +1,7 @@
 """A collector of OpenTelemetry that receives log records by OTLP over HTTP, in JSON.
 
-Every status except 400 and 413 concerns the collector and not the events, which then wait in the store. At
-some of these statuses, the specification tells a client to drop the records. A sink drops none.
+Every status except 400 and 413 concerns the collector and not the events, which then wait in the store. For
+some of these statuses, the specification of OTLP lets a client drop the records. A sink drops none.
 """
 
 from __future__ import annotations

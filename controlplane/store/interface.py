@@ -1212,7 +1212,7 @@ class RegistryStore(Protocol):
 
         Return the changes. `schemas` gives the digest of each root path whose names the rules use. Raise
         Conflict unless those are the current ones of the organisation. Raise SecondPersonNeeded if the
-        organisation needs one and there is no approval, as `roll_back`, `bind_app` and `promote_shadow` do.
+        organisation needs one and no approval is given, as `roll_back`, `bind_app` and `promote_shadow` do.
         """
 
     async def roll_back(
