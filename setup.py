@@ -1,6 +1,6 @@
-"""Adds the data path that `./dev compile` made to a wheel; pyproject.toml says everything else.
+"""Add the data path that `./dev compile` made to a wheel. All other settings are in pyproject.toml.
 
-GRAPHWARD_COMPILED names the directory with the compiled modules. Without it the wheel is pure.
+GRAPHWARD_COMPILED names the directory with the compiled modules. Without it, the wheel is pure.
 """
 
 import os
@@ -24,7 +24,7 @@ def extensions(compiled: Path) -> list[Extension]:
     """Return an extension for each compiled module. Its only source is the file that the compiler made."""
     files = sorted(compiled.rglob("*.so"))
     if not files:
-        raise SystemExit(f"{compiled} has no compiled module")
+        raise SystemExit(f"{compiled} contains no compiled module")
     return [
         Extension(".".join(file.relative_to(compiled).with_name(file.name.split(".")[0]).parts), [str(file)])
         for file in files

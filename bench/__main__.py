@@ -1,4 +1,4 @@
-"""The command line of ./dev bench: the side-by-side run or some of its jobs, the quick check, the suites."""
+"""Command line of ./dev bench: the whole comparison or some of its jobs, the quick check, and the suites."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ def main(arguments: Sequence[str]) -> int:
             with rig.start_upstream():
                 return _run(rig, options.jobs, Pace(options.rounds, options.seconds))
         except Missing as error:
-            print(f"./dev bench: the upstream needs {error}, which is not here", file=sys.stderr)
+            print(f"./dev bench: the upstream needs {error}, which is not installed", file=sys.stderr)
             return 1
 
 
 def _run(rig: Rig, chosen: Sequence[str], pace: Pace) -> int:
-    """Prints each job's table; writes the report after a whole run in which nothing failed."""
+    """Print the table of each job. Write the report after a complete run without failures."""
     others = busy_elsewhere()
     if others > MUCH_ELSEWHERE:
-        print(f"Others use {others:.0%} of the cores: latencies will tell more of them.\n", flush=True)
+        print(f"Others use {others:.0%} of the cores: this affects the latencies most.\n", flush=True)
     tables, failed = [], False
     for job in chosen or JOBS:
         try:
@@ -84,16 +84,20 @@ def _run(rig: Rig, chosen: Sequence[str], pace: Pace) -> int:
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
-    parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"of {', '.join(JOBS)}; all, if none is named")
-    parser.add_argument("--quick", action="store_true", help="only graphward beside the relay, half a minute")
-    parser.add_argument("--rounds", type=int, default=5, help="how often each server has its turn (5)")
-    parser.add_argument("--seconds", type=int, default=2, help="length of a turn (2)")
+    parser.add_argument(
+        "jobs", nargs="*", metavar="JOB", help=f"jobs to run, of {', '.join(JOBS)}; all by default"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="compare only graphward and the relay, for half a minute"
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="number of rounds for each server (5)")
+    parser.add_argument("--seconds", type=int, default=2, help="length of a round in seconds (2)")
     options = parser.parse_args(arguments)
     unknown = [job for job in options.jobs if job not in JOBS]
     if unknown:
         parser.error(f"unknown job {unknown[0]}; there are {', '.join(JOBS)}")
     if find("wrk") is None and not options.quick:
-        print("wrk is not here: a client in Python makes the load, and may not keep up.\n")
+        print("wrk is not installed: a client in Python makes the load, and may be too slow.\n")
     return options
 
 

@@ -1,8 +1,9 @@
-"""A proxy as one writes it with aiohttp in an afternoon, on uvloop: the peer in the same language.
+"""Peer in the same language: a simple proxy with aiohttp on uvloop.
 
-`evaluate` adds Graphward's default duties: the token checked once and remembered, one path rule, the
-credential swapped, a JSON record of each request. `strip` takes three properties out of each item, through
-orjson."""
+`evaluate` adds Graphward's default duties: the token is checked once and cached, one path rule is evaluated,
+the credential is swapped, and each request gets a JSON record. `strip` removes three properties from each
+item, with orjson.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ PATHS: Final = re.compile(r"/v1\.0/users(/[^/]+)?")
 
 @dataclass(slots=True)
 class Duties:
-    """What the proxy does beside passing on. Read from a JSON file."""
+    """Work of the proxy in addition to forwarding. Read from a JSON file."""
 
     upstream: str
     evaluate: bool

@@ -1,4 +1,4 @@
-"""Whether the data path costs more when audit events can't be delivered."""
+"""Measure if the data path costs more when audit events can't be delivered."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def delivery(rig: Rig, pace: Pace) -> Table:
     ]
     columns = ("control plane", "data path, CPU µs/request", "agent", "all", "data path ÷ accepted")
     notes = [
-        "The load is far above what 60 batches a minute can carry, so in every row most events wait on disk.",
+        "The load is far above 60 batches per minute, so in every row most events wait on disk.",
     ]
     return Table("AUDIT", "J2 with and without delivery of audit events", columns, rows, notes)
 

@@ -24,10 +24,10 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one server spent in one round."""
+    """Cost of one server in one round."""
 
     load: Load
-    cpu: Mapping[str, CpuTime]  # by process name
+    cpu: Mapping[str, CpuTime]  # keys are process names
 
     @property
     def total(self) -> CpuTime:
@@ -40,7 +40,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Peer:
-    """A server in the line-up with what it spent. `start` raises Missing where it can't be measured here."""
+    """Server in the comparison, with its samples. `start` raises Missing if it can't be measured here."""
 
     name: str
     start: Callable[[], Server]
@@ -52,7 +52,7 @@ class Peer:
 
 
 def measure(peers: Sequence[Peer], pace: Pace, check: Callable[[Server, Peer], None]) -> list[str]:
-    """Fills the peers' samples. Returns what is missing, a sentence for each."""
+    """Fill the samples of the peers. Return a sentence for each one that is missing."""
     missing: list[str] = []
     with ExitStack() as stack:
         running: list[tuple[Peer, Server]] = []
@@ -60,7 +60,7 @@ def measure(peers: Sequence[Peer], pace: Pace, check: Callable[[Server, Peer], N
             try:
                 server = stack.enter_context(peer.start())
             except Missing as error:
-                missing.append(f"{peer.name} was not measured: {error} is not here.")
+                missing.append(f"{peer.name} was not measured: {error} is not installed.")
                 continue
             check(server, peer)
             peer.loader.run(server.port, WARM_UP_SECONDS)
@@ -77,7 +77,10 @@ def per_request(sample: Sample) -> float:
 
 
 def paired(ours: Peer, theirs: Peer, cost: Callable[[Sample], float] = per_request) -> list[float]:
-    """How many times theirs ours cost, of each round: what the machine was doing then struck both."""
+    """Return our cost divided by theirs, for each round.
+
+    Disturbances of the machine affect both in a round.
+    """
     pairs = zip(ours.samples, theirs.samples, strict=True)
     return [cost(one) / cost(other) for one, other in pairs]
 
@@ -98,7 +101,10 @@ def cost_table(
     missing: Sequence[str],
     notes: Sequence[str] = (),
 ) -> Table:
-    """`subject` is whose cost is divided by each peer's, round by round, before the median is taken."""
+    """Return the table of costs.
+
+    The cost of `subject` is divided by each peer's, round by round, before the median is taken.
+    """
     measured = [peer for peer in peers if peer.samples]
     reference = next((peer for peer in measured if peer.name == subject), None)
     rows = []
@@ -125,7 +131,7 @@ def cost_table(
 
 
 def _split(peer: Peer) -> str:
-    """Which of a server's processes spent how much."""
+    """Return the share of each process in the cost of a server."""
 
     def spent_by(name: str) -> float:
         return peer.median(lambda sample: sample.cpu[name].total / sample.load.requests)

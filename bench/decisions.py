@@ -1,4 +1,4 @@
-"""What one decision costs, beside general policy engines on the same rules."""
+"""Measure the cost of one decision, compared with general policy engines on the same rules."""
 
 from __future__ import annotations
 
@@ -25,15 +25,20 @@ def beside_engines(_rig: Rig, _pace: Pace) -> Table:
     for engine in ENGINES:
         report = subprocess.run([peers_python(), "-c", f"import {engine}"], capture_output=True)
         if report.returncode:
-            missing.append(f"{engine} was not measured: it is not in the Python that BENCH_PYTHON names.")
+            missing.append(f"{engine} was not measured: the Python in BENCH_PYTHON does not have it.")
         else:
             rows.append((engine, *(_engine(engine, count) for count in COUNTS)))
     columns = ("engine", *(f"{count:,} rules, µs" for count in COUNTS))
     notes = [
         "One rule decides, by path, method and a header; the others concern other paths. Processor time.",
-        "graphward reads the target too, whatever its spelling; the others get a segment cut out for them.",
+        (
+            "graphward also parses the target in any spelling; the others receive a segment that was "
+            "extracted before."
+        ),
     ]
-    return Table("DECIDE", "one decision, beside general policy engines", columns, rows, (*missing, *notes))
+    return Table(
+        "DECIDE", "one decision, compared with general policy engines", columns, rows, (*missing, *notes)
+    )
 
 
 def _graphward(count: int) -> float:

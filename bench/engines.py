@@ -1,8 +1,9 @@
-"""One decision by a general policy engine, on the rules of bench/decisions.py, put as it decides fastest.
+"""Measure one decision of a general policy engine, on the rules of bench/decisions.py.
 
-Runs by itself under any Python that has the engine: engine's name and number of rules in, microseconds of
-processor time out. The first segment behind /v1.0 is a field of its own here, so that an engine can choose
-by equality before it looks at patterns.
+The rules have the form in which the engine decides fastest. The module runs alone under any Python that has
+the engine. Its arguments are the engine's name and the number of rules; it prints microseconds of processor
+time. The first segment after /v1.0 is a separate field here, so that an engine can select by equality before
+it compares patterns.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ allow if {
 
 
 def paths() -> Iterator[str]:
-    """Each with an id of its own, so that no response can be remembered."""
+    """Yield paths with different ids, so that no response can be cached."""
     return map("/v1.0/users/ada{}@contoso.com".format, itertools.count())
 
 
@@ -77,7 +78,7 @@ def cedarpy(count: int) -> Callable[[], bool]:
 
 def casbin(count: int) -> Callable[[], bool]:
     engine, asked = importlib.import_module("casbin"), paths()
-    # Looks rules up by segment and method, which takes a rule for each method.
+    # The engine looks rules up by segment and method, so each method needs its own rule.
     model = importlib.import_module("casbin.model.model_fast").FastModel(KEYS)
     model.load_model_from_text(CASBIN_MODEL)
     enforcer = engine.FastEnforcer(model, cache_key_order=KEYS)
@@ -106,7 +107,7 @@ def regopy(count: int) -> Callable[[], bool]:
 
 
 def microseconds(decide: Callable[[], bool]) -> float:
-    """Median of batches, or the one decision if it takes that long."""
+    """Return the median time of batches, or the time of one decision if it takes as long as a batch."""
     started = time.process_time()
     if not decide():
         raise SystemExit("the engine does not allow what its rules allow")

@@ -1,4 +1,4 @@
-"""Audit events in numbers: what a tenant's proxies leave behind in a busy month, the same at every run."""
+"""Generate many audit events: the events of a tenant's proxies in a busy month, equal in every run."""
 
 import random
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ _EVENT: Final = (
 def bodies(
     count: int, *, first: int = 0, proxy: str = "proxy-1", start_ms: int = START_MS, every_ms: float = 0.5
 ) -> Iterator[bytes]:
-    """The events as a proxy writes them, one each `every_ms`, with `seq` from `first` + 1."""
+    """Yield the events as a proxy writes them, one each `every_ms`, with `seq` from `first` + 1."""
     rng = random.Random(f"{proxy} {first}")
     for number in range(first, first + count):
         yield _body(number, proxy, start_ms + int(number * every_ms), rng.getrandbits(96))
@@ -43,7 +43,7 @@ def bodies(
 def batch(
     batch_id: str, count: int, *, first: int = 0, proxy: str = "proxy-1", every_ms: float = 0.5
 ) -> bytes:
-    """The request body of a batch."""
+    """Return the request body of a batch."""
     events = b",".join(bodies(count, first=first, proxy=proxy, every_ms=every_ms))
     return b'{"batchId":"%s","events":[%s]}' % (batch_id.encode(), events)
 

@@ -1,7 +1,8 @@
-"""Fakes for the control plane and the identity provider as a process, for measurements that need them.
+"""Run fakes of the control plane and the identity provider as a process, for measurements that need them.
 
-Takes the control plane's port, the identity provider's, and what the control plane does: `accepts` events,
-is `down` for them, or `changes` all of 10,000 rules at each sync. Writes a line for each thing that happens.
+Its arguments are the control plane's port, the identity provider's port, and the behaviour of the control
+plane. It `accepts` events, is `down` for them, or `changes` all of 10,000 rules at each sync. The process
+writes a line for each event.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class _ControlPlane(FakeControlPlane):
             self.sync_body = _rules(many_rules(self._syncs), self._syncs)
             print("sync", flush=True)
         response = await super().response(request)
-        self.events.clear()  # a long run must not fill the memory
+        self.events.clear()  # A long run must not fill the memory.
         self.bodies.clear()
         return response
 
@@ -58,7 +59,7 @@ def _rules(yaml: str, version: int) -> dict[str, Any]:
 
 
 def many_rules(round_number: int) -> str:
-    """The rule of ALLOW behind thousands that differ from the round before."""
+    """Return a ruleset with the rule of ALLOW after thousands that differ from the last round."""
     head, _, own = ALLOW.partition("rules:\n")
     others = "".join(
         f'  - {{id: u{number}, match: {{path: ["/v1.0/r{number}-{round_number}/{{id}}"]}}, verdict: allow}}\n'

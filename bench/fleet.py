@@ -1,9 +1,9 @@
-"""python -m bench.fleet: what the lists of a large fleet cost a control plane, and whoever waits meanwhile.
+"""python -m bench.fleet: the cost of lists of a large fleet for a control plane and its other clients.
 
 A store has 400 organisations, 400 rulesets, 4,000 applications and 3,000 proxies, each with 20 heartbeats and
-40 windows of metrics. A control plane as it is run serves each list of the admin API and each page of the
-console in turn. Another client asks for its health meanwhile: the longest wait shows for how long the process
-served nobody else.
+40 windows of metrics. A control plane in its normal form serves each list of the admin API and each page of
+the console in turn. Another client requests its health in the same time. Its longest wait shows for how long
+the process served no other client.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def _id(kind: int, number: int) -> str:
 
 
 def fill(path: Path, now_ms: int) -> None:
-    """Write the rows past the operations, which would take minutes."""
+    """Write the rows directly to the store, because the operations would take minutes."""
     names = [f"org-{number:04d}" for number in range(ORGS)]
     yaml = "version: 1\nname: hr\ndefault: block\nrules: []\n"
     with sqlite3.connect(path) as store:
@@ -167,7 +167,7 @@ def _metrics(now_ms: int) -> Iterator[tuple[str, str, int, str]]:
 
 
 async def _health(session: aiohttp.ClientSession, url: str, done: asyncio.Event) -> float:
-    """The longest wait for a response, in ms."""
+    """Return the longest wait for a response, in ms."""
     longest = 0.0
     while not done.is_set():
         begun = time.perf_counter()
@@ -180,7 +180,8 @@ async def _health(session: aiohttp.ClientSession, url: str, done: asyncio.Event)
 
 async def _measure(session: aiohttp.ClientSession, url: str, health: str, pid: int, repeat: int) -> str:
     walls, size = [], 0
-    async with session.get(url) as response:  # not counted: templates and statements are compiled
+    # The first response is not counted, because templates and statements are compiled.
+    async with session.get(url) as response:
         status, size = response.status, len(await response.read())
     spent = cpu_seconds(pid)
     for _ in range(repeat):
@@ -213,8 +214,8 @@ async def measure(address: str, health: str, token: str, pid: int, repeat: int, 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.fleet", description=__doc__)
     parser.add_argument("--repeat", type=int, default=10)
-    parser.add_argument("--only", default="", help="paths that hold this")
-    parser.add_argument("--port", type=int, default=18741, help="the first of three")
+    parser.add_argument("--only", default="", help="only paths that contain this text")
+    parser.add_argument("--port", type=int, default=18741, help="first of three consecutive ports")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         config = Path(directory) / "controlplane.toml"

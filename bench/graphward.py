@@ -1,4 +1,4 @@
-"""Graphward configured for a measurement: settings, the rules it starts with, a token that it takes."""
+"""Graphward configured for a measurement: its settings, its initial rules, and a valid token."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ Section = Mapping[str, str | int | float | bool]
 
 
 def write_graphward(directory: Path, sections: Mapping[str, Section], rules: str) -> Path:
-    """Settings in `directory`, everything else at its default; with the rules already synced, as after a
-    restart. No control plane responds unless `sections` names one. Returns the settings file."""
+    """Write settings to `directory` with defaults for everything else, and return the settings file.
+
+    The rules are already synced, as after a restart. No control plane responds unless `sections` names one.
+    """
     snapshot = Snapshot(
         version="1",
         generated_at="2026-01-01T00:00:00.000Z",
@@ -55,7 +57,7 @@ def write_graphward(directory: Path, sections: Mapping[str, Section], rules: str
     key.touch(mode=0o600)
     key.write_text(SIGNING_KEY)
     defaults: dict[str, Section] = {
-        "Proxy": {"MaxConnectionsPerAddress": 20_000},  # the load is one machine's
+        "Proxy": {"MaxConnectionsPerAddress": 20_000},  # The load comes from one machine.
         "Agent": {"ApiKey": "standin-api-key", "HmacSecret": "standin-hmac-secret"},
         "RuleSync": {"SaasBaseUrl": "http://127.0.0.1:1", "CachePath": "snapshot.json"},
         "Audit": {"LocalRetentionPath": "audit"},
@@ -69,12 +71,12 @@ def write_graphward(directory: Path, sections: Mapping[str, Section], rules: str
 
 
 def _toml(name: str, section: Section) -> str:
-    # JSON's text, numbers and truth values are TOML's too.
+    # Texts, numbers and truth values of JSON are also valid TOML.
     return f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in section.items())
 
 
 def proxy_token(now: float) -> str:
-    """A token as the proxy issues them, good for a day."""
+    """Return a token as the proxy issues them, valid for a day."""
     keeper = TokenKeeper(TokenSettings("graphward", "graphward", TOKEN_SECONDS), [SIGNING_KEY.encode()])
     caller = Caller("app-1", "org-1", "client-1", secret_version=1)
     return keeper.issue(caller, now=now, token_id="bench")

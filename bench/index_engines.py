@@ -1,4 +1,4 @@
-"""The engines that a search index may have, started for a measurement where that is needed."""
+"""Start the engines of a search index for a measurement."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class IndexSettings:
-    """The section [SearchIndex] for an engine, and the process of the engine if it is a server."""
+    """Section [SearchIndex] for an engine, and the process of the engine if it is a server."""
 
     kind: str
     url: str = ""
@@ -51,7 +51,7 @@ def cpu_seconds(pid: int) -> float:
     """Return the processor time of a process and of all its children."""
     ticks = 0
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # The process has ended.
             number, _, rest = stat.read_text().partition(" ")
             fields = rest.rpartition(") ")[2].split()
             if pid == int(number):

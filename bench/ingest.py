@@ -1,8 +1,8 @@
-"""python -m bench.ingest: how many events a second and core the control plane accepts and makes searchable.
+"""python -m bench.ingest: measure events per second and core that the control plane accepts and indexes.
 
-A control plane as it is run, over real sockets, is sent signed batches of 500 by several proxies at once,
-with limits that allow it. Its own CPU seconds are counted up to the last response (the 202, so the batch is
-synced to disk), and once more up to where a search finds every event.
+A control plane in its normal form receives signed batches of 500 events over real sockets, from several
+proxies at once, with limits that allow it. Its own CPU seconds are counted until the last response (202, so
+the batch is synced to disk), and again until a search finds every event.
 """
 
 import argparse
@@ -62,7 +62,7 @@ def facts(config: Path, *arguments: str) -> Any:
 
 
 def indexed(config: Path) -> int:
-    """Return how many events an index has, by the note that the store keeps of it."""
+    """Return how many events an index has, by the position in the store."""
     with closing(sqlite3.connect(config.parent / "store.db", timeout=30)) as store:
         ((count,),) = store.execute("SELECT coalesce(max(position), 0) FROM outbox_cursor").fetchall()
     return int(count)
@@ -100,7 +100,7 @@ async def ready(address: str) -> None:
 def one_run(
     directory: Path, port: int, count: int, settings: IndexSettings | None
 ) -> tuple[float, float, float, float]:
-    """CPU and wall seconds up to the last response, then up to where every event is found."""
+    """Return CPU and wall seconds until the last response, and then until every event is found."""
     config = directory / "controlplane.toml"
     config.write_text(
         SETTINGS.format(port=port) + UNLIMITED + (NO_INDEX if settings is None else settings.section)
@@ -131,10 +131,12 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=200_000)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument(
-        "--without-index", action="store_true", help="the index is away: what accepting alone costs"
+        "--without-index",
+        action="store_true",
+        help="make the index unreachable, to measure only the cost of accepting",
     )
     parser.add_argument("--port", type=int, default=18731)
-    parser.add_argument("--engine", choices=ENGINES, default="sqlite", help="that keeps the index")
+    parser.add_argument("--engine", choices=ENGINES, default="sqlite", help="engine of the index")
     given = parser.parse_args()
     totals = []
     for _ in range(given.runs):

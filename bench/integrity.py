@@ -1,7 +1,7 @@
-"""python -m bench.integrity: what the chain of audit events costs at ingestion, and how fast it is verified.
+"""python -m bench.integrity: measure the cost of the chain of audit events, and its verification speed.
 
-The cost is the processor time that one batch of 500 spends in making its digests and its link, and the share
-that this is of committing the batch. Verifying is timed over a store built of as many events as asked for.
+The cost is the processor time for the digests and the link of one batch of 500 events, and its share of the
+time to commit the batch. The verification is timed on a store with as many events as requested.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The jobs whose figure is processor time per request, and who does them."""
+"""Jobs whose result is processor time per request, and their servers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def pass_through(rig: Rig, pace: Pace) -> Table:
         Peer("aiohttp", rig.aiohttp, load),
     ]
     missing = measure(peers, pace, proofs.one_user(rig))
-    return cost_table("J1", "pass-through of a 1.1 KB response, nothing evaluated", peers, "relay", missing)
+    return cost_table("J1", "forwarding of a 1.1 KB response, without evaluation", peers, "relay", missing)
 
 
 def evaluated(rig: Rig, pace: Pace) -> Table:
@@ -41,8 +41,8 @@ def evaluated(rig: Rig, pace: Pace) -> Table:
     missing = measure(peers, pace, proofs.one_user(rig, evaluating=True))
     title = "token checked, one path rule, credential swapped, a record of each request"
     notes = [
-        "relay evaluates nothing and is here as the floor of Python.",
-        "interpreted is graphward from its sources, without ./dev compile.",
+        "relay does not evaluate requests. It shows the minimum cost of Python.",
+        "interpreted: graphward from its sources, without ./dev compile.",
     ]
     return cost_table("J2", title, peers, "graphward", missing, notes)
 
@@ -56,8 +56,8 @@ def long_list(rig: Rig, pace: Pace) -> Table:
         Peer("graphward", lambda: rig.graphward(rules=ALLOW), load),
     ]
     missing = measure(peers, pace, proofs.the_list(rig))
-    notes = ["The others pass through and evaluate nothing; graphward does all of J2."]
-    return cost_table("J3", "pass-through of a list of 100 users, 88 KB", peers, "graphward", missing, notes)
+    notes = ["The others forward without evaluation; graphward does all of J2."]
+    return cost_table("J3", "forwarding of a list of 100 users, 88 KB", peers, "graphward", missing, notes)
 
 
 def stripped(rig: Rig, pace: Pace) -> Table:
@@ -69,10 +69,13 @@ def stripped(rig: Rig, pace: Pace) -> Table:
     ]
     missing = measure(peers, pace, proofs.stripping(rig))
     notes = [
-        "nginx (lua-cjson) and aiohttp (orjson) write the JSON again, change numbers, and evaluate nothing.",
+        (
+            "nginx (lua-cjson) and aiohttp (orjson) encode the JSON again, change numbers, and do not "
+            "evaluate requests."
+        ),
         "graphward keeps every other byte and does all of J2.",
     ]
-    title = "three properties taken out of each of 100 users, 88 KB"
+    title = "three properties removed from each of 100 users, 88 KB"
     return cost_table("J4", title, peers, "graphward", missing, notes)
 
 
@@ -94,5 +97,5 @@ def two_workers(rig: Rig, pace: Pace) -> Table:
         Peer("two workers", lambda: rig.graphward(rules=ALLOW, workers=2), load),
     ]
     missing = measure(peers, pace, proofs.one_user(rig, evaluating=True))
-    notes = ["All workers share one core here, so that the load can have the other."]
+    notes = ["All workers share one core here, so that the load can use the other."]
     return cost_table("WORKERS", "J2 by one worker and by two", peers, "two workers", missing, notes)

@@ -1,4 +1,4 @@
-"""Large bodies, down and up: bytes for each second of processor time."""
+"""Measure large bodies, down and up, in bytes per second of processor time."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ def bodies(rig: Rig, pace: Pace) -> Table:
     ]
     columns = ("server", "MB per CPU second", "spread", "MB/s", "graphward ÷ it")
     notes = [
-        "nginx passes through and evaluates nothing. Goal: at least 0.8 of its bytes per CPU second.",
-        "In JSON, graphward looks at every byte for links that would lead round it.",
+        "nginx forwards without evaluation. Goal: at least 0.8 of its bytes per CPU second.",
+        "In JSON, graphward searches every byte for links that would bypass it.",
     ]
     title = f"bodies of {LARGE_BYTES >> 20} MB, {CONNECTIONS} connections"
     return Table("LARGE", title, columns, rows, (*missing, *notes))
 
 
 def _no_proof(server: Server, peer: Peer) -> None:
-    """The load itself fails at any other response."""
+    """Do nothing, because the load itself fails at any other response."""
 
 
 def _loader(rig: Rig, path: str, *, upload: bool = False) -> Loader:
@@ -81,7 +81,7 @@ def _bytes_sent(sample: Sample) -> float:
 
 def _rows(way: str, peers: list[Peer], moved: Callable[[Sample], float]) -> list[tuple[str, ...]]:
     def rate(sample: Sample) -> float:
-        return moved(sample) / sample.total.total  # bytes per microsecond are MB per second
+        return moved(sample) / sample.total.total  # bytes per microsecond equal MB per second
 
     ours = peers[-1].samples
     rows: list[tuple[str, ...]] = []

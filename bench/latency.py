@@ -1,4 +1,4 @@
-"""Latency that a proxy adds at a fixed rate, and whether what else a proxy does shows in it."""
+"""Measure the latency that a proxy adds at a fixed rate, and the effect of the proxy's other work on it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bench.tools import ROOT, cores
 from tests.fakes.identity import CLIENT_ID, CLIENT_SECRET, TENANT
 
 RATE: Final = 1000
-# Long enough for some syncs, renewals and rotations to fall into each turn.
+# Long enough for several syncs, renewals and rotations in each round.
 BUSY_SECONDS: Final = 10
 BUSY_ROUNDS: Final = 3
 SHARES: Final = ("50", "99", "99.9", "max")
@@ -53,7 +53,7 @@ class _Target:
 
 
 def added(rig: Rig, pace: Pace) -> Table:
-    """J2 by nginx, envoy and graphward, less what the upstream takes when it is asked directly."""
+    """Measure J2 with nginx, envoy and graphward, minus the latency of direct requests to the upstream."""
     heads = {"direct": rig.run / "direct.head", "proxied": rig.run / "proxied.head"}
     heads["direct"].write_bytes(head(ONE_PATH, UPSTREAM_TOKEN))
     heads["proxied"].write_bytes(head(ONE_PATH, rig.token))
@@ -70,7 +70,7 @@ def added(rig: Rig, pace: Pace) -> Table:
             try:
                 server = stack.enter_context(start())
             except Missing as error:
-                missing.append(f"{name} was not measured: {error} is not here.")
+                missing.append(f"{name} was not measured: {error} is not installed.")
                 continue
             measured.append((_Target(name, heads["proxied"]), server.port))
         for _ in range(pace.rounds):
@@ -93,9 +93,10 @@ def _disturbed(rig: Rig, head_file: Path) -> tuple[_Target, _Target, str]:
             busy.take_turn(server.port, BUSY_SECONDS)
             happened += fakes.log.read_text().split()[before:]
     note = (
-        f"The last two took {BUSY_ROUNDS} turns of {BUSY_SECONDS} s, one after the other. While it was busy "
-        f"there were {happened.count('sync')} syncs of 10,000 changed rules, {happened.count('token')} token "
-        f"renewals, and {BUSY_ROUNDS * BUSY_SECONDS * RATE:,} events into segments of 256 KiB."
+        f"The last two took {BUSY_ROUNDS} rounds of {BUSY_SECONDS} s, one after the other. In the busy "
+        f"rounds there were {happened.count('sync')} syncs of 10,000 changed rules, "
+        f"{happened.count('token')} token renewals, "
+        f"and {BUSY_ROUNDS * BUSY_SECONDS * RATE:,} events into segments of 256 KiB."
     )
     return quiet, busy, note
 
@@ -103,7 +104,7 @@ def _disturbed(rig: Rig, head_file: Path) -> tuple[_Target, _Target, str]:
 def _busy(rig: Rig, ports: FakePorts) -> Server:
     return rig.graphward(
         rules=ALLOW,
-        upstream_port=rig.upstream.open,  # takes every renewed token
+        upstream_port=rig.upstream.open,  # The open upstream accepts every renewed token.
         fakes=ports,
         sections={
             "RuleSync": {"IntervalSeconds": 4},
@@ -129,5 +130,5 @@ def _table(targets: list[_Target], notes: list[str]) -> Table:
             extra = [f"{target.median(share) - base.median(share):,.0f}" for share in SHARES[:3]]
         rows.append((target.name, *cells, *extra))
     columns = ("server", "p50 µs", "p99", "p99.9", "max", "added p50", "added p99", "added p99.9")
-    title = f"latency of J2 at {RATE:,} requests a second, from when each was due"
+    title = f"latency of J2 at {RATE:,} requests a second, counted from the time when each was due"
     return Table("LATENCY", title, columns, rows, notes)

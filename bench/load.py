@@ -1,4 +1,4 @@
-"""The closed-loop load of the jobs: wrk where it is, else the client of our own."""
+"""Closed-loop load of the jobs: wrk if it is installed, otherwise our own client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REQUEST_ID: Final = b"0cd7b1b6-2b1b-4c1e-8d5e-1f1f1f1f1f1f"
 
 
 class LoadFailed(Exception):
-    """The load did not get the responses that the job is about."""
+    """Error because the load did not get the expected responses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,10 @@ class Load:
 
 
 def head(path: str, token: str) -> bytes:
-    """A Graph SDK's request head with its nine fields, "#id#" where each request has an id of its own."""
+    """Return the request head of a Graph SDK with its nine fields.
+
+    "#id#" stands for a separate id per request.
+    """
     return (
         REQUEST.replace(_REQUEST_LINE, f"GET {path} HTTP/1.1".encode())
         .replace(TOKEN.encode(), token.encode())
@@ -40,7 +43,7 @@ def head(path: str, token: str) -> bytes:
     )
 
 
-# Address, connections, seconds and head file in, a command out.
+# Takes address, connections, seconds and head file, and returns a command.
 Client = Callable[[str, int, int, Path], list[str]]
 
 
@@ -59,7 +62,7 @@ def best_client(url: str, connections: int, seconds: int, head_file: Path) -> li
 
 @dataclass(frozen=True, slots=True)
 class Loader:
-    """Sends what the head file holds to a port for some seconds."""
+    """Load generator that sends the requests of a head file to a port for some seconds."""
 
     head_file: Path
     tls: bool = False
@@ -91,7 +94,7 @@ def _result(out: str, err: str) -> Load:
 def request_loader(
     run: Path, token: str, path: str, *, tls: bool = False, client: Client = best_client
 ) -> Loader:
-    """Asks for this path again and again."""
+    """Return a loader that requests this path repeatedly."""
     file = run / ("list.head" if path == LIST_PATH else "one.head")
     file.write_bytes(head(path, token))
     return Loader(file, tls=tls, client=client)

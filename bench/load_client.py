@@ -1,7 +1,6 @@
-"""Load of our own where there is no wrk: so many connections, each sending anew as soon as it gets a
-response.
+"""Load client for machines without wrk: connections that each send a request after each response.
 
-Takes address, connections, seconds and the head file; prints the line that requests.lua prints.
+Takes address, connections, seconds and the head file. Prints the same line as requests.lua.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ LENGTH: Final = re.compile(rb"(?i)\r\nContent-Length: *([0-9]+)\r\n")
 
 
 def requests(head: bytes) -> Iterator[bytes]:
-    """The head over and over, with what varies filled in."""
+    """Yield the head repeatedly, with its variable parts filled in."""
     numbers = random.Random(1)
     for sequence in itertools.count():
         own = b"%08x-2b1b-4c1e-8d5e-%012x" % (numbers.randrange(1 << 31), sequence)
@@ -33,7 +32,7 @@ def requests(head: bytes) -> Iterator[bytes]:
 
 
 class Count:
-    """What all connections got so far."""
+    """Totals of all connections."""
 
     def __init__(self) -> None:
         self.responses = 0
@@ -46,7 +45,7 @@ class _Connection(asyncio.Protocol):
         self._next_request = next_request
         self._count = count
         self._transport: asyncio.Transport
-        self._left = 0  # of a response's body
+        self._left = 0  # remaining bytes of a response's body
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -57,7 +56,7 @@ class _Connection(asyncio.Protocol):
         if self._left:
             self._left -= len(data)
         else:
-            # Every server here sends its head in one piece.
+            # Every server here sends its head in one segment.
             end = data.index(b"\r\n\r\n")
             length = LENGTH.search(data, 0, end + 2)
             if length is None or not data.startswith(b"HTTP/1.1 200 "):
@@ -76,7 +75,7 @@ async def load(url: str, connections: int, seconds: float, head: bytes) -> tuple
     if address.scheme == "https":
         context = ssl.create_default_context()
         context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE  # as wrk does
+        context.verify_mode = ssl.CERT_NONE  # wrk does the same.
     sequence = requests(head)
     started = time.monotonic()
     made = [

@@ -1,4 +1,4 @@
-"""What Graphward takes before it does anything: memory, also of idle connections, and time to ready."""
+"""Measure the memory of Graphward at the start and per idle connection, and the time until it is ready."""
 
 from __future__ import annotations
 
@@ -39,8 +39,11 @@ def taken(rig: Rig, pace: Pace) -> Table:
     spread = f"{min(starts):.2f}–{max(starts):.2f} s"
     rows.append(("start to first response", f"{statistics.median(starts):.2f} s", spread, "≤ 0.5 s"))
     notes = [
-        "Of processes: resident memory, and the proportional share of it (pages shared with others divided).",
-        "Of a connection: the worker's private memory in user space; of the start: median and spread.",
+        (
+            "Processes: resident memory, and proportional memory (shared pages divided by the number of "
+            "processes)."
+        ),
+        "Connections: the worker's private memory in user space. Start: median and spread.",
     ]
     columns = ("what", "measured", "share or spread", "goal")
     return Table("MEMORY", "memory and start of graphward", columns, rows, notes)
@@ -54,7 +57,7 @@ def _seconds_to_ready(rig: Rig, request: bytes) -> float:
 
 
 def _response(port: int, request: bytes) -> socket.socket:
-    """A connection that has had one response."""
+    """Open a connection and read one response."""
     connection = socket.create_connection(("127.0.0.1", port), timeout=10)
     connection.sendall(request)
     response = connection.recv(65536)
@@ -64,9 +67,9 @@ def _response(port: int, request: bytes) -> socket.socket:
 
 
 def _per_connection(port: int, worker: int, request: bytes) -> float:
-    """KB of private memory for each connection that was used once and waits."""
+    """Return the KB of private memory per connection that was used once and is idle."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    for _ in range(100):  # what the first requests leave behind belongs to no connection
+    for _ in range(100):  # Memory that the first requests allocate does not belong to a connection.
         _response(port, request).close()
     before = _private(worker)
     connections = [_response(port, request) for _ in range(CONNECTIONS)]
@@ -86,5 +89,5 @@ def _private(pid: int) -> int:
 
 
 def _memory(pid: int) -> dict[str, int]:
-    """Kilobytes by kind."""
+    """Return kilobytes by kind of memory."""
     return {kind: int(size) for kind, size in _KIND.findall(Path(f"/proc/{pid}/smaps_rollup").read_text())}

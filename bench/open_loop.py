@@ -1,8 +1,8 @@
-"""Latency at a fixed rate: each request has a time at which it is due, whatever became of earlier ones.
+"""Measure latency at a fixed rate: each request has a due time that does not depend on earlier requests.
 
-Latency is counted from the due time, so a server that stalls is charged for everybody who had to wait, not
-only for the requests that a client dared to send. Takes a port, a head file, requests a second and seconds;
-prints percentiles in microseconds as JSON.
+Latency is counted from the due time. So a stall of the server counts for every request that had to wait, and
+not only for the requests in progress. Takes a port, a head file, requests per second and seconds. Prints
+percentiles in microseconds as JSON.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Connection:
         self.socket = socket.create_connection(("127.0.0.1", port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.due = 0.0
-        self._left = -1  # of the response; -1 while its head is awaited
+        self._left = -1  # remaining bytes of the response; -1 before its head
         self._head = b""
 
     def fileno(self) -> int:
@@ -42,7 +42,7 @@ class _Connection:
         self.socket.sendall(request)
 
     def responded(self) -> bool:
-        """Reads what is there; whether that was the last of the response."""
+        """Read available bytes, and return True if the response is complete."""
         data = self.socket.recv(65536)
         if not data:
             raise ConnectionError("the server closed a connection")
@@ -61,10 +61,10 @@ class _Connection:
 
 
 def latencies(port: int, head: bytes, rate: int, seconds: float) -> list[float]:
-    """Seconds from each request's due time to the end of its response, warm-up left out."""
+    """Return seconds from each request's due time to the end of its response, without the warm-up."""
     sequence = requests(head)
     idle = deque(_Connection(port) for _ in range(CONNECTIONS))
-    waiting: deque[float] = deque()  # due, and no connection was free
+    waiting: deque[float] = deque()  # requests that were due while no connection was free
     busy: set[_Connection] = set()
     taken: list[float] = []
     start = time.perf_counter()
@@ -90,8 +90,8 @@ def latencies(port: int, head: bytes, rate: int, seconds: float) -> list[float]:
 
 def main(port: str, head_file: str, rate: str, seconds: str) -> None:
     with contextlib.suppress(PermissionError):
-        os.nice(-10)  # else waiting for the core, which it shares with the upstream, is taken for latency
-    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)  # else every pause is up to 50 µs too long
+        os.nice(-10)  # Otherwise, waiting for the core that is shared with the upstream counts as latency.
+    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)  # Otherwise, every pause is up to 50 µs too long.
     taken = sorted(latencies(int(port), Path(head_file).read_bytes(), int(rate), float(seconds)))
     at = {str(share): taken[min(len(taken) - 1, int(len(taken) * share / 100))] for share in (50, 99, 99.9)}
     print(json.dumps({name: value * 1e6 for name, value in at.items()} | {"max": taken[-1] * 1e6}))

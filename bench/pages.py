@@ -1,7 +1,7 @@
-"""python -m bench.pages: how long each page of the console takes to its first byte over many events.
+"""python -m bench.pages: measure the time to the first byte of each console page over many events.
 
-The events lie within the last day. The directory is kept if one is named, and used again as it is. Each page
-is asked for several times on a kept connection; the figure is the median of the time to the first byte.
+The events are within the last day. The directory is kept if one is named, and used again unchanged. Each page
+is requested several times on a kept connection. The result is the median time to the first byte.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.fakes.ports import free_port
 GOAL_MS: Final = 300
 PASSWORD: Final = "correct horse battery staple"
 _DAY_MS: Final = 24 * 3_600_000
-_INDEX_BATCHES: Final = 16  # batches that are stored between two writes to the index
+_INDEX_BATCHES: Final = 16  # batches between two writes to the index
 PAGES: Final = (
     "/",
     "/?last=7d",
@@ -61,7 +61,7 @@ def settings_file(directory: Path, port: int) -> Path:
 
 
 async def build(directory: Path, count: int) -> None:
-    """Store and index the events, unless the store has them."""
+    """Store and index the events, unless the store already has them."""
     async with opened(directory, IndexSettings("sqlite")) as (store, index):
         if await store.last_position():
             return
@@ -86,7 +86,7 @@ async def first_byte_ms(session: aiohttp.ClientSession, url: str) -> tuple[float
 
 
 async def measure(config: Path, port: int, repeat: int) -> bool:
-    """Print a line for each page. Return whether each is within the goal."""
+    """Print a line for each page. Return True if every page is within the goal."""
     address = f"http://127.0.0.1:{port}"
     jar = aiohttp.CookieJar(unsafe=True)
     async with server(config) as running, aiohttp.ClientSession(cookie_jar=jar) as session:
@@ -115,7 +115,9 @@ def add_operator(config: Path, directory: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.pages", description=__doc__)
     parser.add_argument("--events", type=int, default=1_000_000)
-    parser.add_argument("--directory", type=Path, help="where the files are, or are made and stay")
+    parser.add_argument(
+        "--directory", type=Path, help="directory of the files, which are made if missing and kept"
+    )
     parser.add_argument("--repeat", type=int, default=7)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as passing:

@@ -1,4 +1,4 @@
-"""Horizontal bars as SVG: processor time per request, one group for each job."""
+"""Draw horizontal bars as SVG: processor time per request, one group for each job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _WIDTH, _LABEL, _VALUE, _BAR, _GAP, _GROUP = 760, 110, 70, 16, 5, 46
 
 
 def bars(tables: Sequence[Table]) -> str:
-    """Each group has a scale of its own, so that a small job's bars can be told apart."""
+    """Return the SVG text. Each group has its own scale, so that the bars of a small job can be compared."""
     parts: list[str] = []
     top = 8
     for table in tables:

@@ -1,4 +1,4 @@
-"""What a server has to prove before it is measured: that it does the job, and refuses what it must."""
+"""Check before a measurement that a server does the job and refuses invalid requests."""
 
 from __future__ import annotations
 
@@ -33,12 +33,14 @@ def _proves(rig: Rig, path: str, body: bytes, *, evaluating: bool = False) -> Pr
 
     def check(server: Server, peer: Peer) -> None:
         fetch = _fetcher(rig, server, tls=peer.loader.tls)
-        _expect(server, "passes the response on", fetch(path, rig.token) == (200, body))
+        _expect(server, "forwards the response", fetch(path, rig.token) == (200, body))
         if evaluating and peer.name != "relay":
             _expect(server, "refuses a damaged token", fetch(path, rig.token[:-4] + "AAAA")[0] == 401)
             _expect(server, "refuses an expired token", fetch(path, expired)[0] == 401)
             _expect(server, "refuses a request without a token", fetch(path, None)[0] == 401)
-            _expect(server, "refuses what no rule allows", fetch("/v1.0/groups", rig.token)[0] == 403)
+            _expect(
+                server, "refuses a request that no rule allows", fetch("/v1.0/groups", rig.token)[0] == 403
+            )
 
     return check
 
@@ -49,14 +51,16 @@ def stripping(rig: Rig) -> Proof:
     def check(server: Server, peer: Peer) -> None:
         status, body = _fetcher(rig, server, tls=False)(LIST_PATH, rig.token)
         got = [item.keys() for item in json.loads(body)["value"]] if status == 200 else []
-        _expect(server, "takes the properties out", got == wanted)
+        _expect(server, "removes the properties", got == wanted)
 
     return check
 
 
 def _expect(server: Server, what: str, holds: bool) -> None:
     if not holds:
-        raise ServerFailed(f"{server.name} can't be measured, it does not do this: {what} (see {server.log})")
+        raise ServerFailed(
+            f"{server.name} can't be measured, because it failed this check: {what} (see {server.log})"
+        )
 
 
 def _fetcher(rig: Rig, server: Server, *, tls: bool) -> Callable[[str, str | None], tuple[int, bytes]]:

@@ -1,6 +1,6 @@
-"""The quick check: Graphward beside the byte relay in the same minute, against the committed figure.
+"""Quick check: compare Graphward with the byte relay in the same minute, against the committed ratio.
 
-Needs nothing but this repository: load and upstream are our own.
+It needs only this repository: it uses our own load client and upstream.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PACE: Final = Pace(rounds=5, seconds=2)
 
 
 def check(rig: Rig) -> int:
-    """The exit status: 1 where the ratio is clearly above the committed one."""
+    """Return the exit status: 1 if the ratio is clearly above the committed one."""
     committed = tomllib.loads(BASELINE.read_text())
     baseline, tolerance = float(committed["ratio"]), float(committed["tolerance"])
     loader = request_loader(rig.run, rig.token, ONE_PATH, client=own_client)
@@ -37,6 +37,6 @@ def check(rig: Rig) -> int:
     print(f"ratio      {ratio:6.2f} ({min(ratios):.2f}–{max(ratios):.2f})")
     print(f"committed  {baseline:6.2f}, and up to {limit:.2f} is taken for noise")
     if ratio > limit:
-        print("Worse. If that is meant, write the new ratio into bench/baseline.toml and say why.")
+        print("Worse. If this is intended, write the new ratio to bench/baseline.toml and state the reason.")
         return 1
     return 0

@@ -1,6 +1,6 @@
-"""Byte relay on uvloop: what the event loop and the kernel cost in Python before any HTTP is understood.
+"""Byte relay on uvloop, which shows the cost of the event loop and the kernel in Python without HTTP.
 
-Each client connection gets an upstream connection of its own, and bytes are handed over as they come.
+Each client connection gets its own upstream connection, and bytes are forwarded as they arrive.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import uvloop
 
 
 class _Side(asyncio.Protocol):
-    """One of the two connections of a pair; what it reads, the other writes."""
+    """One of the two connections of a pair. The other one writes what this one reads."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
         self.other: _Side | None = None
-        self.early: list[bytes] = []  # what came before the other side was connected
+        self.early: list[bytes] = []  # bytes that arrived before the other side was connected
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)

@@ -1,4 +1,4 @@
-"""What a job found, as plain tables, for the terminal and for Markdown."""
+"""Format the results of jobs as plain tables for the terminal and for Markdown."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One job's outcome. The first column names who was measured."""
+    """Result of one job. The first column names the measured server."""
 
     job: str
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = ()
-    bars: Sequence[tuple[str, float]] = field(default=())  # for the plot: who, and microseconds
+    bars: Sequence[tuple[str, float]] = field(default=())  # names and microseconds for the plot
 
     def as_text(self) -> str:
         widths = [max(map(len, column)) for column in zip(self.columns, *self.rows, strict=True)]

@@ -1,5 +1,5 @@
--- wrk's side of every job: sends the head in the file that it is given, with what varies filled in, and reports
--- in one line. "#user#" becomes one of 100,000 users, "#id#" an id that is new each time.
+-- Script of wrk for every job: send the head in the given file with its variable parts filled in, and report
+-- one line. "#user#" becomes one of 100,000 users, "#id#" a new id for each request.
 local prefix, middle, suffix
 local sequence, body = 0, nil
 

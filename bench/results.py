@@ -1,4 +1,4 @@
-"""Writes what a whole run found: bench/RESULTS.md and its plot."""
+"""Write the results of a whole run: bench/RESULTS.md and its plot."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIBRARIES: Final = ("aiohttp", "uvloop", "orjson")
 
 
 def write(tables: Sequence[Table], pace: Pace, others: float) -> None:
-    """`others` is the share of the cores that was in use when the run began."""
+    """Write the results of a run. `others` is the share of the cores that was in use when the run began."""
     PLOT.write_text(bars([table for table in tables if table.bars]))
     REPORT.write_text("\n".join([_preface(pace, others), *(table.as_markdown() for table in tables)]))
     print(f"written: {REPORT.relative_to(ROOT)}, {PLOT.relative_to(ROOT)}")
@@ -35,14 +35,14 @@ def _preface(pace: Pace, others: float) -> str:
     absent = [name for name in PROGRAMS if not find(name)]
     today = datetime.datetime.now(datetime.UTC).date()
     lines = [
-        "# Side by side",
+        "# Comparison",
         "",
         f"Written by `./dev bench` on {today}, of commit `{_commit()}`.",
         "",
         f"- Machine: {machine()}. Others used {others:.0%} of its cores when the run began.",
         f"- Versions: {versions}." + (f" Not on this machine: {', '.join(absent)}." if absent else ""),
         f"- Graphward: {form_of_data_path()}; one row says otherwise.",
-        f"- Turns: {pace.rounds} of {pace.seconds} s for each server; figures are medians of the turns.",
+        f"- Rounds: {pace.rounds} of {pace.seconds} s for each server; figures are medians of the rounds.",
         "- Method and jobs: [README.md](README.md).",
         "",
         "![Processor time per request](results.svg)",

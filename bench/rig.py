@@ -1,4 +1,4 @@
-"""What one run shares: a directory, the upstream, the keys and tokens, and how each peer is started."""
+"""Shared parts of one run: a directory, the upstream, keys and tokens, and the start of each peer."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from bench.tools import ROOT, cores, find, nginx_modules
 from tests.fakes.certificates import CertificateAuthority
 
 TEMPLATES: Final = ROOT / "bench" / "peers"
-UPSTREAM_TOKEN: Final = "upstream-" + "t" * 1200  # as long as Entra's are
+UPSTREAM_TOKEN: Final = "upstream-" + "t" * 1200  # A token of Entra has this length.
 LARGE_BYTES: Final = 16 * 1024 * 1024
 
 
 class Missing(Exception):
-    """A program that a peer needs is not on this machine."""
+    """Error because a program that a peer needs is not installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ class FakePorts:
 
 
 class Rig:
-    """Starts servers with their configuration written into `run`."""
+    """Starter of servers, which writes their configuration to `run`."""
 
     def __init__(self, run: Path) -> None:
         self.run = run
-        run.chmod(0o755)  # where root starts nginx, its workers are somebody else
+        run.chmod(0o755)  # If root starts nginx, its workers run as another user.
         self.token = proxy_token(time.time())
         authority = CertificateAuthority(run / "certificates")
         self.certificate = authority.server()
@@ -82,12 +82,12 @@ class Rig:
         return self._spawn("upstream", command, ports.open, core=cores().load)
 
     def start_own_upstream(self) -> Server:
-        """Takes any credential, and uploads."""
+        """Start our own upstream, which accepts any credential, and uploads."""
         port = self.upstream.own
         command = [sys.executable, "-m", "bench.upstream", str(port)]
         return self._spawn("own-upstream", command, port, core=cores().load)
 
-    # The peers. Each is passing through, or doing Graphward's default duties ("evaluating").
+    # Peers. Each one forwards, or does Graphward's default duties ("evaluating").
 
     def relay(self, *, upstream_port: int | None = None) -> Server:
         (port,) = free_ports(1)
@@ -146,8 +146,10 @@ class Rig:
         sections: Mapping[str, Section] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> Server:
-        """With its defaults, but for what `sections` says. Without fakes there is no control plane, and
-        the upstream token is given."""
+        """Start Graphward with its defaults and the settings in `sections`.
+
+        Without fakes, there is no control plane, and the upstream token is in the settings.
+        """
         port, admin_port = free_ports(2)
         upstream = upstream_port or (self.upstream.tls if tls else self.upstream.guarded)
         own: dict[str, dict[str, str | int]] = {
@@ -166,13 +168,14 @@ class Rig:
             name: {**own.get(name, {}), **(sections or {}).get(name, {})}
             for name in {*own, *(sections or {})}
         }
-        directory = Path(tempfile.mkdtemp(prefix="graphward-", dir=self.run))  # ports come again
+        # Ports are reused, so they can't name the directory.
+        directory = Path(tempfile.mkdtemp(prefix="graphward-", dir=self.run))
         config = write_graphward(directory, merged, rules)
         command = [sys.executable, "-m", "proxy", "--config", str(config)]
         return self._spawn("graphward", command, port, environment=environment)
 
     def fakes(self, behaviour: Literal["accepts", "down", "changes"]) -> tuple[Server, FakePorts]:
-        """Control plane and identity provider; see bench/fakes.py."""
+        """Start the fake control plane and identity provider; see bench/fakes.py."""
         ports = FakePorts(*free_ports(2))
         command = [
             sys.executable,
@@ -184,7 +187,7 @@ class Rig:
         ]
         return self._spawn("fakes", command, ports.control_plane, core=cores().load), ports
 
-    # How
+    # Helpers
 
     def _nginx(self, template: str, upstream_port: int, *, tls: bool = False) -> Server:
         program = _needed("nginx")

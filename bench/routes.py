@@ -23,7 +23,7 @@ from proxy.policy.ruleset_yaml import parse_ruleset
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A thing, the paths that a careful administrator blocks, its words, and the paths that a job needs."""
+    """Thing with the paths that a careful administrator blocks, its words, and the paths that a job needs."""
 
     name: str
     blocked: tuple[str, ...]

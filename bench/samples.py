@@ -1,4 +1,4 @@
-"""What the suites measure with: heads as a Graph SDK and Graph send them, users, rules."""
+"""Sample data of the suites: heads as a Graph SDK and Graph send them, users, and rules."""
 
 import json
 
@@ -23,7 +23,7 @@ RESPONSE_HEAD = (
 
 
 def user(number: int) -> dict[str, object]:
-    """A user with some twenty properties."""
+    """Return a user with about twenty properties."""
     return {
         "id": f"87d349ed-44d7-43e1-9a83-{number:012d}",
         "businessPhones": [f"+1 425 555 {number:04d}", "+1 425 555 0100"],
@@ -76,7 +76,7 @@ RESPONSE = RESPONSE_HEAD % len(ONE_USER) + ONE_USER
 
 
 def rules(count: int) -> str:
-    """A ruleset of which two rules concern the sample request, and the others do not."""
+    """Return a ruleset of which two rules match the sample request."""
     unrelated = "".join(
         f'  - {{id: u{number}, match: {{path: ["/v1.0/r{number}/{{id}}"]}}, verdict: allow}}\n'
         for number in range(count - 2)

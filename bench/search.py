@@ -1,9 +1,8 @@
-"""python -m bench.search: how long searches take over many events, built through the store and its
-index_writer.
+"""python -m bench.search: measure searches over many events, written through the store and its index writer.
 
-Each filter is asked for its first page and two more, newest first, as an operator would, and for what the
-console tells of its matches: values in common, and a histogram. The directory is kept where one is named, and
-used again as it is.
+For each filter, the first page and two more are requested, newest first, as an operator would. The facets and
+the histogram of the console are requested too. The directory is kept if one is named, and used again
+unchanged.
 """
 
 import argparse
@@ -28,7 +27,7 @@ from controlplane.store.interface import RateLimits
 from controlplane.store.sqlite import SqliteStore
 
 BATCH = 500
-SPAN_MS = 28 * 24 * 3_600_000  # over which the events lie
+SPAN_MS = 28 * 24 * 3_600_000  # period of the events in ms
 LIMITS = RateLimits(1 << 30, 1 << 30)
 HOUR_MS = 3_600_000
 PERIODS = ((HOUR_MS, HOUR_MS // 60), (24 * HOUR_MS, HOUR_MS // 2), (7 * 24 * HOUR_MS, 3 * HOUR_MS))
@@ -103,7 +102,7 @@ async def build(directory: Path, count: int, settings: IndexSettings) -> None:
 async def ask(
     index: SearchIndex, text: str, span: tuple[int, int] | None
 ) -> tuple[list[tuple[float, float]], int]:
-    """Milliseconds for each of three pages, on the wall and of CPU, and how many events they held."""
+    """Return wall and CPU milliseconds for each of three pages, and the number of their events."""
     from_ms, to_ms = span or (None, None)
     cursor, took, events = None, [], 0
     for _ in range(3):
@@ -119,7 +118,7 @@ async def ask(
 
 
 async def count(index: SearchIndex, text: str) -> tuple[float, float, int, bool]:
-    """Milliseconds for facets and for a histogram, and how many events the histogram has, of all or not."""
+    """Return milliseconds for facets and a histogram, the events in the histogram, and the total."""
     query = SearchQuery((ORG,), parse_filter(text))
     begun = time.perf_counter()
     await index.facets(query, FACETS)
@@ -131,7 +130,7 @@ async def count(index: SearchIndex, text: str) -> tuple[float, float, int, bool]
 
 
 async def measure_overview(index: SearchIndex, end_ms: int) -> None:
-    """What the console's overview counts: verdicts in intervals of three periods, and what was blocked."""
+    """Measure the counts of the console's overview: verdicts in three periods, and blocked requests."""
     took = []
     for period_ms, interval_ms in PERIODS:
         from_ms = end_ms // interval_ms * interval_ms - period_ms + interval_ms
@@ -184,9 +183,11 @@ async def measure(directory: Path, repeat: int, settings: IndexSettings) -> None
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.search", description=__doc__)
     parser.add_argument("--events", type=int, default=1_000_000)
-    parser.add_argument("--directory", type=Path, help="where the files are, or are made and stay")
+    parser.add_argument(
+        "--directory", type=Path, help="directory of the files, which are made if missing and kept"
+    )
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--engine", choices=ENGINES, default="sqlite", help="that keeps the index")
+    parser.add_argument("--engine", choices=ENGINES, default="sqlite", help="engine of the index")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as passing:
         directory = given.directory or Path(passing)

@@ -1,4 +1,4 @@
-"""One server under measurement: started on its core, its processor time read from /proc."""
+"""Server under measurement: it runs on its own core, and its processor time is read from /proc."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tests.fakes.lifeline import end_with_parent
 
 START_SECONDS: Final = 20
 SETTLE_SECONDS: Final = 10
-_TICK: Final = 1_000_000 / os.sysconf("SC_CLK_TCK")  # of /proc, in microseconds
+_TICK: Final = 1_000_000 / os.sysconf("SC_CLK_TCK")  # microseconds per clock tick of /proc
 
 
 def _on_core(core: int) -> None:
-    """In a child before its exec."""
+    """Pin the process to a core. Runs in a child process before exec."""
     os.sched_setaffinity(0, {core})
     end_with_parent()
 
 
 class ServerFailed(Exception):
-    """A server did not start or did not do its job; the text says what it wrote."""
+    """Error because a server did not start or failed a check. The text contains its output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class CpuTime:
 
 
 class Server:
-    """A command in a session of its own, pinned with all of its children to one core."""
+    """Command in its own session, pinned with all of its children to one core."""
 
     def __init__(
         self,
@@ -112,11 +112,11 @@ class Server:
         raise ServerFailed(f"{self.name} does not listen: {self.log.read_text(errors='replace')[-1000:]}")
 
     def processes(self) -> dict[int, str]:
-        """Process ids with their names: all of the session, whoever their parents are."""
+        """Return process ids with names of the whole session, whoever their parents are."""
         return {pid: stat.name for pid, stat in _session(self._process.pid).items()}
 
     def cpu(self) -> dict[str, CpuTime]:
-        """Of each process, by its name; processes of one name together."""
+        """Return the processor time by process name, with processes of the same name added together."""
         times: dict[str, CpuTime] = {}
         for stat in _session(self._process.pid).values():
             times[stat.name] = times.get(stat.name, CpuTime()) + stat.cpu
@@ -151,7 +151,7 @@ def _session(session: int) -> dict[int, _Stat]:
         with contextlib.suppress(OSError):
             text = Path(entry.path, "stat").read_text()
             name = text[text.index("(") + 1 : text.rindex(")")]
-            fields = text[text.rindex(")") + 2 :].split()  # from the third field of proc(5) on
+            fields = text[text.rindex(")") + 2 :].split()  # fields from the third one of proc(5) on
             if int(fields[3]) == session:
                 cpu = CpuTime(int(fields[11]) * _TICK, int(fields[12]) * _TICK)
                 found[int(entry.name)] = _Stat(name, cpu)
@@ -159,7 +159,7 @@ def _session(session: int) -> dict[int, _Stat]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that were free just now. All are held at once, so that they differ."""
+    """Return ports that were just free. All are bound at the same time, so that they differ."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [int(each.getsockname()[1]) for each in sockets]
     for each in sockets:

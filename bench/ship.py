@@ -1,8 +1,8 @@
-"""python -m bench.ship: what one audit event costs the agent, from a worker's spool to the control plane.
+"""python -m bench.ship: measure the agent's cost of one audit event, from the spool to the control plane.
 
-Spool segments are written beforehand. The agent's collector, journal and shipper then take them to a server
-that responds with a signed 202 and does nothing else, in batches as the agent makes them while it catches up.
-The CPU of this process is the agent's; the server has a process of its own.
+Spool segments are written beforehand. The agent's collector, journal and shipper then send them to a server
+that only returns a signed 202. The batches are those that the agent makes while it catches up. The CPU time
+of this process is the agent's; the server has its own process.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def fill(retention: Path, count: int) -> None:
 
 
 async def deliver(retention: Path, count: int, port: int, *, catch_up: bool) -> tuple[float, float]:
-    """CPU and wall seconds until the last event is delivered."""
+    """Return CPU and wall seconds until the last event is delivered."""
     options = AuditOptions(
         retention=retention,
         url=f"http://127.0.0.1:{port}/audit",
@@ -99,7 +99,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.ship", description=__doc__)
     parser.add_argument("--events", type=int, default=200_000)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--small", action="store_true", help="batches of 500 only, as when it is not behind")
+    parser.add_argument(
+        "--small", action="store_true", help="use only batches of 500, as when the agent is not behind"
+    )
     parser.add_argument("--port", type=int, default=18732)
     given = parser.parse_args()
     server = multiprocessing.get_context("spawn").Process(target=respond_to_everything, args=(given.port,))

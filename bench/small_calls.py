@@ -1,8 +1,8 @@
-"""python -m bench.small_calls: processor time of a running control plane for each small call of a fleet.
+"""python -m bench.small_calls: measure a control plane's processor time for each small call of a fleet.
 
-The store holds a fleet: organisations with ten applications and some proxies each. Eight proxies at a
-time send the calls, each on a connection of its own. All of the server's time is counted until it is idle
-again, so that what it writes to the search index later is in the figure of the batch.
+The store contains a fleet: organisations with ten applications and some proxies each. Eight proxies at a time
+send the calls, each on its own connection. All processor time of the server is counted until it is idle
+again. So the later write to the search index is part of the result of the batch.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _numbers = count()
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """One proxy, and where its sequence numbers are."""
+    """Proxy that sends, with its sequence numbers."""
 
     proxy_id: str
     org_id: str
@@ -59,7 +59,7 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What is sent again and again: the head's first line and the body."""
+    """Repeated call: the first line of its head and its body."""
 
     line: str
     body: Callable[[Sender], bytes]
@@ -122,7 +122,7 @@ async def add_org(store: Store, vault: Vault, now_ms: int, number: int) -> list[
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What came back; names of header fields are in lower case, and so are their values."""
+    """Response to a call. Names and values of its header fields are in lower case."""
 
     status: int
     fields: dict[str, str]
@@ -130,7 +130,7 @@ class Response:
 
 
 class Connection:
-    """One proxy's kept-alive connection: no more of HTTP than these calls need."""
+    """Kept-alive connection of one proxy, with only the parts of HTTP that these calls need."""
 
     def __init__(self, sender: Sender) -> None:
         self.sender = sender
@@ -144,7 +144,10 @@ class Connection:
         assert response.status == call.status, response
 
     async def exchange(self, line: str, body: bytes, *, holds: bool = False) -> Response:
-        """`holds`: the proxy has the rules of the newest response that had any."""
+        """Send a call and return its response.
+
+        `holds`: the proxy has the rules of the newest response that contained any.
+        """
         sender, stamp = self.sender, str(int(time.time()))
         held = f"If-None-Match: {self.etag}\r\n" if holds else ""
         self._writer.write(
@@ -172,7 +175,7 @@ CHANGED: Final = Call(f"GET {SYNC_PATH}", lambda sender: b"", 200)
 
 
 async def send_all(pid: int, port: int, senders: list[Sender], calls: int, call: Call) -> float:
-    """The server's processor time for all of these calls."""
+    """Return the server's processor time for all of these calls."""
     left = iter(range(calls))
     shares = [[Connection(each) for each in senders[number::AT_ONCE][:20]] for number in range(AT_ONCE)]
 
@@ -194,13 +197,13 @@ async def send_all(pid: int, port: int, senders: list[Sender], calls: int, call:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time of all the process's threads."""
+    """Return the processor time of all threads of the process."""
     tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(each.read_text().split()[0]) for each in tasks) / 1e9
 
 
 def settled(pid: int) -> float:
-    """Its processor time once it does nothing more."""
+    """Return its processor time after it is idle."""
     while True:
         before = cpu_seconds(pid)
         time.sleep(1.2)
@@ -210,12 +213,14 @@ def settled(pid: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.small_calls", description=__doc__)
-    parser.add_argument("--calls", type=int, default=4000, help="calls of each kind and run")
+    parser.add_argument("--calls", type=int, default=4000, help="number of calls per kind and run")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--orgs", type=int, default=50)
     parser.add_argument("--port", type=int, default=18734)
-    parser.add_argument("--url", default="", help="PostgreSQL instead of a file: postgresql://...")
-    parser.add_argument("--only", default="", help="kinds of calls whose name has this in it")
+    parser.add_argument(
+        "--url", default="", help="URL of a PostgreSQL store instead of a file: postgresql://..."
+    )
+    parser.add_argument("--only", default="", help="only kinds of calls whose name contains this text")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         config = Path(name) / "controlplane.toml"
@@ -234,7 +239,7 @@ def main() -> None:
 
 
 def cost(pid: int, senders: list[Sender], call: Call, given: argparse.Namespace) -> float:
-    """Milliseconds of processor time for one call, the median of all runs."""
+    """Return milliseconds of processor time for one call, as the median of all runs."""
     took: list[float] = []
     for _ in range(given.runs):
         spent = asyncio.run(send_all(pid, given.port, senders, given.calls, call))

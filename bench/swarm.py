@@ -1,9 +1,9 @@
-"""python -m bench.swarm: a simulated fleet of quiet proxies beside one control plane, for some minutes.
+"""python -m bench.swarm: simulate a fleet of quiet proxies with one control plane, for some minutes.
 
-Each proxy asks for its rules and sends heartbeats, windows of metrics and batches as often as a proxy does,
-on a connection of its own. It collects events for as long as the control plane asked it to. Every minute
-shows the processor time of the control plane, its memory, how late events were stored, and the longest wait
-of somebody who asks for its health. With `--url` the store is PostgreSQL's database at that address.
+Each proxy requests its rules and sends heartbeats, windows of metrics and batches as often as a real proxy,
+on its own connection. It collects events for as long as the control plane instructs it to. A line per minute
+shows the processor time and memory of the control plane, how late events were stored, and the longest wait
+for its health endpoint. With `--url`, the store is the PostgreSQL database at that address.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ REPORT_SECONDS: Final = 60.0
 SYNC_SECONDS: Final = 30.0
 HEARTBEAT_SECONDS: Final = 30.0
 METRICS_SECONDS: Final = 60.0
-MOST_EVENTS: Final = 500  # of a batch
+MOST_EVENTS: Final = 500  # events per batch
 _numbers = count()
 
 
 @dataclass
 class Seen:
-    """What became of the calls since the last report."""
+    """Results of the calls since the last report."""
 
-    late: list[float] = field(default_factory=list)  # seconds of each event
+    late: list[float] = field(default_factory=list)  # seconds of delay of each event
     batches: int = 0
-    refused: int = 0  # by a limit of batches
-    put_off: int = 0  # because too many writes waited; tried again
+    refused: int = 0  # batches refused by the limit of batches
+    put_off: int = 0  # calls refused because too many writes waited, and sent again
     calls: int = 0
-    health: list[float] = field(default_factory=list)  # seconds of each look
+    health: list[float] = field(default_factory=list)  # seconds of each health request
 
 
 class QuietProxy:
-    """One proxy: what it has to say, and when next."""
+    """Simulated proxy: its next reports, and when each is due."""
 
     def __init__(self, sender: Sender, port: int, rate: float, seen: Seen) -> None:
         self._connection = Connection(sender)
@@ -75,7 +75,7 @@ class QuietProxy:
         self._sent = 0
 
     async def run(self, start: float, end: float) -> None:
-        """Until `end`, and on until what is pending is stored."""
+        """Run until `end`, and then until all pending events are stored."""
         await asyncio.sleep(start)
         await self._connection.open(self._port)
         await self._sync(holds=False)
@@ -129,7 +129,7 @@ class QuietProxy:
 
     async def _report(self, path: str, body: bytes) -> None:
         response = await self._connection.exchange(f"POST {path}", body)
-        if response.status == 503:  # the next one says as much
+        if response.status == 503:  # The next report contains the same information.
             self._seen.put_off += 1
         else:
             assert response.status == 200, response
@@ -237,8 +237,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.swarm", description=__doc__)
     parser.add_argument("--proxies", type=int, default=3000)
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--rate", type=float, default=0.26, help="events a second of each proxy")
-    parser.add_argument("--url", default="", help="PostgreSQL instead of a file: postgresql://...")
+    parser.add_argument("--rate", type=float, default=0.26, help="events per second and proxy")
+    parser.add_argument(
+        "--url", default="", help="URL of a PostgreSQL store instead of a file: postgresql://..."
+    )
     parser.add_argument("--port", type=int, default=18735)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:

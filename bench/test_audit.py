@@ -48,7 +48,7 @@ def test_lines(benchmark: BenchmarkFixture, count: int) -> None:
 
 @pytest.mark.parametrize("piece", [64 * 1024, 1024 * 1024])
 def test_write(benchmark: BenchmarkFixture, tmp_path: Path, piece: int) -> None:
-    """A megabyte to the end of a journal's file, in pieces."""
+    """Append a megabyte to a journal's file, in pieces."""
     fd = os.open(tmp_path / "journal", os.O_WRONLY | os.O_CREAT, 0o600)
     data = memoryview(bytes(1024 * 1024))
 

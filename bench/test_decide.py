@@ -1,4 +1,4 @@
-"""Canonical target, plan and decision; the cost must not grow with rules that don't concern the path."""
+"""Measure canonical target, plan and decision. The cost must not grow with rules for other paths."""
 
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
@@ -31,7 +31,7 @@ def test_decide(benchmark: BenchmarkFixture, count: int) -> None:
 
 
 def test_decide_with_a_shadow(benchmark: BenchmarkFixture) -> None:
-    """A second ruleset beside the first, as an app with a shadow ruleset has it."""
+    """Measure a decision with a second ruleset, as for an app with a shadow ruleset."""
     compiled = compile_ruleset(parse_ruleset(rules(1_000)))
     shadow = ShadowRules(compile_ruleset(parse_ruleset(rules(1_000))), 2)
 

@@ -1,4 +1,4 @@
-"""Filters and links."""
+"""Measure response filters and the rewriting of links."""
 
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture

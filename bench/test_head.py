@@ -1,4 +1,4 @@
-"""Reading heads."""
+"""Measure the parsing of request and response heads."""
 
 from itertools import cycle
 

@@ -1,4 +1,4 @@
-"""Measure a schema: parse, flat form, load, and paths that are not remembered.
+"""Measure a schema: parsing, flat form, loading, and paths that are not cached.
 
 SCHEMA names a file with a `$metadata` document, as Microsoft Graph serves it.
 """
@@ -21,9 +21,9 @@ from proxy.rules.snapshot import Snapshot, SnapshotRuleset, read_snapshot, write
 from proxy.wire.packed_schema import pack, unpack
 
 SCHEMA: Final = os.environ.get("SCHEMA")
-MOST_BYTES: Final = 2 * 1024 * 1024  # memory of a loaded schema in each worker
+MOST_BYTES: Final = 2 * 1024 * 1024  # bytes of memory for a loaded schema in each worker
 
-pytestmark = pytest.mark.skipif(SCHEMA is None, reason="SCHEMA names no $metadata document")
+pytestmark = pytest.mark.skipif(SCHEMA is None, reason="SCHEMA does not name a $metadata document")
 
 PATHS: Final = {
     "short": "users/ada@contoso.com",
@@ -98,7 +98,7 @@ def snapshot_of(flat: bytes, rulesets: int) -> Snapshot:
 
 
 def test_snapshot_with_its_schema(benchmark: BenchmarkFixture, flat: bytes, tmp_path: Path) -> None:
-    """Measure the work of a worker at a start: read the snapshot and load its schema."""
+    """Measure the work of a worker at its start: read the snapshot and load its schema."""
     path = tmp_path / "snapshot.json"
     write_snapshot(path, snapshot_of(flat, 1))
 

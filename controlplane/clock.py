@@ -1,4 +1,4 @@
-"""The two times that the control plane reads: the host's clock, and one that never jumps."""
+"""Two clocks of the control plane: the host's clock, and a steady one that never jumps."""
 
 from __future__ import annotations
 
@@ -9,20 +9,26 @@ from typing import Final, Protocol
 
 class Clock(Protocol):
     def wall_ms(self) -> int:
-        """The host's clock in Unix milliseconds: what a proxy's X-Timestamp is compared with."""
+        """Return the time of the host's clock in Unix milliseconds.
+
+        A proxy's X-Timestamp is compared with it.
+        """
 
     def steady_ms(self) -> int:
-        """Unix milliseconds that never go back and never jump: what windows and limits are measured with."""
+        """Return Unix milliseconds that never go back or jump. Windows and limits are measured with them."""
 
     def not_before(self, ms: int) -> None:
-        """Steady time goes on from `ms` at least: the newest time that is on record from before a restart."""
+        """Advance steady time to at least `ms`, the newest time that was recorded before a restart."""
 
     def follow(self, ms: int) -> None:
-        """Steady time is `ms` now: the time of the database that several control planes share."""
+        """Set steady time to `ms`, the time of the database that several control planes share."""
 
 
 class SystemClock:
-    """Steady time is the wall clock at start, carried on by the kernel's monotonic one (suspend included)."""
+    """Clock of this host.
+
+    Steady time starts with the wall clock, and the kernel's monotonic clock advances it (suspend included).
+    """
 
     def __init__(self) -> None:
         self._offset_ms = self.wall_ms() - self._elapsed_ms()
@@ -52,6 +58,6 @@ def milliseconds(time: datetime) -> int:
     return (time - _EPOCH) // _MILLISECOND
 
 
-# Of a time that can be written in UTC; with an offset there are some hours before and after.
+# Limits of times that can be written in UTC. Times with an offset reach some hours beyond them.
 EARLIEST_MS: Final = milliseconds(datetime.min.replace(tzinfo=UTC))
 LATEST_MS: Final = milliseconds(datetime.max.replace(tzinfo=UTC))

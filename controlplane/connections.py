@@ -1,4 +1,4 @@
-"""Connections: one that carried no signed request yet lasts briefly and makes room for others."""
+"""Connections: one without a signed request has a short time limit and makes room for others."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from controlplane.errors import Refused, error_response
 
-# Between two requests of a proxy's kept-alive connection; also what a later head must come within.
+# Time between two requests of a proxy's kept-alive connection, and time for a later head to arrive.
 _KEEP_ALIVE_SECONDS: Final = 75.0
 HANDSHAKE_SECONDS: Final = 10.0
 _FIRST_HEAD_SECONDS: Final = 10.0
-_RESPONSE_SECONDS: Final = 60.0  # for the largest response to be taken by a reader who wants it
-# Strangers' connections at a time. The next one costs the oldest of them its place, never a proxy.
+# Time for a client that reads at a normal rate to receive the largest response.
+_RESPONSE_SECONDS: Final = 60.0
+# Number of open connections of unauthenticated clients. A further one closes the oldest of them, but never
+# one of a proxy.
 _MOST_UNPROVED: Final = 1024
 _DESCRIPTORS: Final = 65_536
 
 
 class Connections:
-    """Makes the protocol of each connection, and knows which of them are strangers'."""
+    """Factory of connection protocols, which tracks connections of unauthenticated clients."""
 
     def __init__(self, runner: web.AppRunner) -> None:
         self._runner = runner
-        self._unproved: dict[Connection, None] = {}  # oldest first
+        self._unproved: dict[Connection, None] = {}  # Insertion order: the oldest is first.
 
     def __call__(self) -> Connection:
         assert self._runner.server is not None
@@ -48,8 +50,8 @@ class Connection(web.RequestHandler):
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
-            access_log=None,  # type: ignore[arg-type]  # as AppRunner hands it on
-            auto_decompress=False,  # the bytes as sent are what is signed
+            access_log=None,  # type: ignore[arg-type]  # AppRunner passes None too
+            auto_decompress=False,  # The signature covers the bytes as sent.
             keepalive_timeout=_KEEP_ALIVE_SECONDS,
         )
         self._connections = connections
@@ -67,17 +69,17 @@ class Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def asked(self) -> None:
-        """A whole head has come."""
+        """Record that a complete head has arrived."""
         if self._first_head is not None:
             self._first_head.cancel()
             self._first_head = None
 
     def proved(self) -> None:
-        """A signed request has come, or nothing will any more."""
+        """Record that a signed request arrived, or that the connection ended."""
         self._connections.proved(self)
 
     def close_after_response(self) -> None:
-        """Keep nothing for a next request of a stranger who needs one response."""
+        """Close the connection after the response. An unauthenticated client needs only one response."""
         self._closes = True
 
     def abort(self) -> None:
@@ -103,18 +105,21 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """What was no HTTP gets the contract's JSON too, and the end of its connection."""
+        """Respond to malformed HTTP with the contract's JSON, and close the connection."""
         if not isinstance(exc, HttpProcessingError) or request.writer.output_size:
             return super().handle_error(request, status, exc, message)
         self.asked()
         response = error_response(Refused("badRequest", "the request is not well-formed HTTP"))
-        response.headers["Server"] = "graphward"  # or aiohttp tells its version and Python's
+        response.headers["Server"] = "graphward"  # Otherwise aiohttp sends its own version and Python's.
         response.force_close()
         return response
 
 
 def allow_all_descriptors() -> None:
-    """Each connection is one. The usual soft limit of 1024 is for programs that still use select()."""
+    """Raise the limit of open files, because each connection needs one.
+
+    The usual soft limit of 1024 exists for programs that still use select().
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < most:

@@ -1,6 +1,6 @@
-"""Pure: checks of the credentials that an operator adds to an app, and their form for proxies.
+"""Checks of the credentials that an operator adds to an app, and their form for proxies.
 
-A private or symmetric key is refused, and no message repeats a part of it.
+A private or symmetric key is refused, and no message repeats a part of it. This module is pure.
 """
 
 from __future__ import annotations
@@ -33,29 +33,33 @@ _LONGEST_TEXT: Final = 1000  # characters of an issuer, a subject or an audience
 _MOST_KEYS: Final = 20  # keys of an issuer
 _LEAST_RSA_BITS: Final = 2048
 _MOST_RSA_BITS: Final = 8192  # a larger key would make each verification slow
-_EXPONENTS: Final = 1 << 32  # a proxy verifies by no key with a longer exponent
+_EXPONENTS: Final = 1 << 32  # limit of the public exponent; a proxy does not verify with a longer one
 MOST_UNNAMED_KEYS: Final = 4  # keys without a name that a proxy tries for one assertion
 _CURVES: Final = {"secp256r1": "P-256", "secp384r1": "P-384", "secp521r1": "P-521"}
-_THUMBPRINTS: Final = {"x5t": 20, "x5t#S256": 32}  # members of a JWK, and bytes of their digests
+# Members of a JWK, and the lengths of their digests in bytes.
+_THUMBPRINTS: Final = {"x5t": 20, "x5t#S256": 32}
 _PRIVATE: Final = frozenset(("d", "p", "q", "dp", "dq", "qi", "oth"))
 _CERTIFICATE: Final = re.compile(r"-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END CERTIFICATE-----")
 _LEAKED: Final = (
-    "is a private key. The application keeps it, and nobody else must have it: give its public key or its"
+    "is a private key. Only the application must have it: give its public key or its"
     " certificate. Nothing of it was stored"
 )
 
 
 class InvalidCredential(ValueError):
-    """A text can't be used as a credential. The message is one line that begins with its name."""
+    """Error for a text that can't be used as a credential.
+
+    The message is one line that begins with its name.
+    """
 
 
 class PrivateKeyGiven(InvalidCredential):
-    """The text has a private key."""
+    """Error for a text that contains a private key."""
 
 
 @dataclass(frozen=True, slots=True)
 class GivenKey:
-    """A public key, and the thumbprints and the end of the certificate that it came in."""
+    """Public key, with the thumbprints and the end of the certificate that contained it."""
 
     jwk: Mapping[str, str]
     thumbprints: tuple[str, ...]
@@ -65,7 +69,7 @@ class GivenKey:
 
 @dataclass(frozen=True, slots=True)
 class GivenCertificate:
-    """A client certificate that is strong enough."""
+    """Client certificate that is strong enough."""
 
     der: bytes
     subject: str
@@ -74,7 +78,7 @@ class GivenCertificate:
 
 
 def checked_issuer(text: str) -> str:
-    """Return the issuer as it came: tokens must have exactly this text."""
+    """Return the issuer unchanged, because tokens must contain exactly this text."""
     _require_text("issuer", text)
     try:
         parts = urlsplit(text)
@@ -91,7 +95,7 @@ def checked_issuer(text: str) -> str:
 
 
 def checked_text(name: str, text: str) -> str:
-    """Return a subject or an audience as it came: tokens must have exactly this text."""
+    """Return a subject or an audience unchanged, because tokens must contain exactly this text."""
     _require_text(name, text)
     return text
 
@@ -100,9 +104,9 @@ def _require_text(name: str, text: str) -> None:
     if not 0 < len(text) <= _LONGEST_TEXT:
         raise InvalidCredential(f"{name}: must have 1 to {_LONGEST_TEXT} characters")
     if (unseen := unseen_in(text)) is not None:
-        raise InvalidCredential(f"{name}: holds {named(unseen)}, which cannot be seen")
+        raise InvalidCredential(f"{name}: contains {named(unseen)}, which cannot be seen")
     if not text.isprintable() or text != text.strip():
-        raise InvalidCredential(f"{name}: must be one line without spaces around it")
+        raise InvalidCredential(f"{name}: must be one line without leading or trailing spaces")
 
 
 def checked_jwks(text: str) -> dict[str, Any]:
@@ -122,10 +126,10 @@ def checked_jwks(text: str) -> dict[str, Any]:
     if not usable:
         raise InvalidCredential("keys: has no RSA or EC key for signatures")
     if len(usable) > _MOST_KEYS:
-        raise InvalidCredential(f"keys: has {len(usable)} keys, and at most {_MOST_KEYS} are allowed")
+        raise InvalidCredential(f"keys: has {len(usable)} keys, but at most {_MOST_KEYS} are allowed")
     kids = [key["kid"] for key in usable if "kid" in key]
     if len(usable) > 1 and len(set(kids)) != len(usable):
-        raise InvalidCredential("keys: each of several keys needs a `kid` of its own")
+        raise InvalidCredential("keys: if there are several keys, each needs its own `kid`")
     return {"keys": usable}
 
 
@@ -190,7 +194,7 @@ def checked_certificate(text: str) -> GivenCertificate:
 
 
 def _require_client_usage(certificate: x509.Certificate) -> None:
-    """Refuse a certificate that no TLS handshake would take from a client."""
+    """Refuse a certificate that TLS servers would not accept from a client."""
     try:
         extensions = list(certificate.extensions)
     except ValueError:
@@ -202,9 +206,9 @@ def _require_client_usage(certificate: x509.Certificate) -> None:
         elif isinstance(value, x509.KeyUsage) and not (value.digital_signature or value.key_agreement):
             what = "its key usages lack digitalSignature"
         elif isinstance(value, x509.UnrecognizedExtension) and each.critical:
-            what = f"its extension {each.oid.dotted_string} is critical and not known"
+            what = f"its extension {each.oid.dotted_string} is critical and unknown"
         if what:
-            what += ", so a TLS handshake refuses it"
+            what += ", so a TLS server refuses it"
             raise InvalidCredential(f"certificate: {what}: ask for a client certificate")
 
 
@@ -214,14 +218,14 @@ def is_text_of_key(text: str) -> bool:
 
 
 def certificate_text(content: bytes) -> str:
-    """Return the content of a PEM or DER file as the text that a request carries."""
-    if content.startswith(b"0"):  # a DER sequence
+    """Return the content of a PEM or DER file as the text that a request contains."""
+    if content.startswith(b"0"):  # start of a DER sequence
         return base64.b64encode(content).decode()
     return content.decode("utf-8", "replace")
 
 
 def key_words(jwk: Mapping[str, Any]) -> str:
-    """Return kind and size of a key, such as `RSA 2048`."""
+    """Return the kind and the size of a key, such as `RSA 2048`."""
     if jwk["kty"] == "EC":
         return f"EC {jwk['crv']}"
     return f"RSA {int.from_bytes(_decoded(jwk['n'])).bit_length()}"
@@ -310,7 +314,7 @@ def _der_certificate(name: str, text: str) -> x509.Certificate:
 def _key_of_certificate(certificate: x509.Certificate) -> GivenKey:
     jwk = _jwk_of("key", certificate.public_key())
     der = certificate.public_bytes(Encoding.DER)
-    # Entra's libraries name the certificate of an assertion by either thumbprint.
+    # Entra's libraries may name the certificate of an assertion by either thumbprint.
     thumbprints = (_base64url(sha1(der, usedforsecurity=False)), _base64url(sha256(der)))
     return GivenKey(jwk, thumbprints, certificate.not_valid_after_utc, _identity(jwk))
 

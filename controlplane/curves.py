@@ -1,4 +1,4 @@
-"""Pure: curves of a proxy out of the windows that it reported, and when it began again."""
+"""Curves of a proxy from its reported windows, and the times of its restarts. This module is pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from functools import lru_cache
 from controlplane.clock import milliseconds
 from controlplane.reports import Heartbeat, Latency, Load, Metrics
 
-_RESTART_MARGIN_SECONDS = 1.0  # uptimes are measured before they are sent, so they may seem to creep back
+_RESTART_MARGIN_SECONDS = 1.0  # An uptime is measured before it is sent, so it may seem to go back slightly.
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One report of metrics. A latency is None where it had no request."""
+    """One report of metrics. A latency is None if the window had no request."""
 
     start_ms: int
     end_ms: int
@@ -32,7 +32,7 @@ class Window:
 
 
 def window(metrics: Metrics) -> Window | None:
-    """None where the report doesn't say which time it is about."""
+    """Return the window of a report; None if the report does not state its time."""
     start, end = _ms(metrics.window_start), _ms(metrics.window_end or "")
     if start is None or end is None:
         return None
@@ -50,7 +50,10 @@ def window(metrics: Metrics) -> Window | None:
 
 
 def percentile(latency: Latency, share: float) -> float | None:
-    """By straight lines within buckets, as Prometheus does it; beyond the last bound, that bound."""
+    """Return a percentile, interpolated linearly within buckets as in Prometheus.
+
+    Beyond the last bound, return that bound.
+    """
     buckets, count = latency.buckets or [], latency.count or 0
     if not buckets or count <= 0:
         return None
@@ -65,8 +68,10 @@ def percentile(latency: Latency, share: float) -> float | None:
 
 
 def restarts(heartbeats: Sequence[tuple[int, Heartbeat]]) -> list[int]:
-    """When the proxy began again, in ms, oldest first: where its uptime went back. `heartbeats` are
-    (received, heartbeat), oldest first."""
+    """Return the times in ms when the proxy restarted, oldest first: when its uptime went back.
+
+    `heartbeats` are (received, heartbeat) pairs, oldest first.
+    """
     found = []
     uptime_before: float | None = None
     for received_ms, heartbeat in heartbeats:
@@ -80,12 +85,12 @@ def restarts(heartbeats: Sequence[tuple[int, Heartbeat]]) -> list[int]:
 
 
 def windows(reports: Iterable[Metrics]) -> list[Window]:
-    """Oldest first, whatever the order in which they came."""
+    """Return the windows oldest first, whatever the order of the reports."""
     return sorted(filter(None, map(window, reports)), key=lambda each: each.start_ms)
 
 
 def rates(reports: Iterable[Load]) -> list[float]:
-    """Return the requests a second of each window, oldest first."""
+    """Return the requests per second of each window, oldest first."""
     found = [
         (start, _rate(each.evaluated or 0, start, end))
         for each in reports
@@ -99,9 +104,9 @@ def _rate(requests: int, start_ms: int, end_ms: int) -> float:
     return requests * 1000 / max(1, end_ms - start_ms)
 
 
-@lru_cache(1024)  # a window ends where the next one starts
+@lru_cache(1024)  # The end of a window is the start of the next one.
 def _ms(text: str) -> int | None:
-    """None also where UTC has no year for it: nobody could write it again."""
+    """Return the time in ms; None if the text is not a time, or UTC has no year for it."""
     try:
         return milliseconds(datetime.fromisoformat(text).astimezone(UTC))
     except (ValueError, OverflowError, OSError):

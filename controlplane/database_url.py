@@ -1,7 +1,7 @@
-"""The URL of a PostgreSQL database: what is well-formed, and how much of it may be shown.
+"""URL of a PostgreSQL database: its validation, and the parts of it that may be shown.
 
-Only a URL that is well-formed to its last character is ever taken apart. So no part of a password can pass
-for a host or for the name of a database, and be shown as such.
+A URL is split only if it is well-formed to its last character. So no part of a password can be mistaken for a
+host or the name of a database, and be shown.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from urllib.parse import unquote
 
 SCHEMES: Final = ("postgresql://", "postgres://")
 FORM: Final = "postgresql://user:password@host/database"
-# What to do if the driver has no authority to check the certificate of the server with.
+# Remedy if the driver has no certificate authority with which to check the server's certificate
 NAME_AUTHORITY: Final = (
-    "name the certificate of the database's authority in {}: &sslrootcert=FILE"
+    "give the certificate of the database's authority in {}:  &sslrootcert=FILE"
     " (for public ones /etc/ssl/certs/ca-certificates.crt)"
 )
 _ESCAPED: Final = r"%(?!00)[0-9A-Fa-f]{2}"
@@ -32,19 +32,19 @@ _WITH_TLS: Final = ("require", "verify-ca", "verify-full")
 
 
 def valid_database_url(text: str) -> str:
-    """Return the URL as it came. Raise ValueError, which shows nothing of it, if it is not well-formed."""
+    """Return the URL unchanged. Raise ValueError, without a part of the URL, if it is not well-formed."""
     if not text.startswith(SCHEMES):
         raise ValueError("must begin with postgresql://")
     parts = _parts(text)
     if not parts["database"]:
         raise ValueError(f"must name a database: {FORM}")
     if _parameters(parts).get("sslmode", "prefer") not in _TLS_MODES:
-        raise ValueError(f"its sslmode must be one of {', '.join(_TLS_MODES)}")
+        raise ValueError(f"sslmode must be one of {', '.join(_TLS_MODES)}")
     return text
 
 
 def address_of(url: str) -> str:
-    """Return where the database is, without user and password."""
+    """Return the address of the database, without user and password."""
     parts = _parts(url)
     hosts = ",".join(_hosts(parts))
     port = _parameters(parts).get("port")
@@ -52,7 +52,7 @@ def address_of(url: str) -> str:
 
 
 def secrets_of_url(url: str) -> Iterator[str]:
-    """Give what must not be shown: the URL, and its password as it is written and as it is meant."""
+    """Return the texts that must not be shown: the URL, and its password in encoded and decoded form."""
     parts = _parts(url)
     yield url
     for password in (parts["password"], _parameters(parts).get("password")):
@@ -62,7 +62,7 @@ def secrets_of_url(url: str) -> Iterator[str]:
 
 
 def is_authority_unknown(reason: str) -> bool:
-    """Return whether there is no authority with which the server's certificate can be checked."""
+    """Return True if the host has no certificate authority with which to check the server's certificate."""
     return "root certificate file" in reason or "certificate verify failed" in reason
 
 
@@ -71,7 +71,7 @@ def has_password(url: str) -> bool:
 
 
 def is_exposed(url: str) -> bool:
-    """Return whether the database is on another host, and its connections may go without TLS."""
+    """Return True if the database is on another host and its connections may be without TLS."""
     parts = _parts(url)
     if _parameters(parts).get("sslmode") in _WITH_TLS:
         return False
@@ -99,7 +99,7 @@ def _hosts(parts: dict[str, str]) -> list[str]:
 
 
 def _is_local(host: str) -> bool:
-    """Return whether it is this host: a folder with a socket, or an address of its own."""
+    """Return True if the host is this machine: a directory with a socket, or a local address."""
     name = unquote(host)
     if name.startswith("["):
         name = name[1:].partition("]")[0]

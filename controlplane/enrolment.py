@@ -1,7 +1,7 @@
-"""The endpoint at which proxies enrol themselves with a token, and renew their keys.
+"""Endpoint at which proxies enrol themselves with a token, and renew their keys.
 
-A request with an enrolment token is not signed, because its proxy has no keys yet. A request without one is
-signed as those of the agent API are, and gets new keys for the proxy that signed it.
+A request with an enrolment token is not signed, because its proxy has no keys yet. A request without a token
+is signed like those of the agent API, and returns new keys for the proxy that signed it.
 """
 
 from __future__ import annotations
@@ -46,21 +46,22 @@ T = TypeVar("T", EnrolRequest, RenewRequest)
 
 _log = logging.getLogger(__name__)
 
-_MAX_BYTES: Final = 4096  # limit of a body, which has a few hundred
+_MAX_BYTES: Final = 4096  # limit of a body in bytes; a real one has a few hundred
 _LONGEST_TOKEN: Final = 256
 _AUTHORIZATION: Final = "Authorization"
 _SCHEME: Final = "bearer "
-# So narrow that no name looks like another by a letter of another alphabet, an accent or an invisible sign.
+# Only these characters, so that two names can't look alike by another alphabet, an accent or an invisible
+# sign.
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _LONGEST_VERSION: Final = 64
-_REFUSED_LINES: Final = 20  # lines of the operator log in an hour: refusals of one token or proxy
+_REFUSED_LINES: Final = 20  # lines per hour in the operator log about refusals of one token or proxy
 _HOUR_MS: Final = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """New keys of a proxy: for the proxy itself, and as the store keeps them."""
+    """New keys of a proxy, in clear for the proxy and in the form for the store."""
 
     api_key: str
     hmac_secret: str
@@ -100,7 +101,7 @@ class EnrolmentApi:
     # Enrolment
 
     async def _enrol(self, request: web.Request) -> web.Response:
-        # The holder of a token, even of a real one, stays a stranger until a signed request comes.
+        # Even a client with a valid token counts as unauthenticated until it sends a signed request.
         connection_of(request).close_after_response()
         address = request.remote or ""
         token_digest = digest(_bearer(request))
@@ -136,11 +137,14 @@ class EnrolmentApi:
         bound = LogBound(self._clock.wall_ms() - _HOUR_MS, _REFUSED_LINES)
         try:
             await self._store.add_sign_in_line(line, "forbidden", bound, sorted(org_ids))
-        except StoreError as error:  # such as a full disk, which keeps no reason from the holder of a token
-            _log.error("%s %s: not in the operator log: %s", line.operator, line.operation, error)
+        # The operator log failed, for example because of a full disk. The client still receives the reason.
+        except StoreError as error:
+            _log.error(
+                "%s %s: could not be written to the operator log: %s", line.operator, line.operation, error
+            )
 
     async def _count_failure(self, address: str) -> None:
-        """Raise Refused if the address failed too often. Tokens that are valid are never delayed by that."""
+        """Raise Refused if the address failed too often. Valid tokens are never delayed by that."""
         wait = await self._attempts.begin(None, f"enrolment from {network_of(address)}")
         if wait:
             said = f"too many failed enrolments from this address: try again in {wait} s"
@@ -157,7 +161,7 @@ class EnrolmentApi:
             return json_response(_response_of(outcome, keys))
         if isinstance(outcome, TooSoon):
             raise _too_soon(outcome)
-        for proxy in await self._store.find_proxies(proxy_id):  # none if it was deleted meanwhile
+        for proxy in await self._store.find_proxies(proxy_id):  # no proxy if it was deleted in between
             line = NewLogLine(f"proxy:{proxy.name}", address, "proxy.renew-keys", "{}")
             await self._note_refusal(line, proxy.org_ids)
         raise _not_renewed(outcome)
@@ -166,28 +170,28 @@ class EnrolmentApi:
 def _refused(why: EnrolmentRefusal) -> Refused:
     match why:
         case "unknown":
-            return Refused("invalidEnrolmentToken", "there is no such enrolment token")
+            return Refused("invalidEnrolmentToken", "unknown enrolment token")
         case "revoked":
             return Refused("invalidEnrolmentToken", "this enrolment token was revoked")
         case "expired":
             return Refused("invalidEnrolmentToken", "this enrolment token has expired")
         case "used up":
-            said = "this enrolment token is used up: as many proxies enrolled with it as it allows"
+            said = "this enrolment token is used up: the number of proxies that it allows have enrolled"
             return Refused("invalidEnrolmentToken", said)
         case "in use":
-            said = "enrolmentId: a proxy that is in use has it: make a new one"
+            said = "enrolmentId: belongs to a proxy that is in use: make a new one"
             return Refused("invalidPayload", said)
 
 
 def _not_renewed(why: RenewalRefusal) -> Refused:
     match why:
         case "replaced":
-            said = "newer keys of this proxy are in use: only these can be renewed"
+            said = "newer keys of this proxy are in use: only those can be renewed"
             return Refused("unknownApiKey", said)
         case "replaced by operator":
             return Refused("forbidden", "an operator replaced these keys: give the proxy the new ones")
         case "not enrolled":
-            said = "an operator added this proxy, and replaces its keys: proxy rotate-secret --grace"
+            said = "an operator added this proxy and must replace its keys: proxy rotate-secret --grace"
             return Refused("forbidden", said)
 
 
@@ -226,7 +230,7 @@ def _uuid(member: str, text: str) -> str:
 
 
 def _known_version(asked: EnrolRequest) -> EnrolRequest:
-    """Return the request as the operator log keeps it, whatever a proxy gives as its version."""
+    """Return the request for the operator log, with the proxy's version limited to known forms."""
     version = asked.version if asked.version.isprintable() else ""
     return msgspec.structs.replace(asked, version=version[:_LONGEST_VERSION])
 
@@ -248,7 +252,7 @@ def _response_of(enrolled: Enrolled, keys: _Keys) -> EnrolResponse:
 
 
 def _too_large() -> Refused:
-    return Refused("payloadTooLarge", f"this body is at most {_MAX_BYTES} bytes")
+    return Refused("payloadTooLarge", f"this body must have at most {_MAX_BYTES} bytes")
 
 
 def _too_soon(wait: TooSoon) -> Refused:

@@ -1,4 +1,4 @@
-"""Errors of the control plane: codes, statuses and the contract's JSON."""
+"""Errors of the control plane: their codes, statuses and JSON form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aiohttp import web
 
 from proxy.wire.models import ERROR_STATUS, MAX_BATCH_BYTES, ErrorBody, ErrorDetail
 
-# The contract's codes, codes for requests that cannot be served at all, and those of the admin API.
+# Codes of the contract, codes for requests that cannot be served at all, and codes of the admin API.
 # tests/error_texts.py has the text of each code for docs/reference/errors.md.
 STATUS_OF: Final = {
     **ERROR_STATUS,
@@ -32,13 +32,15 @@ STATUS_OF: Final = {
 _MESSAGES: Final = {
     "invalidSignature": "X-Hmac-Signature must be this request's HMAC-SHA256 in lowercase hex, once",
     "timestampOutOfRange": "X-Timestamp must be Unix seconds within 300 s of the control plane's, once",
-    "invalidEnrolmentToken": "this needs an enrolment token, as Authorization: Bearer, or a signed request",
+    "invalidEnrolmentToken": (
+        "this request needs an enrolment token, as Authorization: Bearer, or a signature"
+    ),
     "unknownApiKey": "X-Api-Key must be the key of an enabled proxy, once",
     "notAuthorisedForTenant": "this proxy is not authorised for the organisation of these events",
     "mixedOrganisations": "all events of one batch must belong to one organisation",
     "batchExpired": "this batch id was processed more than 48 hours ago; use a new one",
     "unauthenticated": "sign in, or send an API token",
-    "batchTooLarge": f"a batch is at most {MAX_BATCH_BYTES} bytes",
+    "batchTooLarge": f"a batch must have at most {MAX_BATCH_BYTES} bytes",
 }
 
 
@@ -47,7 +49,7 @@ def status_of(code: str) -> int:
 
 
 class Refused(Exception):
-    """The request gets a response with this error; its problems are for a person to read one by one."""
+    """Error with which a request is refused. Its problems are lines for a person."""
 
     def __init__(self, code: str, message: str = "", *, problems: Sequence[str] = (), **headers: str) -> None:
         super().__init__(code)
@@ -55,7 +57,8 @@ class Refused(Exception):
         self.message = message or _MESSAGES[code]
         self.problems = tuple(problems)
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
-        self.batch_id: str | None = None  # the audit batch that is refused, for the proxy
+        # Id of the refused audit batch, which the response returns to the proxy.
+        self.batch_id: str | None = None
 
     @property
     def status(self) -> int:

@@ -1,4 +1,4 @@
-"""Finds connections of the control plane that other hosts could read, for the log and for doctor."""
+"""Find connections of the control plane that other hosts could read, for the log and for doctor."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ class Exposure(NamedTuple):
 
 
 def exposures(settings: Settings) -> Iterator[Exposure]:
-    """Give what goes without TLS: from other hosts to a listener, or from here to another."""
+    """Yield each connection without TLS: from other hosts to a listener, or from here to another host."""
     for section, given, harm in (
         ("ControlPlane", settings.control_plane, "rules can be read"),
         ("Console", settings.console, "passwords can be read"),
     ):
         for address in given.listen:
             if not address.is_loopback and given.cert_file is None:
-                what = f"other hosts reach {address} without TLS: {harm}"
-                fix = f"{section}.CertFile and KeyFile, or a loopback address behind what speaks TLS"
+                what = f"other hosts can reach {address} without TLS: {harm}"
+                fix = (
+                    f"{section}set {section}.CertFile and KeyFile, or listen on a loopback address behind a "
+                    "TLS proxy"
+                )
                 yield Exposure(f"{section}.Listen", what, fix)
     yield from _servers(settings)
 
@@ -38,8 +41,10 @@ def _servers(settings: Settings) -> Iterator[Exposure]:
     for key, url in addresses.items():
         if url.startswith(SCHEMES):
             if is_exposed(url):
-                what = f"{address_of(url)} is on another host, and connections may go without TLS"
-                yield Exposure(key, what, "end it with ?sslmode=verify-full, or at least ?sslmode=require")
+                what = f"{address_of(url)} is on another host, and connections to it may be without TLS"
+                yield Exposure(
+                    key, what, "append ?sslmode=verify-full to the URL, or at least ?sslmode=require"
+                )
         elif is_plain(url):
-            what = f"{urlsplit(url).hostname} is on another host, and all that it gets goes without TLS"
+            what = f"{urlsplit(url).hostname} is on another host, and connections to it are without TLS"
             yield Exposure(key, what, "give its https:// address, with CaFile if its certificate is private")

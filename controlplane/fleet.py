@@ -1,4 +1,4 @@
-"""Each proxy as it is known now: what it said, what was measured of it, which rules it enforces."""
+"""State of each proxy: its reports, the measurements of it, and the rules that it enforces."""
 
 from __future__ import annotations
 
@@ -34,13 +34,16 @@ from controlplane.store.interface import (
 from controlplane.store.pages import HealthBounds, ListQuery, all_rows
 
 Enforcement = Literal["enforced", "behind", "missing", "unknown"]
-"""Of one ruleset by one proxy: the active version or a later one, an earlier one, none of it, or it doesn't
-say (an older proxy, or one whose workers are only starting)."""
+"""State of one ruleset at one proxy.
+
+enforced: the active version or a later one. behind: an earlier version. missing: no version. unknown: the
+proxy does not report it, because it is of an older release or its workers are starting.
+"""
 
 GAPS_SHOWN: Final = 100
 HISTORY: Final = 200  # reports that the store keeps of each proxy
 SPARK_WINDOWS: Final = 40
-_AT_ONCE: Final = 25  # proxies that are assessed before other requests are served
+_AT_ONCE: Final = 25  # proxies to assess before other requests are served
 
 _heartbeat = msgspec.json.Decoder(Heartbeat).decode
 _metrics = msgspec.json.Decoder(Metrics).decode
@@ -49,17 +52,17 @@ _load = msgspec.json.Decoder(Load).decode
 
 @dataclass(frozen=True, slots=True)
 class Enforced:
-    """One ruleset at one proxy."""
+    """State of one ruleset at one proxy."""
 
-    ruleset: Ruleset  # with its active version
+    ruleset: Ruleset  # ruleset with its active version
     state: Enforcement
-    version: int | None  # that the proxy enforces
-    behind_since_ms: int | None = None  # when the version after that one became active
+    version: int | None  # version that the proxy enforces
+    behind_since_ms: int | None = None  # time when the next version after it became active
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A heartbeat as it came."""
+    """Heartbeat as it was received."""
 
     received_ms: int
     skew_ms: int | None
@@ -73,13 +76,13 @@ class ProxyState:
     heard: Heard | None
     rules: tuple[Enforced, ...]
     assessment: Assessment
-    rates: tuple[float, ...]  # requests a second of its newest windows, oldest first
+    rates: tuple[float, ...]  # requests per second of its newest windows, oldest first
     losses: Losses
 
 
 @dataclass(frozen=True, slots=True)
 class LastWord:
-    """The newest heartbeat of a proxy, without what else is known of the proxy."""
+    """Newest heartbeat of a proxy, without other state of the proxy."""
 
     proxy: Proxy
     heard: Heard | None
@@ -88,7 +91,7 @@ class LastWord:
 
 @dataclass(frozen=True, slots=True)
 class ProxyHistory:
-    """What one proxy's page needs beyond its state."""
+    """Data that the page of one proxy shows in addition to its state."""
 
     heartbeats: tuple[Heard, ...]  # newest first
     windows: tuple[Window, ...]  # oldest first
@@ -139,7 +142,7 @@ class Fleet:
         return found
 
     def bounds(self, now_ms: int) -> HealthBounds:
-        """Return the bounds by which the store sorts, chooses and counts proxies by health."""
+        """Return the bounds with which the store sorts, selects and counts proxies by health."""
         return health_bounds(now_ms, self._interval_ms)
 
     async def heartbeats(self, proxy_id: str, most: int) -> list[Heard]:
@@ -172,7 +175,7 @@ class Fleet:
         return ProxyState(proxy, heard, rules, assess(now_ms, facts), recent, losses)
 
     def _facts(self, proxy: Proxy, heard: Heard | None) -> Facts:
-        """Return what the last heartbeat says."""
+        """Return the facts in the last heartbeat."""
         if heard is None:
             return Facts(self._interval_ms)
         facts = facts_of(self._interval_ms, heard.received_ms, heard.skew_ms, heard.said)
@@ -188,7 +191,8 @@ class Fleet:
         said = heard.said.rulesets if heard is not None else None
         is_current = False
         if heard is not None and said is None and heard.said.sync_version is not None:
-            # An older proxy names no rulesets; but what it holds may be all that there is.
+            # A proxy of an older release reports no versions of rulesets. Its sync version may still be the
+            # current one.
             is_current = heard.said.sync_version == await self._store.sync_version(
                 proxy.proxy_id, self._limits
             )

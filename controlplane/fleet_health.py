@@ -1,8 +1,8 @@
-"""Pure: the health of a proxy, by the age of its last heartbeat and by the losses of its trail.
+"""Assess the health of a proxy from the age of its last heartbeat and the losses of its trail.
 
-`failed`: it does not do its work, or it is silent. `degraded`: it does, but something is late, doubtful or
+`failed`: the proxy does not work, or it is silent. `degraded`: it works, but something is late, doubtful or
 lost, and an operator has to look at it. Lost events count until an operator acknowledges them. `ended`: it
-stopped in order, said that it has nothing left to deliver, and has not sent anything since.
+stopped cleanly, reported that nothing is left to deliver, and has sent nothing since. This module is pure.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Presence = Literal["here", "ended", "lost"]
 
 Health = Literal["ok", "ended", "stale", "degraded", "failed", "no heartbeat"]
 
-# In intervals: proxies send a heartbeat, and ask for their rules, once in each.
-STALE_AFTER: Final = 3  # without a heartbeat: what it said last is no news of now
-LOST_AFTER: Final = 10  # without a heartbeat: nobody waits for it
-UNCONFIRMED_AFTER: Final = 3  # since its rules were last confirmed
-BEHIND_AFTER: Final = 3  # with an older version of a ruleset than the active one
-UNSENT_AFTER: Final = 10  # since the oldest event that it has not delivered
-REUSE_REPORTED_MS: Final = 86_400_000  # since a batch id came again with other events
-MOST_SKEW_MS: Final = 30_000  # a tenth of what signed requests are refused for
+# The following limits are numbers of intervals. A proxy sends a heartbeat and a sync in each interval.
+STALE_AFTER: Final = 3  # without a heartbeat: its last report is out of date
+LOST_AFTER: Final = 10  # without a heartbeat: nothing waits for the proxy
+UNCONFIRMED_AFTER: Final = 3  # after its rules were last confirmed
+BEHIND_AFTER: Final = 3  # during which an older version than the active one was enforced
+UNSENT_AFTER: Final = 10  # age of the oldest event that it has not delivered
+REUSE_REPORTED_MS: Final = 86_400_000  # time for which a reused batch id is reported
+MOST_SKEW_MS: Final = 30_000  # a tenth of the skew at which signed requests are refused
 _RANK: Final[Mapping[Health, int]] = {
     "ok": 0,
     "ended": 1,
@@ -42,19 +42,22 @@ _SECOND_MS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of one proxy. Ages are those of the moment when its last heartbeat came."""
+    """Known facts of one proxy. Ages are from the time when its last heartbeat arrived."""
 
     interval_ms: int
-    heard_ms: int | None = None  # when its last heartbeat came, by our clock; None: none ever did
-    is_last: bool = False  # the proxy said with it that it stopped in order and owes nothing
+    heard_ms: int | None = None  # arrival of its last heartbeat, by this host's clock; None: no heartbeat yet
+    # The last heartbeat said that the proxy stopped cleanly and has nothing left to deliver.
+    is_last: bool = False
     checks: Mapping[str, Check] = field(default_factory=dict)
-    sync_age_ms: int | None = None  # since its rules were confirmed; None: it doesn't say
-    skew_ms: int | None = None  # its clock against ours; None: not measured
+    sync_age_ms: int | None = None  # time after its rules were confirmed; None: not reported
+    skew_ms: int | None = None  # how far its clock is ahead of this host's; None: not measured
     oldest_unsent_ms: int = 0
-    behind_ms: int = 0  # since the first active version that it does not enforce; of now
-    losses: Losses = NO_LOSSES  # unacknowledged losses of its trail; current
-    reused_ms: int | None = None  # when a batch id of it last came again with other events, by our clock
-    last_seen_ms: int | None = None  # when its last message of any kind came; None: only heartbeats are known
+    behind_ms: int = 0  # time after the first active version that it does not enforce, until now
+    losses: Losses = NO_LOSSES  # current unacknowledged losses of its trail
+    # Last time, by this host's clock, when it reused a batch id for other events.
+    reused_ms: int | None = None
+    # Arrival of its last message of any kind; None: only heartbeats are known.
+    last_seen_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ class Assessment:
 
 
 def facts_of(interval_ms: int, heard_ms: int, skew_ms: int | None, said: Heartbeat) -> Facts:
-    """Return what a heartbeat alone says of a proxy."""
+    """Return the facts that a heartbeat alone gives about a proxy."""
     return Facts(
         interval_ms,
         heard_ms=heard_ms,
@@ -78,14 +81,15 @@ def facts_of(interval_ms: int, heard_ms: int, skew_ms: int | None, said: Heartbe
 
 
 def said_by(interval_ms: int, skew_ms: int | None, said: Heartbeat) -> Said:
-    """Return what the store keeps of a heartbeat for lists and counts."""
+    """Return the parts of a heartbeat that the store keeps for lists and counts."""
     health: Health = "ended" if said.is_last else assess(0, facts_of(interval_ms, 0, skew_ms, said)).health
-    assert health in ("ok", "degraded", "failed", "ended")  # it is not silent
+    # A heartbeat just arrived, so the proxy is not silent.
+    assert health in ("ok", "degraded", "failed", "ended")
     return Said(health, said.rulesets or {})
 
 
 def health_bounds(now_ms: int, interval_ms: int) -> HealthBounds:
-    """Return the bounds by which the store sorts, chooses and counts proxies as `assess` does."""
+    """Return the bounds with which the store sorts, selects and counts proxies as `assess` does."""
     return HealthBounds(
         now_ms,
         stale_ms=STALE_AFTER * interval_ms,
@@ -102,7 +106,7 @@ def assess(now_ms: int, facts: Facts) -> Assessment:
     presence = presence_of(now_ms, facts)
     silent_ms = _silent_ms(now_ms, facts.heard_ms)
     if presence == "ended":
-        ended: tuple[Health, str] = ("ended", f"it stopped in order {duration(silent_ms)} ago")
+        ended: tuple[Health, str] = ("ended", f"it stopped cleanly {duration(silent_ms)} ago")
         return _worst([ended, *_lost(facts), *_reused(now_ms, facts)], presence)
     found = [*_silence(silent_ms, facts), *_said(facts), *_measured(facts), *_lost(facts)]
     found += _reused(now_ms, facts)
@@ -115,7 +119,7 @@ def _worst(found: list[tuple[Health, str]], presence: Presence) -> Assessment:
 
 
 def presence_of(now_ms: int, facts: Facts) -> Presence:
-    """Return whether a proxy is there."""
+    """Return whether a proxy sends heartbeats, stopped cleanly, or is lost."""
     if facts.heard_ms is None:
         return "lost"
     if has_ended(facts.heard_ms, facts.last_seen_ms, is_last=facts.is_last):
@@ -124,19 +128,21 @@ def presence_of(now_ms: int, facts: Facts) -> Presence:
 
 
 def has_ended(heard_ms: int, last_seen_ms: int | None, *, is_last: bool) -> bool:
-    """Return True if no message came after a heartbeat that said that the proxy stopped in order. Of a
-    deleted proxy only the heartbeats are known."""
+    """Return True if no message came after a heartbeat that reported a clean stop.
+
+    For a deleted proxy, only the heartbeats are known.
+    """
     return is_last and last_seen_ms in (heard_ms, None)
 
 
 def _silent_ms(now_ms: int, heard_ms: int) -> int:
-    # If our clock was set back since, a time that is later than now says nothing about now.
+    # If this host's clock was set back, a time later than now says nothing about the present.
     return abs(now_ms - heard_ms)
 
 
 def _silence(silent_ms: int, facts: Facts) -> Iterator[tuple[Health, str]]:
     if silent_ms > LOST_AFTER * facts.interval_ms:
-        unknown = "it did not say that it stopped, and what it recorded since then is not known"
+        unknown = "it did not report a stop, and its events since then are unknown"
         yield "failed", f"no heartbeat for {duration(silent_ms)}: {unknown}"
     elif silent_ms > STALE_AFTER * facts.interval_ms:
         yield "stale", f"no heartbeat for {duration(silent_ms)}"
@@ -164,7 +170,7 @@ def _measured(facts: Facts) -> Iterator[tuple[Health, str]]:
 
 
 def _lost(facts: Facts) -> Iterator[tuple[Health, str]]:
-    """A proxy that lost events does its work, but it is not well until an operator has acknowledged them."""
+    """Yield losses until an operator has acknowledged them. A proxy that lost events still works."""
     missing, repeated, implausible = facts.losses
     if missing:
         yield "degraded", f"{counted(missing, 'event')} never arrived: their sequence numbers are missing"
@@ -181,11 +187,11 @@ def _reused(now_ms: int, facts: Facts) -> Iterator[tuple[Health, str]]:
 
 
 def clock_skew_ms(timestamp: int, arrived_ms: int) -> int:
-    """How far the sender's clock must be from ours at least, below 0 where it is behind.
+    """Return by how much the sender's clock is at least ahead of this host's; below 0 if it is behind.
 
-    A timestamp in whole seconds was any instant of that second, and was written a moment before it came:
-    so what fits our clock is 0, and of what does not, the least. The way here makes a sender look
-    behind, by what it took.
+    A timestamp in whole seconds covers any instant of that second, and was written just before it arrived. So
+    a difference that is consistent with equal clocks counts as 0. For other differences, the smallest
+    possible one is returned. The transit time makes a sender look behind.
     """
     ahead_ms = timestamp * _SECOND_MS - arrived_ms
     behind_ms = ahead_ms + _SECOND_MS
@@ -197,7 +203,7 @@ def direction(skew_ms: int) -> str:
 
 
 def duration(ms: int) -> str:
-    """As a person says it: 45 s, 12 min, 3 h, 5 d."""
+    """Return a duration for a person: 45 s, 12 min, 3 h, 5 d."""
     seconds = ms / _SECOND_MS
     for limit, unit, size in ((120, "s", 1), (7200, "min", 60), (172_800, "h", 3600)):
         if seconds < limit:

@@ -1,9 +1,9 @@
-"""From the store's outbox to a search index: in order, and on only once the index holds the events.
+"""Write events from the store's outbox to a search index, in order, and confirm each indexed batch.
 
-The outbox is the store's own order of events, so little waits in memory, however long the index is down. What
-was just stored is handed over as ingestion had read it, and is read again from the store only if it didn't
-fit in or was stored by another process. An event may be written twice (a crash between write and note), and
-is never passed over.
+The outbox is the store's own order of events, so little is buffered in memory, even if the index is down for
+long. Ingestion passes just stored events in parsed form. They are read from the store again only if they did
+not fit in memory or another process stored them. An event may be written twice (after a crash between the
+write and its confirmation), but is never skipped.
 """
 
 import asyncio
@@ -31,18 +31,23 @@ from controlplane.store.interface import UNREADABLE, GivenOut
 log = logging.getLogger(__name__)
 
 BATCH_EVENTS: Final = 8192
-MOST_PARSED_BYTES: Final = 24 * 1024 * 1024  # of events that wait as they were read, and take thrice the room
+# Parsed events that wait for the index; they take three times this size in memory.
+MOST_PARSED_BYTES: Final = 24 * 1024 * 1024
 POLL_SECONDS: Final = 5.0
-# An index takes many events at once for much less than few; a search does not wait: it drains by itself.
+# An index takes many events at once at a much lower cost. A search does not wait, because it drains the
+# outbox itself.
 LINGER_SECONDS: Final = 0.5
 FIRST_PAUSE_SECONDS: Final = 0.5
 LONGEST_PAUSE_SECONDS: Final = 30.0
-_MUCH_EVENTS: Final = 100_000  # number of missing events that makes the log show progress
-_REPORT_SECONDS: Final = 10.0  # seconds between two lines about the progress
+_MUCH_EVENTS: Final = 100_000  # number of missing events from which the log shows progress
+_REPORT_SECONDS: Final = 10.0  # seconds between two log lines about the progress
 
 
 class IndexWriter:
-    """One per index and process. Several at once do no harm: they repeat each other's work."""
+    """Writer for one index in one process.
+
+    Several at once are harmless, because they only repeat each other's work.
+    """
 
     def __init__(
         self,
@@ -57,7 +62,7 @@ class IndexWriter:
     ) -> None:
         self._store = store
         self._index = index
-        # Looked at once: to ask a protocol about an object costs as much as to take a request.
+        # Determined once, because isinstance with a protocol costs as much as a request.
         self._ranged = index if isinstance(index, RangedIndex) else None
         self._poll_seconds = poll_seconds
         self._linger_seconds = linger_seconds
@@ -70,59 +75,59 @@ class IndexWriter:
         self._position = 0
         self._is_measured = False
         self._draining = asyncio.Lock()
-        self.is_behind = False  # a search didn't wait until the index had everything
-        self._parsed: dict[int, Parsed] = {}  # by position
+        self.is_behind = False  # True: a search did not wait until the index had everything
+        self._parsed: dict[int, Parsed] = {}  # keys are positions
         self._parsed_bytes = 0
         self._next_report = 0.0
-        self.problem: str | None = None  # why the index takes no events at present
-        self.left_out = 0  # events that the index could not take
+        self.problem: str | None = None  # why the index accepts no events now
+        self.left_out = 0  # number of events that the index could not take
 
     @property
     def position(self) -> int:
-        """How far the index has come; 0 until it has responded once."""
+        """Last position in the index; 0 until the index has responded once."""
         return self._position
 
     @property
     def is_measured(self) -> bool:
-        """Return whether the position is the one that the index has, rather than one from before `run`."""
+        """Return True if the position comes from the index, and not from before `run`."""
         return self._is_measured
 
     @property
     def lag(self) -> int:
-        """Events known to be accepted and not yet in the index; more may wait behind them in the store."""
+        """Number of accepted events that are not in the index yet. The store may have further ones."""
         return max(0, self._newest - self._position)
 
     @property
     def percent(self) -> int:
-        """Events of the store that the index has, in percent."""
+        """Share of the store's events that are in the index, in percent."""
         return 100 if self._newest <= self._position else 100 * self._position // self._newest
 
     def wake(self, newest: int = 0) -> None:
-        """Events were accepted, up to this position if the caller knows it."""
+        """Wake the writer after events were accepted, up to this position if the caller has it."""
         self._newest = max(self._newest, newest)
         self._woken.set()
 
     def take(self, parsed: Parsed) -> None:
-        """These were stored just now."""
-        # An index of ranges is given what the store has, at a retry too.
+        """Take events that were just stored, in parsed form."""
+        # An index with ranges reads its events from the store, also for a retry.
         if self._ranged is None and self._parsed_bytes + parsed.size <= MOST_PARSED_BYTES:
             self._parsed[parsed.position] = parsed
             self._parsed_bytes += parsed.size
         self.wake(parsed.position + len(parsed.events) - 1)
 
     def stop(self) -> None:
-        """run() ends once the batch under way is written."""
+        """Stop run() after the current batch is written."""
         self._stopped.set()
         self._woken.set()
 
     async def run(self) -> None:
         pause = self._first_pause_seconds
-        self._is_measured = False  # another control plane may have led since
+        self._is_measured = False  # Another control plane may have led in between.
         while not self._stopped.is_set():
             self._woken.clear()
             try:
                 await self.drain()
-            except Exception as error:  # whatever it was: the store still has the events for the next try
+            except Exception as error:  # After any error, the store still has the events for the next try.
                 self._failed(error, pause)
                 await _wait(self._stopped, pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, no secret
                 pause = min(pause * 2, self._longest_pause_seconds)
@@ -133,15 +138,17 @@ class IndexWriter:
             await _wait(self._stopped, self._linger_seconds)
 
     async def drain(self) -> int:
-        """Writes what the store holds to the end, or stop(); how many events. Raises if it can't."""
-        async with self._draining:  # who searches drains too
+        """Write all events of the store, or until stop(). Return their number. Raise if it fails."""
+        async with self._draining:  # A search drains the outbox too.
             written = await self._drain()
             self.is_behind = False
             return written
 
     async def catch_up(self, seconds: float) -> None:
-        """Until the index has what was accepted before this call, or no longer than this. One that takes no
-        events may still find the others."""
+        """Wait until the index has all events accepted before this call, or until the time limit.
+
+        If the index accepts no events, a search can still find the others.
+        """
         try:
             async with asyncio.timeout(seconds):
                 await self.drain()
@@ -160,7 +167,7 @@ class IndexWriter:
             try:
                 count, last = await self._write_next()
             except IndexMovedError as moved:
-                log.warning("events are written again from where the index stands: %s", moved)
+                log.warning("events are written again from the index's position: %s", moved)
                 name, self._position = await self._index.outbox_name(), moved.reached
                 continue
             if not count:
@@ -184,14 +191,14 @@ class IndexWriter:
             wanted = GivenOut(self._position, events[-1].position, uuid.uuid4().hex)
             given = await self._store.give_out(name, wanted)
             if given is None:
-                continue  # another process has written them
-            if given.upto > wanted.upto:  # that process takes more events at once
+                continue  # Another process has written them.
+            if given.upto > wanted.upto:  # The other process takes more events at once.
                 events = await self._store.events_after(given.after, given.upto - given.after)
             events = [event for event in events if event.position <= given.upto]
             try:
                 await index.write_range(events, given)
             except IndexMovedError as moved:
-                log.warning("events are written again from where the index stands: %s", moved)
+                log.warning("events are written again from the index's position: %s", moved)
                 await self._store.go_back(name, moved.reached)
                 continue
             await self._store.finish(name, given)
@@ -206,13 +213,16 @@ class IndexWriter:
         self._is_measured = True
 
     async def _write_next(self) -> tuple[int, int]:
-        """How many events were written, and the last one's position."""
+        """Write the next batch. Return the number of its events and the position of the last one."""
         parsed = self._next_parsed()
         if parsed:
             try:
                 await self._index.write_parsed(parsed, self._position)
             except (ValueError, TypeError, OverflowError, RecursionError) as error:
-                log.warning("events are read again, since the index didn't take them as they were: %s", error)
+                log.warning(
+                    "events are read from the store again, because the index rejected their parsed form: %s",
+                    error,
+                )
             else:
                 return sum(len(each.events) for each in parsed), _end(parsed[-1])
         events = await self._store.events_after(self._position, self._batch_events)
@@ -224,18 +234,18 @@ class IndexWriter:
         return len(events), events[-1].position
 
     def _leave_out_unreadable(self, events: Sequence[Event]) -> None:
-        """Count and name the events whose block is damaged."""
+        """Count and log the events whose block is damaged."""
         damaged = (event for event in events if event.body == UNREADABLE)
         for org_id, of_org in groupby(damaged, key=attrgetter("org_id")):
             positions = [event.position for event in of_org]
             self.left_out += len(positions)
             log.error(
-                "organisation %s: a block of events at positions %d to %d is damaged, and is left out of the"
+                "organisation %s: the block of events at positions %d to %d is damaged and omitted from the"
                 " index: verify the chain of the organisation", org_id, positions[0], positions[-1],
             )  # fmt: skip
 
     def _next_parsed(self) -> list[Parsed]:
-        """What follows on the index's position without a gap. What is behind it is forgotten."""
+        """Return the events after the index's position without a gap. Discard events before it."""
         for position in [each for each in self._parsed if each <= self._position]:
             self._forget(position)
         found: list[Parsed] = []
@@ -251,15 +261,15 @@ class IndexWriter:
         return parsed
 
     async def _write(self, events: Sequence[Event]) -> None:
-        """An event that the index can't take must not keep the others, of every organisation, from it."""
+        """Write events one by one if necessary, so that one unusable event does not block the others."""
         try:
             await self._index.write(events, self._position)
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
             if len(events) == 1:
-                log.exception("event at position %d is left out of the index", events[0].position)
+                log.exception("event at position %d is omitted from the index", events[0].position)
                 self.left_out += 1
                 return
-            log.warning("%d events are written one half after the other: %s", len(events), error)
+            log.warning("%d events are split into two halves and written again: %s", len(events), error)
             middle = len(events) // 2
             await self._write(events[:middle])
             await self._write(events[middle:])
@@ -267,14 +277,14 @@ class IndexWriter:
     def _failed(self, error: Exception, pause: float) -> None:
         self.problem = str(error) or type(error).__name__
         unexpected = not isinstance(error, IndexUnavailableError)
-        waiting = f", at least {self.lag} wait" if self.lag else ""  # 0 may also be: not counted yet
+        waiting = f", at least {self.lag} events wait" if self.lag else ""  # 0 may also mean: not counted yet
         log.warning(
-            "no events forwarded%s, next try within %.1f s: %s",
+            "no events indexed%s, next try within %.1f s: %s",
             waiting, pause, self.problem, exc_info=unexpected,
         )  # fmt: skip
 
     def _report(self) -> None:
-        """Log from time to time how far an index is that has much to take."""
+        """Log the progress from time to time while many events are missing in the index."""
         now = time.monotonic()
         if self.lag > _MUCH_EVENTS and now >= self._next_report:
             self._next_report = now + _REPORT_SECONDS
@@ -282,7 +292,7 @@ class IndexWriter:
 
     def _recovered(self) -> None:
         if self.problem is not None:
-            log.info("events are forwarded again")
+            log.info("events are indexed again")
             self.problem = None
 
 

@@ -1,4 +1,4 @@
-"""An audit batch from bytes to the store: shape, organisation, then the commit that decides the rest."""
+"""Take an audit batch from bytes to the store: check its shape and organisation, then commit it."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ from controlplane.usage import uses_of
 from proxy.policy.json_text import refuse_deep
 from proxy.wire.audit_event import rfc3339
 
-MOST_LEVELS: Final = 903  # levels of a batch; earlier versions stored 900 in a member of an event
+# Nesting levels of a batch; earlier releases stored up to 900 in a member of an event.
+MOST_LEVELS: Final = 903
 
 
 class InvalidBatch(ValueError):
-    """The batch's shape is wrong: 400 invalidPayload."""
+    """Error 400 invalidPayload: the shape of the batch is wrong."""
 
 
 class MixedOrganisations(ValueError):
-    """Events of more than one organisation: 400 mixedOrganisations."""
+    """Error 400 mixedOrganisations: the batch has events of more than one organisation."""
 
 
 class NotAuthorised(ValueError):
-    """The proxy may not write for this organisation: 403 notAuthorisedForTenant."""
+    """Error 403 notAuthorisedForTenant: the proxy has no permission to write for this organisation."""
 
 
 class Batch(Struct, rename="camel"):
@@ -74,14 +75,18 @@ class Ingest:
         clock: Clock,
         on_stored: Callable[[Parsed | None], None],
     ) -> None:
-        """`on_stored` is given what was stored where all of it is as it was read."""
+        """Initialise the ingestion, with a callback for stored events.
+
+        `on_stored` receives the parsed events if all of them are stored exactly as they were read, otherwise
+        None.
+        """
         self._store = store
         self._limits = limits
         self._clock = clock
         self._on_stored = on_stored
 
     async def accept(self, proxy_id: str, allowed_orgs: Collection[str], body: bytes) -> tuple[str, Outcome]:
-        """The batch's id, and what became of it. Where it was stored, it is on disk before this returns."""
+        """Store a batch, and return its id and the outcome. A stored batch is on disk before the return."""
         batch, known = parse_batch(proxy_id, body, self._clock.wall_ms())
         if batch.org_id not in allowed_orgs:
             raise NotAuthorised
@@ -97,7 +102,7 @@ class Ingest:
 
 
 def batch_id_of(body: bytes) -> str | None:
-    """The batch id of a body that is refused; also if it stands first and what follows is not JSON."""
+    """Return the batch id of a refused body, even if the id is first and the rest is not JSON."""
     try:
         return _decode_name(body).batch_id
     except (ValueError, RecursionError):
@@ -106,7 +111,7 @@ def batch_id_of(body: bytes) -> str | None:
 
 
 def parse_batch(proxy_id: str, body: bytes, received_ms: int) -> tuple[NewBatch, Sequence[KnownEvent] | None]:
-    """The batch, and its events as they were read if they are stored as they came and nothing else."""
+    """Return the batch, and its parsed events if they are stored unchanged and have no other members."""
     try:
         batch = _decode(body)
         events: Sequence[bytes] = _decode_raw_events(body).events
@@ -114,13 +119,13 @@ def parse_batch(proxy_id: str, body: bytes, received_ms: int) -> tuple[NewBatch,
     except (ValueError, RecursionError) as error:
         raise InvalidBatch(_reason(error)) from None
     if b"\\u0000" in body and any("\0" in event.id for event in batch.events):
-        raise InvalidBatch("NUL is no character of an event's id")  # SQLite's would end there
+        raise InvalidBatch("the id of an event contains a NUL character")  # SQLite would end the text there.
     org_id = batch.events[0].org_id
     if any(event.org_id != org_id for event in batch.events):
         raise MixedOrganisations
     times = [milliseconds(event.time) for event in batch.events]
     if min(times) < EARLIEST_MS or max(times) > LATEST_MS:
-        raise InvalidBatch("UTC has no year for the time of an event")
+        raise InvalidBatch("the time of an event is outside the years of UTC")
     is_forged = any(event.proxy_id not in (None, proxy_id) for event in batch.events)
     marks = [implausible(time_ms, received_ms) for time_ms in times]
     is_marked = any(marks)
@@ -149,18 +154,18 @@ def parse_batch(proxy_id: str, body: bytes, received_ms: int) -> tuple[NewBatch,
 
 Implausible = Literal["future", "past"]
 _MARKS: Final = {"implausibleTime": "claimedImplausibleTime", "receivedAt": "claimedReceivedAt"}
-"""Members that the control plane alone writes, and what they are renamed to if a proxy sends them."""
+"""Members that only the control plane writes, and their new names if a proxy sends them."""
 
 
 def implausible(time_ms: int, received_ms: int) -> Implausible | None:
-    """Return which way an event's own time can't be true, given when it came; None if it can."""
+    """Return whether an event's own time is in the future or too far in the past; None if it is plausible."""
     if time_ms > received_ms + MOST_AHEAD_MS:
         return "future"
     return "past" if time_ms < received_ms - MOST_BEHIND_MS else None
 
 
 def _marked(raw: bytes, mark: Implausible | None, received_ms: int) -> bytes:
-    """The event with the mark as its last members; every byte before them stays as it came."""
+    """Return the event with the mark as its last members. The bytes before them are unchanged."""
     if mark is None:
         return raw
     text = bytes(raw).rstrip(b" \t\r\n").removesuffix(b"}")
@@ -174,7 +179,7 @@ def _may_claim_marks(body: bytes) -> bool:
 
 
 def _without_claims(events: Sequence[bytes]) -> Sequence[bytes]:
-    """Events that bring members of the control plane's own keep them under other names."""
+    """Return the events, with members that only the control plane may write renamed."""
     kept = []
     for raw in events:
         event = orjson.loads(bytes(raw))
@@ -186,7 +191,7 @@ def _without_claims(events: Sequence[bytes]) -> Sequence[bytes]:
 
 
 def _with_true_proxy(proxy_id: str, events: Sequence[bytes]) -> Sequence[bytes]:
-    """Events that name another proxy than the one that signed them name both."""
+    """Return the events, with the true proxy added to each event that names another proxy."""
     kept = []
     for raw in events:
         event = orjson.loads(bytes(raw))
@@ -200,23 +205,23 @@ def _with_true_proxy(proxy_id: str, events: Sequence[bytes]) -> Sequence[bytes]:
 def _dumped(event: dict[str, object]) -> bytes:
     try:
         return orjson.dumps(event)
-    except orjson.JSONEncodeError:  # it reads deeper nesting than it writes
+    except orjson.JSONEncodeError:  # orjson reads deeper nesting than it writes.
         raise InvalidBatch("an event is nested too deeply") from None
 
 
 def _decode(body: bytes) -> _KnownBatch | Batch:
-    """Whatever is stored can be read again by any JSON parser, so every byte of it has been looked at."""
+    """Decode a batch whose bytes are all checked, so that any JSON parser can read what is stored."""
     try:
         return _decode_known(body)
     except msgspec.ValidationError:
-        # Members that we don't know, or of other types, are skipped over by the typed pass.
+        # The typed decoder skips unknown members and members with other types.
         refuse_deep(body, MOST_LEVELS)
         orjson.loads(body)
         return _decode_batch(body)
 
 
 def _reason(error: Exception) -> str:
-    """Where the shape is wrong, without a byte of what was sent: the response goes into logs."""
+    """Return where the shape is wrong, without any bytes of the request, because the response is logged."""
     return (
         str(error)
         if isinstance(error, msgspec.ValidationError)

@@ -1,8 +1,8 @@
-"""What vouches for the audit events: links signed from the start on, and a walk from the first to the last.
+"""Integrity of the audit events: signed links from the start on, and a verification of the whole chain.
 
-A store that was made by this release has every event chained from the beginning. One of an earlier release
-is chained once, before its first start listens; that it was is sealed under the master key, so that nobody
-who can only write the file has events of their own taken for old ones.
+A store that was made by this release has every event chained from the beginning. A store of an earlier
+release is chained once, before its first start listens. That it was chained is sealed under the master key.
+So an attacker who can only write the file can't pass off new events as old ones.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def chain_key(vault: Vault) -> bytes:
 
 
 async def begin_chain(vault: Vault, store: Store) -> None:
-    """Sign links from here on; first, once, chain what a release stored that knew of none."""
+    """Sign links from now on. First, chain the events of an earlier release, if this was not done yet."""
     store.sign_links(chain_key(vault))
     if await opened_check(vault, store) == CHAINED:
         return
@@ -41,12 +41,12 @@ async def begin_chain(vault: Vault, store: Store) -> None:
                 said = time.monotonic()
                 _log.info("audit chain: %d events of an earlier release chained so far", adopted)
     await note_chained(vault, store)
-    _log.info("audit chain: begun, with %d events of an earlier release", adopted)
+    _log.info("audit chain: started, with %d events of an earlier release", adopted)
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A link that somebody kept elsewhere; its number too where they kept that."""
+    """Link that was kept outside the store, with its number if that was kept too."""
 
     link: bytes
     number: int | None = None
@@ -54,16 +54,16 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """How far a walk has come; `done` once it is over, and then what it found."""
+    """Progress of a verification; `done` at its end, when `misfit` is its result."""
 
     reached: Reached
-    links: int  # of the chain, at the walk's start
+    links: int  # links of the chain at the start of the verification
     done: bool = False
     misfit: Misfit | None = None
 
 
 async def walk(vault: Vault, store: Store, org_id: str, known: Known | None) -> AsyncGenerator[Walk]:
-    """Along the organisation's chain as it is now, from the known link on if its number is known."""
+    """Verify the organisation's chain, from the known link on if its number is known."""
     if await store.has_master_key() and await opened_check(vault, store) != CHAINED:
         raise StoreError("events of an earlier release are not chained yet: start the control plane once")
     key = chain_key(vault)
@@ -81,7 +81,7 @@ async def walk(vault: Vault, store: Store, org_id: str, known: Known | None) -> 
 
 
 async def _begin(store: Store, org_id: str, known: Known | None) -> Reached | None:
-    """Behind the known link, if it is where it was."""
+    """Return the position after the known link, if the link is in its place."""
     if known is None or known.number is None:
         return None
     link = await store.chain_link(org_id, known.number)
@@ -91,7 +91,7 @@ async def _begin(store: Store, org_id: str, known: Known | None) -> Reached | No
 
 
 async def _position_at(store: Store, link: Link) -> int:
-    """Of the newest block that the chain speaks of up to this link."""
+    """Return the position of the newest block that the chain covers up to this link."""
     at: Link | None = link
     while at is not None and at.record.kind == "purge":
         at = await store.chain_link(at.record.org_id, at.record.number - 1)
@@ -100,6 +100,6 @@ async def _position_at(store: Store, link: Link) -> int:
 
 async def _at_end(store: Store, org_id: str, known: Known | None, *, is_known: bool) -> Misfit | None:
     if known is not None and not is_known and not await store.chain_has(org_id, known.link):
-        text = "the known head is not in the chain: the end was removed, or the chain was made again"
+        text = "the known link is not in the chain: the end was removed, or the chain was made again"
         return Misfit("truncated", text, known.number)
     return await store.mismatch_at_chain_end(org_id)

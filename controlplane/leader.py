@@ -1,7 +1,7 @@
-"""Jobs that one control plane does for all that share a store, for as long as it leads.
+"""Jobs that one control plane does for all that share a store, while it leads.
 
-Every job that runs here does its work in small steps, each of which may be done twice: a leader that was held
-up may finish one step after another control plane has taken over.
+Every job does its work in small steps, and each step may be done twice. A delayed leader may finish one step
+after another control plane has taken over.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _log = logging.getLogger(__name__)
 
 
 async def lead(peers: Peers, start: Callable[[], Sequence[asyncio.Task[None]]]) -> None:
-    """Start the jobs when this control plane begins to lead, and cancel them when it leads no more."""
+    """Start the jobs when this control plane becomes the leader, and cancel them when it is no longer."""
     while True:
         await peers.until_leading()
-        _log.info("this control plane leads: it keeps the search index and retention going")
+        _log.info("this control plane leads: it runs the search index and retention")
         jobs = start()
         try:
             await peers.until_not_leading()
-            _log.warning("this control plane leads no more")
+            _log.warning("this control plane no longer leads")
         finally:
             for job in jobs:
                 job.cancel()

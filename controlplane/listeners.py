@@ -1,4 +1,4 @@
-"""The listening sockets of every section, all of them bound before the store is opened."""
+"""Bind the listening sockets of every section before the store is opened."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ from proxy.config import Address
 from proxy.config.listening import not_listening
 from proxy.config.tls import server_tls
 
-BACKLOG: Final = 1024  # connections that wait for the event loop
+BACKLOG: Final = 1024  # connections that wait to be accepted
 _NOT_HERE: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 
 _Protocol = Callable[[], asyncio.BaseProtocol]
 
 
 class Listeners:
-    """The sockets by their setting. Raises OSError with one line that names setting, address and holder."""
+    """Listening sockets by setting.
+
+    Raise OSError with one line that names the setting, the address and its owner.
+    """
 
     def __init__(self, settings: Settings, stack: ExitStack) -> None:
         self._tls = {
@@ -40,7 +43,7 @@ class Listeners:
         self._sockets = {key: _bound(key, listen, stack) for key, listen in wanted.items()}
 
     def listen(self) -> None:
-        """Let clients connect, at every address or at none: they wait until `serve`.
+        """Listen on every address or, after an error, on none. Clients wait until `serve`.
 
         A program that started at the same moment may have taken an address between bind and listen.
         """
@@ -67,7 +70,7 @@ class Listeners:
         ]
 
     def urls(self, key: str) -> list[str]:
-        """The addresses as clients write them, with the port that the kernel chose."""
+        """Return the addresses as clients write them, with the ports that the kernel chose."""
         scheme = "http" if self._tls[key] is None else "https"
         names = [each.getsockname()[:2] for _, each in self._sockets[key]]
         return [f"{scheme}://{Address(host, port)}" for host, port in names]
@@ -87,7 +90,7 @@ def _bound(key: str, listen: Sequence[Address], stack: ExitStack) -> list[tuple[
 
 
 def _of_address(address: Address) -> list[socket.socket]:
-    """Bound sockets; a name may have several addresses, of which this machine need not have each."""
+    """Yield the bound sockets of an address. A name may have several addresses, and one may be enough."""
     found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
     absent: OSError | None = None
@@ -109,10 +112,10 @@ def _socket(family: socket.AddressFamily, place: object) -> socket.socket:
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family is socket.AF_INET6:  # a socket of IPv6 would take IPv4's port too
+        if family is socket.AF_INET6:  # An IPv6 socket would also bind IPv4's port.
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         made.setblocking(False)
-        made.bind(place)  # type: ignore[arg-type]  # as getaddrinfo spells it
+        made.bind(place)  # type: ignore[arg-type]  # address in the form of getaddrinfo
     except OSError:
         made.close()
         raise

@@ -1,8 +1,8 @@
-"""New events as they are stored, for whoever listens: read and taken apart once, however many listen.
+"""Live tail of new events: they are read and parsed once for all listeners.
 
-Events come in the order of their positions in the store, so a listener that says how far it came is given
-every event after that once. One task reads the store, and only while somebody listens; a listener that is
-behind it reads by itself until it has caught up.
+Events have the order of their positions in the store. A listener that gives its last position receives every
+event after it. One task reads the store while there is at least one listener. A listener that is behind reads
+by itself until it has caught up.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from controlplane.search.document import Document, UnsearchableError, read_docum
 from controlplane.store.interface import OutboxStore, StoredEvent
 
 MOST_LISTENERS: Final = 64
-MOST_OF_ONE: Final = 8  # so that nobody takes the room of all others
-MOST_OF_THE_SAME: Final = 32  # so that no organisation's operators take the room of all others
-MOST_BEHIND: Final = 100_000  # events that are looked through for who comes back
-MOST_WAITING: Final = 2_000  # events; a listener that lets more wait is cut off
+MOST_OF_ONE: Final = 8  # listeners per operator, so that one operator can't use all places
+MOST_OF_THE_SAME: Final = 32  # listeners per set of organisations, so that its operators can't use all places
+MOST_BEHIND: Final = 100_000  # events to search for a listener that reconnects
+MOST_WAITING: Final = 2_000  # events; a listener with more waiting ones is disconnected
 MOST_WAITING_BYTES: Final = 8 * 1024 * 1024
-_AT_ONCE: Final = 512  # events that are read, so that who takes them can keep up
-POLL_SECONDS: Final = 5.0  # between looks at the store if nobody says that there is something new
+_AT_ONCE: Final = 512  # events to read in one step, so that listeners can keep up
+POLL_SECONDS: Final = 5.0  # seconds between two checks of the store without a notification
 
 Wanted = Callable[[Document], bool]
 
 
 class TooManyListeners(Exception):
-    """There is no room for one more; the text is one line for a person."""
+    """Error because the number of listeners is at its limit. The text is one line for a person."""
 
 
 class CutOff(Exception):
-    """The listener gets no more events; the text is one line for a person."""
+    """Error because the listener is disconnected. The text is one line for a person."""
 
 
 class LiveTail:
@@ -44,33 +44,35 @@ class LiveTail:
         self._woken = asyncio.Event()
         self._reading: asyncio.Task[None] | None = None
         self._is_closed = False
-        self._position = 0  # everything up to here is given, or being given, to the listeners that are served
+        self._position = 0  # Position up to which events are given, or being given, to the served listeners.
 
     def wake(self) -> None:
-        """Events were stored."""
+        """Wake the reading task after events were stored."""
         self._woken.set()
 
     def close(self) -> None:
-        """Nobody listens any more, so that a stop need not wait for those who would go on for ever."""
+        """Disconnect all listeners, so that a stop does not wait for endless responses."""
         self._is_closed = True
         for listener in self._listeners:
-            listener.cut("the control plane stops")
+            listener.cut("the control plane is stopping")
 
     @asynccontextmanager
     async def listener(
         self, who: str, wanted: Wanted, after: int | None, org_ids: tuple[str, ...] | None = None
     ) -> AsyncIterator[Listener]:
-        """Of the events after that position, or from now on; of these organisations, or of all there are.
-        Raises TooManyListeners."""
+        """Yield a listener for events after the position, or for new events.
+
+        `org_ids` selects organisations; None means all. Raise TooManyListeners at a limit.
+        """
         if self._is_closed:
-            raise TooManyListeners("the control plane stops")
+            raise TooManyListeners("the control plane is stopping")
         if len(self._listeners) >= MOST_LISTENERS:
-            raise TooManyListeners(f"{MOST_LISTENERS} are following events already")
+            raise TooManyListeners(f"{MOST_LISTENERS} listeners already follow events")
         if sum(listener.who == who for listener in self._listeners) >= MOST_OF_ONE:
-            raise TooManyListeners(f"{who} is following events {MOST_OF_ONE} times already")
+            raise TooManyListeners(f"{who} already has {MOST_OF_ONE} listeners")
         if org_ids is not None and self._listening_to(org_ids) >= MOST_OF_THE_SAME:
             raise TooManyListeners(
-                f"{MOST_OF_THE_SAME} are following events of the same organisations already"
+                f"{MOST_OF_THE_SAME} listeners already follow events of the same organisations"
             )
         listener = Listener(self, who, wanted, org_ids)
         self._listeners.add(listener)
@@ -86,7 +88,7 @@ class LiveTail:
                 self._reading = None
 
     async def catch_up(self, listener: Listener) -> list[StoredEvent]:
-        """What the listener wants of the next events; none once it is where the reading task is."""
+        """Return the next events that match the listener; empty if it has reached the reading task."""
         while True:
             if not self._is_reading():
                 newest = await self._store.last_position()
@@ -99,7 +101,7 @@ class LiveTail:
             stored = self._position
             events = await self._store.events_after(listener.position, _AT_ONCE)
             (share,) = await asyncio.to_thread(_shares, events, [listener])
-            # None: those up to where the reading task was are purged. It may be further now.
+            # No events: those up to the position of the reading task are purged. The task may have advanced.
             listener.came_to(events[-1].position if events else stored)
             if share:
                 return share
@@ -115,7 +117,8 @@ class LiveTail:
             while True:
                 self._woken.clear()
                 while events := await self._store.events_after(self._position, _AT_ONCE):
-                    # Nothing is awaited between these two: who is served from now on has these behind it.
+                    # No await between these lines, so that a listener that is served from now on has these
+                    # events already.
                     self._position = events[-1].position
                     served = [listener for listener in self._listeners if listener.is_served]
                     shares = await asyncio.to_thread(_shares, events, served)
@@ -124,22 +127,22 @@ class LiveTail:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._poll_seconds):
                         await self._woken.wait()
-        except Exception as error:  # whatever it was: nobody may wait for what doesn't come
+        except Exception as error:  # After any error, listeners must not wait for events that will not come.
             for listener in self._listeners:
                 listener.cut(_unreadable(error))
 
 
 class Listener:
-    """One who follows events, and how far it came."""
+    """Client that follows events, and the position that it has reached."""
 
     def __init__(self, tail: LiveTail, who: str, wanted: Wanted, org_ids: tuple[str, ...] | None) -> None:
         self._tail = tail
         self.who = who
         self.wanted = wanted
         self.org_ids = org_ids
-        self.position = 0  # up to which it was given what it wants
-        self.has_gap = False  # it begins later than where it left off
-        self.is_served = False  # by the task that reads for all
+        self.position = 0  # position up to which it has received the events that match
+        self.has_gap = False  # True: it begins later than the position that it gave
+        self.is_served = False  # True: the reading task serves it
         self._waiting: list[StoredEvent] = []
         self._waiting_to = 0
         self._cut_off: str | None = None
@@ -150,11 +153,14 @@ class Listener:
         self.has_gap = after is not None and after != position
 
     def came_to(self, position: int) -> None:
-        """It has what it wants of the events up to there."""
+        """Record that the listener has all matching events up to the position."""
         self.position = self._waiting_to = position
 
     async def next(self) -> list[StoredEvent]:
-        """What came of what it wants, once something did. Raises CutOff."""
+        """Return the next matching events when there are some.
+
+        Raise CutOff if the listener is disconnected.
+        """
         if not self.is_served and (share := await self._caught_up()):
             return share
         while not self._waiting:
@@ -175,11 +181,11 @@ class Listener:
     def give(self, events: Sequence[StoredEvent], up_to: int) -> None:
         if self._cut_off is not None or up_to <= self._waiting_to:
             return
-        # It may have caught up further than the reading task was.
+        # It may have caught up beyond the position of the reading task.
         events = [event for event in events if event.position > self._waiting_to]
         bytes_waiting = sum(len(event.body) for event in self._waiting) if events else 0
         if len(self._waiting) + len(events) > MOST_WAITING or bytes_waiting > MOST_WAITING_BYTES:
-            self.cut("more events came than were taken")
+            self.cut("events arrived faster than the client read them")
             return
         self._waiting += events
         self._waiting_to = up_to
@@ -188,7 +194,7 @@ class Listener:
         self._something.set()
 
     def cut(self, why: str) -> None:
-        """What waits is still taken; nothing follows it."""
+        """Disconnect the listener after it has received the waiting events."""
         self._cut_off = why
         self._something.set()
 
@@ -198,7 +204,7 @@ def _unreadable(error: Exception) -> str:
 
 
 def _shares(events: Sequence[StoredEvent], listeners: Sequence[Listener]) -> list[list[StoredEvent]]:
-    """Of each listener what it wants of the events."""
+    """Return the matching events of each listener."""
     shares: list[list[StoredEvent]] = [[] for _ in listeners]
     for event in events:
         try:

@@ -1,4 +1,4 @@
-"""Log of the control plane: lines of libraries that must not appear as they are."""
+"""Logging of the control plane, with filters for lines of libraries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from proxy.process import log
 
 
 class _BadRequestIsNoFault(logging.Filter):
-    """aiohttp logs malformed HTTP as an error with its traceback; here it is a line of debug at most."""
+    """Filter for aiohttp's tracebacks about malformed HTTP, which become a debug line."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         from aiohttp.http_exceptions import HttpProcessingError
@@ -19,13 +19,13 @@ class _BadRequestIsNoFault(logging.Filter):
             return True
         record.exc_info = None
         record.levelno, record.levelname = logging.DEBUG, "DEBUG"
-        record.msg, record.args = "malformed HTTP refused: %s", (type(error).__name__,)
+        record.msg, record.args = "refused malformed HTTP: %s", (type(error).__name__,)
         return logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
 
 
 def configure(level: str, style: Literal["text", "json"]) -> None:
-    """Set up the log of the control plane."""
+    """Configure the logging of the control plane."""
     log.configure(level, style)
-    logging.getLogger("aiosqlite").setLevel(logging.WARNING)  # its debug lines hold whole statements
-    logging.getLogger("psycopg").setLevel(logging.ERROR)  # what it warns of reaches its caller too
+    logging.getLogger("aiosqlite").setLevel(logging.WARNING)  # Its debug lines contain whole statements.
+    logging.getLogger("psycopg").setLevel(logging.ERROR)  # Its warnings also reach the caller as errors.
     logging.getLogger("aiohttp.server").addFilter(_BadRequestIsNoFault())

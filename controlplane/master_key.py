@@ -1,4 +1,4 @@
-"""The master key of a store: open the vault with it, and check that it is the store's own."""
+"""Open the vault with the master key of a store, and check that the key belongs to the store."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ async def open_vault(
 ) -> Vault:
     """Open the vault, and check that the store's secrets were sealed with its master key.
 
-    Make a missing master key, unless the caller only reads (`reads`). Raise MasterKeyError if the key is not
-    the store's, or if it is missing although the store has secrets.
+    Make a missing master key, unless the caller only reads (`reads`). Raise MasterKeyError if the key belongs
+    to another store, or if it is missing although the store has secrets.
     """
     file = settings.key_file
     missing = file is not None and not file.exists()
     if missing and await store.has_master_key():
-        what = "is missing, and the store has secrets: put the copy there that belongs to this store"
+        what = "is missing, but the store has secrets: restore the copy of the key that belongs to this store"
         raise MasterKeyError(f"{file} {what}")
     if missing and reads:
-        return Vault(os.urandom(KEY_BYTES))  # nothing is sealed yet
+        return Vault(os.urandom(KEY_BYTES))  # Nothing is sealed yet.
     vault = Vault(await read_key(settings, egress))
     try:
         await opened_check(vault, store)
@@ -39,15 +39,20 @@ async def open_vault(
 
 
 async def read_key(settings: SecretsSettings, egress: Egress) -> bytes:
-    """Return the master key from its place; make a missing file. Raise MasterKeyError if there is none."""
+    """Return the master key from its place, and make a missing file.
+
+    Raise MasterKeyError if it has no key.
+    """
     if settings.master_key_vault_url:
         return (await read_vault_key(settings, egress)).key
     return read_master_key(settings.master_key, settings.master_key_file)
 
 
 async def opened_check(vault: Vault, store: RegistryStore) -> str:
-    """Return the text that the store keeps sealed under its master key: `CHAINED`, or that of an earlier
-    release. Raise MasterKeyError if the vault has another key."""
+    """Return the text that the store keeps sealed under its master key.
+
+    It is `CHAINED`, or the text of an earlier release. Raise MasterKeyError if the vault has another key.
+    """
     sealed = await store.master_key_check(vault.seal(MASTER_KEY_CHECK, CHAINED))
     return vault.open(MASTER_KEY_CHECK, sealed)
 

@@ -1,7 +1,7 @@
 """Metrics of the control plane for Prometheus: counted here, or read from the store at a scrape.
 
-Only the label with the proxy's name grows with use, and a scrape has at most MOST_PROXIES of them. The texts
-are those of docs/reference/metrics.md too: `python -m tests.metrics_reference` writes it.
+Only the label with the proxy's name grows with use, and a scrape has at most MOST_PROXIES of them. `python -m
+tests.metrics_reference` also writes the texts to docs/reference/metrics.md.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from controlplane.store.reserve import missing_bytes
 from controlplane.usage import DAY_MS
 from proxy.wire.models import AUDIT_PATH, ENROL_PATH, HEARTBEAT_PATH, METRICS_PATH, SYNC_PATH
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # a series for each series, that nobody looks at
+disable_created_metrics()  # type: ignore[no-untyped-call]  # omits the extra `_created` series of each series
 
-MOST_PROXIES: Final = 1000  # that a scrape names, by their urgency
-MOST_KEPT: Final = 256  # series of one name: to look one up by its labels takes longer than to count
+MOST_PROXIES: Final = 1000  # proxies that a scrape names, the most urgent first
+MOST_KEPT: Final = 256  # series of one name; looking one up by its labels takes longer than counting
 _ENDPOINTS: Final = {
     SYNC_PATH: "sync",
     HEARTBEAT_PATH: "heartbeat",
@@ -127,8 +127,8 @@ class Exposition:
         self._clock = clock
         self._retention = retention
         self._peers = peers
-        self._sinks = sinks  # names
-        self._webhooks = webhooks  # names of those that get notices in place of events
+        self._sinks = sinks  # names of sinks
+        self._webhooks = webhooks  # names of sinks that receive notices instead of events
         self._interval_ms = sync_interval_seconds * 1000
         self._store_path = store_path
         self._ends_at = None if certificate is None else _end_of(certificate)
@@ -165,7 +165,7 @@ class Exposition:
         return generate_latest(self._counts.registry) + generate_latest(registry)
 
     async def _of_each_sink(self) -> list[Metric]:
-        """Gauges and counters of the sinks in the settings. Only the leader delivers, and gives them."""
+        """Yield gauges and counters of the sinks in the settings. Only the leader delivers and has them."""
         if not self._sinks:
             return []
         states, newest = await self._store.sink_states(), await self._store.last_position()
@@ -173,7 +173,7 @@ class Exposition:
         families = _sink_families()
         for name in self._sinks:
             state = states.get(name)
-            if state is None:  # it begins within seconds
+            if state is None:  # The sink begins within seconds.
                 continue
             if name in self._webhooks:
                 oldest_ms = await self._store.oldest_notice_after(state.position)
@@ -227,7 +227,8 @@ class Exposition:
                 "Organisations whose chain of events had a mismatch at its last verification",
                 value=tally.broken_chains,
             )
-        if tally is not None and leads and self._index_writer.is_measured:  # only the leader writes the index
+        # Only the leader writes the index.
+        if tally is not None and leads and self._index_writer.is_measured:
             lag = max(0, tally.newest_position - self._index_writer.position)
             yield _gauge(
                 "index_lag_events",
@@ -237,7 +238,7 @@ class Exposition:
 
 
 class _Families(Collector):
-    """Collector of families that exist already."""
+    """Collector of families that already exist."""
 
     def __init__(self, families: list[Metric]) -> None:
         self._families = families
@@ -254,7 +255,7 @@ def _by_health(counts: Mapping[Health, int]) -> Metric:
 
 
 def _of_each_proxy(tally: Tally) -> Iterator[Metric]:
-    """Gauges of each proxy. The time of the last message is given for enabled ones alone."""
+    """Yield gauges of each proxy. Only enabled proxies have the time of the last message."""
     seen = _gauge(
         "proxy_last_seen_timestamp_seconds",
         "Time of the proxy's latest signed request, or of its creation, in Unix seconds",
@@ -307,7 +308,7 @@ def _sink_families() -> tuple[GaugeMetricFamily | CounterMetricFamily, ...]:
 
 
 def _of_each_token(tokens: Sequence[EnrolmentToken], now_ms: int) -> Iterator[Metric]:
-    """Gauges of each enrolment token that is valid or used up."""
+    """Yield gauges of each enrolment token that is valid or used up."""
     uses = _gauge("enrolment_token_uses", "Enrolments that the token allows", label="token")
     left = _gauge("enrolment_token_uses_left", "Enrolments that the token still allows", label="token")
     ends = _gauge(
@@ -326,7 +327,7 @@ def _of_each_token(tokens: Sequence[EnrolmentToken], now_ms: int) -> Iterator[Me
 
 
 def _of_credentials(ending: Sequence[EndingCredential], now_ms: int) -> Iterator[Metric]:
-    """Gauges of credentials of apps that end, by the time that is left."""
+    """Yield gauges of the credentials of apps that end, by the remaining time."""
     counted = dict.fromkeys(("ended", *_LEFT_MS, "later"), 0)
     for each in ending:
         left_ms = each.ends_ms - now_ms
@@ -382,5 +383,5 @@ def _free(store: Path) -> int:
 
 
 def _end_of(certificate: Path) -> datetime:
-    """Return when the server's own certificate expires: the first of its chain, which is readable."""
+    """Return when the server's own certificate expires: the first one of its chain, which was validated."""
     return x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc

@@ -1,4 +1,4 @@
-"""Ids and names of what an operator creates."""
+"""IDs and names of the things that an operator creates."""
 
 from __future__ import annotations
 
@@ -16,48 +16,50 @@ _LONGEST_NAME: Final = 200  # characters
 
 
 class InvalidName(ValueError):
-    """The name is not allowed; the text is one line for a person."""
+    """Error for a name that is not allowed. The text is one line for a person."""
 
 
 def new_id(clock: Clock) -> str:
-    """Return a UUID of version 7: ids sort by the time at which they were made."""
+    """Return a UUID of version 7, so that IDs sort by the time of their creation."""
     return uuid7(clock.wall_ms(), secrets.randbits(74))
 
 
 def new_credential_id() -> str:
-    """Return the id of a new credential of an app."""
+    """Return the ID of a new credential of an app."""
     return f"crd-{secrets.token_hex(6)}"
 
 
 def secret_id(app_id: str, version: int) -> str:
-    """Return the credential id of a client secret, which has no id in the store."""
+    """Return the credential ID of a client secret, which has no ID in the store."""
     return f"crd-{sha256(f'{app_id}/{version}'.encode()).hexdigest()[:12]}"
 
 
 def valid_name(name: str) -> str:
-    """Return the name as it came. Raise InvalidName if it could be taken for an id or for another name."""
+    """Return the name unchanged. Raise InvalidName if it looks like an ID or like another name."""
     unseen = unseen_in(name)
     if unseen is not None:
-        raise InvalidName(f"a name holds {named(unseen)}, which cannot be seen: {escaped(name)}")
+        raise InvalidName(f"a name must not contain {named(unseen)}, which cannot be seen:  {escaped(name)}")
     if not name or len(name) > _LONGEST_NAME or not name.isprintable() or name != name.strip():
         raise InvalidName(
-            f"a name is 1 to {_LONGEST_NAME} printable characters without spaces around them: {name!r}"
+            f"a name must have 1 to {_LONGEST_NAME} printable characters, without leading or trailing "
+            f"spaces:  {name!r}"
         )
     if _is_id(name):
         raise InvalidName(f"a name must not look like an id: {name}")
-    if name in (".", ".."):  # no client would send it as a part of a path
+    if name in (".", ".."):  # Clients would not send it as a segment of a path.
         raise InvalidName(f"a name must not be {name}")
     return name
 
 
 def new_name(name: str, taken: Collection[str]) -> str:
-    """Return the valid name. Raise InvalidName if a person could take it for one of those that are taken.
+    """Return the valid name. Raise InvalidName if a person could confuse it with a name that is taken.
 
-    A name that is taken letter for letter is left to the store, which compares it within the transaction."""
+    The store itself refuses an equal name, because it compares within the transaction.
+    """
     valid_name(name)
     if name not in taken and looks_like(name) in map(looks_like, taken):
         raise InvalidName(
-            f"{name} looks like a name that is taken, in letters of another case or alphabet:"
+            f"{name} looks like a name that is taken, with letters of another case or alphabet:"
             " choose a name that differs more"
         )
     return name

@@ -1,4 +1,4 @@
-"""A control plane says every few seconds that it is there, so that the others see if it dies."""
+"""Record every few seconds that this control plane runs, so that the others detect when it dies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from controlplane.names import new_id
 from controlplane.retention import WitnessedTime
 from controlplane.store.interface import Instance, Peers, Store, StoreError
 
-_EVERY_SECONDS: Final = 10.0  # a third of the time after which the others take it for dead
+_EVERY_SECONDS: Final = 10.0  # a third of the time after which the others consider it dead
 
 _log = logging.getLogger(__name__)
 
@@ -45,13 +45,13 @@ class Presence:
             await self._note()
 
     async def end(self) -> None:
-        """Remove the note, after a write of it that was under way when `run` was cancelled."""
+        """Remove the record, after a write that was in progress when `run` was cancelled."""
         if self._noting is not None:
             await self._noting
         try:
             await self._store.remove_instance(self._instance.instance_id)
         except StoreError as error:
-            _log.warning("the others see only after a while that this control plane has stopped: %s", error)
+            _log.warning("the other control planes detect the stop of this one only after a delay: %s", error)
 
     async def _note(self) -> None:
         self._noting = asyncio.create_task(self._write())
@@ -61,9 +61,9 @@ class Presence:
         instance = replace(self._instance, leads=self._peers.leads, witnessed_ms=self._witnessed.ms)
         try:
             now_ms = await self._store.note_instance(instance)
-        except StoreError as error:  # a full disk or a database that is away must not end a control plane
+        except StoreError as error:  # A full disk or an unreachable database must not end a control plane.
             if self._is_noted:
-                _log.warning("it is not noted that this control plane runs: %s", error)
+                _log.warning("could not record that this control plane runs: %s", error)
             self._is_noted = False
             return
         self._is_noted = True

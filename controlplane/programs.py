@@ -10,10 +10,10 @@ MODULE: Final = "python -m controlplane"
 
 
 def program_of(first_argument: str) -> str:
-    """Return the name of the program that `sys.argv` begins with."""
+    """Return the name of the program that is the first word of `sys.argv`."""
     return COMMAND if Path(first_argument).name == COMMAND else MODULE
 
 
 def proxy_beside(program: str) -> str:
-    """Return the name of the proxy's program, in the form of the control plane's."""
+    """Return the name of the proxy's program, in the same form as the control plane's."""
     return "graphward-proxy" if program == COMMAND else "python -m proxy"

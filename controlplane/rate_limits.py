@@ -1,4 +1,4 @@
-"""Rates: when a batch or a report fits into every limit again, and how proxies avoid to wait for that."""
+"""Rate limits: when a batch or a report is accepted again, and how proxies avoid refusals."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections.abc import Hashable, Iterable
 from typing import Final
 
 WINDOW_MS: Final = 60_000
-_SHARE: Final = 0.8  # share of a limit for steady trickles; the rest is for full batches and last ones
-_MOST_LINGER: Final = 128.0  # seconds that events wait for others at most, however many the proxies are
+_SHARE: Final = 0.8  # share of a limit for steady small batches; the rest is for full batches and final ones
+_MOST_LINGER: Final = 128.0  # seconds that events wait for others at most, for any number of proxies
 _LINGERS: Final = [*(step * 2.0**power for power in range(7) for step in (1.0, 1.5)), _MOST_LINGER][1:]
-"""Seconds to linger: few values, so that rarely a new proxy changes what the others are told."""
+"""Linger times in seconds. They are few, so that a new proxy rarely changes those of the others."""
 
 
 def retry_after_seconds(now_ms: int, blocking_ms: Iterable[int | None]) -> int:
-    """Whole seconds until a slot is free in each window, 0 if there is one now.
+    """Return the whole seconds until a slot is free in each window; 0 if there is one now.
 
-    For each limit of N, `blocking_ms` holds when the N-th newest batch of its window was accepted, None where
-    there are fewer. A batch counts for one window from its acceptance on, so that slot is free once it is as
-    old as the window.
+    For each limit of N, `blocking_ms` contains the acceptance time of the N-th newest batch of its window, or
+    None if there are fewer. A batch counts for one window from its acceptance on, so its slot is free after
+    one window.
     """
     wait_ms = max((ms + WINDOW_MS - now_ms for ms in blocking_ms if ms is not None), default=0)
     return -(-wait_ms // 1000)
 
 
 class ReportRate:
-    """Bounds how often one proxy writes a report: a number at once, and then one in each interval."""
+    """Limit on the reports of one proxy: a burst at first, and then one report in each interval."""
 
     def __init__(self, at_once: int, interval_ms: int) -> None:
         self._room_ms = (at_once - 1) * interval_ms
@@ -32,7 +32,7 @@ class ReportRate:
         self._spent_until: dict[Hashable, int] = {}
 
     def wait_seconds(self, sender: Hashable, now_ms: int) -> int:
-        """Count a report, and return 0; or return the whole seconds that the sender has to wait."""
+        """Count a report and return 0, or return the whole seconds that the sender has to wait."""
         spent = max(now_ms, self._spent_until.get(sender, now_ms))
         if spent - now_ms > self._room_ms:
             return -(-(spent - now_ms - self._room_ms) // 1000)

@@ -1,6 +1,6 @@
-"""Pure: what proxies say of themselves, as typed values: heartbeats and metrics.
+"""Typed values of the reports of proxies: heartbeats and metrics. This module is pure.
 
-Every member may be left out, none may have another type, or be a number that can't be meant; unknown ones are
+Every member may be omitted. A member must have its type, and a number must be plausible. Unknown members are
 kept in the text that is stored.
 """
 
@@ -11,10 +11,10 @@ from typing import Annotated, Literal
 import msgspec
 
 CheckStatus = Literal["ok", "degraded", "failed"]
-# What is computed of them, in milliseconds and as times, stays what a calendar and a float have room for.
+# Limits of numbers, so that computed milliseconds and times fit a calendar and a float.
 Seconds = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
 Milliseconds = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
-# Lists show these members, and the store keeps them: texts have bounds.
+# Lists show these members and the store keeps them, so the length of texts is limited.
 Word = Annotated[str, msgspec.Meta(max_length=200)]
 Address = Annotated[str, msgspec.Meta(max_length=2048)]
 Detail = Annotated[str, msgspec.Meta(max_length=4000)]
@@ -31,18 +31,19 @@ class Heartbeat(msgspec.Struct, frozen=True, rename="camel"):
     uptime_seconds: Seconds | None = None
     loaded_rules: Count | None = None
     sync_version: Word | None = None
-    sync_age_seconds: Seconds | None = None  # older proxies don't say
-    rulesets: dict[str, Count] | None = None  # versions that every worker enforces; older proxies don't say
+    sync_age_seconds: Seconds | None = None  # A proxy of an older release does not report it.
+    # Versions that every worker enforces; a proxy of an older release does not report them.
+    rulesets: dict[str, Count] | None = None
     checks: Annotated[dict[Word, Check], msgspec.Meta(max_length=100)] | None = None
     last_seq: dict[str, Count] | None = None
     audit_pending: Count | None = None
     oldest_pending_seconds: Seconds | None = None
     public_base_url: Address | None = None  # address that applications use, if the proxy's settings name it
-    ended: bool | None = None  # true: the proxy stopped after this, with nothing left to deliver
+    ended: bool | None = None  # true: the proxy stopped after this heartbeat, with nothing left to deliver
 
     @property
     def is_last(self) -> bool:
-        """Return True if the proxy stopped in order and owes nothing."""
+        """Return True if the proxy stopped cleanly and has nothing left to deliver."""
         return self.ended is True and not self.audit_pending
 
 
@@ -53,7 +54,7 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class Load(msgspec.Struct, frozen=True, rename="camel"):
-    """The part of a metrics report that a list shows: the number of requests in a window."""
+    """Part of a metrics report that a list shows: the number of requests in a window."""
 
     window_start: Word = ""
     window_end: Word | None = None

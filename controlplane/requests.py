@@ -1,4 +1,4 @@
-"""What a listener does with every request: its body within limits, its errors as JSON, its strict headers."""
+"""Common handling of requests by every listener: bodies within limits, errors as JSON, strict headers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from controlplane.errors import Refused, error_response
 from controlplane.secrets import MasterKeyError, without_secrets
 from controlplane.store.interface import StoreBusy, StoreError
 
-# For responses that are not for a browser: one that is led here neither renders, frames nor keeps them. A
-# page sets its own.
+# Headers for responses that are not for a browser, so that a browser does not render, frame or store them. A
+# page sets its own headers.
 _STRICT: Final[Mapping[str, str]] = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 async def strict_headers(request: web.Request, response: web.StreamResponse) -> None:
-    response.headers.popall("Server", None)  # aiohttp would tell its version and Python's
+    response.headers.popall("Server", None)  # aiohttp would send its own version and Python's.
     for name, value in _STRICT.items():
         response.headers.setdefault(name, value)
 
@@ -41,12 +41,15 @@ def connection_of(request: web.Request) -> Connection:
 
 
 def of_any_name(path: str) -> str:
-    """`/apps/{app}` as a route that every name finds. Of its own, aiohttp takes none with braces."""
+    """Return the route `/apps/{app}` in a form that matches every name.
+
+    By default, aiohttp matches no names that contain braces.
+    """
     return re.sub(r"{(\w+)}", r"{\1:[^/]+}", path)
 
 
 async def no_continue_yet(request: web.Request) -> None:
-    """`100 Continue` is sent once the head has passed its checks, not before."""
+    """Delay `100 Continue` until the head has passed its checks."""
     if request.headers.get("Expect", "").lower() != "100-continue":
         raise web.HTTPExpectationFailed
 
@@ -58,17 +61,17 @@ async def read_body(
         raise too_large()
     if "Expect" in request.headers and request.can_read_body:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        request.writer.output_size = 0  # or aiohttp takes the response for begun
+        request.writer.output_size = 0  # Otherwise aiohttp considers the response started.
     try:
-        if request.content.is_eof():  # which the body of a small request mostly is
+        if request.content.is_eof():  # The body of a small request has usually arrived already.
             body = request.content.read_nowait()
         else:
             async with asyncio.timeout(timeout_seconds):
                 body = await _arriving(request, cap, too_large)
     except TimeoutError:
-        raise Refused("requestTimeout", f"the body must come within {timeout_seconds:g} s") from None
+        raise Refused("requestTimeout", f"the body must arrive within {timeout_seconds:g} s") from None
     except (HttpProcessingError, web.RequestPayloadError):
-        raise Refused("invalidPayload", "the body's framing is broken") from None
+        raise Refused("invalidPayload", "the framing of the body is invalid") from None
     if len(body) > cap:
         raise too_large()
     return body
@@ -87,23 +90,24 @@ async def _arriving(request: web.Request, cap: int, too_large: Callable[[], Refu
 async def response_errors(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Every error leaves as the contract's JSON, and as one line in the log."""
+    """Return every error as the contract's JSON, and log it as one line."""
     connection_of(request).asked()
     path = without_secrets(request.path)
     try:
         return await handler(request)
     except web.HTTPRedirection:
-        raise  # a page's response, and no error
+        raise  # A redirect is the response of a page and not an error.
     except Refused as error:
         refused = error
     except web.HTTPNotFound:
         refused = Refused("notFound", "there is no such endpoint")
     except web.HTTPMethodNotAllowed as error:
         allowed = ", ".join(sorted(error.allowed_methods))
-        refused = Refused("methodNotAllowed", f"this endpoint takes {allowed}", Allow=allowed)
+        refused = Refused("methodNotAllowed", f"this endpoint accepts only {allowed}", Allow=allowed)
     except web.HTTPExpectationFailed:
-        refused = Refused("expectationFailed", "the only expectation that is met is 100-continue")
-    except ConnectionError:  # the sender has left: nobody reads this, and it is no news for the log
+        refused = Refused("expectationFailed", "the only supported expectation is 100-continue")
+    # The client has closed the connection, so nobody reads a response and nothing is logged.
+    except ConnectionError:
         return web.Response(status=400)
     except StoreBusy as error:
         refused = Refused("unavailable", str(error), Retry_After="1")
@@ -112,6 +116,6 @@ async def response_errors(
         refused = Refused("unavailable", "the control plane can't do this now", Retry_After="5")
     except Exception:
         _log.exception("%s %s failed", request.method, path)
-        refused = Refused("internalError", "a fault of the control plane itself")
+        refused = Refused("internalError", "internal error of the control plane")
     _log.info("%s %s from %s: %s", request.method, path, request.remote, refused.code)
     return error_response(refused)

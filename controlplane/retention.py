@@ -1,4 +1,4 @@
-"""What goes when its organisation's tier ends: few rows at a time, with pauses, so that nothing waits."""
+"""Delete data whose retention has ended: few rows at a time, with pauses, so that nothing waits."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from controlplane.store.interface import RETENTION_MS, SESSION_IDLE_MS, SESSION_
 from controlplane.usage import KEPT_DAYS, day_of
 
 _ROWS_AT_ONCE: Final = 500
-_INDEXED_AT_ONCE: Final = 20_000  # no acknowledgement waits for an index
+_INDEXED_AT_ONCE: Final = 20_000  # rows in the index; no acknowledgement waits for them
 _PAUSE_SECONDS: Final = 0.02
 _DAY_MS: Final = 86_400_000
 _ALONE: Final = (
     "events are kept for too long, because only one proxy has agreed with this host's clock for a day: check"
-    " this clock, and disable or delete proxies that have gone"
+    " this clock, and disable or delete proxies that no longer run"
 )
-# Who changed a rule is asked for as long as there are events that the rule evaluated.
+# The operator log stays as long as events may, to show who changed the rules that evaluated them.
 _RECORD_MS: Final = max(RETENTION_MS.values())
 
 _log = logging.getLogger(__name__)
@@ -32,10 +32,10 @@ class PurgeableIndex(Protocol):
 
 
 class WitnessedTime:
-    """The newest time that each proxy's correctly signed timestamp has agreed with.
+    """Newest time with which the correctly signed timestamp of each proxy agreed.
 
-    A host whose clock is a year ahead would purge a year too much. It doesn't, because time passes here only
-    when somebody else's clock says the same.
+    A host whose clock is a year ahead would purge a year too much. This time prevents that, because it
+    advances only when another host's clock agrees.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class WitnessedTime:
         self._by_proxy[proxy_id] = now_ms
 
     def of_hands(self, hands: Mapping[str, str]) -> list[int]:
-        """Return the newest time of each hand that holds keys of proxies, the newest first."""
+        """Return the newest time of each holder of proxy keys, the newest first."""
         newest: dict[str, int] = {}
         for proxy_id in self._by_proxy.keys() & hands.keys():
             hand, ms = hands[proxy_id], self._by_proxy[proxy_id]
@@ -74,22 +74,22 @@ class Retention:
         self._interval_seconds = interval_seconds
         self._sinks = sinks
         self._began_ms = clock.wall_ms()
-        self._has_time = False  # proxies have agreed with our time
-        self.problem: str | None = None  # why the last pass failed
+        self._has_time = False  # True: proxies have agreed with the time of this host
+        self.problem: str | None = None  # why the last run failed
 
     async def run(self) -> None:
         while True:
             try:
                 purged = await self.purge()
                 if purged:
-                    _log.info("retention: %d events purged", purged)
+                    _log.info("retention: purged %d events", purged)
             except Exception as error:
                 self.problem = str(error) or type(error).__name__
-                _log.exception("retention: not purged, will be tried again")
+                _log.exception("retention: could not purge events; will try again")
             await asyncio.sleep(self._interval_seconds if self._has_time else min(60, self._interval_seconds))
 
     async def purge(self) -> int:
-        """Purge each organisation, even if that fails for others. Return the number of events that went."""
+        """Purge each organisation, even if another one fails. Return the number of purged events."""
         await self._purge_sessions()
         now_ms = await agreed_time(self._store, self._witnessed, self._clock)
         self._has_time = now_ms is not None
@@ -110,19 +110,21 @@ class Retention:
                 purged += await _in_steps(partial(self._store.purge_events, org.org_id, before_ms))
             except Exception as error:
                 problem = f"{org.name}: {str(error) or type(error).__name__}"
-                _log.exception("retention: %s: not purged, will be tried again", org.name)
+                _log.exception("retention: %s: could not purge events; will try again", org.name)
         await _in_steps(partial(self._store.purge_batches, min(now_ms, self._clock.steady_ms())))
         await _in_steps(partial(self._store.purge_record, now_ms - _RECORD_MS))
         await self._store.purge_usage(day_of(now_ms) - KEPT_DAYS)
         await self._store.purge_tombstones(now_ms, _RECORD_MS)
-        for purge in of_index:  # last, because an index that is away must not keep anything in the store
+        for purge in of_index:  # last, so that an unreachable index does not keep events in the store
             await _in_steps(purge, _INDEXED_AT_ONCE)
         self.problem = problem
         return purged
 
     async def _held_before(self, org: Org, before_ms: int) -> int:
-        """Return the time before which no sink lacks an event of the organisation, `before_ms` at the latest.
-        A sink holds events back no longer than its settings say."""
+        """Return the latest time, up to `before_ms`, before which all sinks have the organisation's events.
+
+        A sink delays the deletion no longer than its settings say.
+        """
         held_ms = before_ms
         states = await self._store.sink_states() if self._sinks else {}
         for sink in self._sinks:
@@ -135,14 +137,15 @@ class Retention:
             least_ms = before_ms - sink.hold_days * _DAY_MS
             if lacking_ms < least_ms:
                 _log.error(
-                    "retention: %s: events are purged that sink %s lacks, since they are %d days past their"
+                    "retention: %s: purging events that sink %s does not have, because they are %d "
+                    "days past their"
                     " retention", org.name, sink.name, sink.hold_days,
                 )  # fmt: skip
             held_ms = min(held_ms, max(lacking_ms, least_ms))
         return held_ms
 
     def _lag(self, agreed_ms: int | None) -> str | None:
-        """Return what keeps events for longer than their tier, if a proxy agrees with our clock alone."""
+        """Return why events are kept too long, if only one proxy agrees with this host's clock."""
         newest_ms = self._witnessed.ms
         since_ms = self._began_ms if agreed_ms is None else agreed_ms
         if self._store.is_shared or newest_ms is None or newest_ms - since_ms < _DAY_MS:
@@ -153,23 +156,23 @@ class Retention:
     async def _correct_receipts(self, org: Org, now_ms: int) -> None:
         if corrected := await self._store.correct_receipts(org.org_id, now_ms):
             _log.warning(
-                "%s: %d blocks of events were received at a time that is still to come: counted as"
+                "%s: %d blocks of events have a receipt time in the future: counted as"
                 " received now", org.name, corrected,
             )  # fmt: skip
 
     async def _purge_sessions(self) -> None:
-        """Those that ended; nobody's clock need agree, since they are refused already."""
+        """Delete sessions that ended. No other clock need agree, because they are already refused."""
         now_ms = self._clock.steady_ms()
         before = now_ms - SESSION_MS, now_ms - SESSION_IDLE_MS
         await _in_steps(partial(self._store.purge_sessions, *before))
 
 
 async def agreed_time(store: Store, witnessed: WitnessedTime, clock: Clock) -> int | None:
-    """Return the newest time that our own clock has reached and two others have agreed with.
+    """Return the newest time that this host's clock has reached and two other clocks have agreed with.
 
-    A stolen key or a proxy on a host with a wrong clock is one hand, and moves no time by itself. All proxies
-    of one enrolment token are one hand, too. The clock of a shared database is the second one. A fleet of
-    one hand has nobody else to ask.
+    A stolen key, or a proxy on a host with a wrong clock, is one holder, and can't advance the time alone.
+    All proxies of one enrolment token are one holder, too. The clock of a shared database is the second one.
+    In a fleet with one holder, that holder suffices.
     """
     if store.is_shared:
         noted = [each.instance.witnessed_ms for each in await store.running_instances()]

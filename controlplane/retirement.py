@@ -1,4 +1,4 @@
-"""Proxies that have gone for good: retired once they were silent for as long as their token says."""
+"""Retire proxies that were silent for as long as their enrolment token says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from controlplane.clock import Clock
 from controlplane.retention import WitnessedTime, agreed_time
 from controlplane.store.interface import Store
 
-# The first pass waits as long: after an outage of the control plane, proxies that run have called by then.
+# The first run waits for this interval too. After an outage of the control plane, running proxies then have
+# sent a request.
 _INTERVAL_SECONDS: Final = 3600.0
 
 _log = logging.getLogger(__name__)
@@ -28,14 +29,17 @@ class Retirement:
             try:
                 await self.retire()
             except Exception:
-                _log.exception("retirement: failed, will be tried again")
+                _log.exception("retirement: failed; will try again")
 
     async def retire(self) -> int:
-        """Retire proxies by the time that this host's clock and others agree with, never by one alone."""
+        """Retire proxies by the time on which this host's clock and other clocks agree."""
         now_ms = await agreed_time(self._store, self._witnessed, self._clock)
         retired = 0
         while now_ms is not None and (count := await self._store.retire_silent(now_ms)):
             retired += count
         if retired:
-            _log.info("retirement: %d proxies were silent for as long as their token says", retired)
+            _log.info(
+                "retirement: retired %d proxies that were silent for the time in their enrolment token",
+                retired,
+            )
         return retired

@@ -1,4 +1,4 @@
-"""Secrets: minted once and shown once; at rest only hashes, digests and ciphertext."""
+"""Secrets: made once and shown once. The store has only hashes, digests and ciphertext."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _MINTED: Final = re.compile(r"(gw[a-z]+)_[\w-]{20,}")
 
 
 class MasterKeyError(Exception):
-    """The master key can't be used; the text is one line that says why."""
+    """Error for a master key that can't be used. The text is one line with the reason."""
 
 
 class VaultKeyError(MasterKeyError):
-    """The vault did not give the master key."""
+    """Error because the key vault did not return the master key."""
 
     def __init__(self, what: str, cure: str) -> None:
         super().__init__(f"{what}; {cure}")
@@ -34,22 +34,28 @@ class VaultKeyError(MasterKeyError):
 
 
 def mint(prefix: str) -> str:
-    """A new secret of 256 random bits. The prefix tells people and scanners of leaked text what it opens."""
+    """Return a new secret of 256 random bits. Its prefix shows people and scanners its purpose."""
     return f"{prefix}_{secrets.token_urlsafe(32)}"
 
 
 def without_secrets(text: str) -> str:
-    """Return the text, in which only the prefix of each of our secrets is left."""
+    """Return the text with each of our secrets shortened to its prefix."""
     return _MINTED.sub(r"\1_***", text)
 
 
 def digest(api_key: str) -> bytes:
-    """What an API key is found by. It holds 256 random bits, so that a plain digest can't be searched."""
+    """Return the digest by which an API key is found.
+
+    The key has 256 random bits, so a search for it by its plain digest is infeasible.
+    """
     return sha256(api_key.encode("utf-8", "surrogateescape")).digest()
 
 
 def hash_client_secret(secret: str) -> str:
-    """argon2id with OWASP's least parameters, since a proxy verifies one at every token request."""
+    """Return the argon2id hash with OWASP's minimum parameters.
+
+    A proxy verifies one at every token request.
+    """
     return _hasher().hash(secret)
 
 
@@ -58,7 +64,7 @@ def hash_password(password: str) -> str:
 
 
 def is_password(hashed: str, password: str) -> bool:
-    """Takes some 30 ms of a processor, whether or not it is right."""
+    """Return True if the password matches the hash. Takes about 30 ms of CPU in either case."""
     from argon2.exceptions import VerificationError
 
     try:
@@ -75,7 +81,10 @@ def _hasher() -> PasswordHasher:
 
 
 class Vault:
-    """AES-256-GCM at rest. `owner` is authenticated too: a ciphertext opens in its own row only."""
+    """Authenticated encryption at rest with AES-256-GCM.
+
+    `owner` is authenticated too, so a ciphertext can be decrypted only in its own row.
+    """
 
     def __init__(self, master_key: bytes) -> None:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -84,7 +93,10 @@ class Vault:
         self._master_key = master_key
 
     def derive(self, purpose: str) -> bytes:
-        """A key for one purpose: who learns it learns neither the master key nor that of another purpose."""
+        """Return a key for one purpose.
+
+        It reveals neither the master key nor the key of another purpose.
+        """
         from cryptography.hazmat.primitives.hashes import SHA256
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -100,11 +112,11 @@ class Vault:
         try:
             return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], owner.encode()).decode()
         except (InvalidTag, ValueError):
-            raise MasterKeyError("the master key is not the one that this store was made with") from None
+            raise MasterKeyError("the master key does not belong to this store") from None
 
 
 def read_master_key(text: str, path: Path) -> bytes:
-    """The master key from the setting, or from its file, which is made if absent."""
+    """Return the master key from the setting, or from its file, which is made if it is missing."""
     if text:
         return key_of(text)
     try:
@@ -116,19 +128,19 @@ def read_master_key(text: str, path: Path) -> bytes:
 
 
 def valid_master_key(text: str) -> str:
-    """The text of a master key as it came; ValueError where it is none."""
+    """Return the text of a master key unchanged. Raise ValueError if it is not a master key."""
     key_of(text)
     return text
 
 
 def key_of(text: str) -> bytes:
-    """Return the key that the text spells. Raise ValueError if it spells none."""
+    """Return the key that the text encodes. Raise ValueError if the text is not a key."""
     try:
         key = bytes.fromhex(text)
     except ValueError:
         key = b""
     if len(key) != KEY_BYTES:
-        raise ValueError(f"must hold {2 * KEY_BYTES} hex digits")
+        raise ValueError(f"must contain {2 * KEY_BYTES} hex digits")
     return key
 
 
@@ -140,7 +152,10 @@ def _read(path: Path) -> bytes:
 
 
 def _make(path: Path) -> bytes:
-    """A new key file, whole or not at all: written beside, then linked; of two starts only one makes it."""
+    """Make a new key file atomically.
+
+    It is written under another name and then linked, so of two concurrent starts only one makes it.
+    """
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         make_directory(path.parent)

@@ -1,4 +1,4 @@
-"""The control plane's settings as typed values."""
+"""Settings of the control plane as typed values."""
 
 from __future__ import annotations
 
@@ -56,9 +56,11 @@ class ControlPlaneSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OidcRoleSettings:
-    """A role for each person whose token has a value in a claim, such as an app role or a group. Nobody has
-    to add an operator for these people. Any number of these tables is allowed; the highest role in each
-    organisation applies."""
+    """Role for each person whose token has a value in a claim, such as an app role or a group.
+
+    Nobody has to add an operator for these people. Any number of these tables is allowed; the highest role in
+    each organisation applies.
+    """
 
     name: str = setting(
         parse=parse_name, doc="Name of the assignment in the operator log and on the page of an operator."
@@ -161,12 +163,14 @@ class SearchIndexSettings:
         unused = {"sqlite": {"Url": self.url, **given}, "postgresql": given, "clickhouse": {}}[self.kind]
         instead = "Url holds the user and the password" if self.kind == "postgresql" else "remove it"
         for key in (key for key, value in unused.items() if value):
-            yield f"SearchIndex.{key}", f"must not be given, since Kind is {self.kind}: {instead}"
+            yield f"SearchIndex.{key}", f"must not be given, because Kind is {self.kind}: {instead}"
 
     def _problem_of_url(self) -> str | None:
-        """Say what is wrong, without the URL: it may hold a password even if it shouldn't."""
+        """Describe the problem without the URL, which may contain a password even if it should not."""
         if self.kind == "clickhouse":
-            wanted = "http:// or https:// address without user, query and fragment, since Kind is clickhouse"
+            wanted = (
+                "http:// or https:// address without user, query and fragment, because Kind is clickhouse"
+            )
             if not self.url:
                 return f"is missing: give an {wanted}"
             try:
@@ -215,12 +219,12 @@ class SecretsSettings:
 
     @property
     def key_file(self) -> Path | None:
-        """The file that holds the master key; None if it is elsewhere."""
+        """File that contains the master key; None if the key is elsewhere."""
         return None if self.master_key or self.master_key_vault_url else self.master_key_file
 
     @property
     def key_source(self) -> str:
-        """The place of the master key, as messages name it."""
+        """Place of the master key, as messages name it."""
         if self.master_key:
             return "Secrets.MasterKey"
         if self.master_key_vault_url:
@@ -228,11 +232,11 @@ class SecretsSettings:
         return str(self.master_key_file)
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield what is wrong between keys, for the loader."""
+        """Yield the problems between keys, for the loader."""
         if self.master_key and self.master_key_vault_url:
-            yield "Secrets.MasterKeyVaultUrl", "given beside MasterKey: the key is in one place"
+            yield "Secrets.MasterKeyVaultUrl", "given in addition to MasterKey: give only one of them"
         if self.master_key_vault_url and not self.master_key_secret_name:
-            yield "Secrets.MasterKeySecretName", "missing: the name of the secret in MasterKeyVaultUrl"
+            yield "Secrets.MasterKeySecretName", "missing: give the name of the secret in MasterKeyVaultUrl"
         for key, value in (
             ("MasterKeySecretName", self.master_key_secret_name),
             ("ManagedIdentityClientId", self.managed_identity_client_id),
@@ -243,10 +247,10 @@ class SecretsSettings:
         yield from placeholder_problems("Secrets.MasterKeyVaultUrl", url, "your key vault's address")
 
     def unused(self) -> Iterator[tuple[str, str]]:
-        """Yield what has no effect, for the loader."""
+        """Yield the keys that have no effect, for the loader."""
         if self.key_file is None:
             other = "MasterKey" if self.master_key else "MasterKeyVaultUrl"
-            yield "Secrets.MasterKeyFile", f"has no effect, since {other} is given: remove it"
+            yield "Secrets.MasterKeyFile", f"has no effect, because {other} is given: remove it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +288,7 @@ class RetentionSettings:
 
 @dataclass(frozen=True, slots=True)
 class MetricsSettings:
-    """Listener for Prometheus. It has no sign-in: keep it on a network that only operators reach."""
+    """Listener for Prometheus, without sign-in. Keep it on a network that only operators reach."""
 
     listen: tuple[Address, ...] = setting(
         default=("127.0.0.1:9091",),
@@ -318,7 +322,7 @@ class Settings:
     egress: EgressSettings
     log: LogSettings
     sinks: tuple[AnyTable, ...] = tables()
-    without_effect: tuple[str, ...] = derived(())  # a line for each given key without effect
+    without_effect: tuple[str, ...] = derived(())  # a line for each given key that has no effect
 
     @property
     def source(self) -> str:
@@ -338,22 +342,28 @@ class Settings:
     def problems(self) -> Iterator[tuple[str, str]]:
         for name, listener in (("ControlPlane", self.control_plane), ("Console", self.console)):
             if (listener.cert_file is None) != (listener.key_file is None):
-                yield f"{name}.CertFile", "CertFile and KeyFile are given together or not at all"
+                yield f"{name}.CertFile", "give CertFile and KeyFile together, or neither of them"
         yield from _listen_problems(self)
         yield from _single_sign_on_problems(self.console)
         if self.console.oidc_issuer and not self.console.oidc_client_id:
-            yield "Console.OidcClientId", "must be given where there is an OidcIssuer"
+            yield "Console.OidcClientId", "must be given if OidcIssuer is given"
         if is_entra(self.console.oidc_issuer) and not self.console.oidc_client_secret:
-            what = "is missing: Microsoft Entra wants a client secret of a web application"
+            what = "is missing: Microsoft Entra requires the client secret of a web application"
             yield "Console.OidcClientSecret", what
         if self.console.oidc_issuer and not self.console.public_base_url:
-            yield "Console.PublicBaseUrl", "must be given where there is an OidcIssuer: it leads back here"
+            yield (
+                "Console.PublicBaseUrl",
+                "must be given if OidcIssuer is given, because the provider sends browsers back to it",
+            )
         if self.store.url and str(self.store.path):
-            yield "Store.Path", "must not be given beside Store.Url: a store is a file or a database"
+            yield "Store.Path", "must not be given together with Store.Url: a store is a file or a database"
         if self.search_index.kind == "postgresql" and not self.search_index.url and not self.store.url:
-            yield "SearchIndex.Url", f"is missing: give {FORM}, since Kind is postgresql"
+            yield "SearchIndex.Url", f"is missing: give {FORM}, because Kind is postgresql"
         if self.store.url and self.search_index.kind == "sqlite":
-            what = "must be postgresql or clickhouse with Store.Url; the default, sqlite, lies beside a file"
+            what = (
+                "must be postgresql or clickhouse with Store.Url; the default, sqlite, needs a store in a "
+                "file"
+            )
             yield "SearchIndex.Kind", what
         if is_plain(self.console.oidc_issuer):
             yield "Console.OidcIssuer", "must be an https:// address"
@@ -378,14 +388,14 @@ def _listen_problems(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def _single_sign_on_problems(console: ConsoleSettings) -> Iterator[tuple[str, str]]:
-    """Settings with which nobody could ever sign in there."""
+    """Yield settings with which nobody could ever sign in through the provider."""
     issuer, name = console.oidc_issuer, "Console.OidcIssuer"
     yield from _role_problems(console)
     if not issuer:
         return
     yield from placeholder_problems(name, issuer, "the issuer of your own provider or tenant")
     if (shared := shared_authority(issuer)) is not None:
-        yield name, f"{shared!r} stands for many tenants: write your tenant's own id there"
+        yield name, f"{shared!r} stands for many tenants: replace it with the id of your tenant"
     if _DISCOVERY in issuer:
         yield name, f"must be the issuer alone: {issuer.partition(_DISCOVERY)[0]}"
     client_id, secret = console.oidc_client_id, console.oidc_client_secret
@@ -399,23 +409,23 @@ def _role_problems(console: ConsoleSettings) -> Iterator[tuple[str, str]]:
     for each in console.oidc_roles:
         table = f"Console.OidcRoles.{each.name}"
         if not console.oidc_issuer:
-            yield table, "needs an OidcIssuer, whose tokens have the claim: give one or remove the table"
+            yield table, "needs OidcIssuer, whose tokens contain the claim: give it or remove the table"
         for key, value in (("Claim", each.claim), ("Value", each.value)):
             if not value:
                 yield f"{table}.{key}", "must not be empty"
         if not each.organisations:
-            yield f"{table}.Organisations", 'must name an organisation; ["*"] is each of them'
+            yield f"{table}.Organisations", 'must name an organisation; ["*"] means all of them'
         yield from placeholder_problems(f"{table}.Value", each.value, "the value that your tokens have")
 
 
 def is_plain(url: str) -> bool:
-    """Whether others could read and change what goes there."""
+    """Return True if others could read and change data on the way to this address."""
     parts = urlsplit(url)
     return parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1")
 
 
 def secrets_of(settings: Settings) -> set[str]:
-    """Return what must not be shown, wherever an error quotes it."""
+    """Return the texts that must not be shown, even if an error quotes them."""
     secrets = {
         settings.secrets.master_key,
         settings.search_index.password,
@@ -432,7 +442,10 @@ def secrets_of(settings: Settings) -> set[str]:
 
 
 def read_settings(path: Path, environ: Mapping[str, str] = os.environ) -> Settings:
-    """The settings in `path`, overridden by the environment; SettingsError if they can't be used."""
+    """Return the settings in `path`, overridden by the environment.
+
+    Raise SettingsError if they are invalid.
+    """
     try:
         text = text_of(path.read_bytes())
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Pure: which apps, rules and credentials the events of a batch used."""
+"""Count which apps, rules and credentials the events of a batch used. This module is pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from proxy.policy.ruleset import RULE_ID
 
 DAY_MS: Final = 86_400_000
 CREDENTIAL_ID: Final = re.compile(r"crd-[0-9a-f]{12}")
-KEPT_DAYS: Final = 90  # days for which counts are kept
-MOST_RULES: Final = 1000  # rules of a ruleset that are counted on one day; a proxy can invent more
+KEPT_DAYS: Final = 90  # number of days for which counts are kept
+MOST_RULES: Final = 1000  # rules of a ruleset that are counted on one day; a faulty proxy can send more
 
 
 class Use(NamedTuple):
-    """Requests of one day, and the time of the newest of them."""
+    """Requests of one day, and the time of the newest one."""
 
     requests: int
     last_ms: int
@@ -24,7 +24,7 @@ class Use(NamedTuple):
 
 class AppDay(NamedTuple):
     app_id: str
-    day: int  # days since 1970
+    day: int  # days since 1970-01-01
 
 
 class RuleDay(NamedTuple):
@@ -35,7 +35,7 @@ class RuleDay(NamedTuple):
 
 class CredentialOfApp(NamedTuple):
     app_id: str
-    credential_id: str  # empty: the proxy does not report which one it was
+    credential_id: str  # empty: the proxy does not report the credential
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +44,14 @@ class Uses:
 
     apps: Mapping[AppDay, Use]
     rules: Mapping[RuleDay, Use]
-    credentials: Mapping[CredentialOfApp, int]  # time of the newest token that each brought
+    credentials: Mapping[CredentialOfApp, int]  # time of the newest token that each credential obtained
 
 
 NOTHING_USED: Final = Uses({}, {}, {})
 
 
 class UsedEvent(Protocol):
-    """The members of an event that say what it used. Those of an unknown event may have any type."""
+    """Members of an event that show its use. In an unknown event, they may have any type."""
 
     @property
     def app_id(self) -> Any: ...
@@ -70,7 +70,7 @@ def day_of(ms: int) -> int:
 
 
 def uses_of(events: Iterable[UsedEvent], times: Sequence[int | None], received_ms: int) -> Uses:
-    """Count what the events used. `times` has None for an event with an implausible time."""
+    """Count the uses in the events. `times` has None for an event with an implausible time."""
     decided: dict[tuple[str, str | None, int], int] = {}
     logged: dict[tuple[str, str, int], int] = {}
     newest: dict[tuple[str, str | None, int], int] = {}
@@ -105,12 +105,12 @@ def uses_of(events: Iterable[UsedEvent], times: Sequence[int | None], received_m
 
 
 def _credential_id(given: object) -> str:
-    """Return an id that the control plane may have made, or an empty text."""
+    """Return an ID that the control plane may have made, or an empty text."""
     return given if isinstance(given, str) and CREDENTIAL_ID.fullmatch(given) else ""
 
 
 def _logged(event: UsedEvent) -> Iterable[str]:
-    """Return the rules that logged the event, without the one that decided."""
+    """Return the rules that logged the event, without the deciding rule."""
     ids = event.logged_rule_ids
     if not isinstance(ids, list | tuple):
         return ()

@@ -1,4 +1,4 @@
-"""The master key of a store out of a key vault, read through the identity of this machine."""
+"""Read the master key of a store from a key vault, with the identity of this machine."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ _CURE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class VaultKey:
-    """A master key as the vault holds it."""
+    """Master key as the key vault stores it."""
 
     key: bytes = field(repr=False)
     version: str
-    ends_at: float  # Unix seconds; infinity for a secret without an end, which is what a master key should be
+    ends_at: float  # Unix seconds; infinity for a secret without an end, which a master key should have
 
 
 async def read_vault_key(settings: SecretsSettings, egress: Egress) -> VaultKey:
     """Read the newest version of the secret. Raise MasterKeyError if it holds none."""
-    from proxy.outbound.key_vault import open_key_vault  # Azure's SDK is slow to import, and for few
+    # Azure's SDK is slow to import, and few installations need it.
+    from proxy.outbound.key_vault import open_key_vault
     from proxy.outbound.machine_identity import ManagedIdentity
     from proxy.outbound.session import open_session
 

@@ -1,1 +1,1 @@
-"""The commands that an installation of Graphward has, apart from the two programs that they start."""
+"""Commands that an installation of Graphward provides. They start the proxy and the control plane."""

@@ -11,7 +11,7 @@ from typing import Final
 DISTRIBUTION: Final = "graphward"
 PACKAGES: Final = ("proxy", "controlplane")
 ADVICE: Final = (
-    "install the wheel of graphward into an environment of its own: python3 -m venv /opt/graphward/venv && "
+    "install the wheel of graphward into a separate environment:  python3 -m venv /opt/graphward/venv && "
     "/opt/graphward/venv/bin/pip install graphward-*.whl"
 )
 BAD_INPUT: Final = 2
@@ -27,15 +27,15 @@ def proxy() -> int:
 def controlplane() -> int:
     _require_own_packages("graphward")
     try:
-        from controlplane.cli import main  # half a second in which Ctrl-C may come, too
+        from controlplane.cli import main  # Ctrl-C may come during the half second of this import.
 
         return main(program="graphward")
     except KeyboardInterrupt:
-        return 130  # the status of a shell command that SIGINT ended
+        return 130  # exit status of a shell command that SIGINT ended
 
 
 def _require_own_packages(command: str) -> None:
-    """Exit if `proxy` or `controlplane` is the package of another distribution, in whole or in part."""
+    """Exit if `proxy` or `controlplane` belongs to another distribution, in whole or in part."""
     problems = list(foreign_packages(Path(__file__).parents[1]))
     if problems:
         for problem in problems:
@@ -45,23 +45,23 @@ def _require_own_packages(command: str) -> None:
 
 
 def foreign_packages(site: Path) -> Iterator[str]:
-    """Yield one line for each package that is not wholly that of the installation in the directory."""
+    """Yield a line for each package that does not belong entirely to the installation in the directory."""
     for package in PACKAGES:
         own = site / package / "__init__.py"
         spec = importlib.util.find_spec(package)
         found = Path(spec.origin) if spec is not None and spec.origin is not None else None
         if found is None:
-            yield f"{own} is missing: another package that has this file was removed"
+            yield f"{own} is missing: it was removed together with another package that had the same file"
             continue
         others = " and ".join(_others_with(package, found.parents[1]))
         if found.resolve() != own.resolve():
-            yield f"`{package}` is {found} of {others or 'an unknown package'}, and not {own}"
+            yield f"`{package}` is {found} of {others or 'an unknown package'}, not {own}"
         elif others:
             yield f"{own} also belongs to {others}, so that `{package}` may be either package"
 
 
 def _others_with(package: str, site: Path) -> Iterator[str]:
-    """Yield name and version of each other distribution in the directory that has installed the package."""
+    """Yield the name and version of each other distribution in the directory that installed the package."""
     for record in sorted(site.glob("*.dist-info/RECORD")):
         name, _, version = record.parent.name.removesuffix(".dist-info").partition("-")
         listed = "\n" + record.read_text("utf-8", errors="replace")

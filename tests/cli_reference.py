@@ -31,9 +31,9 @@ Each command has `--help`. A command that prints a list or a record also takes t
 |---|---|
 | `--json` | Print JSON, for programs. |
 | `--wide` | Show every column, including IDs. |
-| `--no-trunc` | Wrap long paths over several lines, in place of an ellipsis. |
+| `--no-trunc` | Wrap long paths over several lines. By default, … replaces their middle. |
 | `--limit` | Number of rows per page. |
-| `--cursor` | Text that the page before ended with; the command prints the next page. |
+| `--cursor` | Cursor that the previous page printed. The command prints the next page. |
 
 [Output of commands](terminal-output.md) describes tables, times and JSON.
 

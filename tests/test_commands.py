@@ -56,7 +56,7 @@ def test_a_package_that_was_installed_over_ours_is_named_with_what_to_do(site: P
             f"{program}: {site}/proxy/__init__.py also belongs to proxy-py 2.4.10, "
             "so that `proxy` may be either package"
         )
-        assert "install the wheel of graphward into an environment of its own: python3 -m venv" in advice
+        assert "install the wheel of graphward into a separate environment: python3 -m venv" in advice
 
 
 def test_a_package_that_is_found_before_ours_is_named_with_its_distribution(
@@ -82,5 +82,5 @@ def test_a_package_that_was_removed_with_another_is_told(site: Path) -> None:
     (site / "proxy" / "__init__.py").unlink()
     assert fails(site, "proxy")[0] == (
         f"graphward-proxy: {site}/proxy/__init__.py is missing: "
-        "another package that has this file was removed"
+        "it was removed together with another package that had the same file"
     )

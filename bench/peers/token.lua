@@ -1,4 +1,4 @@
--- Checks HS256 tokens and remembers, per worker, which ones were good and until when.
+-- Check HS256 tokens. Each worker caches which ones are valid and until when.
 local cjson = require "cjson.safe"
 local ffi = require "ffi"
 

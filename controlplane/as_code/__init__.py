@@ -1,1 +1,1 @@
-"""Management as code: a directory of files, compared with the things of a control plane."""
+"""Management as code: compare a directory of files with the things in a control plane."""

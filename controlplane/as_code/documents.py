@@ -1,4 +1,4 @@
-"""The files of a directory as one request, with every error by file, line and column; JSON Schema."""
+"""Read the files of a directory as one request, with every error by file, line and column; JSON Schema."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ from proxy.policy.visible import escaped, named
 
 _EVERY_ORG_NAME: Final = f"{EVERY_ORG} stands for every organisation, and no organisation has this name"
 _OTHER_FILES: Final = frozenset(("rules", "cases"))  # keys of a ruleset and of its cases
-_OTHER_FILE: Final = "rulesets and cases lie in a folder below, and `rulesets` names their files"
+_OTHER_FILE: Final = "put rulesets and cases into a subdirectory, and name their files under `rulesets`"
 
 
 class UnreadableFile(ValueError):
-    """A file that a document names can't be read. The message says why."""
+    """Error because a file that a document names can't be read. The message gives the reason."""
 
 
 class InvalidDirectory(ValueError):
-    """Holds a line for each problem, in the order of files and of their lines."""
+    """Error with a line for each problem, in the order of files and of their lines."""
 
     def __init__(self, problems: list[FileProblem]) -> None:
         found = sorted(set(problems), key=lambda one: (one.file, one.line, one.column, one.message))
@@ -86,7 +86,7 @@ class FileProblem:
         return f"{self.file}:{self.line}:{self.column}: {where}{self.message}"
 
 
-# -- the shape of a document
+# -- the form of a document
 
 
 def _checked_name(text: str) -> str:
@@ -105,7 +105,7 @@ def _checked_org_name(text: str) -> str:
 def _checked_file(text: str) -> str:
     path = PurePosixPath(text)
     if path.is_absolute() or ".." in path.parts or "\\" in text:
-        raise ValueError("a file is named by its path within the directory, with / and without ..")
+        raise ValueError("give the path of the file within the directory, with / and without ..")
     return text
 
 
@@ -119,7 +119,7 @@ def _checked_root(text: str) -> str:
 def _checked_line(text: str) -> str:
     text = text.strip()
     if not text or not text.isprintable():
-        raise ValueError("one line of printable characters is wanted here")
+        raise ValueError("must be one line of printable characters")
     return text
 
 
@@ -167,35 +167,40 @@ class _Federated(Shape):
     audience: Annotated[Text, AfterValidator(_checked_audience), FEW] = DEFAULT_AUDIENCE
     reuse: Literal["once", "untilEnd"] = "once"
     keys: _Content | None = Field(
-        None, description="JWKS, or the file that has it. If left out, proxies discover the keys."
+        None, description="JWKS, or the file with it. If left out, proxies discover the keys."
     )
     ends: _End | None = Field(None, description=_ENDS)
 
 
 class _Key(Shape):
-    key: _Content = Field(description="PEM public key, PEM certificate or JWK, or the file that has it.")
+    key: _Content = Field(description="PEM public key, PEM certificate or JWK, or the file with it.")
     ends: _End | None = Field(None, description=_ENDS)
 
 
 class _Certificate(Shape):
-    certificate: _Content = Field(description="PEM certificate, or the file that has it.")
+    certificate: _Content = Field(description="PEM certificate, or the file with it.")
     ends: _End | None = Field(None, description=_ENDS)
 
 
 class _App(Shape):
     name: _Name
     ruleset: _Name
-    shadow: _Name | None = Field(None, description="Tried beside the ruleset, for the audit events alone.")
-    owner: _Line | None = Field(None, description="The person or team responsible for the app.")
+    shadow: _Name | None = Field(
+        None, description="Shadow ruleset. Audit events record its verdicts; it has no other effect."
+    )
+    owner: _Line | None = Field(None, description="Person or team that is responsible for the app.")
     note: _Line | None = None
     enabled: _Truth | None = Field(None, description="If left out, the state stays as it is.")
     secret: _Truth | None = Field(None, description="false: a new app gets no client secret.")
     secret_ends: _End | None = Field(None, description="End of the newest client secret.")
     federated: list[_Federated] | None = Field(
-        None, description="Tokens of other issuers that prove the app. If left out, they stay as they are."
+        None,
+        description=(
+            "Tokens of other issuers with which the app authenticates. If left out, they stay as they are."
+        ),
     )
     keys: list[_Key] | None = Field(
-        None, description="Keys of assertions that the app signs. If left out, they stay as they are."
+        None, description="Public keys of assertions that the app signs. If left out, they stay as they are."
     )
     certificates: list[_Certificate] | None = Field(
         None, description="Client certificates of the app. If left out, they stay as they are."
@@ -204,16 +209,18 @@ class _App(Shape):
 
 class _Schema(Shape):
     root: Annotated[Text, AfterValidator(_checked_root)] = Field(description="Root path, such as /v1.0.")
-    file: _File = Field(description="The $metadata document of the service.")
+    file: _File = Field(description="File with the $metadata document of the service.")
 
 
 class _Organisation(Shape):
     name: _OrgName
     retention: Literal["base", "90d", "1y", "7y"] | None = None
     second_person: _Truth | None = Field(
-        None, description="Whether another operator must approve each change of the rules that hold."
+        None, description="true: another operator must approve each change of the active rules."
     )
-    rulesets: list[_File] | None = Field(None, description="Files; each says the name of its ruleset.")
+    rulesets: list[_File] | None = Field(
+        None, description="Files with rulesets. Each file contains the name of its ruleset."
+    )
     apps: list[_App] | None = None
     schemas: list[_Schema] | None = None
 
@@ -227,7 +234,7 @@ class _Proxy(Shape):
 class _Operator(Shape):
     name: _Name
     roles: dict[Annotated[Text, FEW], Annotated[_Role, FEW]] = Field(
-        description="The role in each organisation; * is every organisation."
+        description="Role in each organisation; * is every organisation."
     )
     enabled: _Truth | None = None
 
@@ -292,7 +299,7 @@ def _sorted_or_none(found: list[T] | None) -> tuple[T, ...] | None:
 
 
 class _Reading:
-    """The documents that were read so far."""
+    """Documents that were read so far."""
 
     def __init__(self, read_file: Callable[[str], str]) -> None:
         self.problems: list[FileProblem] = []
@@ -300,8 +307,8 @@ class _Reading:
         self.proxies: list[WantedProxy] | None = None
         self.operators: list[WantedOperator] | None = None
         self._read_file = read_file
-        self._rulesets: dict[str, WantedRuleset | None] = {}  # keys are files; None: it is not valid
-        self._places: dict[tuple[str, ...], str] = {}  # where each name was first
+        self._rulesets: dict[str, WantedRuleset | None] = {}  # keys are files; None: the ruleset is not valid
+        self._places: dict[tuple[str, ...], str] = {}  # place where each name occurred first
 
     def take(self, file: str, text: str) -> None:
         try:
@@ -433,7 +440,7 @@ class _Reading:
     def _credentials(
         self, source: _Source, where: _Where, app: _App, name: CredentialListName
     ) -> tuple[Any, ...] | None:
-        """Return a list of credentials with the contents of the files that it names."""
+        """Return a list of credentials, with the contents of the files that it names."""
         given: list[BaseModel] | None = getattr(app, name)
         if given is None:
             return None
@@ -453,7 +460,7 @@ class _Reading:
                 self._refuse(source, (*where, at, member), said if file is None else f"{file}: {said}")
                 continue
             if name != "federated" and made[-1].facts in [one.facts for one in made[:-1]]:
-                self._refuse(source, (*where, at), "the same credential stands above already")
+                self._refuse(source, (*where, at), "duplicate of a credential above")
         return tuple(made)
 
     def _text(self, source: _Source, where: _Where, file: str) -> str | None:
@@ -464,12 +471,12 @@ class _Reading:
             return None
 
     def _once(self, source: _Source, where: _Where, key: tuple[str, ...]) -> None:
-        """Refuse a name that stands in the documents already."""
+        """Refuse a name that the documents already contain."""
         line, column = source.document.mark(where, at_key=False)
         here = f"{source.file}:{line}:{column}"
         first = self._places.setdefault(key, here)
         if first != here:
-            self._refuse(source, where, f"the {key[0]} {key[1]} is at {first} already")
+            self._refuse(source, where, f"the {key[0]} {key[1]} is already defined at {first}")
 
     def _refuse(self, source: _Source, where: _Where, message: str) -> None:
         one = document_problem(source.document, where, message)
@@ -493,7 +500,7 @@ def _unseen_problems(document: yaml_document.Document) -> Iterator[RulesetProble
 
 
 def _empty_problems(document: yaml_document.Document) -> Iterator[RulesetProblem]:
-    """Find keys without a value: `apps:` could mean that there are none, or that they are not managed."""
+    """Find keys without a value. `apps:` could mean either an empty list, or that apps are not managed."""
     waiting: list[tuple[_Where, Any]] = [((), document.value)]
     while waiting:
         where, value = waiting.pop()
@@ -502,4 +509,4 @@ def _empty_problems(document: yaml_document.Document) -> Iterator[RulesetProblem
         elif isinstance(value, list):
             waiting += (((*where, at), each) for at, each in enumerate(value))
         elif value is None and where:
-            yield document_problem(document, where, "there is no value: write one, or remove the key")
+            yield document_problem(document, where, "the key has no value: write one, or remove the key")

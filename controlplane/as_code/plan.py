@@ -1,4 +1,4 @@
-"""The changes that make a control plane agree with a directory: in a fixed order, with a digest."""
+"""Changes that make a control plane agree with a directory, in a fixed order and with a digest."""
 
 from __future__ import annotations
 
@@ -35,32 +35,34 @@ from controlplane.store.interface import RETENTION_MS, RETENTION_WORDS
 Action = Literal["add", "change", "delete"]
 Kind = Literal["organisation", "schema", "ruleset", "app", "proxy", "operator"]
 Gate = Literal["none", "proposes", "proposed", "waits"]
-"""Whether a second person is needed: this change makes a proposal, has an open one, or needs a ruleset that
-is only proposed."""
+"""Effect of the approval by a second person on a change.
 
-_MOST_LINES: Final = 200  # a longer difference of a text is cut
-_MOST_COMPARED: Final = 20_000  # lines of both texts
+It makes a proposal, has an open one, or needs a ruleset that is only proposed.
+"""
+
+_MOST_LINES: Final = 200  # lines of a text difference; a longer one is truncated
+_MOST_COMPARED: Final = 20_000  # lines of both texts together
 _NEW_ORG: Final = PresentOrg("", "", "base", False)
 
 
 class Member(msgspec.Struct, rename="camel", frozen=True):
     name: str
-    before: Any  # JSON value; null: there is none
+    before: Any  # JSON value; null: the member does not exist
     after: Any
 
 
 class Change(msgspec.Struct, rename="camel", frozen=True):
-    """One thing that is added, changed or deleted."""
+    """Thing that is added, changed or deleted."""
 
     action: Action
     kind: Kind
     org: str | None
     name: str
     members: tuple[Member, ...] = ()
-    lines: tuple[str, ...] = ()  # the difference of a ruleset's text, in a plan alone
+    lines: tuple[str, ...] = ()  # difference of a ruleset's text; only in a plan
     gate: Gate = "none"
-    proposal: str | None = None  # id of the open one
-    warning: str | None = None  # what is lost
+    proposal: str | None = None  # id of the open proposal
+    warning: str | None = None  # the loss that the change causes
 
     def after(self, member: str) -> Any:
         return next((each.after for each in self.members if each.name == member), None)
@@ -70,14 +72,17 @@ class Change(msgspec.Struct, rename="camel", frozen=True):
 
     @property
     def is_in_force(self) -> bool:
-        """Return whether some of it holds once applied. Of an app, only the ruleset needs a second person."""
+        """Return True if some of the change is active when applied.
+
+        For an app, only the ruleset needs approval.
+        """
         if self.gate in ("proposes", "proposed") and self.kind == "app":
             return any(each.name != "ruleset" for each in self.members)
         return self.gate == "none"
 
 
 class Unmanaged(msgspec.Struct, rename="camel", frozen=True):
-    """A thing that the directory does not name although it manages others of its kind. It stays."""
+    """Thing that the directory does not name, although it manages others of the same kind. It stays."""
 
     kind: Kind
     org: str | None
@@ -85,13 +90,13 @@ class Unmanaged(msgspec.Struct, rename="camel", frozen=True):
 
 
 class Difference(msgspec.Struct, rename="camel", frozen=True):
-    digest: str  # the same changes have the same one
+    digest: str  # equal for equal changes
     changes: tuple[Change, ...]
     unmanaged: tuple[Unmanaged, ...]
 
 
 def difference(wanted: Wanted, present: Present, *, prune: bool) -> Difference:
-    """Return the changes in the order in which they are made. The same difference has the same digest."""
+    """Return the changes in the order in which they are made. Equal differences have equal digests."""
     others = tuple(_others(wanted, present))
     deleted = [_deletion(each) for each in others] if prune else []
     changes: list[Change] = []
@@ -112,7 +117,7 @@ def _deletion(each: Unmanaged) -> Change:
 
 _DELETED: Final[Mapping[Kind, str]] = {
     "app": "its secrets and tokens end",
-    "proxy": "its keys end, and audit events that it still has are lost",
+    "proxy": "its keys end, and its undelivered audit events are lost",
     "ruleset": "its versions are no longer listed",
 }
 
@@ -123,8 +128,11 @@ def _digest(changes: list[Change]) -> str:
 
 
 def _org_changes(org: WantedOrg, present: PresentOrg, deleted: Sequence[Change]) -> Iterator[Change]:
-    """Yield the changes of an organisation. Apps are deleted first, so that a new one can have a name like
-    theirs; rulesets and schemas last, because apps use them until they are changed."""
+    """Yield the changes of an organisation.
+
+    Apps are deleted first, so that a new app can have a similar name. Rulesets and schemas are deleted last,
+    because apps use them until they are changed.
+    """
     is_new = present is _NEW_ORG
     given: dict[str, Any] = {"retention": org.retention, "secondPerson": org.second_person}
     held: dict[str, Any] = {"retention": present.retention, "secondPerson": present.second_person}
@@ -205,14 +213,14 @@ def _text_digest(text: str | None) -> str | None:
 
 
 def text_difference(before: str, after: str) -> tuple[str, ...]:
-    """Return what differs in a ruleset's text, in lines. It may take long: run it where it can be ended."""
+    """Return the differing lines of a ruleset's text. This may take long, so run it where it can be ended."""
     old, new = before.splitlines(), after.splitlines()
     if len(old) + len(new) > _MOST_COMPARED:
-        return ("… the texts are too long to be compared here",)
+        return ("… the texts are too long to compare here",)
     found = difflib.unified_diff(old, new, lineterm="", n=2)
     lines = list(islice(found, 2, _MOST_LINES + 3))
     if len(lines) > _MOST_LINES:
-        lines[_MOST_LINES:] = ["… the rest of the difference is left out"]
+        lines[_MOST_LINES:] = ["… the rest of the difference is omitted"]
     return tuple(lines)
 
 
@@ -245,7 +253,7 @@ def _app_changes(app: WantedApp, org: str, present: PresentOrg, unborn: set[str]
 
 
 def _credential_members(app: WantedApp, held: PresentApp | None) -> Iterator[Member]:
-    """Yield the changes of the credentials of an app. Those that are there have their ids."""
+    """Yield the changes of the credentials of an app. Existing credentials have their ids."""
     if app.secret_ends is not None and app.secret is not False:
         secret, after = (None if held is None else held.secret), as_end(app.secret_ends)
         if held is None or (secret is not None and secret.ends != after):
@@ -261,7 +269,7 @@ def _credential_members(app: WantedApp, held: PresentApp | None) -> Iterator[Mem
 def _credential_member(
     name: str, wanted: Sequence[WantedCredential], held: Sequence[PresentCredential]
 ) -> Iterator[Member]:
-    """Yield the change of a list of credentials. An end that is left out stays as it is."""
+    """Yield the change of a list of credentials. An omitted end stays as it is."""
     ends = {_fixed(each.wanted.facts): each.ends for each in held}
     facts = [each.facts for each in wanted]
     given = ((own, each.ends) for own, each in zip(facts, wanted, strict=True))
@@ -282,7 +290,7 @@ def _with_end(facts: dict[str, Any], ends: str | None) -> dict[str, Any]:
 
 
 def _fixed(facts: Mapping[str, Any]) -> bytes:
-    """Return facts as one text, which is the same for the same facts."""
+    """Return facts as one text that is equal for equal facts."""
     return msgspec.json.encode(facts, order="sorted")
 
 
@@ -330,12 +338,12 @@ def _members(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Membe
 
 
 def _active(org: PresentOrg) -> Mapping[str, PresentRuleset]:
-    """Return the rulesets that have a version, and not those that are only proposed."""
+    """Return the rulesets that have an active version, without those that are only proposed."""
     return {name: each for name, each in org.rulesets.items() if each.version}
 
 
 def _others(wanted: Wanted, present: Present) -> Iterator[Unmanaged]:
-    """Find the things of managed lists that the directory does not name, in the order of their deletion."""
+    """Find the things in managed lists that the directory does not name, in the order of their deletion."""
     for org in wanted.organisations:
         held = present.organisations.get(org.name, _NEW_ORG)
         listed: tuple[tuple[Kind, Any, Mapping[str, Any], str], ...] = (

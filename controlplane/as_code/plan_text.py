@@ -1,4 +1,4 @@
-"""A plan as lines for people: the same difference has the same lines."""
+"""Format a plan as lines for a person. Equal differences have equal lines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def key_of(change: Change) -> Key:
 def plan_lines(
     changes: Sequence[Change], unmanaged: Sequence[Unmanaged], further: Mapping[Key, Sequence[str]]
 ) -> Iterator[str]:
-    """Yield the changes by organisation, and what `further` says of each."""
+    """Yield the lines of the changes by organisation. `further` returns additional lines for a change."""
     heading = ""
     for change in changes:
         if (found := _heading(change)) != heading:
@@ -58,7 +58,7 @@ def _details(change: Change) -> Iterator[str]:
         if change.kind != "ruleset":
             yield _member_line(member, of_new=change.action == "add")
         elif member.name == "schemas":
-            yield "the text stays, and it gets the current schemas"
+            yield "the text stays the same; it is bound to the current schemas"
     yield from (f"  {escaped(line)}" for line in change.lines)
     if change.warning is not None:
         yield f"! {change.warning}"
@@ -68,7 +68,7 @@ def _details(change: Change) -> Iterator[str]:
         case "proposed":
             yield f"! waits for a second person: proposal {change.proposal}"
         case "waits":
-            yield "! waits for a ruleset that a second person has to approve"
+            yield "! waits for a ruleset that a second person must approve"
         case "none":
             pass
 
@@ -97,7 +97,7 @@ def summary(changes: Sequence[Change]) -> str:
         action: sum(each.action == action for each in changes) for action in ("add", "change", "delete")
     }
     if not changes:
-        return "Nothing to do: the control plane has what the directory asks for."
+        return "Nothing to do: the control plane agrees with the directory."
     waiting = sum(not each.is_in_force for each in changes)
     return (
         f"Plan: {number(counts['add'])} to add, {number(counts['change'])} to change, "

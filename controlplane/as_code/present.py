@@ -1,4 +1,4 @@
-"""The things of a control plane that a directory can manage, as plain values by name."""
+"""Things of a control plane that a directory can manage, as plain values by name."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class PresentRuleset:
     name: str
     version: int
     yaml: str
-    schemas: Mapping[str, str]  # digests that the active version names, by root path
+    schemas: Mapping[str, str]  # digests of the schemas that the active version names, by root path
     proposed: Mapping[str, str] = field(default_factory=dict)
-    """Ids of open proposals for the next version, whoever made them, by their texts."""
+    """Ids of the open proposals for the next version, by any operator; the keys are their texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class PresentSecret:
-    """The newest client secret of an app."""
+    """Newest client secret of an app."""
 
     credential_id: str
     ends: str | None
@@ -31,8 +31,8 @@ class PresentSecret:
 @dataclass(frozen=True, slots=True)
 class PresentCredential:
     credential_id: str
-    wanted: WantedCredential  # its form in a directory
-    ends: str | None  # even if that is the end of its certificate, which a directory need not give
+    wanted: WantedCredential  # form of the credential in a directory
+    ends: str | None  # This may be the end of its certificate, which a directory need not state.
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class PresentApp:
     note: str | None
     enabled: bool
     proposed: Mapping[str, str] = field(default_factory=dict)
-    """Ids of open proposals to bind it, whoever made them, by the names of the rulesets."""
-    secret: PresentSecret | None = None  # none: it has no secret
+    """Ids of the open proposals to bind a ruleset, by any operator; the keys are the rulesets' names."""
+    secret: PresentSecret | None = None  # None: the app has no client secret
     credentials: Mapping[CredentialListName, tuple[PresentCredential, ...]] = field(default_factory=dict)
 
 
@@ -58,23 +58,23 @@ class PresentOrg:
     second_person: bool
     rulesets: Mapping[str, PresentRuleset] = field(default_factory=dict)
     apps: Mapping[str, PresentApp] = field(default_factory=dict)
-    schemas: Mapping[str, str] = field(default_factory=dict)  # digest of the current one by root path
+    schemas: Mapping[str, str] = field(default_factory=dict)  # digest of the current schema by root path
 
 
 @dataclass(frozen=True, slots=True)
 class PresentProxy:
     proxy_id: str
     name: str
-    orgs: tuple[str, ...]  # names in order
+    orgs: tuple[str, ...]  # sorted names
     enabled: bool
-    prunable: bool  # it serves organisations that are named, and no others
+    prunable: bool  # True: it serves only organisations that the directory names
 
 
 @dataclass(frozen=True, slots=True)
 class PresentOperator:
     operator_id: str
     name: str
-    roles: Mapping[str, Role]  # keys are names of organisations, or "*"
+    roles: Mapping[str, Role]  # keys are names of organisations or "*"
     enabled: bool
 
 

@@ -1,7 +1,7 @@
-"""The things that a directory asks for, as plain values that a request carries.
+"""Things that a directory requests, as plain values that a request contains.
 
-None stands for a key that is left out. A list that is left out is not managed: nothing in it is added,
-changed or deleted. A state that is left out, such as `enabled`, stays as it is.
+None stands for an omitted key. An omitted list is not managed: nothing in it is added, changed or deleted. An
+omitted state, such as `enabled`, stays as it is.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def as_end(text: str) -> str:
 
 
 class WantedRuleset(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fields=True):
-    name: str  # the one in the text
+    name: str  # name in the text
     yaml: str
-    file: str = "yaml"  # what messages call the text
+    file: str = "yaml"  # name of the text's format in messages
 
 
 class WantedFederated(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fields=True, order=True):
@@ -40,7 +40,7 @@ class WantedFederated(msgspec.Struct, rename="camel", frozen=True, forbid_unknow
     subject: str
     audience: str = DEFAULT_AUDIENCE
     reuse: AssertionReuse = "once"
-    keys: str = ""  # JWKS; empty: proxies discover the keys of the issuer
+    keys: str = ""  # JWKS; empty if proxies discover the keys of the issuer
     ends: str | None = None
 
     def __post_init__(self) -> None:
@@ -50,7 +50,7 @@ class WantedFederated(msgspec.Struct, rename="camel", frozen=True, forbid_unknow
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The facts that make it another credential if they change."""
+        """Facts that identify the credential: with other facts, it is another credential."""
         own = {"issuer": self.issuer, "subject": self.subject, "audience": self.audience, "reuse": self.reuse}
         if not self.keys:
             return own
@@ -68,7 +68,7 @@ class WantedKey(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fiel
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The facts that make it another credential if they change."""
+        """Facts that identify the credential: with other facts, it is another credential."""
         given = checked_key(self.key)
         named = {each: given.jwk[each] for each in ("kid", "alg") if each in given.jwk}
         facts = {"key": key_words(given.jwk), "thumbprint": given.identity, **named}
@@ -85,7 +85,7 @@ class WantedCertificate(msgspec.Struct, rename="camel", frozen=True, forbid_unkn
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The facts that make it another credential if they change."""
+        """Facts that identify the credential: with other facts, it is another credential."""
         given = checked_certificate(self.certificate)
         return {"subject": given.subject, "thumbprint": given.thumbprint}
 
@@ -103,9 +103,9 @@ def _check_end(ends: str | None) -> None:
 class WantedApp(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fields=True):
     name: str
     ruleset: str
-    shadow: str | None = None  # none
-    owner: str | None = None  # none
-    note: str | None = None  # none
+    shadow: str | None = None  # None: no shadow ruleset
+    owner: str | None = None  # None: no owner
+    note: str | None = None  # None: no note
     enabled: bool | None = None
     secret: bool | None = None  # false: a new app gets no client secret
     secret_ends: str | None = None  # end of the newest client secret
@@ -126,7 +126,7 @@ class WantedSchema(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_f
     root: str
     digest: str
     file: str = "document"
-    document: str | None = None  # needed only if the organisation gets the schema now
+    document: str | None = None  # required only if the organisation gets the schema now
 
 
 class WantedOrg(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fields=True):
@@ -146,7 +146,7 @@ class WantedProxy(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fi
 
 class WantedOperator(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fields=True):
     name: str
-    roles: dict[str, Role]  # keys are names of organisations; "*" is every organisation
+    roles: dict[str, Role]  # keys are names of organisations; "*" means every organisation
     enabled: bool | None = None
 
 

@@ -1,4 +1,4 @@
-"""Commands of an operator, one file for each noun."""
+"""Define the commands of an operator, in one module for each noun."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from proxy.process.own_process import keep_to_itself
 
 cli = typer.Typer(
     name="controlplane",
-    help="Gives proxies their rules and collects their audit events. Without a command, starts the server.",
+    help="Give proxies their rules and collect their audit events. Without a command, start the server.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -76,7 +76,7 @@ cli.add_typer(
     store.app, name="store", help="Store: create a new one after a loss, or copy one to PostgreSQL."
 )
 cli.add_typer(operator.app, name="operator", help="Operators: sign-in, roles and API tokens.")
-cli.add_typer(operator_log.app, name="record", help="The operator log: the actions of operators.")
+cli.add_typer(operator_log.app, name="record", help="Operator log: the actions of operators.")
 
 
 @cli.callback(invoke_without_command=True)
@@ -110,7 +110,9 @@ def root(
         bool,
         typer.Option("--check", help="Check the settings, print them with secrets masked, and exit."),
     ] = False,
-    examine: Annotated[bool, typer.Option("--doctor", help="The same as the command `doctor`.")] = False,
+    examine: Annotated[
+        bool, typer.Option("--doctor", help="Run the checks of the command `doctor`, and exit.")
+    ] = False,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     if version:
@@ -119,11 +121,11 @@ def root(
         typer.echo(f"graphward {__version__}")
         raise typer.Exit
     if (check or examine) and (ctx.invoked_subcommand is not None or (check and examine)):
-        raise CommandFailed(INVALID_INPUT, "--check and --doctor: give one of the two, without a command")
+        raise CommandFailed(INVALID_INPUT, "--check, --doctor: give only one of them, and no command")
     if config is not None and url is not None:
-        raise CommandFailed(INVALID_INPUT, "--config and --url: give one of the two")
+        raise CommandFailed(INVALID_INPUT, "--config, --url: give only one of them")
     if token_file is not None and url is None and not os.environ.get("GRAPHWARD_URL"):
-        raise CommandFailed(INVALID_INPUT, "--token-file: goes with --url")
+        raise CommandFailed(INVALID_INPUT, "--token-file: needs --url")
     typed = _typed(ctx.info_name or MODULE, config, url, token_file)
     if config is None:
         url = url or os.environ.get("GRAPHWARD_URL") or None
@@ -141,18 +143,18 @@ def root(
 
 @cli.command()
 def server(ctx: typer.Context) -> None:
-    """Start the server, which `--config FILE` without a command does too."""
+    """Start the server of the control plane. `--config FILE` without a command does the same."""
     serve(ctx.obj)
 
 
 def _typed(program: str, config: Path | None, url: str | None, token_file: Path | None) -> Typed:
-    """Return the options as they were given on the command line, for the commands that are printed."""
+    """Return the options as they were given on the command line, for the commands to print."""
     given = (("--config", config), ("--url", url), ("--token-file", token_file))
     return Typed(program, tuple(str(word) for pair in given if pair[1] is not None for word in pair))
 
 
 def check_settings(context: Cli) -> None:
-    """Print the settings with secrets masked. Raise CommandFailed with every error in them."""
+    """Print the settings with secrets masked. Raise CommandFailed with every error in the settings."""
     from controlplane.check import problems_of, warnings_of, ways_out
     from controlplane.exposures import exposures
     from proxy.config import describe
@@ -190,22 +192,22 @@ def serve(context: Cli) -> None:
         IndexUnavailableError,
         MasterKeyError,
         OSError,
-    ) as error:  # OSError: an address in use, a bad certificate
+    ) as error:  # OSError: for example an address in use, or an invalid certificate
         raise CommandFailed(FAILED, str(error)) from None
 
 
 def main(arguments: Sequence[str] | None = None, *, program: str = MODULE) -> int:
     """Return the exit status: 0 for success, 1 for a failed operation, 2 for invalid usage or input."""
     keep_to_itself()
-    if sys.stdout is None or sys.stderr is None:  # a secret that nobody can be shown must not be made
+    if sys.stdout is None or sys.stderr is None:  # A command must not make a secret that it cannot show.
         return FAILED
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal without all of Unicode
+            stream.reconfigure(errors="backslashreplace")  # The terminal's encoding may lack characters.
     try:
         status = _run(arguments, program)
-        sys.stdout.flush()  # while what goes wrong can still be told
-    except OSError as error:  # of other files it is told where they are read and written
+        sys.stdout.flush()  # Flush here, where an error can still be reported.
+    except OSError as error:  # Code that reads or writes other files reports their errors itself.
         leave_standard_output()
         if not isinstance(error, BrokenPipeError):
             _complain(f"{error.filename or 'standard output'}: {error.strerror}")
@@ -215,12 +217,12 @@ def main(arguments: Sequence[str] | None = None, *, program: str = MODULE) -> in
 
 @cache
 def commands() -> typer.core.TyperGroup:
-    """Build all commands and their options."""
+    """Build all commands with their options."""
     return typer.main.get_group(cli)
 
 
 def _run(arguments: Sequence[str] | None, program: str) -> int:
-    # A shell completes a command by its name, which `python -m controlplane` is not.
+    # A shell completes the name of a command, but `python -m controlplane` is not a name.
     command = commands() if program == MODULE else typer.main.get_command(cli)
     try:
         for each in sys.argv[1:] if arguments is None else arguments:
@@ -228,7 +230,7 @@ def _run(arguments: Sequence[str] | None, program: str) -> int:
         status = command.main(arguments, prog_name=program, standalone_mode=False)
         return status if isinstance(status, int) else 0
     except typer.TyperException as error:
-        # Typer's own words for a value that is none of the choices begin as an exception's.
+        # Typer's message for a value outside the choices begins like an exception's message.
         _complain(error.format_message().replace(": Value error, ", ": "))
         return error.exit_code
     except CommandFailed as failed:

@@ -1,4 +1,4 @@
-"""`app`: add, set, list, show, bind, shadow, promote-shadow, rotate-secret, disable, enable, delete."""
+"""Commands of `app`, which manage applications, their rulesets and their client secrets."""
 
 from __future__ import annotations
 
@@ -73,20 +73,22 @@ _Sort = Annotated[
     ),
 ]
 
-SOON: Final = timedelta(days=30)  # before the end of a secret, which is marked from then on
+SOON: Final = timedelta(days=30)  # time before the end of a secret from which lists mark it
 _NAMED: Final = {"expires": "--expires"}
 
 _App = Annotated[str, typer.Argument(metavar="APP", help="ID, client ID or name.")]
 _Ruleset = Annotated[
     str,
-    typer.Option("--ruleset", metavar="NAME", help="The ruleset that evaluates its requests, by ID or name."),
+    typer.Option(
+        "--ruleset", metavar="NAME", help="Ruleset that evaluates the requests of the app, by ID or name."
+    ),
 ]
 
 _Owner = Annotated[
     str | None,
-    typer.Option("--owner", metavar="TEXT", help="The person or team responsible for the app."),
+    typer.Option("--owner", metavar="TEXT", help="Person or team that is responsible for the app."),
 ]
-_Note = Annotated[str | None, typer.Option("--note", metavar="TEXT", help="The purpose of the app.")]
+_Note = Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Purpose of the app.")]
 _Expires = Annotated[
     str | None,
     typer.Option("--expires", metavar="T", help="End of the new secret: RFC 3339, a date, or 90d from now."),
@@ -103,11 +105,12 @@ def add(
     note: _Note = None,
     expires: _Expires = None,
     no_secret: Annotated[
-        bool, typer.Option("--no-secret", help="Make no client secret: another credential proves the app.")
+        bool,
+        typer.Option("--no-secret", help="Make no client secret. The app needs another credential instead."),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Add an app. Its client secret is printed this once."""
+    """Add an app, and print its client secret. The secret is shown only once."""
     from controlplane.operations import apps
 
     cli: Cli = ctx.obj
@@ -189,7 +192,7 @@ def list_apps(
 
 
 def _listed(cli: Cli, org: str | None, found: AppList) -> list[dict[str, Any]]:
-    """Return the rows of apps with their states, which mark ends of credentials that are near or over."""
+    """Return the rows of apps with their states. Mark credentials that end soon or have ended."""
     from controlplane.operations import credentials
 
     ending: dict[str, list[EndingFacts]] = {}
@@ -200,7 +203,7 @@ def _listed(cli: Cli, org: str | None, found: AppList) -> list[dict[str, Any]]:
 
 
 def _ending_of(app: Mapping[str, Any], ending: Sequence[EndingFacts]) -> str:
-    """Return a mark for credentials beside the secret, which has its own mark."""
+    """Return a mark if a credential other than the client secret ends soon. The secret has its own mark."""
     states = {each.state for each in ending if each.ends_at != app["secretExpiresAt"]}
     if "ended" in states:
         return ", credential ended"
@@ -238,15 +241,15 @@ def shadow(
     ctx: typer.Context,
     app_reference: _App,
     ruleset: Annotated[
-        str | None, typer.Option("--ruleset", metavar="NAME", help="The shadow ruleset, by ID or name.")
+        str | None, typer.Option("--ruleset", metavar="NAME", help="Shadow ruleset, by ID or name.")
     ] = None,
     off: Annotated[bool, typer.Option("--off", help="Remove the shadow ruleset.")] = False,
     org: AnyOrg = None,
     json: Json = False,
 ) -> None:
-    """Set a shadow ruleset: audit events get its verdicts too, and it has no other effect."""
+    """Set a shadow ruleset. Audit events record its verdicts; it has no other effect."""
     if (ruleset is None) != off:
-        raise CommandFailed(INVALID_INPUT, "give --ruleset NAME or --off")
+        raise CommandFailed(INVALID_INPUT, "give either --ruleset NAME or --off")
     from controlplane.operations import apps
 
     cli: Cli = ctx.obj
@@ -275,8 +278,10 @@ def rotate_secret(
     expires: _Expires = None,
     json: Json = False,
 ) -> None:
-    """Make a new client secret, which is printed this once. Without --grace, the old secret and its tokens
-    end at the next sync of each proxy."""
+    """Make a new client secret and print it. It is shown only once.
+
+    Without --grace, the old secret and its tokens end at the next sync of each proxy.
+    """
     from controlplane.operations import apps
 
     cli: Cli = ctx.obj
@@ -287,7 +292,7 @@ def rotate_secret(
     if json:
         print_facts(made, as_json=True)
     else:
-        # Of both secrets, `secretVersion` is the older one as long as that is valid.
+        # While two secrets are valid, `secretVersion` is the older one.
         print_facts(
             {each: facts_of(made)[each] for each in ("clientSecret", "clientId", "appId")}, as_json=False
         )
@@ -301,7 +306,7 @@ def rotate_secret(
 
 
 def proxy_address(cli: Cli, org: str) -> str | None:
-    """Return the address of a proxy of the organisation, if one reports it."""
+    """Return the address that a proxy of the organisation reported; None if no proxy reported one."""
     from controlplane.operations import fleet
 
     found = cli.call(fleet.list_all, fleet.ListFleet(org=org, sort="health", limit=20))
@@ -309,7 +314,7 @@ def proxy_address(cli: Cli, org: str) -> str | None:
 
 
 def state_of(app: Mapping[str, Any]) -> str:
-    """Return whether the app is served, and by which emergency stop it is not."""
+    """Return the state of the app: enabled or not, and the emergency stop that applies."""
     stop = {"app": "stopped", "org": "stopped (organisation)", "all": "stopped (everything)"}
     state = stop.get(app["stopped"], "enabled" if app["enabled"] else "disabled")
     expires_at = app["secretExpiresAt"]
@@ -319,7 +324,7 @@ def state_of(app: Mapping[str, Any]) -> str:
 
 
 def _describe(app: AppDetails, orgs: Mapping[str, str]) -> dict[str, Any]:
-    """Return the facts for a person, ids last."""
+    """Return the facts to show to a person, with IDs last."""
     return {
         "name": app.name,
         "organisation": orgs.get(app.org_id, app.org_id),
@@ -339,8 +344,8 @@ def _describe(app: AppDetails, orgs: Mapping[str, str]) -> dict[str, Any]:
 
 def _no_secret(app: AppDetails) -> str:
     if app.secret_expires_at is None:
-        return "none: `app credential list` has its other credentials"
-    return f"none is valid: version {app.newest_secret} ended {clock().whole(app.secret_expires_at)}"
+        return "none (`app credential list` shows the other credentials)"
+    return f"no valid secret: version {app.newest_secret} ended {clock().whole(app.secret_expires_at)}"
 
 
 def _secret(secret: SecretFacts, app: AppDetails) -> str:
@@ -363,7 +368,7 @@ def _ends_soon(expires_at: str | None) -> bool:
 
 @app.command()
 def disable(ctx: typer.Context, app_reference: _App, org: AnyOrg = None, json: Json = False) -> None:
-    """Disable the app: each proxy refuses it and its tokens from its next sync on."""
+    """Disable an app until it is enabled again. Each proxy refuses it and its tokens after its next sync."""
     from controlplane.operations import apps
 
     cli: Cli = ctx.obj
@@ -383,7 +388,10 @@ def enable(ctx: typer.Context, app_reference: _App, org: AnyOrg = None, json: Js
 def delete(
     ctx: typer.Context, app_reference: _App, org: AnyOrg = None, yes: YesDelete = False, json: Json = False
 ) -> None:
-    """Delete an app: its secrets and tokens end at each proxy's next sync. Its audit events stay."""
+    """Delete an app with its secrets.
+
+    They and its tokens end at each proxy's next sync; its audit events stay.
+    """
     from controlplane.operations import apps, deletions
 
     effect_of = deletions.EffectOfDeletion("app", app_reference, org)

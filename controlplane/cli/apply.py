@@ -1,4 +1,4 @@
-"""`apply` and `export`: management as code, from a directory of files and to one."""
+"""Commands `apply` and `export`, which manage a control plane as code in a directory of files."""
 
 from __future__ import annotations
 
@@ -34,12 +34,14 @@ def apply(
     ctx: typer.Context,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory with the files.")],
     plan: Annotated[
-        bool, typer.Option("--plan", help="Print the difference and change nothing. Exit 2 if there is any.")
+        bool,
+        typer.Option("--plan", help="Print the changes without making them. Exit 2 if there are changes."),
     ] = False,
     prune: Annotated[
         bool,
         typer.Option(
-            "--prune", help="Delete what the directory does not name; never organisations and operators."
+            "--prune",
+            help="Delete things that the directory does not name. Organisations and operators always stay.",
         ),
     ] = False,
     expect: Annotated[
@@ -52,29 +54,38 @@ def apply(
     ] = None,
     note: Annotated[
         str | None,
-        typer.Option("--note", metavar="TEXT", help="Reason, kept with each new version of a ruleset."),
+        typer.Option("--note", metavar="TEXT", help="Reason to store with each new version of a ruleset."),
     ] = None,
     hours: Annotated[
         float,
-        typer.Option("--hours", metavar="N", help="Hours before now whose requests are replayed.", min=0.01),
+        typer.Option(
+            "--hours", metavar="N", help="Number of hours before now whose requests are replayed.", min=0.01
+        ),
     ] = 24,
     rehearsal: Annotated[
         bool,
-        typer.Option("--rehearsal/--no-rehearsal", help="Test, examine and replay the rulesets that change."),
+        typer.Option(
+            "--rehearsal/--no-rehearsal",
+            help="Test and replay the changed rulesets, and list the routes that they leave open.",
+        ),
     ] = True,
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Make the control plane agree with the files in a directory: all of it, or nothing. Exit 1 if that is
-    refused, for example because a file is not valid or a case of a ruleset fails."""
+    """Make the control plane agree with the files in a directory: all changes or none.
+
+    Exit 1 if the changes are refused, for example if a file is not valid or a test case of a ruleset fails.
+    """
     from controlplane.operations import config
 
     cli, wanted = _cli(ctx), read_directory(directory)
     with cli.missing_store_as_empty():
         planned = _call(cli, config.plan, config.PlanConfig(_without_documents(wanted), prune))
         if expect is not None and expect != planned.digest:
-            what = f"the plan is now {planned.digest}, and {expect} was expected"
-            raise CommandFailed(FAILED, f"{what}: look at the new one with --plan, and expect that")
+            what = f"the digest of the plan is {planned.digest}, but {expect} was expected"
+            raise CommandFailed(
+                FAILED, f"{what}: read the new plan with --plan, then give its digest with --expect"
+            )
         rehearsed = _rehearsed(cli, directory, wanted, planned, hours) if rehearsal else ()
     if plan:
         if json:
@@ -86,7 +97,7 @@ def apply(
     _require_passed(rehearsed)
     if planned.refused:
         sys.stdout.flush()
-        raise CommandFailed(FAILED, "these changes would be refused:", *planned.refused)
+        raise CommandFailed(FAILED, "the control plane would refuse these changes:", *planned.refused)
     if plan:
         raise typer.Exit(CHANGES if planned.changes else 0)
     secrets = SecretFiles(secrets_to, planned.changes)
@@ -103,10 +114,13 @@ def apply(
 
 
 def _require_consent(planned: ConfigPlan, *, yes: bool) -> None:
-    """Ask on a terminal. Raise CommandFailed if nobody can be asked about deletions."""
+    """Ask for consent on a terminal.
+
+    Raise CommandFailed if there is no terminal and the plan deletes things.
+    """
     deleted = sum(each.action == "delete" for each in planned.changes)
     if deleted and not yes and not sys.stdin.isatty():
-        what = f"this deletes {counted(deleted, 'thing')}, and there is no terminal to ask"
+        what = f"the plan deletes {counted(deleted, 'thing')}, and there is no terminal to ask for consent"
         raise CommandFailed(FAILED, f"{what}: give --yes, or --expect DIGEST")
     confirm("Apply these changes?", yes=yes)
 
@@ -119,7 +133,7 @@ def _cli(ctx: typer.Context) -> Cli:
 
 
 def _call(cli: Cli, operation: Operation[Q, A], asked: Q) -> A:
-    """Call the operation, and give each failure status 1, because status 2 is for a plan with changes."""
+    """Call the operation, and give each failure status 1, because status 2 means a plan with changes."""
     try:
         return cli.call(operation, asked)
     except CommandFailed as failed:
@@ -131,7 +145,7 @@ def _without_documents(wanted: Wanted) -> Wanted:
 
 
 def _with_documents(wanted: Wanted, planned: ConfigPlan) -> Wanted:
-    """Keep the documents of schemas that change, which may have megabytes."""
+    """Keep only the documents of schemas that change, because a document can have megabytes."""
     return _documents(wanted, {(each.org, each.name) for each in planned.changes if each.kind == "schema"})
 
 
@@ -160,7 +174,7 @@ def _rehearsed(
 def _require_passed(rehearsed: tuple[Rehearsed, ...]) -> None:
     failed = [f"{each.org}/{each.ruleset}" for each in rehearsed if each.failed]
     if failed:
-        raise CommandFailed(FAILED, f"a case fails, so nothing is applied: {', '.join(failed)}")
+        raise CommandFailed(FAILED, f"nothing was applied, because a test case fails: {', '.join(failed)}")
 
 
 def _print_plan(planned: ConfigPlan, rehearsed: tuple[Rehearsed, ...]) -> None:
@@ -180,7 +194,7 @@ def _print_plan(planned: ConfigPlan, rehearsed: tuple[Rehearsed, ...]) -> None:
 
 
 def _print_applied(made: AppliedConfig, kept: WrittenSecrets, *, as_json: bool) -> None:
-    """Print what was done, without a secret: the output may be kept as the log of a pipeline."""
+    """Print the changes that were made, without secrets: a pipeline may keep the output as its log."""
     if as_json:
         facts = {name: each for name, each in facts_of(made).items() if name not in ("apps", "proxies")}
         files, lost = map(facts_of, kept.files), map(facts_of, kept.lost)
@@ -188,11 +202,11 @@ def _print_applied(made: AppliedConfig, kept: WrittenSecrets, *, as_json: bool) 
         return
     waiting = sum(not each.is_in_force for each in made.changes)
     if waiting and waiting == len(made.changes):
-        print_text(f"Nothing is in force yet: {_waiting(waiting)}.")
+        print_text(f"Nothing is active yet: {_waiting(waiting)}.")
     elif made.changes:
         print_text(f"Applied, but {_waiting(waiting)}." if waiting else "Applied.")
     for each in made.proposals:
-        print_text(f"Proposed {each.name} in {each.org}: ruleset approve {each.proposal}")
+        print_text(f"Proposed {each.name} in {each.org}. To approve it: ruleset approve {each.proposal}")
     for file in kept.files:
         print_text(f"Wrote {file.file} for {_thing(file.kind, file.org, file.name)}")
 
@@ -202,11 +216,12 @@ def _waiting(number: int) -> str:
 
 
 def _require_kept(kept: WrittenSecrets) -> None:
-    """Raise CommandFailed with the command for each secret that was lost."""
+    """Raise CommandFailed if a secret could not be written. Name the command that makes each one again."""
     if kept.lost:
         sys.stdout.flush()
         lost = (
-            f"{_thing(each.kind, each.org, each.name)}: made, and its secret is lost; make another one:"
+            f"{_thing(each.kind, each.org, each.name)}: was made, but its secret could not be written; "
+            "make another secret:"
             f" {each.command}"
             for each in kept.lost
         )
@@ -224,8 +239,10 @@ def export(
     org: AnyOrg = None,
     json: Json = False,
 ) -> None:
-    """Write the current state to a new directory, in the form that `apply` reads. It has no secrets and no
-    schemas."""
+    """Write the current state to a new directory, in the form that `apply` reads.
+
+    The files have no secrets and no schemas.
+    """
     from controlplane.operations import config
 
     exported = _call(_cli(ctx), config.export, config.ExportConfig(org))

@@ -1,4 +1,4 @@
-"""`audit verify-archive`: checks an archive of events against the chain that it holds, without the store."""
+"""Command `audit verify-archive`, which checks an archive of events against its chain, without the store."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def verify_archive(
     ] = None,
     head: Annotated[
         str | None,
-        typer.Option("--head", metavar="HEX", help="A link that the archive of --org must contain."),
+        typer.Option("--head", metavar="HEX", help="Link that the archive of --org must contain."),
     ] = None,
     checkpoint: Annotated[
         Path | None,
@@ -84,7 +84,7 @@ def verify_archive(
             "--from-link",
             metavar="NUMBER",
             min=1,
-            help="The link that the archive of --org began with (1).",
+            help="First link of the archive of --org (1).",
         ),
     ] = None,
     since: Annotated[
@@ -92,7 +92,10 @@ def verify_archive(
         typer.Option(
             "--since",
             metavar="FILE",
-            help="Output of `audit head --json` from when the archive began, or its beginning was removed.",
+            help=(
+                "Output of `audit head --json` from the time when the archive began or its first links "
+                "were removed."
+            ),
         ),
     ] = None,
     wide: Wide = False,
@@ -106,14 +109,16 @@ def verify_archive(
     if directory is not None and not directory.is_dir():
         raise CommandFailed(INVALID_INPUT, f"{directory}: is not a directory")
     if head is not None and org is None:
-        raise CommandFailed(INVALID_INPUT, "--head: a link is of one organisation: name it with --org")
+        raise CommandFailed(INVALID_INPUT, "--head: a link belongs to one organisation: name it with --org")
     if from_link is not None and org is None:
-        raise CommandFailed(INVALID_INPUT, "--from-link: a link is of one organisation: name it with --org")
+        raise CommandFailed(
+            INVALID_INPUT, "--from-link: a link belongs to one organisation: name it with --org"
+        )
     known = _known(org, head, checkpoint)
     begins_after = _begins_after(org, from_link, since)
     verdicts = asyncio.run(_verdicts(cli, directory, sink, org, known, begins_after))
     if not verdicts:
-        raise CommandFailed(FAILED, f"{directory or sink}: there is no archive{f' of {org}' if org else ''}")
+        raise CommandFailed(FAILED, f"{directory or sink}: contains no archive{f' of {org}' if org else ''}")
     if json:
         intact = all(each.is_whole for each in verdicts)
         print_json({"intact": intact, "orgs": [_facts(each) for each in verdicts]})
@@ -123,7 +128,10 @@ def verify_archive(
         print_text("\n".join(map(_sentence, verdicts)))
     faults = [_describe(each) for each in verdicts if not each.is_whole]
     missing = sorted(set(known) - {each.org_id for each in verdicts}) if org is None else []
-    faults += [f"{each}: the checkpoint has a link of it, and the archive has nothing" for each in missing]
+    faults += [
+        f"{each}: the checkpoint names a link of this organisation, but the archive has no events of it"
+        for each in missing
+    ]
     if faults:
         raise CommandFailed(FAILED, *faults)
 
@@ -185,7 +193,9 @@ async def _opened(cli: Cli, directory: Path | None, sink: str | None) -> AsyncIt
     found = next((each for each in archives if each.name == sink), None)
     if found is None:
         names = ", ".join(each.name for each in archives) or "none"
-        raise CommandFailed(INVALID_INPUT, f"--sink: {sink!r} is not a sink of kind blob; there is {names}")
+        raise CommandFailed(
+            INVALID_INPUT, f"--sink: {sink!r} is not a sink of kind blob; sinks of that kind: {names}"
+        )
     from controlplane.sinks.blob import open_objects
 
     objects = open_objects(found, cli.egress)
@@ -208,7 +218,7 @@ def _result(verdict: ArchiveVerdict) -> str:
 
 
 def _sentence(verdict: ArchiveVerdict) -> str:
-    """Return what an auditor may say of the archive, and what not."""
+    """Return the statement about the archive that its verification supports."""
     org = verdict.org_id
     if verdict.fault is not None:
         return f"{org}: NOT VERIFIED. The first fault is below."
@@ -219,11 +229,16 @@ def _sentence(verdict: ArchiveVerdict) -> str:
     if verdict.purged:
         said += f" Retention had removed {counted(verdict.purged, 'event')} before."
     if verdict.known_link is None:
-        return f"{said} No link was given that proves that the end is there: use --checkpoint or --head."
+        return (
+            f"{said} Nothing proves that the end is complete: give a known link with --checkpoint or --head."
+        )
     if verdict.absent_links:
-        return f"{said} The known link {verdict.known_link} is there, and links before the first one are not."
+        return (
+            f"{said} The known link {verdict.known_link} is present, but the links before the first one are "
+            "not."
+        )
     first = f" from link {verdict.first_link} on" if verdict.first_link > 1 else ""
-    return f"{said} The known link {verdict.known_link} is there: nothing before it is missing{first}."
+    return f"{said} The known link {verdict.known_link} is present: nothing before it is missing{first}."
 
 
 def _describe(verdict: ArchiveVerdict) -> str:
@@ -234,7 +249,7 @@ def _describe(verdict: ArchiveVerdict) -> str:
         return f"{verdict.org_id}: the archive has no links from {first} to {last}; if it began later: {cure}"
     if fault is None:
         absent = counted(verdict.unexplained, "event")
-        return f"{verdict.org_id}: {absent} absent, and no link says that retention took them"
+        return f"{verdict.org_id}: {absent} absent, and no link states that retention deleted them"
     places = {"object": fault.object or None, "link": fault.link, "position": fault.position}
     where = ", ".join(f"{name} {place}" for name, place in places.items() if place is not None)
     return f"{verdict.org_id}: {fault.explanation}" + (f" ({where})" if where else "")

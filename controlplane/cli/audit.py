@@ -1,4 +1,4 @@
-"""`audit`: find audit events, count them, look into one, follow them, take them away."""
+"""Commands of `audit`: search, count, show, follow and export audit events."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 _MAX_LIMIT: Final = 1000
-# Members of an event, and the columns that have them.
+# Members of an event, with the columns that show them.
 _COLUMNS: Final = {
     "time": "time", "verdict": "verdict", "status": "status", "method": "method", "path": "path",
     "appId": "app", "ruleId": "rule", "reason": "reason", "clientIp": "ip", "durationMs": "ms",
@@ -62,7 +62,7 @@ EVENTS: Final = Layout(
     leads=("time", "verdict", "status", "method", "path"),
     drops=("ip", "ms", "reason", "org", "rule", "method"),
 )
-# Events of which one has to be named by its id.
+# Columns for events that have the same ID, from which the operator chooses one.
 CANDIDATES: Final = Layout(
     "events",
     (Column("id", title="Event ID"), *(each for each in EVENTS.columns if each.name != "id")),
@@ -74,7 +74,7 @@ FACETS: Final = Layout(
     (Column("field"), Column("value"), Column("events", "number")),
     leads=("field", "events", "value"),
 )
-_BAR: Final = 40  # characters
+_BAR: Final = 40  # width of a bar, in characters
 HISTOGRAM: Final = Layout(
     "events",
     (Column("from", "time"), Column("events", "number"), Column("", title="")),
@@ -82,7 +82,7 @@ HISTOGRAM: Final = Layout(
     drops=("",),
 )
 _TIME_HELP: Final = "RFC 3339, a date, or -15m, -2h, -7d."
-# What a member of a request is called on the command line.
+# Option or argument of the command line for each member of a request.
 _OPTIONS: Final = {
     "filter": "FILTER", "from": "--from", "to": "--to", "cursor": "--cursor", "fields": "--field",
     "after": "--after",
@@ -91,19 +91,23 @@ _AGAIN_AFTER_SECONDS: Final = 2.0
 
 _Filter = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[FILTER]", help="Like: verdict:block path:/v1.0/users/* -rule:r7 status:>=400"),
+    typer.Argument(
+        metavar="[FILTER]", help="Filter, such as: verdict:block path:/v1.0/users/* -rule:r7 status:>=400"
+    ),
 ]
 _From = Annotated[
-    str | None, typer.Option("--from", metavar="T", help=f"Events of this time and later: {_TIME_HELP}")
+    str | None, typer.Option("--from", metavar="T", help=f"Only events of this time or later: {_TIME_HELP}")
 ]
-_To = Annotated[str | None, typer.Option("--to", metavar="T", help=f"Events before this time: {_TIME_HELP}")]
+_To = Annotated[
+    str | None, typer.Option("--to", metavar="T", help=f"Only events before this time: {_TIME_HELP}")
+]
 # A filter may begin with "-", and may come as one argument or as several.
 _FILTERED: Final = {"ignore_unknown_options": True}
 
 
 @app.callback()
 def audit() -> None:
-    """Search, count, show and export audit events, and prove that they are unchanged."""
+    """Search, count, show and export audit events, and verify that they are unchanged."""
 
 
 @app.command(context_settings=_FILTERED)
@@ -117,13 +121,13 @@ def search(
         int, typer.Option("--limit", metavar="N", min=1, max=_MAX_LIMIT, help="Events per page (1 to 1000).")
     ] = 100,
     cursor: Annotated[
-        str | None, typer.Option("--cursor", metavar="C", help="Cursor that the page before ended with.")
+        str | None, typer.Option("--cursor", metavar="C", help="Cursor that the previous page printed.")
     ] = None,
     wide: Wide = False,
     no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """Find audit events, newest first, by a filter or by an id of a request."""
+    """Find audit events by a filter or by an ID of a request, newest first."""
     from controlplane.operations import audit as operations
 
     cli: Cli = ctx.obj
@@ -140,7 +144,7 @@ def search(
 
 @app.command()
 def held(ctx: typer.Context, org: AnyOrg = None, json: Json = False) -> None:
-    """Show which time the stored events cover, and what of it was purged or never arrived."""
+    """Show the period of the stored events, and which events were purged or never arrived."""
     from controlplane.operations import audit as operations
     from proxy.wire.log_line import one_line
 
@@ -162,7 +166,7 @@ def facets(
     field: Annotated[
         list[str] | None,
         typer.Option(
-            "--field", metavar="NAME", help="A field of a filter; give the option once for each field."
+            "--field", metavar="NAME", help="Field of a filter. Give the option once for each field."
         ),
     ] = None,
     top: Annotated[int, typer.Option("--top", metavar="N", min=1, max=100, help="Values per field.")] = 10,
@@ -189,7 +193,7 @@ def facets(
     print_list(FACETS, rows, as_json=False, fit=fit_of(wide, no_trunc))
     _print_notes(found.notes)
     if not found.complete:
-        sys.stdout.write(f"This counts the newest {number(found.counted)} events only. There are more.\n")
+        sys.stdout.write(f"Only the newest {number(found.counted)} events were counted. There are more.\n")
 
 
 @app.command(context_settings=_FILTERED)
@@ -203,7 +207,7 @@ def histogram(
     no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """Count the events of each interval of time."""
+    """Count the events in each interval of time."""
     from controlplane.operations import event_counts as operations
 
     cli: Cli = ctx.obj
@@ -220,7 +224,7 @@ def histogram(
     print_list(HISTOGRAM, rows, as_json=False, fit=fit_of(wide, no_trunc))
     _print_notes(found.notes)
     if not found.complete:
-        sys.stdout.write("This counts the newest events only. There are more.\n")
+        sys.stdout.write("Only the newest events were counted. There are more.\n")
 
 
 @app.command()
@@ -236,7 +240,7 @@ def event(
     org: AnyOrg = None,
     json: Json = False,
 ) -> None:
-    """Show one audit event, with everything known about it."""
+    """Show one audit event with all its fields."""
     import orjson
 
     cli: Cli = ctx.obj
@@ -268,18 +272,18 @@ def export(
     to: _To = None,
     format_: Annotated[
         Literal["csv", "ndjson"],
-        typer.Option("--format", help="Format: ndjson is a line of JSON per event, csv is a table."),
+        typer.Option("--format", help="Format: ndjson (one JSON object per line) or csv (a table)."),
     ] = "ndjson",
     output: Annotated[
         Path | None,
-        typer.Option("--output", metavar="FILE", help="File to write; standard output by default."),
+        typer.Option("--output", metavar="FILE", help="File to write (standard output)."),
     ] = None,
     manifest: Annotated[
         Path | None,
         typer.Option(
             "--manifest",
             metavar="FILE",
-            help="Signed manifest to write: filter, time, heads of the chains, digest of the export.",
+            help="File for the signed manifest: filter, time, chain heads, digest of the export.",
         ),
     ] = None,
 ) -> None:
@@ -306,7 +310,7 @@ def export(
             count(piece)
 
         cli.stream(export_events, asked, take)
-    if lines <= (format_ == "csv"):  # the head alone
+    if lines <= (format_ == "csv"):  # only the header line
         found = cli.call(search, SearchEvents(_joined(filter_), org, from_, to, 1))
         _print_notes(("no event matches", *found.notes))
 
@@ -318,7 +322,7 @@ def tail(
     org: AnyOrg = None,
     json: Json = False,
 ) -> None:
-    """Print new audit events as they are stored, until Ctrl-C."""
+    """Print new audit events when they are stored, until Ctrl-C."""
     from controlplane.operations import event_tail as operations
     from proxy.wire.log_line import one_line
 
@@ -333,7 +337,8 @@ def tail(
             try:
                 cli.stream(operations.tail, asked, reader.take)
             except CommandFailed as failed:
-                # The first time it is a mistake; later the server may be on its way back.
+                # A failure of the first request is a mistake of the operator. Later, the server may only be
+                # restarting.
                 if begun is None:
                     raise
                 if failed.lines != report:
@@ -343,7 +348,10 @@ def tail(
 
 
 def _page_by_id(cli: Cli, asked: SearchEvents) -> EventPage | None:
-    """Return the events of the ids that the filter consists of; None if it has none, or no event has them."""
+    """Return the events with the IDs that the filter consists of.
+
+    Return None if the filter has no IDs or no event has them.
+    """
     from controlplane.operations.audit import EventPage
     from controlplane.operations.event_lookup import LookUpEvents, look_up
     from controlplane.search.given_ids import asks_for_ids
@@ -355,14 +363,14 @@ def _page_by_id(cli: Cli, asked: SearchEvents) -> EventPage | None:
 
 
 def _event(cli: Cli, given_id: str, org: str | None) -> EventDetails:
-    """Return the one event that the text names. If several have its id, they are listed and none is shown."""
+    """Return the event that the text names. If several have this ID, list them and raise CommandFailed."""
     import orjson
 
     from controlplane.operations.event_details import EventReference, event
     from controlplane.operations.event_lookup import LookUpEvents, look_up
 
     if org is not None:
-        with contextlib.suppress(CommandFailed):  # the id may be another one than the event's own
+        with contextlib.suppress(CommandFailed):  # The text may be an ID of the request and not of the event.
             return cli.call(event, EventReference(org, given_id))
     with named_as_options({"text": "ID"}):
         found = cli.call(look_up, LookUpEvents(given_id, org))
@@ -373,7 +381,7 @@ def _event(cli: Cli, given_id: str, org: str | None) -> EventDetails:
         names = _names(cli)
         rows = [event_cells(bytes(each), names) for each in found.events]
         print_list(CANDIDATES, rows, as_json=False)
-        raise CommandFailed(FAILED, f"{len(ids)} events have this id: give an event ID")
+        raise CommandFailed(FAILED, f"{len(ids)} events have this ID: give an event ID")
     return cli.call(event, EventReference(found.org_ids[0], ids[0]))
 
 
@@ -385,7 +393,7 @@ def _joined(arguments: list[str] | None) -> str:
 
 
 def _notes_on_name(cli: Cli, org: str | None) -> Iterator[str]:
-    """Yield a note for each deleted organisation that had the name of one that is there."""
+    """Yield a note for each deleted organisation that had the name of an existing one."""
     from controlplane.operations import deletions
 
     if org is None:
@@ -394,7 +402,7 @@ def _notes_on_name(cli: Cli, org: str | None) -> Iterator[str]:
     same = [each.label for each in deleted if (each.kind, each.name) == ("org", org)]
     if same and org in org_names(cli).values():
         for label in same:
-            what = f"another organisation had the name {org} and was deleted"
+            what = f"a deleted organisation also had the name {org}"
             yield f"{what}: --org {quote(label)} finds its events"
 
 
@@ -407,7 +415,7 @@ def _names(cli: Cli) -> dict[str, str]:
 
 
 def _print_page(page: EventPage) -> None:
-    """Print the events as they came, byte for byte."""
+    """Print the events byte for byte as they arrived."""
     import msgspec
 
     events = b", ".join(map(bytes, page.events))
@@ -416,7 +424,7 @@ def _print_page(page: EventPage) -> None:
 
 
 def _print_notes(notes: Sequence[str]) -> None:
-    """On standard error, so that what a program reads stays as it is."""
+    """Print notes on standard error, so that they do not mix with the output for programs."""
     from proxy.wire.log_line import one_line
 
     for note in notes:
@@ -430,7 +438,7 @@ def _print_table(page: EventPage, names: dict[str, str], fit: Fit) -> None:
 
 
 def event_cells(body: bytes, names: dict[str, str]) -> dict[str, Any]:
-    """Return what the columns of a list of events have of one event."""
+    """Return the cells of one event in a list of events."""
     import orjson
 
     made = orjson.loads(body)
@@ -440,7 +448,7 @@ def event_cells(body: bytes, names: dict[str, str]) -> dict[str, Any]:
     return values | {title: names.get(str(values[title]), values[title]) for title in ("org", "app")}
 
 
-# What comes in pieces
+# Responses that arrive in pieces
 
 
 def _print_line(body: bytes, names: dict[str, str], *, as_json: bool) -> None:
@@ -459,12 +467,12 @@ def _print_line(body: bytes, names: dict[str, str], *, as_json: bool) -> None:
 
 
 class _Events:
-    """Server-sent events out of pieces that end anywhere."""
+    """Parser of server-sent events from pieces of any length."""
 
     def __init__(self, show: Callable[[bytes], None]) -> None:
         self._show = show
         self._left = b""
-        self.place: str | None = None  # after the last event that came whole
+        self.place: str | None = None  # ID of the last complete event
 
     def take(self, piece: bytes) -> None:
         *blocks, self._left = (self._left + piece).split(b"\n\n")
@@ -482,7 +490,7 @@ class _Events:
 def _without_manifest(
     manifest: Path | None,
 ) -> Iterator[Callable[[Callable[[bytes], None]], Callable[[bytes], None]]]:
-    """Hold the last line of an export back, which is the manifest, and write it to its own file."""
+    """Withhold the last line of an export, which is the manifest, and write it to its own file."""
     if manifest is None:
         yield lambda write: write
         return
@@ -511,14 +519,14 @@ def _write(piece: bytes) -> None:
     try:
         sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
-    except BrokenPipeError:  # who reads has enough
+    except BrokenPipeError:  # The reader closed the pipe.
         leave_standard_output()
         raise CommandFailed(FAILED) from None
 
 
 @contextlib.contextmanager
 def _counted() -> Iterator[Callable[[bytes], None]]:
-    """How far it has come, on a terminal."""
+    """Show the progress of the export on a terminal."""
     if not sys.stderr.isatty():
         yield lambda piece: None
         return

@@ -1,4 +1,4 @@
-"""What every command shares: its settings and store, its two kinds of output, its exit status."""
+"""Context of every command: its settings and store, its output as JSON or text, and its exit status."""
 
 from __future__ import annotations
 
@@ -59,26 +59,31 @@ _NEVER_EMPTY = frozenset(
         "token",
     }
 )
-_POLL_SECONDS = 0.5  # for events that a server beside us stores
+_POLL_SECONDS = 0.5  # seconds between two checks for events that a server on this host stores
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Wide = Annotated[
-    bool, typer.Option("--wide", help="Show every column, including IDs, however long the lines become.")
+    bool,
+    typer.Option(
+        "--wide", help="Show every column, including IDs, even if lines are longer than the terminal."
+    ),
 ]
 NoTrunc = Annotated[
     bool,
-    typer.Option("--no-trunc", help="Wrap long paths over several lines instead of cutting them with …."),
+    typer.Option(
+        "--no-trunc", help="Wrap long paths over several lines. By default, … replaces their middle."
+    ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation on a terminal.")]
-OneOrg = Annotated[str, typer.Option("--org", metavar="ORG", help="The organisation, by ID or name.")]
+OneOrg = Annotated[str, typer.Option("--org", metavar="ORG", help="Organisation, by ID or name.")]
 AnyOrg = Annotated[
-    str | None, typer.Option("--org", metavar="ORG", help="Only in this organisation, by ID or name.")
+    str | None, typer.Option("--org", metavar="ORG", help="Only this organisation, by ID or name.")
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """The store while a command runs."""
+    """Store and its resources while a command runs."""
 
     settings: Settings
     store: SqlStore
@@ -86,7 +91,7 @@ class Open:
 
 
 class Cli:
-    """`ctx.obj` of every command: where its operations are done."""
+    """Context of every command (`ctx.obj`), which says where its operations run."""
 
     def __init__(
         self,
@@ -103,7 +108,7 @@ class Cli:
 
     @property
     def has_store(self) -> bool:
-        """Whether there is anything to look a ruleset up in."""
+        """Return True if there is a store or a server in which to look up a ruleset."""
         return self._config is not None or self._url is not None
 
     @property
@@ -112,15 +117,13 @@ class Cli:
 
     @property
     def console_address(self) -> str:
-        """The address of the console, as far as it is known here."""
+        """Address of the console, if the settings or the options name it."""
         return self._url or self.settings.console.public_base_url
 
     @property
     def config(self) -> Path:
         if self._url is not None:
-            raise CommandFailed(
-                INVALID_INPUT, "this command needs the store itself: give --config instead of --url"
-            )
+            raise CommandFailed(INVALID_INPUT, "this command opens the store: give --config instead of --url")
         if self._config is None:
             raise CommandFailed(INVALID_INPUT, "Missing option '--config'.")
         return self._config
@@ -137,7 +140,7 @@ class Cli:
 
     @property
     def egress(self) -> Egress:
-        """The egress of the settings, or of the variables on a machine without settings."""
+        """Egress settings, from the settings file or, without one, from the environment variables."""
         from proxy.config import SettingsError
         from proxy.outbound.settings import egress_of, egress_of_variables
 
@@ -160,8 +163,10 @@ class Cli:
 
     @contextmanager
     def missing_store_as_empty(self) -> Iterator[None]:
-        """If there is no store yet, let operations that only read work on an empty one, which is removed
-        at the end."""
+        """Let commands that only read work on an empty store if the store does not exist yet.
+
+        The empty store is removed at the end.
+        """
         from tempfile import TemporaryDirectory
 
         with TemporaryDirectory(prefix="graphward-") as directory:
@@ -172,7 +177,7 @@ class Cli:
                 self._empty_store = None
 
     def call(self, operation: Operation[Q, A], asked: Q) -> A:
-        """Do the operation, on the store or at a running server; its failures told in one line each."""
+        """Run the operation on the store or at a running server. Report each failure in one line."""
         from controlplane.operations.perform import perform
 
         _check(asked)
@@ -186,8 +191,10 @@ class Cli:
     def stream(
         self, stream: Stream[Q], asked: Q, take: Callable[[bytes], None], seconds: float | None = None
     ) -> None:
-        """Give every piece of the response to `take`, as it comes. `seconds` is the longest wait for a
-        byte from a server, if it is not the usual one."""
+        """Give each piece of the response to `take` when it arrives.
+
+        `seconds` is the longest wait for a byte from a server, if it differs from the default.
+        """
         _check(asked)
         remote = self.remote
         if remote is not None:
@@ -204,9 +211,9 @@ class Cli:
         self.run(work, reads=True)
 
     def run(self, work: Callable[[Open], Awaitable[T]], *, reads: bool) -> T:
-        """Do `work` with the store open, its failures told in one line each.
+        """Run `work` with the store open. Report each failure in one line.
 
-        `reads`: whether it only reads. A missing store or master key stays missing then.
+        With `reads`, `work` only reads, and a missing store or master key stays missing.
         """
 
         if not self.has_store:
@@ -255,14 +262,17 @@ class Cli:
             if empty is None:
                 raise
             if not empty.exists():
-                said = "the plan begins with an empty one, and to apply it makes the store"
+                said = "the plan assumes an empty store; applying the plan makes the store"
                 typer.echo(f"{missing.store}: there is no store yet: {said}", err=True)
             return await open_store(empty, "", clock, None)
 
 
 def _check(asked: Request) -> None:
-    """As the admin API does; and a name, an id or a time without a letter is a variable that the shell has
-    not set: to take it for left out would be another question than was meant."""
+    """Check the members of a request as the admin API does.
+
+    Refuse an empty name, ID or time. It usually comes from a shell variable that is not set, and to ignore it
+    would change the request.
+    """
     from controlplane.operations.operation import validation_problem
 
     for member in msgspec.structs.fields(type(asked)):
@@ -275,7 +285,7 @@ def _check(asked: Request) -> None:
 
 
 def _describe(error: Exception) -> Exception:
-    """How a command ends for it; a fault of our own is left as it is."""
+    """Return the CommandFailed for an error; return None for a fault of the program itself."""
     from controlplane.names import InvalidName
     from controlplane.operations.actor import Forbidden
     from controlplane.operations.operation import InvalidRequest
@@ -292,7 +302,10 @@ def _describe(error: Exception) -> Exception:
 
 
 async def _filled_index(settings: Settings, store: SqlStore, stack: AsyncExitStack) -> SearchIndex:
-    """What was accepted is found, whether or not a server runs and however far its index writer is."""
+    """Return the search index after all accepted events are in it.
+
+    The index is filled here, because a server may not run and its index writer may be behind.
+    """
     from controlplane.index_writer import IndexWriter
     from controlplane.search import open_index
 
@@ -303,7 +316,7 @@ async def _filled_index(settings: Settings, store: SqlStore, stack: AsyncExitSta
 
 
 def this_user() -> Actor:
-    """Who runs this command, by the kernel's word and not the environment's."""
+    """Return the user who runs this command, as the kernel reports it and not the environment."""
     import pwd
 
     from controlplane.operations.actor import local_actor
@@ -316,7 +329,7 @@ def this_user() -> Actor:
 
 
 def leave_standard_output() -> None:
-    """It takes nothing any more: that the rest of what was printed can't be written is told once."""
+    """Discard further output, so that the failure to write it is reported only once."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -325,7 +338,7 @@ def print_json(value: object) -> None:
 
 
 def write_json(text: bytes) -> None:
-    """One line, byte for byte; but nothing that a proxy sent may drive an operator's terminal."""
+    """Print one line of JSON byte for byte. On a terminal, escape what a proxy sent."""
     if sys.stdout.isatty():
         from proxy.wire.log_line import escaped
 
@@ -335,7 +348,10 @@ def write_json(text: bytes) -> None:
 
 
 def print_text(text: str) -> None:
-    """As it stands; but on a terminal nothing of it, like a comment's, may hide or turn round a line."""
+    """Print text with its characters unchanged.
+
+    On a terminal, escape characters that could hide or reverse a line.
+    """
     if sys.stdout.isatty():
         from proxy.wire.log_line import escaped
 
@@ -344,7 +360,7 @@ def print_text(text: str) -> None:
 
 
 def print_facts(facts: Mapping[str, Any] | msgspec.Struct, *, as_json: bool) -> None:
-    """One thing: JSON, or a line or a block for each of its facts."""
+    """Print one thing as JSON, or as a line or a block for each of its facts."""
     if isinstance(facts, msgspec.Struct):
         facts = facts_of(facts)
     if as_json:
@@ -356,7 +372,7 @@ def print_facts(facts: Mapping[str, Any] | msgspec.Struct, *, as_json: bool) -> 
 
 
 def print_next(lines: Iterable[str]) -> None:
-    """What to do after something was made, below its facts."""
+    """Print the next steps after something was made, below its facts."""
     print_text("\n" + "\n".join(lines))
 
 
@@ -371,28 +387,30 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def confirm_loss(question: str, *, to: str) -> None:
-    """Ask before something is lost for good. Raise CommandFailed if the answer is not yes, and without a
-    terminal: `to` says there what `--yes` is needed for."""
+    """Ask before something is lost permanently. Raise CommandFailed unless the answer is yes.
+
+    Without a terminal, `--yes` is required. `to` names the action in that message.
+    """
     if not sys.stdin.isatty():
-        raise CommandFailed(INVALID_INPUT, f"--yes: needed to {to} without a terminal")
+        raise CommandFailed(INVALID_INPUT, f"--yes: required to {to} without a terminal")
     confirm(question, yes=False)
 
 
 def facts_of(response: msgspec.Struct) -> dict[str, Any]:
-    """A response's members by the names that JSON has for them."""
+    """Return the members of a response by their names in JSON."""
     facts: dict[str, Any] = msgspec.to_builtins(response)
     return facts
 
 
 def org_names(cli: Cli) -> dict[str, str]:
-    """The names of the organisations that one may see, by id."""
+    """Return the names, by ID, of the organisations that the operator has permission to see."""
     from controlplane.operations import orgs
 
     return {org.org_id: org.name for org in cli.call(orgs.list_all, orgs.ListOrgs()).orgs}
 
 
 def names_with_deleted(cli: Cli) -> dict[str, str]:
-    """Return the names of organisations by id, with the labels of those that were deleted."""
+    """Return the names of organisations by ID, with labels for the deleted ones."""
     from controlplane.operations import deletions
 
     found = cli.call(deletions.list_all, deletions.ListDeletions()).deletions
@@ -402,7 +420,7 @@ def names_with_deleted(cli: Cli) -> dict[str, str]:
 def with_org_names(
     cli: Cli, listed: Sequence[msgspec.Struct], names_of: Callable[[Cli], dict[str, str]] = org_names
 ) -> list[dict[str, Any]]:
-    """For a person: what organisation each is of by its name."""
+    """Replace IDs of organisations by names, for output to a person."""
     names = names_of(cli) if listed else {}
     return [_with_org_name(facts_of(each), names) for each in listed]
 
@@ -419,7 +437,7 @@ def print_list(
     as_json: bool,
     fit: Fit = Fit.TERMINAL,
 ) -> None:
-    """Many things: `{name: [...]}`, or a table."""
+    """Print a list as JSON (`{name: [...]}`) or as a table."""
     rows = [facts_of(each) if isinstance(each, msgspec.Struct) else each for each in listed]
     if as_json:
         print_json({layout.rows: rows})
@@ -433,12 +451,12 @@ def print_list(
 
 
 def terminal_width() -> int | None:
-    """Characters of a line of the terminal; None for a pipe or a file."""
+    """Return the number of characters in a line of the terminal; None for a pipe or a file."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def clock() -> Clock:
-    """Return the clock that times are written by. Raise CommandFailed if the environment names no zone."""
+    """Return the clock that formats times. Raise CommandFailed if the environment names an unknown zone."""
     from controlplane.cli.moments import UnknownZone, clock_of
 
     try:

@@ -1,4 +1,4 @@
-"""`app federated`, `app key`, `app certificate`, `app credential`: all that proves an app."""
+"""Commands `app federated`, `app key`, `app certificate` and `app credential`: the credentials of an app."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from controlplane.cli.next_steps import after_credential
 if TYPE_CHECKING:
     from controlplane.operations.credentials import AddedCredential, CredentialFacts
 
-federated = typer.Typer(help="Tokens of another issuer, such as Entra, Kubernetes or GitHub.")
-key = typer.Typer(help="Public keys for assertions that an app signs itself.")
-certificate = typer.Typer(help="Client certificates of TLS connections.")
-credential = typer.Typer(help="All credentials of an app: their ends, and when each was last used.")
+federated = typer.Typer(help="Tokens of other issuers, such as Entra, Kubernetes or GitHub.")
+key = typer.Typer(help="Public keys that verify assertions signed by an app.")
+certificate = typer.Typer(help="Client certificates that an app uses in TLS connections.")
+credential = typer.Typer(help="All credentials of an app, with their ends and last uses.")
 
 CREDENTIALS: Final = Layout(
     "credentials",
@@ -85,7 +85,7 @@ class Reuse(str, Enum):  # noqa: UP042 - typer shows the values of such a class
 
 
 class _Pins(NamedTuple):
-    """Issuer and subject, and the number of tokens that an assertion brings."""
+    """Pinned issuer and subject, and how many tokens one assertion can obtain."""
 
     issuer: str | None
     subject: str | None
@@ -97,46 +97,55 @@ def add_federated(
     ctx: typer.Context,
     app: _App,
     issuer: Annotated[
-        str | None, typer.Option("--issuer", metavar="URL", help="Exact `iss` of the tokens.")
+        str | None, typer.Option("--issuer", metavar="URL", help="Exact `iss` claim of the tokens.")
     ] = None,
     subject: Annotated[
-        str | None, typer.Option("--subject", metavar="TEXT", help="Exact `sub` of the tokens.")
+        str | None, typer.Option("--subject", metavar="TEXT", help="Exact `sub` claim of the tokens.")
     ] = None,
     audience: Annotated[
         str | None,
         typer.Option(
-            "--audience", metavar="TEXT", help="Exact `aud` of the tokens (api://AzureADTokenExchange)."
+            "--audience", metavar="TEXT", help="Exact `aud` claim of the tokens (api://AzureADTokenExchange)."
         ),
     ] = None,
     reuse: Annotated[
         Reuse | None,
-        typer.Option("--reuse", help="Whether an assertion brings one token, or tokens until it ends."),
+        typer.Option("--reuse", help="Number of tokens per assertion: one, or any number until it expires."),
     ] = None,
     keys: Annotated[
         Path | None,
-        typer.Option("--keys", metavar="FILE", help="JWKS of an issuer that proxies can't reach."),
+        typer.Option(
+            "--keys", metavar="FILE", help="File with the JWKS of an issuer that proxies can't reach."
+        ),
     ] = None,
     github: Annotated[
         str | None,
-        typer.Option("--github", metavar="OWNER/REPO", help="Fill in issuer and subject of its workflows."),
+        typer.Option(
+            "--github",
+            metavar="OWNER/REPO",
+            help="GitHub repository; fills in the issuer and subject of its workflows.",
+        ),
     ] = None,
     environment: Annotated[
-        str | None, typer.Option("--environment", metavar="NAME", help="With --github: its jobs alone.")
+        str | None,
+        typer.Option("--environment", metavar="NAME", help="With --github: only jobs of this environment."),
     ] = None,
     branch: Annotated[
-        str | None, typer.Option("--branch", metavar="NAME", help="With --github: its runs alone.")
+        str | None, typer.Option("--branch", metavar="NAME", help="With --github: only runs of this branch.")
     ] = None,
     kubernetes: Annotated[
         str | None,
         typer.Option(
-            "--kubernetes", metavar="NAMESPACE/ACCOUNT", help="Fill in the subject of a service account."
+            "--kubernetes",
+            metavar="NAMESPACE/ACCOUNT",
+            help="Kubernetes service account; fills in its subject.",
         ),
     ] = None,
     expires: _Expires = None,
     org: AnyOrg = None,
     json: Json = False,
 ) -> None:
-    """Let an app prove itself with a token of another issuer."""
+    """Allow an app to authenticate with a token of another issuer."""
     from controlplane.credential_input import DEFAULT_AUDIENCE
     from controlplane.operations import credentials
 
@@ -169,22 +178,22 @@ def _filled(
     from controlplane.credential_input import GITHUB_ISSUER
 
     if github is None and (environment or branch):
-        raise CommandFailed(INVALID_INPUT, "--environment and --branch go with --github")
+        raise CommandFailed(INVALID_INPUT, "--environment, --branch: need --github")
     if github is None and kubernetes is None:
         return pins
     if pins.subject is not None or (github is not None and kubernetes is not None):
         raise CommandFailed(INVALID_INPUT, "give one of --subject, --github and --kubernetes")
     if github is not None:
         if (environment is None) == (branch is None):
-            raise CommandFailed(INVALID_INPUT, "--github: give --environment NAME or --branch NAME")
+            raise CommandFailed(INVALID_INPUT, "--github: also give --environment NAME or --branch NAME")
         _require_two(github, "--github", "OWNER/REPO")
-        # GitHub writes a colon within an environment's name like this.
+        # GitHub encodes a colon in the name of an environment like this.
         part = f"ref:refs/heads/{branch}" if environment is None else _environment(environment)
         return _Pins(pins.issuer or GITHUB_ISSUER, f"repo:{github}:{part}", pins.reuse)
     assert kubernetes is not None
     _require_two(kubernetes, "--kubernetes", "NAMESPACE/ACCOUNT")
     if pins.issuer is None:
-        what = "--kubernetes: give --issuer URL of the cluster too"
+        what = "--kubernetes: also give --issuer URL of the cluster"
         raise CommandFailed(
             INVALID_INPUT, f"{what}: kubectl get --raw /.well-known/openid-configuration | jq -r .issuer"
         )
@@ -205,12 +214,14 @@ def _require_two(text: str, option: str, form: str) -> None:
 def add_key(
     ctx: typer.Context,
     app: _App,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="PEM public key, PEM certificate or JWK.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="File with a PEM public key, a PEM certificate or a JWK.")
+    ],
     expires: _Expires = None,
     org: AnyOrg = None,
     json: Json = False,
 ) -> None:
-    """Let an app prove itself with assertions that it signs. A private key is refused."""
+    """Allow an app to authenticate with assertions that it signs. A private key is refused."""
     from controlplane.operations import credentials
 
     cli: Cli = ctx.obj
@@ -224,12 +235,12 @@ def add_key(
 def add_certificate(
     ctx: typer.Context,
     app: _App,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Certificate in PEM or DER.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File with the certificate in PEM or DER.")],
     expires: _Expires = None,
     org: AnyOrg = None,
     json: Json = False,
 ) -> None:
-    """Let an app prove itself with a client certificate. A private key is refused."""
+    """Allow an app to authenticate with a client certificate. A private key is refused."""
     from controlplane.operations import credentials
 
     cli: Cli = ctx.obj
@@ -242,7 +253,7 @@ def add_certificate(
 
 
 def _public_text(file: Path, member: str) -> str:
-    """Return the text of a file. A private key is refused before it leaves this machine."""
+    """Return the text of a file. Refuse a private key before it leaves this machine."""
     from controlplane import credential_input
 
     text = given(file, credential_input.certificate_text)
@@ -267,7 +278,7 @@ def list_credentials(
     no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """List all credentials of an app: kind, what pins each, its end and its last use."""
+    """List all credentials of an app: kind, pinned values, end and last use."""
     from controlplane.operations import apps, credentials
 
     cli: Cli = ctx.obj
@@ -284,7 +295,7 @@ def list_ending(
     no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """List the credentials of all apps that end within 30 days or have ended, the soonest first."""
+    """List the credentials of all apps that have ended or end within 30 days, the soonest first."""
     from controlplane.operations import credentials
 
     cli: Cli = ctx.obj
@@ -326,11 +337,11 @@ def remove_credential(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Remove a credential: it and its tokens end at the next sync of each proxy."""
+    """Remove a credential from an app. It and its tokens end at the next sync of each proxy."""
     from controlplane.operations import credentials
 
     cli: Cli = ctx.obj
-    confirm(f"Remove credential {credential_id} of {app}? Its tokens end too.", yes=yes)
+    confirm(f"Remove credential {credential_id} of {app}? The tokens that it obtained end too.", yes=yes)
     asked = credentials.CredentialReference(app, org, credential=credential_id)
     print_facts(cli.call(credentials.remove, asked), as_json=json)
 
@@ -361,8 +372,10 @@ def _print_added(cli: Cli, app: str, added: AddedCredential, *, as_json: bool) -
 
 
 _ACCEPTED_FROM: Final = {
-    False: "Proxies accept it from their next sync on.",
-    True: "Proxies accept it once they have read the issuer's keys: `proxy show` has a check issuers.",
+    False: "Proxies accept it after their next sync.",
+    True: (
+        "Proxies accept it after they have read the issuer's keys: see the check `issuers` in `proxy show`."
+    ),
 }
 _TOLD: Final = ("issuer", "subject", "audience", "reuse", "keys", "key", "thumbprint")
 
@@ -379,7 +392,7 @@ def _row(credential: CredentialFacts) -> dict[str, Any]:
 
 
 def ends_of(credential: CredentialFacts) -> str:
-    """Return the end of a credential, marked if it is near or over."""
+    """Return the end of a credential, with a mark if it is near or past."""
     if credential.ends_at is None:
         return "never"
     mark = {"valid": "", "soon": " (soon)", "ended": " (ended)"}

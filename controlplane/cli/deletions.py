@@ -1,4 +1,4 @@
-"""The question before a deletion, which says what goes and what stays."""
+"""Confirmation before a deletion, which states what is deleted and what stays."""
 
 from __future__ import annotations
 
@@ -30,14 +30,17 @@ def delete(
     yes: bool,
     json: bool,
 ) -> None:
-    """Say what goes and what stays, ask, and delete."""
+    """State what is deleted and what stays, ask for confirmation, and delete."""
     if not yes:
         asked = _of_the_shown(asked, _ask(cli, effect_of))
     print_facts(cli.call(operation, asked), as_json=json)
 
 
 def _of_the_shown(asked: Q, shown: Effect) -> Q:
-    """Return a request for the very thing that the question showed, and not for another one of its name."""
+    """Return a request that names the shown thing by its ID.
+
+    Another thing may have received the same name after the question.
+    """
     from msgspec.structs import replace
 
     named = {} if shown.kind == "model" else {shown.kind: shown.id}

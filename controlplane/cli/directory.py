@@ -1,4 +1,4 @@
-"""Directories of `apply` and `export`: read, written, and the files that new secrets go to."""
+"""Read and write the directories of `apply` and `export`, and the files for new secrets."""
 
 from __future__ import annotations
 
@@ -26,15 +26,18 @@ if TYPE_CHECKING:
 _SUFFIXES: Final = (".yaml", ".yml")
 _SCHEMA_FILE: Final = "graphward.schema.json"
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
-_PLAIN: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")  # a name that a vault keeps apart from every other
+_PLAIN: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")  # names that a vault keeps distinct
 _NOT_PLAIN: Final = re.compile(r"[^A-Za-z0-9]+")
 _DIGITS: Final = 12
 _ROOM: Final = 128
 
 
 def read_directory(directory: Path) -> Wanted:
-    """Return what the YAML files in the directory itself ask for. Files below it count if one of these names
-    them. Raise CommandFailed with every error in them."""
+    """Return the contents that the YAML files in the directory request.
+
+    Files in subdirectories count if one of these files names them. Raise CommandFailed with every error in
+    the files.
+    """
     from controlplane.as_code.documents import InvalidDirectory, UnreadableFile, read_documents
 
     try:
@@ -46,16 +49,16 @@ def read_directory(directory: Path) -> Wanted:
     except OSError as error:
         raise CommandFailed(FAILED, f"{directory}: {error.strerror}") from None
     if not files:
-        raise CommandFailed(FAILED, f"{directory}: has no .yaml file; `export` writes the first ones")
+        raise CommandFailed(FAILED, f"{directory}: contains no .yaml file; `export` writes the first ones")
     inside = directory.resolve()
 
     def read_file(name: str) -> str:
         file = (directory / name).resolve()
         if not file.is_relative_to(inside):
-            raise UnreadableFile(f"{name}: leads out of the directory")
+            raise UnreadableFile(f"{name}: is outside the directory")
         try:
             if file.exists() and not file.is_file():
-                raise UnreadableFile(f"{name}: is not a regular file")  # reading a pipe may never end
+                raise UnreadableFile(f"{name}: is not a regular file")  # Reading from a pipe may never end.
             return text_of(file.read_bytes())
         except OSError as error:
             raise UnreadableFile(f"{name}: {error.strerror}") from None
@@ -71,7 +74,7 @@ def read_directory(directory: Path) -> Wanted:
 
 
 def write_directory(directory: Path, wanted: Wanted) -> list[Path]:
-    """Write files that ask for this, and return their paths. Raise CommandFailed if the directory has any."""
+    """Write the files and return their paths. Raise CommandFailed if the directory already has files."""
     from controlplane.as_code.documents import directory_json_schema
 
     try:
@@ -97,7 +100,7 @@ def write_directory(directory: Path, wanted: Wanted) -> list[Path]:
 
 
 class _Names:
-    """File names of things, each given once."""
+    """File names of things, each used only once."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
@@ -141,7 +144,7 @@ _IN_FILES: Final = (
 
 
 def _app_members(folder: str, names: _Names, app: WantedApp, files: dict[str, str]) -> dict[str, Any]:
-    """Return the app as its document has it, and add the files of its credentials."""
+    """Return the app in the form of its document, and add the files of its credentials."""
     members = _without_none(msgspec.to_builtins(app))
     if (ends := members.pop("secretEnds", None)) is not None:
         members["secret_ends"] = ends
@@ -174,7 +177,7 @@ def _fleet(wanted: Wanted) -> dict[str, Any]:
 
 
 def _without_none(members: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what is not there. `enabled: true` is left out too: a file need not say it."""
+    """Omit members that are None. Also omit `enabled: true`, because it is the default."""
     left_out = ("enabled", True)
     return {key: each for key, each in members.items() if each is not None and (key, each) != left_out}
 
@@ -186,11 +189,11 @@ def _yaml(members: Mapping[str, Any]) -> str:
     return f"# yaml-language-server: $schema={_SCHEMA_FILE}\n{text}"
 
 
-# Secrets
+# Files of secrets
 
 
 class SecretFile(msgspec.Struct, rename="camel", frozen=True):
-    """A file that was written, and the thing whose secret it holds."""
+    """Secret file that was written, and the thing that owns the secret."""
 
     kind: Kind
     org: str | None
@@ -199,13 +202,13 @@ class SecretFile(msgspec.Struct, rename="camel", frozen=True):
 
 
 class LostSecret(msgspec.Struct, rename="camel", frozen=True):
-    """A thing that was made, though a file for its secrets could not be written."""
+    """Thing that was made, but whose secret could not be written to a file."""
 
     kind: Kind
     org: str | None
     name: str
     why: str
-    command: str  # makes another secret
+    command: str  # command that makes another secret
 
 
 class WrittenSecrets(msgspec.Struct, frozen=True):
@@ -214,7 +217,7 @@ class WrittenSecrets(msgspec.Struct, frozen=True):
 
 
 class SecretFiles:
-    """The files for the secrets of a plan. Their names depend on each new app and proxy alone."""
+    """Files for the secrets of a plan. Their names depend only on each new app or proxy."""
 
     def __init__(self, directory: Path | None, changes: Sequence[Change]) -> None:
         self._directory = directory
@@ -223,21 +226,23 @@ class SecretFiles:
         self._proxies = [each for each in made if each.kind == "proxy"]
 
     def require_place(self) -> None:
-        """Raise CommandFailed if the secrets have no place or room to go to, or would replace a file."""
+        """Raise CommandFailed if the secret files have no directory or space, or would replace a file."""
         from tempfile import TemporaryDirectory
 
         if not self._apps and not self._proxies:
             return
         made = f"{counted(len(self._apps), 'app')} and {counted(len(self._proxies), 'proxy')}"
         if self._directory is None:
-            what = f"this makes secrets of {made}"
-            raise CommandFailed(FAILED, f"{what}: give the directory for their files with --secrets-to DIR")
+            what = f"this makes the secrets of {made}"
+            raise CommandFailed(
+                FAILED, f"{what}: give a directory for the secret files with --secrets-to DIR"
+            )
         bases = {_base(each.org, each.name) for each in (*self._apps, *self._proxies)}
         try:
             make_directory(self._directory)
             taken = {each.name.rpartition(".")[0] for each in self._directory.iterdir()}
             if there := sorted(taken & bases):
-                what = "has files of that name already: move them to where they belong"
+                what = "a file with this name exists: move it away first"
                 raise CommandFailed(FAILED, *(f"{self._directory / each}.*: {what}" for each in there))
             with TemporaryDirectory(dir=self._directory) as room:
                 for number in range(2 * len(bases)):
@@ -247,8 +252,10 @@ class SecretFiles:
             raise CommandFailed(FAILED, f"{what}: {error.strerror}") from None
 
     def write(self, made: AppliedConfig) -> WrittenSecrets:
-        """Write each new secret to a file of its own, without a line end. A file that can't be written does
-        not stop the others."""
+        """Write each new secret to its own file, without a final newline.
+
+        If one file cannot be written, the others are still written.
+        """
         if self._directory is None:
             return WrittenSecrets()
         files: list[SecretFile] = []
@@ -270,11 +277,11 @@ class _Thing(NamedTuple):
     kind: Kind
     org: str | None
     name: str
-    again: str  # the command that makes another secret
+    again: str  # command that makes another secret
 
 
 def _secrets(made: AppliedConfig) -> Iterator[tuple[_Thing, str, str]]:
-    """Yield each secret with its thing and the ending of its file."""
+    """Yield each secret with its owner and the suffix of its file."""
     for app in made.apps:
         again = f"app rotate-secret {quote(app.name)} --org {quote(app.org)}"
         thing = _Thing("app", app.org, app.name, again)
@@ -288,8 +295,10 @@ def _secrets(made: AppliedConfig) -> Iterator[tuple[_Thing, str, str]]:
 
 
 def _base(org: str | None, name: str) -> str:
-    """Return the first part of a thing's file names, which no other thing has: a name with other characters
-    than a vault permits gets the first digits of a digest."""
+    """Return the first part of the file names of a thing, which is unique.
+
+    A name that has characters outside a vault's alphabet gets the first digits of a digest.
+    """
     parts = [name] if org is None else [org, name]
     base = ".".join(_NOT_PLAIN.sub("-", each).strip("-") or "unnamed" for each in parts)
     if all(map(_PLAIN.fullmatch, parts)):

@@ -1,4 +1,4 @@
-"""`ruleset`: explain, test, diff, schema; settings only where a ruleset is looked up."""
+"""Commands `ruleset explain`, `test`, `diff` and `schema`; only a stored ruleset needs settings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ app = typer.Typer()
 
 RulesetSource = Annotated[
     str,
-    typer.Argument(metavar="FILE|NAME", help="A file, or a stored ruleset: NAME or NAME@VERSION."),
+    typer.Argument(metavar="FILE|NAME", help="File, or stored ruleset as NAME or NAME@VERSION."),
 ]
 
 
@@ -47,57 +47,62 @@ def explain(
         str | None,
         typer.Argument(
             metavar="[FILE|NAME]",
-            help="A file, or a stored ruleset: NAME or NAME@VERSION. Optional with --event.",
+            help="File, or stored ruleset as NAME or NAME@VERSION. Optional with --event.",
         ),
     ] = None,
     target: Annotated[
-        str | None, typer.Option("--target", help="Path and query, as the application sends them.")
+        str | None,
+        typer.Option("--target", help="Path and query of the request, as the application sends them."),
     ] = None,
     event: Annotated[
         str | None,
         typer.Option(
-            "--event", metavar="ID", help="Explain this stored event of --org instead of a --target."
+            "--event", metavar="ID", help="ID of a stored event of --org to explain instead of --target."
         ),
     ] = None,
     method: Annotated[str, typer.Option("--method", help="Method of the request.")] = "GET",
     header: Annotated[
         list[str] | None,
-        typer.Option("--header", metavar="NAME:VALUE", help="A header field of the request."),
+        typer.Option("--header", metavar="NAME:VALUE", help="Header field of the request."),
     ] = None,
     ip: Annotated[
         str,
         typer.Option(
-            "--ip", metavar="A", help="Address of the client; without it, conditions on it are indeterminate."
+            "--ip",
+            metavar="A",
+            help="IP address of the client. Without it, conditions on the address are indeterminate.",
         ),
     ] = "",
     time: Annotated[
-        str | None, typer.Option("--time", metavar="RFC3339", help="Time of the request (now).")
+        str | None, typer.Option("--time", metavar="RFC3339", help="Time of the request (default: now).")
     ] = None,
-    body: Annotated[Path | None, typer.Option("--body", help="A file with the request's body.")] = None,
+    body: Annotated[Path | None, typer.Option("--body", help="File with the body of the request.")] = None,
     response: Annotated[
-        Path | None, typer.Option("--answer", help="A file with the body of the upstream's response.")
+        Path | None, typer.Option("--answer", help="File with the body of the upstream's response.")
     ] = None,
     status: Annotated[
         int | None,
-        typer.Option("--status", min=100, max=599, help="Status of the response (200)."),
+        typer.Option("--status", min=100, max=599, help="Status code of the upstream's response (200)."),
     ] = None,
     answer_header: Annotated[
         list[str] | None,
-        typer.Option("--answer-header", metavar="NAME:VALUE", help="A header field of the response."),
+        typer.Option(
+            "--answer-header", metavar="NAME:VALUE", help="Header field of the upstream's response."
+        ),
     ] = None,
     org: AnyOrg = None,
     schema: Schema = None,
     root: Root = "/v1.0",
     json: Json = False,
 ) -> None:
-    """Explain the verdict on one request: each rule that was tried, and which of its conditions failed."""
+    """Explain the verdict on one request: the rules that were tried, and which of their conditions failed."""
     from controlplane.operations.dry_runs import field_lines, known_address
     from controlplane.operations.explanations import explained
     from controlplane.workshop.explain import Explainer, SampleRequest
 
     if event is not None:
         if target is not None or org is None:
-            raise CommandFailed(INVALID_INPUT, "--event: an event of --org, and no --target")
+            raise CommandFailed(INVALID_INPUT, "--event: needs --org, and excludes --target")
         _explain_event(ctx.obj, source, org, event, as_json=json)
         return
     if source is None or target is None:
@@ -156,9 +161,7 @@ def _text_of(body: bytes | None) -> str | None:
     try:
         return None if body is None else body.decode()
     except UnicodeDecodeError:
-        raise CommandFailed(
-            INVALID_INPUT, "a body that is not UTF-8 is explained with --schema only"
-        ) from None
+        raise CommandFailed(INVALID_INPUT, "a body that is not UTF-8 needs --schema") from None
 
 
 def _explain_event(cli: Cli, source: str | None, org: str, event: str, *, as_json: bool) -> None:
@@ -178,13 +181,13 @@ def _describe_event(report: ExplainedEvent, *, is_draft: bool) -> Iterator[str]:
     yield f"event       {report.method} {report.target}"
     yield f"recorded    {report.recorded.verdict} by {report.recorded.by}: {report.recorded_reason}"
     if not report.reached_rules:
-        yield "            no rule was evaluated then; the rules would give:"
+        yield "            no rule was evaluated at that time; the rules would give:"
     yield f"evaluated against   {report.judged_by}"
     yield from _describe(report)
     if report.reached_rules and not report.fits:
         yield ""
-        yield "this is not what was recorded" + (
-            "" if is_draft else ": the application may have had another ruleset then"
+        yield "this differs from the recorded verdict" + (
+            "" if is_draft else ": the application may have used another ruleset at that time"
         )
 
 
@@ -194,17 +197,19 @@ def run_tests(
     source: RulesetSource,
     cases: Annotated[
         Path | None,
-        typer.Argument(metavar="[CASES]", help="File with the cases (rules.test.yaml beside rules.yaml)."),
+        typer.Argument(
+            metavar="[CASES]", help="File with the test cases (by default rules.test.yaml for rules.yaml)."
+        ),
     ] = None,
     require_coverage: Annotated[
-        bool, typer.Option("--require-coverage", help="Fail if a rule decides no case.")
+        bool, typer.Option("--require-coverage", help="Exit 1 if a rule decides no case.")
     ] = False,
     org: AnyOrg = None,
     schema: Schema = None,
     root: Root = "/v1.0",
     json: Json = False,
 ) -> None:
-    """Test a ruleset with cases: requests with their expected verdicts. Exit 1 if a verdict differs."""
+    """Test a ruleset with cases, which are requests with expected verdicts. Exit 1 if a verdict differs."""
     from controlplane.operations.dry_runs import RunCases, run
     from controlplane.operations.dry_runs import test as operation
 
@@ -234,12 +239,12 @@ def run_tests(
 @app.command()
 def diff(
     ctx: typer.Context,
-    old: Annotated[str, typer.Argument(metavar="A", help="A file, or a stored ruleset.")],
-    new: Annotated[str, typer.Argument(metavar="B", help="A file, or a stored ruleset.")],
+    old: Annotated[str, typer.Argument(metavar="A", help="File, or stored ruleset as NAME or NAME@VERSION.")],
+    new: Annotated[str, typer.Argument(metavar="B", help="File, or stored ruleset as NAME or NAME@VERSION.")],
     org: AnyOrg = None,
     json: Json = False,
 ) -> None:
-    """List the rules that B adds, removes, changes or moves. Exit 0 if there are none, else 1."""
+    """List the rules that B adds, removes, changes or moves. Exit 1 if there are any."""
     from controlplane.operations.dry_runs import difference
     from controlplane.workshop.ruleset_diff import diff_rulesets
 
@@ -277,7 +282,7 @@ def schema(json: Json = False) -> None:
 def _cases_beside(source: str) -> Path:
     path = Path(source)
     if path.suffix not in (".yaml", ".yml"):
-        raise CommandFailed(INVALID_INPUT, f"{source}: name the file with the cases too")
+        raise CommandFailed(INVALID_INPUT, f"{source}: also name the file with the cases")
     return path.with_suffix(f".test{path.suffix}")
 
 
@@ -287,19 +292,19 @@ def ruleset_of(cli: Cli, source: str, org: str | None) -> Ruleset:
 
 
 def ruleset_text(cli: Cli, source: str, org: str | None) -> tuple[str, str]:
-    """What to call it in messages, and its text: a file if there is one, else a version out of the store."""
+    """Return the label for messages and the text of a ruleset, from a file or else from the store."""
     if _is_file(source):
         return source, read_text(Path(source))
     if not cli.has_store:
         raise CommandFailed(
             INVALID_INPUT,
-            f"{source}: no such file, and without --config or --url no ruleset can be looked up",
+            f"{source}: no such file; to use a stored ruleset, give --config or --url",
         )
     return source, stored_ruleset(cli, *_named(cli, source, org)).yaml
 
 
 def _named(cli: Cli, source: str, org: str | None) -> tuple[str, str | None, int | None]:
-    """The ruleset, the organisation and which version."""
+    """Return the ruleset, the organisation and the version that the arguments name."""
     from controlplane.operations.dry_runs import named_version
     from controlplane.operations.rulesets import ListRulesets, list_all
 
@@ -309,7 +314,7 @@ def _named(cli: Cli, source: str, org: str | None) -> tuple[str, str | None, int
 
 
 def source_of(cli: Cli, source: str) -> Source:
-    """For an operation: a file's text, or a ruleset that it is to look up."""
+    """Return the source for an operation: the text of a file, or a ruleset that the operation looks up."""
     from controlplane.operations.dry_runs import Source
 
     if not _is_file(source):
@@ -335,7 +340,7 @@ def _response(
 
 @contextmanager
 def complaining() -> Iterator[None]:
-    """What an operation can't make sense of, told as a command tells it."""
+    """Convert the error of an operation that rejects its input into CommandFailed."""
     from controlplane.operations.operation import InvalidRequest
 
     try:
@@ -349,7 +354,7 @@ def _moment(text: str | None) -> float:
 
     moment = clock.time() if text is None else parse_moment(text)
     if moment is None:
-        raise CommandFailed(INVALID_INPUT, f"{text}: a time is written as 2026-03-02T09:00:00Z")
+        raise CommandFailed(INVALID_INPUT, f"{text}: write the time as 2026-03-02T09:00:00Z")
     return moment
 
 
@@ -357,13 +362,13 @@ def _bytes(file: Path) -> bytes:
     return given(file, bytes)
 
 
-# -- an explanation to be read
+# -- Text of an explanation
 
-_MAX_NAMED = 20  # rules of other paths
+_MAX_NAMED = 20  # number of rules of other paths to name
 _IMPORTANCE = {
     "certain": "",
-    "shadow": ", which is unlikely: only a block or a filter counts",
-    "slash": ", if the encoded slash were one: another verdict is refused",
+    "shadow": "(an unlikely interpretation: only a block or a filter counts)",
+    "slash": "(if the encoded slash is a separator: any other verdict refuses the request)",
 }
 
 
@@ -406,7 +411,7 @@ def _describe_implied(implied: ImpliedFacts) -> str:
 
 
 def _describe_filter(report: Explained) -> Iterator[str]:
-    """The active filter, and what it removed from the response, if there is one."""
+    """Describe the active filter, and which properties it removed from the response."""
     from proxy.policy.transforms import parse_names
 
     filter_ = parse_names(report.transforms)
@@ -457,7 +462,7 @@ def _describe_attempt(attempt: AttemptFacts) -> str:
         case "unmatched":
             said = "no"
         case "perhaps":
-            said = "indeterminate, which counts as no for an allow"
+            said = "indeterminate, so an allow rule does not match"
         case "logs":
             said = "log_only; the next rules are tried too"
         case "filters":
@@ -473,9 +478,9 @@ def _describe_attempt(attempt: AttemptFacts) -> str:
 
 def _describe_asked(asked: AskedFacts) -> str:
     if asked.holds == "unknown":
-        return f"{asked.part} {asked.wants}, which isn't stored"
+        return f"{asked.part} {asked.wants}, which is not stored"
     found = ", ".join(asked.found) or "nothing"
-    return f"{asked.part}: {found}, where the rule wants {asked.wants}"
+    return f"{asked.part}: {found}, but the rule requires {asked.wants}"
 
 
 def _shown(line: str) -> str:

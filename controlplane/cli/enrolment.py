@@ -1,4 +1,4 @@
-"""`proxy enrol-token`: tokens with which proxies add themselves."""
+"""Commands of `proxy enrol-token`: tokens with which proxies enrol themselves."""
 
 from __future__ import annotations
 
@@ -54,9 +54,7 @@ _NAMED: Final = {
     "rotateDays": "--rotate-every",
     "retireDays": "--retire-after",
 }
-_Token = Annotated[
-    str, typer.Argument(metavar="TOKEN", help="ID, name, or the token, if that is all you have.")
-]
+_Token = Annotated[str, typer.Argument(metavar="TOKEN", help="ID or name of the token, or the token itself.")]
 
 
 @app.command()
@@ -64,10 +62,12 @@ def add(
     ctx: typer.Context,
     org: Annotated[
         list[str],
-        typer.Option("--org", metavar="ORG", help="An organisation, by id or name; several may be given."),
+        typer.Option(
+            "--org", metavar="ORG", help="Organisation, by ID or name. Give the option once for each."
+        ),
     ],
     uses: Annotated[
-        int, typer.Option("--uses", metavar="N", help="Number of proxies that may enrol with it.")
+        int, typer.Option("--uses", metavar="N", help="Number of proxies that can enrol with the token.")
     ] = 1,
     expires: Annotated[
         str,
@@ -76,21 +76,22 @@ def add(
     rotate_every: Annotated[
         int | None,
         typer.Option(
-            "--rotate-every", metavar="DAYS", help="Days between two renewals of the keys of its proxies."
+            "--rotate-every", metavar="DAYS", help="Days between two renewals of the keys of a proxy."
         ),
     ] = None,
     retire_after: Annotated[
         int | None,
         typer.Option(
-            "--retire-after", metavar="DAYS", help="Days of silence after which its proxies are retired."
+            "--retire-after", metavar="DAYS", help="Days without a message after which a proxy is retired."
         ),
     ] = None,
     name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="Name of the token, such as its deployment.")
+        str | None,
+        typer.Option("--name", metavar="NAME", help="Name of the token, such as the name of its deployment."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Make a token with which proxies add themselves to organisations. It is printed this once."""
+    """Make a token with which proxies enrol themselves, and print it. It is shown only once."""
     from controlplane.operations import enrolment
 
     cli: Cli = ctx.obj
@@ -134,7 +135,7 @@ def revoke(
     ctx: typer.Context,
     token: _Token,
     with_proxies: Annotated[
-        bool, typer.Option("--with-proxies", help="Also disable every proxy that enrolled with it.")
+        bool, typer.Option("--with-proxies", help="Also disable every proxy that enrolled with the token.")
     ] = False,
     yes: Yes = False,
     json: Json = False,
@@ -158,9 +159,12 @@ def _shown(cli: Cli, token: str) -> EnrolmentTokenDetails:
 def _question(token: EnrolmentTokenDetails, *, with_proxies: bool) -> str:
     came = counted(len(token.proxies), "proxy", "proxies")
     if not with_proxies:
-        return f"Revoke {token.name}? No proxy enrols with it from now on. The {came} that came by it stay."
+        return (
+            f"Revoke {token.name}? No further proxy can enrol with it. The {came} that enrolled with it stay."
+        )
     names = ", ".join(each.name for each in token.proxies)
     return (
-        f"Revoke {token.name} and disable the {came} that came by it ({names})? Their keys are refused at"
-        " once. Their events stay, and `proxy enable` lets one of them in again."
+        f"Revoke {token.name} and disable the {came} that enrolled with it ({names})? Their keys are "
+        "refused at"
+        " once. Their events stay, and `proxy enable` enables one of them again."
     )

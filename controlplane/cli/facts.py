@@ -1,4 +1,4 @@
-"""Pure: facts of one thing as lines that a person reads, nested ones in blocks."""
+"""Format the facts of one thing as lines for a person, with nested facts in blocks. This module is pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def label(member: str) -> str:
 
 
 def fact_lines(facts: Mapping[str, Any], clock: Clock) -> Iterator[str]:
-    """Return a line for each fact, and a block for each that has facts of its own."""
+    """Return a line for each fact, and a block for each fact that has nested facts."""
     named = [(label(one_line(name)), value) for name, value in facts.items()]
     width = max((len(name) for name, value in named if not _is_block(value)), default=0)
     for name, value in named:
@@ -45,7 +45,7 @@ def fact_lines(facts: Mapping[str, Any], clock: Clock) -> Iterator[str]:
 
 
 def said(value: Any) -> str:
-    """Return a value in one line, as the cell of a table has it."""
+    """Return a value as one line, as in the cell of a table."""
     if value is None:
         return _NOTHING
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""How a command ends that can't do what it was asked."""
+"""Failure of a command, with its message and exit status."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INVALID_INPUT = 2
 
 
 class CommandFailed(Exception):
-    """Ends the command with these lines on standard error and this exit status."""
+    """End the command with these lines on standard error and this exit status."""
 
     def __init__(self, status: int, *lines: str) -> None:
         super().__init__(*lines)
@@ -25,7 +25,10 @@ class CommandFailed(Exception):
 
 
 def given(file: Path, read: Callable[[bytes], T]) -> T:
-    """What `read` makes of a file that the command line names. Raises CommandFailed, also for NotUtf8."""
+    """Return the result of `read`.
+
+    Raise CommandFailed if the file that the command line names is unusable.
+    """
     try:
         return read(file.read_bytes())
     except OSError as error:
@@ -36,7 +39,7 @@ def given(file: Path, read: Callable[[bytes], T]) -> T:
 
 @contextlib.contextmanager
 def named_as_options(options: Mapping[str, str]) -> Iterator[None]:
-    """What is wrong with a request's member is told of the option of the command line that it came from."""
+    """Report problems with a request's member under the option that set the member."""
     try:
         yield
     except CommandFailed as failed:

@@ -1,4 +1,4 @@
-"""The schemas of a ruleset that a command tries here, without a store."""
+"""Schemas of a ruleset that a command tries on this host, without a store."""
 
 from __future__ import annotations
 
@@ -18,24 +18,28 @@ if TYPE_CHECKING:
 Schema = Annotated[
     Path | None,
     typer.Option(
-        "--schema", metavar="FILE", help="The upstream's $metadata, for rules that name things of it."
+        "--schema",
+        metavar="FILE",
+        help="File with the upstream's $metadata, for rules that name things in it.",
     ),
 ]
 Root = Annotated[
-    str, typer.Option("--root", metavar="PATH", help="Root path of the service that it describes.")
+    str, typer.Option("--root", metavar="PATH", help="Root path of the service that --schema describes.")
 ]
 
 
 def asks_the_store(cli: Cli, ruleset: Ruleset, schema: Path | None) -> bool:
-    """Return True if the schemas of the ruleset are in the store, and the store has to try it."""
+    """Return True if only the store has the schemas of the ruleset, so that it must be tried there."""
     from proxy.policy.schemas import needs_schemas
 
     return needs_schemas(ruleset) and schema is None and cli.has_store
 
 
 def given_schemas(label: str, text: str, ruleset: Ruleset, schema: Path | None, root: str) -> Schemas:
-    """Return the schema in the file. Raise CommandFailed if the ruleset needs another, or names things that
-    it lacks."""
+    """Return the schema in the file.
+
+    Raise CommandFailed if the ruleset needs another schema, or names things that are not in this one.
+    """
     from controlplane.workshop.thing_problems import thing_problems
     from proxy.policy.schemas import (
         NO_SCHEMAS,
@@ -50,7 +54,7 @@ def given_schemas(label: str, text: str, ruleset: Ruleset, schema: Path | None, 
         return NO_SCHEMAS
     model = schema_in(schema)
     if model is None:
-        what = "its rules name things of a schema: give --schema FILE, or --config and --org"
+        what = "its rules name things in a schema: give --schema FILE, or --config and --org"
         raise CommandFailed(INVALID_INPUT, f"{label}: {what}")
     try:
         schemas = Schemas({root_segments(folded_root(root)): model})

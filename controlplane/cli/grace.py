@@ -1,4 +1,4 @@
-"""The option that says how long an old secret stays valid."""
+"""Define the option `--grace`, the time for which an old secret stays valid."""
 
 from __future__ import annotations
 
@@ -12,18 +12,24 @@ from controlplane.cli.failure import INVALID_INPUT, CommandFailed
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 Grace = Annotated[
-    str, typer.Option("--grace", metavar="TIME", help="Time that the old secret stays valid: 30m, 24h, 7d.")
+    str,
+    typer.Option(
+        "--grace", metavar="TIME", help="Time for which the old secret stays valid, such as 30m, 24h or 7d."
+    ),
 ]
 
 
 def grace_seconds(text: str, most: int) -> int:
-    """Return the seconds of a grace. Raise CommandFailed if it is not one, or longer than `most` seconds."""
+    """Return the seconds of a grace time.
+
+    Raise CommandFailed if it is invalid, or longer than `most` seconds.
+    """
     match = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
     if match is None:
         raise CommandFailed(
-            INVALID_INPUT, f"--grace: must be a number with s, m, h or d, like 24h, not {text!r}"
+            INVALID_INPUT, f"--grace: must be a number with s, m, h or d, such as 24h, not {text!r}"
         )
     seconds = int(match[1]) * _UNITS[match[2]]
     if seconds > most:
-        raise CommandFailed(INVALID_INPUT, f"--grace: at most {most // 86_400}d, not {text}")
+        raise CommandFailed(INVALID_INPUT, f"--grace: must be at most {most // 86_400}d, not {text}")
     return seconds

@@ -1,4 +1,4 @@
-"""`audit head`, `audit verify`: the newest link of each chain of events, and whether everything fits."""
+"""Commands `audit head` and `audit verify`, for the chain heads and the verification of the chains."""
 
 from __future__ import annotations
 
@@ -102,14 +102,14 @@ def verify(
     org: AnyOrg = None,
     head: Annotated[
         str | None,
-        typer.Option("--head", metavar="HEX", help="A link that the chain of --org must still contain."),
+        typer.Option("--head", metavar="HEX", help="Link that the chain of --org must still contain."),
     ] = None,
     checkpoint: Annotated[
         Path | None,
         typer.Option(
             "--from-checkpoint",
             metavar="FILE",
-            help="Output of `audit head --json`; verifies the events after it.",
+            help="Output of `audit head --json`. Only the events after its links are verified.",
         ),
     ] = None,
     wide: Wide = False,
@@ -123,7 +123,7 @@ def verify(
     cli: Cli = ctx.obj
     if head is not None and org is None:
         raise CommandFailed(
-            INVALID_INPUT, "--head: a link is of one organisation's chain: name it with --org"
+            INVALID_INPUT, "--head: a link belongs to one organisation's chain: name it with --org"
         )
     request = Verify(org=org, head=head, checkpoint=() if checkpoint is None else read_checkpoint(checkpoint))
     if cli.is_remote:
@@ -150,7 +150,7 @@ def verify(
 
 
 async def _walked(opened: Open, request: Verify) -> list[Verdict]:
-    """With a bar to look at meanwhile."""
+    """Verify the chains while a progress bar is shown."""
     from controlplane.operations.integrity import Verdict, verification
 
     verdicts = []
@@ -173,13 +173,13 @@ def read_checkpoint(checkpoint: Path) -> tuple[KnownHead, ...]:
         raise CommandFailed(INVALID_INPUT, f"{checkpoint}: {error.strerror}") from None
     except (ValueError, KeyError) as error:
         raise CommandFailed(
-            INVALID_INPUT, f"{checkpoint}: is not what `audit head --json` prints: {error}"
+            INVALID_INPUT, f"{checkpoint}: is not the output of `audit head --json`: {error}"
         ) from None
 
 
 @contextlib.contextmanager
 def _bar() -> Iterator[Callable[[OrgProgress], None]]:
-    """A bar for each organisation, on a terminal only."""
+    """Show a progress bar for each organisation, on a terminal only."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -205,11 +205,11 @@ def _result(verdict: Verdict) -> str:
 
 
 def _sentence(org: str, verdict: Verdict, clock: Clock) -> str:
-    """Return what an auditor may say of an organisation's events, and what not."""
+    """Return the statement about an organisation's events that the verification supports."""
     if verdict.misfit is not None:
         return f"{org}: NOT VERIFIED. Stored events were changed; the first fault is below."
     if verdict.received_from is None or verdict.received_to is None:
-        return f"{org}: there are no events to verify."
+        return f"{org}: no events to verify."
     period = f"received from {clock.whole(verdict.received_from)} to {clock.whole(verdict.received_to)}"
     if verdict.purged:
         said = f"{org}: verified. Of {counted(verdict.events, 'event')}, {period}, retention removed"

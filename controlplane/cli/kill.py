@@ -1,4 +1,4 @@
-"""`kill app|org|all|list` and `unkill app|org|all`: the emergency stop."""
+"""Commands of `kill` and `unkill`, for emergency stops of an app, an organisation or everything."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ REACH: Final = Layout(
 _App = Annotated[str, typer.Argument(metavar="APP", help="ID, client ID or name.")]
 _Org = Annotated[str, typer.Argument(metavar="ORG", help="ID or name.")]
 _Reason = Annotated[
-    str, typer.Option("--reason", metavar="TEXT", help="Reason, shown to everybody who sees the stop.")
+    str, typer.Option("--reason", metavar="TEXT", help="Reason, shown to everyone who can see the stop.")
 ]
 _Yes = Annotated[bool, typer.Option("--yes", help="Stop without asking for confirmation.")]
 
@@ -67,7 +67,7 @@ def stop_app(
     yes: _Yes = False,
     json: Json = False,
 ) -> None:
-    """Refuse all requests of an app, and end the running ones, from the proxies' next sync."""
+    """Stop an app: refuse all its requests, and end the running ones, from the next sync of each proxy."""
     from controlplane.operations import emergency
     from controlplane.operations.stop_effects import StopToCome
 
@@ -81,7 +81,7 @@ def stop_app(
 def stop_org(
     ctx: typer.Context, org: _Org, reason: _Reason = "", yes: _Yes = False, json: Json = False
 ) -> None:
-    """Refuse the requests of an organisation's apps, and of apps that are added later."""
+    """Stop an organisation: refuse the requests of all its apps, including apps that are added later."""
     from controlplane.operations import emergency
     from controlplane.operations.stop_effects import StopToCome
 
@@ -93,7 +93,7 @@ def stop_org(
 
 @stop.command("all")
 def stop_all(ctx: typer.Context, reason: _Reason = "", yes: _Yes = False, json: Json = False) -> None:
-    """Refuse the requests of every app of every organisation."""
+    """Stop everything: refuse the requests of every app of every organisation."""
     from controlplane.operations import emergency
     from controlplane.operations.stop_effects import StopToCome
 
@@ -104,7 +104,7 @@ def stop_all(ctx: typer.Context, reason: _Reason = "", yes: _Yes = False, json: 
 
 @stop.command("list")
 def list_stops(ctx: typer.Context, wide: Wide = False, no_trunc: NoTrunc = False, json: Json = False) -> None:
-    """List the emergency stops that are set now."""
+    """List the current emergency stops."""
     from controlplane.operations import emergency
 
     cli: Cli = ctx.obj
@@ -113,19 +113,20 @@ def list_stops(ctx: typer.Context, wide: Wide = False, no_trunc: NoTrunc = False
     from controlplane.operations.stop_effects import StopFilesRequest, stop_files
 
     for each in cli.call(stop_files, StopFilesRequest()).proxies:
-        typer.echo(f"{each.name}, by the file on its host: {each.stops}", err=True)
+        typer.echo(f"{each.name}, stopped by the file on its host: {each.stops}", err=True)
 
 
 @stop.command("reach")
 def reach(
     ctx: typer.Context,
     scope: Annotated[
-        Scope | None, typer.Argument(metavar="[app|org|all]", help="The kind of stop, as `kill` takes it.")
+        Scope | None,
+        typer.Argument(metavar="[app|org|all]", help="Scope of the stop, as in `kill`: app, org or all."),
     ] = None,
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="The app or the organisation, by ID or name.")
+        str | None, typer.Argument(metavar="[NAME]", help="App or organisation, by ID or name.")
     ] = None,
-    app: Annotated[str | None, typer.Option("--app", metavar="APP", help="The stop of this app.")] = None,
+    app: Annotated[str | None, typer.Option("--app", metavar="APP", help="App whose stop to show.")] = None,
     org: AnyOrg = None,
     wide: Wide = False,
     no_trunc: NoTrunc = False,
@@ -138,12 +139,12 @@ def reach(
     if (name is None) is not (scope in (None, "all")):
         raise CommandFailed(INVALID_INPUT, "give `app APP`, `org ORG` or `all`")
     if name is not None and (app is not None or (scope == "org" and org is not None)):
-        raise CommandFailed(INVALID_INPUT, f"{scope} {name}: give one stop only")
+        raise CommandFailed(INVALID_INPUT, f"{scope} {name}: give only one stop")
     app, org = (name if scope == "app" else app), (name if scope == "org" else org)
     found = cli.call(stop_effects.reach, stop_effects.StopPlace(org, app))
     if found.stopped_at is None:
         what = "such stop" if app or org else "stop of everything; --app or --org chooses another stop"
-        raise CommandFailed(FAILED, f"there is no {what}: `kill list` shows all stops")
+        raise CommandFailed(FAILED, f"there is no {what}; `kill list` shows all stops")
     print_list(REACH, found.proxies, as_json=json, fit=fit_of(wide, no_trunc))
 
 
@@ -181,7 +182,7 @@ def _print_stop(cli: Cli, stopped: StopFacts, place: tuple[str, ...], *, as_json
 
 
 def _ask(cli: Cli, to_come: StopToCome, yes: bool) -> None:
-    """Say what will fail, and ask, if this is a terminal. Raise CommandFailed if the answer is no."""
+    """State which requests will fail and, on a terminal, ask. Raise CommandFailed if the answer is no."""
     from controlplane.operations import stop_effects
     from controlplane.operations.stop_words import consequences, what_stops
 

@@ -1,4 +1,7 @@
-"""Pure: what the tables of the command line have for columns, and in which order columns are dropped."""
+"""Columns of the tables on the command line, and the order in which columns are dropped.
+
+This module is pure.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,19 @@ from typing import Literal
 from controlplane.cli.facts import label
 
 Kind = Literal[
-    "name",  # never cut or folded; only prose and path are
-    "time",  # minutes suffice for an earlier day
-    "moment",  # seconds count for an earlier day too
+    "name",  # never truncated or wrapped; only prose and path are
+    "time",  # time of day; minutes only for an earlier day
+    "moment",  # time of day with seconds, also for an earlier day
     "number",  # right-aligned, digits in groups
-    "prose",  # folded between words
-    "path",  # cut in its middle, and folded with --no-trunc
-    "id",  # --wide and a pipe show it
+    "prose",  # wrapped between words
+    "path",  # middle replaced by …, or wrapped with --no-trunc
+    "id",  # shown only with --wide and in a pipe
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    name: str  # the member of the response
+    name: str  # member of the response
     kind: Kind = "name"
     title: str | None = None
 
@@ -35,22 +38,22 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A table: its columns from left to right, and which of them go if a terminal is narrow."""
+    """Layout of a table: its columns from left to right, and which of them a narrow terminal drops."""
 
-    rows: str  # their name in JSON, and in "no proxies"
+    rows: str  # name of the rows in JSON, and in messages such as "no proxies"
     columns: tuple[Column, ...]
-    leads: tuple[str, ...]  # columns that begin the block of a row, if rows are stacked
-    drops: tuple[str, ...] = ()  # columns that go, the first of them first; the others stay
+    leads: tuple[str, ...]  # columns that begin the block of a row if rows are stacked
+    drops: tuple[str, ...] = ()  # columns to drop, in this order; the others always stay
 
 
 class Fit(Enum):
-    """The treatment of a table that is wider than the terminal."""
+    """Treatment of a table that is wider than the terminal."""
 
     TERMINAL = "drop columns, and cut long paths"
-    WHOLE_TEXTS = "drop columns, and fold long paths"
-    WIDE = "show every column, however wide"
+    WHOLE_TEXTS = "drop columns, and wrap long paths"
+    WIDE = "show every column, at any width"
 
 
 def fit_of(wide: bool, no_trunc: bool) -> Fit:
-    """Return what the options of a list ask for; a wide table cuts nothing anyway."""
+    """Return the treatment that the options of a list choose. A wide table truncates nothing."""
     return Fit.WIDE if wide else Fit.WHOLE_TEXTS if no_trunc else Fit.TERMINAL

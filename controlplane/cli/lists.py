@@ -1,4 +1,4 @@
-"""Options and output that all list commands share: search, sort and pages."""
+"""Define the options and the output that all list commands share: search, sort and pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from proxy.wire.figures import number
 if TYPE_CHECKING:
     from controlplane.operations.lists import ListResponse
 
-DEFAULT_ROWS: Final = 50  # rows of a table; `--json` without a page has every row
+DEFAULT_ROWS: Final = 50  # rows of a table; `--json` without page options prints every row
 Search = Annotated[
     str | None,
     typer.Option(
@@ -33,10 +33,10 @@ AppSearch = Annotated[
 ]
 Limit = Annotated[
     int | None,
-    typer.Option("--limit", metavar="N", min=1, max=200, help="Rows per page (50; --json: all)."),
+    typer.Option("--limit", metavar="N", min=1, max=200, help="Rows per page (50; with --json all)."),
 ]
 Cursor = Annotated[
-    str | None, typer.Option("--cursor", metavar="C", help="Cursor that the page before ended with.")
+    str | None, typer.Option("--cursor", metavar="C", help="Cursor that the previous page printed.")
 ]
 NAMED_OPTIONS: Final = {"search": "--search", "sort": "--sort", "cursor": "--cursor"}
 
@@ -44,7 +44,7 @@ NAMED_OPTIONS: Final = {"search": "--search", "sort": "--sort", "cursor": "--cur
 def page_members(
     search: str | None, sort: str | None, limit: int | None, cursor: str | None, *, as_json: bool
 ) -> dict[str, Any]:
-    """Return the members of a request for a list. A table is a page in any case."""
+    """Return the members of a request for a list. A table always has pages."""
     rows = DEFAULT_ROWS if limit is None and not as_json else limit
     return {"search": search, "sort": sort, "limit": rows, "cursor": cursor}
 
@@ -57,7 +57,7 @@ def print_page(
     as_json: bool,
     fit: Fit,
 ) -> None:
-    """Print the response as JSON, or `rows` as a table with the way to the next page."""
+    """Print the response as JSON, or `rows` as a table with the option for the next page."""
     if as_json:
         print_json(found)
         return
@@ -65,4 +65,4 @@ def print_page(
     if isinstance(found.next, str) and isinstance(found.before, int):
         first, last = number(found.before + 1), number(found.before + len(rows))
         shown = f"{first}–{last} of {number(found.total or 0)} {layout.rows}"
-        sys.stdout.write(f"{shown}; more: the same command with --cursor {found.next}\n")
+        sys.stdout.write(f"{shown}; for more, repeat the command with --cursor {found.next}\n")

@@ -1,4 +1,4 @@
-"""Reads the `$metadata` of a service from an address or a file, in bounded size and time."""
+"""Read the `$metadata` of a service from a URL or a file, with limits on size and time."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from proxy.outbound.egress import Egress
 from proxy.outbound.opener import cure_of_certificate, egress_handlers, named_reason
 
 _METADATA: Final = "$metadata"
-_SECONDS: Final = 60.0  # time limit of a whole document; Microsoft Graph's takes some 5
-_STALLED_SECONDS: Final = 20.0  # time limit of a pause
-_REFUSED: Final = (401, 403)  # a service that shows its schema to callers with a token
+_SECONDS: Final = 60.0  # time limit for a whole document; Microsoft Graph's takes about 5 s
+_STALLED_SECONDS: Final = 20.0  # time limit for a pause between bytes
+_REFUSED: Final = (401, 403)  # statuses of a service that shows its schema only to callers with a token
 _PIECE_BYTES: Final = 65_536
-_TOO_LARGE: Final = f"has more than {MAX_DOCUMENT:,} bytes: give the $metadata of one service"
+_TOO_LARGE: Final = f"has more than {MAX_DOCUMENT:,} bytes: give the $metadata of a single service"
 
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """A document, the root path of its service, and where it was read."""
+    """Metadata document, the root path of its service, and the place where it was read."""
 
     document: str
     root: str
@@ -38,11 +38,11 @@ class Metadata:
 
 
 class _Elsewhere(OSError):
-    """A redirect that leads to another host."""
+    """Redirect that leads to another host."""
 
 
 class _SameHost(HTTPRedirectHandler):
-    """Follows a redirect within the host that the operator named, and no other."""
+    """Handler that follows redirects only within the host that the operator named."""
 
     def redirect_request(
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
@@ -57,13 +57,14 @@ class _SameHost(HTTPRedirectHandler):
 def read_source(
     source: str, root: str | None, egress: Egress, clock: Callable[[], float] = time.monotonic
 ) -> Metadata:
-    """Return the document at an address or in a file. Raise CommandFailed."""
+    """Return the document at a URL or in a file. Raise CommandFailed if it cannot be read."""
     if not source.lower().startswith(("http://", "https://")):
         return _in_file(Path(source), root)
     parts = _checked(source)
     path = parts.path.rstrip("/")
     if path.rpartition("/")[2].lower() not in (_METADATA, "%24metadata"):
-        path = f"{path}/{_METADATA}"  # a shell replaces the last segment by nothing, unless it is quoted
+        # An unquoted $metadata is a shell variable, so the shell removes the last segment.
+        path = f"{path}/{_METADATA}"
     url = parts._replace(path=path).geturl()
     document = _text(url, _downloaded(url, egress, clock))
     return Metadata(document, root or path.rpartition("/")[0] or "/", url)
@@ -71,7 +72,9 @@ def read_source(
 
 def _in_file(file: Path, root: str | None) -> Metadata:
     if root is None:
-        what = "--root: a file does not have the root path of its service: give it, such as --root /v1.0"
+        what = (
+            "--root: required for a file, which does not contain the root path of its service, such as /v1.0"
+        )
         raise CommandFailed(INVALID_INPUT, what)
     try:
         with file.open("rb") as opened:
@@ -91,13 +94,15 @@ def _text(name: str, content: bytes) -> str:
 
 
 def _checked(url: str) -> SplitResult:
-    if "@" in url:  # It is not printed, because it may hold a password with any characters.
+    if "@" in url:  # Do not print the URL, because it may contain a password.
         raise CommandFailed(
-            INVALID_INPUT, "the address must have no name and no password (in a path, @ is %40)"
+            INVALID_INPUT,
+            "the address must not contain a user name or a password (in a path, write @ as %40)",
         )
     try:
         parts = urlsplit(url)
-        is_address = bool(parts.hostname) and parts.port != 0  # raises if it is not a number
+        # `port` raises ValueError if it is not a number.
+        is_address = bool(parts.hostname) and parts.port != 0
     except ValueError:
         raise CommandFailed(INVALID_INPUT, f"{url!r} is not an address") from None
     if not is_address or parts.query or parts.fragment:
@@ -106,7 +111,7 @@ def _checked(url: str) -> SplitResult:
         )
     if parts.scheme.lower() == "http" and not is_loopback(parts.hostname or ""):
         raise CommandFailed(
-            INVALID_INPUT, f"{url}: without TLS the schema could be changed on the way: use https"
+            INVALID_INPUT, f"{url}: without TLS, the schema could be changed in transit: use https"
         )
     return parts
 
@@ -123,7 +128,9 @@ def _downloaded(url: str, egress: Egress, clock: Callable[[], float]) -> bytes:
     except HTTPError as error:
         error.close()
         said = (
-            "save the document in a file, and give that" if error.code in (401, 403) else "give its $metadata"
+            "save the document to a file, and give the file"
+            if error.code in (401, 403)
+            else "give its $metadata"
         )
         raise CommandFailed(FAILED, f"{url}: responded with {error.code}: {said}") from None
     except URLError as error:
@@ -140,7 +147,10 @@ def _content(url: str, response: Any, ends_at: float, clock: Callable[[], float]
         if len(content) > MAX_DOCUMENT:
             raise CommandFailed(FAILED, f"{url}: {_TOO_LARGE}")
         if clock() > ends_at:
-            raise CommandFailed(FAILED, f"{url}: took longer than {_SECONDS:g} s: give a file")
-    if response.length:  # `read1` says nothing of it
-        raise CommandFailed(FAILED, f"{url}: the response broke off: {response.length} bytes are missing")
+            raise CommandFailed(
+                FAILED,
+                (f"{url}: took longer than {_SECONDS:g} s: save the document to a file, and give the file"),
+            )
+    if response.length:  # `read1` does not report a truncated response.
+        raise CommandFailed(FAILED, f"{url}: the response was truncated: {response.length} bytes are missing")
     return bytes(content)

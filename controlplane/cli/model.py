@@ -1,4 +1,4 @@
-"""`model`: fetch, list and compare schemas of graph APIs."""
+"""Commands of `model`, which fetch, list and compare schemas of graph APIs."""
 
 from __future__ import annotations
 
@@ -46,12 +46,16 @@ MODELS: Final = Layout(
     drops=("source", "rulesets", "digest"),
 )
 
-_SHORT = 12  # digits of a digest that a person is shown
+_SHORT = 12  # digits of a digest that output for a person shows
 _Root = Annotated[
     str | None,
-    typer.Option("--root", metavar="PATH", help="Root path of the service, such as /v1.0; a URL has it."),
+    typer.Option(
+        "--root", metavar="PATH", help="Root path of the service, such as /v1.0. A URL already contains it."
+    ),
 ]
-_Source = Annotated[str, typer.Argument(metavar="URL|FILE", help="The $metadata of the service.")]
+_Source = Annotated[
+    str, typer.Argument(metavar="URL|FILE", help="URL or file with the $metadata of the service.")
+]
 
 
 @app.command()
@@ -59,18 +63,18 @@ def fetch(
     ctx: typer.Context,
     source: _Source,
     org: Annotated[
-        str | None, typer.Option("--org", metavar="ORG", help="The organisation, by ID or name.")
+        str | None, typer.Option("--org", metavar="ORG", help="Organisation, by ID or name.")
     ] = None,
     all_orgs: Annotated[bool, typer.Option("--all", help="Every organisation.")] = False,
     root: _Root = None,
     json: Json = False,
 ) -> None:
-    """Read the schema of a service and store it for rulesets that are applied from now on."""
+    """Read the schema of a service, and store it for rulesets that are applied later."""
     from controlplane.cli.metadata_source import read_source
     from controlplane.operations import models
 
     if (org is None) != all_orgs:
-        raise CommandFailed(INVALID_INPUT, "--org and --all: give one of the two")
+        raise CommandFailed(INVALID_INPUT, "--org, --all: give exactly one of them")
     cli: Cli = ctx.obj
     read = read_source(source, root, cli.egress)
     asked = models.FetchModel(read.root, read.document, org, read.name)
@@ -89,9 +93,9 @@ def _what_came_of_it(fetched: FetchedModel) -> list[str]:
     lines = []
     for each in fetched.orgs:
         if not each.changed:
-            lines.append(f"{each.org}: has this schema already")
+            lines.append(f"{each.org}: already has this schema")
         elif each.before is None:
-            lines.append(f"{each.org}: this is its first schema of {fetched.root}")
+            lines.append(f"{each.org}: this is the first schema of {fetched.root}")
         else:
             lines.append(
                 f"{each.org}: this schema replaces {each.before[:_SHORT]} for rulesets that are applied "
@@ -128,7 +132,8 @@ def diff(
     ctx: typer.Context,
     org: OneOrg,
     source: Annotated[
-        str | None, typer.Argument(metavar="[URL|FILE]", help="The new schema; by default the current one.")
+        str | None,
+        typer.Argument(metavar="[URL|FILE]", help="URL or file with the new schema (the stored one)."),
     ] = None,
     root: _Root = None,
     json: Json = False,
@@ -154,11 +159,11 @@ def diff(
 def _told(found: ModelDifference) -> list[str]:
     if not found.different:
         return [f"{found.root}: no difference, both are schema {found.old[:_SHORT]}"]
-    lines = [f"{found.root}: schema {found.old[:_SHORT]} is old, and {found.new[:_SHORT]} is new"]
+    lines = [f"{found.root}: schema {found.old[:_SHORT]} is the old one, {found.new[:_SHORT]} the new one"]
     for kind in ("types", "relations", "properties", "operations"):
         lines += _told_of(kind, getattr(found, kind))
     named = ", ".join(found.rulesets)
-    lines.append(f"active rulesets that use the old one: {named or '-'}")
+    lines.append(f"active rulesets that use the old schema: {named or '-'}")
     return lines
 
 
@@ -183,7 +188,10 @@ def delete(
     yes: YesDelete = False,
     json: Json = False,
 ) -> None:
-    """Delete the schema of a root path, if no active ruleset names it. Older versions keep theirs."""
+    """Delete the schema of a root path, if no active ruleset uses it.
+
+    Older versions of rulesets keep theirs.
+    """
     from controlplane.operations import deletions
 
     effect_of = deletions.EffectOfDeletion("model", root, org)

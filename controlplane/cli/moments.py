@@ -1,4 +1,4 @@
-"""Times as the command line writes them: short in a table, whole beside a fact, always in a named zone."""
+"""Format times for the command line: short in a table, complete in a fact, always in a named zone."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ LOCAL: Final = "local"
 
 
 class UnknownZone(Exception):
-    """The variable does not name a time zone."""
+    """Environment variable that does not name a known time zone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The zone that times are written in, its name, and the time now."""
+    """Time zone for output, its name, and the current time."""
 
     name: str
     now: datetime
-    zone: tzinfo | None  # None is the zone of this machine, summer time included
+    zone: tzinfo | None  # None means the zone of this machine, including summer time
 
     def short(self, time: str, *, seconds: bool) -> str:
         """Return `14:03:22` for a time of today and `Nov 25 14:03` for an earlier day of this year.
 
-        `seconds`: also of earlier days. A text that is not a time is returned as it is.
+        With `seconds`, earlier days also have seconds. Return a text that is not a time unchanged.
         """
         moment = self._moment(time)
         if moment is None:
@@ -39,7 +39,7 @@ class Clock:
         return f"{moment:%b} {moment.day:2}{year} {clock if seconds else clock[:5]}"
 
     def whole(self, time: str) -> str:
-        """Return `2026-11-25 14:03:22 UTC`; a text that is not a time as it is."""
+        """Return `2026-11-25 14:03:22 UTC`. Return a text that is not a time unchanged."""
         moment = self._moment(time)
         return time if moment is None else f"{moment:%Y-%m-%d %H:%M:%S} {self.name}"
 
@@ -63,6 +63,6 @@ def clock_of(environment: Mapping[str, str], now: datetime) -> Clock:
         zone = ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise UnknownZone(
-            f"{VARIABLE}: there is no time zone {name}: write local, UTC or a name like Europe/Oslo"
+            f"{VARIABLE}: unknown time zone {name}: write local, UTC or a name such as Europe/Oslo"
         ) from None
     return Clock(name, now.astimezone(zone), zone)

@@ -1,4 +1,4 @@
-"""Pure: what to do after something was made, in lines to read and to paste."""
+"""Return the next steps after something was made, as lines to read and to paste. This module is pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from controlplane.programs import proxy_beside
 from controlplane.store.interface import RETENTION_MS, RETENTION_WORDS, CredentialKind, Retention
 
 RETENTION_HELP: Final = (
-    "Time that audit events are kept: base is 30 days; 90d, 1y and 7y are longer. "
+    "Time for which audit events are kept: base is 30 days; 90d, 1y and 7y are longer. "
     "Older events are deleted permanently."
 )
 _AGENT_SETTINGS: Final = (
@@ -23,30 +23,30 @@ _AGENT_SETTINGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """The beginning of a command line, as it was typed, so that the next command can be pasted."""
+    """Start of a command line as the operator typed it, from which to build the next command."""
 
     program: str  # `graphward`, or `python -m controlplane`
     options: tuple[str, ...] = ()  # --config FILE, or --url URL and --token-file FILE
 
     def __call__(self, *words: str) -> str:
-        """Return a command on a line of its own. Words in capitals are placeholders."""
+        """Return a command on its own line. Words in capitals are placeholders."""
         return "  " + " ".join((self.program, *map(quote, self.options), *words))
 
     @property
     def proxy(self) -> str:
-        """The program of a proxy, named in the same way."""
+        """Name of the proxy's program, in the same form."""
         return proxy_beside(self.program)
 
 
 def after_org(typed: Typed, name: str, retention: Retention) -> Iterator[str]:
-    """Return what follows `org add`."""
+    """Return the next steps after `org add`."""
     org = quote(name)
     yield f"Audit events of {name} are kept for {RETENTION_WORDS[retention]}, and then deleted permanently."
     longer = [each for each, kept_ms in RETENTION_MS.items() if kept_ms > RETENTION_MS[retention]]
     if longer:
         yield f"To keep them longer ({', '.join(longer)}):"
         yield typed("org", "set-retention", org, longer[0])
-    yield "Next, give the organisation rules, a proxy and an application:"
+    yield "Next, add rules, a proxy and an application:"
     yield typed("ruleset", "apply", "FILE", "--org", org)
     yield typed("proxy", "add", "NAME", "--org", org)
     yield typed("app", "add", "NAME", "--org", org, "--ruleset", "RULESET")
@@ -55,9 +55,10 @@ def after_org(typed: Typed, name: str, retention: Retention) -> Iterator[str]:
 def after_app(
     typed: Typed, name: str, org: str, secret: tuple[str, str], address: str | None
 ) -> Iterator[str]:
-    """Return what follows `app add`: the lines that an application needs.
+    """Return the next steps after `app add`: the lines that an application needs.
 
-    `secret` is the client ID and the client secret. `address` is that of a proxy, if one reported it."""
+    `secret` is the client ID and the client secret. `address` is the address of a proxy, if one reported it.
+    """
     client_id, client_secret = secret
     proxy = address or "https://PROXY"
     yield "The client secret is shown only once. To replace it:"
@@ -65,7 +66,7 @@ def after_app(
     if address is None:
         yield "Proxies serve the app after their next sync. Replace PROXY with the address of a proxy:"
     else:
-        yield f"Proxies serve the app after their next sync. {address} is what a proxy reported:"
+        yield f"Proxies serve the app after their next sync. A proxy reported the address {address}:"
     yield ""
     yield "  # for every SDK of Azure and Microsoft Graph"
     yield f"  AZURE_AUTHORITY_HOST={proxy}"
@@ -73,7 +74,7 @@ def after_app(
     yield f"  AZURE_CLIENT_ID={client_id}"
     yield f"  AZURE_CLIENT_SECRET={client_secret}"
     yield ""
-    yield "  # a token, and a request with it; for a private authority: curl --cacert FILE"
+    yield "  # get a token and send a request; for a private certificate authority: curl --cacert FILE"
     yield f"  TOKEN=$(curl -sS {proxy}/adfs/oauth2/v2.0/token -d grant_type=client_credentials \\"
     yield f"    -d client_id={client_id} \\"
     yield f"    -d client_secret={client_secret} | jq -r .access_token)"
@@ -90,21 +91,22 @@ def after_app(
 
 
 def after_app_without_secret(typed: Typed, name: str, org: str) -> Iterator[str]:
-    """Return what follows `app add --no-secret`: the credentials that an app may have instead."""
+    """Return the next steps after `app add --no-secret`: the credentials that an app can have instead."""
     whose = (quote(name), "--org", quote(org))
     yield "The app has no client secret. Give it one of these credentials:"
     yield typed("app", "federated", "add", *whose, "--issuer", "URL", "--subject", "TEXT")
     yield typed("app", "key", "add", *whose, "FILE")
     yield typed("app", "certificate", "add", *whose, "FILE")
-    yield "Each command shows what the application needs then."
+    yield "Each command shows the settings that the application then needs."
 
 
 def after_credential(
     kind: Literal["secret", CredentialKind], client_id: str, address: str | None
 ) -> Iterator[str]:
-    """Return what follows a new credential: the lines that its application needs.
+    """Return the next steps after a new credential: the lines that its application needs.
 
-    `address` is that of a proxy, if one reported it."""
+    `address` is the address of a proxy, if one reported it.
+    """
     proxy = address or "https://PROXY"
     yield "The application needs these lines." + (
         "" if address else " Replace PROXY with the address of a proxy:"
@@ -142,7 +144,7 @@ def after_credential(
 
 
 def after_proxy(typed: Typed, api_key: str, hmac_secret: str, name: str) -> Iterator[str]:
-    """Return what follows `proxy add`: the settings that the proxy needs."""
+    """Return the next steps after `proxy add`: the settings that the proxy needs."""
     yield "Both secrets are shown only once. To replace them without an interruption:"
     yield typed("proxy", "rotate-secret", quote(name), "--grace", "24h")
     yield "Set them in the environment of the proxy, and in its settings the address of"
@@ -152,17 +154,17 @@ def after_proxy(typed: Typed, api_key: str, hmac_secret: str, name: str) -> Iter
     yield ""
     yield from _AGENT_SETTINGS
     yield ""
-    yield "Next, on the host of the proxy, find out what is still missing:"
+    yield "Next, on the host of the proxy, check the settings:"
     yield f"  {typed.proxy} --config FILE --doctor"
-    yield "Then see here whether it sends heartbeats and has its rules:"
+    yield "Then check here that it sends heartbeats and has its rules:"
     yield typed("proxy", "show", quote(name))
 
 
 def after_new_keys(
     typed: Typed, api_key: str, hmac_secret: str, name: str, old_until: str | None
 ) -> Iterator[str]:
-    """Return what follows `proxy rotate-secret`: `old_until` is when the keys before these end."""
-    yield "Both secrets are shown only once. Replace those that the proxy has, and restart it:"
+    """Return the next steps after `proxy rotate-secret`. `old_until` is the time when the old keys end."""
+    yield "Both secrets are shown only once. Replace the old ones at the proxy, and restart it:"
     yield ""
     yield from _keys(api_key, hmac_secret)
     yield ""
@@ -170,7 +172,7 @@ def after_new_keys(
         yield "The old keys have ended. With --grace 24h, a rotation leaves them valid for that time."
     else:
         yield f"The old keys work until {old_until}, or 1 h after the new ones are first used."
-    yield "Then see here whether the proxy sends heartbeats:"
+    yield "Then check here that the proxy sends heartbeats:"
     yield typed("proxy", "show", quote(name))
 
 
@@ -180,16 +182,19 @@ def _keys(api_key: str, hmac_secret: str) -> Iterator[str]:
 
 
 def after_keys_of_enrolled(typed: Typed, name: str) -> Iterator[str]:
-    """Return the effect of new keys on a proxy that enrolled itself, and the other way to give it keys."""
+    """Return the effect of new keys on a proxy that enrolled itself, and the alternative.
+
+    The alternative is to enrol the proxy again.
+    """
     yield f"{name} enrolled itself. Once Agent__ApiKey is set, it ignores the file at"
-    yield "Agent.IdentityPath, and does not renew its keys any more."
+    yield "Agent.IdentityPath, and no longer renews its keys."
     yield "To let it renew its keys, do not set these two. Delete that file on its host and"
-    yield "start it with a valid enrolment token: it enrols under another id. Then end this one:"
+    yield "start it with a valid enrolment token: it enrols with another ID. Then delete this one:"
     yield typed("proxy", "delete", quote(name))
 
 
 def after_enrolment_token(typed: Typed, name: str, token: str, expires: str) -> Iterator[str]:
-    """Return what follows a new enrolment token: the settings of the proxies that enrol with it."""
+    """Return the next steps after a new enrolment token: the settings of its proxies."""
     yield f"The token is shown only once. It works until {expires}. To end it earlier:"
     yield typed("proxy", "enrol-token", "revoke", quote(name))
     yield "Set it in the environment of the proxies, without an API key, and these lines in"
@@ -201,18 +206,18 @@ def after_enrolment_token(typed: Typed, name: str, token: str, expires: str) -> 
     yield '  IdentityPath = "/var/lib/graphward-proxy/identity.json"  # the proxy writes it'
     yield from _AGENT_SETTINGS
     yield ""
-    yield "Then see which proxies came by the token:"
+    yield "Then list the proxies that enrolled with the token:"
     yield typed("proxy", "enrol-token", "show", quote(name))
 
 
 def after_grant(typed: Typed, name: str, org: str) -> Iterator[str]:
-    """Return what follows `proxy grant`."""
+    """Return the next steps after `proxy grant`."""
     yield f"The proxy serves {org} after its next sync. To see whether it has the rules:"
     yield typed("proxy", "show", quote(name))
 
 
 def after_rotation(version: int, old_until: str | None, client_secret: str) -> Iterator[str]:
-    """Return what follows a new client secret: `old_until` is when the secret before it ends."""
+    """Return the next steps after a new client secret. `old_until` is the time when the old secret ends."""
     yield f"This is version {version} of the secret. It is shown only once."
     yield "Give it to the application now:"
     yield f"  AZURE_CLIENT_SECRET={client_secret}"
@@ -224,21 +229,21 @@ def after_rotation(version: int, old_until: str | None, client_secret: str) -> I
 
 
 def after_ruleset(typed: Typed, name: str, org: str) -> Iterator[str]:
-    """Return what follows a `ruleset apply` that changed something."""
-    yield "Proxies enforce this version after their next sync. To wait until each one does:"
+    """Return the next steps after a `ruleset apply` that changed something."""
+    yield "Proxies enforce this version after their next sync. To wait until all of them do:"
     yield typed("proxy", "wait", "--ruleset", quote(name), "--org", quote(org))
-    yield "To give the rules to a new application:"
+    yield "To use the rules for a new application:"
     yield typed("app", "add", "NAME", "--org", quote(org), "--ruleset", quote(name))
 
 
 def after_model(typed: Typed, orgs: Sequence[str]) -> Iterator[str]:
-    """Return what follows `model fetch`."""
-    yield "Rulesets use the schema when they are applied the next time:"
+    """Return the next steps after `model fetch`."""
+    yield "A ruleset uses the schema from the next time that it is applied:"
     yield typed("ruleset", "apply", "FILE", "--org", quote(orgs[0]) if len(orgs) == 1 else "ORG")
 
 
 def after_stop(typed: Typed, place: Sequence[str]) -> Iterator[str]:
-    """Return what follows `kill`, which was given the words in `place`."""
+    """Return the next steps after `kill`, which was given the words in `place`."""
     words = tuple(map(quote, place))
     yield "Proxies refuse the requests after their next sync. To see which have confirmed it:"
     yield typed("kill", "reach", *words)
@@ -247,7 +252,7 @@ def after_stop(typed: Typed, place: Sequence[str]) -> Iterator[str]:
 
 
 def after_operator(typed: Typed, name: str, *, has_role: bool, sign_in: bool) -> Iterator[str]:
-    """Return what follows `operator add`: `sign_in` is whether the console lets the operator in."""
+    """Return the next steps after `operator add`. `sign_in`: the operator can sign in to the console."""
     if not has_role:
         yield "The operator has no role yet. To give one (viewer, editor or admin):"
         yield typed("operator", "grant", quote(name), "--role", "viewer", "--org", "ORG")
@@ -261,12 +266,13 @@ def after_operator(typed: Typed, name: str, *, has_role: bool, sign_in: bool) ->
 
 
 def after_token(typed: Typed, until: str, console: str, *, renewed: bool) -> Iterator[str]:
-    """Return what follows `operator token add`: `console` is the address of the console, if it is known.
+    """Return the next steps after `operator token add`. `console` is the console's address, if known.
 
-    `renewed`: each sign-in of the operator at the identity provider moves the end."""
+    `renewed`: each sign-in of the operator at the identity provider moves the end.
+    """
     yield f"The token is shown only once, and is valid until {until}."
     if renewed:
-        yield "The operator's roles end then. Each new sign-in at the identity provider renews them."
+        yield "The operator's roles end at that time. Each sign-in at the identity provider renews them."
     yield "Save it in a file that only its program can read. To use it for commands:"
     yield ""
     yield f"  export GRAPHWARD_URL={console or 'https://CONSOLE'} GRAPHWARD_TOKEN_FILE=FILE"
@@ -274,15 +280,18 @@ def after_token(typed: Typed, until: str, console: str, *, renewed: bool) -> Ite
     yield ""
     if not console:
         yield "Replace CONSOLE with the address at which operators open the console."
-    yield "For a private authority, also set SSL_CERT_FILE to its file."
+    yield "For a private certificate authority, also set SSL_CERT_FILE to its file."
 
 
 def after_refused_token(ended: str) -> Iterator[str]:
-    """Return what follows `operator token add` for an operator whose roles from the provider have ended."""
+    """Return the next steps after `operator token add` for an operator whose roles have ended.
+
+    The roles come from the identity provider.
+    """
     yield "The token is shown only once."
     yield f"It is refused until the operator signs in again: the roles ended on {ended}."
 
 
 def not_active_yet(proposal: str) -> str:
-    """Return what follows a change that became a proposal."""
+    """Return the next steps after a change that became a proposal."""
     return f"Not active yet: another editor must approve it (`ruleset approve {proposal}`, or the console)."

@@ -1,4 +1,4 @@
-"""`operator`: who may sign in, and their roles; `operator token`: API tokens for programs."""
+"""Commands of `operator`, for operators and their roles, and of `operator token`, for their API tokens."""
 
 from __future__ import annotations
 
@@ -80,10 +80,12 @@ _PasswordFile = Annotated[
     typer.Option(
         "--password-file",
         metavar="FILE",
-        help="File that holds the password; without it, the command asks for one.",
+        help="File with the password. Without it, the command asks for one.",
     ),
 ]
-_Where = Annotated[str, typer.Option("--org", metavar="ORG", help="ID or name; * is every organisation.")]
+_Where = Annotated[
+    str, typer.Option("--org", metavar="ORG", help="Organisation, by ID or name; * is every organisation.")
+]
 
 
 @app.command()
@@ -93,22 +95,25 @@ def add(
         str,
         typer.Argument(
             metavar="NAME",
-            help="The name to sign in with; for single sign-on, the address or user name there.",
+            help="Name to sign in with. For single sign-on: the email address or user name at the provider.",
         ),
     ],
     admin: Annotated[
-        bool, typer.Option("--admin", help="Admin of every organisation, including those added later.")
+        bool,
+        typer.Option(
+            "--admin", help="Make the operator admin of every organisation, including those added later."
+        ),
     ] = False,
-    role: Annotated[Role | None, typer.Option("--role", help="The first role, in --org.")] = None,
+    role: Annotated[Role | None, typer.Option("--role", help="First role, in --org.")] = None,
     org: Annotated[
         str | None,
-        typer.Option("--org", metavar="ORG", help="The organisation of the role; * is every organisation."),
+        typer.Option("--org", metavar="ORG", help="Organisation of the role; * is every organisation."),
     ] = None,
     password_file: _PasswordFile = None,
     no_password: Annotated[
         bool,
         typer.Option(
-            "--no-password", help="The operator signs in by single sign-on and uses API tokens only."
+            "--no-password", help="Set no password. The operator uses only single sign-on and API tokens."
         ),
     ] = False,
     json: Json = False,
@@ -117,18 +122,18 @@ def add(
     from controlplane.operations import operators
 
     if admin and (role or org):
-        raise CommandFailed(INVALID_INPUT, "--admin: is --role admin --org '*' already")
+        raise CommandFailed(INVALID_INPUT, "--admin: already means --role admin --org '*'; give only --admin")
     if not admin and (role is None) is not (org is None):
-        raise CommandFailed(INVALID_INPUT, "--role and --org: give both or neither")
+        raise CommandFailed(INVALID_INPUT, "--role, --org: give both or neither")
     if no_password and password_file:
-        raise CommandFailed(INVALID_INPUT, "--no-password: not with --password-file")
+        raise CommandFailed(INVALID_INPUT, "--no-password: excludes --password-file")
     cli: Cli = ctx.obj
     password = None if no_password else _password(password_file)
     asked = operators.AddOperator(name, password, "admin" if admin else role, EVERY_ORG if admin else org)
     added = cli.call(operators.add, asked)
     _print(added, json)
     if not json:
-        # A remote console may have single sign-on.
+        # A remote control plane may have single sign-on.
         sign_in = password is not None or cli.is_remote or bool(cli.settings.console.oidc_issuer)
         print_next(after_operator(cli.typed, added.name, has_role=bool(added.roles), sign_in=sign_in))
 
@@ -145,7 +150,7 @@ def list_operators(
     no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """List the operators that you may see, by name."""
+    """List the operators that you have permission to see, by name."""
     from controlplane.operations import operators
 
     cli: Cli = ctx.obj
@@ -175,7 +180,7 @@ def set_password(
         typer.Option(
             "--current-password-file",
             metavar="FILE",
-            help="File that holds the current password; needed to change your own.",
+            help="File with the current password; required to change your own password.",
         ),
     ] = None,
     json: Json = False,
@@ -198,12 +203,12 @@ def link(
         typer.Option(
             "--subject",
             metavar="SUBJECT",
-            help="The subject of the person at the identity provider, as the operator log has it.",
+            help="Subject of the person at the identity provider, as the operator log shows it.",
         ),
     ],
     json: Json = False,
 ) -> None:
-    """Let one person of the identity provider sign in as a local operator. Earlier sessions end."""
+    """Allow one person of the identity provider to sign in as a local operator. Earlier sessions end."""
     from controlplane.operations import operators
 
     cli: Cli = ctx.obj
@@ -212,7 +217,7 @@ def link(
 
 @app.command()
 def unlink(ctx: typer.Context, operator: _Operator, json: Json = False) -> None:
-    """Remove the link of a local operator to a person of the identity provider. Sessions end."""
+    """Remove the link between a local operator and a person of the identity provider. Sessions end."""
     from controlplane.operations import operators
 
     cli: Cli = ctx.obj
@@ -221,7 +226,7 @@ def unlink(ctx: typer.Context, operator: _Operator, json: Json = False) -> None:
 
 @app.command()
 def disable(ctx: typer.Context, operator: _Operator, json: Json = False) -> None:
-    """Disable the operator: sessions end, and API tokens are refused."""
+    """Disable an operator until enabled again. Sessions end, and API tokens are refused."""
     from controlplane.operations import operators
 
     cli: Cli = ctx.obj
@@ -230,7 +235,7 @@ def disable(ctx: typer.Context, operator: _Operator, json: Json = False) -> None
 
 @app.command()
 def enable(ctx: typer.Context, operator: _Operator, json: Json = False) -> None:
-    """Enable the operator again, API tokens too."""
+    """Enable the operator again, including the API tokens."""
     from controlplane.operations import operators
 
     cli: Cli = ctx.obj
@@ -242,7 +247,7 @@ def grant(
     ctx: typer.Context,
     operator: _Operator,
     role: Annotated[
-        Role, typer.Option("--role", help="The role; it replaces the one that the operator has there.")
+        Role, typer.Option("--role", help="Role; replaces the operator's role in this organisation.")
     ],
     org: _Where,
     json: Json = False,
@@ -268,7 +273,10 @@ def add_token(
     ctx: typer.Context,
     operator: _Operator,
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Name of the token, such as the program that uses it.")
+        str,
+        typer.Argument(
+            metavar="NAME", help="Name of the token, such as the name of the program that uses it."
+        ),
     ],
     days: Annotated[
         int,
@@ -276,7 +284,7 @@ def add_token(
     ] = 90,
     json: Json = False,
 ) -> None:
-    """Make an API token with the permissions of the operator. It is printed this once."""
+    """Make an API token with the permissions of the operator, and print it. It is shown only once."""
     from controlplane.operations import operators
 
     cli: Cli = ctx.obj
@@ -323,7 +331,7 @@ def revoke_token(
 
 
 def _password(file: Path | None) -> str:
-    """The first line of the file, or what a person types twice."""
+    """Return the first line of the file, or the text that a person types twice."""
     if file is None:
         return _typed_password()
     return given(file, first_line)
@@ -335,11 +343,13 @@ def _typed_password() -> str:
     from controlplane.operations.operators import LONGEST_PASSWORD, SHORTEST_PASSWORD
 
     if not sys.stdin.isatty():
-        raise CommandFailed(INVALID_INPUT, "there is no terminal to ask for a password: give --password-file")
+        raise CommandFailed(
+            INVALID_INPUT, "there is no terminal on which to ask for a password: give --password-file"
+        )
     password = getpass(f"Password ({SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters): ")
     if not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
         raise CommandFailed(
-            INVALID_INPUT, f"a password has {SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters"
+            INVALID_INPUT, f"the password must have {SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters"
         )
     if getpass("Password again: ") != password:
         raise CommandFailed(INVALID_INPUT, "the two passwords differ")
@@ -351,7 +361,7 @@ def _print(operator: OperatorFacts, as_json: bool) -> None:
 
 
 def _describe(operator: OperatorFacts) -> dict[str, Any]:
-    """With the roles and the identity as a person reads them."""
+    """Return the facts of an operator, with the roles and the identity as text."""
     found = facts_of(operator)
     identity, linked = found.pop("identity", None) or {}, found.pop("link", None)
     if linked is not None:
@@ -365,7 +375,7 @@ def _describe(operator: OperatorFacts) -> dict[str, Any]:
 
 @app.command()
 def delete(ctx: typer.Context, operator: _Operator, yes: YesDelete = False, json: Json = False) -> None:
-    """Delete an operator: sessions and API tokens end at once. The operator log keeps the name."""
+    """Delete an operator at once, with sessions and API tokens. The operator log keeps the name."""
     from controlplane.operations import deletions, operators
 
     effect_of = deletions.EffectOfDeletion("operator", operator)

@@ -1,4 +1,4 @@
-"""`record`: search what operators did."""
+"""Commands of `record`, which search the operator log."""
 
 from __future__ import annotations
 
@@ -65,20 +65,23 @@ def search_log(
         typer.Option(
             "--operation",
             metavar="NAME",
-            help="Only this operation, such as app.bind; app is all of its noun.",
+            help="Only this operation, such as app.bind, or all of one noun, such as app.",
         ),
     ] = None,
     org: AnyOrg = None,
     from_: Annotated[
-        str | None, typer.Option("--from", metavar="T", help=f"At this time and later: {_TIME_HELP}")
+        str | None,
+        typer.Option("--from", metavar="T", help=f"Only actions at this time or later: {_TIME_HELP}"),
     ] = None,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="T", help=f"Before this time: {_TIME_HELP}")
+        str | None, typer.Option("--to", metavar="T", help=f"Only actions before this time: {_TIME_HELP}")
     ] = None,
     search: Annotated[
         str | None,
         typer.Option(
-            "--search", metavar="TEXT", help="Part of the operator, the operation, the request or the result."
+            "--search",
+            metavar="TEXT",
+            help="Text that the operator, the operation, the request or the result contains.",
         ),
     ] = None,
     sort: Annotated[
@@ -89,7 +92,7 @@ def search_log(
         int, typer.Option("--limit", metavar="N", min=1, max=1000, help="Lines per page (1 to 1000).")
     ] = 100,
     cursor: Annotated[
-        str | None, typer.Option("--cursor", metavar="C", help="Cursor that the page before ended with.")
+        str | None, typer.Option("--cursor", metavar="C", help="Cursor that the previous page printed.")
     ] = None,
     wide: Wide = False,
     no_trunc: NoTrunc = False,
@@ -114,7 +117,7 @@ def search_log(
 
 
 def _row(line: RecordFacts, names: Mapping[str, str]) -> dict[str, Any]:
-    """What is longest comes last."""
+    """Return a row whose longest cells come last."""
     facts = facts_of(line)
     request, is_under_way = facts.pop("request"), facts.pop("underWay")
     if is_under_way:

@@ -1,4 +1,4 @@
-"""`org`: add, list, show, delete, and change how long events are kept and who must approve rules."""
+"""Commands of `org`, which manage organisations, their retention and the approval of their rules."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _Retention = Annotated[Retention, typer.Option("--retention", help=RETENTION_HEL
 
 @app.command()
 def add(ctx: typer.Context, name: _Name, retention: _Retention = "base", json: Json = False) -> None:
-    """Add an organisation, with the time that its audit events are kept."""
+    """Add an organisation, with the time for which its audit events are kept."""
     from controlplane.operations import orgs
 
     cli: Cli = ctx.obj
@@ -82,7 +82,7 @@ def show(ctx: typer.Context, org: _Org, json: Json = False) -> None:
 
 
 def _kept(retention: Retention) -> str:
-    """Return the tier, with its days if the name lacks them."""
+    """Return the retention tier, with its days if the name does not state them."""
     return f"{retention} ({RETENTION_WORDS[retention]})" if retention == "base" else retention
 
 
@@ -91,17 +91,18 @@ def set_retention(
     ctx: typer.Context,
     org: _Org,
     retention: Annotated[
-        Retention, typer.Argument(metavar="base|90d|1y|7y", help="Time to keep events; base is 30 days.")
+        Retention,
+        typer.Argument(metavar="base|90d|1y|7y", help="Time for which events are kept; base is 30 days."),
     ],
     yes: Annotated[
         bool,
         typer.Option(
-            "--yes", help="Do not ask before the time is shortened. Required for that without a terminal."
+            "--yes", help="Do not ask for confirmation. Required to shorten the time without a terminal."
         ),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Change how long audit events of the organisation are kept. A shorter time removes older events."""
+    """Change how long audit events of the organisation are kept. A shorter time deletes older events."""
     from controlplane.operations import orgs
 
     cli: Cli = ctx.obj
@@ -111,8 +112,10 @@ def set_retention(
 
 
 def _asked_if_shorter(cli: Cli, org: str, retention: Retention) -> str:
-    """Ask before events are deleted. Return the organisation as it was given, or the id that the question
-    was about."""
+    """Ask before events are deleted.
+
+    Return the organisation as the command line named it, or the ID that the question was about.
+    """
     from controlplane.operations import orgs
 
     found = cli.call(orgs.show, orgs.OrgReference(org))
@@ -134,7 +137,7 @@ def set_second_person(
     ],
     json: Json = False,
 ) -> None:
-    """Require that another operator approves each change of the rules that hold, or stop requiring it."""
+    """Require that another operator approves each change of the active rules, or stop requiring it."""
     from controlplane.operations import orgs
 
     cli: Cli = ctx.obj
@@ -144,8 +147,10 @@ def set_second_person(
 
 @app.command()
 def delete(ctx: typer.Context, org: _Org, yes: YesDelete = False, json: Json = False) -> None:
-    """Delete an organisation without apps, with its rulesets and roles. Its audit events stay as long as it
-    kept them."""
+    """Delete an organisation that has no apps, with its rulesets and roles.
+
+    Its audit events stay until their retention ends.
+    """
     from controlplane.operations import deletions, orgs
 
     effect_of = deletions.EffectOfDeletion("org", org)

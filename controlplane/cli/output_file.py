@@ -1,4 +1,4 @@
-"""A file that a command writes, which is there once it is whole."""
+"""Output file of a command, which appears only after it is complete."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from proxy.process.own_process import make_file
 
 @contextlib.contextmanager
 def written(output: Path) -> Iterator[Callable[[bytes], None]]:
-    """Give a function that writes to the file. Raise CommandFailed if it cannot be written.
+    """Return a function that writes to the file. Raise CommandFailed if it cannot be written.
 
-    A device or a pipe is written to, and never replaced. A link goes on leading where it led.
+    The command writes to a device or a pipe directly and never replaces it. A symbolic link stays, and its
+    target is replaced.
     """
     try:
         if output.exists() and not output.is_file():

@@ -1,5 +1,4 @@
-"""`proxy`, or `proxies`: add, list, counts, show, wait, acknowledge, grant, revoke, rotate-secret, disable,
-enable and delete proxy instances; `proxy enrol-token`: tokens with which they add themselves."""
+"""Commands of `proxy` (or `proxies`), which manage proxy instances, and of `proxy enrol-token`."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from controlplane.operations.fleet import EnforcedFacts, ProxyDetails, ProxyHealth, SequenceFacts
 
 app = typer.Typer()
-app.add_typer(enrolment.app, name="enrol-token", help="Tokens with which proxies add themselves.")
+app.add_typer(enrolment.app, name="enrol-token", help="Tokens with which proxies enrol themselves.")
 
 PROXIES: Final = Layout(
     "proxies",
@@ -60,7 +59,7 @@ PROXIES: Final = Layout(
         Column("proxyId", "id"),
     ),
     leads=("name",),
-    # The health of a proxy that is not enabled says so.
+    # The health of a disabled proxy already shows that it is disabled.
     drops=("enabled", "version", "orgs", "requests", "pending", "rules", "missing", "why"),
 )
 ROLLOUT: Final = Layout(
@@ -91,11 +90,13 @@ def add(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new proxy.")],
     org: Annotated[
         list[str],
-        typer.Option("--org", metavar="ORG", help="An organisation, by id or name; several may be given."),
+        typer.Option(
+            "--org", metavar="ORG", help="Organisation, by ID or name. Give the option once for each."
+        ),
     ],
     json: Json = False,
 ) -> None:
-    """Add a proxy instance. Its API key and HMAC secret are printed this once."""
+    """Add a proxy instance, and print its API key and HMAC secret. They are shown only once."""
     from controlplane.operations import proxies
 
     cli: Cli = ctx.obj
@@ -109,8 +110,11 @@ def add(
 def rotate_secret(
     ctx: typer.Context, proxy: _Proxy, grace: Grace = "0s", yes: Yes = False, json: Json = False
 ) -> None:
-    """Make a new API key and HMAC secret, which are printed this once. Without --grace, the old ones end at
-    once: until the proxy has the new ones, it goes on with its last rules and keeps its audit events."""
+    """Make a new API key and HMAC secret, and print them. They are shown only once.
+
+    Without --grace, the old ones end at once. Until the proxy has the new ones, it continues with its last
+    rules and stores its audit events.
+    """
     from controlplane.operations import fleet, proxies
 
     cli: Cli = ctx.obj
@@ -133,13 +137,13 @@ def list_proxies(
     ctx: typer.Context,
     org: AnyOrg = None,
     health: Annotated[
-        Health | None, typer.Option("--health", metavar="HEALTH", help="Only proxies of this health.")
+        Health | None, typer.Option("--health", metavar="HEALTH", help="Only proxies with this health.")
     ] = None,
     needs_look: Annotated[
         bool, typer.Option("--needs-look", help="Only proxies whose health is not ok, or that lost events.")
     ] = False,
     retired: Annotated[
-        bool, typer.Option("--retired", help="Only retired proxies, which the list leaves out otherwise.")
+        bool, typer.Option("--retired", help="Only retired proxies, which the list omits by default.")
     ] = False,
     search: Search = None,
     sort: _Sort = None,
@@ -163,7 +167,7 @@ def list_proxies(
 
 @app.command()
 def counts(ctx: typer.Context, org: AnyOrg = None, json: Json = False) -> None:
-    """Count the proxies of each health."""
+    """Count the proxies by health."""
     from controlplane.operations import fleet
 
     cli: Cli = ctx.obj
@@ -171,7 +175,7 @@ def counts(ctx: typer.Context, org: AnyOrg = None, json: Json = False) -> None:
     if json:
         print_json(found)
         return
-    # By the names that `proxy list --health` takes.
+    # Use the names that `proxy list --health` accepts.
     names = ("total", *HEALTH_ORDER, "retired")
     print_facts({name: getattr(found, name.replace(" ", "_")) for name in names}, as_json=False)
 
@@ -192,17 +196,19 @@ def wait(
     ruleset: Annotated[str, typer.Option("--ruleset", metavar="NAME", help="ID or name.")],
     version: Annotated[
         int | None,
-        typer.Option("--version", metavar="V", help="The version to wait for; by default the active one."),
+        typer.Option("--version", metavar="V", help="Version to wait for (the active one)."),
     ] = None,
     org: AnyOrg = None,
     timeout: Timeout = 120,
     every: Annotated[
-        bool, typer.Option("--all", help="Wait also for proxies without a heartbeat for a long time.")
+        bool, typer.Option("--all", help="Also wait for proxies that have sent no heartbeat for a long time.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Wait until every live proxy that serves the ruleset's organisation enforces that version of it, or a
-    later one. When time runs out, the outdated proxies are named and the exit status is 1."""
+    """Wait until every live proxy of the organisation enforces this version of the ruleset, or a later one.
+
+    On a timeout, print the outdated proxies and exit with status 1.
+    """
     waited = wait_for(ctx.obj, ruleset, version, org, timeout=timeout, with_lost=every)
     if json:
         print_json(waited.facts)
@@ -224,7 +230,10 @@ def grant(ctx: typer.Context, proxy: _Proxy, org: OneOrg, json: Json = False) ->
 
 @app.command()
 def revoke(ctx: typer.Context, proxy: _Proxy, org: OneOrg, json: Json = False) -> None:
-    """Remove an organisation from the proxy: its events are refused at once, its rules go with the sync."""
+    """Remove an organisation from the proxy.
+
+    Its events are refused at once; its rules go with the next sync.
+    """
     from controlplane.operations import proxies
 
     cli: Cli = ctx.obj
@@ -236,13 +245,16 @@ def acknowledge(
     ctx: typer.Context,
     proxy: _Proxy,
     note: Annotated[
-        str, typer.Option("--note", metavar="TEXT", help="Explanation of the losses, for the operator log.")
+        str,
+        typer.Option("--note", metavar="TEXT", help="Explanation of the losses, stored in the operator log."),
     ],
     org: AnyOrg = None,
     json: Json = False,
 ) -> None:
-    """Acknowledge the proxy's missing events, repeated numbers and implausible times: up to now they no
-    longer count against its health."""
+    """Acknowledge the proxy's missing events, repeated numbers and implausible times.
+
+    Past losses no longer affect the health of the proxy. New ones do.
+    """
     from controlplane.operations import proxies
 
     cli: Cli = ctx.obj
@@ -270,7 +282,7 @@ def enable(ctx: typer.Context, proxy: _Proxy, json: Json = False) -> None:
 
 @app.command()
 def delete(ctx: typer.Context, proxy: _Proxy, yes: YesDelete = False, json: Json = False) -> None:
-    """Delete a proxy: its keys end at once. Its audit events stay, and those that it still has are lost."""
+    """Delete a proxy, whose keys end at once. Delivered audit events stay, and undelivered ones are lost."""
     from controlplane.operations import deletions, proxies
 
     asked = proxies.ProxyReference(proxy)
@@ -279,7 +291,7 @@ def delete(ctx: typer.Context, proxy: _Proxy, yes: YesDelete = False, json: Json
 
 
 def _row(proxy: ProxyHealth) -> dict[str, Any]:
-    """What a person reads of a proxy in a list."""
+    """Return the row of a proxy in a list, as text for a person."""
     current = sum(each.state == "enforced" for each in proxy.rulesets)
     return {
         "name": proxy.name,
@@ -298,14 +310,16 @@ def _row(proxy: ProxyHealth) -> dict[str, Any]:
 
 
 def _describe(proxy: ProxyDetails, orgs: Mapping[str, str]) -> dict[str, Any]:
-    """Return the facts for a person. Long lists are drawn or counted; `--json` has them whole."""
+    """Return the facts for a person. Long lists are drawn or counted; `--json` prints all items."""
     rates = [each.requests_per_second for each in proxy.windows]
     slow = [each.p95_ms or 0.0 for each in proxy.windows]
     return {
         "name": proxy.name,
         "health": "; ".join((proxy.health, *proxy.reasons)),
         "enabled": proxy.enabled,
-        "organisations": proxy.orgs if proxy.whole else (*proxy.orgs, "others that you have no access to"),
+        "organisations": proxy.orgs
+        if proxy.whole
+        else (*proxy.orgs, "others that you have no permission to see"),
         "lastSeen": proxy.last_seen,
         "lastHeartbeat": _aged(proxy.last_heartbeat, proxy.heartbeat_age_seconds),
         "lastSync": None if proxy.sync_age_seconds is None else f"{_for(proxy.sync_age_seconds)} ago",
@@ -335,11 +349,11 @@ def _describe(proxy: ProxyDetails, orgs: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _keys(proxy: ProxyDetails) -> str:
-    """Return when the keys were made, until when older ones work, and when the proxy renews them."""
+    """Return when the keys were made, until when old ones work, and when the proxy renews them."""
     made = "at an unknown time" if proxy.keys_made_at is None else clock().whole(proxy.keys_made_at)
     said = [f"made {made}"]
     if proxy.renewed_keys_are_unused:
-        said.append("the proxy has not used them yet; the old ones work until 1 h after it does")
+        said.append("the proxy has not used them yet; the old ones work until 1 h after their first use")
     if proxy.old_keys_until is not None:
         said.append(f"the old ones work until {clock().whole(proxy.old_keys_until)}")
     if proxy.rotate_at is not None:
@@ -384,11 +398,11 @@ def _backlog(proxy: ProxyDetails) -> str | None:
 def _enforced(ruleset: EnforcedFacts) -> str:
     if ruleset.version is None:
         return f"version {ruleset.in_force} is active; {ruleset.state}"
-    return f"version {ruleset.version}, of {ruleset.in_force} that is active; {ruleset.state}"
+    return f"version {ruleset.version}; version {ruleset.in_force} is active; {ruleset.state}"
 
 
 def _sequence(sequence: SequenceFacts, clock: Clock) -> str:
-    """Return in a line which events of one organisation arrived."""
+    """Return one line about which events of one organisation arrived."""
     losses = (
         ("missing", sequence.missing_count, None),
         ("with a reused number", sequence.repeated_count, sequence.repeated_at),

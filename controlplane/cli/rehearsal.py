@@ -1,4 +1,4 @@
-"""The rehearsal of a plan: cases, routes and recorded requests, for each ruleset that changes."""
+"""Dry run of a plan: test cases, open routes and replayed requests of each changed ruleset."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from controlplane.operations.dry_runs import Source
     from controlplane.operations.routes import FoundRoutes
 
-_MOST_FAILURES: Final = 20  # lines of failed cases that a plan shows
+_MOST_FAILURES: Final = 20  # lines of failed cases that a plan shows at most
 _KINDS: Final = {
     "newlyBlocked": "newly blocked",
     "newlyAllowed": "newly allowed",
@@ -29,7 +29,7 @@ _KINDS: Final = {
 
 
 class Rehearsed(msgspec.Struct, rename="camel", frozen=True):
-    """The findings about one ruleset. `failed`: a case has another verdict than it should."""
+    """Findings about one ruleset. `failed`: a test case has another verdict than expected."""
 
     org: str
     ruleset: str
@@ -40,7 +40,10 @@ class Rehearsed(msgspec.Struct, rename="camel", frozen=True):
 def rehearse(
     cli: Cli, directory: Path, wanted: Wanted, changes: tuple[Change, ...], hours: float
 ) -> Iterator[Rehearsed]:
-    """Try each ruleset that is added or changed. A line says why one cannot be tried, which fails nothing."""
+    """Try each ruleset that is added or changed.
+
+    If a ruleset cannot be tried, a line gives the reason, and this does not count as a failure.
+    """
     texts = {(org.name, each.name): each for org in wanted.organisations for each in org.rulesets or ()}
     new_orgs = {each.name for each in changes if (each.kind, each.action) == ("organisation", "add")}
     for change in changes:
@@ -91,7 +94,7 @@ def _routes(cli: Cli, ruleset: WantedRuleset, org: str | None, *, is_new: bool) 
         elif before[rule] != said:
             lines.append(f"routes: {rule} {said} (before: {before[rule]})")
     return lines + [
-        f"routes: {rule} is gone (before: {said})" for rule, said in before.items() if rule not in after
+        f"routes: {rule} was removed (before: {said})" for rule, said in before.items() if rule not in after
     ]
 
 

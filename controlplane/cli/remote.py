@@ -1,4 +1,4 @@
-"""Operations of a running control plane, called over its admin API."""
+"""Call operations of a running control plane through its admin API."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ if TYPE_CHECKING:
     Q = TypeVar("Q", bound=Asked)
 
 _ROOT: Final = "/admin/v1"
-_NO_SUCH_ENDPOINT: Final = "there is no such endpoint"  # of any listener of a control plane
+_NO_SUCH_ENDPOINT: Final = "there is no such endpoint"  # message of every listener of a control plane
 _DOUBT: Final = "; check whether the change was made"
-_OF_WHO_PASSES_ON: Final = 500  # and the likes of 502: what lies behind may have had the request
+# A gateway's 502 and similar: the control plane behind it may have processed the request.
+_OF_WHO_PASSES_ON: Final = 500
 _SECONDS: Final = 120.0
 _PIECE_BYTES: Final = 65_536
-_MAX_TOKEN_BYTES: Final = 4096  # of a file that may be a device
+_MAX_TOKEN_BYTES: Final = 4096  # The file may be an endless device.
 
 
 class _Problem(msgspec.Struct):
@@ -48,7 +49,7 @@ class _ErrorBody(msgspec.Struct):
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """A redirect would take the token along to wherever it leads."""
+    """Handler that follows no redirect, because a redirect would send the token to another server."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -66,28 +67,30 @@ class Remote:
             try:
                 return msgspec.json.decode(readable(response.read()), type=operation.response)
             except (HTTPException, OSError) as error:
-                raise CommandFailed(FAILED, f"{self._url}: the response broke off: {error}{doubt}") from None
+                raise CommandFailed(
+                    FAILED, f"{self._url}: the response was truncated: {error}{doubt}"
+                ) from None
             except ValueError:
                 raise _no_response(self._url, response.status, doubt) from None
 
     def pieces(self, stream: Stream[Q], asked: Q, seconds: float | None = None) -> Iterator[bytes]:
-        """Yield the response as it comes. `seconds` is the longest wait, if it is not the usual one."""
+        """Yield the response as it arrives. `seconds` is the longest wait, if it differs from the default."""
         with self._open("GET", stream.path, asked, seconds=seconds) as response:
             plain = {each.partition(";")[0] for each in stream.media_types}
             if response.headers.get_content_type() not in plain:
                 raise _no_response(self._url, response.status)
             while piece := self._piece(response):
                 yield piece
-            if response.length:  # `read1` says nothing of it
+            if response.length:  # `read1` does not report a truncated response.
                 raise CommandFailed(
-                    FAILED, f"{self._url}: the response broke off: {response.length} bytes are missing"
+                    FAILED, f"{self._url}: the response was truncated: {response.length} bytes are missing"
                 )
 
     def _piece(self, response: HTTPResponse) -> bytes:
         try:
             return response.read1(_PIECE_BYTES)
         except (HTTPException, OSError) as error:
-            raise CommandFailed(FAILED, f"{self._url}: the response broke off: {error}") from None
+            raise CommandFailed(FAILED, f"{self._url}: the response was truncated: {error}") from None
 
     def _opener(self) -> OpenerDirector:
         tls = HTTPSHandler(context=client_tls(None))
@@ -96,7 +99,10 @@ class Remote:
     def _open(
         self, method: str, path: str, asked: Asked, doubt: str = "", *, seconds: float | None = None
     ) -> HTTPResponse:
-        """`doubt` is said of whatever may have gone wrong after it was done."""
+        """Send the request to the server.
+
+        `doubt` is the text to add to an error after which the change may have been made.
+        """
         members: dict[str, Any] = msgspec.to_builtins(asked)
         place = "/".join(
             quote(str(members.pop(part[1:-1])), safe="") if part.startswith("{") else part
@@ -114,7 +120,7 @@ class Remote:
             response: HTTPResponse = self._opener().open(request, timeout=seconds or _SECONDS)
         except HTTPError as error:
             raise _failure(self._url, error, doubt) from None
-        except URLError as error:  # before it was sent
+        except URLError as error:  # The request was not sent.
             reason = named_reason(self._egress, url, error.reason)
             raise CommandFailed(FAILED, f"{self._url}: {reason}{cure_of_certificate(error.reason)}") from None
         except OSError as error:
@@ -137,12 +143,12 @@ def _text(value: Any) -> Any:
 
 def _no_response(url: str, status: int, doubt: str = "") -> CommandFailed:
     return CommandFailed(
-        FAILED, f"{url}: responded with {status}, which is not a response of an admin API{doubt}"
+        FAILED, f"{url}: responded with {status}, but not with a response of an admin API{doubt}"
     )
 
 
 def _failure(url: str, error: HTTPError, doubt: str) -> CommandFailed:
-    """As the same failure is told of a command beside the store."""
+    """Return the failure as a command that opens the store reports it."""
     try:
         with error:
             problem = msgspec.json.decode(readable(error.read()), type=_ErrorBody).error
@@ -159,20 +165,23 @@ def _failure(url: str, error: HTTPError, doubt: str) -> CommandFailed:
 
 
 def _checked(url: str) -> str:
-    if "@" in url:  # It is not printed, because it may hold a password with any characters.
+    if "@" in url:  # Do not print the URL, because it may contain a password.
         raise CommandFailed(
             INVALID_INPUT, "--url: must not contain a user name or a password; the token is in --token-file"
         )
     try:
         parts = urlsplit(url)
-        is_address = bool(parts.hostname) and parts.port != 0  # raises if it is not a number
+        # `port` raises ValueError if it is not a number.
+        is_address = bool(parts.hostname) and parts.port != 0
     except ValueError:
         raise CommandFailed(INVALID_INPUT, f"--url: is not an address: {url!r}") from None
     if parts.scheme not in ("http", "https") or not is_address or parts.query or parts.fragment:
         raise CommandFailed(INVALID_INPUT, f"--url: must be an http:// or https:// address, not {url!r}")
     assert parts.hostname is not None
     if parts.scheme == "http" and not is_loopback(parts.hostname):
-        raise CommandFailed(INVALID_INPUT, "--url: without TLS the token could be read on the way: use https")
+        raise CommandFailed(
+            INVALID_INPUT, "--url: without TLS, the token could be read in transit: use https"
+        )
     return url.rstrip("/")
 
 
@@ -194,5 +203,5 @@ def _token(file: Path) -> str:
     except NotUtf8 as error:
         raise CommandFailed(INVALID_INPUT, f"{file}: can't be read: {error}") from None
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise CommandFailed(INVALID_INPUT, f"{file}: must hold an API token and nothing else")
+        raise CommandFailed(INVALID_INPUT, f"{file}: must contain an API token and nothing else")
     return token

@@ -1,4 +1,4 @@
-"""`audit report`, `audit report-key`, `audit verify-report`: the auditor's answer, made and checked."""
+"""Commands `audit report`, `audit report-key` and `audit verify-report`: make and check access reports."""
 
 from __future__ import annotations
 
@@ -33,13 +33,14 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-LONGEST_SECONDS: Final = 3600.0  # until a server has made a report: its first byte comes after that
+# Time until the first byte of a report, which the server sends after it has made the whole report.
+LONGEST_SECONDS: Final = 3600.0
 
 _OPTIONS: Final = {"from": "--from", "to": "--to", "class": "--class"}
 _MAX_KEY_BYTES: Final = 4096
 _LINE_ENDS: Final = (
     "its line ends were changed from LF to CRLF, as a mail program or git's autocrlf does: change them back,"
-    " or send the file again within an archive"
+    " or send the file again in an archive"
 )
 _TIME_HELP: Final = "RFC 3339, a date, or -15m, -2h, -90d"
 
@@ -50,7 +51,7 @@ def report(
     org: OneOrg,
     from_: Annotated[
         str | None,
-        typer.Option("--from", metavar="T", help=f"Begin of the period: {_TIME_HELP} (90 days before --to)."),
+        typer.Option("--from", metavar="T", help=f"Start of the period: {_TIME_HELP} (90 days before --to)."),
     ] = None,
     to: Annotated[
         str | None,
@@ -61,16 +62,21 @@ def report(
         typer.Option(
             "--class",
             metavar="NAME",
-            help="Class of data: mail, files, calendars, chats, directory or credentials (mail); repeatable.",
+            help=(
+                "Class of data: mail, files, calendars, chats, directory or credentials (mail). Repeat it "
+                "for several."
+            ),
         ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", metavar="FILE", help="Signed report to write, named .html or .json."),
+        typer.Option(
+            "--output", metavar="FILE", help="File for the signed report, with the suffix .html or .json."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Report who reached mail, files and the like in a period. Exit 1 if anything may be missing."""
+    """Report who accessed mail, files and other data in a period. Exit 1 if events may be missing."""
     from controlplane.report.report_file import answer_in
 
     cli: Cli = ctx.obj
@@ -97,7 +103,7 @@ def report(
 @app.command(name="report-key")
 def report_key(
     ctx: typer.Context,
-    pem: Annotated[bool, typer.Option("--pem", help="Print the key in PEM, as openssl reads it.")] = False,
+    pem: Annotated[bool, typer.Option("--pem", help="Print the key in PEM, for openssl.")] = False,
     json: Json = False,
 ) -> None:
     """Print the public key that reports and manifests are signed with."""
@@ -115,17 +121,18 @@ def report_key(
 @app.command(name="verify-report")
 def verify_report(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Report, manifest, or export that ends with one.")
+        Path, typer.Argument(metavar="FILE", help="Report, manifest, or export that ends with a manifest.")
     ],
     key: Annotated[
         str | None,
-        typer.Option("--key", metavar="KEY", help="Key of `audit report-key`, or a file that holds the key."),
+        typer.Option("--key", metavar="KEY", help="Key that `audit report-key` printed, or a file with it."),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option("--data", metavar="FILE", help="The exported file, for a manifest.")
+        Path | None,
+        typer.Option("--data", metavar="FILE", help="Exported file that belongs to the manifest."),
     ] = None,
 ) -> None:
-    """Check that a report or a manifest is the one that was signed. This needs no store."""
+    """Verify the signature of a report or a manifest. This needs no store."""
     from controlplane.report.manifest import apart, is_manifest, verify_manifest
     from controlplane.report.report_file import claimed_key, verify
     from controlplane.report.signed import NotVerified, line_ends_changed, read_key
@@ -139,13 +146,13 @@ def verify_report(
     try:
         if key is None:
             claim = claimed_key(body)
-            what = "not verified: only the file itself names this key, and anybody can write that"
+            what = "not verified: this key comes from the file itself, and anyone can write such a file"
             raise CommandFailed(
-                FAILED, f"{file}: {what}: {claim}", "Give --key with the key that `audit report-key` shows"
+                FAILED, f"{file}: {what}: {claim}", "Give --key with the key that `audit report-key` prints"
             )
         known = read_key(_key_text(key))
         if given is not None and not is_manifest(body):
-            what = f"{file} is a report, which no exported file belongs to"
+            what = f"{file} is a report, and no exported file belongs to a report"
             raise CommandFailed(INVALID_INPUT, f"--data: {what}")
         if is_manifest(body):
             _print_manifest(file, verify_manifest(body, known, exported), data)
@@ -155,7 +162,7 @@ def verify_report(
         what = _LINE_ENDS if line_ends_changed(body) else str(error)
         raise CommandFailed(FAILED, f"{file}: not valid: {what}") from None
     answer = found.report
-    print_text(f"{file}: valid: this {found.form} is as it was signed with {found.key}")
+    print_text(f"{file}: valid: this {found.form} is unchanged since it was signed with {found.key}")
     print_text(f"Organisation {answer.org}, {moment(answer.from_)} to {moment(answer.to)}")
     for line in answer.headline:
         print_text(line)
@@ -169,14 +176,14 @@ def _read(file: Path) -> bytes:
 
 
 def _print_manifest(file: Path, manifest: Manifest, data: Path | None) -> None:
-    print_text(f"{file}: valid: its manifest is as it was signed with {manifest.key}")
+    print_text(f"{file}: valid: its manifest is unchanged since it was signed with {manifest.key}")
     if data is None:
         print_text(f"The exported file has the SHA-256 {manifest.sha256}: give it with --data to check that")
     else:
         print_text(f"{data}: is the exported file")
     begin = manifest.from_ or manifest.oldest
     span = f"{begin} to {manifest.to}" if begin else f"up to {manifest.to}"
-    where = manifest.org or "every organisation that the operator may look at"
+    where = manifest.org or "every organisation that the operator had permission to see"
     print_text(f"{manifest.events:,} events of {where}, {span}, filter: {manifest.filter or 'none'}")
     print_text(f"Exported {manifest.exported_at} by {manifest.exported_by}")
     for note in manifest.notes:
@@ -207,7 +214,7 @@ def _asked(org: str, from_: str | None, to: str | None, classes: list[str] | Non
 def _form(output: Path | None) -> str:
     form = "json" if output is None else output.suffix.lower().removeprefix(".")
     if form not in ("html", "json"):
-        raise CommandFailed(INVALID_INPUT, f"--output: {output}: name it .html or .json")
+        raise CommandFailed(INVALID_INPUT, f"--output: {output}: must end in .html or .json")
     return form
 
 
@@ -228,7 +235,8 @@ def _made(cli: Cli, asked: ReportAsked, form: str) -> ReportFiles:
         if not answer:
             answer = found[each]
             made = answer_in(answer)
-            wanted = type(asked)(asked.org, made.from_, made.to, asked.classes)  # fixes the period
+            # Fixes the period of the report.
+            wanted = type(asked)(asked.org, made.from_, made.to, asked.classes)
     return ReportFiles(found["json"], found.get("html", b""))
 
 
@@ -268,7 +276,7 @@ def _lines(answer: Answer) -> Iterable[str]:
 
 
 def folded(line: str, width: int) -> str:
-    """Return a line over as many lines of a terminal as it needs, each indented as its text."""
+    """Return a line wrapped for the terminal, with each further line indented like its text."""
     indent = " " * (len(line) - len(line.lstrip(" -")))
     return "\n".join(
         wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

@@ -1,4 +1,4 @@
-"""Waiting until a version of a ruleset is enforced everywhere: `proxy wait` and `ruleset apply --wait`."""
+"""Wait until proxies enforce a version of a ruleset, for `proxy wait` and `ruleset apply --wait`."""
 
 from __future__ import annotations
 
@@ -18,18 +18,16 @@ if TYPE_CHECKING:
     from controlplane.operations.fleet import ProxyRollout, Rollout
 
 _POLL_SECONDS: Final = 0.5
-_MOST_NAMED: Final = 4  # in the progress line
+_MOST_NAMED: Final = 4  # names in the progress line
 
-Timeout = Annotated[
-    float, typer.Option("--timeout", metavar="S", min=0, help="Seconds to wait before the command gives up.")
-]
+Timeout = Annotated[float, typer.Option("--timeout", metavar="S", min=0, help="Time limit in seconds.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Waited:
     rollout: Rollout
     seconds: float
-    with_lost: bool  # whether proxies that nobody has heard of for long are waited for too
+    with_lost: bool  # True: also wait for proxies that have sent no heartbeat for a long time
 
     @property
     def outdated(self) -> list[ProxyRollout]:
@@ -44,14 +42,17 @@ class Waited:
 def wait_for(
     cli: Cli, ruleset: str, version: int | None, org: str | None, *, timeout: float, with_lost: bool = False
 ) -> Waited:
-    """Until no proxy lags behind, or the time is over. While it lasts, a control plane that restarts is asked
-    again; one that can't be asked at first is an error."""
+    """Wait until no proxy is outdated, or until the time limit.
+
+    If the control plane becomes unreachable, the request is repeated. If the first request fails, that is an
+    error.
+    """
     from controlplane.operations import fleet
 
     asked = fleet.RolloutRequest(ruleset=ruleset, version=version, org=org)
     began = time.monotonic()
     found = cli.call(fleet.rollout, asked)
-    # A rollback or a later version must not move the goal while we wait.
+    # A rollback or a later version must not change the goal of the wait.
     asked = fleet.RolloutRequest(ruleset=found.ruleset_id, version=found.version, org=org)
     with _progress() as show:
         while True:
@@ -67,7 +68,7 @@ def wait_for(
 
 
 def conclude(waited: Waited) -> None:
-    """Names who was not waited for; fails and names the outdated proxies where there are any."""
+    """Name the proxies that were not waited for. Raise CommandFailed with the outdated ones, if any."""
     rollout = waited.rollout
     what = f"{rollout.name} version {rollout.version}"
     if not rollout.proxies:
@@ -83,7 +84,7 @@ def conclude(waited: Waited) -> None:
 
 
 def rollout_row(each: ProxyRollout) -> dict[str, Any]:
-    """What a person reads of where a proxy stands."""
+    """Return the row of a proxy in a rollout, as text for a person."""
     behind = each.behind_seconds
     return {
         "name": each.name,
@@ -97,19 +98,19 @@ def _why_not(each: ProxyRollout) -> str:
     if each.state == "disabled":
         return "it is disabled"
     if each.state == "ended":
-        return "it stopped in order"
+        return "it stopped cleanly"
     if each.heartbeat_age_seconds is None:
-        return "it was never seen"
+        return "it has never sent a heartbeat"
     return f"its last heartbeat was {_for(each.heartbeat_age_seconds)} ago"
 
 
 def _behind(each: ProxyRollout) -> str:
     if each.state == "unknown":
-        at = "it does not report what it enforces"
+        at = "it does not report which version it enforces"
     elif each.state == "lost":
         at = _why_not(each)
     else:
-        at = f"it enforces version {each.version}" if each.version else "it has no version of it"
+        at = f"it enforces version {each.version}" if each.version else "it has no version of the ruleset"
     return (
         at
         if each.behind_seconds is None
@@ -142,7 +143,7 @@ def _for(seconds: float) -> str:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """One line that changes, on a terminal; elsewhere nothing."""
+    """Show one line that changes, on a terminal; otherwise print nothing."""
     if not sys.stderr.isatty():
         yield lambda text: None
         return

@@ -1,4 +1,4 @@
-"""The command `ruleset routes` lists the routes that a ruleset leaves open."""
+"""Command `ruleset routes`, which lists the routes that a ruleset leaves open."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-_FEW: Final = 6  # open routes of a rule, without --all
+_FEW: Final = 6  # open routes of a rule to print without --all
 
 Schema = Annotated[
     Path | None,
-    typer.Option("--schema", metavar="FILE", help="The upstream's $metadata document, or its flat form."),
+    typer.Option(
+        "--schema", metavar="FILE", help="File with the upstream's $metadata document, or its flat form."
+    ),
 ]
 
 
@@ -37,15 +39,15 @@ def routes(
         ),
     ] = None,
     root: Annotated[
-        str, typer.Option("--root", metavar="PATH", help="Root path of the service that it describes.")
+        str, typer.Option("--root", metavar="PATH", help="Root path of the service that --schema describes.")
     ] = "/v1.0",
     rule: Annotated[str | None, typer.Option("--rule", metavar="ID", help="Only this rule.")] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Every open route, with one example request each.")
+        bool, typer.Option("--all", help="List every open route, with an example request for each.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """List the routes that each rule leaves open to the things that it names; needs no settings."""
+    """List the routes that each rule leaves open to the things that it names. This needs no settings."""
     from controlplane.operations.dry_runs import Source
     from controlplane.operations.operation import InvalidRequest
     from controlplane.operations.routes import ListRoutes, found_routes, list_routes
@@ -65,14 +67,16 @@ def routes(
         print_json(found)
         return
     if found.schema is None:
-        typer.echo("no --schema FILE: only the routes that a path itself shows were tried", err=True)
+        typer.echo(
+            "without --schema FILE, only the routes that the paths themselves show were tried", err=True
+        )
     for line in problem_lines(str(file), found.unknown):
         typer.echo(line, err=True)
     print_text("".join(f"{line}\n" for line in _described(file, found, every=every)))
 
 
 def _named(file: str, problem: str) -> str:
-    """Return a problem with the option or the file that it is about."""
+    """Report a problem under the option or the file that it is about."""
     if problem.startswith("ruleset:"):
         return f"{file}{problem.removeprefix('ruleset')}"
     return f"--{problem}"

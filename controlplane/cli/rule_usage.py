@@ -1,4 +1,4 @@
-"""`ruleset usage`: hits of each rule, and the rules that were never hit."""
+"""Command `ruleset usage`, which counts the hits of each rule and marks rules without hits."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ def show_usage(
     said = f"hits of the last {found.days} days, last hits of the last {KEPT_DAYS}"
     print_text(f"{shown.name} version {shown.version}: {said}.")
     print_text(
-        f"Requests before {since} were not counted. {counted(unused, 'rule')} of the version never hit."
+        f"Requests before {since} were not counted. {counted(unused, 'rule')} of the version had no hit."
     )
 
 
 def rows_of(found: RulesetUsage, ids: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield the rules of the active version in their order, the default, then rules of other versions.
+    """Yield the rules of the active version in order, then the default, then rules of other versions.
 
     `place` is None for a rule of the active version.
     """

@@ -1,4 +1,4 @@
-"""`ruleset`: apply, list, show, history, rollback, and proposals for a second person."""
+"""Commands of `ruleset`: apply, list, show, history, rollback, and proposals that need a second person."""
 
 from __future__ import annotations
 
@@ -102,10 +102,12 @@ PROPOSALS: Final = Layout(
     drops=("decidedBy", "note", "app", "outdated", "proposedBy", "proposedAt"),
 )
 
-_Proposal = Annotated[str, typer.Argument(metavar="PROPOSAL", help="ID that `ruleset proposals` shows.")]
+_Proposal = Annotated[
+    str, typer.Argument(metavar="PROPOSAL", help="ID of the proposal, as `ruleset proposals` shows it.")
+]
 _Ruleset = Annotated[str, typer.Argument(metavar="RULESET", help="ID or name.")]
 _Note = Annotated[
-    str | None, typer.Option("--note", metavar="TEXT", help="Reason for the change; kept with the version.")
+    str | None, typer.Option("--note", metavar="TEXT", help="Reason for the change, stored with the version.")
 ]
 
 
@@ -115,7 +117,9 @@ def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="File with the ruleset (YAML).")],
     schema: Annotated[
         Path | None,
-        typer.Option("--schema", metavar="FILE", help="The upstream's $metadata, to find open routes."),
+        typer.Option(
+            "--schema", metavar="FILE", help="File with the upstream's $metadata, to find open routes."
+        ),
     ] = None,
     org: Annotated[
         str | None,
@@ -128,8 +132,10 @@ def check(
     ] = "/v1.0",
     json: Json = False,
 ) -> None:
-    """Validate a ruleset and change nothing; needs no settings without --org. Warnings name possible
-    mistakes."""
+    """Validate a ruleset without changes to the store. Warnings name possible mistakes.
+
+    It needs no settings, unless --org is given.
+    """
     text = read_text(file)
     if org is not None and schema is None:
         read = _read_there(ctx.obj, file, text, org)
@@ -154,7 +160,9 @@ def apply(
     expect: Annotated[
         int | None,
         typer.Option(
-            "--expect", min=0, help="Apply only if this version is active; 0: only if there is no version."
+            "--expect",
+            min=0,
+            help="Apply only if this version is active. 0: apply only if there is no version.",
         ),
     ] = None,
     wait: Annotated[
@@ -163,8 +171,10 @@ def apply(
     timeout: Timeout = 120,
     json: Json = False,
 ) -> None:
-    """Validate a ruleset and activate it as a new version; the ruleset's name is the file's `name`. Warnings
-    name possible mistakes."""
+    """Validate a ruleset and activate it as a new version. Warnings name possible mistakes.
+
+    The name of the ruleset is `name` in the file.
+    """
     from controlplane.operations import rulesets
 
     cli: Cli = ctx.obj
@@ -181,10 +191,10 @@ def apply(
             facts = {"proposal": applied.proposal, "name": applied.name}
         print_facts(facts, as_json=json)
         if wait:
-            raise CommandFailed(FAILED, "no proxy will enforce this text before the proposal is approved")
+            raise CommandFailed(FAILED, "no proxy enforces this text until the proposal is approved")
         return
     if applied.new_schemas_alone:
-        typer.echo(f"{file}: the text is active already; this version is for a new schema", err=True)
+        typer.echo(f"{file}: this text is already active; the new version uses a new schema", err=True)
     if not wait:
         print_facts(facts, as_json=json)
         if applied.changed and not json:
@@ -199,7 +209,7 @@ def apply(
 
 
 def _with_way_out(failed: CommandFailed, file: Path, org: str) -> CommandFailed:
-    """Say what to do if another version is active than the one that was expected."""
+    """Add the next step to the error that another version is active than expected."""
     conflict = re.fullmatch(r"ruleset (.+): version ([0-9]+) is active, .+ was expected", failed.lines[0])
     if conflict is None:
         return failed
@@ -210,12 +220,12 @@ def _with_way_out(failed: CommandFailed, file: Path, org: str) -> CommandFailed:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A sound ruleset, and what it may have overlooked."""
+    """Valid ruleset, with its warnings."""
 
     name: str
     rules: int
     advice: Sequence[RulesetProblem | ProblemFacts]
-    things: str | None = None  # says that the names of things were not looked up
+    things: str | None = None  # message that the names of things were not looked up
 
 
 def _warn(file: Path, advice: Iterable[RulesetProblem | ProblemFacts]) -> None:
@@ -224,7 +234,7 @@ def _warn(file: Path, advice: Iterable[RulesetProblem | ProblemFacts]) -> None:
 
 
 def schema_in(file: Path | None) -> ResourceModel | None:
-    """Raise CommandFailed if the file is not a usable schema."""
+    """Return the schema in a file. Raise CommandFailed if it is not usable."""
     from controlplane.model.schema_file import UnreadableSchema, read_schema
 
     if file is None:
@@ -252,7 +262,7 @@ def _read(file: Path, text: str, model: ResourceModel | None, root: str) -> _Rea
         problems += thing_problems(text, ruleset, schemas)
     if problems:
         raise CommandFailed(INVALID_INPUT, *problem_lines(str(file), problems))
-    unknown = "not looked up without --schema FILE or --org ORG"
+    unknown = "not looked up; give --schema FILE or --org ORG"
     return _Read(
         ruleset.name,
         len(ruleset.rules),
@@ -277,7 +287,7 @@ def read_text(file: Path) -> str:
 
 
 def parsed(label: str, text: str) -> PolicyRuleset:
-    """The model, or every error by line and column."""
+    """Return the parsed model. Raise CommandFailed with every error by line and column."""
     from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
 
     try:
@@ -306,7 +316,7 @@ def list_rulesets(
     no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """List rulesets by name, with their active version."""
+    """List rulesets by name, with their active versions."""
     from controlplane.operations import rulesets
 
     cli: Cli = ctx.obj
@@ -336,7 +346,7 @@ def show(
 
 
 def stored_ruleset(cli: Cli, ruleset: str, org: str | None, version: int | None) -> RulesetText:
-    """The active version unless another is named."""
+    """Return the active version of the ruleset, or the version that the operator named."""
     from controlplane.operations import rulesets
 
     return cli.call(rulesets.show, rulesets.ShowRuleset(ruleset, org, version))
@@ -369,7 +379,7 @@ def rollback(
         typer.Option(
             "--to",
             metavar="VERSION",
-            help="The version whose text to use; by default the one before the active version.",
+            help="Version whose text to use (the one before the active version).",
         ),
     ] = None,
     note: _Note = None,
@@ -402,7 +412,7 @@ def list_proposals(
     no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """List the changes of rules that wait for a second person, newest first."""
+    """List the changes of rules that wait for approval by a second person, newest first."""
     from controlplane.operations import proposals
 
     cli: Cli = ctx.obj
@@ -435,7 +445,9 @@ def show_proposal(ctx: typer.Context, proposal: _Proposal, json: Json = False) -
 def approve_proposal(
     ctx: typer.Context,
     proposal: _Proposal,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Reason, kept with it.")] = "",
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Reason, stored with the proposal.")
+    ] = "",
     json: Json = False,
 ) -> None:
     """Activate a change that another operator proposed. `ruleset proposal ID` shows it."""
@@ -450,7 +462,9 @@ def approve_proposal(
 def reject_proposal(
     ctx: typer.Context,
     proposal: _Proposal,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Reason, kept with it.")],
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Reason, stored with the proposal.")
+    ],
     json: Json = False,
 ) -> None:
     """Reject a proposal, or withdraw your own. Nothing changes."""
@@ -466,7 +480,7 @@ def delete(
     ruleset: _Ruleset,
     org: AnyOrg = None,
     expect: Annotated[
-        int | None, typer.Option("--expect", metavar="N", help="Refuse if another version is active.")
+        int | None, typer.Option("--expect", metavar="N", help="Delete only if this version is active.")
     ] = None,
     yes: YesDelete = False,
     json: Json = False,

@@ -1,4 +1,4 @@
-"""`sink`: how far sinks have come, and the events that they refused."""
+"""Commands of `sink`, which show the progress of sinks and handle the events that they refused."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ LETTERS: Final = Layout(
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the sink in the settings.")]
 Positions = Annotated[
     list[int] | None,
-    typer.Argument(metavar="[POSITION]...", help="Positions of dead letters (all)."),
+    typer.Argument(metavar="[POSITION]...", help="Positions of the dead letters (all)."),
 ]
 
 
 @app.callback()
 def sink() -> None:
-    """Sinks: how far each has come, and the events that it refused."""
+    """Sinks: the progress of each, and the events that it refused."""
 
 
 @app.command("list")
 def list_sinks(ctx: typer.Context, wide: Wide = False, no_trunc: NoTrunc = False, json: Json = False) -> None:
-    """List the sinks of the settings, and how far each has come."""
+    """List the sinks of the settings, and the progress of each."""
     from controlplane.operations.sinks import ListSinks, list_all
 
     cli: Cli = ctx.obj
@@ -71,7 +71,7 @@ def list_sinks(ctx: typer.Context, wide: Wide = False, no_trunc: NoTrunc = False
 
 @app.command()
 def show(ctx: typer.Context, name: Name, json: Json = False) -> None:
-    """Show one sink, and how far it has come."""
+    """Show one sink and its progress."""
     from controlplane.operations.sinks import SinkReference
     from controlplane.operations.sinks import show as operation_of_it
 
@@ -81,7 +81,7 @@ def show(ctx: typer.Context, name: Name, json: Json = False) -> None:
 
 @app.command("test")
 def try_sink(ctx: typer.Context, name: Name, json: Json = False) -> None:
-    """Test a sink without an event. Exit 1 if it accepts nothing."""
+    """Test a sink without an event. Exit 1 if the sink does not accept deliveries."""
     from controlplane.operations.sinks import SinkReference
     from controlplane.operations.sinks import test as operation_of_it
 
@@ -104,13 +104,13 @@ def dead_letters(
     ] = 100,
     after: Annotated[
         int,
-        typer.Option("--after", metavar="POSITION", min=0, help="Position that the page before ended with."),
+        typer.Option("--after", metavar="POSITION", min=0, help="Position that the previous page printed."),
     ] = 0,
     wide: Wide = False,
     no_trunc: NoTrunc = False,
     json: Json = False,
 ) -> None:
-    """List the events that a sink refused for good, and why."""
+    """List the events that a sink refused permanently, with the reasons."""
     from controlplane.operations.sinks import ListDeadLetters
     from controlplane.operations.sinks import dead_letters as operation_of_it
 
@@ -162,7 +162,7 @@ def rewind(
     ],
     json: Json = False,
 ) -> None:
-    """Send a sink again all events that were received at a time or later."""
+    """Send all events that were received at a time or later to a sink again."""
     from controlplane.operations.sinks import RewindSink
     from controlplane.operations.sinks import rewind as operation_of_it
 

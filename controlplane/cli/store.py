@@ -1,4 +1,4 @@
-"""`store`: make a new store where one was lost, and copy a store into PostgreSQL."""
+"""Commands of `store`: make a new store after a loss, and copy a store to PostgreSQL."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from controlplane.store.sql_store import SqlStore
     from controlplane.store.store_copy import Progress
 
-_INTERRUPTED = 130  # shells give this status too
+_INTERRUPTED = 130  # exit status that shells use for an interrupted command
 
 app = typer.Typer()
 
 
 @app.callback()
 def about() -> None:
-    """Make a new store in place of one that was lost, or copy one into PostgreSQL."""
+    """Make a new store after a loss, or copy a store to PostgreSQL."""
 
 
 @app.command()
 def new(ctx: typer.Context, json: Json = False) -> None:
-    """Make a new, empty store in place of one that is missing or empty. Refused if there is a store."""
+    """Make a new, empty store in place of a missing or empty one. An existing store is never replaced."""
     from controlplane.clock import SystemClock
     from controlplane.store.beginning import is_store, put_aside_what_is_left
     from controlplane.store.interface import NewLogLine
@@ -43,7 +43,9 @@ def new(ctx: typer.Context, json: Json = False) -> None:
     cli: Cli = ctx.obj
     path = cli.settings.store.path
     if cli.settings.store.url:
-        raise CommandFailed(FAILED, "the first start makes the tables in the database of Store.Url")
+        raise CommandFailed(
+            FAILED, "not needed with Store.Url: the first start makes the tables in the database"
+        )
     if is_store(path):
         raise CommandFailed(FAILED, f"{path}: a store already exists; move it away to make a new one")
 
@@ -53,7 +55,7 @@ def new(ctx: typer.Context, json: Json = False) -> None:
         clock = SystemClock()
         store = SqliteStore(await SqliteDatabase.open(path, clock), clock)
         try:
-            # So that the operator log shows that there was a store before.
+            # The first line of the operator log shows that the store was made by this command.
             line = await store.begin_log_line(NewLogLine(user.name, user.address, "store.new", "{}"))
             await store.end_log_line(line, "done", ())
         finally:
@@ -77,8 +79,8 @@ def copy(
 ) -> None:
     """Copy the store in a SQLite file into the empty database of Store.Url, while no control plane runs.
 
-    After an interruption, the same command goes on. The copy ends with a comparison of counts and a walk
-    along the chain of events.
+    After an interruption, the same command continues. At the end, the command compares counts and verifies
+    the chain of events.
     """
     from controlplane.secrets import MasterKeyError
     from controlplane.store.beginning import is_store
@@ -87,11 +89,11 @@ def copy(
     cli: Cli = ctx.obj
     url = cli.settings.store.url
     if not url:
-        raise CommandFailed(FAILED, "Store.Url is missing: name the database that gets the copy")
+        raise CommandFailed(FAILED, "Store.Url is missing: set it to the database that receives the copy")
     if not source.exists():
-        raise CommandFailed(INVALID_INPUT, f"{source}: there is no such file")
+        raise CommandFailed(INVALID_INPUT, f"{source}: no such file")
     if not is_store(source):
-        raise CommandFailed(FAILED, f"{source} is not the file of a store")
+        raise CommandFailed(FAILED, f"{source} is not the SQLite file of a store")
     try:
         require_driver()
         from controlplane.store.store_copy import copy_rows, finish
@@ -107,7 +109,7 @@ def copy(
     except (StoreError, MasterKeyError) as error:
         raise CommandFailed(FAILED, str(error)) from None
     except KeyboardInterrupt:
-        raise CommandFailed(_INTERRUPTED, "interrupted: the same command goes on") from None
+        raise CommandFailed(_INTERRUPTED, "interrupted: run the same command again to continue") from None
     rows = sum(counts.values())
     print_facts({"rows": rows, "events": counts["event_ids"], "verifiedLinks": links}, as_json=json)
     typer.echo(f"the copy is complete: start the control plane, and move {source} away", err=True)
@@ -124,7 +126,7 @@ def _alone(source: Path) -> Alone:
 
 
 async def _logged(url: str) -> None:
-    """The operator log of the copy shows where it came from."""
+    """Add a line to the operator log of the copy, which shows that it is a copy."""
     from controlplane.clock import SystemClock
     from controlplane.store.interface import NewLogLine
     from controlplane.store.postgres import PostgresStore
@@ -138,7 +140,7 @@ async def _logged(url: str) -> None:
 
 
 class _Told:
-    """Writes progress to standard error: the beginning of each table, and a line a second at most."""
+    """Write progress to standard error: the start of each table, and at most one line a second."""
 
     def __init__(self) -> None:
         self._table = ""
@@ -154,8 +156,10 @@ class _Told:
 
 
 async def _verified(settings: Settings, source: Path) -> int:
-    """Walk along all chains of the copy; the number of their links. Raise StoreError if one doesn't hold that
-    holds in the file."""
+    """Verify all chains of the copy and return the number of their links.
+
+    Raise StoreError if a chain is broken in the copy but not in the file.
+    """
     from controlplane.clock import SystemClock
     from controlplane.master_key import open_vault
     from controlplane.store.postgres import PostgresStore
@@ -178,8 +182,8 @@ async def _verified(settings: Settings, source: Path) -> int:
                 finally:
                     await original.close()
                 if known.misfit != found.misfit:
-                    raise StoreError(f"the chain of {org_id} does not hold: {found.misfit.explanation}")
-                typer.echo(f"the chain of {org_id} does not hold, as in the file", err=True)
+                    raise StoreError(f"the chain of {org_id} is broken: {found.misfit.explanation}")
+                typer.echo(f"the chain of {org_id} is broken, in the file too", err=True)
         return links
     finally:
         await store.close()

@@ -1,8 +1,8 @@
-"""Tables of the command line: which columns a terminal's width has room for, and rows where it has none.
+"""Tables of the command line, fitted to the width of the terminal.
 
-A table never cuts a name, a time, a verdict or a status. Columns go in the order that its layout states. If
-those that must stay are still too wide, each row becomes a block: its first columns in a line, the others
-below it with their titles.
+A table never truncates a name, a time, a verdict or a status. Columns are dropped in the order that the
+layout states. If the remaining columns are still too wide, each row becomes a block: its first columns on one
+line, the others below it with their titles.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from controlplane.cli.moments import Clock
 from proxy.wire.figures import number
 
 _GAP: Final = 2  # spaces between columns
-_INDENT: Final = 2  # spaces before the lines of a block below its first
-_LEAST_TEXT: Final = 24  # characters in which prose and paths are still read
+_INDENT: Final = 2  # spaces before each further line of a block
+_LEAST_TEXT: Final = 24  # smallest width, in characters, at which prose and paths are still readable
 _NOTHING: Final = "-"
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The place that a table is written for."""
+    """Output device of a table."""
 
-    width: int | None  # characters of a line of the terminal; None: a pipe
+    width: int | None  # characters per line of the terminal; None for a pipe
     fit: Fit
     clock: Clock
 
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
-    """A column with its cells as they are written."""
+    """Column with its formatted cells."""
 
     column: Column
     title: str
@@ -49,7 +49,7 @@ class _Cells:
 
     @property
     def width(self) -> int:
-        """Characters that it takes if nothing of it is cut or folded."""
+        """Number of characters of the column if nothing is truncated or wrapped."""
         return max(map(cell_len, (self.title, *self.texts)))
 
     @property
@@ -64,13 +64,13 @@ class _Cells:
 
 
 def print_table(layout: Layout, rows: Sequence[Mapping[str, Any]], view: View) -> None:
-    """Print rows to standard output, as wide as the view has room for."""
+    """Print rows to standard output, fitted to the width of the view."""
     for line in lines(layout, rows, view, colours=view.width is not None and _takes_colours()):
         sys.stdout.write(line + "\n")
 
 
 def _takes_colours() -> bool:
-    """Say whether escape sequences work on the terminal, and are wanted."""
+    """Return True if the terminal supports escape sequences and the user wants them."""
     return os.environ.get("TERM", "dumb") not in ("dumb", "unknown") and not os.environ.get("NO_COLOR")
 
 
@@ -93,7 +93,7 @@ def _is_wanted(column: Column, view: View) -> bool:
 
 
 def _cells(column: Column, rows: Sequence[Mapping[str, Any]], view: View) -> _Cells:
-    if view.width is None:  # programs get the names and values of `--json`
+    if view.width is None:  # Programs get the names and values of `--json`.
         return _Cells(column, column.name, tuple(said(row.get(column.name)) for row in rows))
     title = column.heading
     if column.kind in ("time", "moment"):
@@ -110,7 +110,7 @@ def _text(kind: str, value: Any, clock: Clock) -> str:
 
 
 def _fitting(layout: Layout, cells: Sequence[_Cells], width: int) -> list[tuple[_Cells, int]] | None:
-    """Return the columns that fit, each with its width; None if those that must stay do not."""
+    """Return the columns that fit, each with its width; None if the required columns do not fit."""
     kept = list(cells)
     for dropped in (None, *layout.drops):
         kept = [each for each in kept if each.column.name != dropped]
@@ -120,7 +120,7 @@ def _fitting(layout: Layout, cells: Sequence[_Cells], width: int) -> list[tuple[
 
 
 def _shared(cells: Sequence[_Cells], width: int) -> list[tuple[_Cells, int]]:
-    """Give the room that is left to the columns that can use it, from left to right."""
+    """Divide the remaining width among the columns that can use it, from left to right."""
     left = width - _total(each.least for each in cells)
     given = []
     for each in cells:
@@ -155,7 +155,7 @@ def _is_cut(column: Column, view: View) -> bool:
 
 
 def _cut(text: str, width: int) -> str:
-    """Cut out the middle: the beginning and the end of a path say most."""
+    """Replace the middle of a path by …, because its beginning and its end say most."""
     if cell_len(text) <= width:
         return text
     first = (width - 1) // 2
@@ -163,7 +163,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def _blocks(layout: Layout, cells: Sequence[_Cells], view: View) -> RenderableType:
-    """Return rows under each other: what leads in lines of its own, the rest below it with its titles."""
+    """Return rows as blocks: the leading columns on one line, the others below it with their titles."""
     assert view.width is not None
     leading = [each for each in cells if each.column.name in layout.leads]
     others = [each for each in cells if each.column.name not in layout.leads]
@@ -188,7 +188,7 @@ def _in_block(cells: _Cells, text: str, view: View) -> str:
 
 
 def _flowing(parts: Sequence[str], width: int) -> Iterator[str]:
-    """Put parts beside each other as long as a line has room; fold one that is longer than a line."""
+    """Put parts side by side while they fit on a line. Wrap a part that is longer than a line."""
     line = ""
     for part in parts:
         both = f"{line}{' ' * _GAP}{part}" if line else part
@@ -210,8 +210,8 @@ def _folded(text: str, width: int) -> list[str]:
 
 
 def _drawn(what: RenderableType, width: int, *, colours: bool) -> Iterator[str]:
-    """Return the lines without the spaces that rich puts at their ends."""
-    # The gap after the last column has room beyond the width, and is cut off again.
+    """Return the lines without the trailing spaces that rich adds."""
+    # The gap after the last column goes beyond the width, and is removed afterwards.
     console = Console(
         file=io.StringIO(),
         width=width + _GAP,

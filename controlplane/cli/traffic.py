@@ -1,4 +1,4 @@
-"""`ruleset`: replay and suggest, on stored events or on a HAR file."""
+"""Commands `ruleset replay` and `ruleset suggest`, for stored events or a HAR file."""
 
 from __future__ import annotations
 
@@ -36,20 +36,23 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 _TIME_HELP = "RFC 3339, a date, or -15m, -2h, -7d."
-_AT_ONCE = 50_000  # events, after which progress is told
-_MAX_BODY = 400  # characters of one that are shown
+_AT_ONCE = 50_000  # events between two progress reports
+_MAX_BODY = 400  # characters of a body to show
 
 _Org = Annotated[
     str | None,
-    typer.Option("--org", metavar="ORG", help="The organisation whose events are used, by ID or name."),
+    typer.Option("--org", metavar="ORG", help="Organisation whose events are used, by ID or name."),
 ]
 _Hours = Annotated[
-    float | None, typer.Option("--hours", metavar="N", help="Hours before now whose events are used (24).")
+    float | None,
+    typer.Option("--hours", metavar="N", help="Number of hours before now whose events are used (24)."),
 ]
 _From = Annotated[
-    str | None, typer.Option("--from", metavar="T", help=f"Events of this time and later: {_TIME_HELP}")
+    str | None, typer.Option("--from", metavar="T", help=f"Only events of this time or later: {_TIME_HELP}")
 ]
-_To = Annotated[str | None, typer.Option("--to", metavar="T", help=f"Events before this time: {_TIME_HELP}")]
+_To = Annotated[
+    str | None, typer.Option("--to", metavar="T", help=f"Only events before this time: {_TIME_HELP}")
+]
 _Har = Annotated[
     Path | None,
     typer.Option(
@@ -63,7 +66,7 @@ _Base = Annotated[
     typer.Option(
         "--base",
         metavar="URL",
-        help="The graph API's address in the HAR file (https://graph.microsoft.com); repeat it for several.",
+        help="Address of the graph API in the HAR file (https://graph.microsoft.com). Repeat it for several.",
     ),
 ]
 
@@ -83,22 +86,28 @@ def replay(
         typer.Option(
             "--app",
             metavar="APP",
-            help="Only events of this app; by default, of all apps with the ruleset of the draft's name.",
+            help=(
+                "Only events of this app. By default, events of all apps with the ruleset that the draft "
+                "names."
+            ),
         ),
     ] = None,
     every_app: Annotated[
-        bool, typer.Option("--every-app", help="Events of every app, with any ruleset.")
+        bool, typer.Option("--every-app", help="Use events of every app, with any ruleset.")
     ] = False,
     hours: _Hours = None,
     from_: _From = None,
     to: _To = None,
     filter_: Annotated[
-        str, typer.Option("--filter", metavar="FILTER", help="Only events that match, as in `audit search`.")
+        str,
+        typer.Option(
+            "--filter", metavar="FILTER", help="Only events that match this filter, as in `audit search`."
+        ),
     ] = "",
     against: Annotated[
         Against,
         typer.Option(
-            "--against", help="Compare with the recorded verdicts, or with those of the active version."
+            "--against", help="Verdicts to compare with: the recorded ones, or those of the active version."
         ),
     ] = Against.RECORDED,
     har: _Har = None,
@@ -107,11 +116,13 @@ def replay(
     root: Root = "/v1.0",
     json: Json = False,
 ) -> None:
-    """Replay stored events: list those whose verdict a draft would change, by rule and application."""
+    """Replay stored events against a draft, and list changed verdicts by rule and application."""
     cli: Cli = ctx.obj
     if har is not None:
         if application or every_app or hours or from_ or to or filter_:
-            raise CommandFailed(INVALID_INPUT, "--har: a file has no time, application or filter")
+            raise CommandFailed(
+                INVALID_INPUT, "--har: excludes options for the time, the application and the filter"
+            )
         rules = _rules(cli, source, org, schema, root)
         _replay_file(rules, har, base or (), as_json=json)
         return
@@ -142,7 +153,10 @@ def replay(
 
 
 def replayed(cli: Cli, asked: ReplayRuleset) -> tuple[Replayed, bool]:
-    """Everything, in requests of some seconds; what was counted so far where it is interrupted."""
+    """Replay all events, in requests that take some seconds each.
+
+    If the command is interrupted, return the counts so far.
+    """
     from controlplane.operations.replays import replay as operation
     from controlplane.operations.replays import together
 
@@ -159,7 +173,7 @@ def replayed(cli: Cli, asked: ReplayRuleset) -> tuple[Replayed, bool]:
 
 
 class _Progress:
-    """One line on a terminal, which is gone at the end."""
+    """Progress line on a terminal, which is removed at the end."""
 
     def __init__(self) -> None:
         self._shown = False
@@ -187,7 +201,7 @@ class _Progress:
 def suggest(
     ctx: typer.Context,
     application: Annotated[
-        str | None, typer.Option("--app", metavar="APP", help="The app whose events are used.")
+        str | None, typer.Option("--app", metavar="APP", help="App whose events are used.")
     ] = None,
     org: _Org = None,
     hours: _Hours = None,
@@ -195,9 +209,7 @@ def suggest(
     to: _To = None,
     name: Annotated[
         str | None,
-        typer.Option(
-            "--name", metavar="NEW", help="Name of the new ruleset; by default the name of the app."
-        ),
+        typer.Option("--name", metavar="NEW", help="Name of the new ruleset (the name of the app)."),
     ] = None,
     include_blocked: Annotated[
         bool, typer.Option("--include-blocked", help="Also allow requests that were blocked.")
@@ -206,13 +218,15 @@ def suggest(
     base: _Base = None,
     json: Json = False,
 ) -> None:
-    """Suggest the smallest ruleset that would have allowed the requests of an app, with its evidence."""
+    """Suggest the smallest ruleset that would have allowed the requests of an app, with evidence."""
     from controlplane.operations.suggestions import SuggestRuleset, suggest_ruleset
 
     cli: Cli = ctx.obj
     if har is not None:
         if application or org or hours or from_ or to or include_blocked:
-            raise CommandFailed(INVALID_INPUT, "--har: a file has no time, application or organisation")
+            raise CommandFailed(
+                INVALID_INPUT, "--har: excludes options for the time, the application and the organisation"
+            )
         _suggest_by(har, base or (), name, as_json=json)
         return
     if application is None or org is None:
@@ -231,7 +245,7 @@ def suggest(
 
 
 def _print_suggestion(found: Suggested, *, as_json: bool) -> None:
-    """The text alone on standard output, so that it can become a file."""
+    """Print only the ruleset's text on standard output, so that it can be redirected to a file."""
     if as_json:
         print_json(facts_of(found))
         return
@@ -239,10 +253,10 @@ def _print_suggestion(found: Suggested, *, as_json: bool) -> None:
     for note in found.notes:
         typer.echo(_shown(note), err=True)
     if not found.complete:
-        typer.echo("only the newest events of that period were examined: give a shorter period", err=True)
+        typer.echo("only the newest events of the period were examined: give a shorter period", err=True)
 
 
-# -- HAR files, which are read here and never sent anywhere: they hold credentials
+# -- HAR files are read on this host and never sent anywhere, because they contain credentials
 
 
 def _rules(cli: Cli, source: str, org: str | None, schema: Path | None, root: str) -> tuple[Ruleset, Schemas]:
@@ -282,7 +296,7 @@ def _read_har(file: Path, bases: Sequence[str]) -> Har:
 
 
 def _remark_facts(har: Har) -> dict[str, object]:
-    """Return the entries that were left out, and what is unknown of the others, as JSON members."""
+    """Return, as JSON members, the omitted entries and the unknown facts of the other entries."""
     return {
         name: [{"what": one.what, "count": one.count, "entries": one.entries} for one in remarks]
         for name, remarks in (("leftOut", har.left_out), ("unknown", har.unknown))
@@ -341,14 +355,14 @@ def _foreseen_facts(group: list[Foreseen]) -> dict[str, object]:
     }
 
 
-_FEW = 5  # requests of a group that are shown
+_FEW = 5  # requests of a group to show
 
 
 def _describe_foreseen(har: Har, groups: list[list[Foreseen]]) -> Iterator[str]:
     from controlplane.operations.replays import outcome_facts
     from controlplane.workshop.har import remark_lines
 
-    passed_over = f", {har.elsewhere:,} to other addresses left out" if har.elsewhere else ""
+    passed_over = f", {har.elsewhere:,} to other addresses omitted" if har.elsewhere else ""
     yield f"{counted(len(har.exchanges), 'request')}{passed_over}"
     yield from remark_lines(har)
     for group in groups:
@@ -370,14 +384,14 @@ def _cut(text: str) -> str:
     return text if len(text) <= _MAX_BODY else text[:_MAX_BODY] + "…"
 
 
-# -- a replay to be read
+# -- Text of a replay
 
 _TITLES = {
     "newlyBlocked": "would be blocked",
     "unclear": "unclear: the verdict depends on facts that are not stored",
     "newlyAllowed": "would be allowed",
-    "transforms": "would be filtered in another way",
-    "recordedAs": "would be recorded in another way",
+    "transforms": "would be filtered differently",
+    "recordedAs": "would be recorded differently",
 }
 
 
@@ -394,9 +408,9 @@ def _describe_replay(report: Replayed, seconds: float) -> Iterator[str]:
     if report.unclear:
         yield f"  {report.unclear:{width},} unclear"
     if report.unasked:
-        yield f"  {report.unasked:{width},} reached no rule: requests for tokens, or refused before"
+        yield f"  {report.unasked:{width},} reached no rule: token requests, or refused before the rules"
     for ended in report.ended:
-        yield f"  rule `{ended.rule_id}` ended at {ended.until}: it matches no event from then on"
+        yield f"  rule `{ended.rule_id}` ended at {ended.until}: it matches no later event"
     yield from report.notes
     for change, title in _TITLES.items():
         groups = [group for group in report.groups if group.change == change]
@@ -412,7 +426,7 @@ def _describe_replay(report: Replayed, seconds: float) -> Iterator[str]:
 
 def _describe_change(group: ChangeFacts) -> Iterator[str]:
     who = group.app or group.app_id or "no application"
-    after = " or ".join(_describe_outcome(one) for one in group.after) or "not known"
+    after = " or ".join(_describe_outcome(one) for one in group.after) or "unknown"
     yield f"  {group.count:,} of {who}: {_describe_outcome(group.before)} → {after}"
     if group.change == "transforms":
         yield from _describe_transforms(group.before, group.after[0])

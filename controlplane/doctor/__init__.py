@@ -1,1 +1,1 @@
-"""What keeps a control plane from working, looked for beside it: nothing is changed, nobody kept waiting."""
+"""Find faults that prevent a control plane from working, without changes to it and without delays for it."""

@@ -11,7 +11,7 @@ from controlplane.store.interface import RunningInstance, StoreError
 from proxy.wire.finding import Finding
 
 _NAME: Final = "control planes"
-_SILENT_MS: Final = 15_000  # one that runs gives a sign every 10 s
+_SILENT_MS: Final = 15_000  # A running one writes a sign of life every 10 s.
 
 
 def control_planes(settings: Settings) -> list[Finding]:
@@ -19,12 +19,15 @@ def control_planes(settings: Settings) -> list[Finding]:
         with store_rows(settings.store) as connection:
             found, now_ms = running_instances(connection), connection.steady_ms()
     except (Unreadable, StoreError):
-        return []  # the findings on the store say why
+        return []  # The findings on the store give the reason.
     return [finding_on(found, now_ms)]
 
 
 def finding_on(found: list[RunningInstance], now_ms: int) -> Finding:
-    """Assess control planes that gave a sign lately. One that was killed still has its last note."""
+    """Assess the control planes that recently gave a sign of life.
+
+    A killed one is listed for a short time.
+    """
     if not found:
         return Finding(_NAME, "ok", "none runs")
     noted = [each for each in found if each.instance.leads]
@@ -38,9 +41,9 @@ def finding_on(found: list[RunningInstance], now_ms: int) -> Finding:
     counted = f"{len(running)} run" if len(running) != 1 else "1 runs"
     what = f"{counted}: {'; '.join(names)}"
     if leader not in running:
-        fix = "wait half a minute; if none leads then, the log of each one says why"
+        fix = "wait half a minute; if none leads after that, the log of each control plane gives the reason"
         return Finding(_NAME, "warn", f"{what}; none leads", fix)
     versions = {each.instance.version for each in running}
     if len(versions) > 1:
-        return Finding(_NAME, "warn", f"{what}; of the releases {', '.join(sorted(versions))}", "upgrade all")
+        return Finding(_NAME, "warn", f"{what}; releases: {', '.join(sorted(versions))}", "upgrade all")
     return Finding(_NAME, "ok", what)

@@ -1,4 +1,4 @@
-"""Credentials of apps that end soon, or have ended."""
+"""Find credentials of apps that end soon, or have ended."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _MOST_NAMED: Final = 5
 
 
 def credentials(settings: Settings) -> list[Finding]:
-    """Return warnings of credentials that end within 7 days, and of those that ended while in use."""
+    """Return warnings about credentials that end within 7 days, and about those that ended while in use."""
     now_ms = time.time_ns() // 1_000_000
     try:
         with store_rows(settings.store) as connection:
             ending = ending_rows(connection)
     except (Unreadable, StoreError):
-        return []  # the finding of the store says why
+        return []  # The findings on the store give the reason.
     found = []
     if soon := [each for each in ending if now_ms < each.ends_ms <= now_ms + _SOON_MS]:
         fix = "add the next credential of each, and remove the old one later"

@@ -1,4 +1,4 @@
-"""The egress proxy: whether it leads to each host of the settings."""
+"""Check that the egress proxy leads to each host of the settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SECONDS: Final = 5.0
 
 
 def egress(settings: Settings) -> list[Finding]:
-    """Request a tunnel to each host that the egress proxy leads to. Nothing is sent through it."""
+    """Request a tunnel to each host that is reached through the egress proxy. Nothing is sent through it."""
     return asyncio.run(_looked(settings))
 
 
@@ -40,6 +40,6 @@ async def _tunnel(key: str, url: str, way: Way, proxy: EgressProxy) -> Finding:
         return Finding(name, "fail", str(failed), remedy(failed.problem, proxy, host, port))
     except TimeoutError:
         what = f"egress proxy {proxy}: no connection to {host}:{port} within {_SECONDS:g} s"
-        return Finding(name, "fail", what, f"let the egress proxy reach {host}:{port}")
+        return Finding(name, "fail", what, f"allow the egress proxy to connect to {host}:{port}")
     connected.close()
     return Finding(name, "ok", f"{host}:{port} is reached {way}")

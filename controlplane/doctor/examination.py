@@ -17,7 +17,10 @@ _Look = Callable[[], Sequence[Finding]]
 
 
 def examine(settings: Settings, config: Path) -> list[Finding]:
-    """Never a secret of the settings in what is told. Each check bounds its own time."""
+    """Run all checks and mask the secrets of the settings in their findings.
+
+    Each check limits its own time.
+    """
     checks: list[tuple[str, _Look]] = [
         ("settings", lambda: files.settings_and_modes(settings, config)),
         ("certificates", lambda: files.certificates(settings)),
@@ -44,6 +47,6 @@ def _looked(check: tuple[str, _Look]) -> Sequence[Finding]:
     try:
         return look()
     except Exception as error:
-        # A doctor that falls over its patient's state helps nobody; what it is about is still told.
-        what = f"can't be looked at: {type(error).__name__}: {error}"
-        return [Finding(name, "fail", what, "look at what the message names")]
+        # A fault in one check must not end the command, so that the other findings are still printed.
+        what = f"the check failed:  {type(error).__name__}: {error}"
+        return [Finding(name, "fail", what, "correct the fault that the message names")]

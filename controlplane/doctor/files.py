@@ -1,4 +1,4 @@
-"""Settings that others could read or reach, and the certificates of the listeners."""
+"""Check the permissions of files with secrets, and the certificates of the listeners."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EXPIRES_SOON_DAYS: Final = 14
 def settings_and_modes(settings: Settings, config: Path) -> list[Finding]:
     found = [*_exposed(settings), *_readable(settings, config)]
     return found or [
-        Finding("settings", "ok", "every key is well-formed; what holds secrets is its owner's alone")
+        Finding("settings", "ok", "every key is well-formed; only the owner can read files with secrets")
     ]
 
 
@@ -51,7 +51,7 @@ def _readable(settings: Settings, config: Path) -> Iterator[Finding]:
 
 
 def _is_secret(settings: Settings, name: str) -> bool:
-    """Return whether the value of the key must stay unseen. A URL must if it has a password."""
+    """Return True if the value of the key must not be shown. For a URL, this depends on a password in it."""
     if name == "Egress.ProxyUrl":
         return "@" in settings.egress.proxy_url
     urls = {"Store.Url": settings.store.url, "SearchIndex.Url": settings.search_index.url}
@@ -76,16 +76,16 @@ def certificates(settings: Settings) -> list[Finding]:
 def _certificate(key: str, file: Path, key_file: Path | None) -> Finding:
     from cryptography import x509
 
-    fix = f"put a new certificate into {file}, then restart the server"
+    fix = f"write a new certificate to {file}, then restart the server"
     try:
         server_tls(file, key_file)
         shown = x509.load_pem_x509_certificates(file.read_bytes())[0]
     except ssl.SSLError as error:
         what = f"{file}: not usable: {error.reason or 'not PEM'}"
-        return Finding(key, "fail", what, "give the certificate chain and the key that belongs to it, as PEM")
+        return Finding(key, "fail", what, "give the certificate chain and its private key, as PEM")
     except OSError as error:
         return Finding(
-            key, "fail", f"{file}, {key_file}: {error.strerror}", "let the server's user read them"
+            key, "fail", f"{file}, {key_file}: {error.strerror}", "allow the server's user to read them"
         )
     left = shown.not_valid_after_utc.timestamp() - time.time()
     when = shown.not_valid_after_utc.strftime("%Y-%m-%d")
@@ -94,4 +94,4 @@ def _certificate(key: str, file: Path, key_file: Path | None) -> Finding:
     days = math.floor(left / 86400)
     if days < _EXPIRES_SOON_DAYS:
         return Finding(key, "warn", f"{file}: the certificate ends in {days} days, on {when}", fix)
-    return Finding(key, "ok", f"{file}: the certificate holds until {when}")
+    return Finding(key, "ok", f"{file}: the certificate is valid until {when}")

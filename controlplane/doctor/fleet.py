@@ -1,4 +1,4 @@
-"""What the proxies' heartbeats tell: of the proxies, and of this machine's own clock."""
+"""Assess proxies by their heartbeats, and this machine's clock by the clocks of the proxies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NEWEST: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Newest:
-    """A proxy with its newest heartbeat."""
+    """Proxy with its newest heartbeat."""
 
     losses: Losses
     name: str
@@ -50,7 +50,7 @@ def fleet(settings: Settings) -> list[Finding]:
             losses = losses_of_proxies(connection, [proxy_id for proxy_id, *_ in rows])
             newest = [_Newest(losses[proxy_id], *row) for proxy_id, *row in rows]
     except (Unreadable, StoreError):
-        return []  # told of the store, or of an older release's
+        return []  # The findings on the store give the reason, also for a store of an older release.
     interval_ms = settings.control_plane.sync_interval_seconds * 1000
     return [*_clock(newest, now_ms, interval_ms), *_proxies(newest, now_ms, interval_ms)]
 
@@ -64,15 +64,19 @@ def _clock(newest: Sequence[_Newest], now_ms: int, interval_ms: int) -> Iterator
         and abs(now_ms - each.received_ms) < _RECENT_INTERVALS * interval_ms
     ]
     if not skews:
-        what = "no proxy was heard of lately whose clock this machine's could be compared with"
-        yield Finding("clock", "ok", f"{what}; `timedatectl` tells whether it is synchronised")
+        what = "no proxy sent a recent heartbeat with which to compare this machine's clock"
+        yield Finding("clock", "ok", f"{what}; `timedatectl` shows whether it is synchronised")
         return
     middle = round(median(skews))
     if abs(middle) > _NOTICEABLE_MS:
         what = (
-            f"of {len(skews)} proxies' clocks the middle one is {duration(abs(middle))} {direction(middle)}"
+            f"the median clock of {counted(len(skews), 'proxy')} is {duration(abs(middle))} "
+            f"{direction(middle)}"
         )
-        fix = "set this machine's clock: `timedatectl set-ntp true`; if it is right, the proxies'"
+        fix = (
+            "set this machine's clock: `timedatectl set-ntp true`; if it is correct, set the clocks of the "
+            "proxies"
+        )
         yield Finding("clock", "warn", what, fix)
     else:
         yield Finding("clock", "ok", f"agrees with the clock of {counted(len(skews), 'proxy')}")
@@ -85,11 +89,16 @@ def _proxies(newest: Sequence[_Newest], now_ms: int, interval_ms: int) -> Iterat
         report = "; ".join(f"{name}: {assessment.health}" for name, assessment in ill[:_MOST_NAMED])
         more = f"; and {len(ill) - _MOST_NAMED} more" if len(ill) > _MOST_NAMED else ""
         yield Finding(
-            "proxies", "warn", report + more, f"`proxy show {ill[0][0]}`, and its own --doctor, say why"
+            "proxies",
+            "warn",
+            report + more,
+            f"`proxy show {ill[0][0]}`, and its own --doctor, give the reason",
         )
     else:
         yield Finding(
-            "proxies", "ok", "the only one is well" if len(assessed) == 1 else f"all {len(assessed)} are well"
+            "proxies",
+            "ok",
+            "the only proxy is healthy" if len(assessed) == 1 else f"all {len(assessed)} proxies are healthy",
         )
 
 

@@ -1,4 +1,4 @@
-"""The search index: there, of this release, and how far it is behind the store."""
+"""Check the search index: it exists, belongs to this release, and is not far behind the store."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from proxy.config.tls import client_tls
 from proxy.wire.finding import Finding
 
 _NAME: Final = "search index"
-_BEHIND: Final = 10_000  # events that a index writer has within seconds
-_UNTOLD: Final = Finding(_NAME, "warn", "how far it is cannot be told", "the findings on the store say why")
+_BEHIND: Final = 10_000  # number of events that an index writer writes within seconds
+_UNTOLD: Final = Finding(
+    _NAME, "warn", "its progress is unknown", "the findings on the store give the reason"
+)
 _TIMEOUT_SECONDS: Final = 10.0
 _MOST_BYTES: Final = 1 << 20
 
@@ -39,15 +41,17 @@ def _sqlite(store: StoreSettings) -> Finding:
     from controlplane.search.sqlite_index import FORMAT
 
     path = store.path.with_name(store.path.name + ".search.sqlite")
-    rebuild = f"stop the server, rm {path}*, start it: the index is filled again from the store"
+    rebuild = f"stop the server, rm {path}*, then start it: the index is built again from the store"
     if not path.exists():
-        return Finding(_NAME, "ok", f"{path}: not there yet; the next start fills it from the store")
+        return Finding(_NAME, "ok", f"{path}: does not exist yet; the next start builds it from the store")
     try:
         with opened(path) as connection:
             (found,) = connection.execute("PRAGMA user_version").fetchone()
             if found != FORMAT:
-                what = f"{path}: of another release (format {found}, this one's is {FORMAT})"
-                return Finding(_NAME, "warn", what, "the next start fills it again, which may take minutes")
+                what = (
+                    f"{path}: belongs to another release (format {found}; this release has format {FORMAT})"
+                )
+                return Finding(_NAME, "warn", what, "the next start builds it again, which may take minutes")
             (incarnation,) = connection.execute("SELECT id FROM incarnation").fetchone()
     except sqlite3.Error as error:
         return Finding(_NAME, "fail", f"{path}: {error}", rebuild)
@@ -64,7 +68,7 @@ def _lag(store: StoreSettings, outbox: str, rebuild: str) -> Finding:
     indexed = row[0] if row else 0
     behind = max(0, newest - indexed)
     if behind > _BEHIND:
-        fix = f"let the server run: it catches up by itself; if the number does not fall, {rebuild}"
+        fix = f"wait, because the server catches up by itself; if the number does not fall, {rebuild}"
         what = f"{behind} events behind the store: {100 * indexed // newest} % are indexed"
         return Finding(_NAME, "warn", what, fix)
     return Finding(_NAME, "ok", f"{behind} events behind the store")
@@ -89,10 +93,10 @@ def _postgresql(settings: Settings) -> Finding:
         if url == settings.store.url:
             return _UNTOLD
         fix = remedy(reason(error), "SearchIndex.Url")
-        return Finding(_NAME, "fail", f"{address_of(url)} can't be asked: {reason(error)}", fix)
+        return Finding(_NAME, "fail", f"{address_of(url)} can't be queried: {reason(error)}", fix)
     if state is None or state[0] != FORMAT:
         return Finding(
-            _NAME, "warn", "of another release", "the next start fills it again, which may take hours"
+            _NAME, "warn", "of another release", "the next start builds it again, which may take hours"
         )
     rebuild = f"drop the table {STATE}: the server makes and fills the index again"
     return _lag(settings.store, f"postgresql:{state[1]}", rebuild)
@@ -110,20 +114,20 @@ def _clickhouse(settings: Settings) -> list[Finding]:
         return [Finding(_NAME, "fail", f"ClickHouse responds with {error.code}", fix)]
     except (OSError, ValueError) as error:  # URLError is an OSError, and so is an error of TLS
         reason = getattr(error, "reason", error)
-        fix = "correct SearchIndex.Url (and CaFile), or let this machine reach ClickHouse"
-        return [Finding(_NAME, "fail", f"ClickHouse can't be reached: {reason}", fix)]
+        fix = "correct SearchIndex.Url (and CaFile), or allow this machine to connect to ClickHouse"
+        return [Finding(_NAME, "fail", f"can't connect to ClickHouse: {reason}", fix)]
     if not comment:
         return [Finding(_NAME, "ok", f"no table {database}.{TABLE} yet; the next start makes it")]
     found = COMMENT.fullmatch(comment)
     if found is None or int(found[1]) != FORMAT:
-        what = f"the table {database}.{TABLE} is not of this release"
+        what = f"the table {database}.{TABLE} belongs to another release"
         return [Finding(_NAME, "fail", what, "name another database in SearchIndex.Url")]
     rebuild = f"drop the table {database}.{TABLE}: the server makes and fills it again"
     return [_lag(settings.store, f"clickhouse:{found[2]}", rebuild)]
 
 
 def _comment(given: SearchIndexSettings, database: str, table: str) -> str:
-    """Return the comment of the table; empty if there is no table."""
+    """Return the comment of the table; empty if the table does not exist."""
     parts = urlsplit(given.url)
     query = {
         "query": "SELECT comment FROM system.tables"

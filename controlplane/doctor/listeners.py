@@ -1,4 +1,4 @@
-"""Where the control plane listens, or would: free, or open by itself."""
+"""Check the addresses of the listeners: each is free, or the running server listens on it."""
 
 from __future__ import annotations
 
@@ -34,21 +34,24 @@ def _listener(key: str, address: Address, *, running: bool) -> Finding:
     problem = _bound(address)
     if problem is None:
         if running:
-            what = f"{address}: the server runs, and nobody listens there"
-            return Finding(key, "warn", what, "restart it, if the setting is newer than its start")
+            what = f"{address}: the server runs, but does not listen there"
+            return Finding(key, "warn", what, "if the setting changed after its start, restart the server")
         return Finding(key, "ok", f"{address} is free")
     if problem.errno == errno.EADDRINUSE:
         if running:
-            return Finding(key, "ok", f"{address} is open, by the server that runs")
-        fix = f"end what listens there (`ss -ltnp sport = :{address.port}`), or change {key}"
+            return Finding(key, "ok", f"the running server listens on {address}")
+        fix = f"stop the program that listens there (`ss -ltnp sport = :{address.port}`), or change {key}"
         found = holder(address, Path("/proc")) or "another program"
         return Finding(key, "fail", f"{address} is in use by {found}", fix)
-    fix = f"write an address of this machine into {key}, and a port that its user may open"
+    fix = f"set {key} to an address of this machine and a port that the server's user is allowed to open"
     return Finding(key, "fail", f"{address}: {problem.strerror}", fix)
 
 
 def _bound(address: Address) -> OSError | None:
-    """Why it can't be bound. For a moment it is, but never listened on, which keeps nobody out."""
+    """Return the error of a bind to the address; None if it succeeds.
+
+    The socket is bound for a moment, but never listens, so it does not block other programs for long.
+    """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -60,7 +63,7 @@ def _bound(address: Address) -> OSError | None:
 
 
 def _is_ours(address: Address, *, is_tls: bool) -> bool:
-    """Whether a control plane responds there; its certificate is another check's."""
+    """Return True if a control plane responds at the address. Its certificate is not checked here."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)  # noqa: S104
     connection: http.client.HTTPConnection
     if is_tls:
@@ -84,9 +87,9 @@ def _is_ours(address: Address, *, is_tls: bool) -> bool:
 def open_files() -> list[Finding]:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard != resource.RLIM_INFINITY and hard < _ENOUGH_FILES:
-        what = f"the server may open {hard} files, so that it takes few connections at once"
+        what = f"the server can open only {hard} files, which limits the number of connections"
         return [
-            Finding("open files", "warn", what, "LimitNOFILE=65536 in the unit (`ulimit -Hn` in a shell)")
+            Finding("open files", "warn", what, "set LimitNOFILE=65536 in the unit (`ulimit -Hn` in a shell)")
         ]
     most = "any number of" if hard == resource.RLIM_INFINITY else str(hard)
-    return [Finding("open files", "ok", f"the server may open {most} files")]
+    return [Finding("open files", "ok", f"the server can open {most} files")]

@@ -1,4 +1,4 @@
-"""A SQLite file opened for a look: read-only, and given up soon where it is busy."""
+"""Open a SQLite file read-only for a check, with time limits."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from typing import Final
 from urllib.parse import quote
 
 _BUSY_SECONDS: Final = 5.0
-_STEPS: Final = 100_000  # of SQLite's machine between two looks at the time
+_STEPS: Final = 100_000  # SQLite instructions between two checks of the time limit
 
 
 def has_log(path: Path) -> bool:
-    """Whether somebody works with the file, or was killed while doing so."""
+    """Return True if a process has the file open, or was killed while it had."""
     return path.with_name(path.name + "-wal").exists()
 
 
 @contextmanager
 def opened(path: Path, *, seconds: float = 10.0) -> Iterator[sqlite3.Connection]:
-    """Each statement ends with OperationalError (interrupted) once so many seconds are over."""
-    # A file that nobody has open has no log, and SQLite would make one that a reader can't remove again.
+    """Yield a read-only connection.
+
+    A statement that runs when the time limit passes ends with OperationalError (interrupted).
+    """
+    # A file that is not open has no log. SQLite would create one that a reader can't remove again.
     how = "mode=ro" if has_log(path) else "mode=ro&immutable=1"
     connection = sqlite3.connect(f"file:{quote(str(path))}?{how}", uri=True, timeout=_BUSY_SECONDS)
     ends = time.monotonic() + seconds

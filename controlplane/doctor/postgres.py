@@ -1,4 +1,4 @@
-"""The store in PostgreSQL: reachable, of this release, durable, and with room for connections."""
+"""Check the store in PostgreSQL: connection, release, durability, and number of connections."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from proxy.wire.finding import Finding
 
 _MIB: Final = 1024 * 1024
 _LONG_SECONDS: Final = 600
-# An error is known by words that the driver or the server uses.
+# Words of an error by the driver or the server, and the remedy
 _REMEDIES: Final = {
-    "password authentication failed": "correct user and password in {}",
-    "no password supplied": "put the password into {}",
-    "no pg_hba.conf entry": "let pg_hba.conf of the server accept this host, or correct {}",
-    " does not exist": "make what is missing at the server (createuser, createdb), or correct {}",
-    "permission denied": "give the user its rights in the database, or name another user in {}",
+    "password authentication failed": "correct the user and the password in {}",
+    "no password supplied": "add the password to {}",
+    "no pg_hba.conf entry": "add this host to pg_hba.conf of the server, or correct {}",
+    " does not exist": (
+        "create the missing user or database at the server (createuser, createdb), or correct {}"
+    ),
+    "permission denied": "grant the user the privileges in the database, or name another user in {}",
     "failed to resolve": "correct the host in {}, or this machine's name service",
     "could not translate": "correct the host in {}, or this machine's name service",
     "onnection refused": "start the server, or correct host and port in {}",
@@ -30,7 +32,7 @@ _REMEDIES: Final = {
     "query parameter": "correct the parameters after ? in {}",
     "graphward[postgresql]": "install it where the control plane runs",
 }
-_NEEDED: Final = 20  # connections of one control plane, and some for its commands
+_NEEDED: Final = 20  # connections of one control plane, and some for commands
 
 
 def postgres(settings: StoreSettings) -> list[Finding]:
@@ -55,7 +57,7 @@ def remedy(reason: str, key: str) -> str:
     if is_authority_unknown(reason):
         return NAME_AUTHORITY.format(given)
     known = next((remedy for symptom, remedy in _REMEDIES.items() if symptom in reason), None)
-    return (known or "correct {}, or let this machine reach the database").format(given)
+    return (known or "correct {}, or allow this machine to connect to the database").format(given)
 
 
 def _copy(connection: Connection) -> Iterator[Finding]:
@@ -63,7 +65,7 @@ def _copy(connection: Connection) -> Iterator[Finding]:
 
     if connection.row("SELECT to_regclass(?)", (MARK,)) != (None,):
         what = "a copy into the database is not finished: no control plane and no command opens it"
-        yield Finding("store", "fail", what, "run the same `store copy` again: it goes on")
+        yield Finding("store", "fail", what, "run the same `store copy` again: it continues")
 
 
 def _schema(connection: Connection) -> Iterator[Finding]:
@@ -76,23 +78,26 @@ def _schema(connection: Connection) -> Iterator[Finding]:
     newest, known = max(applied, default=0), migrations()[-1][0]
     why = refusal(applied, known)
     if why is not None:
-        yield Finding("store: schema", "fail", why, "start that release, or restore a backup of this one")
+        yield Finding("store: schema", "fail", why, "start that release, or restore a backup of this release")
     elif newest < known:
-        what = f"of an older release (schema {newest} of {known})"
+        what = f"belongs to an older release (schema {newest} of {known})"
         yield Finding("store: schema", "warn", what, "take a backup: the next start upgrades it")
     else:
         yield Finding("store: schema", "ok", f"schema {newest}, which this release can use")
 
 
 def _durability(connection: Connection) -> Iterator[Finding]:
-    """A batch is acknowledged once the server says that it is on disk: the server must not say so falsely."""
+    """Check that the server does not report a commit before it is on disk.
+
+    A batch is acknowledged after the server reports its commit.
+    """
     for name in ("fsync", "full_page_writes"):
         (value,) = connection.row("SELECT current_setting(?)", (name,))
         if value != "on":
-            what = f"{name} is {value} on the server: a crash can lose batches that were acknowledged"
+            what = f"{name} is {value} on the server: a crash can lose acknowledged batches"
             yield Finding("store: durability", "fail", what, f"set {name} = on in postgresql.conf")
             return
-    yield Finding("store: durability", "ok", "the server writes what it commits to disk")
+    yield Finding("store: durability", "ok", "the server writes commits to disk")
 
 
 def _room_for_connections(connection: Connection) -> Iterator[Finding]:
@@ -124,5 +129,7 @@ def _long_transactions(connection: Connection) -> Iterator[Finding]:
 
 def _backup(connection: Connection) -> Finding:
     (size,) = connection.row("SELECT pg_database_size(current_database())")
-    what = f"the database has {size // _MIB} MiB; backups are the server's (pg_dump, or its archive of WAL)"
+    what = (
+        f"the database has {size // _MIB} MiB; back it up at the server (pg_dump, or an archive of its WAL)"
+    )
     return Finding("store: backup", "ok", what)

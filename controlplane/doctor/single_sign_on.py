@@ -1,4 +1,4 @@
-"""Single sign-on: whether the provider is the one of the settings, and knows this console."""
+"""Check single sign-on: the provider matches the settings, and this console is registered there."""
 
 from __future__ import annotations
 
@@ -26,13 +26,16 @@ _ADMINS_BESIDE: Final = (
 _NO_ADMIN: Final = Finding(
     _ROLES,
     "warn",
-    "no operator with a password is admin of every organisation: nobody gets in while the provider is away",
-    "add one for that day: operator add NAME --admin",
+    (
+        "no operator with a password is admin of every organisation: nobody can sign in while the provider "
+        "is unreachable"
+    ),
+    "add one for an outage: operator add NAME --admin",
 )
 
 
 def single_sign_on(settings: Settings) -> list[Finding]:
-    """Ask for discovery and keys, and show the client's secret with a code that does not exist."""
+    """Request the provider's metadata and keys, and test the client's secret with an invalid code."""
     console = settings.console
     if not console.oidc_issuer:
         return []
@@ -41,11 +44,17 @@ def single_sign_on(settings: Settings) -> list[Finding]:
     except SignInFailed as failed:
         return [Finding(_NAME, "fail", str(failed), _fix(failed))]
     back = redirect_uri(console)
-    return [Finding(_NAME, "ok", f"{console.oidc_issuer} knows this console; it must lead back to {back}")]
+    return [
+        Finding(
+            _NAME,
+            "ok",
+            f"this console is registered at {console.oidc_issuer}, which must send browsers back to {back}",
+        )
+    ]
 
 
 def roles_from_groups(settings: Settings) -> list[Finding]:
-    """Look for organisations that no mapping can give a role in, and for an admin who needs no provider."""
+    """Find mappings to unknown organisations, and check for an admin who does not need the provider."""
     if not settings.console.oidc_roles:
         return []
     try:
@@ -53,7 +62,7 @@ def roles_from_groups(settings: Settings) -> list[Finding]:
             known = {text for row in connection.rows("SELECT org_id, name FROM orgs") for text in row}
             (admins,) = connection.row(_ADMINS_BESIDE, (EVERY_ORG,))
     except (Unreadable, StoreError):
-        return []  # the check of the store has it
+        return []  # The findings on the store give the reason.
     return [*_unknown(settings, known | {EVERY_ORG}), *([] if admins else [_NO_ADMIN])]
 
 
@@ -75,9 +84,12 @@ async def _asked(console: ConsoleSettings, egress: Egress) -> None:
 def _fix(failed: SignInFailed) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in str(failed):
         return (
-            "set SSL_CERT_FILE to the file of the provider's authority if that is a private one, for the "
+            "if the provider has a private certificate authority, set SSL_CERT_FILE to its file for the "
             "server and for this command"
         )
     if failed.cause is Cause.UNREACHABLE:
-        return "let this machine reach the provider, or correct Console.OidcIssuer"
-    return "correct what the message names, here or at the provider; restart the server after a change here"
+        return "allow this machine to connect to the provider, or correct Console.OidcIssuer"
+    return (
+        "correct the fault that the message names, here or at the provider; restart the server after a "
+        "change here"
+    )

@@ -1,4 +1,4 @@
-"""Sinks: each one is tried without an event, and must not be far behind the store."""
+"""Check sinks: each is tried without an event, and must not be far behind the store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TRY_SECONDS: Final = 20.0
 
 
 def sinks(settings: Settings) -> list[Finding]:
-    """Try each sink, and look how far each is behind. No webhook is tried: people would read it."""
+    """Try each sink, and check how far each is behind. Webhooks are not tried, because people read them."""
     found = [asyncio.run(_tried(settings, sink)) for sink in settings.event_sinks]
     return [*found, *_progress(settings)]
 
@@ -47,7 +47,9 @@ async def _tried(settings: Settings, sink: AnySink) -> Finding:
         problem = f"no response within {_TRY_SECONDS:g} s"
     except (SinkUnavailable, SinkRefused, OSError) as error:
         problem = str(error)
-    fix = f"correct [[Sinks]] {sink.name}, or let this machine reach it; its events wait in the store"
+    fix = (
+        f"correct [[Sinks]] {sink.name}, or allow this machine to connect to it; its events wait in the store"
+    )
     return Finding(name, "fail", problem, fix)
 
 
@@ -58,37 +60,40 @@ def _progress(settings: Settings) -> list[Finding]:
         with store_rows(settings.store) as connection:
             return [each for sink in settings.sinks for each in _of_sink(connection, sink)]
     except (Unreadable, StoreError):
-        return []  # the check of the store has it
+        return []  # The findings on the store give the reason.
 
 
 def _of_webhook(sink: WebhookSettings, row: Row | None) -> Finding:
-    """The state of a webhook. A test would send a notice, and people would read it."""
+    """Return the recorded state of a webhook. A test would send a notice that people read."""
     name, untried = f"sink {sink.name}", "not tried, because a test sends a notice"
     problem, problem_ms = (None, None) if row is None else (row[5], row[6])
     if problem is None:
-        state = "it has not started yet" if row is None else "it took what it was given last"
+        state = "it has not started yet" if row is None else "it accepted the last notice"
         return Finding(name, "ok", f"{untried}; {state}")
     since = f" since {rfc3339(problem_ms)}" if problem_ms else ""
-    fix = f"correct what the message names, then try it with a notice: sink test {sink.name}"
+    fix = f"correct the fault that the message names, then try it with a notice: sink test {sink.name}"
     return Finding(name, "fail", f"notices are not delivered{since}: {problem}", fix)
 
 
 def _names_of_nothing(connection: Connection, sink: AnyTable) -> Iterator[Finding]:
-    """Name what the settings of the sink choose, and what nothing has: its events would never come."""
+    """Find organisations, apps and proxies in the sink's settings that do not exist.
+
+    Events of these would never be delivered.
+    """
     orgs = connection.rows("SELECT org_id, name FROM orgs")
     known = {each for row in orgs for each in row}
     for name in sink.organisations:
         if name not in known:
             fix = f"correct Organisations of [[Sinks]] {sink.name}; then sink rewind {sink.name} --to T"
-            yield Finding(f"sink {sink.name}", "warn", f"no organisation is called {name}", fix)
+            yield Finding(f"sink {sink.name}", "warn", f"there is no organisation {name}", fix)
     ids = {"org": {row[0] for row in orgs}}
     ids["app"] = {row[0] for row in connection.rows("SELECT app_id FROM apps")}
     ids["proxy"] = {row[0] for row in connection.rows("SELECT proxy_id FROM proxies")}
     wanted = EVERYTHING if isinstance(sink, WebhookSettings) else parse_filter(sink.filter)
     for field, value in _exact_terms(wanted):
         if value not in ids.get(field, {value}):
-            what = f"Filter has {field}:{value}, and nothing has that id: names do not count there"
-            fix = f"write the id into Filter of [[Sinks]] {sink.name}; then sink rewind {sink.name} --to T"
+            what = f"Filter has {field}:{value}, but no {field} has that id (a filter does not accept names)"
+            fix = f"use the id in Filter of [[Sinks]] {sink.name}; then sink rewind {sink.name} --to T"
             yield Finding(f"sink {sink.name}", "warn", what, fix)
 
 
@@ -107,7 +112,7 @@ def _of_sink(connection: Connection, sink: AnyTable) -> list[Finding]:
         return found
     _, position, _, _, _, problem, _, letters, _ = row
     if letters:
-        what = f"{counted(letters, 'event')} that it refused for good"
+        what = f"{counted(letters, 'event')} that it refused permanently"
         fix = f"read them: sink dead-letters {sink.name}; then sink retry or sink discard"
         stands_still = letters >= MOST_DEAD_LETTERS and problem is not None
         found.append(Finding(f"sink {sink.name}", "fail" if stands_still else "warn", what, fix))
@@ -116,5 +121,7 @@ def _of_sink(connection: Connection, sink: AnyTable) -> list[Finding]:
     age = 0.0 if oldest_ms is None else (SystemClock().wall_ms() - oldest_ms) / 1000
     if age > _LATE_SECONDS:
         what = f"{age:.0f} s behind the store" + (f": {problem}" if problem else "")
-        found.append(Finding(f"sink {sink.name}", "warn", what, "correct what the message names, or wait"))
+        found.append(
+            Finding(f"sink {sink.name}", "warn", what, "correct the fault that the message names, or wait")
+        )
     return found

@@ -1,4 +1,4 @@
-"""The store: whole, of this release, with room to grow; and the master key that opens its secrets."""
+"""Check the store (integrity, release, disk space) and the master key that opens its secrets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from proxy.wire.finding import Finding
 _MIB: Final = 1024 * 1024
 _EXPIRES_SOON_SECONDS: Final = 14 * 86400
 _CHECK_SECONDS: Final = 30.0
-_LARGE_LOG: Final = 256 * _MIB  # some thousand batches: checkpoints keep it far below
+_LARGE_LOG: Final = 256 * _MIB  # Size of some thousand batches; checkpoints keep the log far smaller.
 _LEAST_FREE: Final = 64 * _MIB
 _ENOUGH_FREE: Final = 1024 * _MIB
 _RESTORE: Final = "stop the server, restore a backup, remove the -wal and -shm files beside it"
@@ -38,15 +38,18 @@ def store(settings: Settings) -> list[Finding]:
         return postgres(settings.store)
     path = settings.store.path
     if path.is_dir():
-        fix = "let Store.Path name a file"
+        fix = "set Store.Path to a file"
         return [Finding("store", "fail", f"{path} is a directory", fix), *_room(path)]
     try:
         require_store_or_first_start(path, settings.secrets.key_file)
     except StoreLost as error:
-        fix = "restore the backup of the store, or begin again with `store new`"
+        fix = "restore the backup of the store, or start with an empty store: `store new`"
         return [Finding("store", "fail", str(error), fix), *_room(path)]
     if not path.exists() or not path.stat().st_size:
-        return [Finding("store", "ok", f"{path}: not there yet; the first start makes it"), *_room(path)]
+        return [
+            Finding("store", "ok", f"{path}: does not exist yet; the first start creates it"),
+            *_room(path),
+        ]
     return [*_schema(path), *_whole(path), *_log(path), *_room(path), _backup(path)]
 
 
@@ -62,10 +65,10 @@ def _schema(path: Path) -> Iterator[Finding]:
         return
     version, known = max(applied, default=0), newest_known()
     if (why := refusal(applied, known)) is not None:
-        fix = "start that release, or restore a backup of this one"
+        fix = "start that release, or restore a backup of this release"
         yield Finding("store: schema", "fail", why, fix)
     elif version < known:
-        what = f"of an older release (schema {version} of {known})"
+        what = f"belongs to an older release (schema {version} of {known})"
         yield Finding("store: schema", "warn", what, "take a backup: the next start upgrades it")
     else:
         yield Finding("store: schema", "ok", f"schema {version}, which this release can use")
@@ -77,18 +80,21 @@ def _whole(path: Path) -> Iterator[Finding]:
         was_at_rest = not has_log(path)
         said = _quick_check(path)
         if said != "ok" and was_at_rest and has_log(path):
-            said = _quick_check(path)  # a server started meanwhile, and changed what was read
+            said = _quick_check(path)  # A server that started in between changed the file during the check.
     except sqlite3.OperationalError as error:
         if "interrupted" in str(error):
-            what = f"{size} MiB were not checked within {_CHECK_SECONDS:.0f} s, and nothing wrong was found"
-            fix = f"at a quiet hour: sqlite3 {path} 'PRAGMA quick_check'"
+            what = (
+                f"the check of {size} MiB did not finish within {_CHECK_SECONDS:.0f} s, and found no fault "
+                "until then"
+            )
+            fix = f"run it when there is little load: sqlite3 {path} 'PRAGMA quick_check'"
             yield Finding("store: integrity", "warn", what, fix)
-        return  # else told of the schema
+        return  # The finding on the schema reports other errors.
     except sqlite3.DatabaseError as error:
         said = str(error)
     if said == "ok":
-        what = f"all {size} MiB" if size else "it"
-        yield Finding("store: integrity", "ok", f"quick_check finds {what} whole")
+        what = f"{size} MiB" if size else "the file"
+        yield Finding("store: integrity", "ok", f"quick_check found no fault in {what}")
     else:
         yield Finding("store: integrity", "fail", f"{path}: {said}", _RESTORE)
 
@@ -104,7 +110,7 @@ def _log(path: Path) -> Iterator[Finding]:
     except FileNotFoundError:
         size = 0
     if size > _LARGE_LOG:
-        fix = "end what reads for so long beside the server (a backup, a shell); else restart it once"
+        fix = "end other programs that keep the file open (a backup, a shell), or restart the server once"
         yield Finding("store: log", "warn", f"the write-ahead log has {size // _MIB} MiB", fix)
     else:
         yield Finding("store: log", "ok", f"the write-ahead log has {size // _MIB} MiB")
@@ -125,7 +131,7 @@ def _room(path: Path) -> Iterator[Finding]:
     what = f"{free // _MIB} MiB are free on the disk of {folder}"
     fix = f"free space there, shorten retention (`org set-retention`), or move {path} to a larger disk"
     if free < _LEAST_FREE:
-        yield Finding("store: room", "fail", f"{what}: batches are about to get 503", fix)
+        yield Finding("store: room", "fail", f"{what}: batches will soon be refused with 503", fix)
     elif free < max(_ENOUGH_FREE, size // 10):
         yield Finding("store: room", "warn", what, fix)
     else:
@@ -133,24 +139,24 @@ def _room(path: Path) -> Iterator[Finding]:
 
 
 def _backup(path: Path) -> Finding:
-    what = f'leaves no trace here; one is taken with: sqlite3 {path} ".backup FILE"'
+    what = f'is not checked here; to take one: sqlite3 {path} ".backup FILE"'
     return Finding("store: backup", "ok", what)
 
 
 def master_key(settings: Settings) -> list[Finding]:
-    """Proved on the text that was sealed at the first start; none is made."""
+    """Check the master key with the text that was sealed at the first start. No key is made."""
     secrets = settings.secrets
     source, file = secrets.key_source, secrets.key_file
     try:
         sealed = _sealed(settings.store)
     except (Unreadable, StoreError):
-        what = f"{source} can't be tried, because the store can't be read"
-        return [Finding("master key", "warn", what, "the findings on the store say why")]
+        what = f"{source} can't be checked, because the store can't be read"
+        return [Finding("master key", "warn", what, "the findings on the store give the reason")]
     if file is not None and not file.exists():
         if sealed is None:
-            return [Finding("master key", "ok", f"{file}: not there yet; the first start makes it")]
-        fix = f"put the master key's copy there: without it no proxy can sign in ({file})"
-        return [Finding("master key", "fail", f"{file} is missing, and the store has secrets", fix)]
+            return [Finding("master key", "ok", f"{file}: does not exist yet; the first start creates it")]
+        fix = f"restore the copy of the master key: without it, no proxy can authenticate ({file})"
+        return [Finding("master key", "fail", f"{file} is missing, but the store has secrets", fix)]
     ending: list[Finding] = []
     try:
         if secrets.master_key_vault_url:
@@ -163,23 +169,23 @@ def master_key(settings: Settings) -> list[Finding]:
     except VaultKeyError as error:
         return [Finding("master key", "fail", f"{source}: {error.what}", error.cure)]
     except MasterKeyError as error:
-        fix = "put the key in place that belongs to this store, or the store that belongs to this key"
+        fix = "restore the key that belongs to this store, or the store that belongs to this key"
         return [Finding("master key", "fail", f"{source}: {error}", fix)]
     what = "is well-formed; the store has no secret yet" if sealed is None else "opens the store's secrets"
     return ending or [Finding("master key", "ok", f"{source} {what}")]
 
 
 def _ending(source: str, key: VaultKey) -> list[Finding]:
-    """Warn of a date of expiry, at which the vault may stop to give the key out."""
+    """Return a warning if the key has a date of expiry, after which the vault may refuse to return it."""
     if key.ends_at - time.time() > _EXPIRES_SOON_SECONDS:
         return []
     when = time.strftime("%Y-%m-%d", time.gmtime(key.ends_at))
-    what = f"{source} opens the store's secrets, and its version {key.version} ends on {when}"
+    what = f"{source} opens the store's secrets, but its version {key.version} expires on {when}"
     return [Finding("master key", "warn", what, "remove the date, or store the same key as a newer version")]
 
 
 def _sealed(store: StoreSettings) -> bytes | None:
-    """Return what the first start sealed, if there was one. Raise Unreadable or StoreError."""
+    """Return the text that the first start sealed; None before that. Raise Unreadable or StoreError."""
     if not store.url and not store.path.exists():
         return None
     catalogue = "to_regclass(?)" if store.url else "(SELECT name FROM sqlite_schema WHERE name = ?)"

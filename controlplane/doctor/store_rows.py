@@ -1,4 +1,4 @@
-"""The store opened for a look, on either engine: read-only, and given up soon if it is busy."""
+"""Open the store of either engine read-only for a check, with time limits."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from controlplane.store.sqlite_connection import SqliteConnection
 
 
 class Unreadable(Exception):
-    """The store can't be read; the text says why."""
+    """Error because the store can't be read. Its text is the reason."""
 
 
 @contextmanager
 def store_rows(settings: StoreSettings) -> Iterator[Connection]:
-    """Give a connection that only reads. Raise Unreadable, or StoreError if the driver is missing."""
+    """Yield a read-only connection. Raise Unreadable, or StoreError if the driver is missing."""
     if settings.url:
         with _postgres_rows(settings.url) as connection:
             yield connection

@@ -84,7 +84,7 @@ class Event(Enum):
     BODY_GOES_ON = "another piece of the body comes"
     BODY_ENDS = "the last piece of the body comes"
     BODY_BLOCKED = "the body ends, and a rule blocks it"
-    BODY_MALFORMED = "the body's framing is broken"
+    BODY_MALFORMED = "the framing of the body is invalid"
     TOO_LARGE = "more comes than rules may read"
     MEMORY_FULL = "no memory is left for what rules must read"
     SPOOL_FULL = "the response ends, and no room is left for its record"

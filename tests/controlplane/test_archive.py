@@ -430,7 +430,7 @@ def test_an_auditor_verifies_a_copy_with_nothing_else(
     found = json.loads(out)
     assert (found["intact"], found["orgs"][0]["events"], found["orgs"][0]["knownLink"]) == (True, 18, 6)
     status, out, _ = verify(str(copy))
-    assert (status, "use --checkpoint or --head" in out) == (0, True)
+    assert (status, "give a known link with --checkpoint or --head" in out) == (0, True)
     status, _, errors = verify(str(copy / "org-a"))
     assert (status, "give the folder above it" in errors) == (2, True)
     # removes the first range, as a lifecycle rule would
@@ -451,8 +451,11 @@ def test_an_auditor_verifies_a_copy_with_nothing_else(
     assert "is not the one of the manifest" in errors
     assert "NOT VERIFIED" in out
     checkpoint.write_text(json.dumps({"heads": [{"orgId": "org-z", "number": 1, "link": known.link}]}))
-    assert "org-z: the checkpoint has a link of it" in verify(str(copy), "--checkpoint", str(checkpoint))[2]
+    assert (
+        "org-z: the checkpoint names a link of this organisation"
+        in verify(str(copy), "--checkpoint", str(checkpoint))[2]
+    )
     assert verify(str(tmp_path / "nowhere"))[0] == 2
     assert verify()[0] == 2
     (tmp_path / "empty").mkdir()
-    assert "there is no archive" in verify(str(tmp_path / "empty"))[2]
+    assert "contains no archive" in verify(str(tmp_path / "empty"))[2]

@@ -77,7 +77,7 @@ def test_usage_of_a_ruleset_lists_each_rule_and_marks_what_was_never_hit(config:
     assert [line.split("  ")[0] for line in shown.stdout.splitlines()[1:3]] == ["r1", "default"]
     assert shown.stdout.count("never hit") == 3
     assert "hr version 1: hits of the last 30 days, last hits of the last 90." in shown.stdout
-    assert "1 rule of the version never hit." in shown.stdout
+    assert "1 rule of the version had no hit." in shown.stdout
     used = RulesetUsage(
         days=30, counted_since=AT, rules=(RuleUseFacts("old", 0, AT), RuleUseFacts("r1", 2, AT))
     )
@@ -367,7 +367,7 @@ def test_the_master_key_may_come_from_the_environment(config: Path) -> None:
     assert not (config.parent / "var" / "master.key").exists()
     done = cli(config, Secrets__MasterKey="ab" * 31)
     assert done.returncode == 2
-    assert "Secrets__MasterKey: must hold 64 hex digits" in done.stderr
+    assert "Secrets__MasterKey: must contain 64 hex digits" in done.stderr
     assert "abab" not in done.stderr
 
 

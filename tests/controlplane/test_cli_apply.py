@@ -77,7 +77,7 @@ async def test_a_directory_is_planned_applied_and_found_again(
     secrets.mkdir()
     (secrets / "edge-1.api-key").write_text("not in a vault yet")
     status, _, err = await commands.run("server", "apply", folder, *where)
-    assert (status, "edge-1.*: has files of that name already" in err) == (1, True)
+    assert (status, "edge-1.*: a file with this name exists: move it away first" in err) == (1, True)
     assert await plane.store.orgs() == []
     (secrets / "edge-1.api-key").unlink()
 
@@ -95,7 +95,7 @@ async def test_a_directory_is_planned_applied_and_found_again(
     assert files[0].read_text() == stored.client_id
     assert f"Wrote {files[0]} for app payroll of organisation contoso" in out
 
-    unchanged = "Nothing to do: the control plane has what the directory asks for.\n"
+    unchanged = "Nothing to do: the control plane agrees with the directory.\n"
     for where_run in ("server", "store"):
         assert await commands.run(where_run, "apply", folder, "--plan") == (0, unchanged, "")
         assert await commands.run(where_run, "apply", folder) == (0, unchanged, "")
@@ -116,7 +116,7 @@ def test_the_first_apply_makes_the_store_and_a_plan_makes_none(tmp_path: Path) -
     store = tmp_path / "var/controlplane.db"
     planned = forked.run("--config", config, "apply", folder, "--plan")
     assert (planned.returncode, store.exists()) == (2, False)
-    said = "the plan begins with an empty one, and to apply it makes the store"
+    said = "the plan assumes an empty store; applying the plan makes the store"
     assert planned.stderr == f"{store}: there is no store yet: {said}\n"
     assert "      test: 1 case, 0 failed\n" in planned.stdout
     *_, summary, digest = planned.stdout.splitlines()
@@ -136,7 +136,7 @@ async def test_what_is_wrong_ends_with_1_and_changes_nothing(
 ) -> None:
     folder = written(tmp_path / "config", case="block")
     status, out, err = await commands.run("server", "apply", str(folder), "--plan")
-    assert (status, err) == (1, "a case fails, so nothing is applied: contoso/staff\n")
+    assert (status, err) == (1, "nothing was applied, because a test case fails: contoso/staff\n")
     assert "test: rulesets/staff.test.yaml:3:23: cases[0].expect.verdict: " in out
     status, _, err = await commands.run("server", "apply", str(folder), "--secrets-to", str(tmp_path / "s"))
     assert (status, await plane.store.orgs()) == (1, [])
@@ -157,7 +157,7 @@ async def test_what_is_wrong_ends_with_1_and_changes_nothing(
     (folder / "rulesets/staff.yaml").symlink_to(outside)
     (folder / "contoso.yaml").write_text(CONTOSO)
     status, _, err = await commands.run("server", "apply", str(folder), "--plan")
-    assert (status, "leads out of the directory" in err, "secret" in err) == (1, True, False)
+    assert (status, "is outside the directory" in err, "secret" in err) == (1, True, False)
     (folder / "rulesets/staff.yaml").unlink()
     os.mkfifo(folder / "rulesets/staff.yaml")
     status, _, err = await commands.run("server", "apply", str(folder), "--plan")
@@ -166,7 +166,7 @@ async def test_what_is_wrong_ends_with_1_and_changes_nothing(
     (folder / "contoso.yaml").symlink_to(outside)
     (folder / ".yamllint.yaml").write_text("rules: {}\n")  # a file of another tool
     status, _, err = await commands.run("server", "apply", str(folder), "--plan")
-    assert (status, err) == (1, f"{folder}/contoso.yaml: leads out of the directory\n")
+    assert (status, err) == (1, f"{folder}/contoso.yaml: is outside the directory\n")
 
 
 async def test_json_has_the_plan_and_no_secret(plane: Plane, commands: Commands, tmp_path: Path) -> None:
@@ -196,7 +196,10 @@ async def test_nothing_is_deleted_without_being_asked_for(
     assert (await commands.run("server", "apply", str(folder), *secrets))[0] == 0
     (folder / "contoso.yaml").write_text(CONTOSO.partition("    apps:")[0] + "    apps: []\n")
     status, _, err = await commands.run("server", "apply", str(folder), "--prune")
-    what = "this deletes 1 thing, and there is no terminal to ask: give --yes, or --expect DIGEST\n"
+    what = (
+        "the plan deletes 1 thing, and there is no terminal to ask for consent:"
+        " give --yes, or --expect DIGEST\n"
+    )
     assert (status, err, len(await plane.store.apps(None))) == (1, what, 1)
     assert (await commands.run("server", "apply", str(folder), "--prune", "--yes"))[0] == 0
     assert await plane.store.apps(None) == []
@@ -210,7 +213,7 @@ async def test_a_plan_that_would_be_refused_ends_with_1(
     for where in ("server", "store"):
         status, out, err = await commands.run(where, "apply", str(folder), "--plan")
         assert (status, "  + proxy Edge-1" in out.splitlines()) == (1, True)
-        assert err.startswith("these changes would be refused:\nproxy ")
+        assert err.startswith("the control plane would refuse these changes:\nproxy ")
         assert "looks like a name that is taken" in err
     assert await plane.store.orgs() == []
 
@@ -223,7 +226,7 @@ async def test_what_only_waits_is_not_called_applied(
     (folder / "contoso.yaml").write_text(ruled)
     assert (await commands.run("server", "apply", str(folder)))[1].splitlines()[-1] == "Applied."
     (folder / "rulesets/staff.yaml").write_text(RULESET.format(name="staff") + "# new\n")
-    said = "Nothing is in force yet: 1 change waits for a second person."
+    said = "Nothing is active yet: 1 change waits for a second person."
     for _ in range(2):  # the first run proposes, the second finds the proposal
         status, out, _ = await commands.run("server", "apply", str(folder))
         assert (status, said in out.splitlines()) == (0, True)

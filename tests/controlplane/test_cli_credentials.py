@@ -86,7 +86,7 @@ def test_an_app_without_a_secret_gets_credentials_of_every_kind(run: Commands, t
     table = run.text("app", "credential", "list", "jobs", "--wide")
     assert "(soon)" in table
     assert "never" in table
-    assert "none: `app credential list`" in run.text("app", "show", "jobs")
+    assert "none (`app credential list` shows the other credentials)" in run.text("app", "show", "jobs")
 
 
 def test_what_can_not_be_meant_is_refused_before_anything_is_sent(run: Commands, tmp_path: Path) -> None:
@@ -96,8 +96,8 @@ def test_what_can_not_be_meant_is_refused_before_anything_is_sent(run: Commands,
         ((), "--issuer URL and --subject TEXT"),
         (("--github", "contoso/api"), "--environment NAME or --branch NAME"),
         (("--github", "contoso", "--branch", "main"), "must be OWNER/REPO"),
-        (("--branch", "main"), "go with --github"),
-        (("--kubernetes", "a/b"), "give --issuer URL"),
+        (("--branch", "main"), "--environment, --branch: need --github"),
+        (("--kubernetes", "a/b"), "also give --issuer URL of the cluster"),
         (("--github", "a/b", "--kubernetes", "a/b"), "give one of"),
         (("--issuer", "http://x", "--subject", "y"), "--issuer: must be a URL that begins with https://"),
         (("--issuer", "https://x", "--subject", "y", "--expires", "soon"), "--expires: must be"),

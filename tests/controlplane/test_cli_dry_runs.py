@@ -99,7 +99,7 @@ def test_explain_reads_well() -> None:
         "",
         "the request to /v1.0/users/ada/messages",
         "  reaches  user → message (user.messages, contained)",
-        "  watch-writes  no: methods: GET, where the rule wants POST, PUT, PATCH, DELETE",
+        "  watch-writes  no: methods: GET, but the rule requires POST, PUT, PATCH, DELETE",
         "  no-mail       block: by resource message, step 2",
     ]
     malformed = ruleset("explain", EXAMPLE, *SCHEMA, "--target", "/v1.0/%00")
@@ -145,7 +145,7 @@ def test_what_explain_cant_use_is_told_in_a_line(more: list[str]) -> None:
 
 def test_a_name_without_settings_is_told_from_a_file(tmp_path: Path) -> None:
     assert refused("explain", "hr", "--target", "/") == [
-        "hr: no such file, and without --config or --url no ruleset can be looked up"
+        "hr: no such file; to use a stored ruleset, give --config or --url"
     ]
     file = tmp_path / "bad.yaml"
     file.write_text(RULESET.format(name="hr").replace("version: 1", "version: 2"))
@@ -300,7 +300,7 @@ def test_routes_without_a_schema_says_so(tmp_path: Path) -> None:
     rules, _ = route_files(tmp_path)
     done = ruleset("routes", rules)
     assert done.returncode == 0
-    assert done.stderr == "no --schema FILE: only the routes that a path itself shows were tried\n"
+    assert done.stderr == "without --schema FILE, only the routes that the paths themselves show were tried\n"
     assert "/beta/users/{id}/messages" in done.stdout
     assert "closed by" not in done.stdout
 

@@ -89,7 +89,7 @@ def test_an_organisation_that_was_taken_out_whole_is_found_by_a_head_that_was_ke
         (["--head", "a" * 32], "name it with --org"),
         (["--org", "acme", "--head", "xyz"], "64 hexadecimal digits"),
         (["--from-checkpoint", "missing.json"], "missing.json: No such file"),
-        (["--from-checkpoint", "controlplane.toml"], "is not what `audit head --json` prints"),
+        (["--from-checkpoint", "controlplane.toml"], "is not the output of `audit head --json`"),
     ],
 )
 def test_mistakes_are_one_line(config: Path, arguments: list[str], report: str) -> None:

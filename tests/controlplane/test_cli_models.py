@@ -136,7 +136,7 @@ async def test_a_ruleset_is_checked_by_the_stored_schema(
     status, _, err = await commands.run("store", *asked)
     assert (status, err.startswith("--root: ")) == (2, True)
     status, out, _ = await commands.run("store", "ruleset", "check", str(rules))
-    assert (status, "not looked up without --schema FILE or --org ORG" in out) == (0, True)
+    assert (status, "not looked up; give --schema FILE or --org ORG" in out) == (0, True)
 
 
 async def test_a_fetch_for_all_organisations(commands: Commands, plane: Plane, small: Path) -> None:
@@ -160,9 +160,9 @@ async def test_people_read_what_came_of_it(
     options = ("--org", "acme", "--root", "/v1.0")
     status, out, err = await commands.run("store", "model", "fetch", str(small), *options)
     assert (status, err) == (0, "")
-    assert "acme: this is its first schema of /v1.0" in out
+    assert "acme: this is the first schema of /v1.0" in out
     assert (
-        "has this schema already" in (await commands.run("store", "model", "fetch", str(small), *options))[1]
+        "already has this schema" in (await commands.run("store", "model", "fetch", str(small), *options))[1]
     )
     out = (await commands.run("store", "model", "fetch", str(changed), *options))[1]
     assert f"acme: this schema replaces {ONE.digest[:12]} for rulesets that are applied from now on" in out
@@ -179,7 +179,7 @@ async def test_people_read_what_came_of_it(
         "  ~ sample.mail.user.mobilePhone",
         "operations: 0 new, 1 removed, 0 changed",
         "  - latest",
-        "active rulesets that use the old one: -",
+        "active rulesets that use the old schema: -",
     ]
     out = (await commands.run("store", "model", "list"))[1]
     assert ONE.digest[:12] in out
@@ -226,10 +226,14 @@ async def test_a_document_that_is_no_schema_is_refused_and_nothing_is_stored(
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (("fetch", "{small}", "--org", "acme"), 2, "--root: a file does not have the root path"),
+        (
+            ("fetch", "{small}", "--org", "acme"),
+            2,
+            "--root: required for a file, which does not contain the root path",
+        ),
         (("fetch", "{small}", "--org", "acme", "--root", "v1.0"), 2, "--root: 'v1.0' is not the root path"),
-        (("fetch", "{small}", "--root", "/v1.0"), 2, "--org and --all: give one of the two"),
-        (("fetch", "{small}", "--root", "/v1.0", "--all", "--org", "acme"), 2, "--org and --all"),
+        (("fetch", "{small}", "--root", "/v1.0"), 2, "--org, --all: give exactly one of them"),
+        (("fetch", "{small}", "--root", "/v1.0", "--all", "--org", "acme"), 2, "--org, --all: give exactly"),
         (("fetch", "{small}", "--org", "nobody", "--root", "/v1.0"), 1, "there is no organisation nobody"),
         (("fetch", "missing.csdl", "--org", "acme", "--root", "/v1.0"), 2, "missing.csdl: No such file"),
         (("diff", "--org", "acme"), 1, "organisation acme has no schema"),
@@ -285,7 +289,7 @@ async def test_a_schema_is_read_from_its_service() -> None:
 @pytest.mark.parametrize(
     ("response", "said"),
     [
-        (Response(401), "responded with 401: save the document in a file"),
+        (Response(401), "responded with 401: save the document to a file"),
         (Response(404), "responded with 404"),
         (
             Response(302, (("Location", "http://127.0.0.1:9/v1.0/$metadata"),)),
@@ -319,7 +323,7 @@ async def test_a_document_without_end_is_left(monkeypatch: pytest.MonkeyPatch, t
     assert failure(str(path), "/v1.0") == (2, f"{path}: {metadata_source._TOO_LARGE}")
     async with FakeGraph() as graph:
         status, line = await asyncio.to_thread(failure, f"{graph.base_url}/v1.0/$metadata")
-    assert (status, "give the $metadata of one service" in line) == (1, True)
+    assert (status, "give the $metadata of a single service" in line) == (1, True)
 
 
 @pytest.mark.usefixtures("address")
@@ -339,8 +343,8 @@ async def test_a_document_that_comes_too_slowly_is_left() -> None:
     ("url", "said"),
     [
         ("http://graph.test/v1.0/$metadata", "use https"),
-        ("https://ada:secret@graph.test/v1.0/$metadata", "no name and no password"),
-        ("https://ada:secret/1@graph.test/v1.0/$metadata", "no name and no password"),
+        ("https://ada:secret@graph.test/v1.0/$metadata", "must not contain a user name or a password"),
+        ("https://ada:secret/1@graph.test/v1.0/$metadata", "must not contain a user name or a password"),
         ("https://graph.test/v1.0/$metadata?x=1", "without query"),
         ("https:///v1.0/$metadata", "must be the address"),
         ("https://graph.test:x/$metadata", "is not an address"),
@@ -416,7 +420,7 @@ async def test_a_new_schema_takes_effect_when_the_text_is_applied_again(
     found = await commands.facts("store", "model", "diff", "--org", "acme")
     assert (found["old"], found["new"], found["rulesets"]) == (ONE.digest, new, ["hr@1"])
     status, out, err = await commands.run("store", "ruleset", "apply", str(rules), "--org", "acme", "--json")
-    assert (status, err) == (0, f"{rules}: the text is active already; this version is for a new schema\n")
+    assert (status, err) == (0, f"{rules}: this text is already active; the new version uses a new schema\n")
     applied = json.loads(out)
     assert (applied["version"], applied["changed"], applied["newSchemasAlone"]) == (2, True, True)
     listed = (await commands.facts("store", "model", "list"))["models"]

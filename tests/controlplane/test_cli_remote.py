@@ -80,7 +80,7 @@ async def test_a_table_is_a_page_and_says_how_to_get_the_next(commands: Commands
     following = first.splitlines()[-1]
     assert "acme" in first
     assert "initech" not in first
-    assert following.startswith("1–2 of 3 orgs; more: the same command with --cursor ")
+    assert following.startswith("1–2 of 3 orgs; for more, repeat the command with --cursor ")
     _, rest, _ = await commands.run("store", "org", "list", "--cursor", following.split()[-1])
     assert "initech" in rest
     assert "acme" not in rest
@@ -125,7 +125,7 @@ async def test_a_server_that_is_none_or_knows_no_such_token_is_told(
     assert (status, out, err) == (
         2,
         "",
-        "this command needs the store itself: give --config instead of --url\n",
+        "this command opens the store: give --config instead of --url\n",
     )
 
 
@@ -198,7 +198,10 @@ async def test_what_can_not_be_meant_of_an_operator_is_one_line(
             "user name or a password; the",
         ),
         (["--url", "https://console.example", "--token-file", "absent"], "absent"),
-        (["--url", "https://console.example", "--config", "x.toml"], "one of the two"),
+        (
+            ["--url", "https://console.example", "--config", "x.toml"],
+            "--config, --url: give only one of them",
+        ),
         (["--url", "https://console.example", "--token-file", "/dev/zero"], "and nothing else"),
     ],
 )
@@ -299,7 +302,7 @@ def test_waiting_shows_on_a_terminal_what_it_waits_for(tmp_path: Path) -> None:
     os.close(leader)
     assert process.wait() == 1
     assert b"hr version 1: 0 of 1 proxies enforce it; waiting for edge-1 (silent)" in report
-    assert b"edge-1 does not enforce hr version 1: it was never seen" in report
+    assert b"edge-1 does not enforce hr version 1: it has never sent a heartbeat" in report
 
 
 # A server with odd responses
@@ -359,12 +362,12 @@ async def test_a_report_may_take_longer_than_any_other_response(
 @pytest.mark.parametrize(
     (("responded", "report")),
     [
-        (response(b"<html>sign in</html>"), "responded with 200, which is not a response of an admin API"),
-        (response(b'{"orgs": 5}'), "responded with 200, which is not a response of an admin API"),
-        (response(b'{"x": ' * 9999), "responded with 200, which is not a response of an admin API"),
-        (b"HTTP/1.1 204 No Content\r\n\r\n", "responded with 204, which is not a response of an admin API"),
-        (response(b'{"orgs": ', length=500), "the response broke off: "),
-        (response(b"zz\r\n", b"Transfer-Encoding: chunked"), "the response broke off: "),
+        (response(b"<html>sign in</html>"), "responded with 200, but not with a response of an admin API"),
+        (response(b'{"orgs": 5}'), "responded with 200, but not with a response of an admin API"),
+        (response(b'{"x": ' * 9999), "responded with 200, but not with a response of an admin API"),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", "responded with 204, but not with a response of an admin API"),
+        (response(b'{"orgs": ', length=500), "the response was truncated: "),
+        (response(b"zz\r\n", b"Transfer-Encoding: chunked"), "the response was truncated: "),
         (b"\x15\x03\x01\x00\x02\x02F", "the response is not valid HTTP: "),
         # More header fields than libraries allow by default; the ClickHouse driver raises this process's
         # limit.
@@ -372,7 +375,7 @@ async def test_a_report_may_take_longer_than_any_other_response(
         (b"", "Remote end closed connection without response"),
         (
             response(b"{", status=b"502 Bad Gateway", length=500),
-            "responded with 502, which is not a response of an admin API",
+            "responded with 502, but not with a response of an admin API",
         ),
     ],
 )
@@ -392,9 +395,9 @@ async def test_an_odd_response_is_one_line_and_of_a_change_the_doubt_is_told(
     [
         (
             response(b"<html>", b"Content-Type: text/html"),
-            "responded with 200, which is not a response of an admin API",
+            "responded with 200, but not with a response of an admin API",
         ),
-        (response(b"{}\n", b"Content-Type: application/x-ndjson", length=9), "the response broke off: "),
+        (response(b"{}\n", b"Content-Type: application/x-ndjson", length=9), "the response was truncated: "),
     ],
 )
 async def test_events_out_of_an_odd_response_are_not_taken_for_all(

@@ -52,11 +52,11 @@ def test_a_report_is_made_and_checked_without_a_store(config: Path, tmp_path: Pa
     elsewhere = tmp_path / "nowhere.toml"  # this file is never opened
     found = cli(elsewhere, "audit", "verify-report", str(page), "--key", str(key))
     assert (found.returncode, found.stderr) == (0, "")
-    assert "valid: this page is as it was signed with" in found.stdout
+    assert "valid: this page is unchanged since it was signed with" in found.stdout
     strange = cli(elsewhere, "audit", "verify-report", str(page), "--key", str(key), "--data", str(key))
     assert (strange.returncode, strange.stderr) == (
         2,
-        f"--data: {page} is a report, which no exported file belongs to\n",
+        f"--data: {page} is a report, and no exported file belongs to a report\n",
     )
     assert headline in found.stdout
     unknown = cli(elsewhere, "audit", "verify-report", str(page))

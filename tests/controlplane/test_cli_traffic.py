@@ -182,7 +182,7 @@ def test_a_har_file_is_evaluated_where_it_lies_and_no_credential_is_shown(folder
     done = without_settings("replay", str(folder / "hr.yaml"), "--har", str(file))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
-        "2 requests, 1 to other addresses left out",
+        "2 requests, 1 to other addresses omitted",
         "",
         "1 filtered by hide",
         "  GET /v1.0/users?$select=id&sig=***",
@@ -254,7 +254,7 @@ def test_a_har_file_of_which_no_time_is_known_gives_a_suggestion(folder: Path) -
         (["replay", "{}/hr.yaml", "--org", "acme", "--from", "noon"], "from: 'noon' is not a time"),
         (["suggest", "--app", "payroll", "--org", "acme", "--name", ""], "name: "),
         (["suggest", "--app", "payroll", "--org", "acme", "--name", " padded "], "name: a name is"),
-        (["explain", "--event", "event-1"], "--event: an event of --org, and no --target"),
+        (["explain", "--event", "event-1"], "--event: needs --org, and excludes --target"),
     ],
 )
 def test_what_can_t_be_done_is_told_in_a_line(folder: Path, arguments: list[str], said: str) -> None:

@@ -339,7 +339,7 @@ async def test_a_viewer_plans_only_what_it_can_see(context: OperationContext) ->
     planned = await config.plan.perform(context, viewer, config.PlanConfig(Wanted((shorter,), ()), True))
     assert [(each.action, each.kind, each.name, each.warning) for each in planned.changes] == [
         ("change", "organisation", "contoso", "audit events older than 30 days are deleted"),
-        ("delete", "proxy", "edge", "its keys end, and audit events that it still has are lost"),
+        ("delete", "proxy", "edge", "its keys end, and its undelivered audit events are lost"),
     ]
     for unseen in (  # each of them would look new
         Wanted((shorter, WantedOrg("fabrikam"))),

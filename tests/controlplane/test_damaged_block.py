@@ -80,7 +80,7 @@ async def test_search_finds_all_others(
     await writer.catch_up(10)
     assert not writer.is_behind
     assert (writer.left_out, writer.position) == (2, 4)
-    assert f"organisation {DAMAGED}: a block of events at positions 1 to 2 is damaged" in caplog.text
+    assert f"organisation {DAMAGED}: the block of events at positions 1 to 2 is damaged" in caplog.text
     found = (await index.search(SearchQuery((WHOLE, DAMAGED)))).events
     assert sorted(seqs([*found])) == [3, 4]
     await index.close()

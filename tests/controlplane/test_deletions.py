@@ -328,7 +328,7 @@ async def test_a_command_asks_before_it_deletes(
     await commands.facts("store", "org", "add", "acme")
     status, _, err = await commands.run("server", "org", "delete", "acme")
     assert status == 2
-    assert err.splitlines()[-1] == "--yes: needed to delete without a terminal"
+    assert err.splitlines()[-1] == "--yes: required to delete without a terminal"
     assert "stays: its audit events, kept for 30 days" in err
     await plane.ruleset("acme", "hr")
     monkeypatch.setattr("sys.stdin", Terminal("n\n"))
@@ -442,5 +442,5 @@ async def test_commands_name_a_deleted_organisation(
     )
     assert deleted.id not in verified[1]
     _, out, err = await commands.run("server", "audit", "search", "--org", "acme")
-    said = "another organisation had the name acme and was deleted: --org 'acme (deleted 2026-11-21)'"
+    said = "a deleted organisation also had the name acme: --org 'acme (deleted 2026-11-21)'"
     assert said in out + err

@@ -99,8 +99,8 @@ async def test_beside_the_server_it_knows_whose_ports_are_open(config: Path) -> 
         proxy = ProxyClient(session, running.address, SystemClock(), "", added["apiKey"], added["hmacSecret"])
         assert (await proxy.send(HEARTBEAT, b'{"checks": {}}')).status == 200
         found = findings(config)
-    assert found["ControlPlane.Listen"]["found"] == f"127.0.0.1:{port} is open, by the server that runs"
-    assert found["proxies"]["found"] == "the only one is well"
+    assert found["ControlPlane.Listen"]["found"] == f"the running server listens on 127.0.0.1:{port}"
+    assert found["proxies"]["found"] == "the only proxy is healthy"
     assert found["clock"]["found"] == "agrees with the clock of 1 proxy"
     assert found["search index"]["found"] == "0 events behind the store"
     name = f"host {socket.gethostname()}, process {running.process.pid}"
@@ -119,7 +119,7 @@ async def test_proxies_whose_clocks_agree_with_each_other_tell_of_this_one(confi
             assert (await proxy.send(HEARTBEAT, b"{}", timestamp=timestamp)).status == 200
         found = findings(config)
     assert found["clock"]["status"] == "warn"
-    assert re.fullmatch(r"of 3 proxies' clocks the middle one is (8\d|90) s ahead", found["clock"]["found"])
+    assert re.fullmatch(r"the median clock of 3 proxies is (8\d|90) s ahead", found["clock"]["found"])
     assert "timedatectl" in found["clock"]["fix"]
 
 
@@ -144,7 +144,7 @@ def test_another_master_key_and_none(config: Path) -> None:
     key = config.parent / "var" / "master.key"
     kept = key.read_text()
     key.write_text("ab" * 32)
-    assert "not the one that this store was made with" in failures(config)["master key"]["found"]
+    assert "the master key does not belong to this store" in failures(config)["master key"]["found"]
     key.unlink()
     assert "is missing" in failures(config)["master key"]["found"]
     assert not key.exists()

@@ -96,7 +96,7 @@ def test_a_proxy_that_stopped_in_order_is_ended_until_it_speaks_again(
     checks = {"workers": Check("failed", "none serves")}
     assessment = assess(NOW, _facts(400, is_last=True, checks=checks, **members))
     assert (assessment.health, assessment.presence) == (health, presence)
-    assert ("it stopped in order 7 min ago" in assessment.reasons) is (presence == "ended")
+    assert ("it stopped cleanly 7 min ago" in assessment.reasons) is (presence == "ended")
 
 
 @pytest.mark.parametrize(

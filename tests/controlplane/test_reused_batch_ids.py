@@ -46,7 +46,7 @@ async def test_other_events_under_a_known_batch_id_are_told(
     )
     assert await plane.stored() == [(org, first)]
     assert await reused(plane, proxy) == (1, plane.clock.wall_ms())
-    assert f"proxy {proxy.proxy_id} used batch id 'b1' again for other events" in caplog.text
+    assert f"proxy {proxy.proxy_id} reused batch id 'b1' for other events" in caplog.text
     # With a new id the batch is stored.
     response = await proxy.audit({**again, "batchId": "b2"})
     assert response.json["duplicate"] is False
@@ -64,7 +64,7 @@ async def test_other_content_under_a_known_event_id_is_told(
     response = await proxy.audit(with_id("b3", {**first, "path": "/v1.0/groups"}, event(org, 3)))
     assert response.json == {"batchId": "b3", "accepted": 1, "duplicate": False}
     assert await reused(plane, proxy) == (1, plane.clock.wall_ms())
-    assert f"proxy {proxy.proxy_id} used ids of events in batch 'b3' again for other content" in caplog.text
+    assert f"proxy {proxy.proxy_id} reused event ids in batch 'b3' for other content" in caplog.text
 
 
 async def test_a_replay_may_be_written_another_way(plane: Plane, proxy: ProxyClient) -> None:

@@ -401,7 +401,7 @@ def test_a_mapping_that_can_never_work_stops_the_start(
 
 
 def test_a_mapping_needs_a_provider_and_entra_names_groups_by_id(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="needs an OidcIssuer"):
+    with pytest.raises(SettingsError, match="needs OidcIssuer"):
         read_settings(written(tmp_path, TABLE, {}), {})
     named = TABLE | {"Claim": '"groups"', "Value": '"Graphward admins"'}
     (warning,) = warnings_of(read_settings(written(tmp_path, named, GOOD), {}))

@@ -455,10 +455,10 @@ async def test_purge_keeps_what_came_late_and_takes_a_time_that_can_not_be_true(
         ('Kind = "opensearch"', "sqlite, postgresql, clickhouse"),
         ('Kind = "clickhouse"', "SearchIndex.Url: is missing: give an http:// or https:// address"),
         ('Kind = "postgresql"', "SearchIndex.Url: is missing: give postgresql://user:password@host/database"),
-        ('Kind = "sqlite"\nUrl = "http://h"', "SearchIndex.Url: must not be given, since Kind is sqlite"),
+        ('Kind = "sqlite"\nUrl = "http://h"', "SearchIndex.Url: must not be given, because Kind is sqlite"),
         (
             'Kind = "postgresql"\nUrl = "postgresql://h/db"\nPassword = "p~ssword"',
-            "SearchIndex.Password: must not be given, since Kind is postgresql: Url holds the user and",
+            "SearchIndex.Password: must not be given, because Kind is postgresql: Url holds the user and",
         ),
         ('Kind = "clickhouse"\nUrl = "http://u:p~ssword@here"', "without user"),
         (

@@ -132,7 +132,7 @@ async def test_a_control_plane_with_another_master_key_is_refused(
     planes: list[Plane], postgres_url: str, tmp_path: Path, clock: FakeClock
 ) -> None:
     (tmp_path / "third" / "var").mkdir(parents=True, mode=0o700)
-    with pytest.raises(MasterKeyError, match="is missing, and the store has secrets"):
+    with pytest.raises(MasterKeyError, match="is missing, but the store has secrets"):
         async with started(tmp_path / "third", clock, **at(postgres_url)):
             raise AssertionError
     (tmp_path / "third" / "var" / "master.key").write_text(f"{bytes(32).hex()}\n")

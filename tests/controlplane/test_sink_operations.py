@@ -141,7 +141,7 @@ async def test_events_that_proxies_send_arrive_at_the_sink(
         assert (await scraped(plane))["graphward_sink_dead_letters", "siem"] == 1
         well, letters = await asyncio.to_thread(examined, plane.settings)
         assert (well.check, well.status) == ("sink siem", "ok")
-        assert letters.found == "1 event that it refused for good"
+        assert letters.found == "1 event that it refused permanently"
         hook = WebhookSettings(
             name="hook",
             kind="webhook",
@@ -154,9 +154,13 @@ async def test_events_that_proxies_send_arrive_at_the_sink(
         )
         findings = await asyncio.to_thread(examined, replace(plane.settings, sinks=(odd, hook)))
         assert [(each.check, each.status, each.found) for each in findings[1:]] == [
-            ("sink siem", "warn", "Filter has org:acme, and nothing has that id: names do not count there"),
-            ("sink siem", "warn", "1 event that it refused for good"),
-            ("sink hook", "warn", "no organisation is called gone"),
+            (
+                "sink siem",
+                "warn",
+                "Filter has org:acme, but no org has that id (a filter does not accept names)",
+            ),
+            ("sink siem", "warn", "1 event that it refused permanently"),
+            ("sink hook", "warn", "there is no organisation gone"),
             ("sink hook", "ok", "not tried, because a test sends a notice; it has not started yet"),
         ]
         await plane.store.begin_webhook("hook", at_newest=True)

@@ -350,7 +350,7 @@ async def test_a_store_without_its_master_key_starts_not_and_makes_none(
     key = tmp_path / "var" / "master.key"
     kept = key.read_bytes()
     key.unlink()
-    with pytest.raises(MasterKeyError, match=f"{key} is missing, and the store has secrets"):
+    with pytest.raises(MasterKeyError, match=f"{key} is missing, but the store has secrets"):
         async with started(tmp_path, clock):
             pass
     assert not key.exists()

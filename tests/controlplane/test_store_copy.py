@@ -142,7 +142,7 @@ async def test_a_copy_that_was_killed_goes_on(file: Path, target: str, clock: Fa
     with pytest.raises(StoreError, match="not finished"):
         await open_store(Path(), target, clock, None)
     (found, *_) = postgres(StoreSettings(url=target))
-    assert (found.status, found.fix) == ("fail", "run the same `store copy` again: it goes on")
+    assert (found.status, found.fix) == ("fail", "run the same `store copy` again: it continues")
     copy_rows(file, target, lambda _: None)
     finish(target)
     await _compare(file, target, clock)
@@ -171,9 +171,12 @@ def test_a_file_that_a_control_plane_uses_is_refused(tmp_path: Path, file: Path,
 
 def test_a_copy_that_is_interrupted_says_how_to_go_on(tmp_path: Path, file: Path, target: str) -> None:
     interrupted = _copy(tmp_path, target, file, "-c", INTERRUPTED)
-    assert (interrupted.returncode, interrupted.stderr) == (130, "interrupted: the same command goes on\n")
+    assert (interrupted.returncode, interrupted.stderr) == (
+        130,
+        "interrupted: run the same command again to continue\n",
+    )
     missing = _copy(tmp_path, target, tmp_path / "no.db")
-    assert (missing.returncode, missing.stderr) == (2, f"{tmp_path / 'no.db'}: there is no such file\n")
+    assert (missing.returncode, missing.stderr) == (2, f"{tmp_path / 'no.db'}: no such file\n")
 
 
 def test_a_copy_does_not_go_on_with_a_file_that_was_changed(file: Path, target: str) -> None:

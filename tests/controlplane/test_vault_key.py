@@ -105,7 +105,7 @@ async def test_a_key_that_is_not_the_stores_opens_nothing(moved: Moved) -> None:
     moved.use_vault()
     source = f"secret {NAME} of {moved.vault.base_url}"
     for value, problem in (
-        ("ab" * 32, f"{source}: the master key is not the one that this store was made with"),
+        ("ab" * 32, f"{source}: the master key does not belong to this store"),
         ("no key", f"{source}, version "),
     ):
         moved.vault.put(NAME, value)
@@ -113,7 +113,7 @@ async def test_a_key_that_is_not_the_stores_opens_nothing(moved: Moved) -> None:
         assert refused.returncode == 1
         assert refused.stderr.startswith(problem), refused.stderr
         assert value not in refused.stderr
-    assert "must hold 64 hex digits: store the key of this store as its newest version" in refused.stderr
+    assert "must contain 64 hex digits: store the key of this store as its newest version" in refused.stderr
     moved.vault.put(NAME, moved.file.read_text(), expires=2_000_000_000)
     assert (await moved.master_key())["status"] == "ok"
     moved.vault.put(NAME, moved.file.read_text(), expires=1_000_000_000)
@@ -129,7 +129,7 @@ def test_a_file_beside_the_vault_is_told_with_its_line(tmp_path: Path) -> None:
     config = tmp_path / "controlplane.toml"
     vault = 'MasterKeyVaultUrl = "https://v.vault.azure.net"\nMasterKeySecretName = "k"\n'
     config.write_text(f'[Secrets]\n{vault}MasterKeyFile = "master.key"\n')
-    what = "Secrets.MasterKeyFile: has no effect, since MasterKeyVaultUrl is given: remove it"
+    what = "Secrets.MasterKeyFile: has no effect, because MasterKeyVaultUrl is given: remove it"
     assert read_settings(config, {}).without_effect == (f"{config}:4: {what}",)
     config.write_text(f"[Secrets]\n{vault}")
     assert read_settings(config, {}).without_effect == ()

@@ -158,7 +158,7 @@ print(*seen)
         (
             "controlplane",
             b"admin API on",
-            [b"ControlPlane.Listen: other hosts reach", b"Console.Listen: other hosts reach"],
+            [b"ControlPlane.Listen: other hosts can reach", b"Console.Listen: other hosts can reach"],
         ),
     ],
 )

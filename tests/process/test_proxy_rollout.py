@@ -68,7 +68,7 @@ async def test_when_time_runs_out_the_laggards_are_named(tmp_path: Path) -> None
         assert status == 1
         assert "behind" in out
         report = err.splitlines()
-        assert report[0] == "edge-next was not waited for: it was never seen"
+        assert report[0] == "edge-next was not waited for: it has never sent a heartbeat"
         assert report[1].startswith("demo-proxy does not enforce open version 2: it enforces version 1, ")
         assert len(report) == 2
         # The version is 1. The command waits for a proxy that stays silent only if it is requested.
@@ -78,6 +78,6 @@ async def test_when_time_runs_out_the_laggards_are_named(tmp_path: Path) -> None
         )
         assert status == 1
         assert [each["state"] for each in json.loads(out)["proxies"]] == ["enforced", "lost"]
-        assert err.startswith("edge-next does not enforce open version 1: it was never seen")
+        assert err.startswith("edge-next does not enforce open version 1: it has never sent a heartbeat")
         status, _, err = await command(system, *wait[:4], "--version", "9")
         assert (status, err) == (1, "ruleset open has no version 9\n")

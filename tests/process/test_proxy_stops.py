@@ -260,5 +260,5 @@ async def test_a_ruleset_is_tried_on_traffic_found_by_search_and_promoted(tmp_pa
         await becomes(client, "policyBlocked")
         with pytest.raises(SystemFailedError, match="has no shadow ruleset"):
             await system.cli("app", "promote-shadow", "app")
-        with pytest.raises(SystemFailedError, match="give --ruleset NAME or --off"):
+        with pytest.raises(SystemFailedError, match="give either --ruleset NAME or --off"):
             await system.cli("app", "shadow", "app")

@@ -227,7 +227,7 @@ def test_of_a_jwks_the_public_keys_for_signatures_are_kept() -> None:
         ({}, "list `keys`"),
         ({"keys": []}, "not empty"),
         ({"keys": ["x"]}, "key 1: must be"),
-        ({"keys": [RSA_JWK, RSA_JWK]}, "`kid` of its own"),
+        ({"keys": [RSA_JWK, RSA_JWK]}, "each needs its own `kid`"),
         ({"keys": [{"kty": "OKP"}]}, "no RSA or EC key"),
         ({"keys": [EC_JWK | {"kid": str(at)} for at in range(21)]}, "at most 20"),
         ({"keys": [EC_JWK | {"d": "AAAA"}]}, "private key"),

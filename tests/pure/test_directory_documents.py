@@ -90,7 +90,7 @@ def test_a_list_that_is_left_out_is_not_managed_and_an_empty_one_is() -> None:
     assert (wanted.organisations[0].apps, wanted.organisations[0].rulesets) == ((), None)
     assert (wanted.proxies, wanted.operators) == (None, None)
     assert problems({"a.yaml": only.replace(" []", "")}) == (
-        "a.yaml:4:10: organisations[0].apps: there is no value: write one, or remove the key",
+        "a.yaml:4:10: organisations[0].apps: the key has no value: write one, or remove the key",
     )
 
 
@@ -135,7 +135,7 @@ organisations:
     assert "no file under `rulesets` has a ruleset named stuff" in said
     assert "rulesets/none.yaml: No such file or directory" in said
     (misplaced,) = problems({"staff.yaml": FILES["rulesets/staff.yaml"]})
-    assert misplaced.startswith("staff.yaml:1:1: document: rulesets and cases lie in a folder below")
+    assert misplaced.startswith("staff.yaml:1:1: document: put rulesets and cases into a subdirectory")
     (every,) = problems({"a.yaml": 'version: 1\nproxies: [{name: "*", orgs: ["*"]}]\n'})
     assert every.startswith("a.yaml:2:30: proxies[0].orgs[0]: * stands for every organisation")
 
@@ -227,10 +227,10 @@ def test_what_can_not_prove_an_app_is_refused_with_its_place_and_no_part_of_a_pr
     assert [line.split(": ", 2)[2] for line in said] == [
         "`secret: false` gives the app no client secret",
         (
-            "private.pem: is a private key. The application keeps it, and nobody else must have it: give its"
+            "private.pem: is a private key. Only the application must have it: give its"
             " public key or its certificate. Nothing of it was stored"
         ),
-        "the same credential stands above already",
+        "duplicate of a credential above",
         "none.pem: No such file or directory",
         "public.pem: has no certificate in PEM",
         "text.json: must be a JWKS: a JSON object with a list `keys` that is not empty",

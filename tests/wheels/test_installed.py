@@ -233,5 +233,5 @@ def test_the_commands_refuse_to_run_beside_a_package_of_the_same_name(
         assert done.stderr.startswith(
             f"{command}: {site}/{package}/__init__.py also belongs to proxy-py 2.4.10,"
         )
-        assert "an environment of its own" in done.stderr
+        assert "a separate environment" in done.stderr
     assert run(environment, tmp_path, "graphward", "--version").returncode == 0
