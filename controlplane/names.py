@@ -38,11 +38,11 @@ def valid_name(name: str) -> str:
     """Return the name unchanged. Raise InvalidName if it looks like an ID or like another name."""
     unseen = unseen_in(name)
     if unseen is not None:
-        raise InvalidName(f"a name must not contain {named(unseen)}, which cannot be seen:  {escaped(name)}")
+        raise InvalidName(f"a name must not contain {named(unseen)}, which cannot be seen: {escaped(name)}")
     if not name or len(name) > _LONGEST_NAME or not name.isprintable() or name != name.strip():
         raise InvalidName(
             f"a name must have 1 to {_LONGEST_NAME} printable characters, without leading or trailing "
-            f"spaces:  {name!r}"
+            f"spaces: {name!r}"
         )
     if _is_id(name):
         raise InvalidName(f"a name must not look like an id: {name}")

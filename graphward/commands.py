@@ -11,7 +11,7 @@ from typing import Final
 DISTRIBUTION: Final = "graphward"
 PACKAGES: Final = ("proxy", "controlplane")
 ADVICE: Final = (
-    "install the wheel of graphward into a separate environment:  python3 -m venv /opt/graphward/venv && "
+    "install the wheel of graphward into a separate environment: python3 -m venv /opt/graphward/venv && "
     "/opt/graphward/venv/bin/pip install graphward-*.whl"
 )
 BAD_INPUT: Final = 2

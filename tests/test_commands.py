@@ -67,14 +67,14 @@ def test_a_package_that_is_found_before_ours_is_named_with_its_distribution(
     (other / "proxy").mkdir()
     (other / "proxy" / "__init__.py").touch()
     proxy, plane, _ = fails(site, "controlplane", other)
-    own = f"and not {site}/"
+    own = f"not {site}/"
     assert (
         proxy
         == f"graphward: `proxy` is {other}/proxy/__init__.py of an unknown package, {own}proxy/__init__.py"
     )
     assert plane == (
         f"graphward: `controlplane` is {other}/controlplane/__init__.py of fleet 1.0, "
-        f"and not {site}/controlplane/__init__.py"
+        f"not {site}/controlplane/__init__.py"
     )
 
 

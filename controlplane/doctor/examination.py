@@ -48,5 +48,5 @@ def _looked(check: tuple[str, _Look]) -> Sequence[Finding]:
         return look()
     except Exception as error:
         # A fault in one check must not end the command, so that the other findings are still printed.
-        what = f"the check failed:  {type(error).__name__}: {error}"
+        what = f"the check failed: {type(error).__name__}: {error}"
         return [Finding(name, "fail", what, "correct the fault that the message names")]

@@ -187,9 +187,7 @@ class ClickHouseIndex:
                 f"the table {TABLE} belongs to another program: set another database in SearchIndex.Url"
             )
         if int(found[1]) != FORMAT:
-            raise self._unavailable(
-                f"another release uses it (format {found[1]}, this one's is {FORMAT})"
-            )
+            raise self._unavailable(f"another release uses it (format {found[1]}, this one's is {FORMAT})")
         return found[2]
 
     # -- writing --

@@ -142,9 +142,7 @@ def require_current(connection: Connection, org_id: str, name: str, schemas: Map
         "SELECT root, digest FROM org_schemas WHERE org_id = ? AND is_current = 1", (org_id,)
     )
     if dict(rows) != dict(schemas):
-        raise Conflict(
-            f"ruleset {name}: the schemas of its organisation were replaced since: apply it again"
-        )
+        raise Conflict(f"ruleset {name}: the schemas of its organisation were replaced since: apply it again")
 
 
 def packed_schemas(connection: Connection, digests: Sequence[str]) -> dict[str, bytes]:

@@ -128,7 +128,7 @@ async def test_what_can_not_be_meant_is_400_and_names_the_member(plane: Plane) -
         ({"name": 7}, "name: "),
         ({"name": "acme", "retention": "5y"}, "retention: "),
         ({"name": "acme", "colour": "red"}, "colour: unknown member, known are name, retention"),
-        ({"name": ""}, "a name is"),
+        ({"name": ""}, "a name must have"),
         ([], "JSON object"),
     ):
         response = await call(plane, token, "POST", "/orgs", members)

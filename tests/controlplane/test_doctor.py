@@ -168,7 +168,7 @@ def test_a_port_in_use_by_another_program(config: Path) -> None:
 
 @pytest.mark.parametrize(
     ("days", "status", "report"),
-    [(-1, "fail", "ended on"), (5.5, "warn", "ends in 5 days"), (90, "ok", "holds until")],
+    [(-1, "fail", "ended on"), (5.5, "warn", "ends in 5 days"), (90, "ok", "is valid until")],
 )
 def test_a_certificate_by_its_end(
     config: Path, tmp_path: Path, days: float, status: str, report: str
@@ -253,7 +253,7 @@ def test_a_disk_that_is_nearly_full(config: Path, small_disk: Path) -> None:
     moved.chmod(0o600)
     assert findings(config, Store__Path=str(moved))["store: room"]["status"] == "warn"
     (small_disk / "something-else").write_bytes(b"\0" * 40 * 1024 * 1024)
-    assert "get 503" in failures(config, Store__Path=str(moved))["store: room"]["found"]
+    assert "will soon be refused with 503" in failures(config, Store__Path=str(moved))["store: room"]["found"]
 
 
 def test_on_a_terminal_it_is_coloured_and_drives_nothing(config: Path) -> None:

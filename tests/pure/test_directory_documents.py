@@ -131,7 +131,7 @@ organisations:
         "rulesets/bad.yaml:5:14",
     ]
     said = "\n".join(lines)
-    assert "the app crm is at 2.yaml:6:16 already" in said
+    assert "the app crm is already defined at 2.yaml:6:16" in said
     assert "no file under `rulesets` has a ruleset named stuff" in said
     assert "rulesets/none.yaml: No such file or directory" in said
     (misplaced,) = problems({"staff.yaml": FILES["rulesets/staff.yaml"]})
@@ -193,7 +193,7 @@ organisations:
     assert [line.partition(": ")[0] for line in lines] == ["1.yaml:11:22", "1.yaml:12:65"]
     assert "must be a URL that begins with https://" in lines[0]
     good = "".join(text.splitlines(keepends=True)[:10])
-    assert ["is at 1.yaml:9:" in line for line in problems({"1.yaml": good})] == [True]
+    assert ["is already defined at 1.yaml:9:" in line for line in problems({"1.yaml": good})] == [True]
 
 
 def with_app(members: str) -> dict[str, str]:
