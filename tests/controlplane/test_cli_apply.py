@@ -70,7 +70,7 @@ async def test_a_directory_is_planned_applied_and_found_again(
     assert await commands.run("store", "apply", folder, "--plan") == (2, out, "")  # the same bytes
 
     status, _, err = await commands.run("server", "apply", folder, "--no-rehearsal")
-    assert (status, "1 app and 1 proxy: give the directory" in err) == (1, True)
+    assert (status, "1 app and 1 proxy: give a directory" in err) == (1, True)
     assert await plane.store.orgs() == []
 
     where = ("--secrets-to", str(secrets))
