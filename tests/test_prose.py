@@ -96,6 +96,7 @@ _STRING_OR_COMMENT: Final = re.compile(
     r"'''.*?(?<!\\)'''|(?<!\w)[rbfuRBFU]*'(?:\\.|[^'\\\n])*'|(#[^\n]*)",
     re.S,
 )
+_BEFORE_DOCSTRING: Final = re.compile(r":(?: *#[^\n]*)?\n\s*r?\Z")  # end of a line that begins a block
 _UNSEEN: Final = re.compile(r"\{#.*?#\}|\{%.*?%\}|<(script|style)\b.*?</\1>|<!--.*?-->", re.S)
 _SHOWN_ATTRIBUTE: Final = re.compile(r'\b(?:title|placeholder|aria-label|alt)="([^"]*[^"\s][^"]*)"')
 _INLINE_TAG: Final = re.compile(r"</?(?:a|abbr|b|bdi|code|em|i|kbd|mark|span|strong|time)\b[^>]*>")
@@ -153,6 +154,18 @@ def texts_of_source(file: str, source: str) -> Iterator[Text]:
         elif isinstance(node, ast.keyword) and node.arg == "help":
             for words in _strings(node.value):
                 yield Text(Kind.HELP, f"{file}:{node.value.lineno}", words)
+    for line, comment in _comments(source):
+        yield Text(Kind.COMMENT, f"{file}:{line}", comment)
+
+
+def texts_of_tests(file: str, source: str) -> Iterator[Text]:
+    """Yield docstrings and comments without a parser, in a sixth of the time of `texts_of_source`."""
+    for found in _STRING_OR_COMMENT.finditer(source):
+        start = found.start()
+        before = source[max(start - 120, 0) : start]
+        if found[0].startswith('"""') and (not before.strip() or _BEFORE_DOCSTRING.search(before)):
+            line = source.count("\n", 0, start) + 1
+            yield Text(Kind.DOCSTRING, f"{file}:{line}", " ".join(found[0].strip('"').split()))
     for line, comment in _comments(source):
         yield Text(Kind.COMMENT, f"{file}:{line}", comment)
 
@@ -251,6 +264,7 @@ def texts() -> Iterator[Text]:
     pages = [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "bench").glob("*.md")]
     for reader, files in (
         (texts_of_source, [*sources, ROOT / "dev"]),
+        (texts_of_tests, [*(ROOT / "tests").rglob("*.py")]),
         (texts_of_configuration, configuration),
         (texts_of_template, [*(ROOT / "controlplane" / "console").rglob("*.html")]),
         (texts_of_docs, pages),
@@ -357,6 +371,14 @@ def f(y):
         (Kind.MESSAGE, "a.py:10", "%s: log line"),
         (Kind.MESSAGE, "a.py:12", "x: bad value"),
     }
+
+
+def test_the_texts_of_tests_are_those_that_a_parser_finds() -> None:
+    kinds = (Kind.DOCSTRING, Kind.COMMENT)
+    for file in (ROOT / "tests").glob("*.py"):
+        source = file.read_text("utf-8")
+        parsed = [text for text in texts_of_source("a.py", source) if text.kind in kinds]
+        assert set(texts_of_tests("a.py", source)) == set(parsed)
 
 
 def test_the_texts_of_a_command_are_its_help_too() -> None:
