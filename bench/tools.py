@@ -89,7 +89,7 @@ def wheels(names: Sequence[str]) -> list[str]:
 
 
 def busy_elsewhere() -> float:
-    """Return the share of the cores that others use, measured for a second while nothing of ours runs."""
+    """Return the share of the cores that others use, measured in a second without a benchmark."""
     before, started = _busy_ticks(), time.monotonic()
     time.sleep(1)
     elapsed = (time.monotonic() - started) * os.sysconf("SC_CLK_TCK") * (os.cpu_count() or 1)

@@ -95,7 +95,7 @@ class SyncApp(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SyncStops(msgspec.Struct, frozen=True, rename="camel"):
-    """Active emergency stops.
+    """Emergency stops that are active.
 
     The applications concerned are also sent as disabled, for proxies that do not read this member.
     """

@@ -238,7 +238,7 @@ class DataPath:
         return found
 
     def use(self, ruleset: str) -> None:
-        """Activate other rules."""
+        """Activate other rules in place of the current ones."""
         self.context.use(rulebook(ruleset, self.credential))
 
     def add_application(self, client_id: str, credential: UpstreamCredential) -> str:

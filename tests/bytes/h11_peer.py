@@ -16,7 +16,7 @@ Fields = list[tuple[bytes, bytes]]
 
 @dataclass
 class ReadRequest:
-    """One whole request."""
+    """A whole request as h11 parsed it."""
 
     method: bytes
     target: bytes

@@ -110,7 +110,7 @@ async def test_a_refused_assertion_says_nothing_to_the_client_and_why_in_the_eve
             "signature": asking(SigningKey().sign(claims_of(CLIENT_ID, CLIENT_ID, f"{BASE}/proxy/token"))),
             "issuer": asking(foreign(iss="https://other.example")),
             "subject": asking(foreign(sub="workload-2")),
-            # with the host of the Host field
+            # built with the host of the Host field
             "audience": asking(own(aud="https://p.example:8443/proxy/token")),
             "expired": asking(own(iat=1, exp=2)),
             "malformed": asking("x"),

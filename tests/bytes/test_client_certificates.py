@@ -1,4 +1,4 @@
-"""Client certificates (RFC 8705) between real sockets: who gets a token, and which connections may use it."""
+"""Client certificates (RFC 8705) between real sockets: which client gets a token, and where it may use it."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ async def test_a_certificate_that_is_not_the_applications_own_proves_nothing(tmp
             (old, "expired", "crd-old"),
             (early, "notYetValid", "crd-early"),
             (ended, "ended", "crd-ended"),
-            (None, "noCertificate", None),  # as behind a load balancer that terminates TLS
+            (None, "noCertificate", None),  # the case of a load balancer that terminates TLS
         ):
             async with proxy.connect(client) as connection:
                 reply = await connection.ask_for_token()

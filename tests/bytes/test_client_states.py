@@ -259,7 +259,7 @@ async def is_idle(scene: Scene) -> None:
 async def is_unread(scene: Scene) -> None:
     await is_new(scene)
     await does_not_take(scene, b"")
-    scene.connection.pause_writing()  # as its transport does with this much output
+    scene.connection.pause_writing()  # a transport does the same with this much output
 
 
 async def is_closing(scene: Scene) -> None:

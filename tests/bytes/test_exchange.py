@@ -415,7 +415,7 @@ async def test_a_part_of_a_response_is_not_evaluated_as_if_it_were_the_whole(tmp
 
 
 async def test_a_body_that_says_it_is_not_utf8_is_none_that_rules_read(tmp_path: Path) -> None:
-    """In UTF-7, `+AGE-` is an `a`. In UTF-8, it is five characters."""
+    """`+AGE-` is an `a` in UTF-7, and five characters in UTF-8."""
     async with data_path(responding(ok(b"{}")), tmp_path, RULES) as proxy:
         body = b'{"kind":"guest"}'
         for target, statuses in (("/v1.0/invitations", (200, 400)), ("/v1.0/$batch", (400, 400))):

@@ -41,7 +41,7 @@ rules:
 LIMIT: Final = 1000  # bytes of a body that rules may read
 TEXT: Final = b"Content-Type: text/plain\r\n"
 JSON: Final = b"Content-Type: application/json\r\n"
-LONG_JSON: Final = b'{"a":"' + b"x" * 300_000  # longer than what is buffered to keep every byte
+LONG_JSON: Final = b'{"a":"' + b"x" * 300_000  # longer than the text that is buffered to keep every byte
 
 LEFT: Final = "the client left"
 CUT: Final = "no whole response"
@@ -92,7 +92,7 @@ class Event(Enum):
 
 @dataclass(frozen=True)
 class Ends:
-    """The exchange ends. `client` is the status of the response to the client, or its failure."""
+    """The end of an exchange. `client` is the status of the response to the client, or its failure."""
 
     client: int | str
     status: int
@@ -303,7 +303,7 @@ class Scene:
         assert (await self.proxy.ask(no_token)).status == 401
 
     async def received(self) -> int | str:
-        """Read one response. Return its status if it is whole."""
+        """Read one response and return its status if it is whole."""
         try:
             while (reply := await read_reply(self.reader)).status < 200:
                 pass

@@ -435,7 +435,7 @@ async def test_unread_bytes_on_an_idle_connection_end_it_even_if_the_loop_has_no
         assert (await proxy.ask(proxy.request("/v1.0/odd"))).json() == {}
         pool = proxy.context.pool
         (idle,) = pool._idle
-        idle.transport.pause_reading()  # as if the event loop were busy with other work
+        idle.transport.pause_reading()  # simulates an event loop that is busy with other work
         proxy.upstream.writers[0].write(FORGED)
         await proxy.upstream.writers[0].drain()
         await asyncio.sleep(0.002)

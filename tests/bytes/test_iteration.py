@@ -259,11 +259,11 @@ def a_forged_response(upstream: UpstreamConnection) -> None:
 
 def a_close(upstream: UpstreamConnection) -> None:
     assert not upstream.eof_received()
-    upstream.transport.close()  # as a transport does when the peer closes
+    upstream.transport.close()  # a transport does the same when the peer closes
 
 
 def a_reset(upstream: UpstreamConnection) -> None:
-    upstream.transport.abort()  # as a transport does after an error
+    upstream.transport.abort()  # a transport does the same after an error
 
 
 @pytest.mark.parametrize("surprise", [a_forged_response, a_close, a_reset])
@@ -331,6 +331,6 @@ async def test_a_response_is_sent_before_a_client_that_half_closes_is_let_go(tmp
         connection.data_received(proxy.request("/v1.0/secrets"))
         proxy.context.iteration.take()  # its response is queued
         assert not connection.eof_received()
-        connection.transport.close()  # as a transport does when the peer closes
+        connection.transport.close()  # a transport does the same when the peer closes
         assert (await read_reply(reader)).status == 403
         writer.close()

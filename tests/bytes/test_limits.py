@@ -1,6 +1,6 @@
 """Limits keep one client from using the resources of all.
 
-Each limit refuses early, tells the client when to retry, is counted, and releases what it reserved.
+Each limit refuses early, says when to retry, is counted, and releases what it reserved.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ def test_no_token_s_signature_is_nearly_right(keeper: TokenKeeper) -> None:
 
 
 def test_no_token_s_form_is_nearly_right(keeper: TokenKeeper) -> None:
-    """These are Wycheproof's ways to break a compact serialisation, on a token that is otherwise valid."""
+    """Wycheproof's ways to break a compact serialisation, on a token that is otherwise valid."""
     token = keeper.issue(CALLER, now=NOW, token_id="t")
     header, payload, signature = token.split(".")
     none = base64.urlsafe_b64encode(decoded(header).replace(b"HS256", b"none")).rstrip(b"=").decode()

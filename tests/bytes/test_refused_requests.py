@@ -44,7 +44,7 @@ FORM = b"Content-Type: application/x-www-form-urlencoded\r\n"
 
 class Case(NamedTuple):
     name: str
-    raw: bytes  # with TOKEN in place of the Authorization field
+    raw: bytes  # TOKEN stands for the Authorization field
     status: int
     reason: str
     method: str = "POST"

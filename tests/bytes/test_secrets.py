@@ -1,4 +1,4 @@
-"""Neither credential crosses the proxy, no log, event or error has a secret, and input cannot forge lines.
+"""Secrets do not cross the proxy or reach a log, event or error, and input cannot forge lines.
 
 The test runs every kind of request, keeps every byte and log line, and then searches them.
 """

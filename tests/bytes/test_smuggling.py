@@ -1,4 +1,4 @@
-"""Odd requests on raw sockets, checked by what the upstream received and by the next client's response.
+"""Odd requests on raw sockets, checked by the upstream's received bytes and the next client's response.
 
 Every request carries a valid token. If a request hides a second one, the second requests a path that the
 rules block. If the upstream receives that path, the proxy and another reader interpreted the bytes

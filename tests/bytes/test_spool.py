@@ -259,7 +259,7 @@ def test_every_flipped_bit_of_a_header_is_noticed(tmp_path: Path) -> None:
     assert good.header is not None
     for at in range(good.header.data_offset - 8):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-        if at == 12:  # from "in use" to "not yet": detected by the ordinal of the next segment
+        if at == 12:  # a change from "in use" to "not yet": detected by the ordinal of the next segment
             assert SegmentReader(path).header is None
             continue
         with pytest.raises(DamagedSegmentError):

@@ -136,7 +136,7 @@ async def test_a_handshake_counts_as_the_connection_that_it_begins(
             more = [await listener.silent() for _ in range(40)]
             assert proxy.context.handshakes <= 3 + 16
             for each in (*more, *silent):
-                assert await each.read() == b""  # at once, or after its time
+                assert await each.read() == b""  # the end comes at once, or after its time
             await until(lambda: not proxy.context.handshakes)
             assert (await listener.ask()).status == 200
         await until(lambda: not proxy.context.addresses)

@@ -197,7 +197,7 @@ def write_config(folder: Path) -> Path:
 
 
 async def seed(folder: Path, *, now_ms: int | None = None, events: int = EVENTS) -> Seeded:
-    """Fill the store. The data is the same for the same `now_ms`, except for secrets and ids."""
+    """Fill the store with data that depends only on `now_ms`, except for secrets and ids."""
     config = write_config(folder)
     settings = read_settings(config, {})
     clock = FakeClock((now_ms or time.time_ns() // 1_000_000) - 40 * DAY_MS)

@@ -67,7 +67,7 @@ OF_EVENTS = (
 )
 THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 EVENTS = ".events .request a"
-AGAIN = "meta[http-equiv=refresh]"  # on the page of a slow report, which reloads itself
+AGAIN = "meta[http-equiv=refresh]"  # the page of a slow report, which reloads itself
 
 
 @pytest.mark.timeout(400)  # axe examines forty pages, while other test runs use the same processors

@@ -1,4 +1,4 @@
-"""Tests of signing in: who can, and who can't."""
+"""Tests of signing in: which operators can, and which can't."""
 
 from __future__ import annotations
 
