@@ -195,7 +195,7 @@ async def test_people_read_what_came_of_it(
         (b"<a>" * 100_000, "line 1"),
         (
             document('<EntityType Name="a" BaseType="mail.b"/><EntityType Name="b" BaseType="mail.a"/>'),
-            "circle",
+            "form a cycle",
         ),
         (document('<EntityType Name="thing"/>'), "no entity set and no singleton"),
         (document("&x;", before='<!DOCTYPE x [<!ENTITY x "&y;"><!ENTITY y "&x;">]>'), "line 1"),

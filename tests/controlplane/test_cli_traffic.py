@@ -253,7 +253,7 @@ def test_a_har_file_of_which_no_time_is_known_gives_a_suggestion(folder: Path) -
         (["replay", "{}/hr.yaml", "--har", "{}/hr.yaml"], "{}/hr.yaml: not a HAR file, which is JSON: "),
         (["replay", "{}/hr.yaml", "--org", "acme", "--from", "noon"], "from: 'noon' is not a time"),
         (["suggest", "--app", "payroll", "--org", "acme", "--name", ""], "name: "),
-        (["suggest", "--app", "payroll", "--org", "acme", "--name", " padded "], "name: a name is"),
+        (["suggest", "--app", "payroll", "--org", "acme", "--name", " padded "], "name: a name must have"),
         (["explain", "--event", "event-1"], "--event: needs --org, and excludes --target"),
     ],
 )
