@@ -170,7 +170,7 @@ class EnrolmentApi:
 def _refused(why: EnrolmentRefusal) -> Refused:
     match why:
         case "unknown":
-            return Refused("invalidEnrolmentToken", "unknown enrolment token")
+            return Refused("invalidEnrolmentToken", "there is no such enrolment token")
         case "revoked":
             return Refused("invalidEnrolmentToken", "this enrolment token was revoked")
         case "expired":

@@ -89,7 +89,7 @@ def test_a_holder_that_may_not_be_looked_at_is_looked_for_with_a_command(tmp_pat
     report = not_listening("Admin.Listen", Address("127.0.0.1", 9090), error, tmp_path)
     assert report == (
         "Admin.Listen: 127.0.0.1:9090 is in use by another program (`ss -ltnp sport = :9090` names it), or"
-        " Graphward runs already: end it, or change Admin.Listen"
+        " Graphward is already running: end it, or change Admin.Listen"
     )
 
 

@@ -405,5 +405,5 @@ def test_a_mapping_needs_a_provider_and_entra_names_groups_by_id(tmp_path: Path)
         read_settings(written(tmp_path, TABLE, {}), {})
     named = TABLE | {"Claim": '"groups"', "Value": '"Graphward admins"'}
     (warning,) = warnings_of(read_settings(written(tmp_path, named, GOOD), {}))
-    assert "'Graphward admins' is no id" in warning
+    assert "'Graphward admins' is not an ID" in warning
     assert not list(warnings_of(read_settings(written(tmp_path, named | {"Value": f'"{GROUP}"'}, GOOD), {})))

@@ -118,7 +118,7 @@ async def test_a_key_that_is_not_the_stores_opens_nothing(moved: Moved) -> None:
     assert (await moved.master_key())["status"] == "ok"
     moved.vault.put(NAME, moved.file.read_text(), expires=1_000_000_000)
     ending = await moved.master_key()
-    assert (ending["status"], "ends on 2001-09-09" in ending["found"]) == ("warn", True)
+    assert (ending["status"], "expires on 2001-09-09" in ending["found"]) == ("warn", True)
     moved.identity.mode = "unassigned"
     unassigned = await moved.master_key()
     assert "is it assigned to this machine?" in unassigned["found"]
@@ -147,7 +147,7 @@ def test_a_file_beside_the_vault_is_told_with_its_line(tmp_path: Path) -> None:
             'MasterKeyVaultUrl = "https://v.vault.azure.net"\nMasterKeySecretName = "k"\nMasterKey = "'
             + "ab" * 32
             + '"',
-            "MasterKeyVaultUrl: given beside MasterKey",
+            "MasterKeyVaultUrl: given in addition to MasterKey",
         ),
     ],
 )
