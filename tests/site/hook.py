@@ -149,7 +149,8 @@ def _indented(line: str, remove: int, put: int) -> str:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the project's pages, and files outside docs/ that pages link to."""
+    """Add the project's pages, files outside docs/ that pages link to, and the script of the search."""
+    _add("tests/site/search.js", "assets/search.js", files, config)
     for path, uri in PROJECT_PAGES.items():
         if path != "README.md":
             files.append(File.generated(config, uri, content=(ROOT / path).read_text("utf-8")))
