@@ -619,7 +619,7 @@ def test_the_first_endpoint_of_entra_is_known_by_its_tenant(wanted: str, found: 
         ('OidcIssuer = "https://login.microsoftonline.us/organizations/v2.0"', "'organizations' stands for"),
         ('OidcIssuer = "https://YOUR-DOMAIN.okta.com"', "'YOUR-DOMAIN' is a placeholder"),
         ('OidcIssuer = "https://your-tenant.eu.auth0.com"', "'your-tenant' is a placeholder"),
-        ('OidcIssuer = "https://idp.example.com"', "idp.example.com is a host of examples"),
+        ('OidcIssuer = "https://idp.example.com"', "idp.example.com is a host for examples"),
         (
             'OidcIssuer = "https://l.test/.well-known/openid-configuration"',
             "the issuer alone: https://l.test",

@@ -89,7 +89,7 @@ GOOD = {
         ("TenantId", "Organizations", "'Organizations' stands for many tenants"),
         ("ClientId", "<client-id>", "'<client-id>' is a placeholder: write the application (client) id"),
         ("VaultUrl", "https://your-vault.vault.azure.net", "'your-vault' is a placeholder: write your key"),
-        ("AuthorityUrl", "https://login.example.com", "login.example.com is a host of examples"),
+        ("AuthorityUrl", "https://login.example.com", "login.example.com is a host for examples"),
         ("ClientSecret", "YOUR-SECRET", "the value is a placeholder"),
     ],
 )
