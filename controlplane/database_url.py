@@ -16,7 +16,7 @@ SCHEMES: Final = ("postgresql://", "postgres://")
 FORM: Final = "postgresql://user:password@host/database"
 # Remedy if the driver has no certificate authority with which to check the server's certificate
 NAME_AUTHORITY: Final = (
-    "give the certificate of the database's authority in {}:  &sslrootcert=FILE"
+    "give the certificate of the database's authority in {}: &sslrootcert=FILE"
     " (for public ones /etc/ssl/certs/ca-certificates.crt)"
 )
 _ESCAPED: Final = r"%(?!00)[0-9A-Fa-f]{2}"

@@ -90,7 +90,10 @@ def _bound(key: str, listen: Sequence[Address], stack: ExitStack) -> list[tuple[
 
 
 def _of_address(address: Address) -> list[socket.socket]:
-    """Yield the bound sockets of an address. A name may have several addresses, and one may be enough."""
+    """Yield the bound sockets of an address.
+
+    A host name may have several addresses, and one that can be bound may be enough.
+    """
     found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
     absent: OSError | None = None

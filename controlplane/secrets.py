@@ -21,7 +21,7 @@ _MINTED: Final = re.compile(r"(gw[a-z]+)_[\w-]{20,}")
 
 
 class MasterKeyError(Exception):
-    """Error for a master key that can't be used. The text is one line with the reason."""
+    """Error for a master key that can't be used. The error text is one line with the reason."""
 
 
 class VaultKeyError(MasterKeyError):

@@ -80,7 +80,7 @@ RESPONSES: Final = {
     ),
     "failedDependency": Text(
         "A sub-request of a `$batch` names another one in `dependsOn`, and the proxy refused that one.",
-        "Correct the sub-request that was refused first. Its own response has the cause.",
+        "Correct the sub-request that was refused first. The response to that sub-request has the cause.",
         ("dependencyFailed",),
     ),
     "headersTooLarge": Text(
@@ -201,7 +201,7 @@ REASONS: Final = {
     "log have the response of the identity provider.",
     "overloaded": "Add workers or proxies, or raise the limit that the metric `graphward_limit_…_total` counts.",
     "internalError": "Report the fault with the stack trace in the proxy's log. The client received no response.",
-    "upstreamError": "Check the service health of Microsoft Graph. `upstreamStatus` has its status.",
+    "upstreamError": "Check the service health of Microsoft Graph. `upstreamStatus` has the status of the upstream response.",
     "upstreamUnauthorised": "Check the tenant, the scope and the permissions of the upstream credential.",
     "upstreamUnreachable": "Run `--doctor` on the host of the proxy. Check DNS, the firewall and `[Egress]`.",
     "upstreamTimeout": "Check the network and the service health. Narrow the query if it is expensive.",

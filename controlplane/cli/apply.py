@@ -145,7 +145,7 @@ def _without_documents(wanted: Wanted) -> Wanted:
 
 
 def _with_documents(wanted: Wanted, planned: ConfigPlan) -> Wanted:
-    """Keep only the documents of schemas that change, because a document can have megabytes."""
+    """Keep only the documents of changed schemas, because a document can have several megabytes."""
     return _documents(wanted, {(each.org, each.name) for each in planned.changes if each.kind == "schema"})
 
 

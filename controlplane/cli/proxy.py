@@ -253,7 +253,7 @@ def acknowledge(
 ) -> None:
     """Acknowledge the proxy's missing events, repeated numbers and implausible times.
 
-    Past losses no longer affect the health of the proxy. New ones do.
+    Past losses of events no longer affect the health of the proxy. New losses do.
     """
     from controlplane.operations import proxies
 

@@ -82,7 +82,7 @@ def time_tag(value: int | str | None, now_ms: int, zone: tzinfo = UTC) -> Markup
 
 
 def clock_tag(value: str, now_ms: int, zone: tzinfo = UTC) -> Markup:
-    """Return a time for a list whose heading names the zone: `14:30:05`.
+    """Return a time without its zone, such as `14:30:05`. The heading of the list names the zone.
 
     The date is added if it is not today.
     """

@@ -86,7 +86,7 @@ class Bucket(msgspec.Struct, rename="camel"):
 
 
 class HistogramOfEvents(Response):
-    """Numbers of matches in each interval that has any, oldest first.
+    """Number of matches in each interval with matches, oldest first.
 
     If `complete` is false, only the newest matches are counted.
     """

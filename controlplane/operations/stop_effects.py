@@ -150,7 +150,7 @@ async def stop_files(context: OperationContext, actor: Actor, request: StopFiles
 
 
 def _stopped_by_file(heard: Heard) -> str:
-    """Return the part of the check on stops that comes from the proxies' stop files."""
+    """Return the reported stops that come from the stop file on the proxy's host."""
     check = (heard.said.checks or {}).get("stops")
     if check is None or check.status == "ok" or check.detail is None:
         return ""

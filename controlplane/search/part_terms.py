@@ -159,7 +159,7 @@ def _all(expressions: Iterable[str]) -> str:
 def _quoted(token: str, *, prefix: bool = False) -> str:
     """Return a token as a quoted FTS5 string.
 
-    The index may have more of a long word than filters compare.
+    The index may store more characters of a long word than a filter compares.
     """
     is_prefix = prefix or len(token) >= WORD_CHARS
     return f'"{token[:WORD_CHARS]}"{"*" if is_prefix else ""}'

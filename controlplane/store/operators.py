@@ -391,7 +391,7 @@ class OperatorTables:
 
 
 def operators_of(rows: Iterable[Row]) -> list[Operator]:
-    """Return the operators of rows that have one role each, in the order of the first of their rows."""
+    """Group rows of one role each by operator. Return the operators in the order of the rows."""
     held: dict[Row, list[Row]] = {}
     for row in rows:
         found = held.setdefault(tuple(row[:-3]), [])

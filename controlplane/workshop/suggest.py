@@ -278,7 +278,7 @@ class Observations:
 
 @lru_cache(maxsize=256)
 def _transforms(names: tuple[str, ...]) -> Transforms | None:
-    """Return transforms from names such as `strip:a`, `allow:b` and `items:{…}`.
+    """Parse names of transforms such as `strip:a`, `allow:b` and `items:{…}`.
 
     Return None without names, or if a rule can't contain one of them.
     """

@@ -67,7 +67,7 @@ _decode_response: Final = msgspec.json.Decoder(EnrolResponse).decode
 
 
 class _Refused(Exception):
-    """The control plane refuses the request as it is. `wait` is in seconds."""
+    """The control plane refuses the enrolment request. `wait` is in seconds."""
 
     def __init__(self, text: str, wait: float) -> None:
         super().__init__(text)

@@ -39,7 +39,7 @@ _REPLACED: Final = BodyMode.REPLACED
 
 
 class RequestBody:
-    """Body of one request. `length` is its declared length, or negative if it is chunked."""
+    """Body of one request. `length` is the declared length, or negative if the body is chunked."""
 
     __slots__ = ("_pieces", "length", "mode", "whole")
 

@@ -144,7 +144,8 @@ def head_for_client(  # noqa: C901 - one branch a kind of field, in one pass
     """Return the upstream's head as the application receives it.
 
     `length` is the size of the body, CHUNKED or KEPT. `changed` means that content codings and digests no
-    longer describe the body. `length_hidden` means that its length would reveal what a filter removed.
+    longer describe the body. `length_hidden` means that the length of the body would reveal
+    that a filter removed something.
     """
     fields = response.fields
     same_length = length == KEPT or 0 <= length == response.length
