@@ -313,7 +313,7 @@ async def test_a_secret_and_a_certificate_that_end_soon_are_named_with_their_end
             assert check == Check("ok")
             continue
         assert held.ends_at == pytest.approx(ends, abs=3600)
-        verb = "ends" if ends > time.time() else "ended"
+        verb = "expires" if ends > time.time() else "expired"
         when = time.strftime("%Y-%m-%dT", time.gmtime(held.ends_at))
         assert check.status == "degraded"
         assert check.detail.startswith(f"secret {NAME} (upstream credential) {verb} at {when}")
