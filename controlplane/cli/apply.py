@@ -116,7 +116,7 @@ def apply(
 def _require_consent(planned: ConfigPlan, *, yes: bool) -> None:
     """Ask for consent on a terminal.
 
-    Raise CommandFailed if there is no terminal and the plan deletes things.
+    Raise CommandFailed if the plan deletes things and a terminal is missing.
     """
     deleted = sum(each.action == "delete" for each in planned.changes)
     if deleted and not yes and not sys.stdin.isatty():
