@@ -124,10 +124,13 @@ class PostgresConnection:
     @contextmanager
     def each(self, sql: str, parameters: Sequence[Any] = ()) -> Iterator[Iterable[Row]]:
         self._cursors += 1
-        with psycopg.RawServerCursor(self.raw, f"each{self._cursors}") as cursor:
+        cursor = psycopg.RawServerCursor(self.raw, f"each{self._cursors}")
+        try:
             cursor.itersize = _ROWS_AT_ONCE
             cursor.execute(numbered(sql).encode(), parameters, binary=True)
             yield cursor
+        finally:
+            _close(cursor)
 
     def run(self, sql: str, parameters: Sequence[Any] = ()) -> None:
         self._execute(sql, parameters)
@@ -173,3 +176,15 @@ class PostgresConnection:
 
     def _execute(self, sql: str, parameters: Sequence[Any]) -> psycopg.RawCursor[TupleRow]:
         return psycopg.RawCursor(self.raw).execute(numbered(sql).encode(), parameters, binary=True)
+
+
+def _close(cursor: psycopg.RawServerCursor[TupleRow]) -> None:
+    """Close a cursor of the server, even if its connection was lost.
+
+    psycopg leaves the cursor open if `CLOSE` fails. A second call on a lost connection only marks it closed.
+    """
+    try:
+        cursor.close()
+    except psycopg.Error:
+        cursor.close()
+        raise

@@ -188,14 +188,16 @@ async def test_a_job_runs_again_if_its_connection_was_lost_before_the_commit(
     assert rows == [(f"x{tries[1]}",)]
 
 
-def test_rows_whose_connection_is_lost_leave_no_cursor_open(postgres_url: str) -> None:
+@pytest.mark.parametrize("reads_on", [True, False], ids=["at the next rows", "at the end"])
+def test_rows_whose_connection_is_lost_leave_no_cursor_open(postgres_url: str, reads_on: bool) -> None:
     """A cursor that is still open when it is collected raises a warning, which fails this test."""
 
     def read_of_a_lost_connection() -> None:
         with PostgresConnection(raw).each("SELECT generate_series(1, 100000)") as rows:
             next(iter(rows))
             other.execute("SELECT pg_terminate_backend(CAST(%s AS int))", (raw.info.backend_pid,))
-            list(rows)
+            if reads_on:
+                list(rows)
 
     with closing(connect(postgres_url)) as raw, closing(connect(postgres_url)) as other:
         raw.execute("BEGIN")
