@@ -1,1 +1,1 @@
-"""Find faults that prevent a control plane from working, without changes to it and without delays for it."""
+"""Find faults that prevent a control plane from working, without changing or delaying the control plane."""

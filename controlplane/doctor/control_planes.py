@@ -1,4 +1,4 @@
-"""Control planes that share the store: how many run, and which of them leads."""
+"""Check the control planes that share the store: how many run, and which control plane leads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def control_planes(settings: Settings) -> list[Finding]:
 def finding_on(found: list[RunningInstance], now_ms: int) -> Finding:
     """Assess the control planes that recently gave a sign of life.
 
-    A killed one is listed for a short time.
+    A control plane that was killed stays in the list for a short time.
     """
     if not found:
         return Finding(_NAME, "ok", "none runs")

@@ -1,4 +1,4 @@
-"""Find credentials of apps that end soon, or have ended."""
+"""Find credentials of applications that end soon, or that have ended."""
 
 from __future__ import annotations
 

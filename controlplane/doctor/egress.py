@@ -1,4 +1,4 @@
-"""Check that the egress proxy leads to each host of the settings."""
+"""Check that the egress proxy can connect to each host that the settings name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _SECONDS: Final = 5.0
 
 
 def egress(settings: Settings) -> list[Finding]:
-    """Request a tunnel to each host that is reached through the egress proxy. Nothing is sent through it."""
+    """Request a tunnel to each host that is reached through the egress proxy.
+
+    Send no data through the tunnel.
+    """
     return asyncio.run(_looked(settings))
 
 

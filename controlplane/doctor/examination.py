@@ -1,4 +1,4 @@
-"""All checks of one control plane, side by side, in threads: they wait for files and for sockets."""
+"""Run all checks of one control plane in parallel threads, because the checks wait for files and sockets."""
 
 from __future__ import annotations
 

@@ -51,7 +51,10 @@ def _readable(settings: Settings, config: Path) -> Iterator[Finding]:
 
 
 def _is_secret(settings: Settings, name: str) -> bool:
-    """Return True if the value of the key must not be shown. For a URL, this depends on a password in it."""
+    """Return True if the value of the setting must not be shown.
+
+    A setting that contains a URL is secret if the URL has a password.
+    """
     if name == "Egress.ProxyUrl":
         return "@" in settings.egress.proxy_url
     urls = {"Store.Url": settings.store.url, "SearchIndex.Url": settings.search_index.url}

@@ -1,4 +1,4 @@
-"""Assess proxies by their heartbeats, and this machine's clock by the clocks of the proxies."""
+"""Check the proxies by their heartbeats, and this machine's clock by the clocks of the proxies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NEWEST: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Newest:
-    """Proxy with its newest heartbeat."""
+    """A proxy with the newest heartbeat that the store has from it."""
 
     losses: Losses
     name: str

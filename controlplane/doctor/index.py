@@ -127,7 +127,7 @@ def _clickhouse(settings: Settings) -> list[Finding]:
 
 
 def _comment(given: SearchIndexSettings, database: str, table: str) -> str:
-    """Return the comment of the table; empty if the table does not exist."""
+    """Return the comment of a ClickHouse table, or an empty text if the table does not exist."""
     parts = urlsplit(given.url)
     query = {
         "query": "SELECT comment FROM system.tables"

@@ -48,7 +48,7 @@ def _listener(key: str, address: Address, *, running: bool) -> Finding:
 
 
 def _bound(address: Address) -> OSError | None:
-    """Return the error of a bind to the address; None if it succeeds.
+    """Return the error of a bind to the address, or None if the bind succeeds.
 
     The socket is bound for a moment, but never listens, so it does not block other programs for long.
     """
@@ -63,7 +63,10 @@ def _bound(address: Address) -> OSError | None:
 
 
 def _is_ours(address: Address, *, is_tls: bool) -> bool:
-    """Return True if a control plane responds at the address. Its certificate is not checked here."""
+    """Return True if a control plane responds at the address.
+
+    This check does not verify the control plane's certificate.
+    """
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)  # noqa: S104
     connection: http.client.HTTPConnection
     if is_tls:

@@ -15,13 +15,13 @@ _STEPS: Final = 100_000  # SQLite instructions between two checks of the time li
 
 
 def has_log(path: Path) -> bool:
-    """Return True if a process has the file open, or was killed while it had."""
+    """Return True if a process has the SQLite file open, or was killed while the file was open."""
     return path.with_name(path.name + "-wal").exists()
 
 
 @contextmanager
 def opened(path: Path, *, seconds: float = 10.0) -> Iterator[sqlite3.Connection]:
-    """Yield a read-only connection.
+    """Yield a read-only connection to the SQLite file.
 
     A statement that runs when the time limit passes ends with OperationalError (interrupted).
     """

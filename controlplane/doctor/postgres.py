@@ -52,7 +52,7 @@ def postgres(settings: StoreSettings) -> list[Finding]:
 
 
 def remedy(reason: str, key: str) -> str:
-    """Return what to do about an error of a connection to the database whose URL the key holds."""
+    """Return the remedy for a connection error of the database whose URL is in the setting `key`."""
     given = f"{key} (or {key.rpartition('.')[2]}File)"
     if is_authority_unknown(reason):
         return NAME_AUTHORITY.format(given)

@@ -54,7 +54,7 @@ def single_sign_on(settings: Settings) -> list[Finding]:
 
 
 def roles_from_groups(settings: Settings) -> list[Finding]:
-    """Find mappings to unknown organisations, and check for an admin who does not need the provider."""
+    """Find role mappings to unknown organisations, and check that one admin needs no single sign-on."""
     if not settings.console.oidc_roles:
         return []
     try:

@@ -1,4 +1,4 @@
-"""Check sinks: each is tried without an event, and must not be far behind the store."""
+"""Check sinks: connect to each sink without an event, and compare its progress with the store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ _TRY_SECONDS: Final = 20.0
 
 
 def sinks(settings: Settings) -> list[Finding]:
-    """Try each sink, and check how far each is behind. Webhooks are not tried, because people read them."""
+    """Connect to each sink, and check how far each sink is behind the store.
+
+    Webhooks are not tested, because people read the notices.
+    """
     found = [asyncio.run(_tried(settings, sink)) for sink in settings.event_sinks]
     return [*found, *_progress(settings)]
 
@@ -64,7 +67,10 @@ def _progress(settings: Settings) -> list[Finding]:
 
 
 def _of_webhook(sink: WebhookSettings, row: Row | None) -> Finding:
-    """Return the recorded state of a webhook. A test would send a notice that people read."""
+    """Return a finding with the recorded state of a webhook.
+
+    Send no test notice, because people would read it.
+    """
     name, untried = f"sink {sink.name}", "not tried, because a test sends a notice"
     problem, problem_ms = (None, None) if row is None else (row[5], row[6])
     if problem is None:
@@ -76,9 +82,9 @@ def _of_webhook(sink: WebhookSettings, row: Row | None) -> Finding:
 
 
 def _names_of_nothing(connection: Connection, sink: AnyTable) -> Iterator[Finding]:
-    """Find organisations, apps and proxies in the sink's settings that do not exist.
+    """Find organisations, applications and proxies in the sink's settings that do not exist.
 
-    Events of these would never be delivered.
+    The sink would never deliver events of names that do not exist.
     """
     orgs = connection.rows("SELECT org_id, name FROM orgs")
     known = {each for row in orgs for each in row}

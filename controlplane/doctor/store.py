@@ -144,7 +144,10 @@ def _backup(path: Path) -> Finding:
 
 
 def master_key(settings: Settings) -> list[Finding]:
-    """Check the master key with the text that was sealed at the first start. No key is made."""
+    """Check that the master key opens the text that was sealed at the first start.
+
+    This check never creates a master key.
+    """
     secrets = settings.secrets
     source, file = secrets.key_source, secrets.key_file
     try:
@@ -176,7 +179,7 @@ def master_key(settings: Settings) -> list[Finding]:
 
 
 def _ending(source: str, key: VaultKey) -> list[Finding]:
-    """Return a warning if the key has a date of expiry, after which the vault may refuse to return it."""
+    """Return a warning if the vault's key expires soon. A vault may refuse to return an expired key."""
     if key.ends_at - time.time() > _EXPIRES_SOON_SECONDS:
         return []
     when = time.strftime("%Y-%m-%d", time.gmtime(key.ends_at))
@@ -185,7 +188,10 @@ def _ending(source: str, key: VaultKey) -> list[Finding]:
 
 
 def _sealed(store: StoreSettings) -> bytes | None:
-    """Return the text that the first start sealed; None before that. Raise Unreadable or StoreError."""
+    """Return the text that the first start sealed, or None before the first start.
+
+    Raise Unreadable or StoreError if the store cannot be read.
+    """
     if not store.url and not store.path.exists():
         return None
     catalogue = "to_regclass(?)" if store.url else "(SELECT name FROM sqlite_schema WHERE name = ?)"

@@ -1,4 +1,4 @@
-"""Open the store of either engine read-only for a check, with time limits."""
+"""Open the store, in SQLite or PostgreSQL, read-only for a check, with time limits."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from controlplane.store.sqlite_connection import SqliteConnection
 
 
 class Unreadable(Exception):
-    """Error because the store can't be read. Its text is the reason."""
+    """Error because the store can't be read. The text of the error is the reason."""
 
 
 @contextmanager
 def store_rows(settings: StoreSettings) -> Iterator[Connection]:
-    """Yield a read-only connection. Raise Unreadable, or StoreError if the driver is missing."""
+    """Yield a read-only connection to the store.
+
+    Raise Unreadable if the store can't be read, or StoreError if the database driver is missing.
+    """
     if settings.url:
         with _postgres_rows(settings.url) as connection:
             yield connection

@@ -19,9 +19,9 @@ LAG_MS: Final = 15 * 60_000
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition that lasts.
+    """A problem that lasts, such as a credential that ends soon.
 
-    Its key stays the same until the condition ends.
+    The key of the condition stays the same until the condition ends.
     """
 
     key: str
@@ -45,7 +45,7 @@ class ConditionSources(Protocol):
 
 
 async def conditions_now(store: ConditionSources, sinks: Sequence[AnyTable], now_ms: int) -> list[Condition]:
-    """Return all conditions that hold now."""
+    """Return all conditions that currently need an operator's attention."""
     proxies = {each.proxy_id: each for each in await store.proxies(None)}
     losses = await store.losses(list(proxies))
     orgs = {each.org_id: each.name for each in await store.orgs()}

@@ -1,7 +1,8 @@
 """The consumer of a webhook, which delivers the notices of the store one by one and in order.
 
-It sends each notice until the receiver accepts it. The store holds the cursor together with those of the
-sinks. The cursor moves after each notice, so a crash repeats one notice and loses none.
+The consumer sends each notice until the receiver accepts it. The store holds the cursor of the webhook
+together with the cursors of the sinks. The cursor moves after each delivered notice, so a crash repeats one
+notice and loses no notice.
 """
 
 from __future__ import annotations
@@ -55,11 +56,11 @@ class Delivery:
         self._receiver: Receiver | None = None
 
     def wake(self) -> None:
-        """Look for new notices soon."""
+        """Wake the delivery task so that it checks the store for new notices."""
         self._attempts.wake()
 
     async def run(self) -> None:
-        """Deliver until the task is cancelled."""
+        """Deliver notices to the webhook until the task is cancelled."""
         try:
             await self._attempts.repeat(self._attempt)
         finally:
@@ -73,7 +74,7 @@ class Delivery:
     async def drain(self, receiver: Receiver) -> None:
         """Deliver all notices that the store holds.
 
-        Raise the error if the receiver or the store fails.
+        Raise the error of the receiver or of the store if a delivery fails.
         """
         state = await self._store.begin_webhook(self._name, at_newest=self._settings.from_ == "now")
         self._attempts.problem, position = state.problem, state.position
@@ -104,19 +105,21 @@ class Delivery:
     async def _refused(self, receiver: Receiver, position: int, notice: Notice) -> list[DeadLetter]:
         """Send the notice to the webhook.
 
-        Return a dead letter if the receiver rejects it permanently.
+        Return a dead letter if the receiver rejects the notice permanently.
         """
         try:
             await receiver.send(notice)
         except SinkRefused as error:
             reason = self._attempts.masked(str(error))
-            _log.warning("webhook %s: refused the notice %s: %s", self._name, notice.notice_id, reason)
+            _log.warning(
+                "webhook %s: the receiver refused the notice %s: %s", self._name, notice.notice_id, reason
+            )
             org_id = next(iter(notice.org_ids), "")
             return [DeadLetter(position, org_id, self._clock.wall_ms(), reason)]
         return []
 
     async def _retry(self, receiver: Receiver) -> None:
-        """Send the dead letters that an operator wants to be sent again."""
+        """Send the dead letters that an operator has marked for another attempt."""
         for letter in await self._store.dead_letters(self._name, _READ_AT_ONCE, retried=True):
             stored = await self._store.notices_after(letter.position - 1, 1)
             if not stored or stored[0].position != letter.position:
@@ -127,7 +130,7 @@ class Delivery:
 
 
 class Deliveries:
-    """The deliveries to all webhooks in the settings."""
+    """The tasks that deliver notices to all webhooks in the settings."""
 
     def __init__(
         self,
@@ -139,10 +142,10 @@ class Deliveries:
         self._all = {each.name: Delivery(each, store, clock, open_receiver) for each in webhooks}
 
     def wake(self) -> None:
-        """Look for new notices soon."""
+        """Wake all delivery tasks so that they check the store for new notices."""
         for delivery in self._all.values():
             delivery.wake()
 
     def runs(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
-        """Return a name and a coroutine for each webhook."""
+        """Return the name and the delivery coroutine of each webhook."""
         return [(f"webhook {name}", delivery.run()) for name, delivery in self._all.items()]

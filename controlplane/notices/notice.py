@@ -35,7 +35,7 @@ class Form(msgspec.Struct, frozen=True):
 
 
 def notice_id(*parts: object) -> str:
-    """Return an id that is always the same for the same parts."""
+    """Return a notice id that is always the same for the same parts."""
     return f"ntc_{hashlib.sha256(repr(parts).encode('utf-8', 'replace')).hexdigest()[:32]}"
 
 
@@ -48,7 +48,7 @@ def decoded(text: str) -> Notice:
 
 
 def test_notice(now_ms: int) -> Notice:
-    """Return a notice that shows a receiver what notices look like."""
+    """Return a sample notice, with which an operator tests a webhook's receiver."""
     text = "This is a test of a webhook of Graphward. Nothing happened."
     return Notice(notice_id("test", now_ms), "sink", "happened", now_ms, (), "test", text)
 

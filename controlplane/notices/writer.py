@@ -1,6 +1,6 @@
 """The job that makes notices from the operator log and from conditions, for webhooks to deliver.
 
-Each step may run twice, also in two control planes: a notice has one id and is stored once.
+Each step may run twice, also in two control planes, because a notice has one id and is stored once.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ class NoticeWriter:
         self._looked_ms: int | None = None
 
     async def run(self) -> None:
-        """Make notices until the task is cancelled."""
+        """Make notices for webhooks until the task is cancelled."""
         while True:
             try:
                 await self.look()
             except StoreError as error:
-                _log.warning("notices: made no new notices: %s", error)
+                _log.warning("notices: could not make new notices for webhooks: %s", error)
             except Exception:
-                _log.exception("notices: made no new notices")
+                _log.exception("notices: could not make new notices for webhooks")
             await asyncio.sleep(_POLL_SECONDS)
 
     async def look(self) -> None:
-        """Make notices from everything that is new."""
+        """Make notices from new lines of the operator log, and from conditions."""
         await self._read_log()
         now = self._clock.wall_ms()
         if self._looked_ms is None or abs(now - self._looked_ms) >= _CONDITIONS_EVERY_MS:

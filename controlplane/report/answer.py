@@ -18,11 +18,11 @@ _MOST_RANGES: Final = 5
 
 
 class Facts(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """A part of the report's content."""
+    """Base class of the values that an audit report contains."""
 
 
 class Named(Facts):
-    """A name and how often it occurred."""
+    """A name in an audit report, and how often the name occurred."""
 
     name: str
     count: int
@@ -37,7 +37,7 @@ class Removed(Facts):
 
 
 class Activity(Facts):
-    """Requests of one application for one class, with one outcome."""
+    """Requests of one application for one resource class, with one outcome."""
 
     resource_class: str
     app_id: str
@@ -56,14 +56,14 @@ class Activity(Facts):
 
 
 class Range(Facts):
-    """Sequence numbers, both ends included."""
+    """A range of sequence numbers that includes its first and its last number."""
 
     first: int
     last: int
 
 
 class ProxyTrail(Facts):
-    """Trail of one proxy: events in the period, and numbers missing over all time."""
+    """The audit trail of one proxy: its events in the period, and sequence numbers missing over all time."""
 
     proxy_id: str
     name: str
@@ -94,7 +94,7 @@ class Retention(Facts):
 
 
 class Chain(Facts):
-    """Chain of the organisation's events, verified when the report was made."""
+    """The audit chain of the organisation's events, verified when the report was made."""
 
     number: int
     link: str
@@ -129,7 +129,7 @@ class VersionSeen(Facts):
 
 
 class AppRules(Facts):
-    """The rules of one application over the period."""
+    """The rules of one application during the period of the report."""
 
     app_id: str
     app: str
@@ -140,7 +140,7 @@ class AppRules(Facts):
 
 
 class Change(Facts):
-    """A line of the operator log about rules, stops, retention or roles."""
+    """A line of the operator log about rules, emergency stops, retention or roles."""
 
     time: str
     operator: str
@@ -150,7 +150,7 @@ class Change(Facts):
 
 
 class Statement(Facts):
-    """The sentences that the events establish about one class."""
+    """The sentences that the audit events establish about one resource class."""
 
     resource_class: str
     text: str
@@ -207,7 +207,7 @@ WITH_SCHEMA: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Organisation and period that statements are about."""
+    """The organisation and the period that the statements of a report are about."""
 
     org: str
     from_: str
@@ -217,9 +217,9 @@ class Span:
 
     @property
     def place(self) -> str:
-        """Return the end of a statement.
+        """Return the last words of a statement: the organisation and the period.
 
-        If there are several statements, the line above them has the times.
+        If the report has several statements, the line above them states the period's start and end.
         """
         if self.classes > 1:
             return f"of {self.org} through Graphward in this period"
@@ -231,7 +231,7 @@ class Span:
 
 
 def statement_of(resource_class: str, activity: Iterable[Activity], span: Span) -> Statement:
-    """Return the facts that the events establish about one class, in one or two sentences."""
+    """Return the facts that the audit events establish about one resource class, in one or two sentences."""
     rows = [each for each in activity if each.resource_class == resource_class]
     noun = CLASSES[resource_class].noun
     texts = [
@@ -280,7 +280,7 @@ def because(reason: str) -> str:
 
 
 def _stopped(rows: Sequence[Activity]) -> list[str]:
-    """Return a sentence with the number of requests of each outcome without a result for the application."""
+    """Return a sentence that counts the requests without a result for the application, by outcome."""
     words = {
         "blocked": ("was blocked", "were blocked"),
         "refused": ("was refused before a rule decided", "were refused before a rule decided"),
@@ -297,7 +297,7 @@ def _stopped(rows: Sequence[Activity]) -> list[str]:
 
 
 def _reached(row: Activity) -> bool:
-    """Return whether the application received something, or may have changed something."""
+    """Return whether the application received data from a request, or may have changed data."""
     if row.outcome == "passed":
         return True
     return row.access == "write" and row.outcome in ("withheld", "unanswered")
@@ -337,7 +337,7 @@ def gaps_of(
 
 
 def _unserved(org: str, proxies: Sequence[ProxyTrail]) -> str:
-    """Return a note that nothing recorded the organisation's requests; empty if a proxy did."""
+    """Return a note if no proxy recorded the organisation's requests, or an empty text if a proxy did."""
     if any(each.last_heartbeat is not None or each.last is not None for each in proxies):
         return ""
     if any(each.problem or each.missing for each in proxies):
@@ -394,7 +394,7 @@ def _numbers(proxy: ProxyTrail) -> str:
 def headline_of(
     span: Span, statements: Sequence[Statement], gaps: Sequence[str], oldest: str | None
 ) -> tuple[str, ...]:
-    """Return the lines on completeness, with the most important reason for a gap, and the facts."""
+    """Return the headline of a report: whether it is complete, the most important gap, and the facts."""
     if gaps:
         rest = len(gaps) - 1
         more = f" There {'is' if rest == 1 else 'are'} {counted(rest, 'more reason')} below." if rest else ""

@@ -1,7 +1,8 @@
 """Find the resource classes that a recorded request reaches: by path, by `$expand`, by implied requests.
 
-A class is reached certainly, possibly, or not. It is possible if the trail has too few facts of the request,
-such as no body of a search, or if no schema or built-in fact describes its path.
+A recorded request reaches a resource class certainly, possibly, or not. The result is *possible* if the trail
+lacks facts of the request, such as the body of a search. The same applies if no schema or built-in fact
+describes the path of the request.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ UNREADABLE: Final = "the request has no unambiguous interpretation"
 
 
 class Touch(NamedTuple):
-    """A class that a request reaches."""
+    """A resource class that a request reaches, and how certainly."""
 
     resource_class: str
     held: Held
@@ -106,7 +107,7 @@ class Classified(NamedTuple):
 
 
 class Classifier:
-    """Classifies requests by schemas, and paths that no schema describes by built-in names."""
+    """Classifies requests by schemas, or by built-in names if no schema describes the path."""
 
     def __init__(self, classes: Sequence[str], schemas: Schemas) -> None:
         self._classes: Final = [CLASSES[each] for each in classes]
@@ -122,9 +123,9 @@ class Classifier:
         )
 
     def classify(self, method: str, path: str, query: str | None, implied: str | None = None) -> Classified:
-        """Return the classes of a recorded request.
+        """Return the resource classes that a recorded request reaches.
 
-        `implied` is the request that it implied, as recorded.
+        `implied` is the further request that the recorded request implied, as the event recorded it.
         """
         asked = query if query and _matters(query) else ""
         shape = _ID.sub("/{id}", path)
@@ -158,9 +159,9 @@ class Classifier:
 
     @staticmethod
     def _add(touched: dict[str, Touch], found: Iterable[Touch]) -> None:
-        """Add a class to those that the request reaches.
+        """Add resource classes to the classes that the request reaches.
 
-        If the class is there already, keep the more certain entry.
+        If a resource class is already in the dictionary, keep the more certain entry.
         """
         for each in found:
             known = touched.get(each.resource_class)
@@ -183,9 +184,9 @@ class Classifier:
                 yield from self._of_words(reading.names, shaped, unlikely=unlikely)
 
     def _of_steps(self, path: ReachedPath, *, unlikely: bool) -> Iterator[Touch]:
-        """Return the classes that a path reaches by the schema.
+        """Return the resource classes that a path reaches according to the schema.
 
-        For an uncertain path, these are only the classes that its first steps certainly reach.
+        For an uncertain path, return only the resource classes that the path certainly reaches.
         """
         for each in self._classes:
             held = _held(self._things[path.model.digest][each.name], path, at_end=each.at_end)
@@ -212,7 +213,7 @@ class Classifier:
                     yield Touch(name, "certain", f"{word} hands it over")
 
     def _told_by_body(self, words: Iterable[str | None]) -> frozenset[str]:
-        """Return the classes of the report that depend on the body of an operation."""
+        """Return the resource classes of the report that depend on the body of an operation."""
         named = (TOLD_BY_BODY.get((word or "").rpartition(".")[2].lower(), _NO_CLASSES) for word in words)
         return frozenset(each.name for each in self._classes).intersection(frozenset().union(*named))
 
@@ -222,7 +223,10 @@ class Classifier:
                 yield Touch(each.name, held, why)
 
     def _access(self, method: str, target: Target) -> Access:
-        """Return whether a request reads or writes. A POST to an operation that changes nothing reads."""
+        """Return whether a request reads or writes data.
+
+        A POST to an operation that changes nothing counts as a read.
+        """
         if method.upper() in _READS:
             return "read"
         if method.upper() != "POST":
@@ -248,7 +252,7 @@ class Classifier:
                 for implied in implied_by_query(waiting.pop(), _NO_BELOW):
                     left -= 1
                     if left < 0:
-                        raise MalformedTarget("it expands too many relations")
+                        raise MalformedTarget("the query expands too many relations")
                     target = _likely(implied)
                     waiting.append(target)
                     for touch in self._of_expanded(target):
@@ -260,7 +264,7 @@ class Classifier:
                 yield Touch(each.name, "possible", UNREADABLE)
 
     def _of_expanded(self, target: Target) -> Iterator[Touch]:
-        """Return the classes of an expanded relation."""
+        """Return the resource classes that an expanded relation reaches."""
         for reading in target.readings:
             path = self._paths.reached(reading.names)
             if path is not None and path.certain:
@@ -279,7 +283,7 @@ class Classifier:
                     yield from (Touch(each.name, "possible", UNKNOWN_NAME) for each in self._classes)
 
     def _by_selection(self, query: str) -> Iterator[Touch]:
-        """Return the properties that a response has only if they are selected."""
+        """Return the resource classes of properties that a response has only if `$select` names them."""
         lowered = fully_decoded(query).lower()
         if "select" not in lowered:
             return
@@ -321,7 +325,7 @@ class Classifier:
 
 
 def _likely(implied: Implied) -> Target:
-    """Return the address that has a key if the path before it ends with a collection."""
+    """Return the likely address of an implied request, with a key if the base path is a collection."""
     base = implied.ways[0].base
     below_key = base is not None and is_collection(base)
     for way in implied.ways:
@@ -331,14 +335,14 @@ def _likely(implied: Implied) -> Target:
 
 
 def _matters(query: str) -> bool:
-    """Return False for a query that surely expands and selects nothing."""
+    """Return False for a query that certainly contains neither `$expand` nor `$select`."""
     lowered = query.lower()
     words = "expand" in lowered or "select" in lowered
     return words or "%" in lowered or "\\" in lowered or is_cut(query)
 
 
 def _held(things: Things, path: ReachedPath, *, at_end: bool) -> int:
-    """Return how certainly a path reaches named things: at any step of it, or only at its end."""
+    """Return how certainly a path reaches the things of a class, at any step or only at its end."""
     if not path.steps:
         return NO
     if not at_end:
@@ -357,10 +361,10 @@ def _held(things: Things, path: ReachedPath, *, at_end: bool) -> int:
 
 
 def _part_held(things: Things, path: ReachedPath) -> int:
-    """Return how certainly objects at the end have a named part, such as keys of an application.
+    """Return how certainly the objects at a path's end have a named part, such as keys of an application.
 
-    If other types derive from the objects' type, such as those of a directory, only an object of a derived
-    type may have the part.
+    If other types derive from the objects' type, such as the types of a directory, only an object of a
+    derived type may have the part.
     """
     held = NO
     if path.names[-1].lower() in TO_PEOPLE:
@@ -381,7 +385,7 @@ def _is_marked(word: str) -> bool:
 
 
 def _has_words(each: ResourceClass, words: Sequence[str | None]) -> bool:
-    """Return whether a path has a word of the class, or ends with one."""
+    """Return whether a path has a word of the resource class, or ends with such a word."""
     named = [word.rpartition(".")[2].partition("(")[0] for word in words[1:] if word]
     if each.at_end:
         ends = [word for word in named if word not in _OF_THE_OBJECT and not _is_property(word)]
@@ -402,7 +406,7 @@ def _is_property(word: str) -> bool:
 
 
 def _shape(method: str, target: Target) -> str:
-    """Return the path with `{id}` in place of each id; empty if its interpretations differ."""
+    """Return the path with `{id}` for each id, or an empty text if the path has several interpretations."""
     shapes = shapes_of(method, target) or []
     if len(shapes) != 1:
         return ""

@@ -1,4 +1,4 @@
-"""Signed manifest of an export: its filter, its time, the chain heads, and its digest."""
+"""Signed manifest of an export of audit events: its filter, time, chain heads and digest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_FILTER: Final = 1000  # characters of a header field; reverse proxies limi
 
 
 class HeadOfOrg(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """The newest link of an organisation's chain when the export began."""
+    """The head of an organisation's audit chain when the export began."""
 
     org_id: str
     org: str
@@ -48,7 +48,10 @@ class Manifest(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 def header_fields(
     filter_: str, from_: str | None, to: str | None, exported_at: str, heads: Sequence[HeadOfOrg]
 ) -> dict[str, str]:
-    """Return the header fields of an export. A filter that is too long for one is given as its digest."""
+    """Return the header fields of an export.
+
+    If the filter is too long for a header field, the field contains the filter's digest.
+    """
     text = quote(filter_, safe=" :/*-_.()<>=\"'$@,|+")
     if len(text) > _MOST_FILTER:
         text = f"sha256={sha256(filter_.encode()).hexdigest()}"
@@ -65,7 +68,7 @@ def header_fields(
 
 
 def apart(file: bytes) -> tuple[bytes, bytes] | None:
-    """Return the export and the manifest of a file that ends with its manifest, or None for another file."""
+    """Split a file that ends with its manifest into export and manifest. Return None for any other file."""
     start = file.rfind(b"\n", 0, len(file) - 1) + 1
     try:
         ends_so = start > 0 and is_manifest(file[start:])
@@ -75,14 +78,17 @@ def apart(file: bytes) -> tuple[bytes, bytes] | None:
 
 
 def is_manifest(file: bytes) -> bool:
-    """Return True if a file claims to be a manifest. Raise NotVerified if it is not a signed line."""
+    """Return True if a file claims to be a manifest.
+
+    Raise NotVerified if the file begins like JSON but is not a signed line.
+    """
     return file.startswith(b"{") and claimed(split(file)[0]).kind == KIND
 
 
 def verify_manifest(file: bytes, key: str, exported: bytes | None) -> Manifest:
-    """Return a manifest that the key signed.
+    """Return the manifest in a file after a check that the key signed it.
 
-    Raise NotVerified if the key did not sign it, or if the exported file is another one.
+    Raise NotVerified if the key did not sign the manifest, or if the exported file does not match it.
     """
     payload, signature = split(file)
     check(payload, signature, key)
@@ -92,6 +98,8 @@ def verify_manifest(file: bytes, key: str, exported: bytes | None) -> Manifest:
         if found != manifest.sha256:
             size = ""
             if len(exported) != manifest.bytes:
-                size = f"it has {len(exported):,} bytes instead of {manifest.bytes:,}; "
-            raise NotVerified(f"the data differs from the export: {size}its SHA-256 is {found}")
+                size = f"the data has {len(exported):,} bytes instead of {manifest.bytes:,}; "
+            raise NotVerified(
+                f"the exported data differs from its signed manifest: {size}the data's SHA-256 is {found}"
+            )
     return manifest

@@ -1,8 +1,8 @@
 """A report as two files, JSON and HTML: made and signed, and verified without a store.
 
 The HTML file holds the signed line of the JSON file within a script element that does not run. The signature
-covers the SHA-256 of the rest of the page, so the page cannot differ from the page that was signed. A later
-release can verify it too.
+covers the SHA-256 of the rest of the page, so a changed page does not verify. A later release of Graphward
+can verify the HTML file too.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ code{overflow-wrap:anywhere}@media print{body{max-width:none;margin:0}}
 
 
 class SignedReport(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fields=True):
-    """Signed payload: the answer, the key, and the digest of the page that shows the answer."""
+    """The signed payload of a report: the answer, the key, and the digest of the answer's HTML page."""
 
     kind: str
     key: str
@@ -78,9 +78,9 @@ class Verified(msgspec.Struct, frozen=True):
 
 
 def verify(file: bytes, key: str) -> Verified:
-    """Return the report of a file that the key signed.
+    """Return the report in a file after a check that the key signed the file.
 
-    Raise NotVerified with the differences otherwise.
+    Raise NotVerified, with the differences, if the file does not match its signature.
     """
     before, line = _parts(file)
     payload, signature = split(line)
@@ -90,25 +90,30 @@ def verify(file: bytes, key: str) -> Verified:
         raise NotVerified(f"{error}{_difference(payload, before)}") from None
     signed = _signed(payload)
     if before is not None and sha256(before + _CLOSE).hexdigest() != signed.page_sha256:
-        raise NotVerified(f"the page is not the one that was signed{_difference(payload, before)}")
+        raise NotVerified(
+            f"the HTML page differs from the page that was signed{_difference(payload, before)}"
+        )
     return Verified(key, signed.report, "JSON" if before is None else "page")
 
 
 def claimed_key(file: bytes) -> str:
-    """Return the key that a file names.
+    """Return the public key that a report file names.
 
-    Anybody can write a key there, so it proves nothing.
+    Anybody can write a key into a file, so the name of the key proves nothing.
     """
     return claimed(split(_parts(file)[1])[0]).key
 
 
 def answer_in(file: bytes) -> Answer:
-    """Return the answer of a JSON file without a check of its signature."""
+    """Return the answer in a report's JSON file without a check of its signature."""
     return _signed(split(file)[0]).report
 
 
 def _parts(file: bytes) -> tuple[bytes | None, bytes]:
-    """Return the page before the signed line, or None for a JSON file, and the line."""
+    """Return the HTML page before the signed line, or None for a JSON file.
+
+    The second value is the signed line.
+    """
     if file.startswith(b"{"):
         return None, file
     before, mark, rest = file.partition(_OPEN)
@@ -120,13 +125,15 @@ def _parts(file: bytes) -> tuple[bytes | None, bytes]:
 def _signed(payload: bytes) -> SignedReport:
     kind = claimed(payload).kind
     if kind != KIND:
-        raise NotVerified(f"the key signed a file that is not a report: {kind[:_LONGEST_QUOTE]}")
+        raise NotVerified(
+            f"the key signed a file that is not an audit report: its kind is {kind[:_LONGEST_QUOTE]}"
+        )
     signed: SignedReport = decode(payload, SignedReport)
     return signed
 
 
 def _difference(payload: bytes, before: bytes | None) -> str:
-    """Return the line in which the page differs from the page of its data; empty if no line can be named."""
+    """Describe the first line of the page that differs from its signed data, or return an empty text."""
     if before is None:
         return ""
     try:
@@ -145,7 +152,7 @@ def _difference(payload: bytes, before: bytes | None) -> str:
 
 
 def _quoted(line: str, other: str) -> str:
-    """Return the part of a line in which it differs from another one, without the markup."""
+    """Return the part of a line that differs from another line, without the markup."""
     same = next((at for at, (one, two) in enumerate(zip(line, other, strict=False)) if one != two), 0)
     text = re.sub(r"<[^>]*>", " ", line[max(0, same - 40) :])
     return repr(text.strip()[:_LONGEST_QUOTE])
@@ -155,7 +162,7 @@ def _quoted(line: str, other: str) -> str:
 
 
 def page_of(answer: Answer, key: str) -> bytes:
-    """Return the page up to the signed line."""
+    """Return the HTML page of a report, up to the signed line."""
     return "\n".join(_lines(answer, key)).encode() + b"\n" + _OPEN
 
 

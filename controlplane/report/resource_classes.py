@@ -11,9 +11,12 @@ _NONE: Final[frozenset[str]] = frozenset()
 
 
 class ResourceClass(NamedTuple):
-    """A class of resources. A request belongs to it if its path reaches the things, or has a word.
+    """A class of resources, such as mail, that an audit report counts.
 
-    With `at_end`, only the end of the path counts: `/users/{id}/messages` reads mail, but no user.
+    A request belongs to the class if its path reaches the things of the class, or contains one of its words.
+
+    If `at_end` is True, only the end of the path counts: `/users/{id}/messages` belongs to the class of mail,
+    but not to the class of users.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Parts of a report for people: titles, sentences and tables, the same on every surface."""
+"""Parts of a report for people: titles, sentences and tables, the same in the CLI, console and HTML file."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Sign statements of the control plane with Ed25519, and verify them without a store.
 
-A signed file is one line: `{"signed":` PAYLOAD `,"signature":"` HEX `"}` and a line end. The signature is
-over the bytes of PAYLOAD. A payload is JSON without `<`, `>` and `&`: the same bytes can stand in a page.
+A signed file is one line: `{"signed":` PAYLOAD `,"signature":"` HEX `"}` and a line end. The signature covers
+the bytes of PAYLOAD. A payload is JSON without `<`, `>` and `&`, so an HTML page can contain the same bytes.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _ESCAPED: Final = ((b"<", b"\\u003c"), (b">", b"\\u003e"), (b"&", b"\\u0026"))
 
 
 class NotVerified(Exception):
-    """A signed file is not valid.
+    """Error because the signature or the content of a signed file is not valid.
 
-    The text says why.
+    The text of the error is the reason.
     """
 
 
@@ -40,13 +40,13 @@ class Signer:
         self.key: Final = key_text(self._key.public_key())
 
     def sign(self, payload: bytes) -> bytes:
-        """Return the file of a payload."""
+        """Sign a payload, and return the signed file."""
         signature = self._key.sign(payload).hex().encode()
         return b'{"signed":%b,"signature":"%b"}\n' % (payload, signature)
 
 
 def payload_of(value: msgspec.Struct) -> bytes:
-    """Return the bytes that are signed."""
+    """Return the bytes of a value that the signature covers."""
     text = msgspec.json.encode(value)
     for char, escape in _ESCAPED:
         text = text.replace(char, escape)
@@ -64,7 +64,7 @@ def key_pem(key: str) -> str:
 
 
 def read_key(text: str) -> str:
-    """Return a public key from 64 hexadecimal digits or PEM.
+    """Return a public key, given as 64 hexadecimal digits or as PEM.
 
     Raise NotVerified for any other text.
     """
@@ -76,7 +76,7 @@ def read_key(text: str) -> str:
     except ValueError:
         key = None
     if not isinstance(key, Ed25519PublicKey):
-        raise NotVerified("the key must be 64 hexadecimal digits, or an Ed25519 public key in PEM")
+        raise NotVerified("the public key must be 64 hexadecimal digits, or an Ed25519 key in PEM")
     return key_text(key)
 
 
@@ -88,18 +88,18 @@ class Claimed(msgspec.Struct):
 
 
 def split(file: bytes) -> tuple[bytes, bytes]:
-    """Return payload and signature of a signed file.
+    """Return the payload and the signature of a signed file.
 
-    Raise NotVerified if it is not one.
+    Raise NotVerified if the file is not a signed file.
     """
     found = _FILE.fullmatch(file)
     if found is None:
-        raise NotVerified('the file is not one line of the form {"signed":…,"signature":"…"}')
+        raise NotVerified('a signed file must be one line of the form {"signed":…,"signature":"…"}')
     return found[1], bytes.fromhex(found[2].decode())
 
 
 def line_ends_changed(file: bytes) -> bool:
-    """Return True if a signed line ends with CRLF, which a mail program or git made from its LF."""
+    """Return True if a signed line ends with CRLF, which a mail program or git made from LF."""
     return _OTHER_LINE_END.search(file) is not None
 
 
@@ -107,7 +107,7 @@ def claimed(payload: bytes) -> Claimed:
     try:
         return msgspec.json.decode(payload, type=Claimed)
     except msgspec.DecodeError as error:
-        raise NotVerified(f"the signed data is not JSON of this form: {error}") from None
+        raise NotVerified(f"the signed data is not JSON with the members kind and key: {error}") from None
 
 
 def check(payload: bytes, signature: bytes, key: str) -> None:
@@ -117,16 +117,18 @@ def check(payload: bytes, signature: bytes, key: str) -> None:
     except InvalidSignature:
         named = claimed(payload).key
         if named != key:
-            raise NotVerified(f"another key signed it: the file names {named}, and --key is {key}") from None
+            raise NotVerified(
+                f"another key signed the file: the file names {named}, and --key is {key}"
+            ) from None
         raise NotVerified(
-            "the signature is not valid: the data or the signature was changed after the signing"
+            "the signature of the file is not valid: the data or the signature was changed after the signing"
         ) from None
     if claimed(payload).key != key:
-        raise NotVerified(f"the file names the key {claimed(payload).key}, and --key is {key}")
+        raise NotVerified(f"the file names the signing key {claimed(payload).key}, but --key is {key}")
 
 
 def decode(payload: bytes, cls: Any) -> Any:
     try:
         return msgspec.json.decode(payload, type=cls)
     except msgspec.DecodeError as error:
-        raise NotVerified(f"the signed data is of another release: {error}") from None
+        raise NotVerified(f"another release of Graphward made the signed data: {error}") from None

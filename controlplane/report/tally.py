@@ -74,7 +74,7 @@ class RowKey(NamedTuple):
 
 @dataclass(slots=True)
 class Row:
-    """Requests of one application that reach one class in one way, with one outcome."""
+    """Requests of one application that reach one resource class in one way, with one outcome."""
 
     count: int = 0
     first: datetime = _LATEST
@@ -89,7 +89,7 @@ class Row:
 
 @dataclass(slots=True)
 class Span:
-    """Number of events, with the time of the first and the last."""
+    """A number of events, with the times of the first and the last event."""
 
     count: int = 0
     first: datetime = _LATEST
@@ -102,7 +102,7 @@ class Span:
 
 
 class Tally:
-    """Counts of the events between two times, without the second."""
+    """Counts of the audit events in a period that includes its start and excludes its end."""
 
     def __init__(self, classifier: Classifier, begin: datetime, end: datetime) -> None:
         self._classifier: Final = classifier
@@ -149,7 +149,7 @@ class Tally:
 
 
 def outcome_of(event: Seen) -> Outcome:
-    """Return the outcome of a request."""
+    """Return the outcome of a recorded request."""
     reason, upstream = event.reason or "", event.upstream_status
     if reason == "filterFailed" or (event.verdict == "block" and upstream is not None):
         return "withheld"
@@ -182,7 +182,7 @@ def _count(row: Row, event: Seen, shown: str, why: str) -> None:
 
 
 def removals(transforms: Sequence[str]) -> list[str]:
-    """Return what the recorded transforms of a response removed, in words."""
+    """Describe in words the properties and items that the recorded transforms removed from a response."""
     named = parse_names(transforms)
     found = list(named.stripped)
     if named.allowed is not None:

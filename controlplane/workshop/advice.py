@@ -41,10 +41,10 @@ _Advice = Iterator[tuple[_Where, str]]
 
 
 def ruleset_advice(text: str, ruleset: Ruleset, now: float | None = None) -> tuple[RulesetProblem, ...]:
-    """Return the warnings about a ruleset, in the order of the text.
+    """Return the warnings about a ruleset, in the order of its lines.
 
-    `ruleset` is the result of parse_ruleset for the text. `now` is in Unix seconds. Without it, no rule
-    counts as ended.
+    `ruleset` is the result of parse_ruleset for the text. `now` is the current time in Unix seconds. If `now`
+    is None, no rule counts as ended.
     """
     document = yaml_document.parse(text)
     raw = cast("dict[str, Any]", document.value)
@@ -68,7 +68,7 @@ def ruleset_advice(text: str, ruleset: Ruleset, now: float | None = None) -> tup
 
 
 def hangs_on_order(ruleset: Ruleset) -> bool:
-    """Return True if a rule is never reached, or if only the order of two rules decides what they share."""
+    """Return True if a rule is never reached, or if two rules overlap and only their order decides."""
     return any(_never_reached(ruleset)) or any(_settled_by_order_alone(ruleset))
 
 
@@ -87,7 +87,7 @@ def _unfiltered(ruleset: Ruleset) -> _Advice:
 
 
 def _ending(ruleset: Ruleset, now: float | None) -> _Advice:
-    """Warn about rules that have ended or end soon, and about ends that open what a rule closed."""
+    """Warn about rules that have ended or end soon, and about rules whose end opens access again."""
     for at, rule in enumerate(ruleset.rules):
         if rule.until is None:
             continue
@@ -178,9 +178,9 @@ def _never_reached(ruleset: Ruleset) -> _Advice:
 
 
 def _deciders_before(tree: PathTree[_Place], rule: Rule, path: str) -> list[str]:
-    """Return the earlier rules that together decide all requests of the path, or none if some remain.
+    """Return the earlier rules that together decide all requests to the path, or an empty list.
 
-    Each method must be decided as a whole.
+    The earlier rules must decide all requests of each method.
     """
     found: list[str] = []
     for pattern in parse_pattern(path):
@@ -199,7 +199,7 @@ def _deciders_before(tree: PathTree[_Place], rule: Rule, path: str) -> list[str]
 
 
 def _taking_each_method(places: list[_Place], methods: frozenset[str]) -> list[str]:
-    """Return the rules that together take all of `methods`, or none if a method remains.
+    """Return the rules that together match all of `methods`, or an empty list if they miss a method.
 
     Each of the rules names its methods.
     """
@@ -223,7 +223,7 @@ def _always_decides(rule: Rule) -> bool:
 
 
 def _methods(rule: Rule) -> frozenset[str]:
-    """Return the methods of a rule, or an empty set for any method. GET includes HEAD."""
+    """Return the methods of a rule, or an empty set if the rule matches any method. GET includes HEAD."""
     methods = {method.upper() for method in rule.match.methods}
     return frozenset(methods | {"HEAD"} if "GET" in methods else methods)
 
@@ -313,8 +313,9 @@ def _shared(one: Pattern, other: Pattern) -> str | None:
 def _without_version(ruleset: Ruleset) -> _Advice:
     """Warn about the first path that does not begin with a version.
 
-    Do not warn if no path has a version and the default blocks. The upstream may use other paths. If it does
-    not, nothing is allowed by mistake.
+    Do not warn if no path has a version and the default verdict is `block`. In that case, the upstream may
+    use paths without a version. If the upstream uses versions, such rules match nothing, and nothing is
+    allowed by mistake.
     """
     paths = [
         (("rules", index, "match", "path", at), path)
@@ -333,7 +334,7 @@ def _without_version(ruleset: Ruleset) -> _Advice:
 
 
 def _version_meant(path: str) -> str | None:
-    """Return the path with one of Graph's versions, if its first segment looks like that version."""
+    """Return the path with a version of Graph, if the first segment of the path looks like that version."""
     _, first, *rest = path.split("/")
     shown = looks_like(first)
     for version in _VERSIONS:

@@ -71,25 +71,25 @@ def run_cases(ruleset: Ruleset, text: str, schemas: Schemas = NO_SCHEMAS) -> Cas
 
 def _checked_request(text: str) -> str:
     if len(text.split(" ")) != 2:
-        raise ValueError("a request is a method and a target: GET /v1.0/users?$top=5")
+        raise ValueError("the request must be a method and a target, like GET /v1.0/users?$top=5")
     return text
 
 
 def _checked_moment(text: str) -> str:
     if parse_moment(text) is None:
-        raise ValueError("a time has a date and an offset: 2026-03-02T09:00:00+01:00")
+        raise ValueError("the time must have a date and a UTC offset, like 2026-03-02T09:00:00+01:00")
     return text
 
 
 def _checked_address(text: str) -> str:
     if not is_address(text):
-        raise ValueError("an address is IPv4 or IPv6: 203.0.113.7")
+        raise ValueError("the address must be an IPv4 or IPv6 address, like 203.0.113.7")
     return text
 
 
 def _checked_field(text: str) -> str:
     if not (text.isascii() and text.isprintable()):
-        raise ValueError("a header field is printable ASCII")
+        raise ValueError("the header field must be printable ASCII")
     return text
 
 
@@ -161,7 +161,7 @@ def _parse(text: str) -> tuple[yaml_document.Document, _Cases]:
 
 
 def _unseen_problems(document: yaml_document.Document) -> Iterator[RulesetProblem]:
-    """Yield a problem for each invisible character that would change the meaning of a case for a reader."""
+    """Yield a problem for each invisible character that could mislead a reader of a case."""
     for each in document.unseen:
         keys = [part for part in each.where if isinstance(part, str)]
         if each.by_escape or "body" in keys or keys[-1:] == ["name"]:
@@ -197,14 +197,14 @@ def _field_lines(fields: _Fields) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _bytes(body: object) -> bytes | None:
-    """Return the bytes of a body: text unchanged, and anything else as JSON."""
+    """Return the bytes of a case's body: a text unchanged, and any other value as JSON."""
     if body is None:
         return None
     return body.encode() if isinstance(body, str) else json.dumps(body, ensure_ascii=False).encode()
 
 
 def parse_moment(text: str) -> float | None:
-    """Return the Unix time of RFC 3339 text, or None if it is not a time that every time zone can show."""
+    """Return the Unix time of an RFC 3339 text, or None if some time zone could not show that time."""
     try:
         moment = datetime.fromisoformat(text.upper())
     except ValueError:
@@ -263,7 +263,7 @@ def _verdict(report: Explanation) -> str:
 
 
 def _is_not_found(report: Explanation) -> bool:
-    """Return True if a filter responds 404 to a request that it lets through."""
+    """Return True if a filter responds 404 to a request that the ruleset lets through."""
     return report.refused is not None and report.refused.reason == ITEM_NOT_FOUND
 
 
@@ -297,7 +297,10 @@ def _is_body(expected: object, body: bytes | None) -> bool:
 
 
 def _canonical(value: object) -> str:
-    """Return a text that is equal only for equal JSON. In Python, 1 equals true."""
+    """Return a text of a JSON value that is equal only for equal JSON values.
+
+    In Python, 1 equals True, so the values themselves cannot be compared.
+    """
     return json.dumps(value, sort_keys=True)
 
 

@@ -1,4 +1,4 @@
-"""Name the gap that an allowed request used and that is closed now, and the rule that allows the request."""
+"""Name the closed policy gap that an allowed request used, and a rule that allows the request."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _ANY: Final = ("{any}", "*")  # stand for any key and any relation in the label 
 
 @dataclass(frozen=True, slots=True)
 class ClosedGap:
-    """A gap that an allowed request used and that is closed now.
+    """A gap in the rules' evaluation that a recorded request used, and that this release has closed.
 
-    `cause` says what is evaluated now. `method` and `path` describe a rule that would allow the request. Both
-    are empty if a rule refuses it.
+    `cause` says what the current release evaluates. `method` and `path` describe a rule that would allow the
+    request. `method` and `path` are empty if a rule refuses the request.
     """
 
     cause: str
@@ -30,12 +30,12 @@ class ClosedGap:
 
     @property
     def line(self) -> str:
-        """Return the `match` of the rule to add, or an empty text."""
+        """Return the `match` of the rule to add, or an empty text if a rule refuses the request."""
         return f'match: {{methods: [{self.method}], path: ["{self.path}"]}}' if self.path else ""
 
 
 def gap_of_implied(decision: Decision, asked: Target) -> ClosedGap | None:
-    """Return the gap if a request that `asked` implies made the verdict stricter."""
+    """Return the closed gap if a request that `asked` implies made the verdict stricter."""
     cause, _, request = decision.implied.partition(": ")
     method, _, target = request.partition(" ")
     if not target:
@@ -51,7 +51,7 @@ def gap_of_implied(decision: Decision, asked: Target) -> ClosedGap | None:
 
 
 def gap_of_key(rules: CompiledRuleset, method: str, target: Target) -> ClosedGap | None:
-    """Return the gap if a rule no longer takes the name of an operation for a key of the collection."""
+    """Return the closed gap if a rule no longer takes the name of an operation for a collection's key."""
     for rule_id, pattern, operation in _operations(rules, method, target):
         cause = f"`{rule_id}` no longer takes the operation {operation} for a key"
         return ClosedGap(cause, method, pattern)
@@ -72,7 +72,7 @@ def _operations(rules: CompiledRuleset, method: str, target: Target) -> Iterator
 
 
 def _pattern(path: str) -> str:
-    """Return the path with a parameter for each id, or an empty text if it cannot be read."""
+    """Return the path with a parameter for each id, or an empty text if the path cannot be read."""
     try:
         target = canonicalise("/".join("id1" if segment in _ANY else segment for segment in path.split("/")))
     except MalformedTarget:

@@ -1,4 +1,4 @@
-"""Pure: words that fit a place in the text of a ruleset: keys, values and the names of a schema."""
+"""Pure: suggest words at a position in the text of a ruleset: keys, values and names of a schema."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _OF_KEY: Final = {"rules": "_Rule", "match": "_Match", "conditions": "_Condition
 
 @dataclass(frozen=True, slots=True)
 class SchemaWords:
-    """Names of a schema. Each list is sorted and has no duplicates."""
+    """Names in a schema that a ruleset can contain. Each list of names is sorted and has no duplicates."""
 
     types: tuple[str, ...] = ()
     relations: tuple[str, ...] = ()  # possible path segments, and values of `$expand`
@@ -67,7 +67,7 @@ def schema_words(model: ResourceModel) -> SchemaWords:
 
 
 def completions(text: str, at: int, names: SchemaWords) -> Completions:
-    """Return words for the position `at` of the text, the best first."""
+    """Return the words that fit at the position `at` of a ruleset's text, the best words first."""
     begin = text.rfind("\n", 0, at) + 1
     line = text[max(begin, at - _LONGEST_LINE) : at]
     if line.lstrip().startswith("#") or " #" in line:
@@ -87,7 +87,7 @@ def completions(text: str, at: int, names: SchemaWords) -> Completions:
 
 
 def _enclosing(above: str, line: str) -> str:
-    """Return the nearest key above that has the line in its block, or an empty text at the top level."""
+    """Return the key whose block contains the line, or an empty text at the top level of the ruleset."""
     indent = len(line) - len(line.lstrip(" "))
     is_item = line.lstrip(" ").startswith("- ") or line.strip() == "-"
     if not indent and not is_item:
@@ -155,9 +155,9 @@ def _schema_keys() -> dict[str, tuple[str, ...]]:
 
 
 def _matching(options: Iterable[str], prefix: str) -> tuple[str, ...]:
-    """Return options that begin with the prefix, then options that contain it.
+    """Return the options that begin with the prefix, then the options that contain the prefix.
 
-    Return none if the prefix is itself an option.
+    Return no options if the prefix is itself an option.
     """
     wanted = prefix.lower()
     begins, holds = [], []

@@ -1,8 +1,8 @@
-"""Explanation of a verdict: the rules in the order in which they are tried, and the result of each condition.
+"""Explanation of a verdict: the rules in the order in which they are tried, and each condition's result.
 
-The verdict is the one of `Plan.decide`. The explanation uses the same compiled rules, so that the parts of a
-rule are evaluated by the same checks that evaluate a request. If parts of the request or of its response are
-unknown, the explanation has every verdict that a possible request would get.
+The verdict is the verdict of `Plan.decide`. The explanation uses the same compiled rules as the proxy, so the
+same checks evaluate each part of a rule. If facts of the request or its response are unknown, the explanation
+has every verdict that a possible request would get.
 """
 
 from __future__ import annotations
@@ -102,9 +102,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One rule that was tried.
+    """One rule that the evaluation of a request tried.
 
-    `decision` is the rule's decision if it matches. The last finding is the condition that failed.
+    `decision` is the rule's decision if the rule matches. If the rule does not match, the last finding is the
+    condition that failed.
     """
 
     rule_id: str
@@ -127,7 +128,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class ImpliedAccount:
-    """A request that the request implies, and the decision of the rules about it alone."""
+    """A further request that a request implies, and the decision of the rules about this further request."""
 
     cause: str  # cause of the implication, such as $expand
     method: str
@@ -151,7 +152,7 @@ Evaluation = Decision | Refused
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Explanation of a verdict.
+    """Explanation of the verdict on one request.
 
     `decision` and `refused` are both None if the verdict depends on unknown facts.
     """
@@ -316,7 +317,7 @@ class Explainer:
                 return
 
     def _with_things(self, attempt: Attempt, candidate: Candidate, reading: Reading) -> Attempt:
-        """Return the attempt of a rule about things, completed by the thing that the path reaches."""
+        """Complete the attempt of a rule about things with the name of the thing that the path reaches."""
         compiled = candidate.entry.compiled
         if not compiled.rule.match.names_things:
             return attempt
@@ -331,9 +332,10 @@ class Explainer:
         return replace(attempt, findings=findings, outcome=outcome, note=note)
 
     def _foreseen(self, considered: _Considered, request: RequestFacts) -> Sequence[Attempt]:
-        """Return response rules that block before there is a response, with the rules tried before them.
+        """Return the response rules that block before a response exists, with the rules tried before them.
 
-        `Plan.decide` evaluates them at the same time. Return none if none of them blocks.
+        `Plan.decide` evaluates these response rules at the same time. Return nothing if no response rule
+        blocks so early.
         """
         report: dict[Attempt, None] = {}
         for attempt in self._before_a_response(considered, request):
@@ -347,7 +349,7 @@ class Explainer:
         return tuple(report) if blocks else ()
 
     def _before_a_response(self, considered: _Considered, request: RequestFacts) -> Iterator[Attempt]:
-        """Yield the response rules that need no response, up to the first that does."""
+        """Yield the response rules that need no response, up to the first rule that needs a response."""
         for index, rule in enumerate(self._ruleset.rules):
             if rule.when != "response" or rule.verdict == "log_only":
                 continue
@@ -359,7 +361,10 @@ class Explainer:
                 yield _attempt(candidate, name, request, None)
 
     def _considered(self, reading: Reading, method: str) -> _Considered:
-        """Return the rules on the path, by their index. Rules whose parameters do not match come last."""
+        """Return the rules whose path matches the target, ordered by their index.
+
+        Rules whose path parameters do not match come last.
+        """
         found: list[tuple[Candidate, Name]] = []
         for name in reading.names:
             candidates = self._rules.rules.candidates_of_name(name, method)
@@ -512,9 +517,9 @@ def _outcome(held: Sequence[Held], decision: Decision) -> Outcome:
 
 
 def _worth_telling(attempts: dict[Attempt, None]) -> tuple[Attempt, ...]:
-    """Return the attempts to report.
+    """Return the attempts that an explanation reports.
 
-    A path of a rule that does not match is left out if another path of the rule matches.
+    Leave out a path of a rule that does not match, if another path of the same rule matches.
     """
     return tuple(attempt for attempt in attempts if attempt.outcome != "unmatched") or tuple(attempts)[:1]
 
@@ -528,7 +533,7 @@ def _on_another_path(rule: Rule) -> Attempt:
 def _finding(part: str, asked: str, held: Held, found: tuple[str, ...] = ()) -> Finding:
     """Return a finding with shortened texts.
 
-    Long texts may occur in every rule, and every rule may ask for many values.
+    A long text may occur in every rule, and every rule may name many values.
     """
     values = tuple(cut(escaped(value)) for value in found[:_MOST_FOUND])
     return Finding(cut(escaped(part)), cut(escaped(asked)), held, values)
@@ -537,7 +542,7 @@ def _finding(part: str, asked: str, held: Held, found: tuple[str, ...] = ()) -> 
 def _findings(
     candidate: Candidate, name: Name, request: RequestFacts, response: ResponseFacts | None
 ) -> Iterator[Finding]:
-    """Yield the conditions of a rule on the path, except the path, in the order of their evaluation."""
+    """Yield the conditions of a rule, except its path, in the order of their evaluation."""
     compiled = candidate.entry.compiled
     rule = compiled.rule
     if rule.match.methods:
@@ -638,7 +643,7 @@ def _values(condition: Condition, request: RequestFacts, response: ResponseFacts
 
 
 def _text(value: object) -> str:
-    """Return a value as JSON and YAML spell it."""
+    """Return a value of a condition in the spelling of JSON and YAML."""
     if isinstance(value, Composite):
         return "(an object or array)"
     if value is None:
@@ -663,9 +668,9 @@ def _path_of(name: Name) -> str:
 
 
 def _without_hidden(decision: Decision, request: RequestFacts, response: ResponseFacts) -> Filtered | None:
-    """Return the body of the response, if it has one, without hidden properties.
+    """Return the body of the response without hidden properties, or None if the response has no body.
 
-    Raise FilterFailed or NamesHidden if the filter can't pass the response.
+    Raise FilterFailed or NamesHidden if the filter rejects the response.
     """
     if response.body is None:
         return None

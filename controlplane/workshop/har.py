@@ -1,8 +1,9 @@
-"""HAR files (HTTP Archive 1.2 and its variants): requests to a graph API, with their responses.
+"""Read HAR files (HTTP Archive 1.2 and its variants): requests to a graph API, with their responses.
 
-Only entries to the graph API are read. An entry is left out only if its request cannot be read. Any other
-part that cannot be read is unknown. A HAR file contains live credentials. Their header fields are masked
-while the file is read, so that no output can show one.
+The reader uses only HAR entries to the graph API. The reader leaves out a HAR entry only if the entry's
+request cannot be read. If any other part of a HAR entry cannot be read, that part counts as unknown. A HAR
+file contains live credentials. The reader masks credentials in header fields while it reads the file, so that
+no output can show them.
 """
 
 from __future__ import annotations
@@ -60,7 +61,10 @@ _PORTS: Final = {"https": 443, "http": 80}
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request that an application sent, and its response. A HAR does not have the client's address."""
+    """One request that an application sent, and its response.
+
+    A HAR file does not contain the client's address.
+    """
 
     number: int  # number of its entry, from 1
     time: datetime | None  # None if unknown
@@ -79,7 +83,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A remark that applies to several entries."""
+    """A remark about a fault, with the numbers of the HAR entries that have the fault."""
 
     what: str
     count: int
@@ -96,7 +100,10 @@ class Har:
 
 
 def parse_har(data: bytes, *bases: str) -> Har:
-    """Return the exchanges with the graph API at one of the addresses. Raise InvalidHar if there are none."""
+    """Return the exchanges with the graph API at one of the addresses in `bases`.
+
+    Raise InvalidHar if the file has no such exchange.
+    """
     reader = _Reader(bases or (DEFAULT_BASE,))
     text = read_entries(data)
     for number, entry in enumerate(text.entries, 1):
@@ -107,11 +114,11 @@ def parse_har(data: bytes, *bases: str) -> Har:
 
 
 class _Unusable(Exception):
-    """The request of an entry cannot be read. The message is the reason."""
+    """Error because the request of a HAR entry cannot be read. The message of the error is the reason."""
 
 
 class _Reader:
-    """Collects the exchanges of one file, and the reasons why parts are missing."""
+    """Collects the exchanges of one HAR file, and the reasons why parts are missing."""
 
     def __init__(self, bases: Sequence[str]) -> None:
         self._bases = [(text, _base(text)) for text in bases]
@@ -146,7 +153,7 @@ class _Reader:
         )
 
     def _nothing(self) -> str:
-        """Return the reason why no exchange was found, and what to do."""
+        """Return the reason why no exchange was found in the HAR file, and what to do."""
         said = []
         asked = " or ".join(text for text, _ in self._bases)
         if self._hosts:
@@ -170,7 +177,7 @@ class _Reader:
         base, at = found
         method = member(request, "method")
         if not isinstance(method, str) or not _TOKEN.fullmatch(method):
-            raise _Unusable("request.method is missing or is not a method")
+            raise _Unusable("request.method is missing or is not an HTTP method")
         fields = read_fields(member(request, "headers"))
         if method.upper() == "OPTIONS" and values_of(fields.fields, b"access-control-request-method"):
             self._preflights += 1
@@ -256,7 +263,7 @@ def _remarks(found: dict[str, list[int]]) -> tuple[Remark, ...]:
 
 
 def remark_lines(har: Har) -> Iterator[str]:
-    """Return a line for each remark: first the entries left out, then the unknown facts of the others."""
+    """Return a line for each remark: first the entries left out, then the unknown facts of other entries."""
     for remark in har.left_out:
         yield f"left out {counted(remark.count, 'entry')}: {with_entries(remark)}"
     for remark in har.unknown:
@@ -264,7 +271,7 @@ def remark_lines(har: Har) -> Iterator[str]:
 
 
 def with_entries(remark: Remark) -> str:
-    """Return the remark with the numbers of its entries."""
+    """Return the text of the remark with the numbers of its HAR entries."""
     named = ", ".join(map(str, remark.entries))
     more = f" and {remark.count - len(remark.entries):,} more" if remark.count > len(remark.entries) else ""
     return f"{remark.what} ({'entry' if remark.count == 1 else 'entries'} {named}{more})"
@@ -281,7 +288,7 @@ def _base(text: str) -> SplitResult:
     except ValueError:
         known = False
     if not known:
-        raise InvalidHar(f"{text}: write the address of the graph API like {DEFAULT_BASE}")
+        raise InvalidHar(f"{text} is not an address of the graph API: write an address like {DEFAULT_BASE}")
     return base
 
 
@@ -303,7 +310,7 @@ def _url(request: dict[str, object]) -> SplitResult:
 
 
 def _authority(headers: object) -> str:
-    """Return the host of a request whose URL is only a path. Raise _Unusable if there is none."""
+    """Return the host of a request whose URL is only a path. Raise _Unusable if the request has no host."""
     fields = read_fields(headers).fields
     hosts = values_of(fields, b"host")
     if isinstance(headers, list):
@@ -311,7 +318,7 @@ def _authority(headers: object) -> str:
             str(member(each, "value")).encode() for each in headers if member(each, "name") == ":authority"
         ]
     if not hosts:
-        raise _Unusable("request.url is relative, and no Host header says where it leads")
+        raise _Unusable("request.url is relative, and the request names no host")
     return hosts[0].decode()
 
 
@@ -330,7 +337,7 @@ def _port(url: SplitResult) -> int | None:
 
 
 def _query_of(request: dict[str, object]) -> str:
-    """Return the query of a request from its list of parameters, for a URL recorded without its query."""
+    """Return the query of a request from its `queryString` list, for a URL recorded without its query."""
     listed = request.get("queryString")
     if not isinstance(listed, list):
         return ""
@@ -343,7 +350,10 @@ def _query_of(request: dict[str, object]) -> str:
 
 
 def _target(path: str, query: str) -> str:
-    """Return path and query as they were sent. Raise _Unusable if a tool replaced a part of them."""
+    """Return the path and the query of a recorded request as the application sent them.
+
+    Raise _Unusable if a tool replaced a part of the path or query.
+    """
     if not is_unicode(path + query):
         raise _Unusable("request.url is not valid Unicode")
     if any(_is_redacted_segment(unquote(segment)) for segment in path.split("/")):
@@ -358,9 +368,9 @@ def _is_redacted_segment(text: str) -> bool:
 
 
 def _option(option: str) -> str:
-    """Return the query option, with its value masked if a tool replaced the value.
+    """Return the query option, and mask its value if a tool replaced the value.
 
-    Raise _Unusable if that value may have named a property.
+    Raise _Unusable if the replaced value may have named a property.
     """
     name, mark, value = option.partition("=")
     if not is_placeholder(unquote(value if mark else name)):

@@ -1,4 +1,4 @@
-"""The members of the bodies of recorded requests, for a rule that allows no others."""
+"""The members in the bodies of recorded requests, for a rule that allows only these members."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _TYPE: Final = "@odata.type"  # `body_only` always allows this member
 def members_of(exchanges: Iterable[Exchange]) -> tuple[str, ...] | None:
     """Return the names of all members of the bodies, sorted, or None if a rule can't list them.
 
-    This is so if a body is unknown, is not a JSON object that rules can read, or has a name that a rule
-    can't contain. It is also the case if no body has a member.
+    A rule can't list the members if a body is unknown, is not a JSON object that rules can read, or has a
+    name that a rule can't contain. Return None also if no body has a member.
     """
     names: dict[str, str] = {}
     for exchange in exchanges:
@@ -59,6 +59,9 @@ def _members(exchange: Exchange) -> Sequence[str] | None:
 
 
 def _is_readable(exchange: Exchange) -> bool:
-    """Return True if a rule can read the body as JSON. Rules refuse other charsets."""
+    """Return True if a rule can read the body of the request as JSON.
+
+    Rules refuse a body in another charset than UTF-8.
+    """
     types = [value for name, value in exchange.headers if name.lower() == b"content-type"]
     return len(types) <= 1 and not any(map(_OTHER_CHARSET.search, types))

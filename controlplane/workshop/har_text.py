@@ -1,4 +1,4 @@
-"""The text of a HAR file: its entries, in the forms of different programs, up to the first damaged part."""
+"""Read the entries of a HAR file, as different programs write them, up to the first damaged part."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WHOLE_NUMBER_DIGITS: Final = 19  # a longer number becomes a float, because its
 class InvalidHar(ValueError):
     """The file is not a HAR, or has no usable request.
 
-    The message says where and why, and quotes no content.
+    The message gives the place and the reason, and quotes no content of the file.
     """
 
 
@@ -40,9 +40,9 @@ class HarText(NamedTuple):
 
 
 def read_entries(data: bytes) -> HarText:
-    """Return all entries of the file. Raise InvalidHar if there are none.
+    """Return all entries of the HAR file. Raise InvalidHar if the file has no entries.
 
-    Text that is not Unicode becomes lone surrogates.
+    Bytes that are not UTF-8 become lone surrogates in the entries.
     """
     text = _text(data)
     values, problem = _values(text)
@@ -61,7 +61,7 @@ def _text(data: bytes) -> str:
         if data.startswith(start):
             raise InvalidHar(f"not a HAR file but {what}")
     if encoding := other_encoding(data):
-        raise InvalidHar(f"{_NO_JSON}it is {encoding} text: save it as UTF-8")
+        raise InvalidHar(f"{_NO_JSON}the file is {encoding} text: save it as UTF-8")
     text = without_mark(data).decode("utf-8", "surrogateescape").strip("\x00 \t\r\n")
     if not text:
         raise InvalidHar(f"{_NO_JSON}the file is empty; export the traffic again")
@@ -69,14 +69,21 @@ def _text(data: bytes) -> str:
 
 
 def _decompressed(data: bytes) -> bytes:
-    """Decompress a gzip file, as far as possible if it was truncated. Raise InvalidHar if it is damaged."""
+    """Decompress a gzip file, as far as possible if the file was truncated.
+
+    Raise InvalidHar if the gzip file is damaged.
+    """
     gzip = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     try:
         found = gzip.decompress(data, MAX_BYTES)
     except zlib.error:
-        raise InvalidHar("its gzip compression is damaged: export the traffic as HAR again") from None
+        raise InvalidHar(
+            "the gzip compression of the file is damaged: export the traffic as HAR again"
+        ) from None
     if gzip.unconsumed_tail:
-        raise InvalidHar(f"it has more than {MAX_BYTES >> 20} MiB when decompressed: export fewer requests")
+        raise InvalidHar(
+            f"the file has more than {MAX_BYTES >> 20} MiB when decompressed: export fewer requests"
+        )
     return found
 
 
@@ -89,22 +96,25 @@ _DECODER: Final = json.JSONDecoder(strict=False, parse_int=_number, parse_consta
 
 
 def _next_value(text: str, at: int) -> tuple[object, int]:
-    """Return the JSON value at that position, and its end. Raise InvalidHar with the place of an error."""
+    """Return the JSON value that begins at the position `at`, and the position after the value.
+
+    Raise InvalidHar, with line and column, if the text is not valid JSON.
+    """
     try:
         return _DECODER.raw_decode(text, at)
     except json.JSONDecodeError as error:
         if error.msg.startswith("Unterminated string") or error.pos >= len(text):
-            raise InvalidHar(
-                f"the file ends in the middle, after {len(text):,} characters: it was cut off"
-            ) from None
+            raise InvalidHar(f"the file was truncated: it ends after {len(text):,} characters") from None
         where = f"line {error.lineno} column {error.colno}"
-        raise InvalidHar(f"not JSON at {where}: {error.msg[:1].lower()}{error.msg[1:]}") from None
+        raise InvalidHar(
+            f"the file's JSON is invalid at {where}: {error.msg[:1].lower()}{error.msg[1:]}"
+        ) from None
     except RecursionError:
-        raise InvalidHar("its JSON is nested too deeply") from None
+        raise InvalidHar("the JSON of the file is nested too deeply") from None
 
 
 def _values(text: str) -> tuple[list[object], str]:
-    """Return the JSON values of the text: one, or several if each entry is a line."""
+    """Return the JSON values of a file's text: one value, or several if each entry is a line."""
     found: list[object] = []
     at = 0
     while at < len(text):
@@ -123,7 +133,10 @@ def _end_of_gap(text: str, at: int) -> int:
 
 
 def _salvaged(text: str, problem: str) -> HarText:
-    """Return the complete entries before the damaged part. Raise InvalidHar without a list."""
+    """Return the complete entries before the damaged part of a HAR file.
+
+    Raise InvalidHar if the file has no list of entries.
+    """
     begin = _ENTRIES.search(text)
     if begin is None:
         raise InvalidHar(f"{_NO_JSON}{problem}")
@@ -140,7 +153,7 @@ def _salvaged(text: str, problem: str) -> HarText:
 
 
 def _is_har(value: object) -> bool:
-    """Return whether the value has a list of entries, or is an entry."""
+    """Return whether the JSON value has a list of HAR entries, or is a HAR entry."""
     if isinstance(value, list):
         return any(map(_is_har, value))
     if not isinstance(value, dict):
@@ -150,7 +163,7 @@ def _is_har(value: object) -> bool:
 
 
 def _entries_of(value: object) -> Iterator[object]:
-    """Yield the entries of a HAR, of its log, of a single entry, or of a list of these."""
+    """Yield the entries of a HAR object, of its `log`, of a single entry, or of a list of these."""
     if isinstance(value, list):
         for each in value:
             yield from _entries_of(each)

@@ -1,4 +1,4 @@
-"""The verdicts of rules on the traffic of a HAR file, and the rules that allow all of it."""
+"""Verdicts of rules on the traffic of a HAR file, and the rules that allow all of the traffic."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ANY_RESPONSE: Final = PartlyKnownResponse(
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """The expected verdict on one exchange."""
+    """The expected verdict on one exchange of a HAR file."""
 
     exchange: Exchange
     outcome: Outcome | Unclear
@@ -49,12 +49,12 @@ class Foreseen:
 
     @property
     def possible(self) -> tuple[Outcome, ...]:
-        """The outcome, or several outcomes if the file lacks facts that decide."""
+        """The expected outcome, or several outcomes if the HAR file lacks facts for the verdict."""
         return (self.outcome,) if isinstance(self.outcome, Outcome) else self.outcome.possible
 
     @property
     def missing(self) -> Sequence[str]:
-        """The facts that the file lacks for a certain outcome."""
+        """The facts that the HAR file lacks for a certain outcome."""
         return () if isinstance(self.outcome, Outcome) else self.outcome.missing
 
     @property
@@ -65,7 +65,7 @@ class Foreseen:
 
 
 def by_outcome(foreseen: Iterable[Foreseen]) -> list[list[Foreseen]]:
-    """Group exchanges by their outcome: blocked ones first, then unclear ones, large groups first."""
+    """Group exchanges by outcome: blocked ones first, then unclear ones, each with large groups first."""
     groups: dict[Outcome | Unclear, list[Foreseen]] = {}
     for one in foreseen:
         groups.setdefault(one.outcome, []).append(one)
@@ -109,9 +109,9 @@ def _sample(exchange: Exchange) -> SampleRequest:
 
 
 def _removed(before: bytes | None, after: bytes | None) -> tuple[str, ...]:
-    """Return the properties of JSON that are in `before` and not in `after`.
+    """Return the properties in the JSON body `before` that are missing in the JSON body `after`.
 
-    A dot in a name leads into an object or array.
+    A dot in a property's name leads into an object or array.
     """
     if not before or not after:
         return ()
@@ -141,9 +141,9 @@ def _compare(before: object, after: object, path: str, found: dict[str, None]) -
 
 
 def suggest_for(exchanges: Sequence[Exchange], name: str, *, about: Sequence[str] = ()) -> Suggestion:
-    """Suggest a ruleset for the traffic.
+    """Suggest a ruleset that allows the traffic of a HAR file.
 
-    If an application always names the properties that it needs, its responses are filtered to these.
+    If an application always names the properties that it needs, the ruleset filters its responses to these.
     """
     observed = Observations()
     for exchange in exchanges:
@@ -199,7 +199,7 @@ def _by_place(observed: Observations, exchanges: Sequence[Exchange]) -> _ByPlace
 
 
 def _members(by_place: _ByPlace) -> dict[Place, tuple[str, ...]]:
-    """Return the members of all bodies, for each pattern and method that writes and has only known bodies."""
+    """Return the members of all bodies for each writing method of a pattern, if all its bodies are known."""
     found = {
         place: members_of(exchange for _, exchange in seen)
         for place, seen in by_place.items()
@@ -211,7 +211,8 @@ def _members(by_place: _ByPlace) -> dict[Place, tuple[str, ...]]:
 def _filters(by_place: _ByPlace) -> dict[Place, Filter]:
     """Return filters for patterns and methods whose requests all named the properties that they need.
 
-    A filter is used only if it leaves every response unchanged. Other methods to the same path do not matter.
+    A filter is used only if it leaves every response unchanged. Requests of other methods to the same path do
+    not matter.
     """
     found = {place: _selected(seen) for place, seen in by_place.items() if place[1] == "GET"}
     return {place: Filter(one, guards=True) for place, one in found.items() if one is not None}
@@ -240,9 +241,9 @@ def _selected(seen: Sequence[tuple[Target, Exchange]]) -> Transforms | None:
 
 
 def _removed_by(transforms: Transforms, seen: Sequence[tuple[Target, Exchange]]) -> set[str] | None:
-    """Return the properties that a filter would remove.
+    """Return the properties that a filter would remove from the recorded responses.
 
-    Return None if it can't read a response, if it blocks a request, or if no response is known.
+    Return None if the filter can't read a response or blocks a request, or if no response is known.
     """
     guard, made = QueryGuard(transforms), compile_filter(transforms)
     removed: set[str] = set()

@@ -1,7 +1,7 @@
-"""Values of a HAR entry, in the forms of different recorders: bodies, header fields and times.
+"""Read values of a HAR entry, in the forms of different recorders: bodies, header fields and times.
 
-A value that cannot be read is unknown, with a reason. It is never treated as empty. A placeholder is never
-treated as the value that it replaces.
+A HAR value that cannot be read counts as unknown, with a reason. An unreadable value never counts as empty. A
+placeholder is never used as the value that it replaces.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _LATEST_SECONDS: Final = 1e10
 
 
 class Body(NamedTuple):
-    """The bytes of a body, or the reason why they are unknown."""
+    """The bytes of a recorded body, or the reason why they are unknown."""
 
     data: bytes | None
     problem: str = ""
 
 
 class Fields(NamedTuple):
-    """Header fields, with MASK for unknown values and for credentials."""
+    """The header fields of a HAR entry, with MASK for unknown values and for credentials."""
 
     fields: Headers
     is_whole: bool  # False if there may be other fields
@@ -61,7 +61,7 @@ class Fields(NamedTuple):
 
 
 def member(value: object, name: str) -> object:
-    """Return the member of a JSON object, or None if there is none."""
+    """Return a member of a JSON object, or None if the object has no member of that name."""
     return value.get(name) if isinstance(value, dict) else None
 
 
@@ -70,7 +70,10 @@ def text_of(value: object) -> str | None:
 
 
 def size_of(value: object) -> int | None:
-    """Return a size in bytes, or None if it is unknown. Most recorders write -1 for unknown."""
+    """Return the size of a body in bytes, or None if the size is unknown.
+
+    Most HAR recorders write -1 for an unknown size.
+    """
     if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 18:
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e18:
@@ -79,7 +82,10 @@ def size_of(value: object) -> int | None:
 
 
 def status_of(value: object) -> int | None:
-    """Return a status, or None without a response. Browsers write 0 in that case."""
+    """Return the status of a recorded response, or None if the entry has no response.
+
+    Browsers write the status 0 if a request got no response.
+    """
     if isinstance(value, str):
         value = size_of(value.strip()[:3])
     if isinstance(value, bool) or not isinstance(value, int | float) or not 100 <= value <= 999:
@@ -99,7 +105,10 @@ def is_unicode(text: str) -> bool:
 
 
 def read_body(text: object, encoding: object, size: int | None, media_type: object) -> Body:
-    """Decode a body whose text was recorded. `size` is its length in bytes, as the recorder gave it."""
+    """Decode a body whose text was recorded.
+
+    `size` is the length of the body in bytes, as the recorder gave it.
+    """
     if not isinstance(text, str):
         return Body(None, "is not recorded" if text is None else "is recorded as something other than text")
     if is_placeholder(text):
@@ -120,7 +129,7 @@ def read_body(text: object, encoding: object, size: int | None, media_type: obje
 
 
 def _confirmed(data: bytes, text: str, size: int | None, expects_json: bool) -> Body:
-    """Accept the bytes if they are a complete JSON document, or if their number matches the size."""
+    """Accept the bytes of a body if they are a complete JSON document, or if their number matches `size`."""
     if is_json_document(data):
         is_cut = size is not None and size > 2 * len(data) + _MUCH_LARGER
         return Body(None, "is shorter than its size") if is_cut else Body(data)
@@ -153,7 +162,7 @@ def is_json_document(data: bytes) -> bool:
 
 
 def read_fields(value: object) -> Fields:
-    """Read the list that HAR defines, or an object, without the pseudo-headers of HTTP/2."""
+    """Read header fields from the list that HAR defines, or from an object, without HTTP/2 pseudo-headers."""
     found: list[tuple[bytes, bytes]] = []
     unreadable = 0
     for name, text in _named(value):
@@ -184,7 +193,10 @@ def values_of(fields: Headers, name: bytes) -> list[bytes]:
 
 
 def _named(value: object) -> Iterator[tuple[str, str | None]]:
-    """Yield names and values. An unknown name is empty, and an unknown value is None."""
+    """Yield the names and values of recorded header fields.
+
+    An unknown name is an empty text, and an unknown value is None.
+    """
     if isinstance(value, dict):
         for name, each in value.items():
             for one in each if isinstance(each, list) else [each]:
@@ -205,7 +217,10 @@ def _text(value: object) -> str | None:
 
 
 def read_time(value: object) -> tuple[datetime | None, str]:
-    """Return a time, or None with the reason. A number counts seconds or milliseconds since 1970."""
+    """Return a recorded time, or None with the reason why it is unknown.
+
+    A time that is a number counts seconds or milliseconds since 1970.
+    """
     if value is None or value == "":
         return None, "is not recorded"
     moment = _of_number(value) if not isinstance(value, str) else _of_text(value.strip())

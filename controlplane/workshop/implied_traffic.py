@@ -1,4 +1,4 @@
-"""Find the requests that recorded traffic implies, each with its most likely address."""
+"""Find the further requests that recorded traffic implies, each with its most likely address."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST: Final = 100  # requests implied by one request
 
 
 def implied_by_traffic(method: str, target: Target, body: bytes | None) -> Iterator[tuple[str, Target]]:
-    """Yield the method and target of each further request that rules have to allow with this one."""
+    """Yield the method and target of each further request that rules have to allow with the given request."""
     left = _MOST
     waiting = [(method, target, body)]
     while waiting and left:
@@ -57,7 +57,7 @@ def _implied(method: str, target: Target, body: bytes | None) -> list[Implied]:
 def _likely(implied: Implied) -> list[Way]:
     """Return the most likely way to send an implied request, with its first method.
 
-    A path that ends with a collection gets a key.
+    The path of an implied request gets a key if the path before it ends with a collection.
     """
     first = implied.ways[0]
     if first.base is None:
@@ -73,7 +73,7 @@ def _likely(implied: Implied) -> list[Way]:
 
 
 def is_collection(target: Target) -> bool:
-    """Return True if the path seems to end with a collection."""
+    """Return True if the path of the target seems to end with a collection."""
     if target.may_end_in("delta"):
         return True
     shapes = shapes_of("GET", target)

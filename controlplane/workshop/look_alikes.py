@@ -36,7 +36,7 @@ class _Place(NamedTuple):
 
 
 def look_alikes(ruleset: Ruleset) -> Iterator[tuple[_Where, str]]:
-    """Yield each position of a text that may be confused with another text, and a message."""
+    """Yield a position and a message for each text of a ruleset that may be confused with another text."""
     properties = _Neighbours(PROPERTIES)
     resources = _Neighbours([*RESOURCES, *PROPERTIES])
     plain = _Neighbours(name for place in _places(ruleset) for name in place.names if name.isascii())
@@ -88,9 +88,9 @@ def _near_miss(
 
 
 class _Neighbours:
-    """Finds names that differ in one letter.
+    """Finds known names that differ from a name in one letter.
 
-    Two such names have a shortened form in common.
+    Two names that differ in one letter have a shortened form in common.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -112,9 +112,9 @@ class _Neighbours:
         return self._names.get(folded)
 
     def nearest(self, name: str) -> str | None:
-        """Return a known name that differs in one letter.
+        """Return a known name that differs in one letter from the given name.
 
-        Names that differ only in a number do not count, such as `extensionAttribute1`.
+        Ignore names that differ only in a number, such as `extensionAttribute1` and `extensionAttribute2`.
         """
         folded = name.casefold()
         if not _SHORTEST <= len(folded) <= _LONGEST:
@@ -176,9 +176,9 @@ def _names_no_files(segment: str) -> bool:
 
 
 def _is_word(word: str) -> bool:
-    """Return True if a segment may be the name of a resource.
+    """Return True if a path segment may be the name of a resource.
 
-    Files, ids and function calls can have any name.
+    A file, an id or a function call can have any name.
     """
     return word.isalpha() and (word.isascii() or looks_like(word).isascii())
 

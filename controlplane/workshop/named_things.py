@@ -1,4 +1,4 @@
-"""Find the thing of a schema that a path of a rule names."""
+"""Find the type, member or operation of a schema that a rule's path names."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class ThingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """A thing of a schema.
+    """A type, member or operation of a schema, to which a rule can refer.
 
     `type` is the type itself, the owner of the member, or the type that the operation binds to (-1: none).
-    `word` is its name in a rule: `message`, `group.members`, `driveItem.content`, `addPassword`.
+    `word` is the thing's name in a rule: `message`, `group.members`, `driveItem.content`, `addPassword`.
     """
 
     kind: ThingKind
@@ -51,9 +51,10 @@ class Thing:
 
 @dataclass(frozen=True, slots=True)
 class NamedThing:
-    """A thing with the segments before the root of the schema, and an address of it after them.
+    """A thing with one of its addresses: the segments before the schema's root, and the segments after it.
 
-    `leads_to` is the type at the address, or -1. `many` is True for a collection.
+    `leads_to` is the type of the objects at the address, or -1 for no type. `many` is True if the address is
+    a collection.
     """
 
     thing: Thing
@@ -64,7 +65,7 @@ class NamedThing:
 
 
 def thing_of(graph: SchemaGraph, pattern: Pattern) -> NamedThing | None:
-    """Return what a pattern names, or None if the schema has nothing at this path."""
+    """Return the thing that a pattern names, or None if the schema has no thing at this path."""
     words = [word if word is not None else SAMPLE_ID for word in pattern.segments]
     for at in range(min(len(words), _LONGEST_PREFIX)):
         steps = reaches(graph.model, words[at:])
@@ -81,7 +82,7 @@ def thing_of(graph: SchemaGraph, pattern: Pattern) -> NamedThing | None:
 
 
 def things_of_match(graph: SchemaGraph, match: Match, root: tuple[str, ...]) -> Iterator[NamedThing]:
-    """Yield the things that the words of a match name. Packs are expanded."""
+    """Yield the things of a schema that the words of a rule's match name. Packs are expanded."""
     resolver = Resolver(graph.model)
     resources, operations = list(match.resource), list(match.operation)
     for name in match.pack:
@@ -110,7 +111,7 @@ def _member_thing(model: ResourceModel, owner: int, member: int) -> Thing:
 
 
 def _at_shortest_path(graph: SchemaGraph, thing: Thing, root: tuple[str, ...]) -> Iterator[NamedThing]:
-    """Yield the thing with one of its addresses, if a path leads to it."""
+    """Yield the thing with one of its addresses, or yield nothing if no path leads to it."""
     model = graph.model
     if thing.kind is ThingKind.OPERATION and thing.type < 0:
         yield NamedThing(thing, root, (model.operation_name(thing.member),), -1, False)
@@ -175,7 +176,7 @@ def simple_name(model: ResourceModel, type_: int) -> str:
 
 
 def _spelled(model: ResourceModel, steps: tuple[reached.Step, ...], words: list[str]) -> tuple[str, ...]:
-    """Return the segments in the letter case of the schema."""
+    """Return the path segments in the letter case of the schema."""
     spelled: list[str] = []
     for step, word in zip(steps, words, strict=True):
         if step.kind == reached.ROOT:

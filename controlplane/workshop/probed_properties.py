@@ -17,9 +17,9 @@ _PROPERTY: Final = re.compile(r"[^\W\d]\w*(?:/[^\W\d]\w*)*")
 
 
 def probed_properties(transforms: Transforms, target: Target) -> tuple[str, ...]:
-    """Return the properties that the query names and the filter hides.
+    """Return the hidden properties that the query names, although the filter removes them.
 
-    Return none if the query is refused for another reason, such as a search in all properties.
+    Return no names if the query is refused for another reason, such as a search in all properties.
     """
     if _is_probed(Transforms(strip=(_NAME_OF_NOTHING,)), target):
         return ()
@@ -29,7 +29,7 @@ def probed_properties(transforms: Transforms, target: Target) -> tuple[str, ...]
 
 
 def _not_allowed(allow: tuple[str, ...], target: Target) -> Iterator[str]:
-    """Yield each name in the query that an allow list lacks, if the list has the other names."""
+    """Yield each name in the query that is not in the allow list, if the list has the query's other names."""
     if not _is_probed(Transforms(allow=allow), target):
         return
     names = dict.fromkeys(

@@ -20,7 +20,10 @@ _MOST: Final = 1_000  # requests to evaluate
 
 
 def refused_expansions(ruleset: Ruleset) -> Iterator[tuple[int, str]]:
-    """Yield the index of each such rule, with a message. Address and time gates count as matched."""
+    """Yield the index of each rule that allows a refused `$expand`, with a message.
+
+    Conditions on the client address and on the time count as matched.
+    """
     if needs_schemas(ruleset):
         return
     asking = [(index, rule, list(_expanded(rule))) for index, rule in enumerate(ruleset.rules)]
@@ -42,7 +45,7 @@ def refused_expansions(ruleset: Ruleset) -> Iterator[tuple[int, str]]:
 
 
 def _expanded(rule: Rule) -> Iterator[str]:
-    """Yield the values of `$expand` that a rule names."""
+    """Yield the values of `$expand` that a rule's conditions name."""
     if rule.verdict not in ("allow", "filter") or rule.when == "response":
         return
     for condition in rule.conditions:

@@ -1,6 +1,7 @@
-"""Effects of a draft: recorded requests, evaluated against other rules.
+"""Replay: evaluate recorded requests against a draft ruleset, and show which verdicts change.
 
-The old verdict of a request is the one in its audit event. It is not evaluated again.
+The old verdict of a request is the verdict in its audit event. Replay does not evaluate the old verdict
+again.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class Event(msgspec.Struct, rename="camel", gc=False):
 
     @property
     def implied_by_body(self) -> Event | None:
-        """Event of the request that the body implied, if that implied request decided."""
+        """The event of the request that the body implied, if the implied request decided the verdict."""
         cause, _, request = (self.implied_request or "").partition(": ")
         if not request or is_cut(request) or cause[:1] == "$" or cause.endswith("@delta"):
             return None
@@ -118,9 +119,9 @@ class Event(msgspec.Struct, rename="camel", gc=False):
 
     @property
     def reached_rules(self) -> bool:
-        """Return True if the rules were evaluated, or the application had no ruleset.
+        """Return True if the rules evaluated the request, or if the application had no ruleset.
 
-        A request that was refused earlier stays refused.
+        A request that the proxy refused before the rules stays refused.
         """
         return self.rule_id is not None or self.reason == _NO_RULESET or self.reason in _REFUSED_FOR_RULES
 
@@ -130,15 +131,15 @@ class Event(msgspec.Struct, rename="camel", gc=False):
 
     @property
     def leaves_filter_to_rules(self) -> bool:
-        """Return True if the active filter follows from the rules of that time.
+        """Return True if the event's filter can only be derived from the rules that evaluated the request.
 
-        In such an event, the transforms name only what was removed. An event without `ruleIds` was written by
-        an earlier release, and its transforms name the filter itself.
+        The transforms of such an event name only the properties and items that were removed. An event without
+        `ruleIds` was written by an earlier release, and its transforms name the filter itself.
         """
         return self.verdict == "filter" and self.rule_ids is not None
 
     def outcome(self, former: Rules | None) -> Outcome:
-        """Return the recorded outcome, with the filter of the `former` rules, which were active then."""
+        """Return the recorded outcome, with the filter of the `former` rules that were active then."""
         if self.rule_id is None:
             verdict = self.verdict if self.reason == _NO_RULESET else REFUSED
             return Outcome(verdict, self.reason or "")
@@ -151,7 +152,7 @@ class Event(msgspec.Struct, rename="camel", gc=False):
 
 
 class Outcome(NamedTuple):
-    """A verdict and its origin: a rule, or the reason of a refusal by the proxy itself."""
+    """A verdict and its origin: a rule, or the reason why the proxy itself refused the request."""
 
     verdict: str
     by: str
@@ -167,7 +168,7 @@ class Outcome(NamedTuple):
 
 
 class Unclear(NamedTuple):
-    """The result if the verdict depends on facts that are not stored."""
+    """The result of an evaluation if the verdict depends on facts that are not stored."""
 
     possible: tuple[Outcome, ...]
     missing: tuple[str, ...]
@@ -192,7 +193,10 @@ class Rules:
         self._ends = sorted(rule.until.end for rule in ruleset.rules if rule.until is not None)
 
     def are(self, other: Rules) -> bool:
-        """Return True if the rules are the same. Their texts may differ in comments and layout."""
+        """Return True if both rulesets contain the same rules.
+
+        The texts of two equal rulesets may differ in comments and layout.
+        """
         return self._ruleset == other._ruleset and self._schemas == other._schemas
 
     def plan(self, method: str, target: Target) -> Plan:
@@ -202,10 +206,10 @@ class Rules:
         return gap_of_key(self._compiled, method, target)
 
     def filter_of(self, rule_ids: tuple[str, ...]) -> tuple[str, ...] | None:
-        """Return the names of the filter that these rules form together.
+        """Return the names of the filter that the rules with these ids form together.
 
-        Return None if the ruleset lacks one of the rules, or if none of them is a filter. In that case
-        another ruleset evaluated the event.
+        Return None if the ruleset lacks a rule with one of the ids, or if none of the rules is a filter. In
+        both cases, another ruleset evaluated the event.
         """
         if rule_ids not in self._filters.entries:
             self._filters.keep(rule_ids, self._filter_of(rule_ids))
@@ -218,7 +222,10 @@ class Rules:
         return reduce(Transforms.combined, found).names
 
     def looked_at(self, event: Event, target: Target, plan: Plan) -> Hashable:
-        """Return the facts that the evaluation depends on. Events with equal facts get the same result."""
+        """Return the facts of an event that its evaluation depends on.
+
+        Events with equal facts get the same result.
+        """
         return (
             plan,
             target.query if self._asks_query or plan.looks_at_query(target) else None,
@@ -232,7 +239,7 @@ class Rules:
 
 
 class Replay:
-    """A draft, and its results for events."""
+    """A draft ruleset, and its results for audit events."""
 
     def __init__(self, draft: Ruleset, schemas: Schemas = NO_SCHEMAS) -> None:
         self.rules = Rules(draft, schemas)
@@ -245,14 +252,14 @@ class Replay:
         return self.rules.name
 
     def ended_before(self, moment: float) -> tuple[tuple[str, float], ...]:
-        """Yield the rules that have ended by `moment`, with the time of their end."""
+        """Return the rules of the draft that have ended by `moment`, each with the time of its end."""
         return tuple((rule_id, end) for rule_id, end in self._endings if end <= moment)
 
     def evaluate(self, event: Event, former: Rules | None = None) -> Outcome | Unclear:
-        """Evaluate an event that reached rules.
+        """Evaluate an event whose request the rules evaluated.
 
-        `former` are the rules that evaluated it then. They exclude possible values of unknown facts: only
-        values remain for which `former` gives the recorded outcome.
+        `former` are the rules that evaluated the event when it was recorded. The `former` rules limit the
+        possible values of unknown facts to those that give the recorded outcome.
         """
         text = event.target
         if is_cut(text):
@@ -279,7 +286,7 @@ class Replay:
     def same_effect(self, other: Replay, event: Event, former: Rules | None) -> bool:
         """Return True if both rulesets have the same effect on an event, for all values of unknown facts.
 
-        `former` has the same meaning as for `evaluate`.
+        `former` are the rules that evaluated the event when it was recorded.
         """
         if self.rules.are(other.rules):
             return True
@@ -299,9 +306,9 @@ class Replay:
     def _same_effect(
         self, other: Replay, event: Event, target: Target, former: Rules | None
     ) -> Callable[[], bool | None]:
-        """Return a function that compares the effects for one set of values.
+        """Return a function that compares the effects of two rulesets for one set of possible values.
 
-        The function returns None if these values contradict the recorded outcome.
+        The function returns None if the possible values contradict the recorded outcome.
         """
         ours = self._evaluation(event, target, self.rules.plan(event.method, target))
         others = self._evaluation(event, target, other.rules.plan(event.method, target))
@@ -379,7 +386,7 @@ class Replay:
 
 
 def sample_of(event: Event) -> tuple[SampleRequest, PartlyKnownResponse | None]:
-    """Return the event's request and its response, if there was one, for an explanation."""
+    """Return the request of an event for an explanation, and its response or None."""
     request = SampleRequest(
         event.method,
         event.target,
@@ -409,16 +416,19 @@ def _has_no_body(event: Event) -> bool:
 
 
 def _in_all(ways: Ways[T], possible: tuple[Outcome, ...]) -> Outcome | Unclear:
-    """Return one outcome if all have the same effect. The deciding rules may differ."""
+    """Return one outcome if all possible outcomes have the same effect.
+
+    The rules that decide the possible outcomes may differ.
+    """
     if ways.complete and len({outcome.effect for outcome in possible}) == 1:
         return possible[0]
     return Unclear(possible[:_MOST_REPORTED], ways.missing)
 
 
 def _response(event: Event) -> PartlyKnownResponse | None:
-    """Return the upstream's response, or a possible one for a blocked request.
+    """Return the upstream's response to the event's request, or a possible response for a blocked request.
 
-    Return None if the upstream failed.
+    Return None if the request failed at the upstream.
     """
     if event.upstream_status is not None:
         responded = event.reason in _RESPONDED
@@ -438,9 +448,9 @@ def outcome_of(evaluation: Evaluation) -> Outcome:
 
 
 def _in_effect(verdict: str, transforms: Iterable[str]) -> tuple[str, ...]:
-    """Return the sorted transforms that have an effect.
+    """Return the sorted names of the transforms that have an effect.
 
-    A block after a filter still names the filter's transforms, which have no effect.
+    If a rule blocks after a filter, the event still names the filter's transforms, which have no effect.
     """
     return tuple(sorted(transforms)) if transforms and verdict == "filter" else ()
 
@@ -472,7 +482,7 @@ class GroupKey:
 
 @dataclass(slots=True)
 class Group:
-    """Events of one application whose verdict changes in one way."""
+    """Audit events of one application whose verdict changes in the same way."""
 
     key: GroupKey
     first: datetime
@@ -490,7 +500,10 @@ class Group:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of events, and samples of changes. Its memory depends only on the number of groups."""
+    """Counts of replayed events, and samples of the changes.
+
+    The memory of the tally depends only on the number of groups.
+    """
 
     events: int = 0
     unasked: int = 0  # requests for tokens, or refused before any rule was evaluated; they stay so
@@ -533,7 +546,7 @@ class Tally:
         group.add(event)
 
     def add_same(self) -> None:
-        """Count an event on which both rulesets have the same effect, although the effect is unknown."""
+        """Count an event on which both rulesets have the same effect, although that effect is unknown."""
         self.events += 1
         self.unchanged += 1
 
@@ -543,9 +556,9 @@ class Tally:
         self.unasked += 1
 
     def sorted_groups(self) -> list[Group]:
-        """Return the groups: harmful changes first, then the most frequent.
+        """Return the groups of changed verdicts: harmful changes first, then the most frequent.
 
-        The order is always the same for the same events.
+        The order of the groups is always the same for the same events.
         """
         return sorted(self.groups.values(), key=_rank)
 

@@ -1,4 +1,4 @@
-"""Enumerate the routes to a thing of a schema: the requests that read, bring or change it."""
+"""List the routes to a thing of a schema: the requests that read the thing, return it or change it."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A way to a thing.
+    """A kind of request that reaches a thing of a schema.
 
-    `template` names it for readers. Each of the examples uses it. `place` is the property path of the thing
-    in the response, if the response is not the thing itself. `link` is a property of the response that opens
-    the thing.
+    `template` names the route for readers. Each of the `examples` uses the route. `place` is the property
+    path to the thing in the response, if the thing is only a part of the response. `link` is a property of
+    the response that opens the thing.
     """
 
     kind: RouteKind
@@ -77,7 +77,7 @@ class Route:
 
 
 class RouteEnumeration:
-    """The routes of one schema.
+    """The routes to the things of one schema.
 
     `through_references` adds paths that continue after a reference.
     """
@@ -95,7 +95,10 @@ class RouteEnumeration:
                 self._targets.update((member, types) for _, member in resolver.members_of(name))
 
     def routes(self, named: NamedThing, methods: frozenset[str]) -> Iterator[Route]:
-        """Yield the routes that the methods of a rule concern. An empty set stands for all methods."""
+        """Yield the routes to a thing that use one of the methods.
+
+        An empty set of methods stands for all methods.
+        """
         if named.thing.kind is ThingKind.OPERATION:
             yield from self._calls(named.thing, named.prefix)
             return
@@ -113,14 +116,14 @@ class RouteEnumeration:
     # Paths and queries.
 
     def _paths(self, thing: Thing) -> Iterator[Path]:
-        """Yield the paths to the type, or to objects that have the member."""
+        """Yield the paths to objects of the thing's type, or to objects that have the member."""
         graph, wanted = self._graph, thing.type
         arrives = graph.may_be if thing.kind is ThingKind.TYPE else graph.is_a
         found = graph.paths(lambda type_: arrives(type_, wanted), through_references=self._through_references)
         return (path for path in found if not self._leads_elsewhere(path, wanted))
 
     def _leads_elsewhere(self, path: Path, wanted: int) -> bool:
-        """Return True if the last relation leads to other types, although its declared type is a base."""
+        """Return True if the path's last relation leads only to types that are not the wanted type."""
         targets = None if path.last is None else self._targets.get(path.last.member)
         return targets is not None and not any(self._graph.may_be(each, wanted) for each in targets)
 
@@ -169,7 +172,7 @@ class RouteEnumeration:
     # Operations.
 
     def _calls(self, thing: Thing, prefix: tuple[str, ...]) -> Iterator[Route]:
-        """Yield the calls of one operation, by each path to an object that it binds to."""
+        """Yield the calls of one operation, one for each path to an object that the operation binds to."""
         model, operation = self._model, thing.member
         name = model.operation_name(operation)
         if not model.operation_flags(operation) & BOUND:
@@ -188,7 +191,7 @@ class RouteEnumeration:
         return Route(RouteKind.OPERATION, template, (_example(method, prefix, segments, body),))
 
     def _returned(self, thing: Thing, prefix: tuple[str, ...]) -> Iterator[Route]:
-        """Yield the operations that return the thing or pass it on, each by one path."""
+        """Yield the operations that return the thing or pass it on, each with one path."""
         model, graph = self._model, self._graph
         for operation, segments in graph.operations():
             if thing.kind is ThingKind.TYPE and graph.may_be(model.operation_returns(operation), thing.type):
@@ -209,7 +212,10 @@ class RouteEnumeration:
         )
 
     def _is_delta_of(self, thing: Thing, operation: int) -> bool:
-        """Return True for the delta of a relation's owners. Graph adds `members@delta` to its response."""
+        """Return True if the operation is the delta function of the type that has the relation.
+
+        The response of the delta function then contains the relation, such as `members@delta`.
+        """
         model = self._model
         return (
             thing.kind is ThingKind.RELATION
@@ -261,7 +267,7 @@ class RouteEnumeration:
                     yield from _body_routes(RouteKind.WRITE, prefix, path, name, {name: value})
 
     def _deep_inserts(self, thing: Thing, prefix: tuple[str, ...]) -> Iterator[Route]:
-        """Yield the creation of an owner whose body contains the thing."""
+        """Yield requests that create an owner together with the thing in its body."""
         graph = self._graph
         for path in graph.paths(lambda type_: graph.is_a(type_, thing.type)):
             if path.last is not None and path.last.contained and len(path.owner()) > 1:
@@ -275,7 +281,7 @@ class RouteEnumeration:
 def _written(
     thing: Thing, prefix: tuple[str, ...], segments: tuple[str, ...], many: bool, methods: frozenset[str]
 ) -> Iterator[Example]:
-    """Yield the writes that a path accepts, limited to the methods of a rule."""
+    """Yield the write requests that a path accepts, limited to the methods of a rule."""
     item = (*segments, KEY) if many and thing.kind is not ThingKind.PROPERTY else segments
     if thing.kind is ThingKind.RELATION:
         forms = {"POST": (*segments, "$ref"), "PUT": (*segments, "$ref"), "DELETE": (*item, "$ref")}
@@ -312,7 +318,7 @@ def _posted(
 
 
 def _with_query(kind: RouteKind, prefix: tuple[str, ...], segments: tuple[str, ...], query: str) -> Route:
-    """Return a query of an object, and one of its collection if the object is in a collection."""
+    """Return a route with a query of an object, and with the same query of its collection."""
     asked = [segments, segments[:-1]] if segments[-1] == KEY else [segments]
     targets = [f"{_example('GET', prefix, each).target}?{query}" for each in asked]
     examples = tuple(Example("GET", each) for each in targets)

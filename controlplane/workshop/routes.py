@@ -42,7 +42,7 @@ _SAMPLED: Final = frozenset(("query",))  # sources of conditions that an example
 
 @dataclass(frozen=True, slots=True)
 class OpenRoute:
-    """A route on which the rule's verdict does not apply: an example, and the rule that decides it."""
+    """A route on which the rule's verdict does not apply, with an example and the rule that decides."""
 
     kind: RouteKind
     template: str
@@ -53,9 +53,9 @@ class OpenRoute:
 
 @dataclass(frozen=True, slots=True)
 class Passing:
-    """A navigation that a rule passes by `$expand`.
+    """A navigation that a rule lets an application read by `$expand`.
 
-    `hidden_by` has the indexes of the rules that block or filter its target.
+    `hidden_by` has the indexes of the rules that block or filter the navigation's target.
     """
 
     navigation: str
@@ -65,7 +65,10 @@ class Passing:
 
 @dataclass(frozen=True, slots=True)
 class RuleRoutes:
-    """The routes to the things that one rule names. `cut` is True if there are more than MAX_ROUTES."""
+    """The routes to the things that one rule names.
+
+    `cut` is True if there are more than MAX_ROUTES routes.
+    """
 
     index: int
     things: tuple[str, ...]
@@ -80,7 +83,7 @@ class RuleRoutes:
 class RoutesReport:
     """The open routes of a ruleset.
 
-    `unknown` has the paths that lead nowhere in the schema, by rule and position. `skipped` counts the rules
+    `unknown` has the paths that the schema does not contain, by rule and position. `skipped` counts the rules
     that were not examined because the ruleset has too many routes.
     """
 
@@ -100,8 +103,8 @@ def routes_of(
 ) -> RoutesReport:
     """Return the open routes of each rule, or of the rule with the id `only`.
 
-    Without a model, only the routes that a path itself shows are tried. A ruleset with rules about things
-    then has none. `root` is the root path of the service that the model describes.
+    If `model` is None, only the routes that a path itself shows are tried. Without a model, a ruleset with
+    rules about things gets an empty report. `root` is the root path of the service that the model describes.
     """
     limit = min(limit, _MAX_WORK // (len(ruleset.rules) + 1))
     if model is None and needs_schemas(ruleset):
@@ -124,7 +127,10 @@ def _with_method(template: str, method: str) -> str:
 
 
 class _Examination:
-    """The examination of a ruleset with one schema. Address and time gates count as matched."""
+    """The examination of the routes that a ruleset leaves open, with one schema.
+
+    Conditions on the client address and on the time count as matched.
+    """
 
     def __init__(
         self,
@@ -196,7 +202,7 @@ class _Examination:
         return RuleRoutes(index, things, count, cut, tuple(opened), closed_by, passing)
 
     def _compiled_for(self, index: int, rule: Rule) -> CompiledRuleset:
-        """Return the ruleset in which the rule's conditions count as true, except those on the query."""
+        """Compile the ruleset so that a rule's conditions count as true, except conditions on the query."""
         kept = tuple(each for each in rule.conditions if each.source in _SAMPLED)
         if len(kept) == len(rule.conditions):
             return self._compiled
@@ -227,7 +233,7 @@ class _Examination:
         return enumeration.routes(named, methods)
 
     def _holds_at_its_own_path(self, index: int, rule: Rule, compiled: CompiledRuleset) -> bool:
-        """Return False if a condition or another rule decides at the paths that the rule names."""
+        """Return False if a condition or another rule decides all requests at the rule's own paths."""
         for named in self._named[index]:
             for example in own_examples(named, rule.match.methods):
                 decision = self._decided(example, compiled)
@@ -249,7 +255,7 @@ class _Examination:
         return None
 
     def _decided(self, example: Example, compiled: CompiledRuleset) -> Decision | None:
-        """Return what the proxy decides, or None if it refuses the request."""
+        """Return the proxy's decision on the example, or None if the proxy refuses the request."""
         self._left -= 1
         body = None if example.body is None else example.body.encode()
         try:
@@ -262,7 +268,10 @@ class _Examination:
     def _is_as_strict(
         rule: Rule, decision: Decision, example: Example, compiled: CompiledRuleset, place: str = ""
     ) -> bool:
-        """Return True if the decision hides the thing as strictly as the rule. `place` leads to the thing."""
+        """Return True if the decision hides the thing as strictly as the rule.
+
+        `place` is the property path to the thing in the response.
+        """
         if decision.verdict == "block":
             return True
         if rule.when == "response":
@@ -275,7 +284,7 @@ class _Examination:
         return rule.transforms is None or _hides_at(decision.transforms, rule.transforms, place)
 
     def _closing_match(self, things: list[Thing]) -> str:
-        """Return the matches of a rule that closes all routes to the things, or nothing without a schema."""
+        """Return a match that closes all routes to the things, or an empty text if there is no schema."""
         if self._graph is None:
             return ""
         operations = dict.fromkeys(each.word for each in things if each.kind is ThingKind.OPERATION)
@@ -292,7 +301,7 @@ class _Examination:
     # Navigations that an allow or a filter passes.
 
     def _passing(self, index: int, rule: Rule, compiled: CompiledRuleset) -> Iterator[Passing]:
-        """Yield the navigations that pass a rule by `$expand`, although the rule does not name them."""
+        """Yield the navigations that a rule lets through by `$expand` although it does not name them."""
         methods = {method.upper() for method in rule.match.methods}
         if rule.verdict == "block" or rule.when == "response" or (methods and "GET" not in methods):
             return
@@ -315,7 +324,7 @@ class _Examination:
                     yield Passing(name, example, hidden_by)
 
     def _hiding(self, index: int, edge: Edge, decision: Decision) -> Iterator[int]:
-        """Yield the rules that hide the target of a navigation at other paths, but not in this response."""
+        """Yield the rules that hide a navigation's target at other paths, but not in this response."""
         for at, rule in enumerate(self._ruleset.rules):
             methods = {method.upper() for method in rule.match.methods}
             if at == index or rule.verdict not in ("block", "filter") or rule.id in decision.rule_ids:
@@ -332,7 +341,7 @@ class _Examination:
 
 
 def own_examples(named: NamedThing, methods: tuple[str, ...]) -> Iterator[Example]:
-    """Yield requests at an address that the rule itself names, and of one object if that is a collection."""
+    """Yield requests at each address that the rule itself names, and at one object of each collection."""
     address = (*named.prefix, *named.address)
     for method in methods or ("GET", "POST"):
         for segments in (address, (*address, SAMPLE_ID)) if named.many else (address,):
@@ -340,7 +349,7 @@ def own_examples(named: NamedThing, methods: tuple[str, ...]) -> Iterator[Exampl
 
 
 def _comes_through(rule: Rule, decision: Decision, name: str) -> bool:
-    """Return True if a rule allows a request together with the named navigation."""
+    """Return True if a rule allows a request that expands the named navigation."""
     if decision.verdict == "block" or rule.id not in decision.rule_ids:
         return False
     return decision.transforms is None or _shows(decision.transforms, name)
@@ -357,7 +366,7 @@ def _response_rules(example: Example, compiled: CompiledRuleset) -> set[str]:
 
 
 def _hides_link(decision: Decision, link: str) -> bool:
-    """Return True if the response does not contain the property that opens a stream."""
+    """Return True if the response does not contain `link`, the property with the address of a stream."""
     found = decision.transforms
     if decision.verdict != "filter" or found is None:
         return False
@@ -366,7 +375,7 @@ def _hides_link(decision: Decision, link: str) -> bool:
 
 
 def _hides_at(found: Transforms, wanted: Transforms, place: str) -> bool:
-    """Return True if `found` hides all that `wanted` hides of the objects at the property path."""
+    """Return True if `found` hides all that `wanted` hides of the objects at the property path `place`."""
     if any(_hides_as_much(Transforms(each.strip, each.allow), wanted) for each in found.typed):
         return True
     if not place:
@@ -389,7 +398,7 @@ def _hides_as_much(found: Transforms, wanted: Transforms) -> bool:
 
 
 def _shows(transforms: Transforms, path: str) -> bool:
-    """Return True if the response contains a property or a part of it."""
+    """Return True if the filtered response contains a property or a part of it."""
     if any(covers(stripped, path) for stripped in transforms.strip):
         return False
     if transforms.allow is None:

@@ -1,4 +1,4 @@
-"""Enumerate the routes to a thing that follow from its path alone, without a schema."""
+"""List the routes to a thing that follow from its path alone, without a schema."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def thing_by_path(path: str, pattern: Pattern) -> NamedThing | None:
 
 
 def routes_by_path(named: NamedThing, methods: frozenset[str]) -> Iterator[Route]:
-    """Yield the routes that need no schema, for the methods of a rule. An empty set means all methods."""
+    """Yield the routes to a thing that need no schema, for the methods of a rule.
+
+    An empty set of methods means all methods.
+    """
     prefix, address = named.prefix, named.address
     reads, writes = not methods or bool(methods & READS), not methods or bool(methods & frozenset(WRITES))
     method = "GET" if reads else min(methods)
@@ -58,7 +61,7 @@ def routes_by_path(named: NamedThing, methods: frozenset[str]) -> Iterator[Route
 
 
 def _twins(address: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yield the address of the signed-in user's thing for that of any user, and the reverse."""
+    """Yield the equivalent address of a user's thing: `/users/{id}` for `/me`, and the reverse."""
     if address[0] == "me":
         yield ("users", SAMPLE_ID, *address[1:])
     elif address[:2] == ("users", SAMPLE_ID):

@@ -28,7 +28,7 @@ UNKNOWN_PATH: Final = "the schema has nothing at this path"
 
 
 def rule_places(text: str, ruleset: Ruleset) -> tuple[int, ...]:
-    """Return the line of each rule."""
+    """Return the line number of each rule in the text of a ruleset."""
     return _lines_of(yaml_document.parse(text), ruleset)
 
 
@@ -43,9 +43,10 @@ def advice_with_routes(
     model: ResourceModel | None = None,
     root: str = GRAPH_ROOT,
 ) -> tuple[RulesetProblem, ...]:
-    """Return the advice on a ruleset, and on the routes that it leaves open.
+    """Return the warnings about a ruleset, including warnings about the routes that it leaves open.
 
-    `root` is the root path of the service that the model describes."""
+    `root` is the root path of the service that the model describes.
+    """
     document = yaml_document.parse(text)
     refused = [
         document_problem(document, ("rules", index, "conditions"), message)
@@ -58,7 +59,7 @@ def advice_with_routes(
 def route_warnings(
     document: yaml_document.Document, ruleset: Ruleset, model: ResourceModel | None, root: str
 ) -> tuple[RulesetProblem, ...]:
-    """Return a warning for each rule that leaves a route open, and for each path that leads nowhere."""
+    """Return a warning for each rule that leaves a route open, and for each path that the schema lacks."""
     report = routes_of(ruleset, model, limit=_CHECKED, root=root)
     lines = _lines_of(document, ruleset)
     problems: list[RulesetProblem] = []
@@ -74,7 +75,7 @@ def route_warnings(
 
 
 def counted(rule: Rule, found: RuleRoutes) -> str:
-    """Return how many of the routes the rule closes, or an empty text for a rule that allows."""
+    """Describe how many routes to its things a rule closes, or return an empty text for an allow rule."""
     if not found.routes:
         return ""
     closed = found.routes - len(found.open)
@@ -83,7 +84,10 @@ def counted(rule: Rule, found: RuleRoutes) -> str:
 
 
 def summary(rule: Rule, found: RuleRoutes, lines: tuple[int, ...]) -> str:
-    """Summarise the routes to the things of a rule in one line. `lines` has the line of each rule."""
+    """Summarise in one line the routes to the things that a rule names.
+
+    `lines` has the line number of each rule.
+    """
     return "; ".join(_parts(rule, found, lines))
 
 
@@ -99,7 +103,7 @@ def _parts(rule: Rule, found: RuleRoutes, lines: tuple[int, ...]) -> Iterator[st
 
 
 def passing_summary(passing: tuple[Passing, ...], lines: tuple[int, ...]) -> str:
-    """Return which navigations pass a rule, with the lines of the rules about their targets."""
+    """Describe the navigations that a rule lets through, and the lines of rules that hide their targets."""
     names = _listed(tuple(each.navigation for each in passing))
     hiding = sorted({lines[index] for each in passing for index in each.hidden_by})
     if not hiding:

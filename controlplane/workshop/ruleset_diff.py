@@ -1,4 +1,4 @@
-"""Differences between two rulesets, rule by rule. Texts with the same meaning are equal."""
+"""Differences between two rulesets, rule by rule. Two rule texts with the same meaning count as equal."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def diff_rulesets(old: Ruleset, new: Ruleset) -> RulesetDiff:
 
 
 def _keys(old: Rule, new: Rule) -> tuple[str, ...]:
-    """Return the changed keys of a rule, as the file spells them."""
+    """Return the keys in which two versions of a rule differ, as the file spells them."""
     pairs: dict[str, tuple[object, object]] = {
         key: (getattr(old, key), getattr(new, key)) for key in ("description", "when")
     }
@@ -86,7 +86,7 @@ def _moved(old: Ruleset, new: Ruleset) -> Iterator[MovedRule]:
 
 
 def _longest_rising(numbers: Sequence[int]) -> set[int]:
-    """Return the members of a longest increasing subsequence (patience sorting)."""
+    """Return the members of a longest increasing subsequence of `numbers` (patience sorting)."""
     ends: list[int] = []
     before: dict[int, int | None] = {}
     for number in numbers:

@@ -1,4 +1,4 @@
-"""Walk a schema by navigations, from its roots to its types."""
+"""Find paths through a schema along its navigations, from the roots to the types."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ _MAX_COMPLEX: Final = 2  # nested complex properties on the way to a navigation
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A navigation from a type. `segments` begins with the complex properties that lead to it."""
+    """A navigation from one type of a schema to another.
+
+    `segments` begins with the complex properties that lead to the navigation.
+    """
 
     segments: tuple[str, ...]
     owner: int
@@ -37,7 +40,10 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """The address of a type after the version. `last` is the navigation that it ends with, if any."""
+    """The address of a type in a schema, without the version.
+
+    `last` is the navigation at the end of the address, or None.
+    """
 
     segments: tuple[str, ...]
     type: int
@@ -46,16 +52,16 @@ class Path:
     navigations: int = 0
 
     def item(self) -> tuple[str, ...]:
-        """Return the segments of one object."""
+        """Return the path segments of one object at this address."""
         return (*self.segments, KEY) if self.many else self.segments
 
     def owner(self) -> tuple[str, ...]:
-        """Return the segments of the object that has the last navigation."""
+        """Return the path segments of the object that has the last navigation."""
         return self.segments[: -len(self.last.segments)] if self.last is not None else ()
 
 
 class SchemaGraph:
-    """The types of a schema with the navigations of each, including inherited ones."""
+    """The types of a schema, with the navigations of each type, including inherited navigations."""
 
     def __init__(self, model: ResourceModel) -> None:
         self.model: Final = model
@@ -85,7 +91,7 @@ class SchemaGraph:
                     yield from self._edges_of(target, (*before, name), depth - 1)
 
     def bases(self, type_: int) -> Iterator[int]:
-        """Yield the type and all of its base types."""
+        """Yield the row of a type and the rows of all its base types."""
         while type_ >= 0:
             yield type_
             type_ = self.model.base_of(type_)
@@ -98,9 +104,9 @@ class SchemaGraph:
         return type_ >= 0 and (self.is_a(type_, wanted) or self.is_a(wanted, type_))
 
     def paths(self, arrives: Callable[[int], bool], *, through_references: bool = False) -> Iterator[Path]:
-        """Yield the paths to the types for which `arrives` returns True, the shortest first.
+        """Yield the paths to the types for which `arrives` returns True, the shortest path first.
 
-        Unless `through_references` is True, all navigations except the last are contained.
+        Unless `through_references` is True, all navigations of a path except the last are contained.
         """
         distance = self._distances(arrives, through_references)
         level = [path for path in self.roots if path.type in distance]
@@ -109,7 +115,7 @@ class SchemaGraph:
             level = list(self._longer(level, distance, arrives, through_references))
 
     def _distances(self, arrives: Callable[[int], bool], through_references: bool) -> dict[int, int]:
-        """Return the number of navigations between each type and the nearest type that arrives."""
+        """Return the number of navigations from each type to the nearest type for which `arrives` is True."""
         types = self._reachable()
         distance = {type_: 0 for type_ in types if arrives(type_)}
         for steps in range(1, MAX_NAVIGATIONS + 1):
@@ -180,7 +186,7 @@ class SchemaGraph:
         return found
 
     def operations(self) -> Iterator[tuple[int, tuple[str, ...]]]:
-        """Yield the row of each operation that a path calls, and the segments of one call."""
+        """Yield the row of each operation that a path can call, and the segments of one such call."""
         model = self.model
         for row in range(model.operations):
             flags, name = model.operation_flags(row), model.operation_name(row)
@@ -193,7 +199,7 @@ class SchemaGraph:
                 yield row, (*(path.segments if many else path.item()), name)
 
     def has_derived(self, type_: int) -> bool:
-        """Return True if an object of this static type can be of several types."""
+        """Return True if an object of this declared type can be of several types."""
         model = self.model
         return any(
             model.base_of(other) == type_ and model.type_flags(other) & ENTITY for other in range(model.types)

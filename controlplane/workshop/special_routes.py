@@ -1,4 +1,4 @@
-"""Facts about routes of Microsoft Graph that are neither in its schema nor in the facts for rules."""
+"""Facts about routes of Microsoft Graph that neither its schema nor the facts for rules contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The smallest ruleset that would have allowed the recorded requests, with the evidence for each rule."""
+"""Suggest the smallest ruleset that would have allowed the recorded requests, with evidence for each rule."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Filter(NamedTuple):
 
 @dataclass(slots=True)
 class Options:
-    """The recorded queries to one shape of a path."""
+    """The recorded queries of requests to one shape of a path."""
 
     counts: Counter[str] = field(default_factory=Counter)
     top: int = 0
@@ -115,10 +115,10 @@ class Evidence:
             self.transforms[transforms] += 1
 
     def filter(self, *, is_general: bool) -> Filter | None:
-        """Return a filter that shows no more than every response did, or None.
+        """Return a filter that shows no more than each recorded response did, or None if none is needed.
 
-        If the pattern stands for several resources and some of them were filtered, the filter applies to all.
-        The pattern does not say which resources were not filtered.
+        If the pattern stands for several resources and only some were filtered, the filter applies to all of
+        them. A pattern cannot express which of its resources were not filtered.
         """
         if self.hidden is None or (self.whole and not is_general):
             return None
@@ -151,9 +151,9 @@ def _both(first: Transforms | None, second: Transforms | None) -> Transforms | N
 
 
 def _in_one_list(transforms: Transforms) -> Transforms:
-    """Return transforms with only one list, as rules have.
+    """Combine the allowed and the stripped properties into one list, because a rule has only one.
 
-    The stripped properties are removed from the allowed ones.
+    Remove the stripped properties from the allowed properties.
     """
     if transforms.allow is None:
         return transforms
@@ -176,7 +176,7 @@ class Seen:
 
     @property
     def is_general(self) -> bool:
-        """Return True if its pattern stands for several recorded resources."""
+        """Return True if the pattern stands for several recorded resources."""
         return any(self.several)
 
     def add_ids(self, ids: tuple[str, ...]) -> None:
@@ -186,7 +186,10 @@ class Seen:
 
 
 class Observations:
-    """The recorded requests of an application. Memory depends only on the number of path shapes."""
+    """The recorded requests of an application.
+
+    The memory in use depends only on the number of path shapes.
+    """
 
     def __init__(self) -> None:
         self.count = 0
@@ -205,10 +208,10 @@ class Observations:
         was_blocked: bool = False,
         body: bytes | None = None,
     ) -> None:
-        """Add a request to allow, with the requests that it implies.
+        """Add a recorded request that the rules must allow, with the requests that it implies.
 
-        `transforms` name the filter of its response. Without them the application received a complete
-        response, unless the request was blocked.
+        `transforms` name the filter of the recorded response. If `transforms` is empty, the application
+        received a complete response, unless the request was blocked.
         """
         self.count += 1
         if is_cut(target) or any(map(is_cut, transforms)):
@@ -271,7 +274,7 @@ class Observations:
                     self._spellings[word] = Counter((text,))
 
     def spelled(self, word: str) -> str:
-        """Return the most frequent spelling of a word."""
+        """Return the most frequent spelling of a word in the recorded paths."""
         known = self._spellings.get(word)
         return word if known is None else min(known, key=lambda text: (-known[text], text))
 
@@ -280,7 +283,7 @@ class Observations:
 def _transforms(names: tuple[str, ...]) -> Transforms | None:
     """Parse names of transforms such as `strip:a`, `allow:b` and `items:{…}`.
 
-    Return None without names, or if a rule can't contain one of them.
+    Return None if there are no names, or if a rule can't contain one of the transforms.
     """
     named = parse_names(names)
     known = [*named.stripped, *(named.allowed or ())]
@@ -294,7 +297,10 @@ def _transforms(names: tuple[str, ...]) -> Transforms | None:
 
 
 def _kept(texts: Sequence[str]) -> tuple[Kept, ...] | None:
-    """Parse conditions on items from texts of `condition_text`. Return None if one of them is truncated."""
+    """Parse conditions on items from texts that `condition_text` made.
+
+    Return None if one of the texts is truncated.
+    """
     if not texts:
         return ()
     transforms = f"{{items: {{keep: [{', '.join(sorted(texts))}]}}}}"
@@ -381,14 +387,18 @@ def suggest(
     unguarded: Set[str] = frozenset(),
     blocked: int = 0,
 ) -> Suggestion:
-    """Return a ruleset with this name. Raise InvalidRuleset if the name is invalid.
+    """Suggest a ruleset with this name for the recorded requests.
 
-    `about` are lines for its head. `filters` narrow a pattern for a method, in addition to the filters of the
-    responses. `members` are those of all bodies, if each body is known. Patterns in `unguarded` get no query
-    guard. The head says that `blocked` requests are left out.
+    Raise InvalidRuleset if the name is invalid.
+
+    `about` are lines for the comment at the head of the ruleset. `filters` narrow a pattern for a method, in
+    addition to the filters of the responses. `members` are the members of all bodies for a pattern and
+    method, if each body is known. Patterns in `unguarded` get no query guard. The head of the ruleset says
+    that `blocked` requests are left out.
 
     A filter also blocks paths and queries that name a hidden property. Evaluate rules with filters on the
-    same traffic, and call this function with the results of `Blocked`, until no pattern is left to unguard.
+    same traffic, and call this function again with the results of `Blocked`. Repeat until no pattern needs to
+    lose its guard.
     """
     name = _plain(name)
 
@@ -405,11 +415,11 @@ def suggest(
 
 
 class Blocked:
-    """The requests that the filters of a suggestion block, although the suggestion is based on them.
+    """The requests that a suggested ruleset's filters block, although the suggestion is based on them.
 
-    A rule loses its query guard if the guard would block an allowed query. It never loses its filter, because
-    without it the rule would show more than the recorded responses. Requests that the filter itself blocks
-    are left out.
+    A suggested rule loses its query guard if the guard would block an allowed query. The rule never loses its
+    filter, because without a filter it would show more than the recorded responses. Requests that the filter
+    itself blocks are left out of the suggestion.
     """
 
     def __init__(self, found: Suggestion) -> None:
@@ -418,7 +428,7 @@ class Blocked:
         self.count = 0  # requests that stay blocked
 
     def add(self, by: str, target: str) -> None:
-        """Add a request that was allowed, and that a rule or a reason now blocks."""
+        """Add a request that was allowed when it was recorded, and that a suggested rule now blocks."""
         rule = self._filters.get(by)
         if rule is not None and _is_probed(rule.filter, target):
             self.unguarded.update(path.pattern for path in rule.paths)
@@ -435,7 +445,7 @@ def _is_probed(filter_: Filter | None, target: str) -> bool:
 
 
 def patterns(observed: Observations) -> dict[Shape, str]:
-    """Return the pattern of each shape of a path in the ruleset."""
+    """Return the path pattern of each shape of a path in the suggested ruleset."""
     return {shape: _pattern(observed, shape, seen) for shape, seen in observed.shapes.items()}
 
 
@@ -446,7 +456,7 @@ def _paths(
     *,
     all_in_order: bool = False,
 ) -> list[SuggestedPath]:
-    """Return the paths, with the methods that get the same rule combined."""
+    """Return the suggested paths, with the methods that get the same rule combined."""
     single: list[tuple[str, str, Evidence, Filter | None]] = []
     spelled: dict[str, str] = {}
     filtered: set[tuple[str, str]] = set()  # resources and methods that have a filter
@@ -517,8 +527,8 @@ def _methods(seen: Iterable[str]) -> tuple[str, ...]:
 def _rules(paths: Sequence[SuggestedPath]) -> list[SuggestedRule]:
     """Return one rule for the paths of a resource that get the same rule.
 
-    If the order matters, a fixed segment comes before a parameter in its place, which also matches it. Paths
-    below a path come before the path itself, because its filter blocks paths of hidden properties.
+    If the order matters, a fixed segment comes before a parameter at the same position, which also matches
+    it. Paths below a path come before the path itself, because its filter blocks paths of hidden properties.
     """
 
     def place(path: SuggestedPath) -> tuple[object, ...]:
@@ -539,12 +549,15 @@ def _rules(paths: Sequence[SuggestedPath]) -> list[SuggestedRule]:
 
 
 def _resource(pattern: str) -> str:
-    """Return the version and the first segment. Patterns that differ there match no common request."""
+    """Return the version and the first segment of a path pattern.
+
+    Patterns that differ in the version or the first segment match no common request.
+    """
     return "/".join(pattern.split("/")[:3]).lower()
 
 
 def _root(pattern: str) -> str:
-    """Return the version and the first segment, and for `/me` also the segment below."""
+    """Return the version and the first segment of a pattern, and for `/me` also the segment below."""
     words = pattern.split("/")
     return "/".join(words[: 4 if words[2:3] == ["me"] else 3])
 
@@ -616,7 +629,7 @@ def _rule_lines(rule: SuggestedRule) -> Iterator[str]:
 
 
 def _when(evidence: Sequence[Evidence]) -> str:
-    """Return the period of the requests, or an empty text if no time is known."""
+    """Return the period of the recorded requests, or an empty text if no time is known."""
     first = min((one.first for one in evidence if one.first is not None), default=None)
     last = max((one.last for one in evidence if one.last is not None), default=None)
     if first is None or last is None:
@@ -650,7 +663,7 @@ def _describe_options(evidence: Evidence) -> Iterator[str]:
 
 
 def _sample(target: Target) -> str:
-    """Return path and query without values of filters, page tokens and ids of shares."""
+    """Return the path and query of a target without values of filters, page tokens and ids of shares."""
     path = _SHARE.sub(r"\1…", target.path)
     query = "" if target.query is None else "?" + _without_values(without_secrets(target.query))
     text = f"{path}{query}"
@@ -673,7 +686,7 @@ def _time(moment: datetime) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a text for a comment, with line breaks and other unprintable characters replaced."""
+    """Return a text for a comment, with unprintable characters such as line breaks replaced."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 

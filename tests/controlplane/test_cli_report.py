@@ -71,7 +71,7 @@ def test_a_report_is_made_and_checked_without_a_store(config: Path, tmp_path: Pa
     page.write_text(page.read_text().replace("never arrived", "all arrived", 1))
     changed = cli(elsewhere, "audit", "verify-report", str(page), "--key", key.read_text().strip())
     assert changed.returncode == 1
-    assert "not valid: the page is not the one that was signed; line" in changed.stderr
+    assert "not valid: the HTML page differs from the page that was signed; line" in changed.stderr
 
 
 @pytest.mark.parametrize("form", ["csv", "ndjson"])
@@ -97,13 +97,13 @@ def test_an_export_names_its_filter_its_time_and_the_head_of_the_chain(
     assert (found.returncode, found.stderr) == (0, "")
     assert f"{whole}: is the exported file" in found.stdout
     whole.write_bytes(whole.read_bytes().replace(b"GET", b"PUT", 1))
-    assert (
-        "the data differs from the export" in cli(config, "audit", "verify-report", str(whole), *key).stderr
-    )
+    refused = cli(config, "audit", "verify-report", str(whole), *key).stderr
+    assert "the exported data differs from its signed manifest" in refused
     data.write_bytes(data.read_bytes().replace(b"GET", b"PUT", 1))
     changed = cli(config, "audit", "verify-report", str(manifest), *key, "--data", str(data))
     assert changed.returncode == 1
-    assert "the data differs from the export: its SHA-256 is" in changed.stderr  # its length is right
+    differs = "the exported data differs from its signed manifest: the data's SHA-256 is"
+    assert differs in changed.stderr  # the length is right
 
 
 def test_json_is_the_signed_line_and_a_class_is_one_of_six(config: Path) -> None:

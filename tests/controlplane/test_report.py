@@ -423,12 +423,20 @@ async def test_what_differs_is_said(trail: Trail) -> None:
     other = Signer(bytes(32)).key
     page = changed(files.html, b"1 request was blocked", b"0 request was blocked")
     cases = [
-        (page, key, "the page is not the one that was signed; line "),
-        (changed(files.json, b'"complete":true', b'"complete":false'), key, "the signature is not valid"),
-        (changed(files.html, b'"count":1', b'"count":0'), key, "the signature is not valid"),
-        (files.json, other, f"another key signed it: the file names {key}, and --key is {other}"),
+        (page, key, "the HTML page differs from the page that was signed; line "),
+        (
+            changed(files.json, b'"complete":true', b'"complete":false'),
+            key,
+            "the signature of the file is not valid",
+        ),
+        (changed(files.html, b'"count":1', b'"count":0'), key, "the signature of the file is not valid"),
+        (files.json, other, f"another key signed the file: the file names {key}, and --key is {other}"),
         (b"<html></html>", key, "neither the JSON nor the HTML"),
-        (Signer(bytes(32)).sign(b'{"kind":"x","key":"%b"}' % other.encode()), other, "not a report: x"),
+        (
+            Signer(bytes(32)).sign(b'{"kind":"x","key":"%b"}' % other.encode()),
+            other,
+            "not an audit report: its kind is x",
+        ),
     ]
     for file, known, words in cases:
         with pytest.raises(NotVerified, match=re.escape(words)):

@@ -123,13 +123,13 @@ cases:
   - {request: GET /a}
   - {request: GET /a, ip: 10.2.2.300, expect: {verdict: block}}
 """) == [
-        (2, "a request is a method and a target: GET /v1.0/users?$top=5"),
+        (2, "the request must be a method and a target, like GET /v1.0/users?$top=5"),
         (5, "'maybe' is not one of 'allow', 'filter', 'block', 'log_only' or 'refused'"),
         (6, "unknown key `tim`, did you mean `time`?"),
-        (7, "a time has a date and an offset: 2026-03-02T09:00:00+01:00"),
+        (7, "the time must have a date and a UTC offset, like 2026-03-02T09:00:00+01:00"),
         (7, "unknown key `rul`, did you mean `rule`?"),
         (8, "`expect` is missing"),
-        (9, "an address is IPv4 or IPv6: 203.0.113.7"),
+        (9, "the address must be an IPv4 or IPv6 address, like 203.0.113.7"),
     ]
     assert refusals("cases:\n  - {request: GET /a, expect: {verdict: allow, body: x}}\n") == [
         (2, "a body is expected, but the case has no response")
@@ -145,7 +145,8 @@ def test_a_time_is_one_that_every_zone_has(time: str) -> None:
     ((line, message),) = refusals(
         f'cases:\n  - {{request: GET /b, time: "{time}", expect: {{verdict: block}}}}\n'
     )
-    assert (line, message) == (2, "a time has a date and an offset: 2026-03-02T09:00:00+01:00")
+    assert line == 2
+    assert message == "the time must have a date and a UTC offset, like 2026-03-02T09:00:00+01:00"
 
 
 def test_of_very_many_failures_the_first_are_told_and_all_counted() -> None:

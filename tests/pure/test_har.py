@@ -101,14 +101,17 @@ def test_the_target_is_what_crossed_the_wire(base: str, url: str, target: str) -
     ("data", "said"),
     [
         (b"", "not a HAR file, which is JSON: the file is empty; export the traffic again"),
-        (b"<html>", "not a HAR file, which is JSON: not JSON at line 1 column 1: expecting value"),
+        (
+            b"<html>",
+            "not a HAR file, which is JSON: the file's JSON is invalid at line 1 column 1: expecting value",
+        ),
         (
             har(entry("/x")).decode().encode("utf-16"),
-            "not a HAR file, which is JSON: it is UTF-16 text: save it as UTF-8",
+            "not a HAR file, which is JSON: the file is UTF-16 text: save it as UTF-8",
         ),
         (
             har(entry("/x")).decode().encode("utf-16-be"),
-            "not a HAR file, which is JSON: it is UTF-16 text: save it as UTF-8",
+            "not a HAR file, which is JSON: the file is UTF-16 text: save it as UTF-8",
         ),
         (b"PK\x03\x04...", "not a HAR file but a ZIP archive: unpack it and use the .har file from it"),
         (gzip.compress(b"x" * 100)[:-20], "not a HAR file, which is JSON: "),
@@ -134,7 +137,7 @@ def test_the_target_is_what_crossed_the_wire(base: str, url: str, target: str) -
         ),
         (
             har(entry("/x"))[:-120].replace(b"graph.microsoft.com", b"a"),
-            "the file ends in the middle, after ",
+            "the file was truncated: it ends after ",
         ),
     ],
 )
@@ -243,7 +246,7 @@ def test_of_a_file_that_was_cut_off_the_whole_entries_are_used() -> None:
     found = parse_har(WHOLE[:-300])
     assert [one.target for one in found.exchanges] == ["/v1.0/users/1"]
     assert [*map(with_entries, found.left_out)] == [
-        f"the file ends in the middle, after {len(WHOLE) - 300:,} characters: it was cut off (entry 2)"
+        f"the file was truncated: it ends after {len(WHOLE) - 300:,} characters (entry 2)"
     ]
 
 
@@ -251,7 +254,7 @@ def test_of_a_file_that_is_damaged_what_comes_before_is_used() -> None:
     found = parse_har(WHOLE.replace(b"users/2", b'users/"2'))
     assert [one.target for one in found.exchanges] == ["/v1.0/users/1"]
     (remark,) = found.left_out
-    assert remark.what.startswith("not JSON at line 1 column ")
+    assert remark.what.startswith("the file's JSON is invalid at line 1 column ")
 
 
 @pytest.mark.parametrize(
@@ -485,7 +488,7 @@ def test_the_requests_of_a_batch_that_was_not_recorded_are_said_to_be_unknown() 
 
 
 def test_an_address_that_is_none_is_told() -> None:
-    with pytest.raises(InvalidHar, match="write the address of the graph API like"):
+    with pytest.raises(InvalidHar, match="is not an address of the graph API: write an address like"):
         parse_har(har(entry("/x")), "graph.microsoft.com")
 
 
