@@ -25,7 +25,7 @@ _DISCOVERY = "/.well-known/openid-configuration"
 
 @dataclass(frozen=True, slots=True)
 class ControlPlaneSettings:
-    """Listener of the agent API, which proxies call."""
+    """Listener of the control plane for the agent API, which proxies call."""
 
     listen: tuple[Address, ...] = setting(
         default=("127.0.0.1:8090",),
@@ -56,10 +56,11 @@ class ControlPlaneSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OidcRoleSettings:
-    """Role for each person whose token has a value in a claim, such as an app role or a group.
+    """Role for each person whose sign-in token has a given value in a claim, such as an app role or a group.
 
-    Nobody has to add an operator for these people. Any number of these tables is allowed; the highest role in
-    each organisation applies.
+    You need not add an operator for a person whose token has this value. A settings file may have any number
+    of `[[Console.OidcRoles]]` tables. If several tables apply to a person, the highest role in each
+    organisation counts.
     """
 
     name: str = setting(
@@ -77,7 +78,7 @@ class OidcRoleSettings:
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSettings:
-    """Listener of the admin API and the console."""
+    """Listener of the control plane for the admin API and the console."""
 
     listen: tuple[Address, ...] = setting(
         default=("127.0.0.1:8091",),
@@ -137,7 +138,7 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class SearchIndexSettings:
-    """Index that searches of audit events read."""
+    """Search index of the control plane for audit events."""
 
     kind: Literal["sqlite", "postgresql", "clickhouse"] = setting(
         default="sqlite",
@@ -255,7 +256,7 @@ class SecretsSettings:
 
 @dataclass(frozen=True, slots=True)
 class AuditSettings:
-    """Limits on audit batches from proxies."""
+    """Limits on the audit batches that the control plane accepts from proxies."""
 
     rate_limit_org: int = setting(
         default=100,
@@ -288,7 +289,10 @@ class RetentionSettings:
 
 @dataclass(frozen=True, slots=True)
 class MetricsSettings:
-    """Listener for Prometheus, without sign-in. Keep it on a network that only operators reach."""
+    """Listener of the control plane for Prometheus, without sign-in.
+
+    Keep this listener on a network that only operators reach.
+    """
 
     listen: tuple[Address, ...] = setting(
         default=("127.0.0.1:9091",),
@@ -299,7 +303,7 @@ class MetricsSettings:
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """Lines that the program writes to standard error."""
+    """Log lines that the control plane writes to standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = setting(
         default="info", doc="Lowest severity that is written."

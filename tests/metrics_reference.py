@@ -44,20 +44,21 @@ _INTRODUCTION: Final = """\
 
 <!-- `python -m tests.metrics_reference` writes this page. -->
 
-The proxy and the control plane serve metrics in the Prometheus text format at `/metrics`. This page lists all of them.
-[Monitor](../how-to/monitor.md) says which to watch, and [Alerts](../how-to/alerts.md) has alert rules and a dashboard.
+The proxy and the control plane serve metrics in the Prometheus text format at `/metrics`. This page lists all
+metrics of both programs. [Monitor](../how-to/monitor.md) says which metrics to watch, and [Alerts](../how-to/alerts.md) has alert rules and a dashboard.
 
 | Program | Address | Setting |
 |---|---|---|
 | [Proxy](../glossary.md#proxy) | `http://127.0.0.1:9090/metrics` | [`Admin.Listen`](settings.md#admin) |
 | [Control plane](../glossary.md#control-plane) | `http://127.0.0.1:9091/metrics` | [`Metrics.Listen`](settings.md#metrics) |
 
-Neither listener has a sign-in: keep both on a network that only operators reach.
+The listeners for metrics have no sign-in, so keep them on a network that only operators reach.
 
-- A counter's name ends with `_total`. It starts at 0 with the process and only grows. The proxy's counters are sums of all workers.
-- A gauge is the value at the time of the scrape.
+- The name of a counter ends with `_total`. A counter starts at 0 with the process and only grows. Each counter of the proxy is the
+  sum over all its workers.
+- A gauge has the value at the time of the scrape.
 - A histogram has the series `_bucket`, `_sum` and `_count`.
-- A metric is missing if its feature is off: the key vault, traces, TLS certificates or sinks.
+- A metric is missing if its feature (key vault, traces, TLS certificates or sinks) is off.
 
 """
 _PROXY: Final = """\
@@ -67,16 +68,16 @@ _PROXY: Final = """\
 _LIMITS: Final = """\
 ### Limits of the proxy
 
-Each of these counters grows when a request or a connection reaches a [limit](limits.md).
+Each counter in this table grows when a request or a connection reaches a [limit](limits.md) of the proxy.
 
 """
 _CONTROL_PLANE: Final = """\
 ## Metrics of the control plane
 
-If several control planes share a store, each serves the metrics of the store. Only the
-leader serves the metrics of sinks and `graphward_controlplane_index_lag_events`. A scrape names at most 1000 proxies: those with
-losses first, then those that have been silent longest. `…_proxy_last_seen_timestamp_seconds` names enabled proxies only, and only those
-that have not ended. The metrics of an enrolment token end when it expires or is revoked.
+If several control planes share a store, each control plane serves the metrics of the whole store. Only the leader of these control
+planes serves the metrics of sinks and `graphward_controlplane_index_lag_events`. The metrics name at most 1000 proxies. Proxies with
+lost events come first, then the proxies that have been silent longest. `graphward_controlplane_proxy_last_seen_timestamp_seconds`
+names only enabled proxies that have not ended. The metrics of an enrolment token end when the token expires or is revoked.
 
 """
 _LABEL_TABLE: Final = """\

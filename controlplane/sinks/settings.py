@@ -26,9 +26,9 @@ def valid_filter(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSettings:
-    """A destination of audit events.
+    """A sink, to which the control plane delivers audit events.
 
-    Delivery is at least once, and in order for each organisation.
+    The control plane delivers each event at least once, and the events of each organisation in order.
     """
 
     name: str = setting(
@@ -77,7 +77,7 @@ def _is_plain(url: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplunkSettings(SinkSettings):
-    """Splunk's HTTP Event Collector (HEC)."""
+    """A sink that sends audit events to Splunk's HTTP Event Collector (HEC)."""
 
     kind: Literal["splunk"] = setting(doc="Kind of the sink.")
     url: str = setting(url=True, doc="Base address of the collector, such as `https://splunk.example:8088`.")
@@ -251,7 +251,7 @@ class AzureSinkSettings(SinkSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentinelSettings(AzureSinkSettings):
-    """A table of Microsoft Sentinel, written by the Logs Ingestion API of Azure Monitor."""
+    """A table of Microsoft Sentinel that is filled through the Logs Ingestion API of Azure Monitor."""
 
     kind: Literal["sentinel"] = setting(doc="Kind of the sink.")
     url: str = setting(
@@ -284,7 +284,7 @@ def parse_storage_url(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlobSettings(AzureSinkSettings):
-    """An archive in Azure Blob Storage or S3 that the hash chain of audit events proves."""
+    """An archive of audit events in Azure Blob Storage or S3, which the audit hash chain proves."""
 
     kind: Literal["blob"] = setting(doc="Kind of the sink.")
     url: str = setting(
@@ -384,7 +384,7 @@ def parse_webhook_secret(text: str) -> str:
 class WebhookSettings:
     """An address that receives notices for operators instead of audit events.
 
-    A webhook has no `Filter` and no `HoldDays`: notices stay stored for 90 days.
+    A webhook has no `Filter` and no `HoldDays`, because notices stay stored for 90 days.
     """
 
     name: str = setting(parse=parse_name, doc="Name of the sink in commands, metrics and the console.")

@@ -19,7 +19,7 @@ _BETWEEN: Final = re.compile(r"[\s,]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EgressSettings:
-    """HTTP proxy that connections to other hosts pass through."""
+    """HTTP proxy through which Graphward connects to other hosts."""
 
     proxy_url: str = setting(
         default="",

@@ -122,7 +122,7 @@ def parse_contact(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxySettings:
-    """Listener that applications connect to, and its limits."""
+    """Listener of the proxy that applications connect to, and the limits of this listener."""
 
     listen: tuple[Address, ...] = setting(
         default=("127.0.0.1:8080",),
@@ -300,7 +300,7 @@ class AgentSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleSyncSettings:
-    """Download of rules and applications from the control plane."""
+    """Settings for the proxy's download of rules and applications from the control plane."""
 
     saas_base_url: str = setting(
         url=True, doc="Base address of the control plane, such as `https://graphward.contoso.com`."
@@ -331,7 +331,7 @@ class RuleSyncSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSettings:
-    """Storage and delivery of audit events."""
+    """Storage of audit events on the proxy, and their delivery to the control plane."""
 
     ingestion_url: str = setting(
         default="",
@@ -393,7 +393,7 @@ class AuditSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSettings:
-    """Tokens that the proxy issues to applications."""
+    """Access tokens that the proxy issues to applications."""
 
     lifetime_seconds: int = setting(
         default=3600,
@@ -438,7 +438,7 @@ class TokenSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamSettings:
-    """Connections to the upstream: the graph API behind the proxy."""
+    """Connections of the proxy to the upstream, which is the graph API behind the proxy."""
 
     base_url: str = setting(
         default="https://graph.microsoft.com",
@@ -518,11 +518,11 @@ class UpstreamSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdentitySettings:
-    """Another upstream identity for some applications, by the same provider.
+    """Additional upstream identity of the proxy for some applications, from the same provider.
 
-    Any number of these tables is allowed. A table that names an application takes precedence over one that
-    names its organisation. All other applications use the identity of `[Credentials]`, which has the name
-    `default`.
+    A settings file may have any number of `[[Credentials.Identities]]` tables. A table that names an
+    application takes precedence over a table that names the application's organisation. An application that
+    no table names uses the identity of `[Credentials]`, which has the name `default`.
     """
 
     name: str = setting(
@@ -681,7 +681,7 @@ class CredentialsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallersSettings:
-    """Client assertions: proofs of identity by applications that have no shared secret."""
+    """Client assertions, by which applications without a shared secret prove their identity."""
 
     clock_skew_seconds: float = setting(
         default=60.0,
@@ -719,7 +719,7 @@ class CallersSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminSettings:
-    """Listener for health, readiness and metrics."""
+    """Listener of the proxy for health, readiness and metrics."""
 
     listen: Address = setting(
         default="127.0.0.1:9090",
@@ -776,7 +776,7 @@ class TracesSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """Lines that the program writes to standard error."""
+    """Log lines that the proxy writes to standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = setting(
         default="info", doc="Lowest severity that is written."
