@@ -104,7 +104,7 @@ def _stream_handler(stream: Stream[Any]) -> _Handler:
 
 
 class _NoLonger(Exception):
-    """The caller no longer has permission to read the rest."""
+    """The caller no longer has permission to read the remaining part of the response stream."""
 
 
 async def _send(request: web.Request, response: web.StreamResponse, streamed: Streamed, actor: Actor) -> None:
@@ -114,7 +114,7 @@ async def _send(request: web.Request, response: web.StreamResponse, streamed: St
         async for piece in streamed.pieces:
             if clock() - looked >= _LOOKED_AGAIN_SECONDS:
                 if not await request.app[GATE].is_still(request, actor):
-                    raise _NoLonger(f"{actor.name} was signed out or disabled, or has other roles now")
+                    raise _NoLonger(f"operator {actor.name} was signed out or disabled, or got other roles")
                 looked = clock()
             async with asyncio.timeout(_STALLED_SECONDS):
                 await response.write(piece)
@@ -151,7 +151,7 @@ async def _asked(request: web.Request, operation: Operation[Any, Any]) -> Reques
 def _converted(members: Mapping[str, Any], request: web.Request, cls: type[R], *, strict: bool) -> R:
     path = request.match_info
     if twice := sorted(path.keys() & members.keys()):
-        raise Refused("invalidRequest", f"{twice[0]} is in the path already")
+        raise Refused("invalidRequest", f"the path of the request already sets {twice[0]}")
     try:
         return msgspec.convert({**members, **path}, cls, strict=strict)
     except msgspec.ValidationError as error:
@@ -166,24 +166,28 @@ def _query(request: web.Request, cls: type[Request]) -> dict[str, Any]:
     for name in dict.fromkeys(request.query):
         values = request.query.getall(name)
         if name not in several and len(values) > 1:
-            raise Refused("invalidRequest", f"{name} occurs {len(values)} times")
+            raise Refused(
+                "invalidRequest", f"the query has the parameter {name} {len(values)} times: send it once"
+            )
         members[name] = values if name in several else values[0]
     return members
 
 
 async def _body(request: web.Request) -> dict[str, Any]:
     if request.query_string:
-        raise Refused("invalidRequest", "this request has no query: put its members into the body")
+        raise Refused(
+            "invalidRequest", "the operation takes no query string: put its members into the JSON body"
+        )
     text = await request.app[GATE].body(request)
     if text and request.content_type != "application/json":
-        raise Refused("invalidRequest", "the body must be application/json")
+        raise Refused("invalidRequest", "the Content-Type of the request body must be application/json")
     members: dict[str, Any] = decoded(text or b"{}", dict[str, Any])
     return members
 
 
 async def _described(request: web.Request) -> web.StreamResponse:
-    """Return the description of the APIs.
+    """Return the OpenAPI description of the admin API and the agent API.
 
-    It contains no secret, and clients without a token need it too.
+    The description contains no secret, and clients without a token need it too.
     """
     return json_response(description())

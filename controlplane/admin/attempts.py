@@ -1,6 +1,6 @@
-"""Limits on failed sign-ins by operator and address.
+"""Limits on failed sign-ins for each operator name and network address.
 
-Beyond a limit, the next attempt must wait.
+After too many failed sign-ins, the next sign-in attempt must wait.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ _MOST_WAITING: Final = 64
 
 class Attempts(Protocol):
     async def begin(self, name: str | None, address: str) -> int:
-        """Count an attempt as failed until it is forgiven, and return the seconds to wait, or 0.
+        """Count a sign-in attempt as failed until it succeeds, and return the seconds to wait, or 0.
 
-        It counts from the start, so that many attempts at once can't all be the last allowed one. Without a
-        name, only the address is limited.
+        A sign-in attempt counts from its start. So of many simultaneous attempts, only as many pass as the
+        limit allows. If no operator name is given, only the network address is limited.
 
-        An attempt that must wait leaves no trace. Otherwise a blocked client could still fill the memory, or
-        push the failures of others out of it.
+        A sign-in attempt that must wait is not counted. If refused attempts were counted, a blocked client
+        could fill the memory, or remove the failures of other clients from it.
         """
 
     async def forgive(self, name: str | None, address: str) -> None:
-        """Remove the attempt, which succeeded, and the failures of the name at the address."""
+        """Remove a sign-in attempt that succeeded, and the earlier failures of this name at this address."""
 
 
 class AttemptsInMemory:
-    """Sliding windows of a single control plane.
+    """Sliding windows of failed sign-ins, in the memory of a single control plane.
 
-    A restart empties them. A full disk does not keep operators out, and unauthenticated clients cause no
-    writes.
+    A restart of the control plane empties the windows of failed sign-ins. Counting in memory works even if
+    the disk is full, and lets unauthenticated clients cause no writes.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -91,7 +91,7 @@ class AttemptsInMemory:
 
 
 class AttemptsInStore:
-    """The windows of all control planes that share a store, counted together."""
+    """Sliding windows of failed sign-ins, counted together for all control planes that share a store."""
 
     def __init__(self, store: OperatorStore) -> None:
         self._store = store
@@ -133,7 +133,7 @@ def _keys(name: str | None, address: str) -> SignInKeys:
 
 
 def _digest(what: str, text: str) -> bytes:
-    """Return the digest of the names, so that a long name of an unauthenticated client takes little space."""
+    """Return a digest of the names, so that a long name of an unauthenticated client takes little space."""
     return blake2b(text.encode("utf-8", "replace"), digest_size=16, person=what.encode()).digest()
 
 
@@ -142,7 +142,7 @@ def _seconds(ms: int) -> int:
 
 
 def network_of(address: str) -> str:
-    """Return the network of one subscriber: an IPv4 address, or the first half of an IPv6 address."""
+    """Return the network of one subscriber: an IPv4 address, or the first 64 bits of an IPv6 address."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""Claims of an ID token and of userinfo: those that name an operator, and why others do not count."""
+"""Claims of an ID token and of userinfo that name an operator, and reasons to ignore other claims."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ _OF_THE_TOKEN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Verified claims, and their source (`ID token` or `userinfo`)."""
+    """Verified claims of a person, and their source (`ID token` or `userinfo`)."""
 
     source: str
     members: Mapping[str, Any]
 
     @property
     def names(self) -> list[str]:
-        """Return the names by which an operator is looked up.
+        """Return the names in the claims by which an operator is looked up.
 
-        An address counts only if the provider verified it: otherwise anybody could claim another person's
-        address. Amazon Cognito spells `true` as text. AD FS and Entra's first endpoint have `upn` in place of
-        `preferred_username`.
+        The claim `email` counts only if the provider verified it. Otherwise anybody could claim another
+        person's address. Amazon Cognito sends the claim `email_verified` as the text `true`. AD FS and the v1
+        endpoint of Microsoft Entra send the claim `upn` instead of `preferred_username`.
         """
         return list(dict.fromkeys(str(self.members[claim]) for claim in self.counted))
 
     @property
     def counted(self) -> list[str]:
-        """Return the claims that contain these names."""
+        """Return the names of the claims by which an operator is looked up."""
         claims = [*(["email"] if self._is_verified else []), "preferred_username", "upn"]
         return [claim for claim in claims if _is_text(self.members.get(claim))]
 
@@ -47,7 +47,7 @@ class Claims:
 
     @property
     def passed_over(self) -> list[str]:
-        """Return the claims that look like a name but do not count, each with the reason."""
+        """Return the claims that look like an operator name but are ignored, each with the reason."""
         found = []
         email = self.members.get("email")
         if _is_text(email) and email not in self.names:
@@ -64,12 +64,12 @@ class Claims:
 
     @property
     def about_the_person(self) -> list[str]:
-        """Return the names of the claims, without those about the token itself."""
+        """Return the names of the claims about the person, without the claims about the token."""
         return sorted(said(name) for name in self.members if name not in _OF_THE_TOKEN)
 
 
 def what_came(found: Sequence[Claims]) -> dict[str, str]:
-    """Return the claims of each source, the names that were looked up, and the claims that did not count."""
+    """Return the claims of each source, the names that were looked up, and the claims that were ignored."""
     came = "; ".join(f"{each.source}: {', '.join(each.about_the_person) or 'none'}" for each in found)
     names = dict.fromkeys(said(name) for each in found for name in each.names)
     passed_over = dict.fromkeys(text for each in found for text in each.passed_over)
@@ -83,8 +83,8 @@ def what_came(found: Sequence[Claims]) -> dict[str, str]:
 
 
 def _is_text(claim: object) -> bool:
-    """Return True if a claim can be a name.
+    """Return True if the value of a claim can be a name.
 
-    JSON may escape half a surrogate pair, which can't be stored.
+    Text in JSON may contain half a surrogate pair, which the store can't save.
     """
     return isinstance(claim, str) and claim != "" and not _HALF_CHARACTER.search(claim)

@@ -1,7 +1,8 @@
 """CSRF token of a browser's session, under a new mask for each page.
 
-Pages are compressed. If they all contained the same bytes, another site could put a guess into the address of
-a page. From the length of the response, it could learn whether the guess is part of the token (BREACH).
+Pages are compressed. If all pages contained the same token bytes, another site could put a guess into the
+address of a page. From the length of the compressed response, the other site could infer whether its guess is
+part of the token (BREACH).
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ _BYTES: Final = 32
 
 
 def masked_token(session_id: str) -> str:
-    """Return random bytes, and the session's token XOR these bytes."""
+    """Return random bytes, followed by the CSRF token of the session XOR these bytes."""
     mask = secrets.token_bytes(_BYTES)
     return (mask + _xor(mask, _token(session_id))).hex()
 
 
 def is_token(given: str, session_id: str) -> bool:
-    """Return True if `given` was issued to the session."""
+    """Return True if the CSRF token `given` was issued to the session."""
     try:
         content = bytes.fromhex(given)
     except ValueError:

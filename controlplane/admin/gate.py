@@ -1,4 +1,4 @@
-"""Authentication of callers: sessions, API tokens, sign-in, sign-out, and defence against other sites."""
+"""Authentication of callers by session or API token, and defence against cross-site requests."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ Q = TypeVar("Q", bound=Request)
 
 @dataclass(frozen=True, slots=True)
 class _Caller:
-    """Caller of a request.
+    """The caller that sent a request.
 
-    Without an actor, the caller is not authenticated.
+    A caller without an actor is not authenticated.
     """
 
     actor: Actor | None
@@ -91,7 +91,10 @@ class Gate:
         body_timeout_seconds: float,
         hosts: Collection[str] | None = None,
     ) -> None:
-        """`hosts`: names by which browsers reach this server, besides loopback names; None: any name."""
+        """`hosts` names the hosts by which browsers reach this server, besides loopback names.
+
+        None permits any host.
+        """
         self.context = context
         self._hosts = hosts
         self._body_timeout_seconds = body_timeout_seconds
@@ -113,9 +116,9 @@ class Gate:
     # Callers
 
     async def caller(self, request: web.Request) -> _Caller:
-        """Return the caller, looked up once for each request, and again when its body is complete.
+        """Return the caller of a request, looked up once before and once after its body arrives.
 
-        So a role or a session that ended does not serve a request that began earlier.
+        The second look-up refuses a request if its role or session ended while the body arrived.
         """
         known = request.get(_CALLER)
         if known is None:
@@ -125,7 +128,7 @@ class Gate:
         return known
 
     async def is_still(self, request: web.Request, actor: Actor) -> bool:
-        """Return True if the request would have the same actor if it came now."""
+        """Return True if the request still identifies the same actor with the same roles."""
         return (await self._caller(request)).actor == actor
 
     async def _caller(self, request: web.Request) -> _Caller:
@@ -172,10 +175,10 @@ class Gate:
     # Other sites
 
     async def keep_other_sites_out(self, request: web.Request) -> None:
-        """Refuse changes that another site made the browser send, and requests to unknown host names.
+        """Refuse changes that another web site made the browser send, and requests to unknown host names.
 
-        Another site may resolve a name to this server, so that the browser takes the server for part of that
-        site (DNS rebinding).
+        Another site may let a host name of its own resolve to this server (DNS rebinding). The browser then
+        treats the server as part of that site.
         """
         if self._hosts is not None and not _is_named(request, self._hosts):
             said = "this host name is not configured: set Console.PublicBaseUrl to the browsers' address"
@@ -183,7 +186,7 @@ class Gate:
         if request.method in ("GET", "HEAD", "OPTIONS"):
             return
         if not _is_same_origin(request):
-            raise Refused("forbidden", "this request came from another site")
+            raise Refused("forbidden", "the request came from another site than the control plane")
         caller = await self.caller(request)
         if caller.session_id is None:
             return
@@ -191,14 +194,16 @@ class Gate:
         if not given and request.content_type in _FORMS:
             given = (await self.form(request)).get(CSRF_FIELD, "")
         if not is_token(given, caller.session_id):
-            raise Refused("forbidden", f"this request needs its session's CSRF token in {CSRF_HEADER}")
+            raise Refused(
+                "forbidden", f"the request lacks the CSRF token of its session in the header {CSRF_HEADER}"
+            )
 
     # Bodies
 
     async def body(self, request: web.Request) -> bytes:
-        """Return the whole body, which must be small if the caller is not authenticated.
+        """Return the complete request body, which must be small if the caller is not authenticated.
 
-        When the body is complete, the caller is looked up again.
+        When the request body is complete, the caller is looked up again.
         """
         known = request.get(_BODY)
         if known is None:
@@ -218,7 +223,7 @@ class Gate:
         request[_LARGE] = name
 
     def let_go(self, request: web.Request) -> None:
-        """Release the memory of the request's body when the response is sent."""
+        """Release the memory of the request body after the response is sent."""
         name = request.pop(_LARGE, None)
         if name is not None:
             self._large[name] -= 1
@@ -226,9 +231,9 @@ class Gate:
                 del self._large[name]
 
     async def form(self, request: web.Request) -> Mapping[str, str]:
-        """Return the fields of a form, with files as text.
+        """Return the fields of a submitted form, with uploaded files as text.
 
-        If fields share a name, the last one counts.
+        If several form fields share a name, the last field counts.
         """
         try:
             if request.content_type == _FILES:
@@ -239,17 +244,19 @@ class Gate:
                 return _fields(text)
             return await asyncio.to_thread(_fields, text)  # may take seconds, so it runs in a thread
         except ValueError:
-            raise Refused("invalidRequest", "the form is malformed") from None
+            raise Refused("invalidRequest", "the submitted form is malformed") from None
 
     # Sign-in
 
     async def sign_in(
         self, request: web.Request, response: web.StreamResponse, name: str, password: str
     ) -> Actor:
-        """Begin a session and set its cookie in `response`. Raise Refused if the attempt fails.
+        """Begin a session of the operator, and set its cookie in `response`.
 
-        The code is `unauthenticated` or `tooManyAttempts`. Words and time are the same whether or not such an
-        operator exists.
+        Raise Refused if the sign-in attempt fails.
+
+        The error code is `unauthenticated` or `tooManyAttempts`. The response has the same text and takes the
+        same time if no operator of that name exists.
         """
         with self._place_among_hashes():
             await self.begin_attempt(request, name)
@@ -271,9 +278,9 @@ class Gate:
         details: Mapping[str, str] = MappingProxyType({}),
         org_ids: Sequence[str] = (),
     ) -> Actor:
-        """Begin a session of this operator, and end the session that the request came with.
+        """Begin a session of this operator, and end the session that the request already has.
 
-        The operator log keeps `details`, visible to operators of all these organisations.
+        The operator log stores `details`, visible to operators of all organisations in `org_ids`.
         """
         before = (await self.caller(request)).session_id
         if before is not None:
@@ -301,14 +308,14 @@ class Gate:
         response.del_cookie(self._cookie, path="/", httponly=True, secure=self.secure, samesite="Lax")
 
     async def operators_known_as(self, names: Iterable[str]) -> list[Operator]:
-        """Return the local operators with one of these names, which a provider has vouched for."""
+        """Return the local operators with one of these names, which an identity provider has verified."""
         found = {each.operator_id: each for name in names if (each := await self._named(name)) is not None}
         return list(found.values())
 
     async def begin_attempt(self, request: web.Request, name: str | None) -> None:
-        """Count the attempt as failed until it is forgiven.
+        """Count a sign-in attempt as failed until it succeeds.
 
-        Raise Refused with `tooManyAttempts` if it must wait.
+        Raise Refused with `tooManyAttempts` if the attempt must wait.
         """
         wait = await self._attempts.begin(name, _address(request))
         if wait:
@@ -320,9 +327,10 @@ class Gate:
         await self._attempts.forgive(name, _address(request))
 
     async def _named(self, name: str) -> Operator | None:
-        """Return the local operator of that name.
+        """Return the local operator with exactly this name, ignoring letter case.
 
-        Ids do not count, because a person may have one as a name elsewhere.
+        Operator ids are not accepted as names, because at an identity provider a person may have such an id
+        as a name.
         """
         operator = await self.context.store.operator(name)
         if operator is None or operator.provided is not None:
@@ -331,7 +339,10 @@ class Gate:
 
     @contextmanager
     def _place_among_hashes(self) -> Iterator[None]:
-        """Refuse before the attempt counts: attempts without a hash would push others out of the count."""
+        """Refuse a sign-in before it is counted if too many password hashes wait to be computed.
+
+        Otherwise attempts without a hash would push others out of the count.
+        """
         if self._hashes_waiting >= _MOST_HASHES_WAITING:
             raise Refused("unavailable", "too many sign-ins are in progress", Retry_After="5")
         self._hashes_waiting += 1
@@ -352,11 +363,11 @@ class Gate:
         code: str = "unauthenticated",
         details: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Log and record a failed sign-in, in addition to the response.
+        """Write a failed sign-in to the log and to the operator log.
 
-        The response does not wait, because its time must not show whether the operator exists. A name that an
-        unauthenticated client typed is not stored: it may be a password in the wrong field. `details` came
-        from a provider.
+        The response does not wait for the log entry, because its time must not show whether the operator
+        exists. A name that an unauthenticated client typed is not stored: it may be a password in the wrong
+        field. `details` came from an identity provider.
         """
         address = _address(request)
         _log.warning("failed sign-in from %s", address)
@@ -371,9 +382,9 @@ class Gate:
             _log.error("could not write a failed sign-in to the operator log: %s", error)
 
     async def close(self, _: web.Application) -> None:
-        """Finish writing to the operator log.
+        """Wait until all failed sign-ins are written to the operator log.
 
-        Run this when the server no longer accepts requests.
+        Call this function when the server no longer accepts requests.
         """
         await asyncio.gather(*self._recording, return_exceptions=True)
 
@@ -396,9 +407,9 @@ GATE: Final = web.AppKey("gate", Gate)
 
 
 async def actor_of(request: web.Request) -> Actor:
-    """Return the caller of the request.
+    """Return the authenticated caller of the request.
 
-    Raise Refused with `unauthenticated` if there is none.
+    Raise Refused with `unauthenticated` if the request has no authenticated caller.
     """
     caller = await request.app[GATE].caller(request)
     if caller.actor is None:
@@ -407,16 +418,16 @@ async def actor_of(request: web.Request) -> Actor:
 
 
 async def csrf_token(request: web.Request) -> str:
-    """Return the CSRF token of the session, empty without a session.
+    """Return the CSRF token of the caller's session, or an empty text if there is no session.
 
-    A request of the session that makes a change carries it in the header or the form field.
+    Each request of the session that makes a change sends the CSRF token in the header or the form field.
     """
     session_id = (await request.app[GATE].caller(request)).session_id
     return "" if session_id is None else masked_token(session_id)
 
 
 async def perform(request: web.Request, operation: Operation[Q, A], asked: Q) -> A:
-    """Perform the operation for the caller of the request."""
+    """Perform an operation as the caller of the HTTP request."""
     return await perform_logged(operation, request.app[GATE].context, await actor_of(request), asked)
 
 
@@ -433,9 +444,9 @@ async def gate_keeper(
 
 
 def _parts(kind: bytes, body: bytes) -> dict[str, str]:
-    """Return the fields of a multipart form. Raise ValueError if one has no name, or is not UTF-8.
+    """Return the fields of a multipart form. Raise ValueError if a field has no name, or is not UTF-8.
 
-    In a file, bytes that are not UTF-8 are replaced, so that its page can show the mistake in it.
+    In an uploaded file, bytes that are not UTF-8 are replaced, so that the console page can show the mistake.
     """
     message = BytesParser(policy=email.policy.HTTP).parsebytes(b"Content-Type: %b\r\n\r\n%b" % (kind, body))
     found = {}
@@ -478,9 +489,9 @@ def _is_named(request: web.Request, hosts: Collection[str]) -> bool:
 
 
 def _is_same_origin(request: web.Request) -> bool:
-    """Return True if the request came from this site, by headers that no page can forge.
+    """Return True if the request came from this site, by headers that no web page can forge.
 
-    Browsers send them. A program that is not a browser sends neither.
+    Browsers send them. A program that is not a browser sends neither `Sec-Fetch-Site` nor `Origin`.
     """
     site = request.headers.get("Sec-Fetch-Site")
     if site is not None:

@@ -1,4 +1,4 @@
-"""JSON bodies of the admin API, read with errors that name the member, and written."""
+"""Read JSON bodies of the admin API with errors that name the wrong member, and write JSON responses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def decoded(text: bytes, cls: type[Any]) -> Any:
     except msgspec.ValidationError as error:
         raise Refused("invalidRequest", validation_problem(error, cls)) from None
     except ValueError:
-        raise Refused("invalidRequest", "the body must be one JSON object in UTF-8") from None
+        raise Refused("invalidRequest", "the request body must be one JSON object in UTF-8") from None
 
 
 def json_response(response: object) -> web.Response:

@@ -1,6 +1,6 @@
-"""Local operators at an identity provider.
+"""Local operators that are linked to a person at an identity provider.
 
-Only the person that an operator is linked to can sign in as it.
+Only the person that an operator is linked to can sign in as that operator.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from controlplane.store.interface import Operator
 
 
 class LinkedOperators:
-    """Find operators by their link.
+    """Find operators by their link to a person at the identity provider.
 
-    A name from the provider proves nothing: people can choose or take over names.
+    A person's name from the provider proves nothing, because people can choose or take over names.
     """
 
     def __init__(self, context: OperationContext) -> None:
@@ -27,7 +27,7 @@ class LinkedOperators:
         self._issuer = context.settings.console.oidc_issuer
 
     async def of_subject(self, subject: str, found: Sequence[Claims]) -> Identified | None:
-        """Return the operator that is linked to this person, if there is one."""
+        """Return the operator that is linked to this person, or None if no operator is linked."""
         operator = await self._store.operator_linked_to(self._issuer, subject)
         if operator is None:
             return None
@@ -38,9 +38,9 @@ class LinkedOperators:
     async def first_sign_in(
         self, named: Operator, subject: str, found: Sequence[Claims]
     ) -> Identified | None:
-        """Link an operator that has the person's name.
+        """Link a person to the operator of the same name at the person's first sign-in.
 
-        Return None if it has a link or a password already.
+        Return None if the operator already has a link or a password.
         """
         details = self._by_name(named, subject, found)
         check_enabled(named, details)
@@ -49,7 +49,7 @@ class LinkedOperators:
         return Identified(named, {"singleSignOn": "newly linked", **details}, ())
 
     def unlinked(self, named: Operator, subject: str, found: Sequence[Claims]) -> SignInFailed:
-        """Return the failure of a person who shares only the name with an operator."""
+        """Return the sign-in failure of a person who shares only the name with an operator."""
         details = self._by_name(named, subject, found)
         report = "; ".join(f"{name} {value}" for name, value in details.items())
         text = f"the operator {named.name} is not linked to this person ({report}); `operator link` links it"

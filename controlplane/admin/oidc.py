@@ -1,7 +1,8 @@
 """OpenID Connect: requests to an identity provider, and the interpretation of its responses.
 
-Authorization code with PKCE (RFC 7636), state and nonce; endpoints by discovery. Claims come from the ID
-token and from the userinfo endpoint, the two places where OpenID Connect Core section 5.4 puts them.
+The console uses the authorization code flow with PKCE (RFC 7636), state and nonce, and finds endpoints by
+discovery. Claims come from the ID token and from the userinfo endpoint, as OpenID Connect Core section 5.4
+defines.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class _Keys(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """Secrets that one sign-in is bound to.
+    """Secret values that belong to one sign-in.
 
     `verifier` proves that the client that requests the tokens also began the sign-in.
     """
@@ -76,7 +77,7 @@ class Secrets:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A verified ID token, and the access token that came with it, or an empty text without one."""
+    """A verified ID token with its access token, which is an empty text if the provider sent none."""
 
     claims: Claims
     access_token: str
@@ -96,9 +97,9 @@ class _Response:
 
 
 class Provider:
-    """Requests to an identity provider.
+    """Requests to the identity provider of the console.
 
-    Every method raises SignInFailed with the cause and one line for the log.
+    Every method raises SignInFailed with the cause and one line for the log if it fails.
     """
 
     def __init__(self, settings: ConsoleSettings, clock: Clock, egress: Egress) -> None:
@@ -116,7 +117,7 @@ class Provider:
             await self._session.close()
 
     async def address(self, redirect_uri: str, secrets: Secrets) -> str:
-        """Return the address to which a browser goes to sign in."""
+        """Return the address of the identity provider to which a browser goes to sign in."""
         query = {
             "response_type": "code",
             "client_id": self._client_id,
@@ -131,21 +132,30 @@ class Provider:
         return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(query)}"
 
     async def check_came_from_here(self, issuer: str | None) -> None:
-        """Check `iss` of the authorization response (RFC 9207). It rejects another provider's code."""
+        """Check `iss` of the authorization response (RFC 9207).
+
+        The check of `iss` rejects the code of another provider.
+        """
         metadata = await self._discovered()
         if issuer is None and metadata.authorization_response_iss_parameter_supported:
-            raise SignInFailed(Cause.FORGED, "the response has no `iss`, although the provider promises it")
+            raise SignInFailed(
+                Cause.FORGED,
+                "the authorization response has no `iss`, although the provider's metadata promises it",
+            )
         if issuer is not None and not signed_token.is_same_issuer(issuer, metadata.issuer):
-            raise SignInFailed(Cause.FORGED, f"the response is from another issuer: {said(issuer)}")
+            raise SignInFailed(
+                Cause.FORGED,
+                f"the authorization response has the issuer {said(issuer)}, not {said(metadata.issuer)}",
+            )
 
     async def proof(self, code: str, redirect_uri: str, secrets: Secrets) -> Proof:
-        """Redeem the code, and verify the ID token of the person who signed in."""
+        """Redeem the authorization code, and verify the ID token of the person who signed in."""
         tokens = await self._redeemed(code, redirect_uri, secrets)
         token = tokens.get("id_token")
         if not isinstance(token, str):
             raise SignInFailed(
                 Cause.REGISTRATION,
-                "the token endpoint gave no ID token: the registration there must allow the scope openid",
+                "the token endpoint returned no ID token: allow the console the scope openid at the provider",
             )
         claims, header = await self._verified(token, "the ID token")
         now = self._clock.wall_ms() / 1000
@@ -162,9 +172,10 @@ class Provider:
         return Proof(Claims("ID token", claims), access_token)
 
     async def userinfo(self, proof: Proof) -> Claims:
-        """Return claims of the same person from the userinfo endpoint (section 5.3).
+        """Return claims of the same person from the userinfo endpoint (OpenID Connect Core section 5.3).
 
-        If the endpoint can't be used, the claims are empty and the name of their source says why.
+        If the userinfo endpoint can't be used, the claims are empty and the name of their source gives the
+        reason.
         """
         endpoint = (await self._discovered()).userinfo_endpoint
         if not endpoint:
@@ -188,13 +199,13 @@ class Provider:
         if members.get("sub") != proof.subject:
             raise SignInFailed(
                 Cause.TOKEN,
-                f"{endpoint}: is about another person: `sub` is {said(members.get('sub', 'missing'))}, and "
-                f"{said(proof.subject)} in the ID token",
+                f"{endpoint}: the response is about another person than the ID token: "
+                f"`sub` is {said(members.get('sub', 'missing'))}, but {said(proof.subject)} in the ID token",
             )
         return Claims("userinfo", members)
 
     async def check(self, redirect_uri: str) -> None:
-        """Check all that needs no person: discovery, keys, and whether the provider accepts the client."""
+        """Check the keys and endpoints, and whether the provider accepts the console as a client."""
         await self._published(_KEPT_MS)
         nobody = Secrets("", "", "graphward-looks-whether-this-client-is-known-to-the-provider")
         try:
@@ -204,7 +215,7 @@ class Provider:
                 raise
 
     async def discover(self) -> None:
-        """Check that the provider agrees with the settings."""
+        """Check that the provider's discovery document is consistent with the settings."""
         await self._discovered()
 
     async def _redeemed(self, code: str, redirect_uri: str, secrets: Secrets) -> dict[str, Any]:
@@ -228,7 +239,7 @@ class Provider:
         return _tokens(response)
 
     async def _verified(self, token: str, what: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Return claims and header of a token with a valid signature."""
+        """Return the claims and the header of a token after checking its signature."""
         header = signed_token.header_of(token, what)
         key = await self._key(header, what)
         return signed_token.verified(token, key, header["alg"], what), header
@@ -281,9 +292,9 @@ class Provider:
         headers: Mapping[str, str],
         data: Mapping[str, str] = MappingProxyType({}),
     ) -> _Response:
-        """Return the whole response of the provider.
+        """Return the complete response of the identity provider to a request.
 
-        Raise SignInFailed if it is late or too large.
+        Raise SignInFailed if the response is late or too large.
         """
         try:
             scheme = urlsplit(url).scheme
@@ -313,13 +324,13 @@ class Provider:
             )
             raise SignInFailed(Cause.REGISTRATION, text)
         if text_bytes is None:
-            raise SignInFailed(Cause.UNREACHABLE, f"{said(url)}: responded more than {_MAX_BYTES} bytes")
+            raise SignInFailed(Cause.UNREACHABLE, f"{said(url)}: the response exceeds {_MAX_BYTES} bytes")
         challenge = response.headers.get("WWW-Authenticate", "")
         return _Response(said(url), response.status, response.content_type, challenge, text_bytes)
 
 
 async def _bounded(response: aiohttp.ClientResponse) -> bytes | None:
-    """Return the whole body, in any number of pieces, or None if it is longer than the limit."""
+    """Return the response body, in any number of pieces, or None if it is longer than the limit."""
     text = bytearray()
     async for piece in response.content.iter_any():
         text += piece
@@ -337,9 +348,9 @@ def _decoded(response: _Response, cls: type[T]) -> T:
 
 
 def _tokens(response: _Response) -> dict[str, Any]:
-    """Return the token response.
+    """Return the members of the provider's token response.
 
-    Raise SignInFailed for an error (RFC 6749 section 5.2), even with status 200.
+    Raise SignInFailed for an OAuth error response (RFC 6749 section 5.2), even if its status is 200.
     """
     try:
         members = msgspec.json.decode(readable(response.text), type=dict[str, Any])
@@ -353,14 +364,14 @@ def _tokens(response: _Response) -> dict[str, Any]:
     if response.status in (400, 401, 403):
         # The endpoint refuses either the client or the code, and gives no reason.
         cause = Cause.CODE if response.status == 400 else Cause.REGISTRATION
-        raise SignInFailed(cause, f"{where} without a reason")
+        raise SignInFailed(cause, f"{where} and gave no OAuth error code")
     if response.status != 200:
         raise SignInFailed(Cause.UNREACHABLE, where)
     return members or _decoded(response, dict[str, Any])
 
 
 def _userinfo_refused(response: _Response) -> SignInFailed:
-    """Return the failure from a challenge (RFC 6750 section 3), or from a body with the same members."""
+    """Return the failure from a Bearer challenge (RFC 6750 section 3) or from an equal body."""
     found = dict(_PARAMETER.findall(response.challenge))
     if "error" not in found:
         try:
@@ -378,7 +389,7 @@ def _userinfo_refused(response: _Response) -> SignInFailed:
 
 
 def check_issuer(url: str, found: str, wanted: str) -> None:
-    """Check that the provider's issuer equals the settings' issuer (OpenID Connect Discovery section 4.3)."""
+    """Check that the provider names the issuer in the settings (OpenID Connect Discovery section 4.3)."""
     if signed_token.is_same_issuer(found, wanted):
         return
     entra = _ENTRA_V1.fullmatch(wanted)
@@ -388,11 +399,11 @@ def check_issuer(url: str, found: str, wanted: str) -> None:
         fix = f"write the tenant's own id in place of {template[0]}: {found}"
         raise SignInFailed(
             Cause.REGISTRATION,
-            f"{url}: is a provider's address for many tenants, whose issuer is {said(found)}. "
+            f"{url}: the provider uses this address for many tenants, with the issuer {said(found)}. "
             f"Console.OidcIssuer: {said(fix)}",
         )
     raise SignInFailed(
         Cause.REGISTRATION,
-        f"{url}: the provider calls itself {said(found)}. If that is the right provider, write it into "
-        "Console.OidcIssuer",
+        f"{url}: the provider's metadata names the issuer {said(found)}. If this issuer is the right one, "
+        "write it into Console.OidcIssuer",
     )

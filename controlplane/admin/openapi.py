@@ -1,4 +1,4 @@
-"""Description of both APIs in OpenAPI 3.1, made from the types of their requests and responses."""
+"""OpenAPI 3.1 description of the admin API and the agent API, made from the types of their messages."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _Json = dict[str, Any]
 
 
 class Taken(msgspec.Struct):
-    """Response for an accepted report."""
+    """Response to a report that the control plane accepted."""
 
     status: Literal["ok"]
 
@@ -66,13 +66,13 @@ class _ErrorFacts(msgspec.Struct, omit_defaults=True):
 
 
 class Error(msgspec.Struct):
-    """Response for any failure."""
+    """Response to any request that fails."""
 
     error: _ErrorFacts
 
 
 def description() -> _Json:
-    """Return the whole document."""
+    """Return the complete OpenAPI document."""
     schemas = _Schemas()
     paths: dict[str, _Json] = {}
     for operation in OPERATIONS:
@@ -119,9 +119,9 @@ _SECURITY_SCHEMES: Final = {
 
 
 class _Schemas:
-    """Schemas of all types of the description.
+    """JSON schemas of all types in the OpenAPI document.
 
-    They are made together: if two types have the same name, each gets a longer one.
+    All schemas are made together. If two types have the same name, each schema gets a longer name.
     """
 
     def __init__(self) -> None:
@@ -142,16 +142,16 @@ class _Schemas:
         return dict(self._references[cls])
 
     def members(self, cls: type[Request]) -> tuple[_Json, frozenset[str]]:
-        """Return the schemas of a request's members, and the names of the required ones.
+        """Return the schemas of a request's members, and the names of the required members.
 
-        The members are in several places of a request.
+        The members of a request are in its path, its query or its body.
         """
         schema = self._requests[self._references[cls]["$ref"]]
         return _plain(schema["properties"]), frozenset(schema["required"])
 
 
 def _plain(schema: Any) -> Any:
-    """Return the schema without titles, which repeat the names, and with docstrings as one line."""
+    """Return the schema without titles, which repeat the type names, and with each docstring on one line."""
     if isinstance(schema, dict):
         named = {name: _plain(value) for name, value in schema.items()}
         if isinstance(named.get("title"), str):
@@ -209,9 +209,9 @@ def _in_query(members: Mapping[str, _Json], required: frozenset[str]) -> list[_J
 
 
 def _parameter(name: str, place: str, schema: _Json, required: bool) -> _Json:
-    """Return the schema of a parameter.
+    """Return the OpenAPI description of a path or query parameter.
 
-    Text can't be null, so a member that may be null is left out instead.
+    A parameter can't be null, so a request omits a parameter instead of sending null.
     """
     schema = {key: value for key, value in schema.items() if (key, value) != ("default", None)}
     if "anyOf" in schema:

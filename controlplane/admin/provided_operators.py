@@ -1,4 +1,4 @@
-"""Operators from an identity provider: made at their first sign-in, with the roles of their groups."""
+"""Operators from an identity provider, added at their first sign-in, with roles from their groups."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Identified:
-    """Operator that a proof identifies."""
+    """Operator that a verified sign-in identifies."""
 
     operator: Operator
     details: Mapping[str, str]  # members of the line in the operator log
@@ -56,10 +56,10 @@ class ProvidedOperators:
         return bool(matching(self._mappings, found))
 
     async def signed_in(self, found: Sequence[Claims]) -> Identified:
-        """Return the operator that these claims of one person identify, with the roles that they give.
+        """Return the operator that the claims of a person identify, with the roles that the claims give.
 
-        Raise SignInFailed if they give no role. The person then loses all earlier roles, unless the provider
-        left out claims. A disabled operator gets no roles.
+        Raise SignInFailed if the claims give no role. A person whose claims give no role then loses all
+        earlier roles, unless the provider left out claims. A disabled operator gets no roles.
         """
         subject = subject_of(self._issuer, found[0].members)
         orgs = {each.org_id: each.name for each in await self._context.store.orgs()}
@@ -93,9 +93,9 @@ class ProvidedOperators:
     async def _kept(
         self, subject: str, found: Sequence[Claims], roles: Sequence[ProvidedRole], until_ms: int
     ) -> Operator:
-        """Return the operator of this subject.
+        """Return the operator of this subject, and add the operator at the first sign-in.
 
-        It gets these roles unless it is disabled.
+        The operator gets the roles in `roles` unless it is disabled.
         """
         label = label_of(found, subject)
 
@@ -126,9 +126,9 @@ class ProvidedOperators:
     async def _refused(
         self, subject: str, found: Sequence[Claims], unknown: Sequence[str], who: Mapping[str, str]
     ) -> SignInFailed:
-        """Return the failure of a person without a role.
+        """Return the sign-in failure of a person whose claims give no role.
 
-        Earlier roles of the person end.
+        All earlier roles of the person end.
         """
         operator = await self._context.store.operator_of_subject(self._issuer, subject)
         if operator is not None:

@@ -1,4 +1,4 @@
-"""Pure: roles from claims of an identity provider, and the name of the operator that they identify."""
+"""Pure functions that derive roles and an operator name from the claims of an identity provider."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _OVERAGE: Final = (
 
 
 def subject_of(issuer: str, members: Mapping[str, Any]) -> str:
-    """Return the permanent identifier of the person at the issuer.
+    """Return the permanent identifier of a person at the identity provider.
 
-    Microsoft Entra has another `sub` for each registration; its `oid` stays if the registration is replaced.
-    Raise SignInFailed if the store can't hold the identifier.
+    Microsoft Entra has a different `sub` for each app registration. Its `oid` stays the same if the
+    registration is replaced. Raise SignInFailed if the store can't save the identifier.
     """
     entra_id = members.get("oid")
     is_used = is_entra(issuer) and isinstance(entra_id, str) and entra_id
@@ -48,14 +48,14 @@ def claims_looked_at(mappings: Iterable[OidcRoleSettings]) -> list[str]:
 
 
 def matching(mappings: Iterable[OidcRoleSettings], found: Sequence[Claims]) -> list[OidcRoleSettings]:
-    """Return the mappings whose value is in their claim, character for character."""
+    """Return the role mappings whose value is in the mapped claim, compared character for character."""
     return [each for each in mappings if each.value in values_of(each.claim, found)]
 
 
 def values_of(claim: str, found: Sequence[Claims]) -> list[str]:
-    """Return the texts of a claim from the first source that has it.
+    """Return the text values of a claim from the first source that has the claim.
 
-    The claim is a list or one text.
+    The value of the claim is a list of texts or one text.
     """
     for each in found:
         if (value := each.members.get(claim)) is not None:
@@ -64,13 +64,13 @@ def values_of(claim: str, found: Sequence[Claims]) -> list[str]:
 
 
 def incomplete_claims(mappings: Iterable[OidcRoleSettings], found: Sequence[Claims]) -> list[str]:
-    """Return the claims that the provider left out because they have too many values."""
+    """Return the mapped claims that the provider left out because they have too many values."""
     looked = claims_looked_at(mappings)
     return [claim for claim in looked if any(_left_out(claim, each.members) for each in found)]
 
 
 def overage(claims: Sequence[str], details: Mapping[str, str], operator: Operator | None) -> SignInFailed:
-    """Return the failure of a person whose roles may all be in claims that the provider left out."""
+    """Return the sign-in failure of a person whose roles may be in claims that the provider left out."""
     claim = ", ".join(claims)
     report = "; ".join(f"{name} {value}" for name, value in details.items())
     text = f"{_OVERAGE.format(claim=claim)}: {report}"
@@ -78,9 +78,10 @@ def overage(claims: Sequence[str], details: Mapping[str, str], operator: Operato
 
 
 def _left_out(claim: str, members: Mapping[str, Any]) -> bool:
-    """Return True if the claim is distributed (OpenID Connect Core section 5.6.2), as Entra's overage is.
+    """Return True if the token only refers to the claim (OpenID Connect Core section 5.6.2).
 
-    In an implicit flow, Entra sends `hasgroups` instead.
+    Microsoft Entra refers to groups in this way if a person has too many. In an implicit flow, it sends
+    `hasgroups` instead.
     """
     elsewhere = members.get("_claim_names")
     if isinstance(elsewhere, Mapping) and claim in elsewhere:
@@ -91,9 +92,9 @@ def _left_out(claim: str, members: Mapping[str, Any]) -> bool:
 def roles_of(
     matched: Iterable[OidcRoleSettings], org_ids: Mapping[str, str]
 ) -> tuple[list[ProvidedRole], list[str]]:
-    """Return the highest role in each organisation, and the organisations that do not exist.
+    """Return the highest mapped role in each organisation, and the organisations that do not exist.
 
-    `org_ids` has the id of each organisation, by its id and by its name.
+    `org_ids` maps both the id and the name of each organisation to its id.
     """
     best: dict[str, ProvidedRole] = {}
     unknown = []
@@ -108,9 +109,9 @@ def roles_of(
 
 
 def label_of(found: Sequence[Claims], subject: str) -> str:
-    """Return a name by which people recognise the person.
+    """Return a display name by which people recognise the person.
 
-    No decision depends on it.
+    No access decision depends on the display name.
     """
     return next(_labels(found), subject)[:_MOST_LABEL]
 
@@ -124,9 +125,10 @@ def _labels(found: Sequence[Claims]) -> Iterator[str]:
 
 
 def name_of(label: str, issuer: str, subject: str, taken: Collection[str]) -> str:
-    """Return the name of a new operator from the provider, unlike the name of any other operator.
+    """Return a name for a new operator from the provider that no other operator has.
 
-    It is only the label if that is free. Otherwise digits that belong to the person are added.
+    The name is the prefix and the label, if no other operator has that name. Otherwise, digits of a hash of
+    the issuer and the subject make the name unique.
     """
     digits = hashlib.sha256(f"{issuer}\n{subject}".encode("utf-8", "replace")).hexdigest()
     for name in (f"{PREFIX}{label}", f"{PREFIX}{label} ({digits[:8]})"):
@@ -140,5 +142,5 @@ def name_of(label: str, issuer: str, subject: str, taken: Collection[str]) -> st
 
 
 def words_of(roles: Iterable[ProvidedRole], names: Mapping[str, str]) -> list[str]:
-    """Return each role with its organisation and the mapping that gives it, in words for the operator log."""
+    """Return each role with its organisation and the mapping that gives it, as texts for the operator log."""
     return [f"{each.role} in {names.get(each.org_id, each.org_id)} by {each.mapping}" for each in roles]

@@ -1,4 +1,4 @@
-"""A session over HTTP: begun with a password, shown, ended."""
+"""HTTP sessions of operators: sign-in with a password, session facts, and sign-out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures of a sign-in at the identity provider: texts for the page, the log and the operator log."""
+"""Failures of sign-ins at the identity provider, with texts for the page, the log and the operator log."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _OVERAGE: Final = (
 
 
 class Cause(Enum):
-    """Code of the response, whether the attempt counts as the visitor's failure, and the page's sentence."""
+    """Cause of a failed sign-in: error code, page text, and whether the visitor is to blame."""
 
     DENIED = (
         "unauthenticated",
@@ -112,10 +112,10 @@ class Cause(Enum):
 
 
 class SignInFailed(Exception):
-    """A sign-in at the identity provider failed. The text is one line for the log.
+    """A sign-in at the identity provider failed. The text of the exception is one line for the log.
 
-    `details` are for the operator log, and contain the provider's reason. `operator` is the operator that the
-    person wanted to sign in as, if it is known.
+    `details` are facts for the operator log, such as the provider's reason. `operator` is the operator that
+    the person wanted to sign in as, or None if unknown.
     """
 
     def __init__(
@@ -132,9 +132,10 @@ class SignInFailed(Exception):
 
     @property
     def sentence(self) -> str:
-        """Sentence for the visitor, with the provider's error code.
+        """Sentence about the failed sign-in for the visitor, with the provider's error code.
 
-        It contains no other text of the provider. The name of the claim is from the settings.
+        The sentence contains no other text of the provider. The claim name in the sentence comes from the
+        settings, not from the provider.
         """
         error, claim = self.details.get("error", ""), self.details.get("claim", "")
         return self.cause.sentence.format(error=f" ({error})" if error else "", claim=claim)
@@ -147,7 +148,7 @@ def check_enabled(operator: Operator, details: Mapping[str, str]) -> None:
 
 
 def said(text: object) -> str:
-    """Return a provider's text with unsafe characters escaped, cut to the limit with a mark."""
+    """Return a text from the provider with unsafe characters escaped, truncated to the limit with a mark."""
     safe = escaped(text if isinstance(text, str) else repr(text))
     return safe if len(safe) <= _LONGEST else f"{safe[:_LONGEST]}…({len(safe) - _LONGEST} more characters)"
 
@@ -155,9 +156,9 @@ def said(text: object) -> str:
 def refused_by_provider(
     where: str, error: object, description: object = None, *, at_token_endpoint: bool = False
 ) -> SignInFailed:
-    """Return the failure for an OAuth error response.
+    """Return the sign-in failure for an OAuth error response.
 
-    `where` describes that response.
+    `where` describes the OAuth error response.
     """
     details = {"error": said(error)}
     if description not in (None, ""):

@@ -1,6 +1,6 @@
-"""Signed tokens of an identity provider: the key that verifies one, and the checks of its claims.
+"""Signed tokens of an identity provider: find the key that verifies a token, and check its claims.
 
-OpenID Connect Core sections 3.1.3.7 (ID token) and 5.3.2 (signed userinfo).
+The checks follow OpenID Connect Core sections 3.1.3.7 (ID token) and 5.3.2 (signed userinfo).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ALSO_NAMED: Final = {"https://accounts.google.com": "accounts.google.com"}
 
 
 def header_of(token: str, what: str) -> Mapping[str, Any]:
-    """Return the unverified header. `what` is the token's name in messages."""
+    """Return the unverified header of a signed token. `what` is the name of the token in error messages."""
     if token.count(".") == 4:
         raise _refused(f"{what} is encrypted (JWE): have the provider send it signed and not encrypted")
     try:
@@ -41,17 +41,19 @@ def header_of(token: str, what: str) -> Mapping[str, Any]:
     algorithm = header.get("alg")
     if algorithm not in _ALGORITHMS:
         taken = ", ".join(_ALGORITHMS)
-        raise _refused(f"{what} is signed with {said(algorithm)}: have the provider use one of {taken}")
+        raise _refused(
+            f"{what} has the signature algorithm {said(algorithm)}: have the provider use one of {taken}"
+        )
     return header
 
 
 def fitting_key(
     header: Mapping[str, Any], published: Sequence[Mapping[str, Any]], what: str
 ) -> jwt.PyJWK | None:
-    """Return the key that the token names, or None if the provider's key set does not have it.
+    """Return the published key that the token names, or None if the provider's key set does not contain it.
 
-    A newer key set may have the key. A provider with a single key need not name it, in the token or in its
-    key set (section 10.1).
+    If the key is missing, a newer key set of the provider may contain it. A provider with a single key may
+    omit the key ID, in the token and in its key set (OpenID Connect Core section 10.1).
     """
     fitting = [each for each in published if _fits(each, header)]
     named = [each for each in fitting if each.get("kid") == header.get("kid")]
@@ -80,9 +82,9 @@ def _fits(key: Mapping[str, Any], header: Mapping[str, Any]) -> bool:
 
 
 def verified(token: str, key: jwt.PyJWK, algorithm: str, what: str) -> Mapping[str, Any]:
-    """Return the claims of a token with a valid signature.
+    """Return the claims of a token after checking its signature.
 
-    The functions below check the claims.
+    `check_id_token` and `check_parties` check the claims.
     """
     unchecked = {f"verify_{name}": False for name in ("exp", "iat", "nbf", "aud", "iss", "sub", "jti")}
     try:
@@ -105,30 +107,30 @@ def check_id_token(claims: Mapping[str, Any], *, issuer: str, client_id: str, no
     if claims.get("nonce") is None:
         raise _refused("the ID token has no `nonce`: have the provider repeat the nonce of the request")
     if not hmac.compare_digest(str(claims["nonce"]).encode("utf-8", "replace"), nonce.encode()):
-        raise SignInFailed(Cause.FORGED, "the ID token has another nonce: it belongs to another sign-in")
+        raise SignInFailed(Cause.FORGED, "the ID token has the nonce of another sign-in")
     _check_times(claims, now)
 
 
 def check_parties(claims: Mapping[str, Any], *, issuer: str, client_id: str, what: str) -> None:
-    """Check `iss` and `aud`, as far as the token has them."""
+    """Check the claims `iss` and `aud` if the token has them."""
     if "iss" in claims and not is_same_issuer(claims["iss"], issuer):
         raise _refused(f"{what} is from the issuer {said(claims['iss'])}, not from {said(issuer)}")
     audience = claims.get("aud", client_id)
     if client_id not in (audience if isinstance(audience, list) else [audience]):
-        raise _refused(f"{what} is for {said(audience)}, not for Console.OidcClientId")
+        raise _refused(f"{what} has the audience {said(audience)}, not Console.OidcClientId")
 
 
 def is_same_issuer(given: object, issuer: str) -> bool:
-    """Return True if both are the same issuer.
+    """Return True if two issuer identifiers name the same issuer.
 
-    Providers differ on a slash at the end, so it is ignored.
+    Some providers add a slash to the end of the issuer and others omit it, so it is ignored.
     """
     known = issuer.removesuffix("/")
     return isinstance(given, str) and given.removesuffix("/") in (known, _ALSO_NAMED.get(known, known))
 
 
 def check_access_token(claims: Mapping[str, Any], algorithm: str, access_token: str) -> None:
-    """Check `at_hash`, which binds the access token to the ID token; optional here (section 3.1.3.6)."""
+    """Check `at_hash`, which binds the access token to the ID token."""
     given = claims.get("at_hash")
     if given is None:
         return
@@ -136,13 +138,13 @@ def check_access_token(claims: Mapping[str, Any], algorithm: str, access_token: 
     digest = hashlib.new(f"sha{bits}", access_token.encode()).digest()
     expected = base64.urlsafe_b64encode(digest[: len(digest) // 2]).rstrip(b"=").decode()
     if given != expected:
-        raise _refused("the access token is not the one that the ID token was issued with (`at_hash`)")
+        raise _refused("the access token does not match `at_hash` of the ID token")
 
 
 def _check_times(claims: Mapping[str, Any], now: float) -> None:
     expires, issued, begins = claims["exp"], claims["iat"], claims.get("nbf", 0)
     if not all(_is_time(each) for each in (expires, issued, begins)):
-        raise _refused("the ID token's times are not numbers")
+        raise _refused("`exp`, `iat` or `nbf` of the ID token is not a number")
     clocks = "compare this machine's clock with the provider's"
     if expires <= now - _LEEWAY_SECONDS:
         raise _refused(f"the ID token expired {now - expires:.0f} s ago: {clocks}")
@@ -153,9 +155,9 @@ def _check_times(claims: Mapping[str, Any], now: float) -> None:
 
 
 def _is_time(claim: object) -> bool:
-    """Return True if a claim is a number that can be compared.
+    """Return True if the value of a claim is a number that can be compared.
 
-    JSON libraries read NaN and Infinity.
+    NaN and Infinity are refused, although JSON libraries accept them.
     """
     return isinstance(claim, int | float) and not isinstance(claim, bool) and math.isfinite(claim)
 

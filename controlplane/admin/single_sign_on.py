@@ -1,4 +1,4 @@
-"""Sign-in at an identity provider, with the way back bound to the browser that began it."""
+"""Sign-in at an identity provider, whose redirect back is bound to the browser that began the sign-in."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ _log = logging.getLogger(__name__)
 
 
 class _Begun(msgspec.Struct):
-    """A sign-in in progress.
+    """A sign-in that a browser began and has not finished.
 
-    It is sealed in a cookie, so unauthenticated clients can't fill any storage here.
+    The state of the sign-in is sealed in a cookie, so unauthenticated clients can't fill any storage.
     """
 
     state: str
@@ -77,13 +77,13 @@ class SingleSignOn:
         ]
 
     async def start(self, _: web.Application) -> None:
-        """Check the provider in a separate task, because proxies and passwords must not wait for it."""
+        """Check the provider in a separate task, because other sign-ins must not wait for the check."""
         self._looking = asyncio.create_task(self._look())
 
     async def _look(self) -> None:
-        """Log what is wrong with the provider.
+        """Log an error of the identity provider or its settings at startup.
 
-        The result is not stored: the fault may be fixed before a sign-in.
+        The result of the check is not stored, because the fault may be fixed before a sign-in.
         """
         provider = Provider(self._settings, self._gate.context.clock, self._egress)
         try:
@@ -154,11 +154,11 @@ class SingleSignOn:
         return await self._provider.proof(code, self._redirect_uri, _secrets_of(begun))
 
     async def _person(self, proof: Proof) -> Identified:
-        """Return the operator that the claims identify, by its link or by the person's groups.
+        """Return the operator that the claims identify, by a link to the operator or by the person's groups.
 
-        A name leads to a local operator once, and only to one without a password: that sign-in links it.
-        Userinfo is requested if the ID token names no operator. It is not requested if the token gives a role
-        and has names, none of which is that of a local operator.
+        A name identifies a local operator only at the first sign-in, which links the person. An operator with
+        a password is never linked by name. Userinfo is requested if the ID token names no operator. Userinfo
+        is not requested if the token gives a role and all its names belong to no local operator.
         """
         found = [proof.claims]
         subject = subject_of(self._settings.oidc_issuer, proof.claims.members)
@@ -175,9 +175,10 @@ class SingleSignOn:
         raise self._nobody(found, operators)
 
     async def _named(self, operator: Operator, subject: str, found: Sequence[Claims]) -> Identified:
-        """Return the operator for a person who has this operator's name.
+        """Return the operator for a person who has the name of a local operator.
 
-        If the person is not linked to it, groups may still give the person roles as another operator.
+        If the person is not linked to the local operator, groups may still give the person roles as another
+        operator.
         """
         newly_linked = await self._linked.first_sign_in(operator, subject, found)
         if newly_linked is not None:
@@ -211,7 +212,7 @@ class SingleSignOn:
         return Refused(cause.code, failed.sentence)
 
     async def _begun(self, request: web.Request) -> _Begun:
-        """Return the sign-in that this browser began recently."""
+        """Return the sign-in that the browser of this request began in the last 10 minutes."""
         begun = await self._opened(request.cookies.get(self._cookie, ""))
         state = request.query.get("state", "")
         if (
@@ -250,7 +251,7 @@ SINGLE_SIGN_ON: Final = web.AppKey("single_sign_on", SingleSignOn)
 
 
 def redirect_uri(settings: ConsoleSettings) -> str:
-    """Return the address that the registration at the provider must use for redirects."""
+    """Return the redirect address that must be registered at the identity provider."""
     return f"{settings.public_base_url}{_CALLBACK_PATH}"
 
 
@@ -275,9 +276,9 @@ def _secrets_of(begun: _Begun) -> Secrets:
 
 
 def _tell_unbidden(request: web.Request) -> None:
-    """Log a response of the provider without the `state` of a sign-in.
+    """Log a response of the identity provider that has no `state` of a sign-in in progress.
 
-    Any page can make a browser send one.
+    Any web page can make a browser send a response without a valid `state`.
     """
     if "error" in request.query:
         description = request.query.get("error_description")

@@ -1,1 +1,1 @@
-"""Management as code: compare a directory of files with the things in a control plane."""
+"""Management as code: compare a directory of configuration files with the state of a control plane."""

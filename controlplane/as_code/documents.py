@@ -1,4 +1,4 @@
-"""Read the files of a directory as one request, with every error by file, line and column; JSON Schema."""
+"""Read a configuration directory, with every error by file, line and column; JSON Schema of its files."""
 
 from __future__ import annotations
 
@@ -61,11 +61,17 @@ _OTHER_FILE: Final = "put rulesets and cases into a subdirectory, and name their
 
 
 class UnreadableFile(ValueError):
-    """Error because a file that a document names can't be read. The message gives the reason."""
+    """A file that a configuration document names can't be read.
+
+    The message of the exception gives the reason.
+    """
 
 
 class InvalidDirectory(ValueError):
-    """Error with a line for each problem, in the order of files and of their lines."""
+    """The configuration directory is invalid.
+
+    The error has one line for each problem, sorted by file and line.
+    """
 
     def __init__(self, problems: list[FileProblem]) -> None:
         found = sorted(set(problems), key=lambda one: (one.file, one.line, one.column, one.message))
@@ -105,7 +111,7 @@ def _checked_org_name(text: str) -> str:
 def _checked_file(text: str) -> str:
     path = PurePosixPath(text)
     if path.is_absolute() or ".." in path.parts or "\\" in text:
-        raise ValueError("give the path of the file within the directory, with / and without ..")
+        raise ValueError("give the path of the file relative to the directory, with / and without ..")
     return text
 
 
@@ -119,7 +125,7 @@ def _checked_root(text: str) -> str:
 def _checked_line(text: str) -> str:
     text = text.strip()
     if not text or not text.isprintable():
-        raise ValueError("must be one line of printable characters")
+        raise ValueError("the text must be one line of printable characters")
     return text
 
 
@@ -260,7 +266,7 @@ _SHAPES: Final[Mapping[str, type[BaseModel]]] = {
 
 
 def directory_json_schema() -> dict[str, object]:
-    """Return the JSON Schema of a document, for editors."""
+    """Return the JSON Schema of a configuration document, for editors."""
     return editor_schema("Graphward directory", _Document)
 
 
@@ -274,9 +280,12 @@ _CONTENTS: Final[Mapping[CredentialListName, tuple[str, Callable[..., WantedCred
 
 
 def read_documents(documents: Mapping[str, str], read_file: Callable[[str], str]) -> Wanted:
-    """Return the request of the documents. Raise InvalidDirectory with every error in them and their files.
+    """Return the configuration that the documents request.
 
-    `read_file` returns the text of a file by its path within the directory, or raises UnreadableFile.
+    Raise InvalidDirectory with every error in the documents and in the files that they name.
+
+    `read_file` returns the text of a file by its path in the configuration directory, or raises
+    UnreadableFile.
     """
     reading = _Reading(read_file)
     for name, text in sorted(documents.items()):
@@ -299,7 +308,7 @@ def _sorted_or_none(found: list[T] | None) -> tuple[T, ...] | None:
 
 
 class _Reading:
-    """Documents that were read so far."""
+    """Contents and errors of the configuration documents that were read so far."""
 
     def __init__(self, read_file: Callable[[str], str]) -> None:
         self.problems: list[FileProblem] = []
@@ -440,7 +449,7 @@ class _Reading:
     def _credentials(
         self, source: _Source, where: _Where, app: _App, name: CredentialListName
     ) -> tuple[Any, ...] | None:
-        """Return a list of credentials, with the contents of the files that it names."""
+        """Return the credentials in a list of an app, with the contents of the files that the list names."""
         given: list[BaseModel] | None = getattr(app, name)
         if given is None:
             return None
@@ -471,7 +480,7 @@ class _Reading:
             return None
 
     def _once(self, source: _Source, where: _Where, key: tuple[str, ...]) -> None:
-        """Refuse a name that the documents already contain."""
+        """Refuse a name that the documents already define."""
         line, column = source.document.mark(where, at_key=False)
         here = f"{source.file}:{line}:{column}"
         first = self._places.setdefault(key, here)
@@ -500,7 +509,10 @@ def _unseen_problems(document: yaml_document.Document) -> Iterator[RulesetProble
 
 
 def _empty_problems(document: yaml_document.Document) -> Iterator[RulesetProblem]:
-    """Find keys without a value. `apps:` could mean either an empty list, or that apps are not managed."""
+    """Find keys without a value in a configuration document.
+
+    A key such as `apps:` without a value could mean an empty list, or that apps are not managed.
+    """
     waiting: list[tuple[_Where, Any]] = [((), document.value)]
     while waiting:
         where, value = waiting.pop()

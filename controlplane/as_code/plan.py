@@ -1,4 +1,4 @@
-"""Changes that make a control plane agree with a directory, in a fixed order and with a digest."""
+"""Changes that make a control plane equal to a configuration directory, in order and with a digest."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Member(msgspec.Struct, rename="camel", frozen=True):
 
 
 class Change(msgspec.Struct, rename="camel", frozen=True):
-    """Thing that is added, changed or deleted."""
+    """A change of one thing, which is added, changed or deleted."""
 
     action: Action
     kind: Kind
@@ -72,9 +72,9 @@ class Change(msgspec.Struct, rename="camel", frozen=True):
 
     @property
     def is_in_force(self) -> bool:
-        """Return True if some of the change is active when applied.
+        """Return True if a part of the change is active as soon as the plan is applied.
 
-        For an app, only the ruleset needs approval.
+        If an app changes, only the choice of its ruleset needs an approval.
         """
         if self.gate in ("proposes", "proposed") and self.kind == "app":
             return any(each.name != "ruleset" for each in self.members)
@@ -82,7 +82,7 @@ class Change(msgspec.Struct, rename="camel", frozen=True):
 
 
 class Unmanaged(msgspec.Struct, rename="camel", frozen=True):
-    """Thing that the directory does not name, although it manages others of the same kind. It stays."""
+    """A thing that the configuration directory does not name, in a list that it manages. The thing stays."""
 
     kind: Kind
     org: str | None
@@ -96,7 +96,10 @@ class Difference(msgspec.Struct, rename="camel", frozen=True):
 
 
 def difference(wanted: Wanted, present: Present, *, prune: bool) -> Difference:
-    """Return the changes in the order in which they are made. Equal differences have equal digests."""
+    """Return the changes of a plan in the order in which they are made.
+
+    Plans with equal changes have equal digests.
+    """
     others = tuple(_others(wanted, present))
     deleted = [_deletion(each) for each in others] if prune else []
     changes: list[Change] = []
@@ -128,10 +131,10 @@ def _digest(changes: list[Change]) -> str:
 
 
 def _org_changes(org: WantedOrg, present: PresentOrg, deleted: Sequence[Change]) -> Iterator[Change]:
-    """Yield the changes of an organisation.
+    """Yield the changes within an organisation.
 
-    Apps are deleted first, so that a new app can have a similar name. Rulesets and schemas are deleted last,
-    because apps use them until they are changed.
+    Apps are deleted first, so that a new app can get a similar name. Rulesets and schemas are deleted last,
+    because apps use them until the apps are changed.
     """
     is_new = present is _NEW_ORG
     given: dict[str, Any] = {"retention": org.retention, "secondPerson": org.second_person}
@@ -213,7 +216,10 @@ def _text_digest(text: str | None) -> str | None:
 
 
 def text_difference(before: str, after: str) -> tuple[str, ...]:
-    """Return the differing lines of a ruleset's text. This may take long, so run it where it can be ended."""
+    """Return the lines that differ between two texts of a ruleset.
+
+    The comparison may take long, so run it in a process that can be ended.
+    """
     old, new = before.splitlines(), after.splitlines()
     if len(old) + len(new) > _MOST_COMPARED:
         return ("… the texts are too long to compare here",)
@@ -253,7 +259,10 @@ def _app_changes(app: WantedApp, org: str, present: PresentOrg, unborn: set[str]
 
 
 def _credential_members(app: WantedApp, held: PresentApp | None) -> Iterator[Member]:
-    """Yield the changes of the credentials of an app. Existing credentials have their ids."""
+    """Yield the changes to the credential lists of an app.
+
+    Credentials that already exist are shown with their ids.
+    """
     if app.secret_ends is not None and app.secret is not False:
         secret, after = (None if held is None else held.secret), as_end(app.secret_ends)
         if held is None or (secret is not None and secret.ends != after):
@@ -269,7 +278,10 @@ def _credential_members(app: WantedApp, held: PresentApp | None) -> Iterator[Mem
 def _credential_member(
     name: str, wanted: Sequence[WantedCredential], held: Sequence[PresentCredential]
 ) -> Iterator[Member]:
-    """Yield the change of a list of credentials. An omitted end stays as it is."""
+    """Yield the changes to one list of credentials of an app.
+
+    If the configuration omits the end of a credential, the end does not change.
+    """
     ends = {_fixed(each.wanted.facts): each.ends for each in held}
     facts = [each.facts for each in wanted]
     given = ((own, each.ends) for own, each in zip(facts, wanted, strict=True))
@@ -290,7 +302,7 @@ def _with_end(facts: dict[str, Any], ends: str | None) -> dict[str, Any]:
 
 
 def _fixed(facts: Mapping[str, Any]) -> bytes:
-    """Return facts as one text that is equal for equal facts."""
+    """Return the facts of a credential as a text that is equal for equal facts."""
     return msgspec.json.encode(facts, order="sorted")
 
 
@@ -322,7 +334,10 @@ def _changes_outside(
     enabled: bool | None,
     before: Mapping[str, Any] | None,
 ) -> Iterator[Change]:
-    """Yield the change of a thing outside organisations. `before` is None if it is new, and so enabled."""
+    """Yield the changes of a proxy or an operator, which belong to no single organisation.
+
+    `before` is None if the thing is new. A new thing is enabled.
+    """
     is_new = before is None
     if enabled is not None and not (is_new and enabled):
         wanted = {**wanted, "enabled": enabled}
@@ -338,12 +353,12 @@ def _members(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Membe
 
 
 def _active(org: PresentOrg) -> Mapping[str, PresentRuleset]:
-    """Return the rulesets that have an active version, without those that are only proposed."""
+    """Return the rulesets that have an active version, without rulesets that are only proposed."""
     return {name: each for name, each in org.rulesets.items() if each.version}
 
 
 def _others(wanted: Wanted, present: Present) -> Iterator[Unmanaged]:
-    """Find the things in managed lists that the directory does not name, in the order of their deletion."""
+    """Find things in managed lists that the configuration does not name, in deletion order."""
     for org in wanted.organisations:
         held = present.organisations.get(org.name, _NEW_ORG)
         listed: tuple[tuple[Kind, Any, Mapping[str, Any], str], ...] = (

@@ -1,4 +1,4 @@
-"""Format a plan as lines for a person. Equal differences have equal lines."""
+"""Format a configuration plan as lines of text for a person. Equal plans have equal lines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def key_of(change: Change) -> Key:
 def plan_lines(
     changes: Sequence[Change], unmanaged: Sequence[Unmanaged], further: Mapping[Key, Sequence[str]]
 ) -> Iterator[str]:
-    """Yield the lines of the changes by organisation. `further` returns additional lines for a change."""
+    """Yield the text lines of a plan's changes, grouped by organisation.
+
+    `further` returns additional lines for one change.
+    """
     heading = ""
     for change in changes:
         if (found := _heading(change)) != heading:

@@ -1,4 +1,4 @@
-"""Things of a control plane that a directory can manage, as plain values by name."""
+"""Current things of a control plane that a configuration directory can manage, as plain values by name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PresentRuleset:
 
 @dataclass(frozen=True, slots=True)
 class PresentSecret:
-    """Newest client secret of an app."""
+    """The newest client secret of an app."""
 
     credential_id: str
     ends: str | None

@@ -1,7 +1,8 @@
-"""Things that a directory requests, as plain values that a request contains.
+"""Things that a configuration directory requests, as plain values for an API request.
 
-None stands for an omitted key. An omitted list is not managed: nothing in it is added, changed or deleted. An
-omitted state, such as `enabled`, stays as it is.
+A member is None if the configuration omits its key. A list that the configuration omits is not managed:
+nothing in the list is added, changed or deleted. A state that the configuration omits, such as `enabled`,
+does not change.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ from proxy.wire.models import AssertionReuse
 
 
 def as_end(text: str) -> str:
-    """Return a time of RFC 3339 as the control plane writes it. Raise ValueError for another text."""
+    """Return a time in RFC 3339 in the form that the control plane writes.
+
+    Raise ValueError if the text is not a time in RFC 3339.
+    """
     return rfc3339(round(parse_until(text).end * 1000))
 
 
@@ -50,7 +54,10 @@ class WantedFederated(msgspec.Struct, rename="camel", frozen=True, forbid_unknow
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Facts that identify the credential: with other facts, it is another credential."""
+        """Facts that identify a federated credential.
+
+        A credential with other facts is a different credential.
+        """
         own = {"issuer": self.issuer, "subject": self.subject, "audience": self.audience, "reuse": self.reuse}
         if not self.keys:
             return own
@@ -68,7 +75,7 @@ class WantedKey(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fiel
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Facts that identify the credential: with other facts, it is another credential."""
+        """Facts that identify a public key. A credential with other facts is a different credential."""
         given = checked_key(self.key)
         named = {each: given.jwk[each] for each in ("kid", "alg") if each in given.jwk}
         facts = {"key": key_words(given.jwk), "thumbprint": given.identity, **named}
@@ -85,7 +92,7 @@ class WantedCertificate(msgspec.Struct, rename="camel", frozen=True, forbid_unkn
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Facts that identify the credential: with other facts, it is another credential."""
+        """Facts that identify a certificate. A credential with other facts is a different credential."""
         given = checked_certificate(self.certificate)
         return {"subject": given.subject, "thumbprint": given.thumbprint}
 
@@ -117,7 +124,7 @@ class WantedApp(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fiel
         _check_end(self.secret_ends)
 
     def credentials(self, name: CredentialListName) -> tuple[WantedCredential, ...] | None:
-        """Return a list of credentials; None if it is not managed."""
+        """Return the list of the app's credentials that has this name; None if the list is not managed."""
         lists = {"federated": self.federated, "keys": self.keys, "certificates": self.certificates}
         return lists[name]
 

@@ -105,15 +105,13 @@ def verify_archive(
     """Verify that no archived event was changed, inserted, reordered or removed. This needs no store."""
     cli: Cli = ctx.obj
     if (directory is None) == (sink is None):
-        raise CommandFailed(INVALID_INPUT, "give either a directory or --sink NAME")
+        raise CommandFailed(INVALID_INPUT, "name the archive: give either its directory or --sink NAME")
     if directory is not None and not directory.is_dir():
         raise CommandFailed(INVALID_INPUT, f"{directory}: is not a directory")
     if head is not None and org is None:
-        raise CommandFailed(INVALID_INPUT, "--head: a link belongs to one organisation: name it with --org")
+        raise CommandFailed(INVALID_INPUT, "--head: also name the organisation of the link with --org")
     if from_link is not None and org is None:
-        raise CommandFailed(
-            INVALID_INPUT, "--from-link: a link belongs to one organisation: name it with --org"
-        )
+        raise CommandFailed(INVALID_INPUT, "--from-link: also name the organisation of the link with --org")
     known = _known(org, head, checkpoint)
     begins_after = _begins_after(org, from_link, since)
     verdicts = asyncio.run(_verdicts(cli, directory, sink, org, known, begins_after))

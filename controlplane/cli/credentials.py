@@ -182,7 +182,7 @@ def _filled(
     if github is None and kubernetes is None:
         return pins
     if pins.subject is not None or (github is not None and kubernetes is not None):
-        raise CommandFailed(INVALID_INPUT, "give one of --subject, --github and --kubernetes")
+        raise CommandFailed(INVALID_INPUT, "give only one of --subject, --github and --kubernetes")
     if github is not None:
         if (environment is None) == (branch is None):
             raise CommandFailed(INVALID_INPUT, "--github: also give --environment NAME or --branch NAME")
@@ -195,7 +195,8 @@ def _filled(
     if pins.issuer is None:
         what = "--kubernetes: also give --issuer URL of the cluster"
         raise CommandFailed(
-            INVALID_INPUT, f"{what}: kubectl get --raw /.well-known/openid-configuration | jq -r .issuer"
+            INVALID_INPUT,
+            f"{what}, as printed by: kubectl get --raw /.well-known/openid-configuration | jq -r .issuer",
         )
     subject = "system:serviceaccount:" + kubernetes.replace("/", ":")
     return _Pins(pins.issuer, subject, Reuse.UNTIL_END)

@@ -49,13 +49,15 @@ def read_directory(directory: Path) -> Wanted:
     except OSError as error:
         raise CommandFailed(FAILED, f"{directory}: {error.strerror}") from None
     if not files:
-        raise CommandFailed(FAILED, f"{directory}: contains no .yaml file; `export` writes the first ones")
+        raise CommandFailed(
+            FAILED, f"{directory}: contains no .yaml file; the command `export` can write the files"
+        )
     inside = directory.resolve()
 
     def read_file(name: str) -> str:
         file = (directory / name).resolve()
         if not file.is_relative_to(inside):
-            raise UnreadableFile(f"{name}: is outside the directory")
+            raise UnreadableFile(f"{name}: the path leads out of the directory")
         try:
             if file.exists() and not file.is_file():
                 raise UnreadableFile(f"{name}: is not a regular file")  # Reading from a pipe may never end.
@@ -80,7 +82,7 @@ def write_directory(directory: Path, wanted: Wanted) -> list[Path]:
     try:
         make_directory(directory)
         if any(directory.iterdir()):
-            raise CommandFailed(FAILED, f"{directory}: must be empty or new")
+            raise CommandFailed(FAILED, f"{directory}: the directory must be empty or new")
         texts: dict[str, str] = {}
         names = _Names()
         for org in wanted.organisations:

@@ -282,7 +282,7 @@ def schema(json: Json = False) -> None:
 def _cases_beside(source: str) -> Path:
     path = Path(source)
     if path.suffix not in (".yaml", ".yml"):
-        raise CommandFailed(INVALID_INPUT, f"{source}: also name the file with the cases")
+        raise CommandFailed(INVALID_INPUT, f"{source}: also name the file with the test cases")
     return path.with_suffix(f".test{path.suffix}")
 
 

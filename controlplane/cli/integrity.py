@@ -122,9 +122,7 @@ def verify(
 
     cli: Cli = ctx.obj
     if head is not None and org is None:
-        raise CommandFailed(
-            INVALID_INPUT, "--head: a link belongs to one organisation's chain: name it with --org"
-        )
+        raise CommandFailed(INVALID_INPUT, "--head: also name the organisation of the link with --org")
     request = Verify(org=org, head=head, checkpoint=() if checkpoint is None else read_checkpoint(checkpoint))
     if cli.is_remote:
         verdicts = list(cli.call(verify_all, request).orgs)

@@ -137,13 +137,14 @@ def reach(
 
     cli: Cli = ctx.obj
     if (name is None) is not (scope in (None, "all")):
-        raise CommandFailed(INVALID_INPUT, "give `app APP`, `org ORG` or `all`")
+        raise CommandFailed(INVALID_INPUT, "name the emergency stop: give `app APP`, `org ORG` or `all`")
     if name is not None and (app is not None or (scope == "org" and org is not None)):
-        raise CommandFailed(INVALID_INPUT, f"{scope} {name}: give only one stop")
+        raise CommandFailed(INVALID_INPUT, f"{scope} {name}: give only one emergency stop")
     app, org = (name if scope == "app" else app), (name if scope == "org" else org)
     found = cli.call(stop_effects.reach, stop_effects.StopPlace(org, app))
     if found.stopped_at is None:
-        what = "such stop" if app or org else "stop of everything; --app or --org chooses another stop"
+        everything = "emergency stop of everything; --app or --org chooses another stop"
+        what = "such emergency stop" if app or org else everything
         raise CommandFailed(FAILED, f"there is no {what}; `kill list` shows all stops")
     print_list(REACH, found.proxies, as_json=json, fit=fit_of(wide, no_trunc))
 

@@ -50,7 +50,7 @@ class _SameHost(HTTPRedirectHandler):
         scheme, host = urlsplit(newurl)[:2]
         if (scheme, host) != urlsplit(req.full_url)[:2]:
             fp.close()
-            raise _Elsewhere(f"redirects to {scheme}://{host}: give the address of the document there")
+            raise _Elsewhere(f"redirects to {scheme}://{host}: give the document's address on that host")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 

@@ -191,7 +191,9 @@ def apply(
             facts = {"proposal": applied.proposal, "name": applied.name}
         print_facts(facts, as_json=json)
         if wait:
-            raise CommandFailed(FAILED, "no proxy enforces this text until the proposal is approved")
+            raise CommandFailed(
+                FAILED, "no proxy enforces the proposed ruleset until another operator approves it"
+            )
         return
     if applied.new_schemas_alone:
         typer.echo(f"{file}: this text is already active; the new version uses a new schema", err=True)

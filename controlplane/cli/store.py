@@ -182,8 +182,10 @@ async def _verified(settings: Settings, source: Path) -> int:
                 finally:
                     await original.close()
                 if known.misfit != found.misfit:
-                    raise StoreError(f"the chain of {org_id} is broken: {found.misfit.explanation}")
-                typer.echo(f"the chain of {org_id} is broken, in the file too", err=True)
+                    raise StoreError(
+                        f"the audit chain of organisation {org_id} is broken: {found.misfit.explanation}"
+                    )
+                typer.echo(f"the audit chain of organisation {org_id} is broken, in the file too", err=True)
         return links
     finally:
         await store.close()

@@ -243,7 +243,7 @@ async def _allow(context: OperationContext, actor: Actor, draft: _Draft) -> dict
 async def _test(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
     cases = _lines(draft.form.get("cases", ""))
     if not cases.strip():
-        raise InvalidRequest("cases: enter at least one; the sample in the field shows the form")
+        raise InvalidRequest("cases: enter at least one test case, in the form of the sample in the field")
     asked = RunCases(source=Source(yaml=draft.yaml, label="rules"), cases=cases, org=draft.org or None)
     return {"tested": await perform(dry_runs.test, context, actor, asked)}
 
@@ -265,9 +265,13 @@ def _file(draft: _Draft) -> str:
     if not text.strip():
         raise InvalidRequest("HAR file: choose a file, such as one that a browser's network panel exports")
     if text.startswith(_GZIP):
-        raise InvalidRequest("HAR file: it is compressed with gzip; decompress it, and choose the .har file")
+        raise InvalidRequest(
+            "HAR file: the file is compressed with gzip; decompress it, and choose the .har file"
+        )
     if len(text) > MOST_CHARACTERS:
-        raise InvalidRequest(f"HAR file: at most {MOST_CHARACTERS:,} characters; export fewer requests")
+        raise InvalidRequest(
+            f"HAR file: the file may have at most {MOST_CHARACTERS:,} characters; export fewer requests"
+        )
     return text
 
 

@@ -150,9 +150,11 @@ def _so_far(form: Mapping[str, str], digest: str) -> Replayed:
         carried = msgspec.json.decode(form.get("replay_so_far", ""), type=_SoFar)
         groups = carried.replayed.groups
         if len(groups) > MAX_GROUPS or any(group.change not in CHANGES for group in groups):
-            raise ValueError("no replay has such a state")
+            raise ValueError("the state in the form has impossible groups")
     except (msgspec.DecodeError, ValueError):
-        raise InvalidRequest("the replay can't continue from this state: start it again") from None
+        raise InvalidRequest(
+            "the replay can't continue from the state in the form: start the replay again"
+        ) from None
     if carried.draft != digest:
         raise InvalidRequest("the draft was changed after this replay began: start the replay again")
     return carried.replayed

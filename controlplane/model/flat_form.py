@@ -1,4 +1,4 @@
-"""Write a parsed schema in the flat form that proxies load."""
+"""Write a parsed schema in the flat text form that proxies load."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _NONE: Final = 0  # no type; a reference to a type is its row number plus 1
 
 
 def encode(schema: Schema) -> bytes:
-    """Return the flat form.
+    """Return a parsed schema in the flat form.
 
-    The order of declarations in the document does not change it.
+    The flat form does not depend on the order of declarations in the document.
     """
     return _Writer(schema).write()
 
 
 def _split(full: str) -> tuple[str, str]:
-    """Return namespace and simple name."""
+    """Return the namespace and the simple name of a qualified name."""
     space, _, simple = full.rpartition(".")
     return space, simple
 

@@ -1,4 +1,4 @@
-"""Parse an OData v4 `$metadata` document (CSDL XML) into typed plain data, within limits."""
+"""Parse an OData v4 `$metadata` document (CSDL XML) into plain typed data, within size limits."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _DOWNLOAD: Final = "download $metadata from the service again"
 
 
 class MetadataError(ValueError):
-    """A `$metadata` document that cannot be used.
+    """A `$metadata` document can't be used as a schema.
 
-    The message says the line, what is wrong and what to do.
+    The message of the exception gives the line, the fault and the remedy.
     """
 
     def __init__(self, line: int, wrong: str, remedy: str) -> None:
@@ -36,7 +36,7 @@ class MetadataError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class TypeRef:
-    """A type by its full name, for one value or for a collection of values."""
+    """Reference to a type by its full name, for one value or for a collection of values."""
 
     name: str
     collection: bool
@@ -62,7 +62,7 @@ class Navigation:
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """An entity type or a complex type. `base` is the full name of its base type."""
+    """An entity type or a complex type of a schema. `base` is the full name of the base type."""
 
     name: str
     base: str | None
@@ -75,7 +75,7 @@ class Type:
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """An entity set or a singleton."""
+    """An entity set or a singleton of a schema."""
 
     name: str
     type: TypeRef
@@ -83,7 +83,10 @@ class Root:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An overload of a function or an action. `binds` is None if a client calls it at the service root."""
+    """One overload of a function or an action of a schema.
+
+    `binds` is None for an unbound operation, which a client calls at the service root.
+    """
 
     name: str
     action: bool
@@ -93,9 +96,9 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """Declarations of a schema.
+    """All declarations of a schema: types, roots, operations and aliases.
 
-    `aliases` gives the namespace of each short name that clients may use for it.
+    `aliases` lists each short name of a namespace that clients may use.
     """
 
     types: tuple[Type, ...]
@@ -105,7 +108,10 @@ class Schema:
 
 
 def parse(document: bytes) -> Schema:
-    """Return what the document declares. Raise MetadataError if it is not a usable CSDL document."""
+    """Return the schema that the `$metadata` document declares.
+
+    Raise MetadataError if the document is not usable CSDL.
+    """
     if len(document) > MAX_DOCUMENT:
         wrong = f"the document has {len(document):,} bytes, and the limit is {MAX_DOCUMENT:,}"
         raise MetadataError(1, wrong, "give the $metadata of one service")
@@ -119,9 +125,9 @@ def parse(document: bytes) -> Schema:
 
 @dataclass(slots=True)
 class _Type:
-    """A type while the reader is within its element.
+    """A type declaration while the parser is within its XML element.
 
-    Names have the spelling of the document.
+    Names in the declaration have the spelling of the document.
     """
 
     line: int
@@ -146,7 +152,7 @@ class _Operation:
 
 
 class _Reader:
-    """Collects declarations during the parse, and resolves the names between them afterwards."""
+    """Parser that collects the declarations of a document, and then resolves the names in them."""
 
     def __init__(self) -> None:
         self.parser = expat.ParserCreate("utf-8", " ")
@@ -191,7 +197,7 @@ class _Reader:
         if space != _EDM:
             if name == "Schema":
                 raise self._error(
-                    "the schema is not of OData v4", "give the $metadata of version 4 of the service"
+                    "the schema is not of OData v4", "give the OData v4 $metadata of the service"
                 )
             return
         handler = _HANDLERS.get(name)
@@ -262,7 +268,9 @@ class _Reader:
     def _member_name(self, owner: _Type, attributes: dict[str, str]) -> str:
         name = self._name(attributes, "Name", _SIMPLE)
         if name.lower() in owner.names:
-            raise self._error(f"{owner.name!r} has two members named {name!r} in any letter case", _DOWNLOAD)
+            raise self._error(
+                f"type {owner.name!r} has two members named {name!r} if letter case is ignored", _DOWNLOAD
+            )
         owner.names.add(name.lower())
         return name
 
@@ -278,7 +286,7 @@ class _Reader:
         self._declare_operation(attributes, action=True)
 
     def _parameter(self, attributes: dict[str, str]) -> None:
-        """Store the type of the first parameter of a bound operation: the operation binds to it."""
+        """Store the first parameter's type of a bound operation, because the operation binds to it."""
         operation = self._operation
         if operation is not None and operation.bound and operation.binds is None:
             operation.binds = self._type_ref(attributes)
@@ -296,7 +304,7 @@ class _Reader:
     def _root(self, attributes: dict[str, str], type_: TypeRef) -> None:
         name = self._name(attributes, "Name", _SIMPLE)
         if name.lower() in self._roots:
-            raise self._error(f"the container has two names {name!r} in any letter case", _DOWNLOAD)
+            raise self._error(f"the entity container has {name!r} twice if letter case is ignored", _DOWNLOAD)
         self._roots[name.lower()] = (self._line(), Root(name, type_))
 
     def _annotations(self, attributes: dict[str, str]) -> None:
@@ -354,11 +362,11 @@ class _Reader:
         return f"{self._aliases.get(space, space)}.{simple}"
 
     def _structured(self, line: int, name: str, use: str) -> str:
-        """Return the full name of a declared entity or complex type."""
+        """Return the full name of an entity type or complex type that the document declares."""
         full = self._resolved_name(name)
         if full not in self._types:
             wrong = f"{use} {name!r} is not a type that this document declares"
-            raise MetadataError(line, wrong, "give the whole $metadata of the service")
+            raise MetadataError(line, wrong, "give the complete $metadata of the service")
         return full
 
     def _any_type(self, line: int, type_: TypeRef, use: str) -> TypeRef:
@@ -368,9 +376,9 @@ class _Reader:
         return TypeRef(full, type_.collection)
 
     def schema(self) -> Schema:
-        """Return all declarations with full names.
+        """Return all declarations of the document with full names.
 
-        Raise MetadataError if a name refers to nothing.
+        Raise MetadataError if a name refers to no declaration.
         """
         if not self._seen_schema:
             raise self._error("the document has no <Schema>", _DOWNLOAD)
@@ -384,7 +392,7 @@ class _Reader:
         types = tuple(self._resolved_type(each, bases[each.name], closed) for each in self._types.values())
         folded = {each.name.lower() for each in types}
         if len(folded) < len(types):
-            raise self._error("two types have names that differ by letter case alone", _DOWNLOAD)
+            raise self._error("two types have names that differ only in letter case", _DOWNLOAD)
         return Schema(
             types, self._resolved_roots(), self._resolved_operations(), tuple(self._aliases.items())
         )

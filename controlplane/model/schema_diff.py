@@ -1,4 +1,4 @@
-"""Compare two schemas: their types, relations, properties and operations by name."""
+"""Compare two schemas by the names of their types, relations, properties and operations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from proxy.policy.resource_model import NAVIGATION, ResourceModel
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Names in alphabetical order."""
+    """Names that differ between two schemas, in alphabetical order."""
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
@@ -34,7 +34,7 @@ class Counts:
 
 
 def counts_of(model: ResourceModel) -> Counts:
-    """Return how many of each kind a schema declares."""
+    """Return how many types, relations, properties and operations a schema declares."""
     relations = sum(bool(model.member_flags(member) & NAVIGATION) for member in range(model.members))
     return Counts(model.types, relations, model.members - relations, model.operations)
 
@@ -82,9 +82,9 @@ def _members_of_kind(model: ResourceModel, kind: int) -> Iterator[tuple[str, obj
 
 
 def _operations(model: ResourceModel) -> dict[str, object]:
-    """Return the operations by name and type.
+    """Return the operations of a schema by their name and the type that they bind to.
 
-    Overloads that bind to the same type are one operation.
+    Overloads that bind to the same type count as one operation.
     """
     found: dict[str, set[object]] = {}
     for operation in range(model.operations):

@@ -1,4 +1,4 @@
-"""Read a schema that a person gives: a `$metadata` document, or a flat form."""
+"""Read a schema that an operator supplies as a `$metadata` document or in the flat form."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from proxy.policy.resource_model import MAGIC, DamagedModel, ResourceModel, dige
 
 
 class UnreadableSchema(ValueError):
-    """A file that does not hold a usable schema. The message says what is wrong and what to do."""
+    """A file does not contain a usable schema.
+
+    The message of the exception gives the fault and the remedy.
+    """
 
 
 def read_schema(data: bytes) -> ResourceModel:
-    """Return the schema that the bytes hold. Raise UnreadableSchema if they are neither of the two forms."""
+    """Return the schema that the content of a file defines.
+
+    Raise UnreadableSchema if the content is neither a `$metadata` document nor a flat form.
+    """
     try:
         flat = data if data.startswith(MAGIC) else encode(parse(data))
         return ResourceModel(flat, digest_of(flat))

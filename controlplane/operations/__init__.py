@@ -1,1 +1,4 @@
-"""Operations of an operator, the same for command line, admin API and console. Each noun has a module."""
+"""Operations of operators, on which the command line, the admin API and the console are built.
+
+Each module has the operations on one kind of thing, such as apps or rulesets.
+"""

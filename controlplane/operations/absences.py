@@ -1,7 +1,8 @@
 """Notes on a search for audit events that found nothing: names, values and times that no event can have.
 
-A removed application, or a rule of an earlier version, may still have events. So these texts are notes beside
-an empty result, and not errors. They name nothing that the actor has no permission to look at.
+A deleted application, or a rule of an earlier ruleset version, may still have events. So a search reports
+unknown names as notes beside an empty result, and not as errors. The notes name nothing that the actor has no
+permission to look at.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ _VALUES: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Names that an actor has permission to look at, by the filter's field.
+    """Names that an actor has permission to look at, by the filter field that compares them.
 
-    Names of apps, proxies and organisations come with their ids, names of rules without.
+    Apps, proxies and organisations have a name and an id. Rules have only a name.
     """
 
     ids: Mapping[str, Mapping[str, str]]  # names by field and id
@@ -56,7 +57,7 @@ async def notes_on(
 ) -> tuple[str, ...]:
     """Return notes on possible mistakes in a search that found nothing.
 
-    `ids` are names by field and id.
+    `ids` maps a filter field and an id to the name of the thing.
     """
     by_field: dict[str, dict[str, str]] = {field: {} for field in BY_ID}
     for (field, known_id), name in ids.items():
@@ -71,7 +72,7 @@ async def notes_on(
 
 
 async def _rule_ids(context: OperationContext, actor: Actor, org: str | None) -> frozenset[str] | None:
-    """Return the ids of all rules in the active versions of rulesets."""
+    """Return the ids of all rules in the active versions of the visible rulesets."""
     rulesets = await context.resolve.rulesets(actor, org)
     if len(rulesets) > _MOST_RULESETS:
         return None
@@ -91,9 +92,9 @@ def _ids_in(text: str) -> set[str]:
 
 
 def exclusions(wanted: Filter) -> Filter:
-    """Return the terms of a filter that exclude by name.
+    """Return the terms of a filter that exclude events by a name, such as `-app:payroll`.
 
-    A name that does not exist excludes nothing, and an empty result never shows that.
+    A name that does not exist excludes nothing. No empty result reveals that mistake.
     """
     return Filter(
         tuple(
@@ -161,7 +162,7 @@ def _time_notes(query: SearchQuery, now_ms: int) -> Iterator[str]:
 
 
 def _absent(kind: str, text: str, names: Iterable[str]) -> str:
-    """Return a note that no thing has this name, with the nearest name if there is one."""
+    """Return a note that no thing has the name in the filter, with the nearest existing name."""
     by_folded = {name.casefold(): name for name in names}
     near = difflib.get_close_matches(text.casefold()[:_LONGEST_SHOWN], [*by_folded], n=1, cutoff=0.6)
     hint = f"; did you mean {_shown(by_folded[near[0]])}?" if near else ""

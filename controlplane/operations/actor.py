@@ -1,4 +1,4 @@
-"""Pure: the actor of an operation, and the organisations in which it has permission."""
+"""Pure types for the actor of an operation and the organisations in which the actor has permission."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RANK: Final[Mapping[Role, int]] = {"viewer": 0, "editor": 1, "admin": 2}
 class Forbidden(Exception):
     """The actor's role does not permit the operation.
 
-    The text is one line for a person.
+    The text of the exception is one line for a person.
     """
 
 
@@ -32,8 +32,9 @@ class Actor:
     def is_named(self, name: str) -> bool:
         """Return True if an operator of that name is the actor.
 
-        Only A-Z and a-z compare without regard to case, as in the store. With any wider comparison, somebody
-        could add an operator whose different name counts as the actor's.
+        As in the store, A-Z and a-z compare equal, and all other characters compare exactly. If more
+        characters compared equal, somebody could add an operator whose different name counts as the actor's
+        name.
         """
         return fold(self.name) == fold(name)
 
@@ -42,23 +43,23 @@ class Actor:
         return self.name.startswith(_LOCAL)
 
     def may(self, role: Role, org_id: str | None) -> bool:
-        """Return True if the actor has the role in the organisation.
+        """Return True if the actor has at least this role in the organisation.
 
-        None stands for all organisations, which only a role in EVERY_ORG covers.
+        The organisation None stands for all organisations, which only a role in EVERY_ORG covers.
         """
         held = [self.roles[key] for key in (EVERY_ORG, org_id) if key is not None and key in self.roles]
         return any(RANK[each] >= RANK[role] for each in held)
 
     @property
     def sees(self) -> frozenset[str] | None:
-        """Return the organisations that the actor has permission to look at; None: every one."""
+        """Return the organisations that the actor may look at; None stands for every organisation."""
         return None if EVERY_ORG in self.roles else frozenset(self.roles)
 
     def require(self, role: Role, org_id: str | None) -> None:
         """Raise Forbidden if the actor does not have the role in the organisation."""
         if not self.may(role, org_id):
             raise Forbidden(
-                f"this needs the role {role} in "
+                f"this operation needs the role {role} in "
                 + ("every organisation" if org_id is None else "this organisation")
             )
 
@@ -67,5 +68,8 @@ _LOCAL: Final = "local:"  # prefix that no operator's name has
 
 
 def local_actor(user: str) -> Actor:
-    """Return the actor for commands that open the store directly. It has every permission."""
+    """Return the actor for commands that open the store directly.
+
+    The actor of such a command has every permission.
+    """
     return Actor(f"{_LOCAL}{user}", {EVERY_ORG: "admin"})

@@ -1,4 +1,4 @@
-"""Pure: a ruleset's text with a rule in front that allows one request."""
+"""Pure functions that add a rule that allows one request at the start of a ruleset's text."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _ID: Final = re.compile(r"(  - id: )(\S+)")
 
 
 def with_allowing_rule(text: str, method: str, target: str) -> str:
-    """Return the text with the rules that allow the request before all other rules.
+    """Return a ruleset's text with new first rules that allow the request.
 
-    Raise InvalidRequest if no rule can allow the request, or if the text is not a ruleset with each rule on
-    separate lines.
+    Raise InvalidRequest if no rule can allow the request, or if the text does not start each rule on its own
+    line.
     """
     try:
         ids = {rule.id for rule in parse_ruleset(text).rules}
@@ -35,7 +35,7 @@ def with_allowing_rule(text: str, method: str, target: str) -> str:
 
 
 def _rules(method: str, target: str, used: set[str]) -> list[str]:
-    """Return the lines of the rules that allow the request, indented by two spaces."""
+    """Return the text lines of rules that allow the request, indented by two spaces."""
     observed = Observations()
     observed.add(method, target, None, was_blocked=True)
     found = suggest(observed, "draft")

@@ -134,9 +134,9 @@ class AppReference(Request):
 
 
 class SetApp(AppReference, kw_only=True):
-    """Set facts of an app.
+    """Set the owner or the note of an app.
 
-    Members that are left out stay as they are; an empty text removes the fact.
+    The operation does not change a member that the request omits. An empty text removes the member's value.
     """
 
     owner: Annotated[str, msgspec.Meta(description=_OWNER)] | None = None
@@ -166,23 +166,23 @@ class RotateSecret(AppReference):
 async def add(context: OperationContext, actor: Actor, request: AddApp) -> NewApp:
     """Add an app and its client secret.
 
-    The secret is shown only this once.
+    The response shows the secret only once.
     """
     return await add_with(context, actor, request, new_client_secret() if request.secret else None)
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSecret:
-    """A new client secret, and its hash, which the store keeps."""
+    """A new client secret, with the hash that the store saves."""
 
     text: str
     hash: str
 
 
 def new_client_secret() -> ClientSecret:
-    """Make a client secret.
+    """Make a random client secret and its hash.
 
-    The hash takes about 20 ms of processor time.
+    The hash of a client secret takes about 20 ms of processor time.
     """
     text = mint("gws")
     return ClientSecret(text, hash_client_secret(text))
@@ -191,7 +191,7 @@ def new_client_secret() -> ClientSecret:
 async def add_with(
     context: OperationContext, actor: Actor, request: AddApp, secret: ClientSecret | None
 ) -> NewApp:
-    """Add an app with this client secret, or without a secret."""
+    """Add an app with the given client secret, or without a secret if `secret` is None."""
     if secret is None and request.expires:
         raise InvalidRequest("expires: is the end of a client secret, but this app gets no client secret")
     org = await context.resolve.org(actor, "admin", request.org)
@@ -223,7 +223,7 @@ async def add_with(
 
 @operation("app.list", "GET", "/apps")
 async def list_all(context: OperationContext, actor: Actor, request: ListApps) -> AppList:
-    """List apps, all of them or a page."""
+    """List all apps, or one page of apps."""
     org_ids = await context.resolve.sight(actor, request.org)
     chosen = await _chosen(context, actor, request)
     found = await read_list("apps", request, org_ids, lambda query: context.store.list_apps(query, chosen))
@@ -281,7 +281,7 @@ async def bind(context: OperationContext, actor: Actor, request: BindApp) -> Bou
 
 @operation("app.shadow", "PUT", "/apps/{app}/shadow")
 async def shadow(context: OperationContext, actor: Actor, request: SetShadow) -> AppFacts:
-    """Set a shadow ruleset: audit events get its verdicts too, and it has no other effect."""
+    """Set an app's shadow ruleset: audit events get its verdicts too, and it has no other effect."""
     app = await context.resolve.app(actor, "editor", request.app, request.org)
     if request.ruleset is None:
         return await _one(context, await context.store.set_shadow(app.app_id, None))
@@ -291,7 +291,7 @@ async def shadow(context: OperationContext, actor: Actor, request: SetShadow) ->
 
 @operation("app.promote-shadow", "POST", "/apps/{app}/promote-shadow")
 async def promote_shadow(context: OperationContext, actor: Actor, request: PromoteShadow) -> BoundApp:
-    """Switch the app to its shadow ruleset."""
+    """Make the shadow ruleset of an app its active ruleset."""
     app = await context.resolve.app(actor, "editor", request.app, request.org)
     try:
         bound = await context.store.promote_shadow(app.app_id, request.expected)
@@ -310,9 +310,9 @@ async def _bound(context: OperationContext, app: App, proposal: str | None = Non
 
 
 def _switched(app: App, ruleset: str) -> str:
-    """Return the change that binding an app made, for the operator log.
+    """Return a description of an app's switch to another ruleset, for the operator log.
 
-    `app` is the state before the change.
+    `app` is the state of the app before the switch.
     """
     if app.ruleset_name == ruleset:
         return f"{app.name} unchanged: {ruleset} is already its ruleset"
@@ -322,9 +322,9 @@ def _switched(app: App, ruleset: str) -> str:
 async def _propose(
     context: OperationContext, actor: Actor, kind: ProposalKind, app: App, ruleset: tuple[str, str]
 ) -> BoundApp:
-    """Store the binding as a proposal that a second person must approve.
+    """Store the switch of an app's ruleset as a proposal that a second person must approve.
 
-    `ruleset` is id and name.
+    `ruleset` is the id and the name of the new ruleset.
     """
     proposal = await propose(
         context, actor, kind, app.org_id, *ruleset, None, app_id=app.app_id, base_ruleset_id=app.ruleset_id
@@ -334,7 +334,7 @@ async def _propose(
 
 
 async def bind_proposed(context: OperationContext, proposal: Proposal, approval: Approval) -> None:
-    """Bind the app of a proposal.
+    """Switch an app to the ruleset of an approved proposal.
 
     Raise Conflict if the app or its shadow ruleset changed after the proposal was made.
     """
@@ -352,9 +352,9 @@ async def bind_proposed(context: OperationContext, proposal: Proposal, approval:
 
 @operation("app.rotate-secret", "POST", "/apps/{app}/rotate-secret")
 async def rotate_secret(context: OperationContext, actor: Actor, request: RotateSecret) -> NewSecret:
-    """Make a new client secret, shown only this once.
+    """Make a new client secret, which the response shows only once.
 
-    Without a grace, the old secret and its tokens end.
+    Unless the request has a grace period, the old secret and its tokens end.
     """
     app = await context.resolve.app(actor, "admin", request.app, request.org)
     expires_ms = _end_of_secret(request.expires, context.clock.wall_ms())
@@ -375,19 +375,19 @@ async def rotate_secret(context: OperationContext, actor: Actor, request: Rotate
 
 
 def _end_of_secret(text: str | None, now_ms: int) -> int | None:
-    """Return the end of a new secret in Unix ms, or None if it never ends."""
+    """Return the time when a new secret ends, in Unix ms, or None if it never ends."""
     return end_of("expires", text, now_ms, LONGEST_DAYS) if text else None
 
 
 @operation("app.disable", "POST", "/apps/{app}/disable")
 async def disable(context: OperationContext, actor: Actor, request: AppReference) -> AppFacts:
-    """Disable the app: each proxy refuses it and its tokens from its next sync on."""
+    """Disable an app: each proxy refuses the app and its tokens from the proxy's next sync on."""
     return await _set_enabled(context, actor, "editor", request, False)
 
 
 @operation("app.enable", "POST", "/apps/{app}/enable")
 async def enable(context: OperationContext, actor: Actor, request: AppReference) -> AppFacts:
-    """Enable the app again."""
+    """Enable a disabled app again."""
     return await _set_enabled(context, actor, "admin", request, True)
 
 
@@ -399,9 +399,9 @@ async def _set_enabled(
 
 
 def _one_line(member: str, given: str | None, longest: int) -> str | None:
-    """Return the text without spaces around it, or None if nothing is left.
+    """Return a text without spaces around it, or None if the text has only spaces.
 
-    Raise InvalidRequest if the text does not fit on one line.
+    Raise InvalidRequest if the text is too long or does not fit on one line.
     """
     text = (given or "").strip()
     if len(text) > longest or not text.isprintable():
@@ -422,7 +422,7 @@ async def _described(context: OperationContext, *apps: App) -> tuple[AppFacts, .
 
 
 async def stopped_among(context: OperationContext, actor: Actor, app_ids: Collection[str]) -> frozenset[str]:
-    """Return those of the apps that an emergency stop covers and that the actor has permission to look at."""
+    """Return the ids of visible apps among `app_ids` that an emergency stop covers."""
     stops = await context.store.stops()
     if not stops:
         return frozenset()

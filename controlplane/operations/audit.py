@@ -1,4 +1,4 @@
-"""Audit events: search them, and show the times that stored events cover."""
+"""Operations on audit events: search events, and show the times that stored events cover."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SearchEvents(Selection):
 
 
 class EventPage(Response):
-    """Events as their proxies sent them, newest first."""
+    """Audit events in the form in which proxies sent them, newest first."""
 
     events: tuple[msgspec.Raw, ...]
     next: str | None
@@ -34,12 +34,12 @@ class EventPage(Response):
 
 @operation("audit.search", "GET", "/audit/events")
 async def search(context: OperationContext, actor: Actor, request: SearchEvents) -> EventPage:
-    """Find audit events, newest first."""
+    """Find audit events, and return the newest events first."""
     cursors = await Places.of(context, actor, "audit.search")
     try:
         cursor = None if request.cursor is None else cursors.read(request.cursor)
     except ValueError:
-        raise InvalidRequest("cursor: this cursor was not made by this index") from None
+        raise InvalidRequest("cursor: is not a cursor from the event index of this control plane") from None
     query = await query_of(context, actor, request, request.limit, cursor)
     page = await ask_index(context, actor, lambda index: index.search(query))
     following = None if page.next is None else cursors.write(page.next)
@@ -58,9 +58,9 @@ class WhatIsHeld(Request):
 
 
 class GapInEvents(msgspec.Struct, rename="camel"):
-    """A period up to `until` without all events.
+    """A period up to `until` from which events are missing.
 
-    It is before the first event, purged, or purged for some organisations.
+    Either the period is before the first event, or all or some organisations purged its events.
     """
 
     state: Literal["absent", "purged", "partly purged"]
@@ -68,7 +68,7 @@ class GapInEvents(msgspec.Struct, rename="camel"):
 
 
 class HeldEvents(Response):
-    """Times of the oldest and the newest event, and the periods without all events."""
+    """Times of the oldest and the newest stored event, and the periods with missing events."""
 
     oldest: str | None
     newest: str | None

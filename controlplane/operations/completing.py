@@ -1,4 +1,4 @@
-"""Complete words in the text of a ruleset, for the console's editor and for other editors."""
+"""Complete words in the text of a ruleset, for the console's editor and for external editors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CompletedRuleset(Response):
 
 @operation("ruleset.complete", "POST", "/rulesets/complete", changes=False)
 async def complete(context: OperationContext, actor: Actor, request: CompleteRuleset) -> CompletedRuleset:
-    """List the words that can stand at a position in a ruleset's text, with the names of the schema."""
+    """List the words that can stand at a position in a ruleset's text, including names of the schema."""
     packed = NO_PACKED_SCHEMAS
     if request.org:
         org = await context.resolve.org(actor, "viewer", request.org)
@@ -50,9 +50,9 @@ def _completed(text: str, at: int, packed: PackedSchemas) -> Completions:
 
 @lru_cache(maxsize=4)
 def _words(digest: str, packed: bytes) -> SchemaWords:
-    """Return the names of a stored schema.
+    """Return the names of types and properties in a stored schema.
 
-    The result is empty if the schema can't be loaded: checks of the text report that.
+    The result is empty if the schema can't be loaded. The check of a ruleset reports such a schema.
     """
     try:
         return schema_words(load(packed, digest))

@@ -1,4 +1,4 @@
-"""Management as code: compare with a directory of files, apply it whole or not at all, and export it."""
+"""Management as code: compare with a configuration directory, apply the directory, and export one."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ _MOST_LINES: Final = 1000  # lines of the operator log to search for the last ch
 
 
 class PlanConfig(Request):
-    """Request to compare files with the control plane.
+    """Request to compare a configuration directory with the state of the control plane.
 
-    `prune`: delete what managed lists do not name.
+    If `prune` is true, things that a managed list does not name are deleted.
     """
 
     config: Wanted
@@ -66,7 +66,7 @@ class ExportConfig(Request):
 
 
 class LastChange(msgspec.Struct, rename="camel"):
-    """Last change of a thing, from the operator log."""
+    """The last change of a thing in the operator log."""
 
     kind: str
     org: str | None
@@ -106,9 +106,9 @@ class MadeProposal(msgspec.Struct, rename="camel"):
 
 
 class AppliedConfig(Response):
-    """Result of an application of files.
+    """Result of applying a configuration directory.
 
-    It contains the new secrets, which are shown only this once.
+    The result contains the new secrets, which are shown only once.
     """
 
     digest: str
@@ -136,15 +136,15 @@ async def plan(context: OperationContext, actor: Actor, request: PlanConfig) -> 
 
 
 class _Undone(Exception):
-    """Ends the transaction of a dry run that succeeded."""
+    """Exception that rolls back the transaction of a successful dry run."""
 
 
 async def _refused(
     context: OperationContext, actor: Actor, wanted: Wanted, planned: Difference
 ) -> tuple[str, ...]:
-    """Make the changes and undo them, to find out why they would be refused.
+    """Make the changes of a plan and roll them back, to find the reasons for which they would be refused.
 
-    Roles are not checked. Schemas come with their documents only when they are applied, so a plan with new
+    The dry run of a plan does not check roles. A plan request has no schema documents, so a plan with new
     schemas is not tried.
     """
     if any(each.kind == "schema" and each.action != "delete" for each in planned.changes):
@@ -189,9 +189,9 @@ async def _difference(
 
 
 async def _require_visible(context: OperationContext, actor: Actor, wanted: Wanted) -> None:
-    """Raise Forbidden if the actor can't see everything that is compared.
+    """Raise Forbidden if the actor can't see everything that the plan compares.
 
-    Things that the actor can't see would seem to be new.
+    Without this check, things that the actor can't see would look new.
     """
     if actor.sees is None:
         return
@@ -200,15 +200,15 @@ async def _require_visible(context: OperationContext, actor: Actor, wanted: Want
     named.update(*(proxy.orgs for proxy in wanted.proxies or ()))
     if unseen := sorted(named - seen):
         what = f"there is no organisation {', '.join(unseen)} in which you have a role"
-        raise Forbidden(f"{what}: a plan needs the role viewer in each one that the directory names")
+        raise Forbidden(f"{what}: a plan needs the role viewer in each organisation that the directory names")
     if wanted.operators is not None and "admin" not in actor.roles.values():
-        raise Forbidden("only an admin sees operators, so a directory that lists operators needs one")
+        raise Forbidden("only an admin can see operators, and apply a directory that lists operators")
 
 
 async def _with_lines(
     actor: Actor, wanted: Wanted, present: Present, changes: Sequence[Change]
 ) -> tuple[Change, ...]:
-    """Add the differences of texts, which another process computes."""
+    """Add the differences between ruleset texts to the changes. Another process computes the differences."""
     after = {(org.name, each.name): each.yaml for org in wanted.organisations for each in org.rulesets or ()}
     shown = []
     for change in changes:
@@ -224,7 +224,7 @@ async def _with_lines(
 async def apply(context: OperationContext, actor: Actor, request: ApplyConfig) -> AppliedConfig:
     """Make every change that a directory of files needs, or none.
 
-    New secrets are shown only this once.
+    The response shows new secrets only once.
     """
     present, planned = await _difference(context, actor, request)
     _require_expected(planned, request.expected)
@@ -242,7 +242,9 @@ async def apply(context: OperationContext, actor: Actor, request: ApplyConfig) -
         now = await within.refresh_roles(actor)
         _, again = await _difference(within, now, request)
         if again.digest != planned.digest:
-            raise Conflict("the control plane has changed since the plan: review a new plan, and apply it")
+            raise Conflict(
+                "the configuration has changed since the plan was made: review and apply a new plan"
+            )
         return await perform_steps(within, now, steps, logged=True), within.about
 
     done, about = await context.store.together(work) if steps else ([], set())
@@ -266,9 +268,9 @@ def _require_expected(planned: Difference, expected: str | None) -> None:
 def _require_roles(
     context: OperationContext, actor: Actor, present: Present, changes: Sequence[Change]
 ) -> None:
-    """Require the least role of a change before any slow work is done for it.
+    """Require the lowest role that a change needs before any slow work is done for the change.
 
-    Each step requires its own role later.
+    Each operation of the plan checks its own role later.
     """
     _require_few(changes)
     for change in changes:
@@ -285,7 +287,7 @@ def _require_roles(
 
 def _require_few(changes: Sequence[Change]) -> None:
     if len(changes) > MOST_CHANGES:
-        what = f"{len(changes)} changes are too many at once: at most {MOST_CHANGES}"
+        what = f"{len(changes)} changes are too many at once (limit: {MOST_CHANGES})"
         raise InvalidRequest(f"config: {what}: apply one organisation at a time")
 
 
@@ -373,7 +375,7 @@ def _is_about(line: LogLine, asked: dict[str, object], change: Change) -> bool:
 
 @operation("config.export", "GET", "/config/export")
 async def export(context: OperationContext, actor: Actor, request: ExportConfig) -> ExportedConfig:
-    """Return the current state as a request of `config.apply`."""
+    """Return the state of the control plane as a request of `config.apply`."""
     orgs = await context.resolve.orgs(actor, request.org)
     if not orgs:
         raise NotFound("there is no organisation yet: add one with `org add`")

@@ -1,4 +1,4 @@
-"""The present state of the things that a directory names, as far as the actor may see it."""
+"""Current state of the things that a configuration directory names and that the actor may see."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_PROPOSALS = 1000  # open proposals of an organisation
 
 
 async def present_state(context: OperationContext, actor: Actor, org_names: frozenset[str]) -> Present:
-    """Read the organisations of these names, and all proxies and operators."""
+    """Read the organisations with these names, and all proxies and operators."""
     seen = await context.resolve.orgs(actor)
     return Present(
         {org.name: await _org(context, org) for org in seen if org.name in org_names},
@@ -58,7 +58,7 @@ async def _org(context: OperationContext, org: Org) -> PresentOrg:
 
 
 async def _proposals(context: OperationContext, org: Org) -> Sequence[Proposal]:
-    """Return the open proposals of all operators, the newest first."""
+    """Return the open proposals of an organisation, newest first."""
     if not org.approvals:
         return ()
     return await context.store.proposals([org.org_id], is_open=True, limit=_MOST_PROPOSALS)
@@ -101,9 +101,9 @@ def _app(app: App, proposals: Sequence[Proposal]) -> PresentApp:
 async def _proxies(
     context: OperationContext, actor: Actor, names: Mapping[str, str], org_names: frozenset[str]
 ) -> Mapping[str, PresentProxy]:
-    """Read the proxies that operators added.
+    """Read the proxies that operators added to the control plane.
 
-    Proxies that enrolled themselves are added and removed on their own.
+    Proxies that enrolled themselves are left out, because they are added and removed automatically.
     """
     found = {}
     for proxy in await context.resolve.proxies(actor, None):
@@ -118,7 +118,7 @@ async def _proxies(
 async def _operators(
     context: OperationContext, actor: Actor, names: Mapping[str, str]
 ) -> Mapping[str, PresentOperator]:
-    """Read roles in organisations that the actor may see, and in every organisation.
+    """Read operators' roles in organisations that the actor may see, and in every organisation.
 
     Operators from the identity provider are left out, because their groups add and remove them.
     """

@@ -1,6 +1,6 @@
-"""The single operations that make the changes of a plan.
+"""Operations that make the changes of a configuration plan.
 
-Each has its own line in the operator log.
+Each operation of the plan has its own line in the operator log.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _Do = Callable[[OperationContext, Actor], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One operation, and the change that needs it."""
+    """One operation of a plan, and the change that needs the operation."""
 
     change: Change
     operation: Operation[Any, Any]
@@ -57,9 +57,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Things that take long to make.
+    """Results of slow work for the changes of a plan.
 
-    They are made before the transaction.
+    The results are made before the transaction begins.
     """
 
     rulesets: Mapping[tuple[str, str], rulesets.ReadRuleset]  # rulesets by organisation and name
@@ -70,7 +70,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A step and its response."""
+    """An operation of a plan that was performed, and its response."""
 
     step: Step
     response: Response
@@ -83,9 +83,9 @@ async def prepare(
     changes: Sequence[Change],
     new_secret: Callable[[], apps.ClientSecret],
 ) -> Prepared:
-    """Read the rulesets and schemas that change, and make secrets.
+    """Check the rulesets and schemas that a plan changes, and make secrets for its new apps.
 
-    Raise InvalidRequest with every problem in the texts.
+    Raise InvalidRequest with every problem in the texts of the rulesets and schemas.
     """
     read: dict[tuple[str, str], rulesets.ReadRuleset] = {}
     schemas: dict[tuple[str, str], models.ReadSchema] = {}
@@ -131,10 +131,12 @@ def _schema_of(org: WantedOrg, root: str) -> WantedSchema:
 
 async def _read_schema(actor: Actor, schema: WantedSchema) -> models.ReadSchema:
     if schema.document is None:
-        raise InvalidRequest(f"{schema.file}: the document is missing; a new schema needs one")
+        raise InvalidRequest(f"{schema.file}: the document of the new schema is missing")
     read = await run_change(actor, models.read_schema, schema.file, schema.document)
     if read.digest != schema.digest:
-        raise InvalidRequest(f"{schema.file}: its digest is {read.digest} instead of {schema.digest}")
+        raise InvalidRequest(
+            f"{schema.file}: the document has the digest {read.digest} instead of {schema.digest}"
+        )
     return read
 
 
@@ -144,7 +146,7 @@ async def _current(
     org: WantedOrg,
     new: Mapping[tuple[str, str], models.ReadSchema],
 ) -> PackedSchemas:
-    """Return the schemas that the organisation will have."""
+    """Return the schemas that the organisation will have after the changes of the plan."""
     held = [each for each in await context.resolve.orgs(actor) if each.name == org.name]
     now = await context.store.current_schemas(held[0].org_id) if held else PackedSchemas({}, {})
     added = {root: read for (name, root), read in new.items() if name == org.name}
@@ -157,9 +159,9 @@ async def _current(
 def steps_of(
     wanted: Wanted, changes: Sequence[Change], prepared: Prepared, note: str | None
 ) -> Iterator[Step]:
-    """Yield the steps in the order in which they are made.
+    """Yield the operations of a plan in the order in which they are performed.
 
-    The requirement of a second person comes last, so that the first rules of a new organisation need no
+    The requirement of a second person is set last, so that the first rules of a new organisation need no
     approval.
     """
     named = {org.name: org for org in wanted.organisations}
@@ -259,7 +261,7 @@ def _new_app_steps(change: Change, app: WantedApp, secret: apps.ClientSecret | N
 
 
 def _credential_steps(change: Change, app: WantedApp) -> Iterator[Step]:
-    """Yield removals first, so that a credential can be added again with other facts."""
+    """Yield removals before additions, so that a changed credential can be added again with its new facts."""
     named: dict[str, Any] = {"app": change.name, "org": change.org}
     secret = next((each for each in change.members if each.name == "secretEnds" and each.before), None)
     if secret is not None:
@@ -283,7 +285,7 @@ def _credential_steps(change: Change, app: WantedApp) -> Iterator[Step]:
 
 
 def _facts(shown: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts of a credential that a plan shows, without the facts that may change."""
+    """Return the facts of a credential in a plan that identify the credential and never change."""
     return {name: value for name, value in shown.items() if name not in ("id", "ends")}
 
 
@@ -375,12 +377,12 @@ def _deletion(change: Change) -> Step:
         case "proxy":
             return _plain(change, deletions.delete_proxy, proxies.ProxyReference(change.name))
         case "organisation" | "operator":
-            raise AssertionError("a plan can't delete things of this kind")
+            raise AssertionError("a plan can't delete an organisation or an operator")
 
 
 @contextmanager
 def named(change: Change) -> Iterator[None]:
-    """Put the thing that is refused at the start of a refusal's text."""
+    """If a change is refused, put the name of the changed thing at the start of the error text."""
     try:
         yield
     except (Forbidden, InvalidName, NotFound, AlreadyExists, Conflict) as error:
@@ -391,9 +393,9 @@ def named(change: Change) -> Iterator[None]:
 async def perform_steps(
     context: OperationContext, actor: Actor, steps: Sequence[Step], *, logged: bool
 ) -> list[Done]:
-    """Make the changes within a transaction.
+    """Perform the operations of a plan within one transaction.
 
-    If `logged` is true, each change has a line in the operator log, as if it was made alone.
+    If `logged` is true, each change has its own line in the operator log.
     """
     done = []
     for step in steps:

@@ -1,4 +1,4 @@
-"""The context of an operation: the settings, the store, the clock, and access to the vault and the index."""
+"""Context of an operation: settings, store, clock, and access to the vault and the search index."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class OperationContext:
         return Resolver(self.store, self.about)
 
     async def refresh_roles(self, actor: Actor) -> Actor:
-        """Return the actor with the roles that the operator has now.
+        """Return the actor with the roles that its operator account has now.
 
         Raise Forbidden if the operator is disabled. A user whose commands open the store directly has no
         operator account and keeps every role.
@@ -61,5 +61,5 @@ class OperationContext:
         if operator is None or not operator.enabled:
             raise Forbidden("this operator has been disabled")
         if not operator.may_act(self.clock.wall_ms()):
-            raise Forbidden("the roles from the identity provider have ended: sign in again")
+            raise Forbidden("your roles from the identity provider have expired: sign in again")
         return replace(actor, roles=operator.roles)

@@ -1,4 +1,4 @@
-"""Credentials of apps: token issuers, public keys and certificates in addition to client secrets."""
+"""Credentials of apps in addition to client secrets: token issuers, public keys and certificates."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class CredentialFacts(msgspec.Struct, rename="camel", omit_defaults=True):
 
     @property
     def pinned_by(self) -> str:
-        """Return the facts that a proof must match, on one line."""
+        """Return on one line the facts that an app's proof of identity must match."""
         match self.kind:
             case "secret":
                 return f"version {self.version}"
@@ -174,7 +174,7 @@ async def add_federated(context: OperationContext, actor: Actor, request: AddFed
 async def add_key(context: OperationContext, actor: Actor, request: AddKey) -> AddedCredential:
     """Let an app prove its identity with assertions that it signs.
 
-    The proxy verifies them by the public key.
+    The proxy verifies such an assertion by the public key in the request.
     """
     app = await context.resolve.app(actor, "admin", request.app, request.org)
     with _as_request():
@@ -188,7 +188,7 @@ async def add_key(context: OperationContext, actor: Actor, request: AddKey) -> A
 
 
 def _require_few_unnamed(app: App, now_ms: int) -> None:
-    """Raise Conflict if a proxy would have to try too many keys for each assertion."""
+    """Raise Conflict if a proxy would have to try too many keys for one assertion."""
     keys = [
         msgspec.json.decode(each.pins)
         for each in app.credentials
@@ -197,8 +197,8 @@ def _require_few_unnamed(app: App, now_ms: int) -> None:
     unnamed = [each for each in keys if "kid" not in each["key"] and not each.get("thumbprints")]
     if len(unnamed) >= given.MOST_UNNAMED_KEYS:
         raise Conflict(
-            f"app {app.name} has {len(unnamed)} keys without a name: end one, or give the key as a JWK with a"
-            " kid, or give its certificate"
+            f"app {app.name} has {len(unnamed)} public keys without a `kid`: end one of them, or give the"
+            " new key as a JWK with a `kid`, or give its certificate"
         )
 
 
@@ -219,14 +219,14 @@ async def add_certificate(
 
 @operation("app.credential.list", "GET", "/apps/{app}/credentials")
 async def list_all(context: OperationContext, actor: Actor, request: AppReference) -> CredentialList:
-    """List all credentials of an app, with the end and the last use of each."""
+    """List all credentials of an app, with the end and the last use of each credential."""
     app = await context.resolve.app(actor, "viewer", request.app, request.org)
     return CredentialList(credentials=await _described(context, app))
 
 
 @operation("app.credential.ending", "GET", "/ending-credentials")
 async def list_ending(context: OperationContext, actor: Actor, request: ListEnding) -> EndingList:
-    """List the credentials of enabled apps that end within 30 days or have ended, soonest end first."""
+    """List credentials of enabled apps that ended or end within 30 days, soonest end first."""
     org_ids = await context.resolve.sight(actor, request.org)
     now_ms = context.clock.wall_ms()
     found = await context.store.ending_credentials(org_ids, now_ms + SOON_DAYS * DAY_MS)
@@ -243,9 +243,9 @@ async def list_ending(context: OperationContext, actor: Actor, request: ListEndi
 
 @operation("app.credential.end", "PUT", "/apps/{app}/credentials/{credential}/end")
 async def end(context: OperationContext, actor: Actor, request: EndCredential) -> AddedCredential:
-    """Set the end of a credential.
+    """Set the time when a credential ends.
 
-    Secrets that are older than a secret end no later than that secret.
+    If the credential is a client secret, older secrets of the app end at that time at the latest.
     """
     app = await context.resolve.app(actor, "admin", request.app, request.org)
     held = await _held(context, app, request.credential)
@@ -253,7 +253,9 @@ async def end(context: OperationContext, actor: Actor, request: EndCredential) -
     if held.state == "ended":
         raise Conflict(f"credential {held.id} has ended already: add a new one")
     if held.thumbprint is not None and held.ends_at is not None and rfc3339(ends_ms) > held.ends_at:
-        raise InvalidRequest(f"expires: the certificate ends {held.ends_at}, and can't be valid for longer")
+        raise InvalidRequest(
+            f"expires: the certificate expires at {held.ends_at}, and can't be used for longer"
+        )
     after = await context.store.end_credential(app.app_id, held.id, ends_ms)
     context.results.append(f"{held.kind} {held.id} of {app.name} ends {rfc3339(ends_ms)}")
     return await _added(context, after, held.id)
@@ -261,7 +263,7 @@ async def end(context: OperationContext, actor: Actor, request: EndCredential) -
 
 @operation("app.credential.remove", "DELETE", "/apps/{app}/credentials/{credential}")
 async def remove(context: OperationContext, actor: Actor, request: CredentialReference) -> RemovedCredential:
-    """Remove a credential: it and its tokens end at the next sync of each proxy."""
+    """Remove a credential: the credential and its tokens end at the next sync of each proxy."""
     app = await context.resolve.app(actor, "admin", request.app, request.org)
     held = await _held(context, app, request.credential)
     await context.store.remove_credential(app.app_id, held.id)
@@ -270,9 +272,9 @@ async def remove(context: OperationContext, actor: Actor, request: CredentialRef
 
 
 def state_at(ends_ms: int | None, now_ms: int) -> State:
-    """Return the state of a credential by its end.
+    """Return the state of a credential by the time when the credential ends.
 
-    The rule is the same for every kind.
+    The rule for the state is the same for secrets, keys, certificates and federated credentials.
     """
     if ends_ms is None or ends_ms - now_ms > SOON_DAYS * DAY_MS:
         return "valid"
@@ -280,7 +282,7 @@ def state_at(ends_ms: int | None, now_ms: int) -> State:
 
 
 async def _require_few_issuers(context: OperationContext, org_id: str, issuer: str) -> None:
-    """Raise Conflict if proxies would not read the keys of one more issuer of this organisation."""
+    """Raise Conflict if the organisation would have more issuers than proxies read keys of."""
     issuers = {
         pins["issuer"]
         for app in await context.store.apps(org_id)
@@ -289,8 +291,8 @@ async def _require_few_issuers(context: OperationContext, org_id: str, issuer: s
     }
     if len(issuers | {issuer}) > MOST_ISSUERS_OF_ORG and issuer not in issuers:
         raise Conflict(
-            f"the apps of the organisation name {len(issuers)} issuers, and proxies read the keys of"
-            f" {MOST_ISSUERS_OF_ORG}: remove a credential of another issuer, or give the keys of this one"
+            f"the apps of the organisation name {len(issuers)} issuers, and proxies fetch the keys of at most"
+            f" {MOST_ISSUERS_OF_ORG}: remove the credentials of one issuer, or give the keys of the new one"
         )
 
 
@@ -300,13 +302,15 @@ def _as_request() -> Iterator[None]:
     try:
         yield
     except given.PrivateKeyGiven as error:
-        raise InvalidRequest(f"{error}. Make a new key pair: this one has left the application") from None
+        raise InvalidRequest(
+            f"{error}. Make a new key pair, because the private key has left the application"
+        ) from None
     except given.InvalidCredential as error:
         raise InvalidRequest(str(error)) from None
 
 
 def _pins(wire: SyncFederated | SyncPublicKey | SyncCertificate) -> str:
-    """Return the members that proxies receive, without those that are columns of the store."""
+    """Return the members of a credential that proxies receive and that have no column in the store."""
     members: dict[str, Any] = msgspec.to_builtins(wire)
     return msgspec.json.encode(
         {name: value for name, value in members.items() if name not in ("id", "kind", "endsAt")}
@@ -315,7 +319,7 @@ def _pins(wire: SyncFederated | SyncPublicKey | SyncCertificate) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _New:
-    """A credential that was checked."""
+    """A new credential that passed its checks and is not stored yet."""
 
     kind: CredentialKind
     pins: str
@@ -324,7 +328,7 @@ class _New:
 
 
 async def _add(context: OperationContext, app: App, new: _New, expires: str | None) -> AddedCredential:
-    """Add a credential with the requested end, but at the latest the end of its certificate."""
+    """Add a credential that ends as requested, and no later than its certificate."""
     now_ms = context.clock.wall_ms()
     if new.latest_ms is not None and new.latest_ms <= now_ms:
         raise InvalidRequest(f"the certificate ended {rfc3339(new.latest_ms)}: give a valid certificate")
@@ -349,7 +353,9 @@ async def _held(context: OperationContext, app: App, credential_id: str) -> Cred
     found = await _described(context, app)
     held = next((each for each in found if each.id == credential_id), None)
     if held is None:
-        raise NotFound(f"app {app.name} has no credential {credential_id}: `app credential list` has the ids")
+        raise NotFound(
+            f"app {app.name} has no credential {credential_id}: `app credential list` shows the ids"
+        )
     return held
 
 
@@ -359,9 +365,9 @@ async def _described(context: OperationContext, app: App) -> tuple[CredentialFac
 
 
 def credentials_of(app: App, uses: CredentialUses, now_ms: int) -> list[CredentialFacts]:
-    """Return all credentials of an app: secrets first, newest secret first.
+    """Return all credentials of an app: client secrets first, with the newest secret first.
 
-    An ended secret is left out if there is a newer secret.
+    An ended secret is left out if the app has a newer secret.
     """
     secrets = list(app.secrets)
     if app.newest_secret is not None and app.newest_secret not in secrets:
@@ -418,7 +424,7 @@ def present_secret(app: App) -> PresentSecret | None:
 
 
 def present_credentials(app: App) -> dict[CredentialListName, tuple[PresentCredential, ...]]:
-    """Return the other credentials of an app by the lists of a directory, in the form for a plan."""
+    """Return the app's credentials except secrets, by configuration list, in the form for a plan."""
     found: dict[CredentialListName, list[PresentCredential]] = {name: [] for name in CREDENTIAL_LISTS}
     for each in app.credentials:
         ends = as_rfc3339(each.ends_ms)

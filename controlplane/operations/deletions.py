@@ -1,4 +1,4 @@
-"""Deletions: which things go, which stay, and which must go first."""
+"""Deletions of things, with the effects: things that go, things that stay, and things to delete first."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Deleted(Response):
 
 
 class Effect(Response):
-    """Effect that a deletion would have now."""
+    """Effect that the deletion of a thing would have now."""
 
     kind: Kind
     id: str
@@ -90,7 +90,7 @@ class EffectOfDeletion(Request):
 
 @operation("app.delete", "DELETE", "/apps/{app}")
 async def delete_app(context: OperationContext, actor: Actor, request: AppReference) -> Deleted:
-    """Delete an app: its secrets and tokens end at each proxy's next sync. Its audit events stay."""
+    """Delete an app, but not its audit events: its secrets and tokens end at each proxy's next sync."""
     app = await context.resolve.app(actor, "admin", request.app, request.org)
     return _deleted(context, await context.store.delete_app(app.app_id, actor.name))
 
@@ -105,9 +105,9 @@ async def delete_ruleset(context: OperationContext, actor: Actor, request: Delet
 
 @operation("proxy.delete", "DELETE", "/proxies/{proxy}")
 async def delete_proxy(context: OperationContext, actor: Actor, request: ProxyReference) -> Deleted:
-    """Delete a proxy: its keys end at once.
+    """Delete a proxy, and end its keys at once.
 
-    Stored events stay; events that it has not delivered are lost.
+    Stored audit events of the proxy stay, and events that the proxy has not delivered are lost.
     """
     proxy = await context.resolve.proxy(actor, "admin", request.proxy)
     return _deleted(context, await context.store.delete_proxy(proxy.proxy_id, actor.name))
@@ -115,9 +115,9 @@ async def delete_proxy(context: OperationContext, actor: Actor, request: ProxyRe
 
 @operation("org.delete", "DELETE", "/orgs/{org}")
 async def delete_org(context: OperationContext, actor: Actor, request: OrgReference) -> Deleted:
-    """Delete an organisation without apps, with its rulesets and roles.
+    """Delete an organisation that has no apps, with its rulesets and roles.
 
-    Its audit events stay until the end of its retention.
+    Audit events of the organisation stay until their retention ends.
     """
     actor.require("admin", None)
     org = await context.resolve.org(actor, "admin", request.org)
@@ -126,9 +126,9 @@ async def delete_org(context: OperationContext, actor: Actor, request: OrgRefere
 
 @operation("operator.delete", "DELETE", "/operators/{operator}")
 async def delete_operator(context: OperationContext, actor: Actor, request: OperatorReference) -> Deleted:
-    """Delete an operator: sessions and API tokens end at once.
+    """Delete an operator: the operator's sessions and API tokens end at once.
 
-    The operator log keeps the name.
+    The operator log keeps the operator's name.
     """
     operator = await context.resolve.operator(actor, request.operator)
     require_all_of(actor, operator)
@@ -138,9 +138,9 @@ async def delete_operator(context: OperationContext, actor: Actor, request: Oper
 
 @operation("model.delete", "DELETE", "/orgs/{org}/models/{root}")
 async def delete_model(context: OperationContext, actor: Actor, request: DeleteModel) -> Deleted:
-    """Delete the schema of a root path, if no active ruleset names it.
+    """Delete the schema of a root path, if no active ruleset names the schema.
 
-    Older versions keep their schemas.
+    Older ruleset versions keep their schemas.
     """
     org = await context.resolve.org(actor, "editor", request.org)
     root = _root(request.root)
@@ -157,7 +157,7 @@ async def delete_model(context: OperationContext, actor: Actor, request: DeleteM
 
 @operation("deletion.list", "GET", "/deletions")
 async def list_all(context: OperationContext, actor: Actor, request: ListDeletions) -> DeletionList:
-    """List deleted things that still have audit events or lines of the operator log, by name."""
+    """List deleted things that still have audit events or lines in the operator log, by name."""
     found = await context.resolve.all_deleted(actor, get_args(TombstoneKind))
     return DeletionList(
         tuple(
@@ -177,7 +177,7 @@ async def list_all(context: OperationContext, actor: Actor, request: ListDeletio
 
 @operation("deletion.effect", "GET", "/deletion-effect")
 async def effect(context: OperationContext, actor: Actor, request: EffectOfDeletion) -> Effect:
-    """Show the effect of a deletion, and what refuses it now, without making a change."""
+    """Show the effect of a deletion, and what refuses the deletion now, without making a change."""
     found = await _EFFECTS[request.kind](context, actor, request)
     return Effect(
         kind=request.kind,

@@ -1,4 +1,4 @@
-"""Rulesets in a dry run: checked, explained, tested on cases, compared."""
+"""Dry runs of rulesets: check, explain verdicts, run test cases, and compare two rulesets."""
 
 from __future__ import annotations
 
@@ -44,7 +44,11 @@ class CheckRuleset(Request):
 
 
 class CheckedRuleset(Response):
-    """Result of a check. `problems` is empty if the ruleset is valid. `warnings` lists possible mistakes."""
+    """Result of the check of a ruleset.
+
+    The member `problems` is empty if the ruleset is valid. The member `warnings` lists possible mistakes in
+    the ruleset.
+    """
 
     name: str | None
     rules: int | None
@@ -60,7 +64,7 @@ async def check(context: OperationContext, actor: Actor, request: CheckRuleset) 
 
 
 def _checked(given: GivenRules, now: float) -> CheckedRuleset:
-    """Look up the names of things in the schemas, if there are any."""
+    """Check a ruleset, and look up the names in its rules in the schemas, if there are any."""
     if not given.schemas.digests:
         return checked(given.text, now)
     schemas = schemas_of(given.schemas)
@@ -76,7 +80,7 @@ def _checked(given: GivenRules, now: float) -> CheckedRuleset:
 
 
 def checked(text: str, now: float, model: ResourceModel | None = None) -> CheckedRuleset:
-    """Return the problems of a ruleset, and possible mistakes that its schemas show."""
+    """Return the problems of a ruleset text, and possible mistakes that its schemas show."""
     try:
         ruleset = parse_ruleset(text)
     except InvalidRuleset as error:
@@ -103,7 +107,7 @@ def _problems(problems: tuple[RulesetProblem, ...]) -> tuple[ProblemFacts, ...]:
 
 
 class AnswerSample(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """A response of the upstream, for the response rules."""
+    """A sample response of the upstream, to which the response rules are applied."""
 
     status: int = 200
     headers: tuple[str, ...] = ()
@@ -155,9 +159,9 @@ def _response(sample: AnswerSample) -> _SampleAnswer:
 
 
 def known_address(text: str) -> str:
-    """Raise InvalidRequest if the text is not an address.
+    """Return a client address, or raise InvalidRequest if the text is not an IP address.
 
-    An empty text stands for an unknown address.
+    An empty text stands for an unknown client address.
     """
     if text and not is_address(text):
         raise InvalidRequest(f"{text} is not an IPv4 or IPv6 address: write it as 203.0.113.7")
@@ -165,9 +169,9 @@ def known_address(text: str) -> str:
 
 
 def field_lines(lines: tuple[str, ...]) -> tuple[tuple[bytes, bytes], ...]:
-    """Return the lines as header fields.
+    """Return lines of the form NAME:VALUE as header fields.
 
-    Raise InvalidRequest if one is not of the form NAME:VALUE.
+    Raise InvalidRequest if a line is not of the form NAME:VALUE.
     """
     fields: list[tuple[bytes, bytes]] = []
     for line in lines:
@@ -197,7 +201,7 @@ class CasesOutcome(Response):
 
 @operation("ruleset.test", "POST", "/rulesets/test", changes=False)
 async def test(context: OperationContext, actor: Actor, request: RunCases) -> CasesOutcome:
-    """Test a ruleset with cases: requests with their expected verdicts."""
+    """Test a ruleset with cases, which are requests with their expected verdicts."""
     given = await given_rules(context, actor, request.source, request.org)
     return await run_trial(actor, _tested, given, request.cases_label, request.cases)
 
@@ -208,9 +212,9 @@ def _tested(given: GivenRules, cases_label: str, cases: str) -> CasesOutcome:
 
 
 def run(ruleset: PolicyRuleset, label: str, cases: str, schemas: Schemas = NO_SCHEMAS) -> CasesOutcome:
-    """Run the cases against the ruleset.
+    """Run the test cases against the ruleset.
 
-    Raise InvalidRequest if `cases` is empty.
+    Raise InvalidRequest if `cases` contains no test case.
     """
     try:
         ran = run_cases(ruleset, cases, schemas)

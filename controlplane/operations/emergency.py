@@ -1,7 +1,7 @@
-"""The emergency stop of an application, of an organisation, or of everything, until an operator lifts it.
+"""Emergency stops of one application, one organisation or all, until an operator lifts the stop.
 
-Lifting is harder than stopping on purpose. An editor may stop an application that does harm. Only an admin
-may decide that the danger is over.
+Lifting an emergency stop needs a higher role than setting the stop. An editor may stop an application that
+causes damage. Only an admin may decide that a stopped application is safe again.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Everything(Request):
 
 @operation("kill.list", "GET", "/stops")
 async def list_all(context: OperationContext, actor: Actor, request: Everything) -> StopList:
-    """List the emergency stops that are set now."""
+    """List all emergency stops that are set now."""
     stops = await context.store.stops()
     if not stops:  # common case; every page of the console runs this operation
         return StopList(stops=())
@@ -79,7 +79,7 @@ async def list_all(context: OperationContext, actor: Actor, request: Everything)
 
 @operation("kill.app", "POST", "/stops/apps/{app}")
 async def stop_app(context: OperationContext, actor: Actor, request: AppToStop) -> StopFacts:
-    """Refuse an app's requests, including running ones, from each proxy's next sync on."""
+    """Refuse all requests of an app, and end running requests, from each proxy's next sync on."""
     app = await context.resolve.app(actor, "editor", request.app, request.org)
     stop = await _stop(context, actor, app.org_id, app.app_id, request.reason)
     org = await context.resolve.org(actor, "viewer", app.org_id)
@@ -89,7 +89,7 @@ async def stop_app(context: OperationContext, actor: Actor, request: AppToStop) 
 
 @operation("kill.org", "POST", "/stops/orgs/{org}")
 async def stop_org(context: OperationContext, actor: Actor, request: OrgToStop) -> StopFacts:
-    """Refuse the requests of an organisation's apps, and of apps that are added later."""
+    """Refuse the requests of all apps of an organisation, including apps that are added later."""
     org = await context.resolve.org(actor, "editor", request.org)
     stop = await _stop(context, actor, org.org_id, None, request.reason)
     context.results.append(f"stopped organisation {org.name}")
@@ -98,14 +98,14 @@ async def stop_org(context: OperationContext, actor: Actor, request: OrgToStop) 
 
 @operation("kill.all", "POST", "/stops/all")
 async def stop_all(context: OperationContext, actor: Actor, request: AllToStop) -> StopFacts:
-    """Refuse the requests of every app of every organisation, and of apps that are added later."""
+    """Refuse the requests of all apps of all organisations, including apps that are added later."""
     actor.require("admin", None)
     return _facts(await _stop(context, actor, None, None, request.reason), None, None)
 
 
 @operation("unkill.app", "DELETE", "/stops/apps/{app}")
 async def lift_app(context: OperationContext, actor: Actor, request: StoppedApp) -> StopList:
-    """Lift the stop of an app. Other stops remain, and are returned."""
+    """Lift the emergency stop of an app, and return the stops that remain."""
     app = await context.resolve.app(actor, "admin", request.app, request.org)
     if not await context.store.lift_stop(app.org_id, app.app_id):
         raise NotFound(f"no emergency stop is set for app {app.name} itself")
@@ -115,7 +115,7 @@ async def lift_app(context: OperationContext, actor: Actor, request: StoppedApp)
 
 @operation("unkill.org", "DELETE", "/stops/orgs/{org}")
 async def lift_org(context: OperationContext, actor: Actor, request: StoppedOrg) -> StopList:
-    """Lift the stop of an organisation. Other stops remain, and are returned."""
+    """Lift the emergency stop of an organisation, and return the stops that remain."""
     org = await context.resolve.org(actor, "admin", request.org)
     if not await context.store.lift_stop(org.org_id, None):
         raise NotFound(f"organisation {org.name} is not stopped")
@@ -125,10 +125,10 @@ async def lift_org(context: OperationContext, actor: Actor, request: StoppedOrg)
 
 @operation("unkill.all", "DELETE", "/stops/all")
 async def lift_all(context: OperationContext, actor: Actor, request: Everything) -> StopList:
-    """Lift the stop of everything. Other stops remain, and are returned."""
+    """Lift the emergency stop of all organisations, and return the stops that remain."""
     actor.require("admin", None)
     if not await context.store.lift_stop(None, None):
-        raise NotFound("no emergency stop is set for everything")
+        raise NotFound("there is no emergency stop for all organisations")
     return await list_all.perform(context, actor, Everything())
 
 
@@ -137,7 +137,7 @@ async def _stop(
 ) -> Stop:
     """Set an emergency stop.
 
-    If the same thing is stopped already, return the stop with its first reason and time.
+    If the same target is stopped already, return the existing stop with its first reason and time.
     """
     return await context.store.add_stop(Stop(org_id, app_id, reason, actor.name, context.clock.wall_ms()))
 

@@ -1,4 +1,4 @@
-"""Enrolment tokens: proxies use them to add themselves to organisations."""
+"""Enrolment tokens, with which proxies add themselves to organisations."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class EnrolmentTokenFacts(Response):
 
 
 class NewEnrolmentToken(EnrolmentTokenFacts):
-    """A new token with its secret, which is shown only this once."""
+    """A new enrolment token with its secret, which is shown only once."""
 
     token: str
 
@@ -91,9 +91,9 @@ class EnrolmentTokenDetails(EnrolmentTokenFacts):
 
 @operation("proxy.enrol-token.add", "POST", "/enrolment-tokens")
 async def add(context: OperationContext, actor: Actor, request: AddEnrolmentToken) -> NewEnrolmentToken:
-    """Make a token with which proxies add themselves to organisations.
+    """Make an enrolment token, with which proxies add themselves to organisations.
 
-    It is shown only this once.
+    The token is shown once.
     """
     if not request.orgs:
         raise InvalidRequest("orgs: is empty; a token needs at least one organisation")
@@ -123,7 +123,7 @@ async def add(context: OperationContext, actor: Actor, request: AddEnrolmentToke
 async def list_all(
     context: OperationContext, actor: Actor, request: ListEnrolmentTokens
 ) -> EnrolmentTokenList:
-    """List enrolment tokens, the newest first."""
+    """List the enrolment tokens, newest first."""
     org_id = await context.resolve.org_id(actor, request.org)
     found = _visible(actor, await context.store.enrolment_tokens())
     chosen = [each for each in found if org_id is None or org_id in each.org_ids]
@@ -134,7 +134,7 @@ async def list_all(
 async def show(
     context: OperationContext, actor: Actor, request: EnrolmentTokenReference
 ) -> EnrolmentTokenDetails:
-    """Show one enrolment token and the proxies that enrolled with it."""
+    """Show one enrolment token, and the proxies that enrolled with this token."""
     token = await _token(context, actor, request.token)
     came = await context.store.proxies_by_token(token.token_id)
     seen = [each for each in came if any(actor.may("viewer", org_id) for org_id in each.org_ids or (None,))]
@@ -146,9 +146,9 @@ async def show(
 async def revoke(
     context: OperationContext, actor: Actor, request: RevokeEnrolmentToken
 ) -> EnrolmentTokenDetails:
-    """Revoke an enrolment token: no proxy can enrol with it from now on.
+    """Revoke an enrolment token, so that no proxy can enrol with the token any more.
 
-    Its proxies stay, unless the request also disables them.
+    Proxies that enrolled with the token keep working, unless the request also disables them.
     """
     token = await _token(context, actor, request.token)
     context.about.update(token.org_ids)
@@ -168,14 +168,16 @@ async def revoke(
 
 def _valid_name(name: str) -> str:
     if name.startswith(f"{PREFIX}_"):
-        raise InvalidName(f"the name of a token must not begin with {PREFIX}_, as tokens do")
+        raise InvalidName(
+            f"the name of an enrolment token must not begin with {PREFIX}_, the prefix of the secret"
+        )
     return valid_name(name)
 
 
 async def _require_admin_of_one(context: OperationContext, actor: Actor, token: EnrolmentToken) -> None:
-    """Raise Forbidden unless the actor is admin in one of the token's organisations.
+    """Raise Forbidden unless the actor is admin in one organisation of the token.
 
-    A token that lets proxies into several organisations can be revoked from each of them.
+    A token for several organisations can be revoked by an admin of any of these organisations.
     """
     exist = {org.org_id for org in await context.store.orgs()}
     of_token = [org_id for org_id in token.org_ids if org_id in exist] or [*token.org_ids]
@@ -184,28 +186,31 @@ async def _require_admin_of_one(context: OperationContext, actor: Actor, token: 
 
 
 async def _require_admin(context: OperationContext, actor: Actor, proxy: Proxy) -> None:
-    """Raise Forbidden with the name of the organisation, if the actor has permission to see the name."""
+    """Raise Forbidden unless the actor is admin in every organisation of the proxy.
+
+    The error names an organisation only if the actor may look at it.
+    """
     names = await context.resolve.org_names(actor, set(proxy.org_ids))
     for org_id in proxy.org_ids:
         if not actor.may("admin", org_id):
             org = names.get(org_id, "an organisation that you can't look at")
             raise Forbidden(
-                f"this needs the role admin in {org}, which proxy {proxy.name} serves: revoke the token"
-                " alone, and ask an admin of that organisation about the proxy"
+                f"this operation needs the role admin in {org}, which proxy {proxy.name} serves: revoke the"
+                " token alone, and ask an admin of that organisation about the proxy"
             )
 
 
 async def _token(context: OperationContext, actor: Actor, reference: str) -> EnrolmentToken:
-    """Return the token with this ID or name.
+    """Return the enrolment token with this ID or name.
 
-    The reference may also be a token that somebody found.
+    The reference may also be the secret of an enrolment token that somebody found.
     """
     if reference.startswith(f"{PREFIX}_"):
         itself = await context.store.enrolment_token(digest(reference))
         if found := _visible(actor, [] if itself is None else [itself]):
             return found[0]
         # the reference may be a secret, which a message must not repeat
-        raise NotFound("there is no such enrolment token")
+        raise NotFound("no enrolment token has this secret")
     if found := _visible(actor, await context.store.find_enrolment_tokens(reference)):
         return found[0]
     raise NotFound(f"there is no enrolment token {reference}")

@@ -1,4 +1,4 @@
-"""Counts of audit events: by the values of their fields, and over time."""
+"""Counts of audit events by the values of a field, and counts over time."""
 
 from __future__ import annotations
 
@@ -72,7 +72,10 @@ class Facet(msgspec.Struct, rename="camel"):
 
 
 class FacetList(Response):
-    """Most frequent values of the newest matches. There may be more matches than were counted."""
+    """Most frequent field values among the newest events that match the search.
+
+    More events may match the search than were counted.
+    """
 
     facets: tuple[Facet, ...]
     counted: int
@@ -86,9 +89,9 @@ class Bucket(msgspec.Struct, rename="camel"):
 
 
 class HistogramOfEvents(Response):
-    """Number of matches in each interval with matches, oldest first.
+    """Number of matching events in each time interval that has any, oldest interval first.
 
-    If `complete` is false, only the newest matches are counted.
+    If `complete` is false, only the newest matching events are counted.
     """
 
     interval_ms: int
@@ -101,7 +104,7 @@ class HistogramOfEvents(Response):
 
 @operation("audit.facets", "GET", "/audit/facets")
 async def facets(context: OperationContext, actor: Actor, request: CountValues) -> FacetList:
-    """Count the most frequent values of some fields of the events."""
+    """Count the most frequent values of some fields of the audit events that match."""
     for name in request.fields:
         if name not in FIELDS or FIELDS[name].kind == "time":
             known = ", ".join(field.name for field in FIELDS.values() if field.kind != "time")
@@ -127,7 +130,7 @@ async def facets(context: OperationContext, actor: Actor, request: CountValues) 
 
 @operation("audit.histogram", "GET", "/audit/histogram")
 async def histogram(context: OperationContext, actor: Actor, request: CountTimes) -> HistogramOfEvents:
-    """Count the events of each interval of the requested time."""
+    """Count the matching audit events in each interval of the requested period."""
     zone = _zone(request.zone)
     query = await query_of(context, actor, request)
     bounds = await _bounds(context, actor, query)
@@ -137,7 +140,9 @@ async def histogram(context: OperationContext, actor: Actor, request: CountTimes
     from_ms, to_ms = bounds
     interval_ms = request.interval_ms or _interval(to_ms - from_ms)
     if (to_ms - from_ms) // interval_ms > _MOST_ASKED:
-        raise InvalidRequest(f"intervalMs: the time has more than {_MOST_ASKED} intervals of that length")
+        raise InvalidRequest(
+            f"intervalMs: the requested period has more than {_MOST_ASKED} intervals of that length"
+        )
     axis = edges(from_ms, to_ms, interval_ms, zone if to_ms <= LAST_OF_ZONES_MS else UTC)
     bounded = replace(query, from_ms=from_ms, to_ms=to_ms)
     unit = unit_of(interval_ms, axis)
@@ -162,7 +167,7 @@ def _zone(name: str) -> tzinfo:
 
 
 async def _bounds(context: OperationContext, actor: Actor, query: SearchQuery) -> tuple[int, int] | None:
-    """Return the time that a histogram covers, or None if it covers nothing."""
+    """Return the period that a histogram covers, or None if the period is empty."""
     span = await ask_index(context, actor, lambda index: index.span(query.org_ids))
     from_ms, to_ms = _time_of_terms(query)
     if span is not None:
@@ -183,7 +188,7 @@ def _interval(span_ms: int) -> int:
 
 
 def _time_of_terms(query: SearchQuery) -> tuple[int | None, int | None]:
-    """Return the bounds, narrowed by terms such as time:>-15m."""
+    """Return the bounds of the period, narrowed by filter terms such as time:>-15m."""
     lows = [] if query.from_ms is None else [query.from_ms]
     highs = [] if query.to_ms is None else [query.to_ms]
     for term in query.filter.terms:
@@ -198,7 +203,7 @@ def _time_of_terms(query: SearchQuery) -> tuple[int | None, int | None]:
 async def _value_names(
     context: OperationContext, actor: Actor, fields: Mapping[str, Sequence[tuple[str, int]]]
 ) -> dict[tuple[str, str], str]:
-    """Return the names of the counted values that are ids, by field and id."""
+    """Return the names of the things whose ids were counted, by field and id."""
     resolve = context.resolve
     readers = {"org": resolve.org_names, "proxy": resolve.proxy_names, "app": resolve.app_names}
     found: dict[tuple[str, str], str] = {}

@@ -1,4 +1,4 @@
-"""One audit event, with all stored facts about it."""
+"""One audit event, with all facts that the control plane has about the event."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class EventDetails(Response):
 
 @operation("audit.event", "GET", "/audit/events/{org}/{id}")
 async def event(context: OperationContext, actor: Actor, request: EventReference) -> EventDetails:
-    """Show one audit event, with all stored facts about it."""
+    """Show one audit event, with all facts that the control plane has about the event."""
     org = await context.resolve.org_of_events(actor, request.org)
     found = await context.store.event(org.org_id, request.id)
     if found is None:

@@ -1,4 +1,4 @@
-"""Explain the verdict on the request of a stored event, or the verdict that a draft would give."""
+"""Explain the verdict on the request of a stored event, or the verdict that a draft ruleset would give."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class ExplainEvent(Request):
 
 
 class ExplainedEvent(Explained, kw_only=True):
-    """Explanation of a stored event.
+    """Explanation of the verdict on a stored audit event.
 
-    Headers and bodies are unknown, because events do not contain them.
+    The explanation treats headers and bodies as unknown, because events do not contain them.
     """
 
     method: str
@@ -43,7 +43,7 @@ class ExplainedEvent(Explained, kw_only=True):
 
 @operation("audit.explain", "POST", "/audit/events/{org}/{id}/explanation", changes=False)
 async def explain_event(context: OperationContext, actor: Actor, request: ExplainEvent) -> ExplainedEvent:
-    """Explain the verdict on the request of a stored event, or how a draft would evaluate it."""
+    """Explain the verdict on the request of a stored event, or the verdict of a draft ruleset."""
     org = await context.resolve.org_of_events(actor, request.org)
     event = await _event(context, org, request.id)
     former = FormerRules(context, actor, org)
@@ -63,7 +63,7 @@ async def explain_event(context: OperationContext, actor: Actor, request: Explai
 
 
 def _explained(given: GivenRules, event: Event, recorded: Outcome) -> tuple[Explained, bool]:
-    """Return the explanation, and whether the recorded outcome is consistent with it."""
+    """Return the explanation of an event, and True if it is consistent with the recorded outcome."""
     sample, response = sample_of(event)
     report = Explainer(*with_schemas(given)).explain(sample, response)
     return explained(report), _fits(recorded, report)
@@ -77,7 +77,7 @@ async def _event(context: OperationContext, org: Org, event_id: str) -> Event:
     if event is None:
         raise InvalidRequest(f"event {event_id} did not come from a proxy and can't be evaluated")
     if is_cut(event.target):
-        raise InvalidRequest(f"the target of event {event_id} was too long to be stored whole")
+        raise InvalidRequest(f"event {event_id} can't be evaluated: its target was too long to store in full")
     return event
 
 
@@ -95,7 +95,7 @@ async def _rules(
     text = None if version is None else await former.text(*version)
     if version is None or text is None:
         raise NotFound(
-            f"the rules that evaluated event {event.id} are no longer stored: name a ruleset for it"
+            f"the rules that evaluated event {event.id} are no longer stored: name a ruleset to evaluate it"
         )
     names = await context.resolve.names(actor, version[:1])
     schemas = await context.store.version_schemas(*version)

@@ -1,4 +1,4 @@
-"""Exports of audit events: all that match, as a file with a signed manifest."""
+"""Exports of audit events: all events that match a filter, as a file with a signed manifest."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ExportEvents(Selection):
 
 @stream("audit.export", "/audit/export", *(each.media_type for each in FORMATS.values()))
 async def export(context: OperationContext, actor: Actor, request: ExportEvents) -> Streamed:
-    """Export all audit events that match, newest first, as CSV or as one line of JSON for each event."""
+    """Export all matching audit events, newest first, as CSV or as one line of JSON for each event."""
     query = await query_of(context, actor, request)
     if request.manifest and query.to_ms is None:
         query = replace(query, to_ms=context.clock.wall_ms())
@@ -77,7 +77,7 @@ async def _begun(
     query: SearchQuery,
     heads: tuple[HeadOfOrg, ...],
 ) -> Manifest:
-    """Return the manifest of an export that has no line yet."""
+    """Return the manifest of an export before its first event."""
     now_ms = context.clock.wall_ms()
     wrong = await doubts(context, actor, request.org, query)
     looked_at = await held_within(context, actor, request.org, query, count_missing=True)
@@ -104,7 +104,7 @@ async def _begun(
 async def _with_manifest(
     pieces: AsyncGenerator[bytes, None], begun: Manifest, signer: Signer, *, is_table: bool
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the pieces, and then their signed manifest."""
+    """Yield the pieces of an export, and then the signed manifest of the export."""
     digest, size, lines = sha256(), 0, 0
     async with aclosing(pieces):
         async for piece in pieces:
@@ -129,7 +129,7 @@ def _require_room(actor: Actor) -> None:
 async def _exported(
     actor: Actor, index: SearchIndex, query: SearchQuery, page: SearchPage, form: Form
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the events one page at a time, so that any number of events fits in memory."""
+    """Yield the exported events one page at a time, so that any number of events fits in memory."""
     _require_room(actor)
     _exporting[actor.name] += 1
     try:

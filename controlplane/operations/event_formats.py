@@ -1,4 +1,4 @@
-"""Pure: audit events as lines of an exported file."""
+"""Pure functions that write audit events as lines of an exported file."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Form:
 
 
 def on_one_line(body: bytes) -> bytes:
-    """Return JSON text without line ends.
+    """Return a JSON text on one line.
 
-    Line ends can stand only between its tokens, where a space means the same.
+    In valid JSON, line ends stand only between tokens, where a space has the same meaning.
     """
     return body.translate(_LINE_ENDS)
 
@@ -49,7 +49,7 @@ def _cells(event: Mapping[str, Any]) -> list[str]:
 
 
 def _cell(value: object) -> str:
-    """Return a number as it is, and a text in a form that spreadsheets do not take for a formula."""
+    """Return a number unchanged, and a text in a form that spreadsheets do not interpret as a formula."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -70,7 +70,7 @@ def _text(text: str) -> str:
 
 
 def _rows(rows: Iterable[Sequence[str]]) -> bytes:
-    """Return the rows as CSV (RFC 4180)."""
+    """Return rows of values as CSV text (RFC 4180)."""
     lines = io.StringIO()
     csv.writer(lines).writerows(rows)
     return lines.getvalue().encode()

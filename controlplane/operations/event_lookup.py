@@ -1,4 +1,4 @@
-"""Find the events that an id belongs to, in any id field and in any organisation."""
+"""Find the audit events that have an id in any id field, in all visible organisations."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _LOOKED_AT: Final = (
 
 
 class LookUpEvents(Request):
-    """Request to find events.
+    """Request to find the audit events that have an id.
 
-    `text` is an id, or text with GUIDs, ULIDs or trace ids: an error body, a log line.
+    `text` is an id, or text that contains GUIDs, ULIDs or trace ids, such as an error body or a log line.
     """
 
     text: Annotated[str, Meta(min_length=1, max_length=LONGEST_TEXT)]
@@ -37,7 +37,7 @@ class LookUpEvents(Request):
 
 
 class FoundEvents(Response):
-    """Events as their proxies sent them, newest first."""
+    """Audit events in the form in which proxies sent them, newest first."""
 
     ids: tuple[str, ...]  # ids that were found in the text
     events: tuple[msgspec.Raw, ...]
@@ -48,7 +48,7 @@ class FoundEvents(Response):
 
 @operation("audit.lookup", "POST", "/audit/lookup", changes=False)
 async def look_up(context: OperationContext, actor: Actor, request: LookUpEvents) -> FoundEvents:
-    """Find the events that an id of the request, of the client, of the upstream or of a trace belongs to."""
+    """Find the audit events that have an id of the request, the client, the upstream or a trace."""
     org_ids = await _org_ids(context, actor, request.org)
     whole = whole_id(request.text)
     ids = tuple(dict.fromkeys((*((whole,) if whole else ()), *ids_in(request.text))))
@@ -76,9 +76,9 @@ async def _with_ids(
     group: tuple[str, ...],
     ids: tuple[str, ...],
 ) -> list[bytes]:
-    """Return the events in which one of these fields has one of the ids.
+    """Return the events that have one of the ids in one of the fields of the group.
 
-    Each event is returned once.
+    Each event is returned only once.
     """
     found: dict[bytes, None] = {}
     for name in group:

@@ -1,4 +1,4 @@
-"""Notes on a question about audit events: possible mistakes in it, and what was searched."""
+"""Notes on a search for audit events: possible mistakes in the filter, and the range that was searched."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Notes = tuple[tuple[str, ...], tuple[str, ...]]
 async def why_nothing(
     context: OperationContext, actor: Actor, org: str | None, query: SearchQuery
 ) -> tuple[str, ...]:
-    """Return notes on a question that found nothing: possible mistakes in it, and what was searched."""
+    """Return notes on a search that found nothing: possible mistakes in it, and the searched range."""
     wrong, looked_at = await notes_on_nothing(context, actor, org, query)
     return (*wrong, *looked_at)
 
@@ -27,7 +27,7 @@ async def why_nothing(
 async def notes_on_nothing(
     context: OperationContext, actor: Actor, org: str | None, query: SearchQuery
 ) -> Notes:
-    """Return notes on a question that found nothing."""
+    """Return notes on a search for audit events that found nothing."""
     wrong = await doubts(context, actor, org, query)
     looked_at = await held_within(context, actor, org, query, count_missing=True)
     return (*notes_on_index(context), *wrong), tuple(looked_at.notes_on_nothing(query.from_ms))
@@ -36,7 +36,7 @@ async def notes_on_nothing(
 async def notes_on_found(
     context: OperationContext, actor: Actor, org: str | None, query: SearchQuery
 ) -> Notes:
-    """Return notes for a result: excluded names that do not exist, times before the oldest event."""
+    """Return notes on a search result: excluded names that don't exist, times before the oldest event."""
     wrong = notes_on_index(context)
     excluding = exclusions(query.filter)
     if excluding.terms:
@@ -49,7 +49,7 @@ async def notes_on_found(
 
 
 def notes_on_index(context: OperationContext) -> tuple[str, ...]:
-    """Return a note if the index lacks events that the store has."""
+    """Return a note if the search index lacks events that the store has."""
     if not context.is_behind():
         return ()
     return (context.index_note(),)
@@ -58,7 +58,7 @@ def notes_on_index(context: OperationContext) -> tuple[str, ...]:
 async def doubts(
     context: OperationContext, actor: Actor, org: str | None, query: SearchQuery
 ) -> tuple[str, ...]:
-    """Return notes on names and values of a filter that no event can have."""
+    """Return notes on names and values of a filter that no audit event can have."""
     terms = [term for term in query.filter.terms if isinstance(term, FieldTerm)]
     asks_names = any(term.field.name in BY_ID for term in terms)
     return await notes_on(context, actor, query, org, await _names(context, actor) if asks_names else {})
@@ -67,7 +67,7 @@ async def doubts(
 async def held_within(
     context: OperationContext, actor: Actor, org: str | None, query: SearchQuery, *, count_missing: bool
 ) -> Held:
-    """Return the range of stored events that a question may be about."""
+    """Return the range of stored events that a search can cover."""
     every = await context.resolve.orgs_of_events(actor, org)
     orgs = named_in(every, query.filter)
     org_ids = query.org_ids if len(orgs) == len(every) else tuple(each.org_id for each in orgs)
@@ -76,7 +76,7 @@ async def held_within(
 
 
 async def _names(context: OperationContext, actor: Actor) -> dict[tuple[str, str], str]:
-    """Return the current names of things, by the filter's field and their id."""
+    """Return the current names of things, by the filter field and the id of the thing."""
     names = {("org", org.org_id): org.name for org in await context.resolve.orgs(actor)}
     names |= {("proxy", proxy.proxy_id): proxy.name for proxy in await context.resolve.proxies(actor, None)}
     names |= {("app", app.app_id): app.name for app in await context.resolve.apps(actor, None)}

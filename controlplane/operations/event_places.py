@@ -1,4 +1,4 @@
-"""Positions from which a page or a stream of events continues, as text."""
+"""Text form of the positions from which a page or a stream of audit events continues."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from controlplane.secrets import MasterKeyError, Vault
 
 
 class Places:
-    """Text form of the positions from which a page or a stream of events continues.
+    """Text form of the positions from which a page or a stream of audit events continues.
 
-    A position counts the events of every organisation. It is encrypted for actors without permission to look
-    at all organisations.
+    A position counts the audit events of every organisation. So the position is encrypted for actors that may
+    not look at all organisations.
     """
 
     def __init__(self, purpose: str, vault: Vault | None) -> None:
@@ -31,9 +31,9 @@ class Places:
         return base64.urlsafe_b64encode(self._vault.seal(self._purpose, place)).decode()
 
     def read(self, text: str) -> str:
-        """Return the position that the text holds.
+        """Return the position that a text encodes.
 
-        Raise ValueError if the text holds none.
+        Raise ValueError if the text encodes no position.
         """
         if self._vault is None:
             return text
@@ -53,4 +53,4 @@ class Places:
             place = ""
         if place.isascii() and place.isdigit() and len(place) < 20:
             return int(place)
-        raise InvalidRequest("after: this position was not made by this control plane")
+        raise InvalidRequest("after: is not a position in the events of this control plane")

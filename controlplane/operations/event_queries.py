@@ -1,4 +1,4 @@
-"""Questions about audit events: the steps that all of them share before the search index."""
+"""Searches for audit events: the steps that all searches share before the search index."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ MOST_ASKED_BY_ONE: Final = 4  # questions of one actor to an index at a time; a 
 
 
 class InvalidFilter(InvalidRequest):
-    """The filter is not valid.
+    """The filter of a search for audit events is not valid.
 
-    `column` counts the filter's characters from 1.
+    `column` is the position of the error in the filter, counted in characters from 1.
     """
 
     def __init__(self, error: QueryError) -> None:
@@ -54,9 +54,9 @@ async def query_of(
     limit: int = MAX_LIMIT,
     cursor: str | None = None,
 ) -> SearchQuery:
-    """Return the question to the index, with names as ids.
+    """Return the query for the search index, with ids in place of names.
 
-    Raise InvalidFilter if the filter is wrong.
+    Raise InvalidFilter if the filter of the request is wrong.
     """
     orgs = await context.resolve.orgs_of_events(actor, request.org)
     sees_all = request.org is None and actor.may("viewer", None)
@@ -72,7 +72,7 @@ async def query_of(
 async def resolver(context: OperationContext, actor: Actor, text: str) -> Resolver:
     """Return a function that resolves the names in a filter to ids.
 
-    Several organisations may share a name.
+    Several organisations can have the same name.
     """
     named: set[tuple[str, str]] = set()
 
@@ -106,9 +106,9 @@ async def _living_ids(context: OperationContext, actor: Actor, field: str, name:
 
 
 async def ask_index(context: OperationContext, actor: Actor, ask: Callable[[SearchIndex], Awaitable[T]]) -> T:
-    """Return the index's response to `ask`.
+    """Return the result of a query to the search index.
 
-    Each actor can run a few questions at the same time.
+    Each actor can run a few queries at the same time.
     """
     index = await response_of(context.index())
     async with _searching.of(actor):
@@ -116,7 +116,7 @@ async def ask_index(context: OperationContext, actor: Actor, ask: Callable[[Sear
 
 
 async def page_of(actor: Actor, index: SearchIndex, query: SearchQuery) -> SearchPage:
-    """Return a page of events from an index that is open."""
+    """Return a page of events from a search index that is already open."""
     async with _searching.of(actor):
         return await response_of(index.search(query))
 
@@ -126,9 +126,9 @@ _searching: Final = Slots(MOST_ASKED_BY_ONE)
 
 
 async def response_of(asked: Awaitable[T]) -> T:
-    """Return the response of an index.
+    """Await a query to the search index, and return its result.
 
-    Raise InvalidRequest or StoreError if the index fails.
+    Raise InvalidRequest or StoreError if the search index fails.
     """
     try:
         return await asked

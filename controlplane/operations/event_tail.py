@@ -1,4 +1,4 @@
-"""A live tail of audit events: a stream of the events that are stored from now on."""
+"""A live tail of audit events: a stream of events as they are stored."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def _wanted(query: SearchQuery) -> Callable[[Document], bool]:
 async def _followed(
     listener: Listener, places: Places, stack: AsyncExitStack, notes: tuple[str, ...]
 ) -> AsyncGenerator[bytes, None]:
-    """Yield server-sent events (WHATWG HTML section 9.2).
+    """Yield audit events as server-sent events (WHATWG HTML section 9.2).
 
-    An event with only an id also moves its reader on.
+    A server-sent event that has only an id also advances the position of the client.
     """
     end = asyncio.get_running_loop().time() + LONGEST_TAIL_SECONDS
     async with stack:

@@ -1,4 +1,4 @@
-"""The explanation of a verdict, as JSON."""
+"""JSON types for the explanation of a verdict."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class RefusedFacts(msgspec.Struct, rename="camel"):
 
 
 class AskedFacts(msgspec.Struct, rename="camel"):
-    """One condition of a rule, its result, and the value that was found."""
+    """One condition of a rule, the result of the condition, and the value that was found."""
 
     part: str
     wants: str
@@ -26,7 +26,7 @@ class AskedFacts(msgspec.Struct, rename="camel"):
 
 
 class AttemptFacts(msgspec.Struct, rename="camel"):
-    """One rule that was tried."""
+    """One rule that was tried on the request."""
 
     rule_id: str
     outcome: str  # unmatched, perhaps, logs, filters, decides, unreadable, unknown
@@ -36,7 +36,7 @@ class AttemptFacts(msgspec.Struct, rename="camel"):
 
 
 class ReadingFacts(msgspec.Struct, rename="camel"):
-    """One interpretation of the target, with the rules in the order in which they were tried."""
+    """One interpretation of the request target, with the rules in the order in which they were tried."""
 
     paths: tuple[str, ...]
     importance: str  # certain, shadow, slash
@@ -47,7 +47,7 @@ class ReadingFacts(msgspec.Struct, rename="camel"):
 
 
 class PossibleFacts(msgspec.Struct, rename="camel"):
-    """One of several possible outcomes of a request that is not completely known."""
+    """One possible outcome of a request of which some facts are unknown."""
 
     verdict: str  # refused: the proxy itself refuses the request, for the reason
     rule_id: str | None
@@ -56,9 +56,9 @@ class PossibleFacts(msgspec.Struct, rename="camel"):
 
 
 class ImpliedFacts(msgspec.Struct, rename="camel"):
-    """A request that another request implies.
+    """A request that another request implies, such as a navigation in `$expand`.
 
-    It is evaluated like a separate request.
+    The implied request is evaluated like a separate request.
     """
 
     cause: str  # $expand, members@odata.bind, resource
@@ -71,7 +71,7 @@ class ImpliedFacts(msgspec.Struct, rename="camel"):
 
 
 class Explained(Response):
-    """The decision on a request with the active filter, its effect on the response, and each rule tried."""
+    """Explained decision on a request: the active filter, its effect, and each rule that was tried."""
 
     verdict: str | None
     rule_id: str | None

@@ -1,4 +1,4 @@
-"""Overview of the fleet: health of each proxy, rules that it enforces, and rollout of a version."""
+"""State of the proxies: health, the rules that they enforce, and the rollout of a version."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])
 
 
 class EnforcedFacts(Response):
-    """One ruleset that a proxy enforces."""
+    """One ruleset that a proxy enforces, with its version."""
 
     ruleset_id: str
     name: str
@@ -40,9 +40,9 @@ class EnforcedFacts(Response):
 
 
 class ProxyHealth(Response):
-    """State of a proxy, as `proxy list` shows it.
+    """State of one proxy, as `proxy list` shows it.
 
-    Ages and the backlog are those of its last heartbeat.
+    Ages and the backlog have the values of the last heartbeat.
     """
 
     proxy_id: str
@@ -79,9 +79,9 @@ class FleetList(ListResponse):
 
 
 class FleetCounts(Response):
-    """Numbers of proxies by health.
+    """Numbers of proxies in each state of health.
 
-    A disabled proxy counts only as disabled, a retired one only as retired.
+    A disabled proxy counts only as disabled, and a retired proxy only as retired.
     """
 
     total: int
@@ -96,7 +96,7 @@ class FleetCounts(Response):
 
 
 class Unacknowledged(Response):
-    """Losses that count against a proxy's health, in events."""
+    """Lost audit events that count against the health of a proxy."""
 
     missing: int
     repeated: int
@@ -104,7 +104,7 @@ class Unacknowledged(Response):
 
 
 class SequenceFacts(Response):
-    """Sequence numbers of one organisation: of arrived, missing and undelivered events."""
+    """Sequence numbers of one organisation's events that arrived, are missing or are undelivered."""
 
     org_id: str
     highest_seq: int
@@ -188,9 +188,10 @@ RolloutState = Literal["enforced", "behind", "unknown", "ended", "lost", "disabl
 
 
 class ProxyRollout(Response):
-    """State of a version at one proxy.
+    """State of the rollout of a ruleset version at one proxy.
 
-    `ended`: it stopped in order. `lost`: it was silent for too long to wait for it.
+    The state `ended` means that the proxy stopped in order. The state `lost` means that the proxy was silent
+    for too long to wait for it.
     """
 
     proxy_id: str
@@ -212,7 +213,7 @@ class Rollout(Response):
 
 @operation("fleet.list", "GET", "/fleet")
 async def list_all(context: OperationContext, actor: Actor, request: ListFleet) -> FleetList:
-    """List proxies with their health, all of them or a page."""
+    """List all proxies, or one page of proxies, with their health."""
     now_ms, fleet = context.clock.wall_ms(), fleet_of(context)
     chosen = FleetQuery(fleet.bounds(now_ms), request.health, request.needs_look, actor.sees)
     standing: Standing = "retired" if request.retired else "active"
@@ -230,7 +231,7 @@ async def list_all(context: OperationContext, actor: Actor, request: ListFleet) 
 
 @operation("fleet.counts", "GET", "/fleet-counts")
 async def count(context: OperationContext, actor: Actor, request: CountFleet) -> FleetCounts:
-    """Count the proxies of each health, all of them or those of a search."""
+    """Count the proxies in each state of health, among all proxies or those that a search finds."""
     bounds = fleet_of(context).bounds(context.clock.wall_ms())
     sight = await context.resolve.sight(actor, request.org)
     search = None if request.search is None else searchable(request.search)
@@ -243,7 +244,7 @@ async def count(context: OperationContext, actor: Actor, request: CountFleet) ->
 
 @operation("fleet.show", "GET", "/fleet/{proxy}")
 async def show(context: OperationContext, actor: Actor, request: ProxyReference) -> ProxyDetails:
-    """Show one proxy: health, last heartbeat, curves, and missing audit events."""
+    """Show one proxy: its health, last heartbeat, traffic over time, and missing audit events."""
     found = await context.resolve.proxy(actor, "viewer", request.proxy)
     view = await _View.of(context, actor, [found])
     now_ms = context.clock.wall_ms()
@@ -272,7 +273,7 @@ async def show(context: OperationContext, actor: Actor, request: ProxyReference)
 
 @operation("fleet.rollout", "GET", "/rulesets/{ruleset}/rollout")
 async def rollout(context: OperationContext, actor: Actor, request: RolloutRequest) -> Rollout:
-    """List the proxies that enforce a version of a ruleset, or a later one, and those that do not yet."""
+    """List the proxies that enforce a ruleset version or a later version, and those that do not yet."""
     ruleset = await context.resolve.ruleset(actor, "viewer", request.ruleset, request.org)
     org = await context.resolve.org(actor, "viewer", ruleset.org_id)
     versions = await context.store.ruleset_versions(ruleset.ruleset_id)
@@ -314,14 +315,14 @@ def limits_of(context: OperationContext) -> RateLimits:
 
 
 class _View:
-    """Facts of proxies that an actor has permission to see.
+    """Facts about proxies that an actor has permission to see.
 
-    An actor without permission to look at every organisation of a proxy sees neither its total traffic nor
-    its reports about the other organisations.
+    An actor who may not look at every organisation of a proxy sees neither the proxy's total traffic nor its
+    reports about those organisations.
     """
 
     def __init__(self, names: Mapping[str, str]) -> None:
-        """Take the names of the organisations that the actor may look at, by id."""
+        """Store the names of the organisations that the actor may look at, by id."""
         self._names = names
 
     @classmethod
@@ -333,7 +334,7 @@ class _View:
         return all(org_id in self._names for org_id in proxy.org_ids)
 
     def health(self, now_ms: int, state: ProxyState) -> dict[str, Any]:
-        """Return the members of a ProxyHealth."""
+        """Return the members of ProxyHealth for the state of a proxy."""
         proxy, heard = state.proxy, state.heard
         said = heard.said if heard is not None else Heartbeat()
         is_whole = self.sees_all_of(proxy)
@@ -381,7 +382,7 @@ class _View:
         )
 
     def heartbeat(self, proxy: Proxy, heard: Heard | None) -> dict[str, Any] | None:
-        """Return the last heartbeat as the proxy sent it."""
+        """Return the last heartbeat in the form in which the proxy sent it."""
         if heard is None:
             return None
         body: dict[str, Any] = msgspec.json.decode(heard.body)
@@ -467,7 +468,7 @@ def _beat(heard: Heard) -> HeartbeatFacts:
 
 
 def _origin(text: str | None) -> str | None:
-    """Return the address if it is only scheme, host and port, because people paste it into a shell."""
+    """Return the address if it has only scheme, host and port, because people paste it into a shell."""
     return text if text is not None and _ORIGIN.fullmatch(text) else None
 
 

@@ -1,4 +1,4 @@
-"""A ruleset that a request gives, with the schemas of the things that its rules may name."""
+"""A ruleset in a request, with the schemas whose types and properties its rules may name."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _LONGEST_LABEL: Final = 200
 
 
 class Source(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """Text of a draft, or reference to a stored ruleset.
+    """Text of a draft ruleset, or reference to a stored ruleset.
 
-    Give one of the two.
+    Exactly one of the members is given.
     """
 
     yaml: str | None = None
@@ -45,7 +45,7 @@ class ProblemFacts(msgspec.Struct, rename="camel"):
 async def text_of(
     context: OperationContext, actor: Actor, source: Source, org: str | None
 ) -> tuple[str, str]:
-    """Return the name of a ruleset in messages, and its text."""
+    """Return the name of a ruleset for messages, and the text of the ruleset."""
     if source.yaml is not None and source.ruleset is None:
         return source.label, source.yaml
     if source.ruleset is not None and source.yaml is None:
@@ -54,7 +54,7 @@ async def text_of(
 
 
 def name_problems(text: str, name: str) -> tuple[RulesetProblem, ...]:
-    """Return the problems that prevent storing a valid ruleset under its name."""
+    """Return the reasons why a valid ruleset can't be stored under its name."""
     try:
         valid_name(name)
     except InvalidName as error:
@@ -63,9 +63,9 @@ def name_problems(text: str, name: str) -> tuple[RulesetProblem, ...]:
 
 
 def parsed(label: str, text: str) -> PolicyRuleset:
-    """Return the rules of the text.
+    """Return the rules of a ruleset text in parsed form.
 
-    Raise InvalidRequest with every error by line and column.
+    Raise InvalidRequest with every error in the ruleset text by line and column.
     """
     try:
         return parse_ruleset(text)
@@ -81,9 +81,9 @@ def problem_line(label: str, problem: RulesetProblem) -> str:
 
 
 def named_version(reference: str, names: Collection[str]) -> tuple[str, int | None]:
-    """Return the ruleset and its version.
+    """Return the ruleset that a reference names, and the version if the reference names one.
 
-    NAME@VERSION names the version, unless a ruleset itself has that name.
+    NAME@VERSION refers to a version, unless the complete text is itself the name of a ruleset.
     """
     name, at, number = reference.rpartition("@")
     if reference in names or not (at and number.isascii() and number.isdecimal() and len(number) < 10):
@@ -92,7 +92,7 @@ def named_version(reference: str, names: Collection[str]) -> tuple[str, int | No
 
 
 async def stored_yaml(context: OperationContext, actor: Actor, reference: str, org: str | None) -> str:
-    """Return the text of the active version, or of the version that NAME@VERSION names."""
+    """Return the text of a ruleset's active version, or of the version that NAME@VERSION names."""
     found, wanted = await stored_version(context, actor, reference, org)
     text = await context.store.ruleset_text(found.ruleset_id, wanted)
     if text is None:
@@ -103,7 +103,7 @@ async def stored_yaml(context: OperationContext, actor: Actor, reference: str, o
 async def stored_version(
     context: OperationContext, actor: Actor, reference: str, org: str | None
 ) -> tuple[StoredRuleset, int]:
-    """Return a stored ruleset and the version that the reference names."""
+    """Return a stored ruleset, and the number of the version that the reference names."""
     names = {each.name for each in await context.resolve.rulesets(actor, org)}
     reference, version = named_version(reference, names)
     found = await context.resolve.ruleset(actor, "viewer", reference, org)
@@ -115,7 +115,7 @@ NO_PACKED_SCHEMAS: Final = PackedSchemas({}, {})
 
 @dataclass(frozen=True, slots=True)
 class GivenRules:
-    """A ruleset with its name in messages, its text and its schemas."""
+    """A ruleset as name for messages, text and schemas."""
 
     label: str
     text: str
@@ -123,7 +123,7 @@ class GivenRules:
 
 
 async def given_rules(context: OperationContext, actor: Actor, source: Source, org: str | None) -> GivenRules:
-    """Return a draft with the organisation's current schemas, or a version with the schemas that it names."""
+    """Return a draft with the organisation's current schemas, or a stored version with its own schemas."""
     label, text = await text_of(context, actor, source, org)
     if source.ruleset is not None:
         found, version = await stored_version(context, actor, source.ruleset, org)
@@ -137,13 +137,13 @@ async def given_rules(context: OperationContext, actor: Actor, source: Source, o
 def ruleset_of(given: GivenRules) -> PolicyRuleset:
     """Return the ruleset in parsed form.
 
-    Raise InvalidRequest if it is not valid, or names things that its schemas lack.
+    Raise InvalidRequest if the ruleset is not valid, or names types or properties that its schemas lack.
     """
     return with_schemas(given)[0]
 
 
 def with_schemas(given: GivenRules) -> tuple[PolicyRuleset, Schemas]:
-    """Return the ruleset and its schemas. Raise InvalidRequest as `ruleset_of` does."""
+    """Return a ruleset in parsed form, and its schemas. Raise InvalidRequest as `ruleset_of` does."""
     ruleset = parsed(given.label, given.text)
     if not needs_schemas(ruleset):
         return ruleset, NO_SCHEMAS

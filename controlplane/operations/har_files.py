@@ -1,4 +1,4 @@
-"""HAR files: the verdicts that a draft gives their requests, and rules that allow these requests."""
+"""Operations on HAR files: evaluate their requests with a draft, and suggest rules that allow them."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class ReplayHar(Request):
 
 
 class HarGroup(msgspec.Struct, rename="camel"):
-    """Requests with the same outcome.
+    """Requests of a HAR file that have the same outcome.
 
-    `after` has several outcomes if the file lacks facts that decide; `missing` names these facts.
+    `after` has several outcomes if the HAR file lacks facts that decide; `missing` names these facts.
     """
 
     requests: int
@@ -82,7 +82,7 @@ class SuggestedFromHar(Response):
 async def replay_har(context: OperationContext, actor: Actor, request: ReplayHar) -> ReplayedHar:
     """Evaluate the requests of a HAR file against a ruleset.
 
-    Nothing from the file is stored.
+    The operation stores nothing from the file.
     """
     given = await given_rules(context, actor, request.source, request.org)
     return await run_on_file(actor, _replayed, given, request.har)
@@ -92,7 +92,7 @@ async def replay_har(context: OperationContext, actor: Actor, request: ReplayHar
 async def suggest_har(context: OperationContext, actor: Actor, request: SuggestFromHar) -> SuggestedFromHar:
     """Suggest the smallest ruleset that allows the requests of a HAR file.
 
-    Nothing from the file is stored.
+    The operation stores nothing from the file.
     """
     return await run_on_file(actor, _suggested, request.har, request.name)
 
@@ -157,7 +157,7 @@ def _suggested(text: str, name: str) -> SuggestedFromHar:
 
 @dataclass(frozen=True, slots=True)
 class FromFile:
-    """Suggested rules, and the times of the first and the last request of the file."""
+    """Rules suggested from a HAR file, and the times of the first and the last request of the file."""
 
     suggestion: Suggestion
     first: str | None
@@ -165,9 +165,11 @@ class FromFile:
 
 
 def suggestion_from(har: Har, name: str, of: str) -> FromFile:
-    """Suggest rules for the requests of a file. `of` names the application in the description.
+    """Suggest rules that allow the requests of a HAR file.
 
-    Raise InvalidRequest if no ruleset can have the name.
+    `of` names the application in the description of the suggested ruleset.
+
+    Raise InvalidRequest if `name` is not valid as the name of a ruleset.
     """
     times = [round(one.time.timestamp() * 1000) for one in har.exchanges if one.time is not None]
     first, last = (rfc3339(min(times)), rfc3339(max(times))) if times else (None, None)

@@ -1,6 +1,6 @@
-"""Notes on stored events: their times, their retention, and events that were purged or never arrived.
+"""Notes on stored audit events: their times, their retention, and events that were purged or never arrived.
 
-An empty result means something only together with these notes.
+The empty result of a search is conclusive only together with these notes.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ _MOST_NAMED: Final = 3  # organisations that notes list by name
 
 @dataclass(frozen=True, slots=True)
 class Keeper:
-    """An organisation, and the time for which its events are stored."""
+    """An organisation, and the retention of its audit events."""
 
     name: str
     created_ms: int
     retention: Retention
 
     def kept_since(self, now_ms: int) -> int:
-        """Return the time before which its events were purged, or will be within the hour."""
+        """Return the time before which the organisation's events are purged, or will be within the hour."""
         return now_ms - RETENTION_MS[self.retention]
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A period that ends at `until_ms` and begins at the end of the previous gap.
+    """A period of missing events that ends at `until_ms` and begins at the end of the previous gap.
 
-    Absent: neither an organisation nor an event existed. Partly purged: some organisations purged their
-    events.
+    The kind `absent` means that neither an organisation nor an event existed. The kind `partly purged` means
+    that some organisations purged their events, and others did not.
     """
 
     state: Literal["absent", "purged", "partly purged"]
@@ -46,7 +46,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Stored events of some organisations together."""
+    """The range of stored events of some organisations."""
 
     keepers: tuple[Keeper, ...]
     span: tuple[int, int] | None  # times of the oldest and the newest; None if there are none
@@ -54,7 +54,7 @@ class Held:
     missing: Mapping[str, int]  # event numbers that never arrived, by the organisation's name
 
     def notes_on_nothing(self, from_ms: int | None) -> Iterator[str]:
-        """Yield notes on the events that were searched, if the search has no result."""
+        """Yield notes on the range of stored events, for a search that found no event."""
         names, one = self._names(), len(self.keepers) == 1
         if not self.keepers:
             return
@@ -71,12 +71,12 @@ class Held:
             yield f"{numbers} of {name} never arrived, so events that match may be missing"
 
     def notes_on_found(self, from_ms: int | None) -> Iterator[str]:
-        """Yield notes for a result whose time begins before the oldest event."""
+        """Yield notes for a search that found events, if its period begins before the oldest event."""
         if from_ms is not None:
             yield from self._notes_on_start(from_ms)
 
     def gaps(self) -> tuple[Gap, ...]:
-        """Return the times without all of their events, oldest first."""
+        """Return the periods in which events are missing, oldest first."""
         if not self.keepers:
             return ()
         oldest = self.now_ms if self.span is None else self.span[0]
@@ -123,7 +123,7 @@ class Held:
 
 
 def written(ms: int) -> str:
-    """Return the time as text.
+    """Return a time in Unix ms as text.
 
     An event of an earlier release may have a time in a year that RFC 3339 cannot write.
     """
@@ -131,7 +131,7 @@ def written(ms: int) -> str:
 
 
 def named_in(orgs: Sequence[Org], wanted: Filter) -> list[Org]:
-    """Return the organisations that match the filter's `org:` terms."""
+    """Return the organisations that match the `org:` terms of a filter."""
     left = list(orgs)
     for term in wanted.terms:
         if isinstance(term, FieldTerm) and term.field.name == "org" and not term.negated:
@@ -143,9 +143,9 @@ def named_in(orgs: Sequence[Org], wanted: Filter) -> list[Org]:
 async def held(
     context: OperationContext, orgs: Sequence[Org], span: tuple[int, int] | None, *, count_missing: bool
 ) -> Held:
-    """Return the stored events of these organisations.
+    """Return the range of stored events of these organisations.
 
-    Their times lie within `span`.
+    `span` has the times of their oldest and newest event.
     """
     missing = {}
     for org in orgs[:_MOST_NAMED] if count_missing else ():

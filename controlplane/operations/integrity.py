@@ -1,4 +1,4 @@
-"""The hash chain of audit events: its heads, to be stored elsewhere, and its verification."""
+"""The hash chain of audit events: show the chain heads, to be stored elsewhere, and verify the chain."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from proxy.wire.figures import counted
 
 
 class Head(Response):
-    """Newest link of an organisation's chain.
+    """Newest link of an organisation's audit chain.
 
-    A stored copy of it proves later that nothing before it changed.
+    A copy of the link that is stored elsewhere proves later that no earlier event was changed.
     """
 
     org_id: str
@@ -43,7 +43,7 @@ class HeadsAsked(Request):
 
 
 class KnownHead(Request, forbid_unknown_fields=False):
-    """A link that was stored earlier, with optional other members of its checkpoint."""
+    """A link of an audit chain that was stored earlier, with optional other members of its checkpoint."""
 
     org_id: str
     number: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -69,7 +69,11 @@ class Verdict(Response):
 
 
 class Verified(Response):
-    """Results of a verification. `intact`: no stored event changed. `complete`: no event is missing."""
+    """Results of the verification of audit chains.
+
+    The member `intact` is true if no stored event was changed. The member `complete` is true if no event is
+    missing.
+    """
 
     intact: bool
     complete: bool
@@ -77,7 +81,7 @@ class Verified(Response):
 
 
 class Check(Response):
-    """The state of an organisation's chain: its current head, and the result of the last verification."""
+    """State of an organisation's audit chain: its newest link, and the result of the last verification."""
 
     org_id: str
     name: str
@@ -105,7 +109,7 @@ async def head(context: OperationContext, actor: Actor, request: HeadsAsked) -> 
 
 @operation("audit.checks", "GET", "/audit/integrity")
 async def checks(context: OperationContext, actor: Actor, request: HeadsAsked) -> Checks:
-    """Show the result of the last whole verification of each organisation's chain of audit events."""
+    """Show the result of the last complete verification of each organisation's chain of audit events."""
     found = []
     for org in await context.resolve.orgs_of_events(actor, request.org):
         check = await context.store.chain_check(org.org_id)
@@ -145,9 +149,9 @@ def verified(verdicts: Sequence[Verdict]) -> Verified:
 
 
 def in_words(verdict: Verdict | Check) -> tuple[str, str | None]:
-    """Return the finding with its period, and why the trail is incomplete.
+    """Return the finding of a verification with its period, and the reason why the audit trail is incomplete.
 
-    The second is None if no event is missing.
+    The reason is None if no event is missing.
     """
     if verdict.misfit is not None:
         found = "stored events were changed after they had been stored"
@@ -169,7 +173,7 @@ def in_words(verdict: Verdict | Check) -> tuple[str, str | None]:
 
 
 def _besides(verdict: Verdict | Check) -> str:
-    """Return the number of verified events that retention purged, in words; empty if it purged none."""
+    """Return in words how many verified events retention purged; return an empty text if none."""
     purged = verdict.purged if isinstance(verdict, Verdict) else verdict.head.purged if verdict.head else 0
     return f", except {counted(purged, 'event')} that retention removed" if purged else ""
 
@@ -184,7 +188,7 @@ _asking: Final[set[str]] = set()  # operators with a verification that runs or w
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of one organisation's verification, in links of its chain."""
+    """Progress in the verification of an organisation's audit chain, counted in links."""
 
     org_id: str
     done: int
@@ -194,9 +198,9 @@ class Progress:
 async def verification(
     context: OperationContext, actor: Actor, request: Verify
 ) -> AsyncGenerator[Progress | Verdict]:
-    """Yield the progress and the verdict of each organisation.
+    """Yield the progress and the verdict for each organisation's audit chain.
 
-    Raise StoreBusy if another verification of the actor is running.
+    Raise StoreBusy if another verification of the same actor is running.
     """
     if actor.name in _asking:
         raise StoreBusy("your previous verification is still running: try again when it has finished")
@@ -212,9 +216,9 @@ async def verification(
 async def verification_in_turn(
     context: OperationContext, actor: Actor, request: Verify
 ) -> AsyncGenerator[Progress | Verdict]:
-    """Yield as `verification` does, but wait until other verifications of the actor are over."""
+    """Yield as `verification` does, but wait for running verifications of the same actor."""
     if request.head is not None and request.org is None:
-        raise InvalidRequest("head: a link belongs to one organisation's chain: name it with org")
+        raise InvalidRequest("head: also name the organisation of the link with org")
     known = {each.org_id: Known(_digest("checkpoint", each.link), each.number) for each in request.checkpoint}
     org_ids = [org.org_id for org in await context.resolve.orgs_of_events(actor, request.org)]
     if request.head is not None:
@@ -231,7 +235,7 @@ async def verification_in_turn(
 
 
 def _of_nothing_left(org_id: str, known: Known) -> Verdict:
-    """Return the verdict for a stored link whose chain is not there, or that the actor may not see."""
+    """Return the verdict if a checkpoint's chain is missing from the store or invisible to the actor."""
     text = "the checkpoint names a link of this organisation's chain, and the store has no chain for it"
     return Verdict(
         org_id=org_id,
@@ -278,7 +282,7 @@ async def _verdict(
 async def _received(
     context: OperationContext, org_id: str, after: int, last: int
 ) -> tuple[str | None, str | None]:
-    """Return the first and the last receipt time of the links after a number."""
+    """Return the first and the last receipt time of the chain links after a number."""
     found = await context.store.chain_receipts(org_id, after, last)
     return (None, None) if found is None else (rfc3339(found[0]), rfc3339(found[1]))
 
@@ -289,7 +293,7 @@ def _digest(member: str, text: str) -> bytes:
     except ValueError:
         digest = b""
     if len(digest) != DIGEST_BYTES:
-        raise InvalidRequest(f"{member}: a link is {2 * DIGEST_BYTES} hexadecimal digits")
+        raise InvalidRequest(f"{member}: a link of a hash chain has {2 * DIGEST_BYTES} hexadecimal digits")
     return digest
 
 

@@ -1,7 +1,7 @@
-"""Members that all lists share: a part of a name to search for, a column to sort by, and pages.
+"""Request members that all lists share: a part of a name to search for, a sort column, and pages.
 
-A request with none of these members gets every row, as programs without support for pages expect. The rows
-are read page by page, so that other requests are served in between.
+A request with none of these members gets all rows, as programs without support for pages expect. The rows are
+read page by page, so that the server can serve other requests in between.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class ListRequest(Request, kw_only=True):
 
 
 class ListResponse(Response, kw_only=True):
-    """Response of a list.
+    """Response to a request for a list.
 
-    The last four members are present if the request is for a page.
+    The members for pages are present only if the request is for a page.
     """
 
     next: str | UnsetType | None = UNSET  # cursor of the next page; null: this is the last page
@@ -55,7 +55,7 @@ class Listed(Generic[R]):
 
 
 def by_column(name: ListName) -> msgspec.Meta:
-    """Return the description of a list's member `sort` for the admin API."""
+    """Return the description of a list's request member `sort` for the admin API."""
     columns = SORT_COLUMNS[name]
     choice = [sign + column for column in columns for sign in ("", "-")]
     return msgspec.Meta(description=_COLUMN + ", ".join(columns) + ".", extra_json_schema={"enum": choice})
@@ -67,7 +67,10 @@ async def read_list(
     org_ids: frozenset[str] | None,
     read: Callable[[ListQuery], Awaitable[ListPage[R]]],
 ) -> Listed[R]:
-    """Return the requested page, or all rows. Raise InvalidRequest if a member is wrong."""
+    """Return the requested page of a list, or all rows.
+
+    Raise InvalidRequest if a member of the request is wrong.
+    """
     if request.search is None and request.sort is None and request.limit is None and request.cursor is None:
         return Listed(await all_rows(read, ListQuery(org_ids=org_ids)), {})
     sort, is_descending = _sorted_by(name, request.sort)
@@ -97,14 +100,16 @@ def _sorted_by(name: ListName, given: str | None) -> tuple[str, bool]:
     sort = given.removeprefix("-")
     if sort not in SORT_COLUMNS[name]:
         known = ", ".join(SORT_COLUMNS[name])
-        raise InvalidRequest(f"sort: no column {sort!r}: sort by {known}, or by one with - before it")
+        raise InvalidRequest(
+            f"sort: unknown column {sort!r}: sort by {known}, with - before the name for descending order"
+        )
     return sort, is_descending
 
 
 def searchable(part: str) -> str:
-    """Return the part of a name unchanged.
+    """Return the search text for a part of a name unchanged.
 
-    Raise InvalidRequest if no row can contain it.
+    Raise InvalidRequest if no row can contain the search text.
     """
     if not _is_storable(part):
         raise InvalidRequest("search: contains a character that no name or ID contains")
@@ -120,9 +125,9 @@ def _cursor(sort: str, key: Key) -> str:
 
 
 def _key(name: ListName, sort: str, cursor: str) -> Key:
-    """Read the cursor of a page.
+    """Return the sort values that the cursor of a page contains.
 
-    It holds the values of the last row's sort columns, which the page has shown.
+    They are the values of the sort columns in the last row of the previous page.
     """
     types = list(dict.fromkeys([(sort, SORT_COLUMNS[name][sort]), ("name", str), ("id", str)]))
     try:

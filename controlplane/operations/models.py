@@ -1,4 +1,4 @@
-"""Schemas of graph APIs: stored, listed and compared."""
+"""Schemas of graph APIs: store a schema, list the stored schemas, and compare two schemas."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class ModelList(Response):
 
 
 class NamesFacts(msgspec.Struct, rename="camel"):
-    """Number of names, and the first of them."""
+    """Number of names in a list, and the first names."""
 
     added: int
     removed: int
@@ -111,7 +111,7 @@ class DiffModel(Request):
 
 @dataclass(frozen=True, slots=True)
 class ReadSchema:
-    """A schema that proxies can load, in the form that its document has."""
+    """A schema that was read from a document, in the form that proxies load."""
 
     digest: str
     packed: bytes
@@ -121,7 +121,7 @@ class ReadSchema:
 
 @operation("model.fetch", "POST", "/models")
 async def fetch(context: OperationContext, actor: Actor, request: FetchModel) -> FetchedModel:
-    """Store a schema and make it the current one of its root path.
+    """Store a schema as the current schema of its root path.
 
     Active rulesets keep their schemas.
     """
@@ -135,7 +135,7 @@ async def fetch(context: OperationContext, actor: Actor, request: FetchModel) ->
 async def store_schema(
     context: OperationContext, actor: Actor, request: FetchModel, made: ReadSchema
 ) -> FetchedModel:
-    """Make a schema that was read from the request's document the current one."""
+    """Store a schema that was read from the request's document as the current schema of its root path."""
     root, orgs = root_of(request.root), await _orgs(context, actor, request.org)
     schema = NewSchema(root, made.digest, made.packed, made.bytes, request.source[:_LONGEST_SOURCE])
     before = await context.store.add_schema([org.org_id for org in orgs], schema)
@@ -169,7 +169,7 @@ async def list_all(context: OperationContext, actor: Actor, request: ListModels)
 
 @operation("model.diff", "POST", "/models/diff", changes=False)
 async def diff(context: OperationContext, actor: Actor, request: DiffModel) -> ModelDifference:
-    """Compare two schemas, and list the active rulesets that use the old one."""
+    """Compare two schemas, and list the active rulesets that use the older schema."""
     org = await context.resolve.org(actor, "viewer", request.org)
     held = await context.store.org_schemas(org.org_id)
     root = _chosen_root(org, held, request.root)
@@ -196,9 +196,9 @@ async def diff(context: OperationContext, actor: Actor, request: DiffModel) -> M
 
 
 def schemas_of(packed: PackedSchemas) -> Schemas:
-    """Return schemas from the store, by their root path.
+    """Return the schemas that were loaded from the store, by their root path.
 
-    Raise InvalidRequest if one cannot be loaded.
+    Raise InvalidRequest if a schema cannot be loaded.
     """
     try:
         models = {digest: load(each, digest) for digest, each in packed.packed.items()}
@@ -233,9 +233,9 @@ class _Compared:
 
 
 def read_schema(source: str, document: str) -> ReadSchema:
-    """Return the schema of a document.
+    """Return the schema that a document defines.
 
-    Raise InvalidRequest if proxies can't load it.
+    Raise InvalidRequest if proxies can't load the schema.
     """
     label = _label(source)
     try:
@@ -251,7 +251,7 @@ def read_schema(source: str, document: str) -> ReadSchema:
             f"{label}: the schema has no entity set and no singleton: give the $metadata of a service"
         )
     if len(packed) > MAX_PACKED_BYTES:
-        raise InvalidRequest(f"{label}: the schema has more than {MAX_PACKED_BYTES} deflated bytes")
+        raise InvalidRequest(f"{label}: the compressed schema has more than {MAX_PACKED_BYTES} bytes")
     return ReadSchema(digest, packed, len(flat), counts_of(model))
 
 
@@ -287,9 +287,9 @@ def _label(source: str) -> str:
 
 
 async def _orgs(context: OperationContext, actor: Actor, reference: str | None) -> list[Org]:
-    """Return the named organisation, or all organisations if none is named.
+    """Return the organisation with this reference, or all visible organisations without a reference.
 
-    Require the role for the change.
+    The actor needs the role that the operation requires in each of these organisations.
     """
     if reference is not None:
         return [await context.resolve.org(actor, "editor", reference)]
@@ -297,7 +297,7 @@ async def _orgs(context: OperationContext, actor: Actor, reference: str | None) 
     orgs = await context.resolve.orgs(actor)
     context.about.update(org.org_id for org in orgs)
     if not orgs:
-        raise NotFound("there is no organisation yet")
+        raise NotFound("there is no organisation yet: add one with `org add`")
     return orgs
 
 
@@ -316,7 +316,7 @@ def _chosen_root(org: Org, held: list[OrgSchema], wanted: str | None) -> str:
 
 
 def _before(org: Org, held: list[OrgSchema], current: OrgSchema, uses: list[SchemaUse]) -> str:
-    """Return the schema that active rulesets name in addition to the current one, or the previous schema."""
+    """Return the schema that active rulesets name besides the current one, or the previous schema."""
     older = [each.digest for each in held if each.root == current.root and not each.is_current]
     named = [each.digest for each in uses if each.in_force and each.digest in older]
     for digest in [*named, *older]:
@@ -328,7 +328,7 @@ def _before(org: Org, held: list[OrgSchema], current: OrgSchema, uses: list[Sche
 async def _given(context: OperationContext, digest: str) -> _Given:
     packed = await context.store.packed_schema(digest)
     if packed is None:
-        raise NotFound(f"schema {digest[:_SHORT]} was removed in the meantime")
+        raise NotFound(f"schema {digest[:_SHORT]} was removed while the operation ran")
     return _Given(digest, packed)
 
 

@@ -1,6 +1,6 @@
-"""Add a thing under a name that no other name resembles.
+"""Add a thing to the store under a name that resembles the name of no other thing.
 
-The transaction that adds it checks the name.
+The transaction that adds the thing checks its name.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ async def add_named(
     others: Callable[[Store], Awaitable[Iterable[Named]]],
     add: Callable[[Store], Awaitable[T]],
 ) -> T:
-    """Add a thing to the store.
+    """Add a thing to the store in one transaction.
 
-    Raise InvalidName if its name looks like the name of another thing.
+    Raise InvalidName if the name of the new thing looks like the name of another thing.
     """
 
     async def work(within: Store) -> T:

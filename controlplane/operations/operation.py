@@ -1,11 +1,11 @@
-"""An operation: its name, its place in the admin API, and the function that performs it.
+"""Operations: their name, their place in the admin API, and the function that performs an operation.
 
-The function takes a context, an actor and a typed request, and returns a typed response. It checks the
-actor's role in the organisation that the request refers to, because only the function can find out which one
-that is.
+The function of an operation takes a context, an actor and a typed request, and returns a typed response. The
+function itself checks the actor's role in the organisation, because only the function can find the
+organisation of a request.
 
-A stream is an operation whose response is too long or too slow to be one value. Its function first checks the
-request, and then returns the response in pieces.
+A stream is an operation whose response is too long or too slow to be one value. The function of a stream
+first checks the request, and then returns the response in pieces.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from controlplane.operations.context import OperationContext
 
 
 class Request(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """Typed request of an operation.
+    """Typed request of an operation, from JSON or from path and query.
 
-    Members in the path come from the path. Other members come from the query of a GET, or from the JSON body
-    of other methods.
+    Members that the path of the operation names come from the request's path. All other members come from the
+    query of a GET request, or from the JSON body for other methods.
     """
 
 
 class Response(msgspec.Struct, rename="camel"):
-    """Typed response of an operation.
+    """Typed response of an operation, which is sent as JSON.
 
-    Its JSON is the same on every interface.
+    The JSON of a response is equal on the command line and in the admin API.
     """
 
 
@@ -66,9 +66,9 @@ _BOUNDS: Final = {">=": "at least", "<=": "at most", ">": "more than", "<": "les
 
 
 def validation_problem(error: msgspec.ValidationError, cls: type[Any]) -> str:
-    """Return the problem of a request of the class.
+    """Return the text of a validation error for a request of this class.
 
-    The name of the member comes first.
+    The text begins with the name of the wrong member.
     """
     unknown = _UNKNOWN.fullmatch(str(error))
     # an unknown member of the request itself; for nested ones, msgspec names the place
@@ -84,7 +84,7 @@ def validation_problem(error: msgspec.ValidationError, cls: type[Any]) -> str:
 
 
 def _choice(member: str, cls: type[Any]) -> tuple[str, ...]:
-    """Return the values that a member of the class can have, if the class lists them."""
+    """Return the values that a request member can have, if its type lists the values."""
     if not (isinstance(cls, type) and issubclass(cls, msgspec.Struct)):  # a body may be read as a dict
         return ()
     kinds = [each.type for each in msgspec.structs.fields(cls) if each.encode_name == member]
@@ -95,7 +95,7 @@ def _choice(member: str, cls: type[Any]) -> tuple[str, ...]:
 
 
 def _in_plain_words(said: str, choice: tuple[str, ...]) -> str:
-    """Return the decoder's message about a value as an instruction."""
+    """Return the JSON decoder's message about a wrong value as an instruction."""
     if (wrong := _NO_CHOICE.fullmatch(said)) is not None and choice:
         return f"{wrong[1]} is not allowed: use one of {', '.join(choice)}"
     if (expected := _EXPECTED.fullmatch(said)) is None:
@@ -106,9 +106,9 @@ def _in_plain_words(said: str, choice: tuple[str, ...]) -> str:
 
 
 class InvalidRequest(ValueError):
-    """The request is not valid.
+    """The request of an operation is not valid.
 
-    Each line of `problems` is for a person.
+    `problems` has one line of text for each problem of the request.
     """
 
     def __init__(self, *problems: str) -> None:
@@ -117,7 +117,7 @@ class InvalidRequest(ValueError):
 
 
 def _first_paragraph(function: Callable[..., Any]) -> str:
-    """Return the first paragraph of a docstring, as one line."""
+    """Return the first paragraph of a function's docstring, as one line."""
     return " ".join((function.__doc__ or "").partition("\n\n")[0].split())
 
 
@@ -143,9 +143,10 @@ def operation(
     *,
     changes: bool | None = None,
 ) -> Callable[[_Function[Q, A]], Operation[Q, A]]:
-    """Return a decorator that makes an operation of a function, by the types in its annotations.
+    """Return a decorator that makes an operation of a function, with the types in its annotations.
 
-    `changes`: whether the operation changes something. By default, all but those with GET do.
+    `changes` is True if the operation changes stored state. By default, operations with a method other than
+    GET count as changes.
     """
 
     def made(function: _Function[Q, A]) -> Operation[Q, A]:
@@ -162,9 +163,9 @@ EVENTS: Final = "text/event-stream"
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """A response in pieces.
+    """A response that is sent in pieces.
 
-    The reader always closes `pieces` at the end, also after an error.
+    The code that reads `pieces` must always close it at the end, also after an error.
     """
 
     media_type: str
@@ -175,7 +176,7 @@ class Streamed:
 
 @dataclass(frozen=True, slots=True)
 class Stream(Generic[Q]):
-    """An operation that only reads, and whose response comes in pieces."""
+    """An operation that only reads, and sends its response in pieces."""
 
     name: str
     path: str
@@ -191,7 +192,7 @@ class Stream(Generic[Q]):
 def stream(
     name: str, path: str, *media_types: str
 ) -> Callable[[Callable[[OperationContext, Actor, Q], Awaitable[Streamed]]], Stream[Q]]:
-    """Return a decorator that makes a stream of a function, by the type in its annotation."""
+    """Return a decorator that makes a stream of a function, with the request type in its annotation."""
 
     def made(function: Callable[[OperationContext, Actor, Q], Awaitable[Streamed]]) -> Stream[Q]:
         return Stream(name, path, get_type_hints(function)["request"], media_types, function)

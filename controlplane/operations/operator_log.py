@@ -1,4 +1,4 @@
-"""The operator log: a search in the actions of operators."""
+"""Search in the operator log, which records the actions of operators."""
 
 from __future__ import annotations
 
@@ -113,10 +113,10 @@ def _facts(line: LogLine) -> RecordFacts:
 
 
 def readable_request(line: RecordFacts, names: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the request as names and values.
+    """Return a request in the operator log as pairs of name and value.
 
-    Members that were left out, and the organisation, are not listed. An id is listed as the name that it has
-    now.
+    The organisation, and members that the request omitted, are not listed. The id of a thing is replaced by
+    the current name of the thing.
     """
     return [
         (_member(name), _value(value, names))
@@ -126,7 +126,7 @@ def readable_request(line: RecordFacts, names: Mapping[str, str]) -> list[tuple[
 
 
 def texts_of(value: Any) -> list[str]:
-    """Return the texts in a value of a request, each of which may be an id."""
+    """Return the texts in a member's value, each of which may be an id."""
     return [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)]
 
 

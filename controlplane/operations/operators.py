@@ -1,8 +1,8 @@
-"""Operators: sign-in, roles in organisations, and API tokens of programs.
+"""Operators: their sign-in, their roles in organisations, and API tokens for their programs.
 
-No operator can give away more than they have. An admin of an organisation adds and removes roles in it. A
-password or token lets somebody act as an operator. So only that operator, or an admin of everything that the
-operator may touch, can set one.
+Operators can't give others more permissions than they have themselves. An admin of an organisation adds and
+removes roles in that organisation. Anybody with an operator's password or token can act as that operator. So
+only the operator, or an admin of every organisation of the operator, can set a password or a token.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class IdentityFacts(msgspec.Struct, rename="camel"):
 
 
 class LinkFacts(msgspec.Struct, rename="camel"):
-    """The person of an identity provider that may sign in as a local operator."""
+    """The person at the identity provider that may sign in as a local operator."""
 
     issuer: str
     subject: str
@@ -148,9 +148,9 @@ class RevokeToken(OperatorReference):
 
 @operation("operator.add", "POST", "/operators")
 async def add(context: OperationContext, actor: Actor, request: AddOperator) -> OperatorFacts:
-    """Add an operator, with a first role.
+    """Add an operator, optionally with a first role.
 
-    An operator without a password needs single sign-on or a token.
+    Without a password, the operator needs single sign-on or a token.
     """
     if (request.role is None) is not (request.org is None):
         raise InvalidRequest("role and org: give both of them, or neither")
@@ -167,9 +167,9 @@ async def add(context: OperationContext, actor: Actor, request: AddOperator) -> 
     )
 
     async def others(store: Store) -> list[Operator]:
-        """Return the operators with another name.
+        """Return the operators whose name differs from the new name, ignoring letter case.
 
-        The store itself refuses a name that differs from a taken one only in the case of letters.
+        The store itself refuses a name that differs from an existing name only in letter case.
         """
         return [each for each in await store.operators() if each.name.casefold() != name.casefold()]
 
@@ -179,7 +179,7 @@ async def add(context: OperationContext, actor: Actor, request: AddOperator) -> 
 
 @operation("operator.list", "GET", "/operators")
 async def list_all(context: OperationContext, actor: Actor, request: ListOperators) -> OperatorList:
-    """List yourself and the operators of organisations in which you are admin: all of them or a page."""
+    """List yourself and the operators of organisations in which you are admin: all, or one page."""
     org_id = await context.resolve.org_id(actor, request.org)
 
     async def read(query: ListQuery) -> ListPage[Operator]:
@@ -194,16 +194,16 @@ async def list_all(context: OperationContext, actor: Actor, request: ListOperato
 
 @operation("operator.show", "GET", "/operators/{operator}")
 async def show(context: OperationContext, actor: Actor, request: OperatorReference) -> OperatorFacts:
-    """Show one operator with the roles."""
+    """Show one operator and the operator's roles."""
     operator = await context.resolve.operator(actor, request.operator)
     return await _facts(context, actor, operator)
 
 
 @operation("operator.set-password", "PUT", "/operators/{operator}/password")
 async def set_password(context: OperationContext, actor: Actor, request: SetPassword) -> OperatorFacts:
-    """Set a password; the operator's sessions end.
+    """Set the password of an operator, and end the operator's sessions.
 
-    To change your own, give the current one too.
+    To change your own password, also give the current one.
     """
     operator = await context.resolve.operator(actor, request.operator)
     _require_local(operator, "signs in only at the identity provider, and can't have a password")
@@ -218,9 +218,9 @@ async def set_password(context: OperationContext, actor: Actor, request: SetPass
 
 @operation("operator.link", "PUT", "/operators/{operator}/link")
 async def link(context: OperationContext, actor: Actor, request: LinkOperator) -> OperatorFacts:
-    """Let one person of the identity provider sign in as a local operator.
+    """Link one person of the identity provider to a local operator.
 
-    Earlier sessions end.
+    The operator's earlier sessions end.
     """
     operator = await context.resolve.operator(actor, request.operator)
     require_all_of(actor, operator)
@@ -238,7 +238,7 @@ async def link(context: OperationContext, actor: Actor, request: LinkOperator) -
 async def unlink(context: OperationContext, actor: Actor, request: OperatorReference) -> OperatorFacts:
     """Remove the link of a local operator to a person of the identity provider.
 
-    Sessions end.
+    The operator's sessions end.
     """
     operator = await context.resolve.operator(actor, request.operator)
     require_all_of(actor, operator)
@@ -248,19 +248,19 @@ async def unlink(context: OperationContext, actor: Actor, request: OperatorRefer
 
 @operation("operator.disable", "POST", "/operators/{operator}/disable")
 async def disable(context: OperationContext, actor: Actor, request: OperatorReference) -> OperatorFacts:
-    """Disable the operator: sessions end, and API tokens are refused."""
+    """Disable an operator: end the operator's sessions, and refuse the operator's API tokens."""
     return await _set_enabled(context, actor, request.operator, False)
 
 
 @operation("operator.enable", "POST", "/operators/{operator}/enable")
 async def enable(context: OperationContext, actor: Actor, request: OperatorReference) -> OperatorFacts:
-    """Enable the operator again, API tokens too."""
+    """Enable a disabled operator and the operator's API tokens again."""
     return await _set_enabled(context, actor, request.operator, True)
 
 
 @operation("operator.grant", "PUT", "/operators/{operator}/roles/{org}")
 async def grant(context: OperationContext, actor: Actor, request: GrantRole) -> OperatorFacts:
-    """Add a role in an organisation. It replaces the one that the operator has there."""
+    """Give an operator a role in an organisation, in place of the operator's previous role in it."""
     org_id = await _org_id(context, actor, request.org)
     actor.require("admin", None if org_id == EVERY_ORG else org_id)
     operator = await context.resolve.operator(actor, request.operator, role_in=org_id)
@@ -284,7 +284,7 @@ async def revoke(context: OperationContext, actor: Actor, request: RevokeRole) -
 async def add_token(context: OperationContext, actor: Actor, request: AddToken) -> NewToken:
     """Make an API token with the permissions of the operator.
 
-    It is shown only this once.
+    The token is shown only once.
     """
     operator = await _own_or_managed(context, actor, request.operator)
     now, secret = context.clock.wall_ms(), mint("gwt")
@@ -316,13 +316,13 @@ async def list_tokens(context: OperationContext, actor: Actor, request: Operator
 
 @operation("operator.token.revoke", "DELETE", "/operators/{operator}/tokens/{token}")
 async def revoke_token(context: OperationContext, actor: Actor, request: RevokeToken) -> TokenFacts:
-    """End an API token at once."""
+    """End an operator's API token at once."""
     operator = await _own_or_managed(context, actor, request.operator)
     for token in await context.store.tokens(operator.operator_id):
         if request.token in (token.token_id, token.name):
             await context.store.remove_token(token.token_id)
             return _token_facts(token, operator, context.clock.wall_ms())
-    raise NotFound(f"there is no token {request.token}")
+    raise NotFound(f"operator {operator.name} has no API token {request.token}")
 
 
 async def _set_enabled(
@@ -354,14 +354,14 @@ async def _own_or_managed(context: OperationContext, actor: Actor, reference: st
 
 
 def require_all_of(actor: Actor, operator: Operator) -> None:
-    """Raise Forbidden unless the actor is admin wherever the operator has a role.
+    """Raise Forbidden unless the actor is admin in every organisation of the operator.
 
-    An actor who sets a password or a token could act as the operator.
+    An actor who sets the password or a token of an operator could act as that operator.
     """
     everywhere = not operator.roles or EVERY_ORG in operator.roles
     for org_id in (None,) if everywhere else operator.roles:
         if not actor.may("admin", org_id):
-            raise Forbidden("this needs the role admin in every organisation of the operator")
+            raise Forbidden("this operation needs the role admin in every organisation of the operator")
 
 
 async def _org_id(context: OperationContext, actor: Actor, reference: str) -> str:
@@ -374,9 +374,9 @@ async def _org_id(context: OperationContext, actor: Actor, reference: str) -> st
 
 
 def _operator_name(name: str) -> str:
-    """Return the name of an operator. Raise InvalidRequest if it is not valid, or has a colon.
+    """Return a valid name for an operator. Raise InvalidRequest if the name is not valid, or has a colon.
 
-    A colon marks the names of local users in the operator log.
+    In the operator log, a colon marks the names of users of the host.
     """
     if ":" in name or name == EVERY_ORG or name.casefold() == "unknown":
         raise InvalidRequest(f"{name} is not a valid operator name")
@@ -385,14 +385,14 @@ def _operator_name(name: str) -> str:
 
 async def _hashed(password: str) -> str:
     if not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
-        raise InvalidRequest(f"a password has {SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters")
+        raise InvalidRequest(f"a password must have {SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters")
     return await asyncio.to_thread(hash_password, password)
 
 
 async def _require_few_guesses(context: OperationContext, actor: Actor) -> None:
-    """Raise Forbidden after too many wrong passwords in the operator log, this attempt included.
+    """Raise Forbidden after too many wrong passwords in the operator log, including this attempt.
 
-    Otherwise an unattended session could be used to guess the password.
+    Without this limit, an unattended session could be used to guess the operator's password.
     """
     guesses = LogQuery(
         limit=_MOST_GUESSES + 1,
@@ -406,9 +406,10 @@ async def _require_few_guesses(context: OperationContext, actor: Actor) -> None:
 
 
 async def _check_current(operator: Operator, current: str | None) -> None:
-    """Verify the current password.
+    """Check the current password of an operator who changes it.
 
-    An unattended browser or a leaked token must not be enough to lock out the owner.
+    A person with access to an unattended browser or a leaked token must not be able to lock out the
+    operator.
     """
     if operator.password_hash is None:
         return
@@ -421,7 +422,7 @@ async def _check_current(operator: Operator, current: str | None) -> None:
 
 
 async def _shown(context: OperationContext, actor: Actor, operator: Operator) -> OperatorFacts:
-    """Return the operator as the store has it now."""
+    """Return the operator in the current state of the store."""
     return await _facts(context, actor, await context.store.operator(operator.operator_id) or operator)
 
 
@@ -430,7 +431,7 @@ async def _facts(context: OperationContext, actor: Actor, operator: Operator) ->
 
 
 async def _names(context: OperationContext, actor: Actor, operators: Sequence[Operator]) -> dict[str, str]:
-    """Return the names of the organisations of their roles, as far as the actor may look at them."""
+    """Return the names of the organisations in the operators' roles that the actor may look at."""
     held = {org_id for each in operators for org_id in each.roles}
     return await context.resolve.org_names(actor, held) | {EVERY_ORG: EVERY_ORG}
 

@@ -1,4 +1,4 @@
-"""Organisations: their names and how long their audit events are kept."""
+"""Organisations: their names, and the retention of their audit events."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class OrgFacts(Response):
 
 
 class NewOrg(Response):
-    """Response for a new organisation.
+    """Response to the addition of an organisation.
 
-    It has only these members.
+    Unlike other responses about an organisation, the response has only these members.
     """
 
     org_id: str
@@ -72,7 +72,7 @@ async def add(context: OperationContext, actor: Actor, request: AddOrg) -> NewOr
 
 @operation("org.list", "GET", "/orgs")
 async def list_all(context: OperationContext, actor: Actor, request: ListOrgs) -> OrgList:
-    """List organisations, all of them or a page."""
+    """List all organisations, or one page of organisations."""
     found = await read_list("orgs", request, actor.sees, context.store.list_orgs)
     return OrgList(orgs=await _facts(context, *found.rows), **found.place)
 
@@ -85,9 +85,9 @@ async def show(context: OperationContext, actor: Actor, request: OrgReference) -
 
 @operation("org.set-retention", "PUT", "/orgs/{org}/retention")
 async def set_retention(context: OperationContext, actor: Actor, request: SetRetention) -> OrgFacts:
-    """Change how long audit events of the organisation are kept.
+    """Change how long an organisation's audit events are kept.
 
-    A shorter time purges older events.
+    A shorter retention purges older events.
     """
     org = await context.resolve.org(actor, "admin", request.org)
     return await _one(context, await context.store.set_retention(org.org_id, request.retention))
@@ -95,7 +95,7 @@ async def set_retention(context: OperationContext, actor: Actor, request: SetRet
 
 @operation("org.set-second-person", "PUT", "/orgs/{org}/second-person")
 async def set_second_person(context: OperationContext, actor: Actor, request: SetSecondPerson) -> OrgFacts:
-    """Require that another operator approves each change of the active rules, or stop requiring it."""
+    """Require a second operator's approval for changes of the active rules, or stop requiring it."""
     org = await context.resolve.org(actor, "admin", request.org)
     return await _one(context, await context.store.set_approvals(org.org_id, 1 if request.needed else 0))
 

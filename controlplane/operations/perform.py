@@ -1,6 +1,6 @@
-"""The one way to call an operation.
+"""Calls of operations, which all go through this module.
 
-Each operation that makes a change is recorded in the operator log.
+The operator log records each operation that makes a change.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def refusal_code(error: Exception) -> str | None:
 async def perform(operation: Operation[Q, A], context: OperationContext, actor: Actor, request: Q) -> A:
     """Perform an operation and return its response.
 
-    The line in the operator log is on disk before the operation starts, so that no operation runs without
-    one. The line gets its outcome afterwards.
+    The operation's line in the operator log is on disk before the operation starts, so that no operation runs
+    without a line. The outcome is added to the line after the operation.
     """
     if not operation.changes:
         return await operation.perform(context, actor, request)
@@ -85,9 +85,9 @@ async def _end(context: OperationContext, position: int, outcome: str) -> None:
 
 
 def masked(request: Request) -> str:
-    """Return the request as JSON for the operator log.
+    """Return a request as JSON for the operator log, with masked secrets.
 
-    A secret is also masked if another member has the same value.
+    The value of a secret is also masked in every other member that has this value.
     """
     secrets = _secret_members(type(request))
     members: dict[str, Any] = msgspec.to_builtins(request)
@@ -100,7 +100,7 @@ def masked(request: Request) -> str:
 
 @cache
 def _secret_members(kind: type[Request]) -> frozenset[str]:
-    """Return the JSON names of a request's secret members."""
+    """Return the JSON names of the members of a request type that hold secrets."""
     hints = get_type_hints(kind, include_extras=True)
     fields = msgspec.structs.fields(kind)
     return frozenset(field.encode_name for field in fields if _is_secret(hints[field.name]))

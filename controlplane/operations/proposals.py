@@ -1,4 +1,4 @@
-"""Proposals of organisations that need a second person: list, show, approve and reject them."""
+"""Proposals of changes in organisations that require a second person: list, show, approve and reject."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Waiting(Response):
 
 @operation("proposal.list", "GET", "/proposals")
 async def list_all(context: OperationContext, actor: Actor, request: ListProposals) -> ProposalList:
-    """List the changes of rules that wait for a second person, and on request the decided changes."""
+    """List proposed changes of rules that wait for a second person, and optionally decided proposals."""
     org_ids = [each.org_id for each in await context.resolve.orgs(actor, request.org)]
     found = await context.store.proposals(org_ids, is_open=not request.decided, limit=_MOST_LISTED)
     wanted = [each for each in found if request.ruleset in (None, each.ruleset)]
@@ -96,7 +96,7 @@ async def waiting(context: OperationContext, actor: Actor, request: CountWaiting
 
 @operation("proposal.show", "GET", "/proposals/{proposal}")
 async def show(context: OperationContext, actor: Actor, request: ProposalReference) -> ProposalDetails:
-    """Show one proposal, with the text that would become active."""
+    """Show one proposal, with the ruleset text that would become active."""
     found = await _found(context, actor, "viewer", request.proposal)
     yaml = found.yaml
     if found.kind == "rollback":
@@ -115,10 +115,10 @@ async def show(context: OperationContext, actor: Actor, request: ProposalReferen
 
 @operation("proposal.approve", "POST", "/proposals/{proposal}/approve")
 async def approve(context: OperationContext, actor: Actor, request: ApproveProposal) -> ProposalFacts:
-    """Activate a change that another operator proposed."""
+    """Activate a change of rules that another operator proposed."""
     found = await _found(context, actor, "editor", request.proposal)
     if found.state != "open":
-        raise Conflict(f"the proposal is {found.state} already, by {found.decided_by}")
+        raise Conflict(f"the proposal was already {found.state} by {found.decided_by}")
     if same_person(found.proposed_by, actor.name):
         raise Forbidden("the operator who proposed a change cannot approve it: ask another editor")
     if await _is_outdated(context, found):
@@ -138,7 +138,7 @@ async def approve(context: OperationContext, actor: Actor, request: ApprovePropo
 async def reject(context: OperationContext, actor: Actor, request: RejectProposal) -> ProposalFacts:
     """Reject a proposal, or withdraw your own proposal.
 
-    The rules stay as they are.
+    The active rules do not change.
     """
     found = await _found(context, actor, "editor", request.proposal)
     if not request.reason.strip():

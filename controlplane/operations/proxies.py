@@ -1,6 +1,6 @@
-"""Proxy instances: their credentials and organisations.
+"""Proxy instances: their credentials, and the organisations that they serve.
 
-The fleet module reports their health.
+The module `fleet` reports the health of proxies.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ProxyFacts(Response):
 
 
 class NewProxySecrets(Response):
-    """A proxy with its new API key and HMAC secret, which are shown only this once."""
+    """A proxy with its new API key and HMAC secret, which are shown only once."""
 
     proxy_id: str
     api_key: str
@@ -70,7 +70,7 @@ class AcknowledgeLosses(ProxyReference):
 
 
 class Acknowledged(Response):
-    """Losses that this request acknowledged, in events."""
+    """Numbers of lost events that this request acknowledged."""
 
     proxy_id: str
     name: str
@@ -83,7 +83,7 @@ class Acknowledged(Response):
 async def add(context: OperationContext, actor: Actor, request: AddProxy) -> NewProxySecrets:
     """Add a proxy instance.
 
-    Its API key and HMAC secret are shown only this once.
+    The response shows the proxy's API key and HMAC secret only once.
     """
     if not request.orgs:
         raise InvalidRequest("orgs: is empty; a proxy serves at least one organisation")
@@ -111,7 +111,7 @@ async def add(context: OperationContext, actor: Actor, request: AddProxy) -> New
 
 @operation("proxy.grant", "PUT", "/proxies/{proxy}/orgs/{org}")
 async def grant(context: OperationContext, actor: Actor, request: OrgOfProxy) -> ProxyFacts:
-    """Add an organisation to those that the proxy serves."""
+    """Add an organisation that the proxy serves."""
     org = await context.resolve.org(actor, "admin", request.org)
     proxy = await context.resolve.proxy(actor, "admin", request.proxy)
     return await _facts(context, actor, await context.store.grant(proxy.proxy_id, org.org_id))
@@ -119,9 +119,10 @@ async def grant(context: OperationContext, actor: Actor, request: OrgOfProxy) ->
 
 @operation("proxy.revoke", "DELETE", "/proxies/{proxy}/orgs/{org}")
 async def revoke(context: OperationContext, actor: Actor, request: OrgOfProxy) -> ProxyFacts:
-    """Remove an organisation from a proxy.
+    """Remove an organisation that the proxy serves.
 
-    Its events are refused at once; its rules end at the next sync.
+    The control plane refuses the organisation's events from the proxy at once. The proxy drops the
+    organisation's rules at its next sync.
     """
     org = await context.resolve.org(actor, "admin", request.org)
     proxy = await context.resolve.proxy(actor, "viewer", request.proxy)
@@ -130,12 +131,12 @@ async def revoke(context: OperationContext, actor: Actor, request: OrgOfProxy) -
 
 @operation("proxy.acknowledge", "POST", "/proxies/{proxy}/acknowledge")
 async def acknowledge(context: OperationContext, actor: Actor, request: AcknowledgeLosses) -> Acknowledged:
-    """Acknowledge the proxy's missing events, repeated numbers and implausible times.
+    """Acknowledge a proxy's missing events, repeated numbers and implausible times.
 
-    Losses until now no longer count against its health.
+    Losses up to now no longer count against the health of the proxy.
     """
     if not request.note.strip():
-        raise InvalidRequest("note: enter an explanation of the losses")
+        raise InvalidRequest("note: enter an explanation of the lost events")
     proxy = await context.resolve.proxy(actor, "viewer", request.proxy)
     orgs = [
         await context.resolve.org(actor, "admin", org)
@@ -144,7 +145,7 @@ async def acknowledge(context: OperationContext, actor: Actor, request: Acknowle
     given = Acknowledgement(context.clock.wall_ms(), actor.name, request.note)
     expected = None if request.expected is None else Losses(*msgspec.structs.astuple(request.expected))
     if expected is not None and len(orgs) != 1:
-        raise InvalidRequest("expected: losses belong to one organisation: name the organisation with org")
+        raise InvalidRequest("expected: also name the organisation of the losses with org")
     found = [
         await context.store.acknowledge_losses(proxy.proxy_id, org.org_id, given, expected) for org in orgs
     ]
@@ -162,9 +163,9 @@ async def acknowledge(context: OperationContext, actor: Actor, request: Acknowle
 async def rotate_secret(
     context: OperationContext, actor: Actor, request: RotateProxySecret
 ) -> NewProxySecrets:
-    """Make a new API key and HMAC secret, shown only this once.
+    """Make a new API key and HMAC secret for a proxy. The response shows them only once.
 
-    Without a grace, the old ones end at once.
+    Without a grace period, the old API key and HMAC secret end at once.
     """
     proxy = await context.resolve.proxy(actor, "admin", request.proxy)
     vault, secrets = await context.vault(), _mint(proxy.proxy_id)
@@ -176,13 +177,13 @@ async def rotate_secret(
 
 @operation("proxy.disable", "POST", "/proxies/{proxy}/disable")
 async def disable(context: OperationContext, actor: Actor, request: ProxyReference) -> ProxyFacts:
-    """Refuse the proxy's API key from now on."""
+    """Disable a proxy: refuse its API key from now on."""
     return await _set_enabled(context, actor, request.proxy, False)
 
 
 @operation("proxy.enable", "POST", "/proxies/{proxy}/enable")
 async def enable(context: OperationContext, actor: Actor, request: ProxyReference) -> ProxyFacts:
-    """Accept the proxy's API key again."""
+    """Enable a proxy: accept its API key again."""
     return await _set_enabled(context, actor, request.proxy, True)
 
 

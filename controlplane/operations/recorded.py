@@ -1,4 +1,4 @@
-"""Stored events to evaluate again: their selection, and the rules that evaluated them originally."""
+"""Stored audit events to evaluate again: their selection, and the rules that originally evaluated them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ decode_event: Final = msgspec.json.Decoder(Event).decode
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Selection of an organisation's events."""
+    """Selection of stored audit events of an organisation."""
 
     org: Org
     apps: tuple[App, ...]  # empty: the events of every application
@@ -70,9 +70,9 @@ async def select(
     to: str | None,
     filter_: str = "",
 ) -> Selection:
-    """Return the selection that a request describes.
+    """Return the selection of events that a request describes.
 
-    Raise InvalidRequest if the request is not valid.
+    Raise InvalidRequest if a member of the request is not valid.
     """
     found = await context.resolve.org_of_events(actor, org)
     from_ms, to_ms = _window(context.clock.wall_ms(), hours, from_, to)
@@ -95,7 +95,7 @@ def _window(now_ms: int, hours: float | None, from_: str | None, to: str | None)
 
 
 def within_time(ms: int) -> int:
-    """Return the milliseconds, limited to times that the calendar can write."""
+    """Return a time in Unix ms, limited to times that the calendar can write."""
     return min(max(ms, 0), _LATEST_MS)
 
 
@@ -109,9 +109,9 @@ class Reading:
         self.read = 0  # events that were examined, including events that the selection excludes
 
     async def events(self, limit: int) -> AsyncIterator[Event]:
-        """Yield the selected events among about `limit` examined events.
+        """Yield the selected events among the next events, of which it examines about `limit`.
 
-        The event loop runs other tasks in between.
+        Between blocks of events, the event loop runs other tasks.
         """
         selection = self._selection
         begin, end = (_EPOCH + timedelta(milliseconds=ms) for ms in (selection.from_ms, selection.to_ms))
@@ -133,10 +133,10 @@ class Reading:
 
 
 def decoded(body: bytes) -> Event | None:
-    """Return the event, or None if it can't be evaluated.
+    """Return the event in decoded form, or None if it can't be evaluated.
 
-    The agent API also accepts events that did not come from a proxy, and events with a time that a time
-    zone's calendar has no day for.
+    Not every stored event can be evaluated. The agent API also accepts events from other programs, and events
+    with extreme years.
     """
     try:
         event = decode_event(body)
@@ -151,7 +151,7 @@ V = TypeVar("V")
 
 
 class Lately(Generic[K, V]):
-    """Cache of results that were made recently and may be needed again."""
+    """Cache of recent results that may be needed again."""
 
     def __init__(self, most: int) -> None:
         self._known: BoundedMemo[K, V] = BoundedMemo(most, None, WhenFull.DROP_OLDEST)
@@ -170,10 +170,10 @@ _former: Final[Lately[tuple[str, int], Rules | None]] = Lately(8)
 
 
 class FormerRules:
-    """The rules that evaluated an application's events, as far as the events name them.
+    """The rules that evaluated an application's events, if the events name them.
 
-    Events name the version of the application's ruleset. The application may have had another ruleset at that
-    time.
+    An event names the ruleset version of its application, but not the ruleset. So the rules are wrong if the
+    application had another ruleset at the time of the event.
     """
 
     def __init__(self, context: OperationContext, actor: Actor, org: Org) -> None:
@@ -192,21 +192,21 @@ class FormerRules:
         return event.outcome(await self.of(event) if event.leaves_filter_to_rules else None)
 
     async def version_of(self, event: Event) -> tuple[str, int] | None:
-        """Return the ruleset id and version that evaluated the event."""
+        """Return the id and the version of the ruleset that evaluated the event."""
         ruleset_id = (await self._bound()).get(event.app_id or "")
         if ruleset_id is None or not isinstance(event.ruleset_version, int):
             return None
         return ruleset_id, event.ruleset_version
 
     async def _bound(self) -> dict[str, str]:
-        """Return the ruleset ids by application."""
+        """Return the ruleset id of each application by application id."""
         if self._rulesets is None:
             apps = await self._context.resolve.apps_of_events(self._org.org_id)
             self._rulesets = {app.app_id: app.ruleset_id for app in apps}
         return self._rulesets
 
     async def active_of(self, event: Event) -> tuple[str, int] | None:
-        """Return id and version of the ruleset that is active for the event's application."""
+        """Return the id and the version of the active ruleset of the event's application."""
         if self._active is None:
             versions = {
                 each.ruleset_id: each.version for each in await self._context.store.rulesets(self._org.org_id)
@@ -220,7 +220,7 @@ class FormerRules:
         return await self._context.store.ruleset_text(ruleset_id, version)
 
     async def replay_by(self, ruleset_id: str, version: int) -> Replay | None:
-        """Return a replay by a stored version; None if its text is gone or of an older language."""
+        """Return a replay by a stored ruleset version; None if its text is missing or outdated."""
         return await self._made(Replay, ruleset_id, version)
 
     async def _rules(self, ruleset_id: str, version: int) -> Rules | None:
@@ -238,7 +238,7 @@ class FormerRules:
 
 
 def _of_this_language(text: str) -> Ruleset | None:
-    """Return the ruleset, or None if its text is of an older language."""
+    """Return a parsed ruleset, or None if its text is of an older version of the rule language."""
     try:
         return parse_ruleset(text)
     except InvalidRuleset:

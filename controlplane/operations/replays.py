@@ -1,4 +1,4 @@
-"""Replays: the changes that a draft would make to the verdicts of the last hours."""
+"""Replays, which list the verdicts of stored events that a draft ruleset would change."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ _running: Counter[str] = Counter()  # running replays by operator
 
 
 class ReplayRuleset(Request):
-    """Request to replay stored events.
+    """Request to replay stored audit events against a ruleset.
 
-    By default, it replays the last day of the applications that are bound to the ruleset with the draft's
-    name. If no application is bound to it, it replays the events of every application.
+    By default, the request replays the last day of the applications that use the ruleset with the draft's
+    name. If no application uses that ruleset, the request replays the events of all applications.
     """
 
     source: Source
@@ -72,7 +72,7 @@ class ReplayRuleset(Request):
 
 
 class OutcomeFacts(msgspec.Struct, rename="camel", frozen=True):
-    """A verdict and its source: a rule, or the reason of a refusal by the proxy itself."""
+    """A verdict and its source, which is a rule or the reason of a refusal by the proxy itself."""
 
     verdict: str  # allow, filter, block, log_only, refused
     by: str
@@ -87,7 +87,7 @@ class SampleFacts(msgspec.Struct, rename="camel", frozen=True):
 
 
 class ChangeFacts(msgspec.Struct, rename="camel"):
-    """Events of one application whose verdict changes in one way."""
+    """Events of one application that change from the same verdict to the same other verdict."""
 
     change: str  # newlyBlocked, unclear, newlyAllowed, transforms, recordedAs
     app_id: str | None
@@ -105,16 +105,19 @@ class ChangeFacts(msgspec.Struct, rename="camel"):
 
 
 class EndedFacts(msgspec.Struct, rename="camel"):
-    """A rule that its `until` ended. Each event is evaluated at its own time."""
+    """A rule of the draft whose end in `until` has passed.
+
+    The replay evaluates each event at the event's own time.
+    """
 
     rule_id: str
     until: str
 
 
 class Replayed(Response):
-    """Result of a replay.
+    """Result of a replay of stored events.
 
-    If the period is not examined to its end, `next` is the cursor of the next request.
+    If the replay stops before the end of the period, `next` is the cursor for the next request.
     """
 
     from_: str = msgspec.field(name="from")
@@ -188,7 +191,7 @@ async def replay(context: OperationContext, actor: Actor, request: ReplayRuleset
 
 
 async def without_events(context: OperationContext, actor: Actor, selection: Selection) -> tuple[str, ...]:
-    """Return a note on the absence of events, with possible mistakes in the question."""
+    """Return notes for a replay that found no event, with possible mistakes in the request."""
     of = ", ".join(app.name for app in selection.apps) or "any application"
     span = f"{rfc3339(selection.from_ms)} and {rfc3339(selection.to_ms)}"
     org = selection.org.org_id
@@ -198,9 +201,9 @@ async def without_events(context: OperationContext, actor: Actor, selection: Sel
 
 @contextmanager
 def slot(actor: Actor) -> Iterator[None]:
-    """Reserve a slot for an actor who replays stored events.
+    """Reserve one of the slots for replays of stored events for an actor.
 
-    Raise StoreBusy if too many run.
+    Raise StoreBusy if too many replays are running.
     """
     if _running[actor.name] >= _MOST_OF_ONE or _running.total() >= _MOST_RUNNING:
         raise StoreBusy("other replays are running: try again in a moment")
@@ -218,7 +221,7 @@ _by_version: Final[Lately[tuple[str, int], Replay | None]] = Lately(4)
 
 
 class _Comparison:
-    """Compares a draft with the recorded verdicts, or with the active version of each app's ruleset."""
+    """Comparison of a draft with recorded verdicts, or with the active version of each app's ruleset."""
 
     def __init__(self, draft: Replay, former: FormerRules, against: str) -> None:
         self.tally = Tally()
@@ -248,7 +251,7 @@ class _Comparison:
             self.tally.add(event, recorded, Unclear(possible, before.missing))
 
     async def _active(self, event: Event) -> Replay | None:
-        """Return the active version for an event; None if its application or its text is unknown."""
+        """Return a replay by the active version for an event; None if its application or text is unknown."""
         version = await self._former.active_of(event)
         if version is None:
             return None
@@ -303,7 +306,7 @@ async def _selected(
         text = ""
     found = _CURSOR.fullmatch(text)
     if found is None:
-        raise InvalidRequest("cursor: is not from a replay")
+        raise InvalidRequest("cursor: is not a cursor that a replay returned")
     from_ms, to_ms, *place = map(int, found.groups())
     selection = replace(selection, from_ms=within_time(from_ms), to_ms=within_time(to_ms))
     return selection, BlockPlace(*place)
@@ -363,7 +366,7 @@ _COUNTED: Final = (
 
 
 def together(first: Replayed, then: Replayed) -> Replayed:
-    """Return the sum of the counts of a replay in several requests."""
+    """Return the added counts of two parts of a replay that took several requests."""
     groups = {_group_key(group): group for group in first.groups}
     counted = {name: getattr(first, name) + getattr(then, name) for name in _COUNTED}
     for group in then.groups:

@@ -1,4 +1,4 @@
-"""The audit report: made once for each actor and period, signed, and streamed."""
+"""Audit reports, which are made once for each actor and period, signed, and streamed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def _one_piece(body: bytes) -> AsyncGenerator[bytes, None]:
 
 
 class Making:
-    """A report that is being made, or is finished."""
+    """An audit report that is in progress or finished."""
 
     def __init__(self, work: Callable[[Callable[[Progress], None]], Awaitable[ReportFiles]]) -> None:
         self.progress = Progress("waiting for other reports", 0, 0)
@@ -65,14 +65,14 @@ class Making:
         return self._task.done() and (self._task.cancelled() or self._task.exception() is not None)
 
     async def files(self) -> ReportFiles:
-        """Wait for the report.
+        """Wait until the report is finished, and return its files.
 
-        Work on it continues if the caller leaves.
+        The report is finished even if the caller disconnects.
         """
         return await asyncio.shield(self._task)
 
     async def files_within(self, seconds: float) -> ReportFiles | None:
-        """Return the report, or None if it is not ready within that time."""
+        """Return the files of the report, or None if it is not ready after that many seconds."""
         done, _ = await asyncio.wait({self._task}, timeout=seconds)
         return self._task.result() if done else None
 
@@ -81,9 +81,10 @@ _making: Final[dict[tuple[str, Period], Making]] = {}
 
 
 def begin(context: OperationContext, actor: Actor, period: Period) -> Making:
-    """Start the report of a period, or return the one that already runs for the actor and period.
+    """Start an audit report, or return the running one of the same actor and period.
 
-    The report waits for reports of other actors. Raise StoreBusy if another report of the actor is running.
+    The new report waits for running reports of other actors. Raise StoreBusy if another report of the same
+    actor is running.
     """
     key = (actor.name, period)
     for known, each in list(_making.items()):

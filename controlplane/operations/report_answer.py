@@ -1,4 +1,4 @@
-"""Content of an audit report: the events of its period, and all facts on whether they are complete."""
+"""Content of an audit report: the events of its period, and all facts on their completeness."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from proxy.wire.audit_event import rfc3339
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a report that is being made."""
+    """The progress of an audit report that is being made."""
 
     doing: Literal["waiting for other reports", "reading events", "walking the chain"]
     done: int
@@ -52,7 +52,7 @@ class Progress:
 async def answered(
     context: OperationContext, actor: Actor, period: Period, note: Callable[[Progress], None]
 ) -> Answer:
-    """Read the events of the period, and all facts on whether they are complete."""
+    """Read the events of the report's period, and all facts on their completeness."""
     org, store = period.org, context.store
     made_ms = context.clock.wall_ms()
     # Read before the events: a number that is missing now counts, even if its event arrives during the read.
@@ -116,7 +116,7 @@ async def _deleted_proxies(context: OperationContext, org: Org) -> list[Proxy]:
 
 
 def _concerns(app: App, tally: Tally) -> bool:
-    """Return whether a report names the app: it exists, or it was deleted and has events in the period."""
+    """Return whether a report names the app, because it exists or has events in the period."""
     return bool(app.newest_secret) or any(app.app_id == app_id for app_id, _ in tally.versions)
 
 
@@ -140,7 +140,7 @@ async def _tallied(
 async def _walked(
     context: OperationContext, actor: Actor, org: Org, note: Callable[[Progress], None]
 ) -> Chain:
-    """Walk the whole chain, and return the findings."""
+    """Verify the complete audit chain, and return the findings for the report."""
     verdict: Verdict | None = None
     async with aclosing(verification_in_turn(context, actor, Verify(org=org.org_id))) as steps:
         async for each in steps:

@@ -1,4 +1,4 @@
-"""Rules in an audit report's period: active versions, switches, stops and other changes."""
+"""Rules in the period of an audit report: active versions, switches of rulesets, stops and other changes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,10 @@ _CHANGING: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A change of the ruleset that an app is bound to. Lines of earlier releases do not name the rulesets."""
+    """A switch of an app from one ruleset to another ruleset.
+
+    The operator log of earlier releases does not name the rulesets of a switch.
+    """
 
     app: str  # id or name
     before: str | None
@@ -72,7 +75,7 @@ _SWITCHED: Final = re.compile(r"switched (?P<app>\S+)(?: from (?P<before>\S+))? 
 
 
 async def switches_of(context: OperationContext, actor: Actor, period: Period) -> list[Switch]:
-    """Return the switches of apps to other rulesets since the period began, the oldest first."""
+    """Return the switches of apps to other rulesets since the period began, oldest first."""
     asked = SearchOperatorLog(org=period.org.org_id, from_=rfc3339(period.from_ms), limit=_MOST_CHANGES)
     found = []
     for operation in ("app.bind", "app.promote-shadow", "proposal.approve"):
@@ -95,7 +98,7 @@ def _switch(line: RecordFacts) -> Switch | None:
 async def rules_of_app(
     context: OperationContext, app: App, tally: Tally, period: Period, all_switches: list[Switch]
 ) -> AppRules:
-    """Return the versions of an app's ruleset that were active in the period or that its events name."""
+    """Return the versions of an app's ruleset that were active in the period or that events name."""
     switches = [each for each in all_switches if each.app in (app.app_id, app.name)]
     bound_ms = parse_time(switches[-1].at, 0) if switches else period.from_ms
     versions = sorted(await context.store.ruleset_versions(app.ruleset_id), key=lambda each: each.version)
@@ -122,14 +125,14 @@ async def rules_of_app(
 
 
 def _ruleset_of(span: Seen, app: App, switches: list[Switch]) -> str | None:
-    """Return the ruleset that decided events of a version, or None if it is not known."""
+    """Return the ruleset that evaluated a range of events, or None if it is not known."""
     if not switches:
         return app.ruleset_name
     return switches[0].before if text_of_moment(span.last) < switches[0].at else None
 
 
 async def stops_of(context: OperationContext, org: Org, names: dict[str, str]) -> tuple[str, ...]:
-    """Return the active stops as sentences."""
+    """Return a sentence for each active emergency stop."""
     found = []
     for each in await context.store.stops():
         if each.org_id not in (None, org.org_id):
@@ -145,7 +148,7 @@ async def stops_of(context: OperationContext, org: Org, names: dict[str, str]) -
 async def changes_of(
     context: OperationContext, actor: Actor, period: Period
 ) -> tuple[tuple[Change, ...], bool]:
-    """Return the operator log's lines of the period that are about rules, stops, retention or roles."""
+    """Return lines of the operator log in the period about rules, stops, retention or roles."""
     lines: dict[tuple[str, str, str], RecordFacts] = {}
     more = False
     asked = SearchOperatorLog(

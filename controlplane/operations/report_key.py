@@ -1,4 +1,4 @@
-"""The key that signs reports and manifests: derived from the master key, with a public half to show."""
+"""Key that signs reports and manifests. It is derived from the master key and has a public half."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class KeyAsked(Request):
 
 
 class ReportKey(Response):
-    """The public key that reports and manifests are signed with."""
+    """Public key that verifies the signatures of reports and export manifests."""
 
     key: str  # public key as 64 hexadecimal digits
     pem: str
@@ -21,7 +21,7 @@ class ReportKey(Response):
 
 @operation("audit.report-key", "GET", "/audit/report-key")
 async def report_key(context: OperationContext, actor: Actor, request: KeyAsked) -> ReportKey:
-    """Show the public key that reports and manifests are signed with."""
+    """Show the public key that verifies the signatures of reports and export manifests."""
     key = (await signer_of(context)).key
     return ReportKey(key=key, pem=key_pem(key))
 

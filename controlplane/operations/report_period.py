@@ -34,7 +34,7 @@ class ReportAsked(Request):
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """The subject of a report, with its times fixed."""
+    """Subject of an audit report, with absolute start and end times."""
 
     org: Org
     from_ms: int
@@ -43,9 +43,9 @@ class Period:
 
 
 async def period_of(context: OperationContext, actor: Actor, request: ReportAsked) -> Period:
-    """Return the period with fixed times.
+    """Return the subject of the requested report, with absolute start and end times.
 
-    Raise InvalidRequest if the request has no valid period.
+    Raise InvalidRequest if the period of the request is not valid.
     """
     org = await context.resolve.org_of_events(actor, request.org)
     now_ms = context.clock.wall_ms()
@@ -66,15 +66,15 @@ async def period_of(context: OperationContext, actor: Actor, request: ReportAske
 
 
 def moment_of(ms: int) -> datetime:
-    """Return a time in milliseconds in the form that events are compared with."""
+    """Return a time in Unix ms as the value with which event times are compared."""
     return _EPOCH + timedelta(milliseconds=ms)
 
 
 def time_text(ms: int) -> str:
-    """Return a time in milliseconds in a form for people."""
+    """Return a time in Unix ms as text for people."""
     return moment(rfc3339(ms))
 
 
 def text_of_moment(time: datetime) -> str:
-    """Return a time in RFC 3339."""
+    """Return a time as text in RFC 3339."""
     return rfc3339((time - _EPOCH) // timedelta(milliseconds=1))

@@ -1,4 +1,4 @@
-"""Gaps in the trail of an audit report: events that proxies did not deliver or that retention deleted."""
+"""Gaps in the audit trail of a report: undelivered events, and events that retention deleted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_GAPS: Final = 1000  # ranges of missing numbers of one proxy that a report 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """The last heartbeat of a proxy."""
+    """The last heartbeat of a proxy, with its time."""
 
     received_ms: int
     skew_ms: int | None  # the proxy's clock minus the control plane's clock
@@ -33,7 +33,7 @@ class Beat:
 
 
 async def last_heartbeats(context: OperationContext, proxy_ids: list[str]) -> dict[str, Beat]:
-    """Return the last heartbeat of each proxy that has sent one."""
+    """Return the last heartbeat of each proxy that has sent a heartbeat."""
     found = {}
     latest: LatestReports
     for proxy_id, latest in (await context.store.latest_reports(proxy_ids, 0)).items():
@@ -51,7 +51,7 @@ def trails_of(
     tally: Tally,
     period: Period,
 ) -> list[ProxyTrail]:
-    """Return the trail of each proxy that served the organisation or still does."""
+    """Return the delivery facts of each proxy that serves or served the organisation."""
     found = []
     for proxy in proxies:
         state, seen = received.get(proxy.proxy_id), tally.proxies.get(proxy.proxy_id)
@@ -83,7 +83,7 @@ def trails_of(
 
 
 def _pending(beat: Heartbeat, state: ReceivedNumbers | None, org_id: str) -> int | None:
-    """Return how many numbered or collected events a proxy had not delivered; None if not reported."""
+    """Return how many events the proxy had not delivered at its last heartbeat; None if not reported."""
     if beat.last_seq is None and beat.audit_pending is None:
         return None
     highest = 0 if state is None else state.highest
@@ -92,7 +92,7 @@ def _pending(beat: Heartbeat, state: ReceivedNumbers | None, org_id: str) -> int
 
 
 def _problem(proxy: Proxy, beat: Beat | None, pending: int | None, *, has_sent: bool, period: Period) -> str:
-    """Return why events of the period may still be at the proxy; empty if none can be."""
+    """Return why the proxy may still hold events of the period; empty if it can't hold any."""
     if beat is None:
         if not has_sent and proxy.last_seen_ms is None:
             return ""  # the proxy was registered, but never started
@@ -123,12 +123,12 @@ def _state(proxy: Proxy) -> str:
 
 
 def _has_ended(proxy: Proxy, beat: Beat) -> bool:
-    """Return True if the proxy stopped in order and sent nothing after that."""
+    """Return True if the proxy stopped in order and sent nothing after its last heartbeat."""
     return has_ended(beat.received_ms, proxy.last_seen_ms, is_last=beat.said.is_last)
 
 
 def _clock(proxy: Proxy, skew_ms: int | None) -> str:
-    """Return a note that a proxy's event times may be wrong; empty if its clock agreed with ours."""
+    """Return a note if the proxy's event times may be wrong; empty if its clock was right."""
     if skew_ms is None or abs(skew_ms) <= MOST_SKEW_MS:
         return ""
     return (
@@ -138,7 +138,7 @@ def _clock(proxy: Proxy, skew_ms: int | None) -> str:
 
 
 async def retention_of(context: OperationContext, org: Org, chain: Chain, period: Period) -> Retention:
-    """Return how long events are kept, and which events of the period retention may have deleted."""
+    """Return an organisation's retention, and which events of the period retention may have deleted."""
     org = next((each for each in await context.store.orgs() if each.org_id == org.org_id), org)
     oldest_ms = (await context.store.oldest_events([org.org_id])).get(org.org_id)
     purges = await context.store.chain_purges(org.org_id)
@@ -156,9 +156,10 @@ async def retention_of(context: OperationContext, org: Org, chain: Chain, period
 
 
 def _deleted(purged: int, purges: Purges | None, period: Period) -> str:
-    """Return a note that retention deleted events that may be of the period; empty if it deleted none.
+    """Return a note if retention deleted events that may be of the period; empty if it did not.
 
-    The chain records each purge. The record depends neither on the remaining events nor on today's retention.
+    The audit chain records each purge of events. The record of a purge depends neither on the remaining
+    events nor on the current retention.
     """
     if purges is None or period.from_ms >= purges.until_ms:
         return ""
@@ -170,7 +171,7 @@ def _deleted(purged: int, purges: Purges | None, period: Period) -> str:
 
 
 def _expired(org: Org, oldest_ms: int | None, period: Period, kept_since_ms: int) -> str:
-    """Return a note that retention covers only the end of the period; empty if it covers all of it."""
+    """Return a note if retention covers only the end of the period; empty if it covers the period."""
     if max(period.from_ms, org.created_ms) >= kept_since_ms:
         return ""
     if oldest_ms is not None and period.from_ms >= oldest_ms:
@@ -181,7 +182,7 @@ def _expired(org: Org, oldest_ms: int | None, period: Period, kept_since_ms: int
 
 
 def _before(org: Org, oldest_ms: int | None, period: Period) -> str:
-    """Return a note that the period begins before the organisation was added; empty if it does not."""
+    """Return a note if the period begins before the organisation was added; empty if it does not."""
     born_ms = org.created_ms if oldest_ms is None else min(org.created_ms, oldest_ms)
     if period.from_ms >= born_ms:
         return ""

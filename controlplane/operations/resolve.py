@@ -1,11 +1,11 @@
-"""Resolve a reference of an operator: an id or a name becomes the row that it refers to.
+"""Resolve references of operators: find the row with the given id or name.
 
-Only rows that the actor has permission to look at are found, so that the existence of others is not revealed.
-For the same reason, others do not make a name ambiguous. A visible row that requires a higher role is
-forbidden.
+The resolver finds only rows that the actor may look at, so that it does not reveal the existence of other
+rows. For the same reason, invisible rows do not make a name ambiguous. If a visible row requires a higher
+role than the actor has, the result is Forbidden.
 
-Each row is noted for the operator log before the role is required. So the log line of a refusal names the
-organisation too.
+The resolver notes the organisation of a row for the operator log before it requires the role. So the operator
+log names the organisation even if the operation is refused.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ OfOrg = TypeVar("OfOrg", Ruleset, App)
 
 
 class Resolver:
-    """Rows by reference, and the rows that an actor has permission to see.
+    """Finds rows of the store by reference, limited to rows that an actor has permission to see.
 
-    Methods with a reference raise NotFound if the actor may see no such row, Conflict if several rows
-    have that name, and Forbidden if the actor lacks the role.
+    Methods with a reference raise NotFound if the actor sees no such row, Conflict if several rows have the
+    name, and Forbidden without the required role.
     """
 
     def __init__(self, store: Store, about: set[str]) -> None:
-        """Make a resolver that adds the id of each organisation that an operation affects to `about`."""
+        """Create a resolver that adds the ids of organisations that an operation affects to `about`."""
         self._store = store
         self._about = about
 
     async def org(self, actor: Actor, role: Role, reference: str) -> Org:
-        """Return the organisation with that id or name."""
+        """Return the organisation that has the reference as id or name."""
         found = [each for each in await self._store.find_orgs(reference) if actor.may("viewer", each.org_id)]
         if not found:
             known = [org.name for org in await self.orgs(actor)]
@@ -75,13 +75,13 @@ class Resolver:
         return org
 
     async def org_id(self, actor: Actor, reference: str | None) -> str | None:
-        """Return the id of an organisation that the actor may look at, or None without a reference."""
+        """Return the id of a visible organisation by its reference; None if there is no reference."""
         return None if reference is None else (await self.org_of_events(actor, reference)).org_id
 
     async def org_of_events(self, actor: Actor, reference: str) -> Org:
-        """Return the organisation with that id or name.
+        """Return the organisation that has the reference as id or name.
 
-        Deleted organisations that still have events are included.
+        The result may be a deleted organisation that still has events.
         """
         try:
             return await self.org(actor, "viewer", reference)
@@ -93,7 +93,7 @@ class Resolver:
         return dead[0].as_org()
 
     async def orgs_of_events(self, actor: Actor, reference: str | None = None) -> list[Org]:
-        """Return the organisation with that id or name, or all that the actor may look at.
+        """Return the organisation with that id or name, or all visible organisations without a reference.
 
         The result includes deleted organisations that still have events.
         """
@@ -103,15 +103,16 @@ class Resolver:
         return [*await self.orgs(actor), *(each.as_org() for each in dead)]
 
     async def orgs(self, actor: Actor, reference: str | None = None) -> list[Org]:
-        """Return the organisations that the actor may look at, or the one with that id or name."""
+        """Return all visible organisations, or only the organisation with that id or name."""
         if reference is not None:
             return [await self.org(actor, "viewer", reference)]
         return [each for each in await self._store.orgs() if actor.may("viewer", each.org_id)]
 
     async def sight(self, actor: Actor, reference: str | None) -> frozenset[str] | None:
-        """Return the organisations whose rows a list has, or None for all organisations.
+        """Return the organisations to which a list is limited, or None for all organisations.
 
-        They are the one with that id or name, or all that the actor may look at.
+        The list is limited to the organisation with that id or name, or to all organisations that the actor
+        may look at.
         """
         return (
             actor.sees
@@ -120,15 +121,15 @@ class Resolver:
         )
 
     async def org_names(self, actor: Actor, org_ids: Collection[str]) -> dict[str, str]:
-        """Return the names of those organisations that the actor may look at, by id."""
+        """Return names by id for those of the organisations that the actor may look at."""
         query = ListQuery(ids=frozenset(filter(is_text, org_ids)), org_ids=actor.sees)
         found = {org.org_id: org.name for org in await all_rows(self._store.list_orgs, query)}
         return found | await self._deleted_names(actor, org_ids, found, "org")
 
     async def names(self, actor: Actor, ids: Collection[str]) -> dict[str, str]:
-        """Return the names of the things with these ids, by id, as far as the actor may look at them.
+        """Return names by id for those of the ids whose things the actor may look at.
 
-        The things are apps, rulesets, proxies and operators.
+        The ids can be of apps, rulesets, proxies and operators.
         """
         query = ListQuery(ids=frozenset(filter(is_text, ids)), org_ids=actor.sees)
         rulesets = await all_rows(self._store.list_rulesets, query)
@@ -142,7 +143,7 @@ class Resolver:
         return found | await self._deleted_names(actor, ids, found, "ruleset", "operator")
 
     async def app_names(self, actor: Actor, app_ids: Collection[str]) -> dict[str, str]:
-        """Return the names of those apps that the actor may look at, by id."""
+        """Return names by id for those of the apps that the actor may look at."""
         found = {app.app_id: app.name for app in await self.apps_with(actor, app_ids)}
         return found | await self._deleted_names(actor, app_ids, found, "app")
 
@@ -152,14 +153,14 @@ class Resolver:
         return await all_rows(self._store.list_apps, query)
 
     async def proxy_names(self, actor: Actor, proxy_ids: Collection[str]) -> dict[str, str]:
-        """Return the names of those proxies that the actor may look at, by id."""
+        """Return names by id for those of the proxies that the actor may look at."""
         query = ListQuery(ids=frozenset(filter(is_text, proxy_ids)), org_ids=actor.sees)
         read = partial(self._store.list_proxies, standing="any")
         found = {proxy.proxy_id: proxy.name for proxy in await all_rows(read, query)}
         return found | await self._deleted_names(actor, proxy_ids, found, "proxy")
 
     async def ruleset(self, actor: Actor, role: Role, reference: str, org: str | None) -> Ruleset:
-        """Return the ruleset with that id or name, in one organisation or in all."""
+        """Return the ruleset with that id or name, in one organisation or in all organisations."""
         listed = await self._store.find_rulesets(reference, await self.org_id(actor, org))
         found = _visible(actor, listed)
         if not found:
@@ -170,11 +171,11 @@ class Resolver:
         return ruleset
 
     async def rulesets(self, actor: Actor, org: str | None) -> list[Ruleset]:
-        """Return the rulesets that the actor may look at, in one organisation or in all."""
+        """Return the visible rulesets of one organisation or of all organisations."""
         return _visible(actor, await self._store.rulesets(await self.org_id(actor, org)))
 
     async def app(self, actor: Actor, role: Role, reference: str, org: str | None) -> App:
-        """Return the application with that id, client id or name, in one organisation or in all."""
+        """Return the app with that id, client id or name, in one organisation or in all."""
         listed = await self._store.find_apps(reference, await self.org_id(actor, org))
         found = _visible(actor, listed)
         if not found:
@@ -185,13 +186,14 @@ class Resolver:
         return app
 
     async def apps(self, actor: Actor, org: str | None) -> list[App]:
-        """Return the applications that the actor may look at, in one organisation or in all."""
+        """Return the visible apps of one organisation or of all organisations."""
         return _visible(actor, await self._store.apps(await self.org_id(actor, org)))
 
     async def proxy(self, actor: Actor, role: Role, reference: str) -> Proxy:
-        """Return the proxy with that id or name.
+        """Return the proxy that has the reference as id or name.
 
-        A viewer in one of its organisations may look at it. The other roles are required in all of them.
+        A viewer in one organisation of the proxy may look at the proxy. Higher roles are required in all
+        organisations of the proxy.
         """
         found = _visible_proxies(actor, await self._store.find_proxies(reference))
         if not found:
@@ -205,15 +207,15 @@ class Resolver:
         return proxy
 
     async def proxies(self, actor: Actor, org: str | None) -> list[Proxy]:
-        """Return the proxies that the actor may look at, of one organisation or of all."""
+        """Return the visible proxies of one organisation or of all organisations."""
         return _visible_proxies(actor, await self._store.proxies(await self.org_id(actor, org)))
 
     async def operator(self, actor: Actor, reference: str, *, role_in: str = EVERY_ORG) -> Operator:
-        """Return the operator with that id or name; the name compares A-Z and a-z without regard to case.
+        """Return the operator with that id or name; in the name, A-Z and a-z compare equal.
 
-        `role_in` is the organisation in which the operation changes a role. The line in the operator log is
-        about that organisation alone. So everybody who may look at that organisation sees the change of the
-        role, even if the operator has roles elsewhere.
+        `role_in` is the organisation in which the operation changes a role of the operator. If `role_in` is
+        given, the line in the operator log is about that organisation alone. So everybody who may look at
+        that organisation sees the change of the role, even if the operator has roles in other organisations.
         """
         operator = await self._store.operator(reference)
         if operator is None or not _may_see(actor, operator):
@@ -229,7 +231,7 @@ class Resolver:
     ) -> ListPage[Operator]:
         """Return a page of the operators that the actor may look at.
 
-        `org_id`: only operators with a role there or in every organisation.
+        `org_id` limits the page to operators with a role in that organisation or in every organisation.
         """
         if actor.may("admin", None):
             return await self._store.list_operators(query, None, org_id)
@@ -242,13 +244,13 @@ class Resolver:
     # Deleted things
 
     async def deleted(self, actor: Actor, kind: TombstoneKind, reference: str) -> list[Tombstone]:
-        """Return the deleted things with that id or name that the actor may look at, latest first."""
+        """Return visible deleted things with that id or name, with the latest deletion first."""
         found = [each for each in await self._store.tombstones((reference,)) if _may_see_deleted(actor, each)]
         found = found or await self.deleted_named(actor, reference)
         return [each for each in found if each.kind == kind]
 
     async def app_of_events(self, org_id: str, app_id: str) -> App | None:
-        """Return the app with that id, also a deleted one, with the ruleset that evaluated it last."""
+        """Return an app, which may be deleted, by its id, with the ruleset that evaluated it last."""
         for app in await self._store.find_apps(app_id, org_id):
             if app.app_id == app_id:
                 return app
@@ -268,30 +270,30 @@ class Resolver:
         return [each.as_app(names.get(each.ruleset_id or "", "")) for each in dead]
 
     async def deleted_named(self, actor: Actor, name: str) -> list[Tombstone]:
-        """Return the deleted things with exactly that name or label that the actor may look at."""
+        """Return visible deleted things that have exactly that name or label."""
         found = await self._store.tombstones_named(name)
         if (label := _LABEL.fullmatch(name)) is not None:
             found += [each for each in await self._store.tombstones_named(label[1]) if each.label == name]
         return [each for each in found if _may_see_deleted(actor, each)]
 
     async def all_deleted(self, actor: Actor, kinds: Collection[str]) -> list[Tombstone]:
-        """Return all deleted things of these kinds that the actor may look at."""
+        """Return all visible deleted things of these kinds."""
         found = [each for kind in _NOUNS if kind in kinds for each in await self._store.tombstones_of(kind)]
         return [each for each in found if _may_see_deleted(actor, each)]
 
     async def _deleted_names(
         self, actor: Actor, ids: Collection[str], known: Collection[str], *kinds: TombstoneKind
     ) -> dict[str, str]:
-        """Return the names of those of the ids whose thing was deleted."""
+        """Return names by id for those of the ids whose thing was deleted."""
         dead = await self._store.tombstones([each for each in ids if each not in known])
         return {each.id: each.label for each in dead if each.kind in kinds and _may_see_deleted(actor, each)}
 
     async def _missing(
         self, actor: Actor, kind: TombstoneKind, reference: str, names: Iterable[str]
     ) -> NotFound:
-        """Return the error for a reference to no visible row.
+        """Return the error for a reference that no visible row has.
 
-        It names a deleted thing with that name.
+        If a deleted thing had the name, the error says so.
         """
         noun = _NOUNS[kind]
         for each in await self.deleted(actor, kind, reference):
@@ -330,14 +332,16 @@ def _may_see_deleted(actor: Actor, dead: Tombstone) -> bool:
 
 def _only(found: Sequence[T], kind: str, reference: str) -> T:
     if len(found) > 1:
-        raise Conflict(f"{len(found)} organisations have {kind} {reference}: name one with --org")
+        raise Conflict(
+            f"{len(found)} organisations have {kind} {reference}: name the organisation with --org"
+        )
     return found[0]
 
 
 def _unknown(kind: str, reference: str, names: Iterable[str]) -> NotFound:
-    """Return the error for a reference to no visible row.
+    """Return the error for a reference that no visible row has.
 
-    It suggests the nearest visible name.
+    The error suggests the most similar visible name.
     """
     meant = _nearest(reference, names)
     return NotFound(f"there is no {kind} {reference}" + (f": did you mean {meant}?" if meant else ""))

@@ -1,4 +1,4 @@
-"""The routes that a ruleset leaves open, as JSON."""
+"""Routes to resources that a ruleset leaves open, as an operation with JSON types."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ _FEW: Final = 20  # open routes of a rule, unless the request names the rule
 
 
 class ListRoutes(Request):
-    """Request to list routes.
+    """Request to list the routes that a ruleset leaves open.
 
-    `schema` is the text of a `$metadata` document. Without it, the current schemas of `org` count.
+    `schema` is the text of a `$metadata` document. If `schema` is missing, the current schemas of `org` are
+    used.
     """
 
     source: Source
@@ -41,7 +42,7 @@ class ListRoutes(Request):
 
 
 class RouteFacts(msgspec.Struct, rename="camel"):
-    """An open route, with a request that the ruleset allows and the rule that decides it."""
+    """An open route, with a request that the ruleset allows and the rule that allows the request."""
 
     kind: str  # path, operation, $expand, $select, delta, subscription, search, bind, write, …
     route: str
@@ -53,9 +54,9 @@ class RouteFacts(msgspec.Struct, rename="camel"):
 
 
 class PassingFacts(msgspec.Struct, rename="camel"):
-    """Navigation that `$expand` can use to bypass the rule.
+    """A navigation that `$expand` can follow to bypass a rule.
 
-    `hidden_by` names rules about its target.
+    `hidden_by` names rules about the target of the navigation.
     """
 
     navigation: str
@@ -65,7 +66,7 @@ class PassingFacts(msgspec.Struct, rename="camel"):
 
 
 class RuleRoutesFacts(msgspec.Struct, rename="camel"):
-    """The routes to the things that one rule names."""
+    """Open routes to the types and properties that one rule names."""
 
     rule: str
     line: int
@@ -84,9 +85,9 @@ class RuleRoutesFacts(msgspec.Struct, rename="camel"):
 
 
 class FoundRoutes(Response):
-    """Routes that a ruleset leaves open. `schema` is the digest of the schema.
+    """Routes to resources that a ruleset leaves open. `schema` is the digest of the schema that was used.
 
-    Without a schema, it is null, and the list has only routes that a path itself shows.
+    If no schema was used, `schema` is null and the list has only routes that a path itself shows.
     """
 
     name: str
@@ -98,7 +99,7 @@ class FoundRoutes(Response):
 
 @operation("ruleset.routes", "POST", "/rulesets/routes", changes=False)
 async def list_routes(context: OperationContext, actor: Actor, request: ListRoutes) -> FoundRoutes:
-    """List the routes that each rule leaves open to the things that it names, with an example of each."""
+    """List the routes that each rule leaves open to the things that it names, each with an example."""
     label, text = await text_of(context, actor, request.source, request.org)
     stored = None
     if request.schema is None and request.org:
@@ -119,7 +120,7 @@ def _found(label: str, text: str, stored: PackedSchemas | None, request: ListRou
 
 
 def _stored_schema(stored: PackedSchemas | None, root: str) -> tuple[ResourceModel | None, str]:
-    """Return the schema of the root path, or another one if the organisation has no schema of that path."""
+    """Return the organisation's schema of the root path, or another schema if that path has none."""
     if stored is None or not stored.digests:
         return None, root
     found = root if root in stored.digests else min(stored.digests)
@@ -136,9 +137,9 @@ def found_routes(
     rule: str | None = None,
     every: bool = False,
 ) -> FoundRoutes:
-    """Return the open routes.
+    """Return the routes that a ruleset leaves open.
 
-    Raise InvalidRequest for an unknown rule, or a name that the schema lacks.
+    Raise InvalidRequest if `rule` is unknown, or if the ruleset has a name that the schema lacks.
     """
     if rule is not None and all(each.id != rule for each in ruleset.rules):
         raise InvalidRequest(f"rule: the ruleset has no rule {rule!r}")
@@ -157,7 +158,9 @@ def found_routes(
 def _check_things(text: str, ruleset: Ruleset, model: ResourceModel | None, root: str) -> None:
     if model is None:
         if needs_schemas(ruleset):
-            raise InvalidRequest("schema: is missing; rules about things need the upstream's $metadata")
+            raise InvalidRequest(
+                "schema: is missing; rules about types and properties need the upstream's $metadata"
+            )
         return
     try:
         schemas = Schemas({root_segments(folded_root(root)): model})

@@ -1,4 +1,4 @@
-"""Pure: the position of a rule in a ruleset's text."""
+"""Pure function that finds the lines of a rule in the text of a ruleset."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from proxy.policy.yaml_document import InvalidYaml, parse
 
 
 def rule_lines(text: str, rule_id: str) -> tuple[int, int] | None:
-    """Return the rule's first and last line, counted from 1.
+    """Return the first and the last line of a rule, counted from 1.
 
-    Comments before the next rule belong to that rule.
+    Comment lines before a rule belong to that rule.
     """
     try:
         document = parse(text)

@@ -1,4 +1,4 @@
-"""Rulesets: applied as versions, shown, and rolled back."""
+"""Rulesets: apply a text as a new version, show and list rulesets, and roll back to a version."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class RulesetFacts(Response):
 
 
 class NamedSchema(msgspec.Struct, rename="camel"):
-    """Schema that a version was published against and continues to use."""
+    """Schema against which a ruleset version was published, and which the version continues to use."""
 
     root: str
     digest: str
@@ -106,7 +106,7 @@ class RulesetHistory(Response):
 
 
 class RuleUseFacts(msgspec.Struct, rename="camel"):
-    """Requests that a rule decided or logged."""
+    """Number of requests that a rule decided or logged."""
 
     rule: str
     hits: int  # number of requests in the period
@@ -114,9 +114,9 @@ class RuleUseFacts(msgspec.Struct, rename="camel"):
 
 
 class RulesetUsage(Response):
-    """Use of rules by id, including earlier versions.
+    """Use of a ruleset's rules by rule id, including rules of earlier versions.
 
-    Rules that were not used in 90 days are left out.
+    Rules that no request matched in 90 days are left out.
     """
 
     days: int  # length of the period until now
@@ -154,7 +154,7 @@ class RollBack(RulesetReference):
 
 @dataclass(frozen=True, slots=True)
 class ReadRuleset:
-    """A valid ruleset in the form that its text has."""
+    """A valid ruleset that was read from its text."""
 
     name: str
     rules: int
@@ -166,7 +166,7 @@ class ReadRuleset:
 async def apply(context: OperationContext, actor: Actor, request: ApplyRuleset) -> AppliedRuleset:
     """Validate a ruleset and activate it as a new version.
 
-    The text's `name` is the name of the ruleset.
+    The member `name` of the text is the name of the ruleset.
     """
     org = await context.resolve.org(actor, "editor", request.org)
     current, now = await context.store.current_schemas(org.org_id), context.clock.wall_ms()
@@ -182,7 +182,7 @@ async def publish(
     read: ReadRuleset,
     current: PackedSchemas,
 ) -> AppliedRuleset:
-    """Activate a ruleset that was read from the request's text against the current schemas."""
+    """Activate a ruleset that was read from the request's text, with the current schemas."""
     org = await context.resolve.org(actor, "editor", request.org)
     schemas = _schemas_for(read, org, current)
     note, now = _note(request.note), context.clock.wall_ms()
@@ -213,7 +213,7 @@ async def publish(
 
 
 def _base_of(needed: SecondPersonNeeded) -> Ruleset:
-    """Return the ruleset in its current state, or version 0 of a new ruleset."""
+    """Return the current ruleset on which a change is based, or version 0 of a new ruleset."""
     assert needed.change is not None
     return replace(needed.change, version=needed.change.version - 1)
 
@@ -228,7 +228,7 @@ async def _propose(
     yaml: str | None = None,
     to_version: int | None = None,
 ) -> str:
-    """Store a change of a ruleset as a proposal for a second person, and return the proposal's id."""
+    """Store a change of a ruleset as a proposal for a second person, and return its id."""
     return await propose(
         context,
         actor,
@@ -244,7 +244,7 @@ async def _propose(
 
 
 def _in_words(applied: Ruleset, changed: Applied) -> str:
-    """Return the change that applying a text made, in words."""
+    """Return in words the change that the application of a ruleset text made."""
     if changed == "nothing":
         return f"{applied.name} unchanged: version {applied.version} stays active"
     alone = ": the text is unchanged, a schema is new" if changed == "schemas" else ""
@@ -252,7 +252,7 @@ def _in_words(applied: Ruleset, changed: Applied) -> str:
 
 
 async def active_of(context: OperationContext, org_id: str, name: str) -> Ruleset | None:
-    """Return the ruleset with exactly that name, with its active version."""
+    """Return the ruleset that has exactly that name, with its active version."""
     found = await context.store.find_rulesets(name, org_id)
     return next((each for each in found if each.name == name), None)
 
@@ -260,9 +260,9 @@ async def active_of(context: OperationContext, org_id: str, name: str) -> Rulese
 async def activate_proposed(
     context: OperationContext, actor: Actor, proposal: Proposal, approval: Approval
 ) -> None:
-    """Activate the text of a proposal.
+    """Activate the ruleset text of an approved proposal.
 
-    Raise Conflict if its base is no longer the active version.
+    Raise Conflict if the version on which the proposal is based is no longer active.
     """
     by = f", proposed by {proposal.proposed_by}"
     if proposal.kind == "rollback":
@@ -285,9 +285,9 @@ async def activate_proposed(
 
 
 def _schemas_for(read: ReadRuleset, org: Org, current: PackedSchemas) -> Mapping[str, str]:
-    """Return the schemas that a new version names.
+    """Return the schemas that a new version of the ruleset names.
 
-    Raise Conflict if it needs a schema that is not stored.
+    Raise Conflict if the ruleset needs a schema and the organisation has none.
     """
     if not read.needs_schemas:
         return NO_NAMES
@@ -313,7 +313,7 @@ async def _named(
 
 @operation("ruleset.list", "GET", "/rulesets")
 async def list_all(context: OperationContext, actor: Actor, request: ListRulesets) -> RulesetList:
-    """List rulesets with their active version, all of them or a page."""
+    """List all rulesets, or one page of rulesets, with their active version."""
     org_ids = await context.resolve.sight(actor, request.org)
     found = await read_list("rulesets", request, org_ids, context.store.list_rulesets)
     return RulesetList(rulesets=tuple(map(_listed, found.rows)), **found.place)
@@ -321,7 +321,7 @@ async def list_all(context: OperationContext, actor: Actor, request: ListRuleset
 
 @operation("ruleset.show", "GET", "/rulesets/{ruleset}")
 async def show(context: OperationContext, actor: Actor, request: ShowRuleset) -> RulesetText:
-    """Show the text of a ruleset: the active version, or the named version."""
+    """Show the text of a ruleset: the active version, or the version in the request."""
     found = await context.resolve.ruleset(actor, "viewer", request.ruleset, request.org)
     wanted = found.version if request.version is None else request.version
     versions = await context.store.ruleset_versions(found.ruleset_id)
@@ -345,7 +345,7 @@ async def show(context: OperationContext, actor: Actor, request: ShowRuleset) ->
 
 @operation("ruleset.usage", "GET", "/rulesets/{ruleset}/usage")
 async def usage(context: OperationContext, actor: Actor, request: RulesetReference) -> RulesetUsage:
-    """Count the hits of each rule in the last 30 days, with the time of its last hit in the last 90."""
+    """Count the hits of each rule in the last 30 days, with its last hit in the last 90 days."""
     ruleset = await context.resolve.ruleset(actor, "viewer", request.ruleset, request.org)
     from_day = day_of(context.clock.wall_ms()) - USAGE_DAYS
     found = await context.store.rule_usage(ruleset.ruleset_id, from_day)
@@ -391,9 +391,9 @@ def _rolled_back(new: Ruleset, to: int | None) -> str:
 
 
 def read_ruleset(label: str, yaml: str, now: float, current: PackedSchemas) -> ReadRuleset:
-    """Return the ruleset in parsed form.
+    """Return a ruleset in parsed form, with its label and text.
 
-    Raise InvalidRequest if it is not valid, or names things that the schemas lack.
+    Raise InvalidRequest if the ruleset is not valid, or names types or properties that the schemas lack.
     """
     ruleset = parsed(label, yaml)
     if problems := name_problems(yaml, ruleset.name):

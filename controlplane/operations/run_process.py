@@ -1,7 +1,7 @@
-"""A process that runs functions for the control plane, one at a time, and can be killed at any time.
+"""Worker process that runs functions of the control plane one at a time, and can be killed at any time.
 
-Functions, arguments and results cross a socket as pickles. If the control plane itself was killed, SIGALRM
-ends a run soon after its deadline.
+Functions, their arguments and their results are sent over a socket as pickles. If the control plane itself
+was killed, SIGALRM ends a run of the worker process soon after its deadline.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ Outcome = tuple[bool, Any]
 
 
 class RunFailed(Exception):
-    """The function raised an unexpected exception.
+    """The function that ran in the worker process raised an unexpected exception.
 
-    The message is its traceback.
+    The message of the error is the traceback of that exception.
     """
 
 
 class ProcessDied(Exception):
-    """The process ended before its run did.
+    """The worker process ended before it returned a result.
 
-    The message says how.
+    The message of the error says how the process ended.
     """
 
 
 class RunProcess:
-    """The control plane's side of one process.
+    """The control plane's side of one worker process.
 
-    It starts at once, and is ready when its imports are done.
+    The process starts at once, and is ready when it has finished its imports.
     """
 
     def __init__(self, module: str) -> None:
-        """Start a process that imports the module.
+        """Start a worker process that imports the module.
 
-        Raise OSError if that fails.
+        Raise OSError if the process can't be started.
         """
         self._socket, theirs = socket.socketpair()
         self._socket.setblocking(False)
@@ -82,11 +82,11 @@ class RunProcess:
         return self._process.poll() is None
 
     async def run(self, function: Callable[..., object], args: Any, kwargs: Any, seconds: float) -> Outcome:
-        """Call the function in the process.
+        """Run the function in the worker process, and return its outcome.
 
         Raise TimeoutError after that number of seconds, and ProcessDied if the process ends. After an
-        exception, kill the process, because it can't be used again. The exception is a process that is not
-        ready yet.
+        exception, kill the process, because it can't be used again. A process that is not ready yet can still
+        be used after the call is cancelled.
         """
         message = pickle.dumps((seconds, function, args, kwargs), pickle.HIGHEST_PROTOCOL)
         loop = asyncio.get_running_loop()
@@ -132,7 +132,7 @@ class RunProcess:
         return f"by {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
 
     def kill(self) -> None:
-        """End the process at any point of its work, and remove its resources."""
+        """End the worker process at any point of its work, and release its resources."""
         self._socket.close()
         self._process.kill()
         self._process.wait()
@@ -151,7 +151,7 @@ def _outcome_in(message: bytes) -> Outcome:
 
 
 def serve(fd: int, module: str) -> None:
-    """Run functions until the control plane closes its end of the socket."""
+    """Run functions in the worker process until the control plane closes its end of the socket."""
     # it reaches the whole process group; the control plane acts on it
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

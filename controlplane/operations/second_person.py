@@ -1,4 +1,4 @@
-"""Proposals: changes that an operator requests, stored until a second person approves them."""
+"""Proposals of changes by an operator, stored until a second person approves them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _LOCAL = "local:"
 
 
 def same_person(one: str, other: str) -> bool:
-    """Return True if two actors may be one person.
+    """Return True if two actors may be the same person.
 
-    A user of the host counts as the operator of that name.
+    A user of the control plane's host counts as the operator of the same name.
     """
     return fold(one.removeprefix(_LOCAL)) == fold(other.removeprefix(_LOCAL))
 
@@ -34,7 +34,7 @@ async def propose(
     app_id: str | None = None,
     base_ruleset_id: str | None = None,
 ) -> str:
-    """Store a proposal, and return its id."""
+    """Store a proposal of a change, and return the id of the proposal."""
     proposal = Proposal(
         proposal_id=new_id(context.clock),
         org_id=org_id,

@@ -1,4 +1,4 @@
-"""Sinks: their progress, the events that they refused, and commands to send or discard these."""
+"""Sinks: their progress, the events that they refused, and commands that resend or delete refused events."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class DeadLettersChanged(Response):
 
 @operation("sink.list", "GET", "/sinks")
 async def list_all(context: OperationContext, actor: Actor, request: ListSinks) -> SinkList:
-    """List the sinks of the settings, with the progress of each."""
+    """List the sinks of the settings, with the progress of each sink."""
     actor.require("viewer", None)
     states = await context.store.sink_states()
     found = [await _facts(context, each, states.get(each.name)) for each in context.settings.sinks]
@@ -125,14 +125,14 @@ async def show(context: OperationContext, actor: Actor, request: SinkReference) 
 
 @operation("sink.test", "POST", "/sinks/{sink}/test")
 async def test(context: OperationContext, actor: Actor, request: SinkReference) -> SinkTest:
-    """Test a sink from this control plane, without an event."""
+    """Test the connection to a sink from this control plane, without sending an event."""
     actor.require("editor", None)
     return await tried(context, _sink(context, request.sink))
 
 
 @operation("sink.dead-letters", "GET", "/sinks/{sink}/dead-letters")
 async def dead_letters(context: OperationContext, actor: Actor, request: ListDeadLetters) -> DeadLetterList:
-    """List the events that a sink refused for good, with the reasons."""
+    """List the events that a sink permanently refused, with the reasons."""
     actor.require("viewer", None)
     sink = _sink(context, request.sink)
     found = await context.store.dead_letters(sink.name, request.limit, request.after)
@@ -144,7 +144,7 @@ async def dead_letters(context: OperationContext, actor: Actor, request: ListDea
 
 @operation("sink.retry", "POST", "/sinks/{sink}/retry")
 async def retry(context: OperationContext, actor: Actor, request: ChooseDeadLetters) -> DeadLettersChanged:
-    """Send dead letters of a sink again, after the events that it has received already."""
+    """Send refused events to a sink again, after the events that the sink has already received."""
     actor.require("admin", None)
     sink = _sink(context, request.sink)
     count = await context.store.retry_dead_letters(sink.name, request.positions)
@@ -154,9 +154,9 @@ async def retry(context: OperationContext, actor: Actor, request: ChooseDeadLett
 
 @operation("sink.discard", "POST", "/sinks/{sink}/discard")
 async def discard(context: OperationContext, actor: Actor, request: ChooseDeadLetters) -> DeadLettersChanged:
-    """Delete dead letters of a sink.
+    """Delete refused events from the list of a sink.
 
-    The events themselves stay in the store.
+    The audit events stay in the store.
     """
     actor.require("admin", None)
     sink = _sink(context, request.sink)
@@ -167,7 +167,7 @@ async def discard(context: OperationContext, actor: Actor, request: ChooseDeadLe
 
 @operation("sink.rewind", "POST", "/sinks/{sink}/rewind")
 async def rewind(context: OperationContext, actor: Actor, request: RewindSink) -> SinkFacts:
-    """Send to a sink again all events that were received at a time or later."""
+    """Send a sink again all events that the control plane received at a time or later."""
     actor.require("admin", None)
     sink = _sink(context, request.sink)
     try:
@@ -184,9 +184,9 @@ async def rewind(context: OperationContext, actor: Actor, request: RewindSink) -
 
 
 def _opened(context: OperationContext, sink: AnyTable) -> Sink | Archive | Webhook:
-    """Return the sink, not connected yet.
+    """Return the client of a sink, before it connects.
 
-    An HTTP client is imported only here.
+    The HTTP client library is imported only in this function.
     """
     egress = egress_of(context.settings.egress)
     if isinstance(sink, WebhookSettings):
@@ -197,7 +197,7 @@ def _opened(context: OperationContext, sink: AnyTable) -> Sink | Archive | Webho
 
 
 async def tried(context: OperationContext, sink: AnyTable) -> SinkTest:
-    """Try the sink, and return its own description of the result, without secrets."""
+    """Test the connection to the sink, and return its description of the result, without secrets."""
     secrets = secrets_of_sink(sink)
     try:
         opened = _opened(context, sink)
@@ -213,8 +213,8 @@ def _sink(context: OperationContext, name: str) -> AnyTable:
     for sink in context.settings.sinks:
         if sink.name == name:
             return sink
-    known = ", ".join(each.name for each in context.settings.sinks)
-    raise NotFound(f"there is no sink {name}; the settings have {known or 'none: add a table [[Sinks]]'}")
+    known = ", ".join(each.name for each in context.settings.sinks) or "no sink: add a table [[Sinks]]"
+    raise NotFound(f"there is no sink {name}; the settings define {known}")
 
 
 async def _facts(context: OperationContext, sink: AnyTable, state: SinkState | None) -> SinkFacts:
@@ -247,7 +247,7 @@ async def _unknown(context: OperationContext, names: Sequence[str]) -> tuple[str
 
 
 async def _lag(context: OperationContext, sink: AnyTable, position: int) -> tuple[int, int | None]:
-    """Return how many events or notices the sink has not received, and the time of the oldest."""
+    """Return how many events or notices a sink has not received, and the time of the oldest one."""
     if isinstance(sink, WebhookSettings):
         waiting = await context.store.notices_waiting(position)
         return waiting, await context.store.oldest_notice_after(position)

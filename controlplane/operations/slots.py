@@ -1,6 +1,6 @@
-"""A limited number of slots for each operator.
+"""Slots that limit how many operations of one kind each operator runs at a time.
 
-An operator who needs more waits only for their own slots.
+An operator who needs more slots waits only for operations of the same operator.
 """
 
 from __future__ import annotations

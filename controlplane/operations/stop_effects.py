@@ -1,4 +1,4 @@
-"""The effect of an emergency stop: the requests that it would refuse, and the proxies that have it."""
+"""Effects of an emergency stop: the requests that it would refuse, and the proxies that have confirmed it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Reach = Literal["inForce", "waiting", "ended", "unreachable", "disabled"]
 
 
 class StopToCome(Request):
-    """Stop to preview: of an app, of an organisation if no app is given, or of everything without both."""
+    """Emergency stop to preview: of an app, of an organisation, or of all organisations."""
 
     org: str | None = None
     app: str | None = None  # id, client id or name
@@ -49,16 +49,17 @@ class StopEffect(Response):
 
 
 class StopPlace(Request):
-    """The stop of an app, of an organisation, or of everything."""
+    """Emergency stop of an app, of an organisation, or of all organisations."""
 
     org: str | None = None
     app: str | None = None
 
 
 class ProxyReach(Response):
-    """State of a stop at one proxy.
+    """State of an emergency stop at one proxy.
 
-    `unreachable` and `disabled` proxies have not confirmed it. `ended` proxies stopped in order before it.
+    Proxies in the states `unreachable` and `disabled` have not confirmed the stop. Proxies in the state
+    `ended` stopped in order before they confirmed the stop.
     """
 
     proxy_id: str
@@ -76,7 +77,7 @@ class StopReach(Response):
 
 @operation("kill.effect", "GET", "/stop-effect")
 async def effect(context: OperationContext, actor: Actor, request: StopToCome) -> StopEffect:
-    """Show the requests that a stop would refuse, before it is set."""
+    """Show the requests that an emergency stop would refuse, before the stop is set."""
     place = await _place(context, actor, request.org, request.app)
     query = ListQuery(org_ids=actor.sees if place.org_id is None else frozenset({place.org_id}))
     apps = await context.store.apps(place.org_id)
@@ -92,7 +93,7 @@ async def effect(context: OperationContext, actor: Actor, request: StopToCome) -
 
 @operation("kill.reach", "GET", "/stop-reach")
 async def reach(context: OperationContext, actor: Actor, request: StopPlace) -> StopReach:
-    """List the proxies that have confirmed a stop, with the time."""
+    """List the proxies that have confirmed an emergency stop, with the time."""
     place = await _place(context, actor, request.org, request.app)
     wanted = (place.org_id, place.app_id)
     stop = next((each for each in await context.store.stops() if (each.org_id, each.app_id) == wanted), None)
@@ -150,7 +151,7 @@ async def stop_files(context: OperationContext, actor: Actor, request: StopFiles
 
 
 def _stopped_by_file(heard: Heard) -> str:
-    """Return the reported stops that come from the stop file on the proxy's host."""
+    """Return the stops in a heartbeat that come from the stop file on the proxy's host."""
     check = (heard.said.checks or {}).get("stops")
     if check is None or check.status == "ok" or check.detail is None:
         return ""
@@ -205,10 +206,10 @@ async def _last_words(context: OperationContext, org_ids: frozenset[str] | None)
 async def _current(
     context: OperationContext, words: Sequence[LastWord], stopped_ms: int
 ) -> Mapping[str, str | None]:
-    """Return the current version of some of the proxies with a heartbeat since the stop.
+    """Return the current sync version of some proxies that sent a heartbeat since the stop.
 
-    Proxies whose heartbeat alone does not confirm the stop come first. The others confirm it by the age of
-    their rules later.
+    Proxies whose heartbeat alone does not confirm the stop are compared first. The other proxies have
+    confirmed the stop by the age of their rules.
     """
     heard = [
         (_confirms(each.heard, stopped_ms, None), each.proxy.proxy_id)
@@ -244,10 +245,9 @@ async def _reached(
 
 
 def _confirms(heard: Heard, stopped_ms: int, current: str | None) -> bool:
-    """Return True if the proxy had the stop when it sent this heartbeat.
+    """Return True if the proxy had the emergency stop when it sent this heartbeat.
 
-    Either it had the version that it would be sent now, or the control plane had confirmed its rules after
-    the stop.
+    Either the proxy had the current sync version, or its rules were confirmed after the stop was set.
     """
     if heard.received_ms < stopped_ms:
         return False
@@ -258,12 +258,12 @@ def _confirms(heard: Heard, stopped_ms: int, current: str | None) -> bool:
 
 
 def _since(heard: Heard, stopped_ms: int) -> int:
-    """Return the latest time, in ms, by which the proxy had the stop."""
+    """Return the time, in Unix ms, at which the proxy had the stop at the latest."""
     age = heard.said.sync_age_seconds or 0.0
     synced_ms = round(heard.received_ms - age * 1000)
     return synced_ms if synced_ms >= stopped_ms else heard.received_ms
 
 
 def seconds_after(stopped_at: str, at: str) -> float:
-    """Return how long a stop took to reach a proxy."""
+    """Return the seconds that an emergency stop took to reach a proxy."""
     return ((rfc3339_ms(at) or 0) - (rfc3339_ms(stopped_at) or 0)) / 1000

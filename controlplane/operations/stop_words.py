@@ -1,4 +1,4 @@
-"""Pure: sentences on the effect of an emergency stop and of its end."""
+"""Pure functions that describe the effect of an emergency stop, and of lifting it, in sentences."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from proxy.wire.figures import counted
 
 
 def what_stops(effect: StopEffect) -> str:
-    """Return the name of the app or organisation, or `everything`."""
+    """Return the name of the stopped app or organisation, or `everything`."""
     if effect.app is not None:
         return effect.app
     return f"organisation {effect.org}" if effect.org is not None else "everything"
 
 
 def consequences(effect: StopEffect) -> tuple[str, str]:
-    """Return a sentence on the requests of the last hour, and one on the effect of the stop on requests."""
+    """Return a sentence on the requests of the last hour, and a sentence on how the stop affects requests."""
     whose = _whose(effect)
     if effect.requests is None:
         asked = f"The number of requests that {whose} sent in the last hour is not known now."
@@ -50,7 +50,7 @@ def name_of(stop: StopFacts) -> str:
 
 
 def remaining(stop: StopFacts, stops: Iterable[StopFacts]) -> tuple[str, ...]:
-    """Return sentences on the stops that remain after this one is lifted."""
+    """Return sentences on the emergency stops that remain after `stop` is lifted."""
     others = [each for each in stops if each is not stop]
     if not others:
         return ("No other stop remains.",)

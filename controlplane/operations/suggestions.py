@@ -1,4 +1,4 @@
-"""The smallest ruleset that would have allowed the recorded requests of an application."""
+"""Suggests the smallest ruleset that would have allowed the recorded requests of an application."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _USUAL: Final = 1_000_000  # events that take half a minute
 
 
 class SuggestRuleset(Request):
-    """Request to suggest a ruleset.
+    """Request to suggest a ruleset from an application's recorded requests.
 
-    By default, it examines the last day.
+    By default, the suggestion is based on the events of the last day.
     """
 
     org: str
@@ -42,7 +42,10 @@ class SuggestRuleset(Request):
 
 
 class SuggestedFacts(msgspec.Struct, rename="camel"):
-    """A rule with its evidence. The text of the ruleset contains both."""
+    """A suggested rule, and the requests that are the evidence for it.
+
+    The text of the suggested ruleset contains the rule and the evidence.
+    """
 
     id: str
     methods: tuple[str, ...]
@@ -97,7 +100,7 @@ async def suggest_ruleset(context: OperationContext, actor: Actor, request: Sugg
 async def _observed(
     context: OperationContext, actor: Actor, selection: Selection, request: SuggestRuleset
 ) -> tuple[Observations, int, Reading]:
-    """Return the requests to allow, and the number of other requests that were blocked."""
+    """Return the requests to allow, and the number of blocked requests that are not among them."""
     observed, blocked = Observations(), 0
     reading = Reading(context, selection, None)
     former = FormerRules(context, actor, selection.org)
@@ -125,9 +128,9 @@ async def _suggested(
     name: str,
     about: list[str],
 ) -> Suggestion:
-    """Return rules for the requests.
+    """Suggest rules that allow the observed requests.
 
-    Query guards that would block allowed requests are removed. Filters stay.
+    Query guards that would block requests to allow are removed. Filters are not removed.
     """
     unguarded: frozenset[str] = frozenset()
     while True:
@@ -144,9 +147,9 @@ async def _suggested(
 def _written(
     observed: Observations, name: str, about: list[str], unguarded: frozenset[str], blocked: int = 0
 ) -> Suggestion:
-    """Return the suggested ruleset.
+    """Return the suggested ruleset as text.
 
-    Raise InvalidRequest if no ruleset can have the name.
+    Raise InvalidRequest if `name` is not valid as the name of a ruleset.
     """
     try:
         return suggest(observed, name, about=about, unguarded=unguarded, blocked=blocked)
@@ -171,7 +174,7 @@ async def _blocked(
 
 
 def suggested_name(name: str) -> str:
-    """Return the name if a ruleset with it could be stored.
+    """Return the name if a ruleset can be stored under this name.
 
     Raise InvalidRequest otherwise.
     """
@@ -182,9 +185,9 @@ def suggested_name(name: str) -> str:
 
 
 def about_suggestion(of: str, requests: int, blocked: int, when: str) -> list[str]:
-    """Return lines for the head of the ruleset.
+    """Return comment lines for the start of a suggested ruleset.
 
-    `when` is empty if no time is known.
+    `when` is empty if the times of the requests are not known.
     """
     lines = [
         f"Suggested from {counted(requests, 'request')} of {of}{when and f', {when}'}.",

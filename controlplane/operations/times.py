@@ -1,4 +1,4 @@
-"""Times of requests and responses: periods, ends, and their text."""
+"""Times in requests and responses: periods, end times, and their text."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _UNIT_MS: Final = {"m": 60_000, "h": 3_600_000, "d": DAY_MS}
 
 
 def span(from_: str | None, to: str | None, now_ms: int) -> tuple[int | None, int | None]:
-    """Return the first time and the time before which a period ends, in Unix ms, or None without a bound.
+    """Return the start and the end of a period in Unix ms, or None for a missing bound.
 
-    Raise InvalidRequest if a time is not valid or the times are in the wrong order.
+    Raise InvalidRequest if a time is not valid, or if the start is after the end.
     """
     from_ms, to_ms = _moment("from", from_, now_ms), _moment("to", to, now_ms)
     if from_ms is not None and to_ms is not None and from_ms > to_ms:
@@ -36,7 +36,7 @@ def _moment(member: str, text: str | None, now_ms: int) -> int | None:
 def end_of(name: str, text: str, now_ms: int, longest_days: int) -> int:
     """Return an end in Unix ms: RFC 3339, a date, or a span from now such as 90d.
 
-    Raise InvalidRequest if it is anything else, is over, or is too far away.
+    Raise InvalidRequest if the text has another form, or the time is past or too far away.
     """
     if (span := re.fullmatch(r"([0-9]{1,9})([mhd])", text)) is not None:
         end_ms = now_ms + int(span[1]) * _UNIT_MS[span[2]]

@@ -1,6 +1,6 @@
-"""Long computations, run in another process so that the server's event loop is not blocked.
+"""Long computations that run in another process, so that they do not block the server's event loop.
 
-`pickle` must be able to carry the function, its arguments and its result.
+`pickle` must be able to serialise the function, its arguments and its result.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _MOST_OF_ONE: Final = 4
 
 
 class _Queue:
-    """Runs of one purpose, one at a time.
+    """Queue of function runs for one purpose, of which one runs at a time.
 
-    The first run starts a process, and the next runs use it again. Each operator has one slot at a time, so
-    an operator with many runs delays only their own runs.
+    The first run starts a worker process, and later runs use the same process. Each operator runs one
+    function at a time, so an operator with many runs delays only their own runs.
     """
 
     def __init__(self, advice: str = _ASK_LESS) -> None:
@@ -67,7 +67,10 @@ class _Queue:
     async def _run(
         self, seconds: float, function: Callable[..., object], args: object, kwargs: object
     ) -> tuple[bool, object]:
-        """Run the function in the process. Kill the process at the deadline, or if the caller leaves."""
+        """Run the function in the worker process of the queue.
+
+        Kill the worker process at the deadline, or if the caller disconnects.
+        """
         process = self._taken(function.__module__)
         try:
             outcome = await process.run(function, args, kwargs, seconds)
@@ -87,9 +90,9 @@ class _Queue:
         return outcome
 
     def _taken(self, module: str) -> RunProcess:
-        """Return a process for a run.
+        """Return a worker process for a run.
 
-        Raise StoreBusy if a new process is needed and can't be started.
+        Raise StoreBusy if a new worker process is needed and can't be started.
         """
         if self._ends_idle is not None:
             self._ends_idle.cancel()
@@ -120,33 +123,33 @@ _files: Final = _Queue(_SEND_LESS)
 
 
 async def run_trial(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a dry run.
+    """Run the function of a dry run in a worker process.
 
-    Raise StoreBusy if too many runs wait already, and InvalidRequest if it takes too long.
+    Raise StoreBusy if too many dry runs wait already, and InvalidRequest if the function takes too long.
     """
     return await _trials.do(actor.name, LONGEST_SECONDS, function, *args, **kwargs)
 
 
 async def run_on_file(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a function on a file that an operator sent.
+    """Run a function on an uploaded file in a worker process.
 
-    Work on rules is not delayed by it.
+    The function does not delay work on rules, which has another process.
     """
     return await _files.do(actor.name, _LONGEST_OF_A_FILE, function, *args, **kwargs)
 
 
 async def run_change(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a function for an operation that makes a change.
+    """Run a function for an operation that makes a change, in a worker process.
 
-    Dry runs, which viewers may start, do not delay it.
+    Dry runs, which viewers may start, do not delay the function, because they have another process.
     """
     return await _changes.do(actor.name, LONGEST_SECONDS, function, *args, **kwargs)
 
 
 async def run_for_page(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-    """Run a function for a page that can be shown without the result.
+    """Run a function for a console page that can be shown without the result.
 
-    Return None if it is not ready soon.
+    Return None if the result is not ready soon.
     """
     try:
         async with asyncio.timeout(_LONGEST_OF_A_PAGE):
@@ -157,6 +160,9 @@ async def run_for_page(actor: Actor, function: Callable[P, T], *args: P.args, **
 
 @atexit.register
 def end_processes() -> None:
-    """Kill the idle processes. A busy one is killed when its request is cancelled."""
+    """Kill the worker processes that are idle.
+
+    A busy worker process is killed when its request is cancelled.
+    """
     for queue in (_trials, _changes, _pages, _files):
         queue.end_idle()

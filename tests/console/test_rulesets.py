@@ -300,7 +300,7 @@ def test_who_may_only_look_tries_changes_and_publishes_none(browser: Browser, se
             f"{served.address}/rulesets/contoso/hr-sync/edit", form=form, headers={"Origin": served.address}
         )
         assert response.status == 422
-        assert "This needs the role editor" in response.text()
+        assert "This operation needs the role editor" in response.text()
         assert visit.go("/rulesets/northwind/staff-directory").status == 404
 
 

@@ -157,7 +157,7 @@ async def test_what_is_wrong_ends_with_1_and_changes_nothing(
     (folder / "rulesets/staff.yaml").symlink_to(outside)
     (folder / "contoso.yaml").write_text(CONTOSO)
     status, _, err = await commands.run("server", "apply", str(folder), "--plan")
-    assert (status, "is outside the directory" in err, "secret" in err) == (1, True, False)
+    assert (status, "the path leads out of the directory" in err, "secret" in err) == (1, True, False)
     (folder / "rulesets/staff.yaml").unlink()
     os.mkfifo(folder / "rulesets/staff.yaml")
     status, _, err = await commands.run("server", "apply", str(folder), "--plan")
@@ -166,7 +166,7 @@ async def test_what_is_wrong_ends_with_1_and_changes_nothing(
     (folder / "contoso.yaml").symlink_to(outside)
     (folder / ".yamllint.yaml").write_text("rules: {}\n")  # a file of another tool
     status, _, err = await commands.run("server", "apply", str(folder), "--plan")
-    assert (status, err) == (1, f"{folder}/contoso.yaml: is outside the directory\n")
+    assert (status, err) == (1, f"{folder}/contoso.yaml: the path leads out of the directory\n")
 
 
 async def test_json_has_the_plan_and_no_secret(plane: Plane, commands: Commands, tmp_path: Path) -> None:

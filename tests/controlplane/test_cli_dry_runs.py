@@ -321,7 +321,7 @@ def test_routes_about_things_need_a_schema_that_has_them(tmp_path: Path) -> None
     about = ROUTES.replace('path: ["/v1.0/users/{id}/messages/**"]', "resource: [mesage]")
     Path(rules).write_text(about)
     assert refused("routes", rules) == [
-        "--schema: is missing; rules about things need the upstream's $metadata"
+        "--schema: is missing; rules about types and properties need the upstream's $metadata"
     ]
     (line,) = refused("routes", rules, "--schema", schema)
     assert line.startswith(f"{rules}:6:24: rules[0].match.resource[0]: the schema has no type `mesage`")

@@ -346,7 +346,7 @@ async def test_a_viewer_plans_only_what_it_can_see(context: OperationContext) ->
         Wanted((), (WantedProxy("far", ("fabrikam",)),)),
         Wanted((), operators=WANTED.operators),
     ):
-        with pytest.raises(Forbidden, match=r"no organisation fabrikam in which|only an admin sees"):
+        with pytest.raises(Forbidden, match=r"no organisation fabrikam in which|only an admin can see"):
             await config.plan.perform(context, viewer, config.PlanConfig(unseen))
 
 

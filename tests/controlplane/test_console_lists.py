@@ -132,7 +132,7 @@ async def test_a_search_keeps_the_sort_and_the_organisation(visitor_of: Plane) -
 
 async def test_an_address_that_can_not_be_meant_is_refused(visitor_of: Plane) -> None:
     async with visiting(visitor_of) as visitor:
-        for path, said in (("/apps?sort=secret", "no column"), ("/apps?cursor=x", "not the `next`")):
+        for path, said in (("/apps?sort=secret", "unknown column"), ("/apps?cursor=x", "not the `next`")):
             seen = await visitor.get(path)
             assert seen.status == 400
             assert said in html.unescape(seen.text)

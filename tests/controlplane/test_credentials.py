@@ -321,7 +321,9 @@ async def test_an_organisation_names_no_more_issuers_than_proxies_read(
     await add_app(plane, secret=False)
     for host in ("one", "two"):
         await add_federated(plane, issuer=f"https://{host}.example")
-    with pytest.raises(Conflict, match="name 2 issuers, and proxies read the keys of 2: remove a credential"):
+    with pytest.raises(
+        Conflict, match="name 2 issuers, and proxies fetch the keys of at most 2: remove the credentials"
+    ):
         await add_federated(plane, issuer="https://three.example")
     await add_federated(plane, issuer="https://two.example", subject="another")
     keys = json.dumps({"keys": [jwt.algorithms.ECAlgorithm.to_jwk(KEY.public_key(), as_dict=True)]})
@@ -340,7 +342,10 @@ async def test_an_app_has_no_more_keys_without_a_name_than_a_proxy_tries(plane: 
         return await perform(credentials.add_key, context, OWNER, asked)
 
     added = [await add() for _ in range(4)]
-    with pytest.raises(Conflict, match="4 keys without a name: end one, or give the key as a JWK with a kid"):
+    with pytest.raises(
+        Conflict,
+        match="4 public keys without a `kid`: end one of them, or give the new key as a JWK with a `kid`",
+    ):
         await add()
     await add(kid="named")
     await remove(plane, added[0].credential.id)

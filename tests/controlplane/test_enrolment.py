@@ -423,7 +423,7 @@ async def test_whoever_finds_a_token_revokes_it_from_any_of_its_organisations(
     found = enrolment.RevokeEnrolmentToken(made.token)
     with pytest.raises(Forbidden):
         await enrolment.revoke.perform(context, Actor("eve", {globex: "editor"}), found)
-    with pytest.raises(NotFound, match="there is no such enrolment token"):
+    with pytest.raises(NotFound, match="no enrolment token has this secret"):
         await enrolment.revoke.perform(context, Actor("mallory", {"other": "admin"}), found)
     ended = await enrolment.revoke.perform(context, Actor("ada", {globex: "admin"}), found)
     assert (ended.name, ended.state) == ("both", "revoked")
@@ -459,7 +459,7 @@ async def test_the_command_revokes_a_token_that_was_found(
     logged = "".join(each.request for each in await plane.store.operator_log(LogQuery(limit=50)))
     assert found not in logged + caplog.text
     status, _, err = await commands.run(where, "proxy", "enrol-token", "revoke", f"{found}x", "--yes")
-    assert (status, err) == (1, "there is no such enrolment token\n")
+    assert (status, err) == (1, "no enrolment token has this secret\n")
 
 
 async def test_a_silent_proxy_is_retired_by_witnessed_time_and_comes_back_by_a_call(plane: Plane) -> None:

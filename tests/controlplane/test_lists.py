@@ -218,7 +218,7 @@ async def test_what_can_not_be_meant_is_refused(context: OperationContext) -> No
     for members, message in (
         (
             {"sort": "secret"},
-            "sort: no column 'secret': sort by name, org, ruleset, owner, lastSeen, createdAt, or by one",
+            "sort: unknown column 'secret': sort by name, org, ruleset, owner, lastSeen, createdAt, with -",
         ),
         ({"cursor": "x"}, "cursor: is not the `next` of a previous page"),
         ({"cursor": "é"}, "cursor: is not the `next` of a previous page"),

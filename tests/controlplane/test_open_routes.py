@@ -68,7 +68,7 @@ async def test_the_schema_of_the_organisation_counts_without_another(
 
 
 async def test_rules_about_things_need_a_schema(context: OperationContext) -> None:
-    with pytest.raises(InvalidRequest, match=r"schema: is missing; rules about things need"):
+    with pytest.raises(InvalidRequest, match=r"schema: is missing; rules about types and properties need"):
         await found(context, ABOUT_THINGS)
     with pytest.raises(
         InvalidRequest, match=r"rules\[0\].match.resource\[0\]: the schema has no type `mesage`"

@@ -171,7 +171,7 @@ async def test_a_newer_proposal_of_the_same_operator_replaces_the_older(context:
     ada, bob, cid = [await actor(context, name) for name in ("ada", "bob", "cid")]
     first, other = await publish(context, ada, text("block")), await publish(context, cid, text("block"))
     second = await publish(context, ada, text("log_only"))
-    with pytest.raises(Conflict, match="rejected already, by ada"):
+    with pytest.raises(Conflict, match="already rejected by ada"):
         await approve(context, bob, first)
     shown = await proposals.show.perform(context, bob, proposals.ProposalReference(first))
     assert shown.reason == "Its proposer replaced it with a newer proposal."
@@ -207,7 +207,7 @@ async def test_a_rejected_proposal_changes_nothing_and_is_not_approved_later(
         await proposals.reject.perform(context, bob, proposals.RejectProposal(proposal, " "))
     done = await proposals.reject.perform(context, bob, proposals.RejectProposal(proposal, "too strict"))
     assert (done.state, done.reason, done.decided_by) == ("rejected", "too strict", "bob")
-    with pytest.raises(Conflict, match="rejected already, by bob"):
+    with pytest.raises(Conflict, match="already rejected by bob"):
         await approve(context, bob, proposal)
     with pytest.raises(Conflict):
         await proposals.reject.perform(context, ada, proposals.RejectProposal(proposal, "mine"))

@@ -336,7 +336,7 @@ async def test_two_of_one_operator_and_six_in_all_go_through_events_at_once(
         ({"from_": "noon"}, "from: 'noon' is not a time"),
         ({"from_": "-1h", "to": "-2h"}, "from: must not be after `to`"),
         ({"filter": "verdikt:block"}, "filter: column 1: unknown field 'verdikt'"),
-        ({"cursor": "x"}, "cursor: is not from a replay"),
+        ({"cursor": "x"}, "cursor: is not a cursor that a replay returned"),
         ({"source": Source(yaml="rules: []", label="hr.yaml")}, "hr.yaml:1:1: "),
     ],
 )
@@ -509,7 +509,7 @@ async def test_an_event_whose_rules_are_gone_or_that_never_was_says_so(
     context = context_of(plane)
     with pytest.raises(NotFound, match="name a ruleset"):
         await explain_event.perform(context, OPERATOR, ExplainEvent(org="acme", id="event-1"))
-    with pytest.raises(InvalidRequest, match="too long to be stored whole"):
+    with pytest.raises(InvalidRequest, match="can't be evaluated: its target was too long to store in full"):
         await explain_event.perform(context, OPERATOR, ExplainEvent(org="acme", id="event-2"))
     with pytest.raises(NotFound, match="it may have been purged"):
         await explain_event.perform(context, OPERATOR, ExplainEvent(org="acme", id="event-9"))

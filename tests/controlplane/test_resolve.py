@@ -120,7 +120,7 @@ async def test_a_name_has_one_case(asked: Asked, find: Find, kind: str, referenc
 async def test_a_refusal_for_the_role_is_on_record_with_its_organisation(
     asked: Asked, find: Find, kind: str, references: list[str], role: Role
 ) -> None:
-    with pytest.raises(Forbidden, match=f"this needs the role {role} in this organisation"):
+    with pytest.raises(Forbidden, match=f"this operation needs the role {role} in this organisation"):
         await find(asked.resolve, viewer("acme"), role, references[0])
     assert asked.about == {"org-acme"}
 
@@ -130,7 +130,9 @@ async def test_only_rows_that_the_actor_may_see_make_a_name_ambiguous(
     asked: Asked, find: Find, name: str
 ) -> None:
     for actor in (ALL, viewer("acme", "globex")):
-        with pytest.raises(Conflict, match=f"2 organisations have .* {name}: name one with --org"):
+        with pytest.raises(
+            Conflict, match=f"2 organisations have .* {name}: name the organisation with --org"
+        ):
             await find(asked.resolve, actor, "viewer", name)
     assert asked.about == set()
     for org in ("acme", "globex"):

@@ -572,7 +572,7 @@ async def test_another_issuer_is_told_with_what_to_write(
 ) -> None:
     console.provider.people.discovery = {"issuer": "https://login.example/moved"}
     assert (await console.page())[0] == 503
-    report = "calls itself https://login.example/moved. If that is the right provider, write it into"
+    report = "names the issuer https://login.example/moved. If this issuer is the right one, write it into"
     assert report in caplog.text
 
 
@@ -606,7 +606,7 @@ def test_the_first_endpoint_of_entra_is_known_by_its_tenant(wanted: str, found: 
     if good:
         check_issuer("https://…", found, wanted)
     else:
-        with pytest.raises(SignInFailed, match=re.escape(f"calls itself {found}")):
+        with pytest.raises(SignInFailed, match=re.escape(f"names the issuer {found}")):
             check_issuer("https://…", found, wanted)
 
 

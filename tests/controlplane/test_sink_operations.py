@@ -103,7 +103,7 @@ async def test_sinks_are_for_operators_of_every_organisation(plane: Plane) -> No
         await perform(sinks.discard, context, editor, chosen)
     with pytest.raises(Forbidden):
         await perform(sinks.rewind, context, editor, sinks.RewindSink("siem", "now"))
-    with pytest.raises(NotFound, match="there is no sink other; the settings have siem"):
+    with pytest.raises(NotFound, match="there is no sink other; the settings define siem"):
         await perform(sinks.show, context, ADA, sinks.SinkReference("other"))
     with pytest.raises(InvalidRequest, match="to: 'soon' is not a time"):
         await perform(sinks.rewind, context, ADA, sinks.RewindSink("siem", "soon"))

@@ -144,7 +144,7 @@ async def test_an_organisation_and_everything_are_stopped_and_lifted_apart(tmp_p
         left = (await system.cli("unkill", "all"))["stops"]
         assert [each["org"] for each in left] == ["Fabrikam"]
         await becomes(client, "")
-        with pytest.raises(SystemFailedError, match="no emergency stop is set for everything"):
+        with pytest.raises(SystemFailedError, match="there is no emergency stop for all organisations"):
             await system.cli("unkill", "all")
 
 
