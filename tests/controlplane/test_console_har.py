@@ -67,7 +67,7 @@ async def test_a_file_is_replayed_and_becomes_rules_and_shows_no_secret(plane: P
             assert status in (400, 422), odd
         status, page = await send(visitor, "replay-har", gzip.compress(file))
         assert status == 422
-        assert "it is compressed with gzip; decompress it" in page
+        assert "the file is compressed with gzip; decompress it" in page
         assert "no-mail" in page, "the draft is still there"
 
 

@@ -201,7 +201,7 @@ async def test_a_certificate_ends_with_its_own_end_and_no_operator_makes_it_last
     assert kinds["publicKey"]["key"]["kty"] == "RSA"
     for credential in (added.credential, key.credential):
         asked = credentials.EndCredential("payroll", credential=credential.id, expires="90d")
-        with pytest.raises(InvalidRequest, match="certificate ends"):
+        with pytest.raises(InvalidRequest, match="the certificate expires at"):
             await perform(credentials.end, context, OWNER, asked)
     plane.clock.advance(seconds=(end_ms - plane.clock.wall_ms()) / 1000)
     with pytest.raises(InvalidRequest, match="ended"):

@@ -76,7 +76,7 @@ MALFORMED: Final = {
     "a name with a slash": (document('<EntityType Name="a/b"/>'), "is 'a/b', which is not a name"),
     "a name with a line end": (document('<EntityType Name="a&#10;"/>'), r"is 'a\n', which is not a name"),
     "a type twice": (document(A + "\n" + A), "line 5: the type 'sample.mail.a' is declared twice"),
-    "a type twice by case": (document(A + '<EntityType Name="A"/>'), "differ by letter case alone"),
+    "a type twice by case": (document(A + '<EntityType Name="A"/>'), "differ only in letter case"),
     "a member twice by case": (
         document('<EntityType Name="a"><Property Name="b" Type="Edm.String"/>'
                  '<Property Name="B" Type="Edm.String"/></EntityType>'),
@@ -84,7 +84,7 @@ MALFORMED: Final = {
     ),
     "a root twice": (
         document(A + '<EntitySet Name="b" EntityType="mail.a"/><Singleton Name="B" Type="mail.a"/>'),
-        "the container has two names 'B'",
+        "the entity container has 'B' twice if letter case is ignored",
     ),
     "an unknown base": (document('<EntityType Name="a" BaseType="mail.b"/>'), "line 4: the base type"),
     "itself as base": (document('<EntityType Name="a" BaseType="mail.a"/>'), "form a cycle"),
@@ -103,7 +103,7 @@ MALFORMED: Final = {
     ),
     "an unknown target": (
         document('<EntityType Name="a">\n<NavigationProperty Name="b" Type="mail.b"/></EntityType>'),
-        "line 5: the target 'mail.b' is not a type that this document declares: give the whole $metadata",
+        "line 5: the target 'mail.b' is not a type that this document declares: give the complete $metadata",
     ),
     "a target that is a value": (
         document('<EntityType Name="a"><NavigationProperty Name="b" Type="Edm.String"/></EntityType>'),
