@@ -119,7 +119,7 @@ def _operation(method: str, path: str, operation: _Json) -> Iterator[str]:
 
 
 def _is_special(name: str) -> bool:
-    """Return True if the operation has errors that not all operations of the admin API have."""
+    """Return True if the admin API operation has errors that other operations of the API lack."""
     return name.startswith(f"{_AGENT}.")
 
 
@@ -172,13 +172,13 @@ def _row(operation: str, member: str, place: str, schema: _Json, *, required: bo
 
 
 def meaning_of(operation: str, member: str, schema: _Json) -> str:
-    """Return the text of a request member: its own description, or else the one in `api_texts`."""
+    """Return the text of a request member: its description in the schema, or else its text in `api_texts`."""
     own = described(schema)
     return own or MEMBERS.get(f"{operation}.{member}") or MEMBERS[member]
 
 
 def described(schema: _Json) -> str:
-    """Return the description that a schema or one of its kinds has, or an empty text."""
+    """Return the description of a schema or of one of its alternatives, or an empty text."""
     kinds = (schema, *schema.get("anyOf", ()))
     found = next((each["description"] for each in kinds if "description" in each), "")
     return f"{found[:1].upper()}{found[1:]}".rstrip(".") + "." if found else ""

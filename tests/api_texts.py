@@ -1,6 +1,6 @@
 """Texts for docs/reference/api.md that the code lacks: permissions of operations, and request members.
 
-A test fails if an operation or a member has no text, or a text has no operation or member.
+A test fails if an operation or a request member has no text, or if a text has no operation or member.
 """
 
 from __future__ import annotations

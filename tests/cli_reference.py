@@ -132,13 +132,13 @@ def _rows(command: Any, context: Any, left_out: tuple[str, ...]) -> Iterator[str
 
 
 def _value(found: re.Match[str]) -> str:
-    """Return the placeholder of an option's value, by its type or its choices."""
+    """Return the placeholder of an option's value, by the option's type or its choices."""
     kind = found[1].partition(" ")[0]
     return {"str": "TEXT", "int": "N", "float": "N", "path": "FILE"}.get(kind, found[1])
 
 
 def _piece(text: str) -> str:
-    """Return a piece of a usage line without doubled brackets."""
+    """Return a piece of a usage line with its doubled brackets removed."""
     doubled = re.fullmatch(r"\[(\[[^\]]*\](?:\.\.\.)?)\](?:\.\.\.)?", text)
     return doubled[1] if doubled else re.sub(r"^{([A-Z|]+)}", r"\1", text)
 
@@ -150,7 +150,8 @@ def _cell(text: str) -> str:
 def _sentence(text: str) -> str:
     """Return a help text as sentences.
 
-    It starts with a capital and ends with a full stop. Text that was already in brackets follows in brackets.
+    The result starts with a capital letter and ends with a full stop. A part of the help text that was in
+    brackets follows in brackets.
     """
     words, _, extra = " ".join(text.split()).partition("  [")
     found = re.fullmatch(r"(.*?) ?\[((?:default|required|env)[^\]]*)\]", words)

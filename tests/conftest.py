@@ -1,4 +1,4 @@
-"""Settings that hold for all tests."""
+"""Hypothesis and pytest settings that apply to all tests."""
 
 import importlib.util
 

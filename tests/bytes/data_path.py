@@ -1,4 +1,4 @@
-"""Data path of a worker on real sockets in the test's loop: real rules, real spool, scripted upstream."""
+"""Data path of a worker on real sockets in the test's event loop, with a scripted upstream."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ Script = Callable[["UpstreamPeer"], Awaitable[None]]
 
 @dataclass
 class UpstreamPeer:
-    """The upstream's end of one connection."""
+    """The upstream's end of one connection from the proxy."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -107,7 +107,7 @@ class UpstreamPeer:
         self.writer.transport.abort()
 
     def abort_with_reset(self) -> None:
-        """Send a reset instead of an orderly close, even if every byte was read."""
+        """Send a TCP reset instead of an orderly close, even if every received byte was read."""
         peer = self.writer.get_extra_info("socket")
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.abort()
@@ -115,7 +115,7 @@ class UpstreamPeer:
 
 @dataclass
 class ScriptedUpstream:
-    """Upstream that runs `script` for each connection and keeps every received byte."""
+    """A fake upstream that runs `script` for each connection and stores every received byte."""
 
     script: Script
     received: list[bytearray] = field(default_factory=list)
@@ -142,7 +142,7 @@ class ScriptedUpstream:
 
     @property
     def heads(self) -> list[bytes]:
-        """Head of every request that any connection received."""
+        """The head of every request that the upstream received on any connection."""
         return [
             part + b"\r\n\r\n"
             for each in self.received
@@ -152,9 +152,9 @@ class ScriptedUpstream:
 
 
 def responding(*responses: bytes) -> Script:
-    """Respond to each request of a connection with the next of `responses`, then with the last one again.
+    """Return a script that sends the next of `responses` to each request, and finally repeats the last.
 
-    Bodies of requests are not read.
+    The script does not read the bodies of requests.
     """
 
     async def script(peer: UpstreamPeer) -> None:
@@ -174,7 +174,7 @@ def ok(body: bytes, *fields: bytes) -> bytes:
 
 @dataclass
 class DataPath:
-    """The proxy under test, as a test uses it."""
+    """The proxy under test, with its scripted upstream."""
 
     context: Context
     port: int
@@ -187,13 +187,13 @@ class DataPath:
 
     @property
     def connections(self) -> set[ClientConnection]:
-        """Open connections of applications."""
+        """Open connections from applications to the proxy."""
         return {each for each in self.context.connections if isinstance(each, ClientConnection)}
 
     def request(
         self, target: str = "/v1.0/users", method: str = "GET", fields: bytes = b"", body: bytes = b""
     ) -> bytes:
-        """Return a request with a valid token. `fields` are whole lines."""
+        """Return the bytes of a request with a valid token. `fields` are complete header lines."""
         line = f"{method} {target} HTTP/1.1\r\nHost: proxy.example\r\nAuthorization: Bearer {self.token}\r\n"
         return line.encode() + fields + b"\r\n" + body
 
@@ -201,7 +201,7 @@ class DataPath:
         return await asyncio.open_connection("127.0.0.1", self.port)
 
     async def ask(self, *pieces: bytes) -> Reply:
-        """Send the pieces on a new connection and read one response."""
+        """Send the pieces of a request on a new connection, and read one response."""
         reader, writer = await self.connect()
         try:
             for piece in pieces:
@@ -213,7 +213,7 @@ class DataPath:
             writer.close()
 
     async def raw(self, data: bytes) -> bytes:
-        """Send `data`, and read everything until the proxy closes."""
+        """Send `data` on a new connection, and read everything until the proxy closes the connection."""
         reader, writer = await self.connect()
         writer.write(data)
         try:
@@ -224,7 +224,7 @@ class DataPath:
             writer.close()
 
     def events(self) -> list[dict[str, Any]]:
-        """Return every event in the spool, oldest first."""
+        """Return every audit event in the spool, oldest first."""
         found: list[dict[str, Any]] = []
         for path in sorted(spool_directory(self.retention).glob("*.seg")):
             reader = SegmentReader(path)
@@ -238,7 +238,7 @@ class DataPath:
         return found
 
     def use(self, ruleset: str) -> None:
-        """Activate other rules in place of the current ones."""
+        """Activate a ruleset in place of the current rules."""
         self.context.use(rulebook(ruleset, self.credential))
 
     def add_application(self, client_id: str, credential: UpstreamCredential) -> str:
@@ -252,7 +252,7 @@ class DataPath:
 
 
 async def until(what: Callable[[], object]) -> None:
-    """Wait for a state of the proxy that no event announces."""
+    """Wait until the proxy has a state that no event announces."""
     async with asyncio.timeout(20):
         while not what():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
@@ -409,7 +409,7 @@ async def data_path(
 
 
 def silent(asked: list[UpstreamPeer]) -> Script:
-    """Read one request head, add the peer to `asked`, and leave the rest to the test."""
+    """Read one request head, add the peer to `asked`, and leave the response to the test."""
 
     async def script(peer: UpstreamPeer) -> None:
         await peer.head()
@@ -420,7 +420,7 @@ def silent(asked: list[UpstreamPeer]) -> Script:
 
 
 def upstream_of(proxy: DataPath) -> UpstreamConnection:
-    """Return the one upstream connection that serves a request."""
+    """Return the one upstream connection that currently serves a request."""
     exchanges = [each._exchange for each in proxy.connections]
     calls = [each._call for each in exchanges if isinstance(each, Exchange)]
     (upstream,) = [each.upstream for each in calls if each is not None and each.upstream is not None]
@@ -431,7 +431,7 @@ def upstream_of(proxy: DataPath) -> UpstreamConnection:
 async def asking(
     tmp_path: Path, *request: Any
 ) -> AsyncIterator[tuple[DataPath, asyncio.StreamReader, UpstreamConnection]]:
-    """Send `request`, to which the upstream never responds.
+    """Send a request to which the upstream never responds.
 
     Yield the proxy, the client's end of its connection, and the upstream connection that serves the request.
     """

@@ -1,4 +1,7 @@
-"""Run a proxy whose upstream sends `hello` and never ends its response. A test starts this and kills it."""
+"""Run a proxy whose upstream sends `hello` and never ends its response.
+
+A test starts this program and kills it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An independent parser of HTTP/1.1: h11 parses a client's bytes, and an upstream reads with it."""
+"""An independent HTTP/1.1 parser, h11, which reads a client's bytes in place of the proxy or the upstream."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Fields = list[tuple[bytes, bytes]]
 
 @dataclass
 class ReadRequest:
-    """A whole request as h11 parsed it."""
+    """A complete request that h11 parsed."""
 
     method: bytes
     target: bytes
@@ -29,7 +29,7 @@ class ReadRequest:
 
 
 def readings(data: bytes) -> list[ReadRequest]:
-    """Return the whole requests that h11 parses from a client's bytes, up to the first that it refuses."""
+    """Return the complete requests that h11 parses from a client's bytes, up to the first that it refuses."""
     found: list[ReadRequest] = []
     while True:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD)
@@ -47,7 +47,7 @@ def readings(data: bytes) -> list[ReadRequest]:
 
 
 def _in_origin_form(target: bytes) -> bytes:
-    """Convert a target to origin form, which h11 leaves to its user (RFC 9112 §3.2.2)."""
+    """Convert a target to origin form (RFC 9112 §3.2.2), because h11 does not."""
     scheme, mark, rest = target.partition(b"://")
     if not mark or scheme.lower() not in (b"http", b"https"):
         return target
@@ -70,7 +70,10 @@ def _next_request(connection: h11.Connection) -> ReadRequest | None:
 
 @dataclass
 class H11Upstream:
-    """Upstream that responds with each request's target. It keeps every request, and what h11 refused."""
+    """A fake upstream that responds to each request with the request's target.
+
+    The fake upstream stores every request, and every fault for which h11 refused one.
+    """
 
     requests: list[ReadRequest] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Metadata of files through real sockets: addresses of blocked content are removed and never logged."""
+"""Tests of file metadata through real sockets: addresses of blocked content are removed and never logged."""
 
 import json
 import logging

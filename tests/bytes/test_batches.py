@@ -1,4 +1,4 @@
-"""`$batch` through real sockets: a batch cannot bypass a ruleset."""
+"""Tests of `$batch` through real sockets: a batch cannot bypass a ruleset."""
 
 import asyncio
 import base64
@@ -421,7 +421,7 @@ async def test_where_the_whole_response_is_withheld_no_part_s_event_claims_a_sta
 
 
 async def test_a_batch_begins_only_where_all_its_parts_can_be_recorded(tmp_path: Path) -> None:
-    """Each sub-request has its own event, and a long URL makes the event large."""
+    """Each sub-request of the batch has its own audit event, and a long URL makes the event large."""
     go_on = asyncio.Event()
     sent = 0
 

@@ -1,4 +1,4 @@
-"""Requests of browsers, and tokens of users, get the responses that connect-an-application.md documents."""
+"""Tests of browser requests and user tokens: the responses match connect-an-application.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A client assertion gets a token instead of a secret, once. The event gives the reason for a refusal."""
+"""Tests of client assertions: an assertion gets a token once, in place of a secret.
+
+The audit event gives the reason if the proxy refuses an assertion.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,7 @@ def asking(assertion: str, **changes: str) -> bytes:
 
 
 def allow(proxy: DataPath, *credentials: Credential, **changes: Any) -> None:
-    """Activate other credentials of the application."""
+    """Activate rules in which the application has these credentials."""
     book = proxy.context.rulebook
     caller = replace(book.callers[CLIENT_ID], credentials=credentials, **changes)
     proxy.context.use(replace(book, callers={CLIENT_ID: caller}))
@@ -143,7 +146,7 @@ async def test_a_refused_assertion_says_nothing_to_the_client_and_why_in_the_eve
 
 
 async def test_an_assertion_is_accepted_once_and_where_it_was_first_sent_from(tmp_path: Path) -> None:
-    """MSAL keeps its own assertion for nine minutes, and sends it again when it needs a token."""
+    """MSAL keeps its client assertion for nine minutes, and sends the assertion again for each new token."""
     async with data_path(responding(ok(b"{}")), tmp_path, public_base=BASE) as proxy:
         allow(proxy, REGISTERED, FEDERATED, replace(FEDERATED, id="crd-k8s", subject="pod", reuse="untilEnd"))
         for assertion, statuses in (

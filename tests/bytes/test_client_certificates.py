@@ -1,4 +1,4 @@
-"""Client certificates (RFC 8705) between real sockets: which client gets a token, and where it may use it."""
+"""Tests of client certificates (RFC 8705): which client gets a token, and where the client may use it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Client:
 
 @dataclass
 class Issuer:
-    """Issuer of client certificates: self-signed ones, or those of an unknown authority."""
+    """Issuer of client certificates that are self-signed or from an unknown authority."""
 
     authority: CertificateAuthority
     key: ec.EllipticCurvePrivateKey = field(default_factory=lambda: ec.generate_private_key(ec.SECP256R1()))
@@ -106,7 +106,7 @@ class Issuer:
 
 @dataclass
 class Connection:
-    """An open TLS connection of a client."""
+    """An open TLS connection of a client to the proxy."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -143,7 +143,7 @@ class Served:
     port: int
 
     async def register(self, *credentials: Certificate, others: tuple[Certificate, ...] = ()) -> None:
-        """Activate rules in which the application has `certificates`, and another application the others."""
+        """Activate rules with `certificates` for the application, and `others` for another application."""
         book = self.proxy.context.rulebook
         caller = replace(book.callers[CLIENT_ID], credentials=credentials)
         other = replace(caller, app_id="app-2", client_id=OTHER_ID, credentials=others)
@@ -357,7 +357,7 @@ def ask_for_token() -> bytes:
 def _resumable(
     port: int, client: Client, session: ssl.SSLSession | None, request: bytes
 ) -> tuple[bytes, ssl.SSLSession | None]:
-    """Return the first bytes of a response, and its session, because asyncio cannot resume one."""
+    """Return the first bytes of a response, and the TLS session, because asyncio cannot resume a session."""
     with (
         socket.create_connection(("127.0.0.1", port)) as plain,
         client.context.wrap_socket(plain, server_hostname="127.0.0.1", session=session) as secured,

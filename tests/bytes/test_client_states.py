@@ -1,6 +1,7 @@
-"""State × event → outcome of a client connection: next state, response to the client, and recorded event.
+"""Tests of a client connection's states: for each state and event, the next state, response and audit event.
 
-Each situation brings a connection into a state, on real sockets. Then one event happens to it.
+Each situation brings a client connection into a state, on real sockets. Each test then applies one event to
+the connection.
 """
 
 import asyncio
@@ -68,8 +69,8 @@ class Event(Enum):
 class Then:
     """Expected outcome: the connection is in `state`, or closed if `state` is None.
 
-    Since the event, its client received responses with the statuses `received`. `record` has the status and
-    reason of the event that was written.
+    After the event, the client received responses with the statuses `received`. `record` has the status and
+    reason of the audit event that was written.
     """
 
     state: State | None
@@ -212,7 +213,7 @@ CASES: Final = [(situation, event) for situation, row in OUTCOMES.items() for ev
 
 @dataclass
 class Scene:
-    """A connection in a situation, and both ends of it."""
+    """A connection in a test situation, with the client's end and the proxy's end."""
 
     proxy: DataPath
     reader: asyncio.StreamReader
@@ -230,12 +231,12 @@ class Scene:
         await until(lambda: self.connection.state is state)
 
     async def round_trip(self) -> None:
-        """Make the proxy process everything written to it so far, because both ends share its event loop."""
+        """Make the proxy process everything sent to it so far, because both ends share an event loop."""
         no_token = b"GET /v1.0/nobody HTTP/1.1\r\nHost: x\r\n\r\n"
         assert (await self.proxy.ask(no_token)).status == 401
 
     def can_send(self, *, piece: bytes, last: bytes, malformed: bytes) -> None:
-        """Set the bytes that the events send."""
+        """Set the bytes that the test's events send to the proxy."""
         self.bytes_of = {
             E.NEXT: piece,
             E.LAST: last + self.proxy.request("/v1.0/behind"),
@@ -268,7 +269,7 @@ async def is_closing(scene: Scene) -> None:
 
 
 async def does_not_take(scene: Scene, fields: bytes) -> None:
-    """Make the proxy write a whole response that its client does not read, because its buffers are small."""
+    """Make the proxy write a response that its client does not read, so that small socket buffers fill."""
     scene.writer.transport.pause_reading()  # type: ignore[attr-defined]
     transport = scene.connection.transport
     transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)

@@ -1,4 +1,4 @@
-"""Clients that are slow, leave, or send out of order: others are unaffected, each event is correct."""
+"""Tests of clients that are slow, leave, or send out of order: other clients are not affected."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LARGE_RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(LARGE
 
 
 def pass_time(proxy: DataPath, seconds: float) -> None:
-    """Run the deadline sweep as if `seconds` had passed."""
+    """Run the proxy's deadline sweep as if `seconds` had passed."""
     deadlines = proxy.context.deadlines
     now = asyncio.get_running_loop().time() + seconds
     for part in deadlines._parts:
@@ -45,7 +45,7 @@ def pass_time(proxy: DataPath, seconds: float) -> None:
 
 
 async def small_window(proxy: DataPath) -> socket.socket:
-    """Open a connection whose receiver takes only a few kilobytes before its sender has to wait."""
+    """Open a connection whose receiver accepts only a few kilobytes before its sender has to wait."""
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.setblocking(False)
@@ -97,7 +97,10 @@ async def test_responses_do_not_pile_up_for_a_client_that_pipelines_and_reads_no
 
 
 async def both_ends_small(proxy: DataPath) -> tuple[socket.socket, connection_module.ClientConnection]:
-    """Return a client and the proxy's end of its connection. Output of the proxy soon blocks."""
+    """Return a client's socket and the proxy's end of the connection.
+
+    The small buffers soon block the proxy's output.
+    """
     client = await small_window(proxy)
     await until(lambda: proxy.connections)
     (served,) = proxy.connections
@@ -106,7 +109,7 @@ async def both_ends_small(proxy: DataPath) -> tuple[socket.socket, connection_mo
 
 
 async def take(client: socket.socket, size: int) -> bytes:
-    """Read at least `size` bytes."""
+    """Read at least `size` bytes from the client's socket."""
     taken = b""
     while len(taken) < size:
         taken += await asyncio.get_running_loop().sock_recv(client, 1 << 16)
@@ -198,7 +201,7 @@ async def test_many_pipelined_refusals_leave_the_others_their_turn(tmp_path: Pat
 
 
 async def test_who_pipelines_without_a_pause_is_read_no_further_than_requests_wait(tmp_path: Path) -> None:
-    """Each request is refused at once, and no other client waits longer than a loop iteration for it."""
+    """The proxy refuses pipelined requests one by one, and delays others by at most one loop iteration."""
     request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
     count = 60_000
     most = 0
@@ -431,7 +434,7 @@ async def test_a_chunked_body_of_tiny_chunks_passes_as_fast_as_it_comes(tmp_path
 
 
 async def test_chunks_that_are_more_framing_than_content_are_refused(tmp_path: Path) -> None:
-    """Each chunk costs as much as thousands of bytes."""
+    """Each chunk costs the proxy as much work as thousands of body bytes."""
     async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         head = proxy.request("/v1.0/a", "PUT", b"Transfer-Encoding: chunked\r\n")
         assert (await proxy.ask(head + b"1\r\nx\r\n" * 70_000 + b"0\r\n\r\n")).status == 400
@@ -554,7 +557,7 @@ async def test_a_response_whose_event_cannot_be_stored_is_never_completed(
 async def test_a_response_that_said_close_is_the_last_though_the_body_comes_whole_after_all(
     tmp_path: Path,
 ) -> None:
-    """No later request on the connection is processed (RFC 9112 §9.6)."""
+    """The proxy processes no request after a response with `Connection: close` (RFC 9112 §9.6)."""
 
     async def script(peer: UpstreamPeer) -> None:
         await peer.head()
@@ -576,7 +579,7 @@ async def test_a_response_that_said_close_is_the_last_though_the_body_comes_whol
 
 
 async def test_a_client_that_pauses_within_its_body_is_not_the_upstream_s_fault(tmp_path: Path) -> None:
-    """The client is measured against its own rate, which accounts for the bytes that it sent before."""
+    """The proxy measures the client by its own rate, which includes bytes sent before the pause."""
 
     async def script(peer: UpstreamPeer) -> None:
         await peer.head()
@@ -598,7 +601,7 @@ async def test_a_client_that_pauses_within_its_body_is_not_the_upstream_s_fault(
 
 
 async def test_empty_lines_between_requests_start_no_clock(tmp_path: Path) -> None:
-    """Empty lines before a request are ignored (RFC 9112 §2.2)."""
+    """The proxy ignores empty lines before a request (RFC 9112 §2.2)."""
     async with data_path(responding(ok(b"{}")), tmp_path, RULES, head_timeout=15, idle_timeout=75) as proxy:
         reader, writer = await proxy.connect()
         writer.write(proxy.request())

@@ -1,4 +1,4 @@
-"""A record that is too large keeps the proxy's decisions before texts of others, and states what it omits."""
+"""Tests of an oversized audit record: it keeps the proxy's decisions, and states what it omits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data path behind an egress proxy: tunnels to the upstream, and egress proxies that misbehave."""
+"""Tests of the data path behind an egress proxy: tunnels to the upstream, and faulty egress proxies."""
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ async def test_requests_share_a_tunnel_and_the_egress_credentials_stay_there(tmp
 
 
 async def test_tls_within_the_tunnel_is_the_upstreams(tmp_path: Path) -> None:
-    """The egress proxy sees no byte of a request. An upstream with another name is refused."""
+    """The egress proxy can read no byte of a request.
+
+    The proxy refuses an upstream whose certificate has another name.
+    """
     authority = CertificateAuthority(tmp_path / "certificates")
     seen: list[bytes] = []
 

@@ -1,4 +1,4 @@
-"""Behaviour of the proxy towards clients, statement by statement, against a scripted upstream."""
+"""Tests of the proxy's behaviour towards clients, against a scripted upstream."""
 
 import asyncio
 import base64
@@ -108,7 +108,7 @@ async def test_hop_by_hop_and_nominated_fields_cross_in_neither_direction(tmp_pa
 
 
 async def test_an_expectation_of_http_1_0_means_nothing_and_goes_no_further(tmp_path: Path) -> None:
-    """Expect has no meaning in HTTP/1.0 (RFC 9110 §10.1.1)."""
+    """The header `Expect` has no meaning in HTTP/1.0 (RFC 9110 §10.1.1)."""
 
     async def script(peer: UpstreamPeer) -> None:
         assert b"expect" not in (await peer.head()).lower()
@@ -377,7 +377,7 @@ async def test_a_response_that_cannot_be_filtered_is_never_passed(tmp_path: Path
 async def test_without_the_body_its_head_tells_nothing_of_what_a_filter_would_take_out(
     tmp_path: Path, method: str, target: str, status: bytes, report: bool
 ) -> None:
-    """Its length and its digest would reveal the hidden part, or confirm a guess."""
+    """The length and digest of the unfiltered body would reveal the hidden part, or confirm a guess."""
     fields = b'Content-Length: 20\r\nContent-MD5: Q2hlY2sgSW50ZWdyaXR5IQ==\r\nETag: W/"1"\r\n'
     response = b"HTTP/1.1 %b\r\nContent-Type: application/json\r\n%b\r\n" % (status, fields)
     async with data_path(responding(response), tmp_path, RULES) as proxy:
@@ -398,7 +398,7 @@ async def test_without_the_body_its_head_tells_nothing_of_what_a_filter_would_ta
 async def test_the_upstream_is_asked_for_the_whole_of_what_rules_filter_or_evaluate(
     tmp_path: Path, target: str, asked: bool
 ) -> None:
-    """Rules cannot evaluate a range, and its position reveals the length of the rest (RFC 9110 §14.4)."""
+    """Rules cannot evaluate a byte range, and its position reveals the body's length (RFC 9110 §14.4)."""
     async with data_path(responding(ok(b"{}")), tmp_path, RULES) as proxy:
         fields = b'Range: bytes=5-9\r\nIf-Range: "1"\r\n'
         for _ in range(2):  # the second time, the meaning of the head is remembered
@@ -415,7 +415,7 @@ async def test_a_part_of_a_response_is_not_evaluated_as_if_it_were_the_whole(tmp
 
 
 async def test_a_body_that_says_it_is_not_utf8_is_none_that_rules_read(tmp_path: Path) -> None:
-    """`+AGE-` is an `a` in UTF-7, and five characters in UTF-8."""
+    """The bytes `+AGE-` are the letter `a` in UTF-7, but five characters in UTF-8."""
     async with data_path(responding(ok(b"{}")), tmp_path, RULES) as proxy:
         body = b'{"kind":"guest"}'
         for target, statuses in (("/v1.0/invitations", (200, 400)), ("/v1.0/$batch", (400, 400))):
@@ -606,7 +606,7 @@ async def test_a_body_is_read_only_where_a_verdict_hangs_on_it(tmp_path: Path) -
 
 @pytest.mark.parametrize("status", [b"429 Slow down", b"503 Busy", b"404 Not Found"])
 async def test_what_a_load_balancer_says_of_a_failure_is_no_property(tmp_path: Path, status: bytes) -> None:
-    """A client library does not retry after a 403."""
+    """A load balancer's error must stay a 503, because a client library does not retry after a 403."""
     response = b"HTTP/1.1 %b\r\nRetry-After: 7\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>"
     async with data_path(responding(response % status), tmp_path, RULES) as proxy:
         reply = await proxy.ask(proxy.request("/v1.0/groups/1/secret"))
@@ -921,7 +921,7 @@ async def test_a_compressed_response_without_such_a_link_keeps_every_byte(tmp_pa
 
 
 async def test_a_part_of_a_response_keeps_every_byte(tmp_path: Path) -> None:
-    """Its position and its length in the whole would otherwise be wrong."""
+    """If the proxy changed a byte of a range response, its position and total length would be wrong."""
     async with data_path(responding(b""), tmp_path) as proxy:
         body = b'{"@odata.nextLink":"http://127.0.0.1:%d/v1.0/users?$skiptoken=1"}' % proxy.upstream.port
         fields = b"Content-Type: application/json\r\nContent-Range: bytes 0-9/1000\r\n"
@@ -935,7 +935,7 @@ async def test_a_part_of_a_response_keeps_every_byte(tmp_path: Path) -> None:
 async def test_a_response_that_is_not_in_the_coding_that_it_names_is_told_as_such(
     tmp_path: Path, body: bytes
 ) -> None:
-    """Its links cannot be found, so the application gets 502 and not a response that breaks off."""
+    """The proxy can't find the links in such a body, so the application gets 502."""
     async with data_path(responding(ok(body, b"Content-Encoding: gzip")), tmp_path) as proxy:
         reply = await proxy.ask(proxy.request())
         assert (reply.status, reply.json()["error"]["code"]) == (502, "upstreamError")
@@ -1005,7 +1005,7 @@ async def test_an_upstream_that_is_too_slow_is_504(tmp_path: Path) -> None:
 
 
 async def test_what_no_application_asked_counts_as_no_verdict(tmp_path: Path) -> None:
-    """Otherwise clients without a token could raise the alarm for blocked requests, or hide others."""
+    """Otherwise, clients without a token could cause or hide the alarm for blocked requests."""
     async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         await proxy.ask(b"GET /v1.0/users HTTP/1.1\r\nHost: p\r\n\r\n")
         values = proxy.context.counters.values
@@ -1165,7 +1165,7 @@ async def test_a_method_override_is_refused(tmp_path: Path, name: bytes) -> None
 
 @pytest.mark.parametrize("target", ["/v1.0/users/$query", "/v1.0/users/ada/messages/%24Query"])
 async def test_a_query_in_a_body_is_refused(tmp_path: Path, target: str) -> None:
-    """The body makes it a GET (OData 4.01, Passing Query Options in the Request Body)."""
+    """A body with a query makes the POST a GET (OData 4.01, Passing Query Options in the Request Body)."""
     async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         fields = b"Content-Type: text/plain\r\nContent-Length: 4\r\n"
         reply = await proxy.ask(proxy.request(target, "POST", fields, b"$top"))
@@ -1297,7 +1297,7 @@ async def test_a_token_that_was_just_replaced_and_is_refused_again_keeps_nobody_
 
 @pytest.mark.parametrize("rule_reads", [False, True], ids=["held for links", "held for a rule"])
 async def test_what_a_response_held_is_free_when_it_has_ended(tmp_path: Path, rule_reads: bool) -> None:
-    """The memory is freed without the garbage collector, so that bodies of ended responses do not pile up."""
+    """The proxy must free a response's memory without the garbage collector."""
     body = json.dumps({"value": [{"id": str(n)} for n in range(40_000)]}).encode()
     rules = "version: 1\nname: x\ndefault: allow\nrules:\n"
     if rule_reads:

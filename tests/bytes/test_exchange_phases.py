@@ -1,7 +1,7 @@
-"""Phase × event → outcome of an exchange: every way to continue or to end, and the one record of it.
+"""Tests of an exchange's phases: for each phase and event, how the exchange goes on or ends, and its record.
 
-Each situation brings an exchange into a phase, on real sockets. Then an event happens to it. The outcome
-states what the client receives and what the audit event contains.
+Each situation brings an exchange into a phase, on real sockets. Each test then applies one event to the
+exchange. The expected outcome states the client's response and the content of the audit event.
 """
 
 import asyncio
@@ -92,7 +92,10 @@ class Event(Enum):
 
 @dataclass(frozen=True)
 class Ends:
-    """The end of an exchange. `client` is the status of the response to the client, or its failure."""
+    """Outcome in which the exchange ends with an audit event.
+
+    `client` is the status of the response to the client, or the kind of its failure.
+    """
 
     client: int | str
     status: int
@@ -102,12 +105,12 @@ class Ends:
 
 @dataclass(frozen=True)
 class Unrecorded:
-    """The exchange ends and cannot be recorded, so the client must not receive a whole response."""
+    """The exchange ends and cannot be recorded, so the client must not receive a complete response."""
 
 
 @dataclass(frozen=True)
 class GoesOn:
-    """The exchange is in this phase after the event, and no record is written yet."""
+    """Outcome in which the exchange is in `phase` after the event, and no record is written yet."""
 
     phase: Phase
 
@@ -245,7 +248,7 @@ OUTCOMES: Final[dict[Situation, dict[Event, Ends | Unrecorded | GoesOn]]] = {
 
 @dataclass
 class Scene:
-    """An exchange in a situation, and both ends of it."""
+    """An exchange in a test situation, with the client's end and the upstream's end."""
 
     proxy: DataPath
     target: str
@@ -288,7 +291,7 @@ class Scene:
         return None if self.exchange._call is None else self.exchange._call.state
 
     async def occupy(self, *, waiting: int = 0) -> None:
-        """Make other requests use the only upstream connection and fill the queue for it."""
+        """Make other requests use the only upstream connection and fill the queue for that connection."""
         for _ in range(1 + waiting):
             _, writer = await self.proxy.connect()
             writer.write(self.proxy.request("/v1.0/other"))
@@ -298,12 +301,12 @@ class Scene:
         await self.round_trip()
 
     async def round_trip(self) -> None:
-        """Make the proxy process everything written to it so far, because both ends share its event loop."""
+        """Make the proxy process everything sent to it so far, because all ends share an event loop."""
         no_token = b"GET /v1.0/nobody HTTP/1.1\r\nHost: x\r\n\r\n"
         assert (await self.proxy.ask(no_token)).status == 401
 
     async def received(self) -> int | str:
-        """Read one response and return its status if it is whole."""
+        """Read one response, and return its status if the response is complete."""
         try:
             while (reply := await read_reply(self.reader)).status < 200:
                 pass
@@ -427,7 +430,7 @@ async def _fault(scene: Scene) -> None:
 
 
 async def _deadline(scene: Scene) -> None:
-    """Run the deadline sweep as if an hour had passed."""
+    """Run the proxy's deadline sweep as if an hour had passed."""
     later = asyncio.get_running_loop().time() + 3600
     for part in scene.proxy.context.deadlines._parts:
         for timed in list(part):

@@ -63,7 +63,7 @@ class Reply:
 
 
 async def send(fake: Fake, data: bytes, tls: ssl.SSLContext | None = None) -> bytes:
-    """Send `data`, and return everything until the server closes."""
+    """Send `data` to the fake server, and return everything until the server closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", fake.port, ssl=tls)
     try:
         writer.write(data)

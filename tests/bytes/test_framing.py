@@ -1,4 +1,4 @@
-"""Framing of RFC 9112: a head and a body have one unambiguous interpretation, or they are refused."""
+"""Tests of HTTP framing (RFC 9112): the proxy refuses a head or body with several interpretations."""
 
 import pytest
 

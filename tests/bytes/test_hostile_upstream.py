@@ -1,7 +1,7 @@
-"""An upstream that breaks HTTP in every way: its responses never look whole or reach another client.
+"""Tests of an upstream that breaks HTTP: its responses never look complete or reach another client.
 
-After each case, the next clients get their own responses. A connection with leftover bytes is never used
-again.
+After each faulty response, the next clients get their own responses. The proxy never reuses an upstream
+connection with leftover bytes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 def first_then_own(
     first: Callable[[UpstreamPeer], Awaitable[None]],
 ) -> Callable[[UpstreamPeer], Awaitable[None]]:
-    """Respond by `first` to requests for /v1.0/odd, and to others with their own target."""
+    """Respond by `first` to requests for /v1.0/odd, and to other requests with their own target."""
 
     async def script(peer: UpstreamPeer) -> None:
         while True:
@@ -234,10 +234,10 @@ CUT_RESPONSES = {
 async def test_a_response_cut_anywhere_is_never_taken_for_whole_and_its_event_says_so(
     tmp_path: Path, framing: str, reset: bool
 ) -> None:
-    """The cut is at every byte, also within the head.
+    """The test truncates the response after every byte, also within the head.
 
-    If only the end of the connection delimits a body, an orderly close ends it (RFC 9112 §8). So only a reset
-    shows that it was cut.
+    If only the end of the connection delimits a body, an orderly close completes the body (RFC 9112 §8). So
+    only a reset shows that such a body was truncated.
     """
     whole = CUT_RESPONSES[framing]
     head = whole.index(b"\r\n\r\n") + 4
@@ -274,7 +274,7 @@ async def test_a_response_cut_anywhere_is_never_taken_for_whole_and_its_event_sa
 
 
 async def _never_whole(reader: asyncio.StreamReader) -> None:
-    """Assert a 502, or a response that breaks off: by its framing, or by a reset."""
+    """Assert that the response is a 502, or that its framing or a reset shows that it is truncated."""
     try:
         reply = await read_reply(reader)
     except (asyncio.IncompleteReadError, ConnectionResetError):
@@ -286,7 +286,7 @@ async def _never_whole(reader: asyncio.StreamReader) -> None:
 def test_without_tls_s_farewell_a_response_that_ends_with_its_connection_is_cut(
     tmp_path: Path, said: bool
 ) -> None:
-    """A third party can close a connection, but not in the upstream's name (RFC 9112 §9.8)."""
+    """A third party can close a TCP connection, but can't send the upstream's close_notify."""
     authority = CertificateAuthority(tmp_path / "certificates")
     certificate = authority.server()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -322,7 +322,7 @@ def test_without_tls_s_farewell_a_response_that_ends_with_its_connection_is_cut(
 
 
 async def test_a_response_before_the_whole_request_was_taken_ends_the_connection(tmp_path: Path) -> None:
-    """The upstream may take the unread rest for the next request."""
+    """The upstream may interpret the unread rest of the body as the next request."""
     go_on = asyncio.Event()
 
     async def script(peer: UpstreamPeer) -> None:
@@ -483,7 +483,7 @@ async def test_a_connection_is_not_kept_for_ever_however_busy_it_is(
 
 
 class Names:
-    """Current address of the upstream's name."""
+    """The fake DNS name of the upstream, with the addresses to which it currently resolves."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *hosts: str) -> None:
         self.hosts = hosts
@@ -499,7 +499,7 @@ class Names:
 
 @contextlib.asynccontextmanager
 async def elsewhere(port: int) -> AsyncIterator[None]:
-    """Start the same upstream at another address, as after a move."""
+    """Start the same upstream at another address, as after a change of its DNS name."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError):
@@ -623,7 +623,7 @@ async def test_a_post_is_never_sent_twice_wherever_the_upstream_cuts_it(tmp_path
 
 
 async def test_the_token_of_the_upstream_stays_where_it_belongs(tmp_path: Path) -> None:
-    """The proxy does not repeat in an error what an echoing upstream received."""
+    """The proxy's error must not contain the upstream token that an upstream sent back."""
 
     async def first(peer: UpstreamPeer) -> None:
         peer.send(b"HTTP/1.1 500 %b\r\nContent-Length: 0\r\n\r\n" % UPSTREAM_TOKEN.encode())
@@ -707,9 +707,9 @@ async def test_each_status_arrives_as_the_contract_s_table_says(tmp_path: Path) 
 
 
 async def test_a_post_finds_a_connection_though_all_that_may_be_open_have_waited_long(tmp_path: Path) -> None:
-    """An idle connection may be closed already, and a request that cannot be repeated uses none.
+    """An idle connection may be closed already, so a request that cannot be repeated must not use it.
 
-    So a new connection has to replace an idle one.
+    For such a request, a new connection has to replace an idle one.
     """
     both = asyncio.Barrier(2)
 

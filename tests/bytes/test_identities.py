@@ -1,6 +1,6 @@
-"""Several upstream identities on one data path: each application uses only its own upstream token.
+"""Tests of several upstream identities on one data path: each application uses only its own upstream token.
 
-This holds even if its own token is unavailable.
+An application never uses another token, even if its own token is unavailable.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ NEW_MAIL_TOKEN = "second-upstream-token-of-the-mail-identity"
 
 @dataclass
 class Two:
-    """Two applications of one organisation. `proxy.token` has the default identity, `mail_app` has mail."""
+    """Two applications of one organisation with different upstream identities.
+
+    The application of `proxy.token` has the default identity, and `mail_app` has the mail identity.
+    """
 
     proxy: DataPath
     mail: UpstreamCredential
@@ -42,7 +45,7 @@ class Two:
         return "\r\n".join([*lines, "", ""]).encode()
 
     def went_up(self) -> dict[str, list[str]]:
-        """Return the upstream tokens that each path was requested with."""
+        """Return the upstream tokens with which each path was requested."""
         found: dict[str, list[str]] = {}
         for head in self.proxy.upstream.heads:
             path = head.split(b" ")[1].decode()
@@ -74,9 +77,10 @@ async def two_identities(directory: Path) -> AsyncIterator[Two]:
 
 
 async def test_each_application_goes_up_with_its_own_token_on_shared_connections(tmp_path: Path) -> None:
-    """Requests of both share one client connection, as from a gateway, and one upstream connection.
+    """Requests of both applications share one client connection and one upstream connection.
 
-    Their heads differ only in the token. They are sent several times, so that remembered heads are used too.
+    The request heads of the two applications differ only in the token. The test sends each request several
+    times, so that the proxy also uses remembered heads.
     """
     async with two_identities(tmp_path) as two:
         own = two.proxy.credential.authorization.removeprefix(b"Bearer ").decode()

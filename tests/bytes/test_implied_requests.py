@@ -1,4 +1,4 @@
-"""Implied requests through real sockets: which are hidden, refused, read and recorded."""
+"""Tests of implied requests through real sockets: which ones are hidden, refused, read and recorded."""
 
 from __future__ import annotations
 

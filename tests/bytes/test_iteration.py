@@ -1,6 +1,6 @@
-"""One loop iteration processes its input and sends its output when it ends.
+"""Tests of one loop iteration: it processes its input, and sends its output when it ends.
 
-No response reaches the wrong request.
+No response belongs to the wrong request.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
-"""A hidden property never reaches the application. Properties that are not hidden arrive unchanged.
+"""Tests that a hidden property never reaches the application.
 
-Each property of each published Graph response is the hidden one in turn. Its value is replaced by a canary.
-No byte of the canary may reach the client, no matter which form the upstream gives the response.
+Properties that are not hidden arrive unchanged.
+
+The tests hide each property of each published Graph response in turn. A canary replaces the value of the
+hidden property. No byte of the canary may reach the client, no matter which form the upstream gives the
+response.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ rules:
 
 
 class Responses:
-    """Upstream that responds to every request with the last response that the test has set."""
+    """A fake upstream that responds to every request with the last response that the test has set."""
 
     def __init__(self) -> None:
         self.response = b""
@@ -56,7 +59,7 @@ class Responses:
 
 
 class Client:
-    """A kept connection, which is opened again if the proxy has closed it."""
+    """A client connection that stays open, and that the client reopens if the proxy has closed it."""
 
     def __init__(self, proxy: DataPath, upstream: Responses) -> None:
         self._proxy = proxy
@@ -87,7 +90,7 @@ class Client:
 
 
 def properties(example: Example) -> list[str]:
-    """Return the names of the properties of the response's items, or of the response itself."""
+    """Return the property names of the items in a response, or of the response itself."""
     document = json.loads(example.response_body)
     items = document["value"] if isinstance(document.get("value"), list) else [document]
     names = {name: None for item in items if isinstance(item, dict) for name in item}
@@ -95,7 +98,7 @@ def properties(example: Example) -> list[str]:
 
 
 def with_canary(example: Example, name: str) -> tuple[Any, Any]:
-    """Return the response with the canary in the named property, and the expected rest."""
+    """Return the response with the canary in the named property, and the response without that property."""
     document = json.loads(example.response_body)
     left = copy.deepcopy(document)
     for whole, rest in zip(_items(document), _items(left), strict=True):

@@ -1,6 +1,6 @@
-"""Limits keep one client from using the resources of all.
+"""Tests of limits, which keep one client from using the resources of all clients.
 
-Each limit refuses early, says when to retry, is counted, and releases what it reserved.
+Each limit refuses early, states when to retry, is counted, and releases what it reserved.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def test_what_counts_as_one_address(one: str, other: str, same: bool) -> None:
 
 
 class CountingExecutor(Executor):
-    """Executor that counts the comparisons which it passes on."""
+    """Executor that counts the secret comparisons that it runs."""
 
     def __init__(self, inner: Executor) -> None:
         self._inner = inner
@@ -238,7 +238,7 @@ async def test_a_client_that_many_addresses_guess_at_waits_too(tmp_path: Path) -
 
 
 async def test_guessing_does_not_lock_out_the_application_itself(tmp_path: Path) -> None:
-    """A correct secret is remembered, also when rules change, and needs no further comparison."""
+    """The proxy remembers a correct secret, also when rules change, and does not compare it again."""
     async with data_path(
         responding(ok(b"{}")), tmp_path, max_failures_per_client=1, max_failures_per_address=1
     ) as proxy:
@@ -379,7 +379,7 @@ async def test_a_response_that_is_held_counts_until_it_is_sent(tmp_path: Path, t
 async def test_a_response_that_can_not_be_held_is_withheld_if_rules_must_read_it(
     tmp_path: Path, target: str, status: int
 ) -> None:
-    """If only links matter, the response is rewritten as it arrives."""
+    """If only links matter, the proxy rewrites the response as it arrives."""
 
     async def script(peer: UpstreamPeer) -> None:
         await peer.head()
@@ -414,7 +414,7 @@ async def test_what_unfolds_too_far_is_counted_and_has_its_own_status(tmp_path: 
 
 
 async def small_window(stack: AsyncExitStack, proxy: DataPath, request: bytes) -> socket.socket:
-    """Open a client that has sent a request, and reads a few kilobytes before the proxy has to wait."""
+    """Open a client that has sent a request, and accepts a few kilobytes before the proxy has to wait."""
     loop = asyncio.get_running_loop()
     client = stack.enter_context(socket.socket())
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
@@ -427,7 +427,7 @@ async def small_window(stack: AsyncExitStack, proxy: DataPath, request: bytes) -
 def reading(
     response: bytes, directory: Path, held: int = 64_000_000
 ) -> AbstractAsyncContextManager[DataPath]:
-    """Respond with buffered responses that are too large for the kernel's buffers."""
+    """Return a script that sends responses too large for the kernel's socket buffers."""
     return data_path(
         responding(response), directory, READING_RULES, max_filter_bytes=32_000_000, max_held_bytes=held
     )
@@ -479,7 +479,7 @@ def test_readers_are_cut_longest_slow_first() -> None:
 
 
 def pass_time(proxy: DataPath, seconds: float) -> None:
-    """Run the deadline sweep as if `seconds` had passed."""
+    """Run the proxy's deadline sweep as if `seconds` had passed."""
     now = asyncio.get_running_loop().time() + seconds
     for part in proxy.context.deadlines._parts:
         for timed in list(part):

@@ -1,4 +1,4 @@
-"""Links of responses in transit: media types, the Link header, and links that lead past the proxy."""
+"""Tests of links in responses: media types, the Link header, and links that lead past the proxy."""
 
 from __future__ import annotations
 

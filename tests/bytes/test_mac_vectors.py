@@ -1,7 +1,7 @@
-"""HMAC-SHA256 wherever the proxy checks one, against published vectors and against nearly correct tags.
+"""Tests of each HMAC-SHA256 check in the proxy, with published vectors and with nearly correct tags.
 
-The vectors are from RFC 4231, RFC 7515 appendix A.1, and the HS256 group of Wycheproof's JSON Web Signature
-vectors. A JWS has the form of the canonical payload: text with one dot in it.
+The test vectors are from RFC 4231, RFC 7515 appendix A.1, and the HS256 group of Wycheproof's JSON Web
+Signature vectors. A JWS has the form of the canonical payload: text that contains one dot.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def test_the_canonical_payload_is_text_dot_body(key: str, signing_input: str, si
 
 
 def nearly(mac: bytes) -> Iterator[bytes]:
-    """Yield every wrong tag that a careless comparison could accept."""
+    """Yield every wrong HMAC tag that a careless comparison could accept."""
     for bit in range(len(mac) * 8):
         flipped = bytearray(mac)
         flipped[bit // 8] ^= 1 << bit % 8
@@ -141,7 +141,7 @@ def test_no_token_s_signature_is_nearly_right(keeper: TokenKeeper) -> None:
 
 
 def test_no_token_s_form_is_nearly_right(keeper: TokenKeeper) -> None:
-    """Wycheproof's ways to break a compact serialisation, on a token that is otherwise valid."""
+    """The test breaks the compact serialisation of a valid token in the ways that Wycheproof lists."""
     token = keeper.issue(CALLER, now=NOW, token_id="t")
     header, payload, signature = token.split(".")
     none = base64.urlsafe_b64encode(decoded(header).replace(b"HS256", b"none")).rstrip(b"=").decode()

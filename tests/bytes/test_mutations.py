@@ -1,6 +1,6 @@
-"""No bytes of a client make the proxy fail: thousands of mutated requests in production's event loop.
+"""Test that no client bytes make the proxy fail, with thousands of mutated requests on uvloop.
 
-`GRAPHWARD_MUTATIONS` sets their number, `GRAPHWARD_MUTATIONS_SEED` the seed.
+`GRAPHWARD_MUTATIONS` sets the number of mutated requests, and `GRAPHWARD_MUTATIONS_SEED` sets the seed.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ DICTIONARY = [
 
 
 class GraphLike(H11Upstream):
-    """Upstream that responds to batches with batches."""
+    """A fake upstream that responds to a batch of requests with a batch of responses."""
 
     def body_for(self, request: ReadRequest) -> bytes:
         path = unquote_to_bytes(request.target.partition(b"?")[0]).lower()
@@ -248,7 +248,7 @@ async def _send_mutations(directory: Path) -> None:
 
 
 async def _sent(proxy: DataPath, data: bytes) -> bytes:
-    """Return the response to an incomplete request, until the connection is silent."""
+    """Send an incomplete request, and return the response that arrives until the connection is silent."""
     reader, writer = await proxy.connect()
     response = b""
     try:

@@ -1,4 +1,4 @@
-"""Redirects to another host under a filter: the client never receives their address."""
+"""Tests of redirects to another host under a filter: the client never receives the redirect's address."""
 
 import json
 import logging

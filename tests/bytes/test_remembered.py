@@ -1,4 +1,4 @@
-"""Facts remembered between heads change no result, and stay small no matter which heads arrive."""
+"""Tests of the facts that the proxy remembers about heads: they change no result, and stay few."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ def nothing_remembered() -> Iterator[None]:
 
 @contextmanager
 def memory_free(*, uncut: bool = False) -> Iterator[None]:
-    """Start without remembered facts. `uncut` means that every value is part of the spelling."""
+    """Run a test without remembered facts.
+
+    `uncut` means that every header value is part of the remembered spelling.
+    """
     with pytest.MonkeyPatch.context() as patch:
         for module in (request_head, answer_head):
             patch.setattr(module._known_fields, "entries", {})
@@ -78,7 +81,7 @@ def random_fields(chance: random.Random, start: str) -> bytes:
 
 
 def one_like(head: bytes, chance: random.Random) -> bytes:
-    """Return a head of the same length that differs in at most one byte, or nothing."""
+    """Return a head of the same length that differs in at most one byte, or an empty head."""
     if len(head) < SHORTEST or chance.random() < 0.4:
         return b""
     at = chance.randrange(len(head) - len(b"\r\n\r\n"))
@@ -90,7 +93,7 @@ def one_like(head: bytes, chance: random.Random) -> bytes:
 def meaning_of_request(
     head: bytes, authorization: bytes, before: list[RequestFields] | None = None
 ) -> object:
-    """Return all facts that other modules read of the request, and its head for the upstream."""
+    """Return all facts that other modules read of the request, and the head that is sent upstream."""
     try:
         parsed = parse_request_head(head, before[-1] if before else None)
     except MalformedHead:  # the parser may name another of several faults
@@ -211,7 +214,7 @@ async def test_long_values_that_an_application_chooses_leave_little_behind(tmp_p
 
 
 async def test_each_request_goes_up_with_its_own_id_host_and_identity(tmp_path: Path) -> None:
-    """Two applications send the same heads except for ids, while both upstream tokens are renewed."""
+    """Two applications send heads that differ only in ids, while both upstream tokens are renewed."""
     chance = random.Random(3)
     other = UpstreamCredential(lambda generation: None)
     async with data_path(responding(ok(b"{}")), tmp_path, max_connections=1) as proxy:

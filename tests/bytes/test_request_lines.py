@@ -1,4 +1,4 @@
-"""Request lines in every form of RFC 9112 §3: their forwarded form, or the message that refuses them."""
+"""Tests of request lines in every form of RFC 9112 §3: the forwarded line, or the message of the refusal."""
 
 from __future__ import annotations
 

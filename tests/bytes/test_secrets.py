@@ -1,6 +1,6 @@
-"""Secrets do not cross the proxy or reach a log, event or error, and input cannot forge lines.
+"""Tests that secrets never reach a log, event or error, and that input cannot forge log lines.
 
-The test runs every kind of request, keeps every byte and log line, and then searches them.
+The test sends every kind of request, keeps every byte and log line, and then searches them for secrets.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SECOND_TOKEN = "second-upstream-token-after-the-first-was-refused"
 
 
 async def upstream(peer: UpstreamPeer) -> None:
-    """Start an upstream that responds by path: normally, refusing, broken, never, or echoing the request."""
+    """Start an upstream whose path selects the response: normal, refused, broken, missing, or an echo."""
     while True:
         head = await peer.head()
         target = head.split(b" ")[1]
@@ -70,7 +70,7 @@ async def upstream(peer: UpstreamPeer) -> None:
 
 
 async def run(proxy: DataPath) -> list[Reply]:
-    """Send a request of each kind."""
+    """Send a request of each kind through the proxy."""
     replies: list[Reply] = []
     json_body = json.dumps({"password": BODY_SECRET}).encode()
     fields = b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(json_body)

@@ -1,6 +1,6 @@
-"""A shadow ruleset is evaluated in addition to the active one.
+"""Tests of a shadow ruleset, which is evaluated in addition to the active ruleset.
 
-The event has its verdict. It has no other effect.
+The audit event contains the verdict of the shadow ruleset. The shadow ruleset has no other effect.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ rules:
 
 
 def try_out(proxy: DataPath, ruleset: str | None = SHADOW, rules: CompiledRuleset | None = None) -> None:
-    """Give the application a shadow ruleset, version 9."""
+    """Give the application a shadow ruleset with version 9."""
     rules = rules or (compile_ruleset(parse_ruleset(ruleset)) if ruleset else None)
     book = proxy.context.rulebook
     shadow = None if rules is None else ShadowRules(rules, 9)
@@ -167,7 +167,7 @@ async def test_response_rules_evaluate_status_and_headers(
 
 
 async def test_a_response_is_not_held_for_the_shadow(tmp_path: Path) -> None:
-    """The head and the first bytes arrive while the upstream still has the rest."""
+    """The client receives the head and the first bytes while the upstream still has the rest."""
     rest = asyncio.Event()
 
     async def script(peer: UpstreamPeer) -> None:
@@ -237,7 +237,7 @@ async def test_a_fault_in_the_shadow_is_told_once_and_never_felt(
 
 
 async def test_a_target_that_only_the_shadow_finds_ambiguous_is_a_block_of_its_own(tmp_path: Path) -> None:
-    """An encoded slash changes only the shadow's verdict: after a switch, it would get 400."""
+    """An encoded slash changes only the shadow's verdict: an active shadow would refuse it with 400."""
     rules = """
 version: 1
 name: next

@@ -1,8 +1,8 @@
-"""Odd requests on raw sockets, checked by the upstream's received bytes and the next client's response.
+"""Tests with odd requests on raw sockets: they check the upstream's bytes and the next client's response.
 
-Every request carries a valid token. If a request hides a second one, the second requests a path that the
-rules block. If the upstream receives that path, the proxy and another reader interpreted the bytes
-differently.
+Every request in these tests carries a valid token. If a request hides a second request, the second request
+has a path that the rules block. If the upstream receives the blocked path, the proxy and another reader
+interpreted the bytes differently.
 """
 
 from __future__ import annotations
@@ -253,7 +253,10 @@ def _fields() -> Iterator[tuple[str, bytes, tuple[bytes, ...]]]:
 
 
 def _refused_with_bodies() -> Iterator[tuple[str, bytes, tuple[bytes, ...]]]:
-    """Yield requests that are refused for their head. Their bodies must not be taken for requests."""
+    """Yield requests that the proxy refuses because of their head.
+
+    The proxy must not interpret the bodies of refused requests as requests.
+    """
     sized = b"Content-Length: %d" % len(HIDDEN)
     chunked = b"%x\r\n%b\r\n0\r\n\r\n" % (len(HIDDEN), HIDDEN)
     for line in (b"POST /v1.0/blocked/x", b"POST /v1.0/%00", b"POST /v1.0/$batch", b"POST /proxy/token",
@@ -323,7 +326,7 @@ def with_token(proxy: DataPath, raw: bytes) -> bytes:
 
 
 async def exchanged(proxy: DataPath, raw: bytes) -> bytes:
-    """Return what the proxy responds to the bytes, until it closes or sends no more."""
+    """Send the bytes, and return the proxy's response until it closes the connection or sends no more."""
     reader, writer = await proxy.connect()
     writer.write(raw)
     response = b""
@@ -447,7 +450,7 @@ def client_bytes(draw: st.DrawFn) -> bytes:
 
 
 class Bench:
-    """One proxy for all examples of a hypothesis test, in an event loop that runs between them."""
+    """One proxy for all examples of a hypothesis test, in an event loop that runs between the examples."""
 
     def __init__(self, directory: Path) -> None:
         self.upstream = H11Upstream()
@@ -506,7 +509,7 @@ def test_the_upstream_receives_exactly_what_an_independent_parser_reads(bench: B
 
 
 def end_to_end(fields: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return the fields that are forwarded unchanged, without framing and replaced ones."""
+    """Return the header fields that are forwarded unchanged, without framing fields and replaced fields."""
     listed = {
         option.strip().lower()
         for name, value in fields

@@ -1,4 +1,4 @@
-"""The snapshot on disk is whole and written by this proxy, or it is not used at all."""
+"""Tests of the snapshot file: the proxy uses it only if it is complete and this proxy wrote it."""
 
 import asyncio
 import gc

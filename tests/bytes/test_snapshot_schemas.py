@@ -1,4 +1,4 @@
-"""Schemas in a snapshot are loaded once, shared, and used only if each byte is as it was sent."""
+"""Tests of schemas in a snapshot: loaded once, shared, and used only if each byte is as it was sent."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NO_CREDENTIALS = UpstreamCredentials(Assignments(("default",), {}, {}), lambda n
 
 
 def with_schemas(*named: dict[str, str], flat: bytes = FLAT, digest: str = DIGEST) -> Snapshot:
-    """Return a snapshot with a ruleset for each of `named`, and one schema."""
+    """Return a snapshot with a ruleset for each schema reference in `named`, and one schema."""
     (held,) = a_snapshot().rulesets
     rulesets = tuple(
         msgspec.structs.replace(held, ruleset_id=f"r{number}", schemas=schemas)
@@ -104,7 +104,7 @@ def test_a_snapshot_keeps_the_schemas_of_its_rulesets(tmp_path: Path) -> None:
 
 
 def test_a_release_without_schemas_refuses_the_file(tmp_path: Path) -> None:
-    """That release would read the rules without the parts that need a schema."""
+    """An older release without this check would ignore the parts of rules that need a schema."""
     path = tmp_path / "snapshot.json"
     write_snapshot(path, with_schemas({"/v1.0": DIGEST}))
     assert path.read_bytes().startswith(b"graphward-snapshot 2 ")

@@ -1,4 +1,4 @@
-"""No spelling of a blocked path, method or sub-request gets through the live proxy."""
+"""Tests that no spelling of a blocked path, method or sub-request gets through the live proxy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BLOCKED = "/v1.0/users/ada/messages"
 
 
 def spellings() -> Iterator[str]:
-    """Yield targets that some server takes for the blocked one, or for something below it."""
+    """Yield targets that some server interprets as the blocked path, or as a path below it."""
     version, users, user, messages = BLOCKED[1:].split("/")
     for segments in (
         (version.upper(), users, user, messages),
@@ -347,7 +347,7 @@ async def test_no_override_makes_a_blocked_method(tmp_path: Path, name: str, val
 
 
 async def test_the_rest_goes_through_with_its_own_bytes(tmp_path: Path) -> None:
-    """A matcher that blocked everything odd would pass the tests above."""
+    """A matcher that blocked everything odd would pass the other tests in this module."""
     upstream = Recorder()
     targets = [
         "/v1.0/users/ada",

@@ -1,4 +1,4 @@
-"""Acknowledged records are never lost, even if a writer is killed, a file is damaged or the disk is full."""
+"""Tests that no acknowledged record is lost after a killed writer, a damaged file or a full disk."""
 
 import contextlib
 import json
@@ -63,7 +63,7 @@ def segments(directory: Path) -> list[Path]:
 
 
 def read_all(directory: Path) -> list[bytes]:
-    """Return every record of the directory, one stream after another, as the reader sees them."""
+    """Return every record in the spool directory, one stream after another, as the reader returns them."""
     found: list[bytes] = []
     for path in segments(directory):
         reader = SegmentReader(path)
@@ -316,7 +316,7 @@ def test_room_for_requests_in_flight_holds_when_the_disk_is_full(tmp_path: Path)
 
 
 def test_more_requests_than_were_prepared_for_may_end_at_once(tmp_path: Path) -> None:
-    """No segment could be prepared in time, but the disk has room for all of the records."""
+    """The writer could prepare no segment in time, but the disk has room for all of the records."""
     largest = payload(1, extra="y" * (MAX_RECORD - 70))
     spool = writer(tmp_path, max_bytes=4096 * MIN_SEGMENT_BYTES)
     spool.reserve(500 * MAX_FRAME)
@@ -382,7 +382,7 @@ def test_many_batches_that_were_set_aside_cost_little(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def silent_disk(spool: SpoolWriter, directory: Path) -> Iterator[None]:
-    """Start a `maintain` that wants a segment and waits for the disk."""
+    """Start a `maintain` of the spool that needs a segment and waits for the disk."""
     spool.reserve(500 * MAX_FRAME)
     waiting = threading.Thread(target=spool.maintain)
     with budget_lock(directory):

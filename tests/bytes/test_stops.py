@@ -1,4 +1,4 @@
-"""A stopped application gets no token and no response, and the response in progress is aborted."""
+"""Tests of a stopped application: it gets no token and no response, and its current response is aborted."""
 
 import asyncio
 from dataclasses import replace
@@ -29,7 +29,10 @@ OF_ALL_KINDS = [
 
 
 def stop(proxy: DataPath, stops: Stops) -> None:
-    """Stop applications as a sync does. It also disables them, because older releases read only that."""
+    """Stop applications in the way that a sync does.
+
+    A stop also disables the applications, because older releases read only that.
+    """
     book: Rulebook = proxy.context.rulebook
     caller = replace(book.callers[CLIENT_ID], enabled=not stops.concern(ORG_ID, "app-1"))
     proxy.context.use(replace(book, callers={CLIENT_ID: caller}, stops=stops))

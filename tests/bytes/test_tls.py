@@ -1,4 +1,4 @@
-"""TLS between real sockets: its versions, and how handshakes count against the limits."""
+"""Tests of TLS between real sockets: its versions, and how handshakes count against the limits."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_without_the_systems_authorities_a_context_trusts_nobody_and_later
 
 
 async def _agreed(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[str | None, str | None]:
-    """Return the version and the application protocol."""
+    """Return the TLS version and the application protocol that both sides agreed on."""
     listener = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=server)
     async with listener:
         port = listener.sockets[0].getsockname()[1]
@@ -67,7 +67,7 @@ async def _agreed(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[str |
 
 
 class Listener:
-    """A TLS listener of the data path, and clients of it."""
+    """A TLS listener of the data path, and the clients of this listener."""
 
     def __init__(self, proxy: DataPath, authority: CertificateAuthority, *, handshake_timeout: float) -> None:
         certificate = authority.server()
@@ -108,7 +108,7 @@ class Listener:
         return reader
 
     def say(self, data: bytes) -> None:
-        """Send bytes on the last silent connection."""
+        """Send bytes on the last connection that `silent` opened."""
         self._silent[-1].write(data)
 
 

@@ -1,4 +1,4 @@
-"""Only a whole token of this proxy opens it, and only a correct secret gets a token."""
+"""Tests of tokens: only this proxy's tokens are accepted, and only a correct secret gets one."""
 
 from __future__ import annotations
 
@@ -70,7 +70,10 @@ def coded(data: bytes) -> bytes:
 def signed(
     header: object = None, claims: object = None, *, key: bytes = KEY, digest: str = "sha256"
 ) -> bytes:
-    """Return a token with any header and claims. Text is used as it is."""
+    """Return a token with any header and claims, signed with `key`.
+
+    A header or claims given as text are used unchanged.
+    """
     parts = [
         coded(each.encode() if isinstance(each, str) else json.dumps(each).encode())
         for each in (HEADER if header is None else header, CLAIMS if claims is None else claims)
@@ -79,7 +82,7 @@ def signed(
 
 
 def issued(key: bytes = KEY, **changes: Any) -> bytes:
-    """Return a token of another proxy."""
+    """Return a token that another proxy with this key would issue."""
     return (
         TokenKeeper(replace(TOKEN_SETTINGS, **changes), [key]).issue(CALLER, now=NOW, token_id="t").encode()
     )
@@ -333,7 +336,7 @@ async def test_none_of_them_is_accepted_and_none_leaves_a_trace_upstream(tmp_pat
 
 
 async def test_one_that_was_good_does_not_open_for_others_after_it(tmp_path: Path) -> None:
-    """Checked tokens are remembered by all their bytes."""
+    """The proxy remembers a checked token by all bytes of the token."""
     async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         assert (await asked_with(proxy, b"Bearer " + GOOD)).status == 200
         for at in range(7, len(GOOD) + 7, 40):
@@ -382,7 +385,7 @@ def test_a_remembered_token_ends_when_it_ends() -> None:
 
 
 def test_a_token_in_any_number_of_spellings_is_remembered_in_few() -> None:
-    """Otherwise one application could grow each worker by 45 MB."""
+    """Otherwise, one application could increase the memory of each worker by 45 MB."""
     keeper = TokenKeeper(TOKEN_SETTINGS, [KEY])
     keeper.use(rulebook(ALLOW_ALL))
     text = keeper.issue(CALLER, now=NOW, token_id="t").encode()

@@ -1,4 +1,4 @@
-"""An audit event describes what happened to this very response, and by which rules, not what was planned."""
+"""Tests of audit events: an event describes what happened to this very response, not what was planned."""
 
 from __future__ import annotations
 

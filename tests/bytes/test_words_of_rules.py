@@ -1,4 +1,4 @@
-"""`until`, `body_only` and `items` on the data path, through real sockets."""
+"""Tests of `until`, `body_only` and `items` on the data path, through real sockets."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ async def test_what_tells_of_other_items_does_not_reach_the_upstream(
 
 
 async def test_a_condition_on_changes_does_not_reach_the_upstream_with_a_read(tmp_path: Path) -> None:
-    """An unchanged object would not be sent, which reveals an object that the filter does not keep."""
+    """A 304 of the upstream would reveal that an object exists, although the filter hides the object."""
     unchanged = b'HTTP/1.1 304 Not Modified\r\nETag: "1"\r\n\r\n'
     fields = b'If-None-Match: "1"\r\nAccept: a/b\r\nIf-Modified-Since: Thu, 01 Jan 2026 00:00:00 GMT\r\n'
     async with data_path(responding(ok(GUEST), NO_CONTENT, unchanged), tmp_path, GUESTS) as proxy:

@@ -1,4 +1,4 @@
-"""A browser that signs in to the console at an identity provider."""
+"""A fake browser that signs in to the console through an identity provider."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.fakes.identity import FakeIdentityProvider
 
 @dataclass
 class Browser:
-    """Browser that follows redirects and keeps the cookies of each host."""
+    """A browser that follows redirects and keeps the cookies of each host."""
 
     session: aiohttp.ClientSession
     cookies: dict[str, dict[str, str]] = field(default_factory=dict)
 
     async def get(self, url: str) -> tuple[int, str, str]:
-        """Return the status, the redirect's location and the body."""
+        """Request a URL, and return the status, the redirect's location and the body."""
         jar = self.cookies.setdefault(urlsplit(url).netloc, {})
         headers = {"Cookie": "; ".join(f"{name}={value}" for name, value in jar.items())} if jar else {}
         async with self.session.get(url, headers=headers, allow_redirects=False) as response:
@@ -41,7 +41,10 @@ class Console:
     address: str
 
     async def to_callback(self, wanted: str = "/") -> str:
-        """Begin at the console and consent at the provider. Return where the browser is sent back to."""
+        """Begin a sign-in at the console and consent at the provider.
+
+        Return the URL to which the provider sends the browser back.
+        """
         status, to_provider, _ = await self.browser.get(f"{self.address}/login/single-sign-on?next={wanted}")
         assert status == 303
         status, back, _ = await self.browser.get(to_provider)
@@ -61,7 +64,10 @@ class Console:
         return status, html.unescape(body)
 
     async def last_record(self) -> dict[str, str]:
-        """Return the operator log's newest sign-in. It is written while the response is sent."""
+        """Return the newest sign-in from the operator log.
+
+        The control plane writes the log line while it sends the response.
+        """
         for _ in range(1000):
             if lines := await self.plane.store.operator_log(LogQuery(limit=1)):
                 found: dict[str, str] = json.loads(lines[0].request)

@@ -1,4 +1,4 @@
-"""Fixtures of the control plane for one test."""
+"""Fixtures that give each test its own control plane."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.fakes.postgres import NoServer, PostgresServer, postgres_server
 
 @pytest.fixture(autouse=True)
 def cheap_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace password hashes by cheap ones: the real ones took a sixth of the time of these tests."""
+    """Replace password hashes by cheap ones, because real hashes took a sixth of these tests' time."""
     monkeypatch.setattr("controlplane.secrets._hasher", lambda: CHEAP)
 
 
@@ -28,7 +28,7 @@ def unchanged_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run the tests of a module once for each of its `ENGINES`, if they have a store."""
+    """Run the tests of a module once for each engine in its `ENGINES`, if the tests use a store."""
     engines = getattr(metafunc.module, "ENGINES", ())
     if engines and "engine" in metafunc.fixturenames:
         metafunc.parametrize("engine", engines, indirect=True)
@@ -36,7 +36,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """Return a PostgreSQL server with a database `migrated` that has the tables of the store."""
+    """Yield a PostgreSQL server with a database `migrated` that has the tables of the store."""
     try:
         with postgres_server() as server:
             from controlplane.store.postgres_database import bring_up_at
@@ -52,7 +52,7 @@ def postgres() -> Iterator[PostgresServer]:
 def postgres_url(
     postgres: PostgresServer, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
-    """Return a database with the tables of the store, whose limits use the fake clock."""
+    """Return the URL of a database with the store's tables, whose time limits use the fake clock."""
     from controlplane.store.postgres_connection import PostgresConnection
 
     monkeypatch.setattr(PostgresConnection, "steady_ms", lambda _: clock.steady_ms())
@@ -64,7 +64,7 @@ def postgres_url(
 async def either_store(
     request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock
 ) -> AsyncIterator[SqlStore]:
-    """Return an empty store. Each test that uses it runs on both engines."""
+    """Yield an empty store. Each test that uses this fixture runs on SQLite and on PostgreSQL."""
     opened: SqlStore
     if request.param == "sqlite":
         opened = await SqliteStore.open(tmp_path / "store.db", clock)
@@ -84,7 +84,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def engine(request: pytest.FixtureRequest) -> dict[str, str]:
-    """Return the settings sections that choose the store's engine: SQLite, or the one that the test names."""
+    """Return the settings sections for the store's engine: SQLite, or the engine that the test names."""
     if getattr(request, "param", "sqlite") == "sqlite":
         return {}
     url = request.getfixturevalue("postgres_url")
@@ -99,20 +99,20 @@ async def plane(tmp_path: Path, clock: FakeClock, engine: dict[str, str]) -> Asy
 
 @pytest.fixture
 async def proxy(plane: Plane) -> ProxyClient:
-    """A proxy of the organisation `acme`."""
+    """A client that acts as a proxy of the organisation `acme`."""
     await plane.org("acme")
     return await plane.proxy("edge-1", "acme")
 
 
 @pytest.fixture
 async def commands(plane: Plane, tmp_path: Path) -> Commands:
-    """Return a server whose first operator was created by a command beside the store."""
+    """Start a server whose first operator was created by a command on the store's host."""
     return await commands_at(plane, tmp_path)
 
 
 @pytest.fixture
 def held(tmp_path: Path) -> Iterator[Latch]:
-    """Return a latch that delays runs in other processes until the test releases it or ends."""
+    """Yield a latch that delays runs in other processes until the test releases the latch or ends."""
     latch = Latch(tmp_path)
     try:
         yield latch

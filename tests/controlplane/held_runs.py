@@ -1,4 +1,4 @@
-"""Functions for other processes that wait until a test releases them."""
+"""Functions that other processes run, and that wait until a test releases them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ class Latch:
         fcntl.flock(self._file, fcntl.LOCK_EX)
 
     def await_begin(self) -> int:
-        """Block until a run that was given `begun` waits. Return its process id."""
+        """Block until a function with the argument `begun` waits for the latch.
+
+        Return the process id of the waiting function.
+        """
         return int(Path(self.begun).read_text())
 
     def release(self) -> None:
@@ -29,7 +32,7 @@ class Latch:
 
 
 def wait_for(path: str, begun: str | None = None) -> bool:
-    """Block until the latch is released."""
+    """Block until the test releases the latch."""
     if begun is not None:
         Path(begun).write_text(str(os.getpid()))
     with open(path) as file:
@@ -38,7 +41,7 @@ def wait_for(path: str, begun: str | None = None) -> bool:
 
 
 def read_slowly(path: str, begun: str, *arguments: Any) -> Any:
-    """Read a ruleset that is to be applied as soon as the latch is released."""
+    """Read a ruleset as `apply` does, as soon as the latch is released."""
     wait_for(path, begun)
     return rulesets.read_ruleset(*arguments)
 

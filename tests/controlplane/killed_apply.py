@@ -1,4 +1,4 @@
-"""The command `apply`, which SIGKILL ends after CHANGES changes of its transaction.
+"""Kill the command `apply` after CHANGES changes of its transaction.
 
 python -m tests.controlplane.killed_apply CHANGES ARGUMENTS…
 """

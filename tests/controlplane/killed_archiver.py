@@ -1,4 +1,4 @@
-"""Archive the events of a store in a directory, in small ranges, until killed or finished."""
+"""Archive the events of a store in a directory, in small ranges, until the process is killed or finishes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SETTINGS = BlobSettings(name="archive", kind="blob", url="s3://audit", region="x
 
 
 class Directory:
-    """Object storage in a directory: an object is written whole and only once."""
+    """Object storage in a directory, in which each object is written completely and only once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -46,7 +46,7 @@ class Directory:
         return self._folder.names(prefix)
 
     async def close(self) -> None:
-        """Do nothing: a directory needs no close."""
+        """Do nothing, because object storage in a directory needs no close."""
 
 
 async def archive(store_path: Path, directory: Path) -> None:

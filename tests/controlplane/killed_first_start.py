@@ -1,7 +1,10 @@
-"""First commands of a control plane. Each run is killed one step later than the run before.
+"""Run the first commands of a control plane, and kill each run.
 
-A step is an access to a file in the directory, or a migration. After each kill the same command is run again
-in the same directory. Its exit status is printed, one a line. The runs end when one of them is not killed.
+Each run is killed one step later than the previous run.
+
+A step is an access to a file in the control plane's directory, or a migration. After each kill, the program
+runs the same command again in the same directory. The program prints the exit status of each repeated
+command, one a line. The program ends when a run is not killed.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ _MOST = 500
 
 
 class _Killer:
-    """Killer of this process before a given step."""
+    """Kills this process before a given step of the start."""
 
     def __init__(self, folder: Path, steps: int) -> None:
         self._folder = os.fsencode(folder)

@@ -1,4 +1,4 @@
-"""The control plane, with a SIGKILL before or after the commit of a batch whose id requests one."""
+"""The control plane, which is killed before or after it commits a batch whose id requests a kill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands of one operator, both at a running server and beside its store."""
+"""Commands of one operator, sent to a running server or run on the host of its store."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ PASSWORD = "correct horse battery staple"
 
 @dataclass
 class Commands:
-    """One operator, who runs commands at the server or beside its store."""
+    """An operator who runs commands at the server or on the host of its store."""
 
     config: Path
     url: str
     token_file: Path
 
     async def run(self, where: str, *arguments: str) -> tuple[int, str, str]:
-        """Run the command in a thread: a process for each command would double the time of these tests."""
+        """Run the command in a thread, because a process for each command would double the tests' time."""
         there = {
             "store": ["--config", str(self.config)],
             "server": ["--url", self.url, "--token-file", str(self.token_file)],
@@ -44,7 +44,7 @@ class Commands:
 
 
 async def commands_at(plane: Plane, directory: Path) -> Commands:
-    """Start a server whose first operator was created by a command beside the store."""
+    """Start a server whose first operator was created by a command on the host of the store."""
     password, token = directory / "password", directory / "token"
     password.write_text(f"{PASSWORD}\n")
     commands = Commands(directory / "controlplane.toml", plane.console_url, token)

@@ -1,4 +1,4 @@
-"""A control plane on real sockets and a real file, with a fake clock and a proxy that signs by itself."""
+"""A control plane on real sockets and real files, with a fake clock and a proxy that signs by itself."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Response:
 
 @dataclass
 class ProxyClient:
-    """Proxy that signs as the specification says, without any code of the product."""
+    """A proxy that signs as the specification says, without any code of the product."""
 
     session: aiohttp.ClientSession
     base_url: str
@@ -96,7 +96,10 @@ class ProxyClient:
         method: str | None = None,
         data: Any = None,
     ) -> Response:
-        """Send a signed request. `headers` replaces the signing headers, `data` the body that is signed."""
+        """Send a signed request to the control plane.
+
+        `headers` replaces the signing headers, and `data` replaces the body that is signed.
+        """
         method = method or ("GET" if path == SYNC else "POST")
         sent = self.headers(body, timestamp) if headers is None else headers
         payload = data if data is not None else body
@@ -154,13 +157,13 @@ class Plane:
         return (await self.inventory.apply_ruleset(org, name, 1, text)).ruleset_id
 
     async def stored(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return every event in the system of record, with its organisation."""
+        """Return every event in the store, with its organisation."""
         events = await self.store.events_after(0, 1_000_000)
         return [(event.org_id, json.loads(event.body)) for event in events]
 
 
 def context_of(plane: Plane) -> OperationContext:
-    """Return the context that a command beside the store gives to its operations."""
+    """Return the context that a command on the store's host gives to its operations."""
 
     async def vault() -> Vault:
         return await open_vault(plane.settings.secrets, plane.store)
@@ -191,7 +194,10 @@ async def agreed_with(store: Store, ms: int) -> WitnessedTime:
 
 @asynccontextmanager
 async def started(folder: Path, clock: FakeClock, **sections: str) -> AsyncIterator[Plane]:
-    """Start the control plane, and stop it at the end. A second start continues the first one's data."""
+    """Start the control plane, and stop it at the end of the test.
+
+    A second start in the same folder uses the data of the first start.
+    """
     settings = read_settings(write_settings(folder, **sections), {})
     async with running(settings, clock) as addresses, aiohttp.ClientSession(auto_decompress=False) as session:
         operator = await open_store(settings.store.path, settings.store.url, clock, None)

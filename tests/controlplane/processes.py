@@ -1,4 +1,4 @@
-"""The control plane and its commands as real processes."""
+"""Run the control plane and its commands as real processes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ class Server:
 
 @asynccontextmanager
 async def server(config: Path, module: str | None = None) -> AsyncIterator[Server]:
-    """Start the server process; kill it at the end if it still runs. A module may be run instead."""
+    """Start the server process; kill it at the end if it still runs.
+
+    If `module` is given, run that module in place of the control plane.
+    """
     reader = asyncio.StreamReader()
     reads, writes = (os.fdopen(end, mode) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
     protocol = asyncio.StreamReaderProtocol(reader)
@@ -87,13 +90,16 @@ def cli(config: Path, *arguments: str, **environment: str) -> subprocess.Complet
 
 
 def facts(config: Path, *arguments: str) -> Any:
-    """Run the command, which must succeed. Return the facts that it prints with --json."""
+    """Run a command of the control plane, which must succeed.
+
+    Return the facts that the command prints with --json.
+    """
     done = cli(config, *arguments, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)
 
 
 def events_in(store: sqlite3.Connection) -> list[dict[str, Any]]:
-    """Return every stored event of a file, in the order of arrival."""
+    """Return every audit event of an SQLite store, in the order of arrival."""
     blocks = store.execute("SELECT body FROM blocks ORDER BY position").fetchall()
     return [event for (body,) in blocks for event in json.loads(unpacked(body)) if event is not None]

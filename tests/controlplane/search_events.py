@@ -1,4 +1,4 @@
-"""Events for the tests of search, and a second, simplest implementation of a filter's meaning."""
+"""Events for the tests of search, and a second, very simple implementation of filters."""
 
 import re
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class Accepted:
 
 
 def event(number: int, **changes: Any) -> dict[str, Any]:
-    """Return the event of the `number`th second."""
+    """Return an audit event whose time is `number` seconds after the first event."""
     time_ms = START_MS + number * 1000
     made = {
         "id": uuid7(time_ms, number), "time": rfc3339(time_ms), "orgId": ORG, "proxyId": "proxy-1",

@@ -1,4 +1,7 @@
-"""A SQLite index over the file of a real store. Blocks are stored there before they are indexed."""
+"""A SQLite search index over the file of a real store.
+
+Blocks of events are stored in the store before they are indexed.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ class StoredIndex(SqliteIndex):
 
 
 def put(store: Path, events: Sequence[Event]) -> None:
-    """Put one block for each event into the store and the index."""
+    """Put one block for each event into the store and the search index."""
     with closing(sqlite3.connect(store, timeout=20)) as file:
         file.executemany(
             "INSERT OR IGNORE INTO blocks VALUES (?, 1, ?, 'proxy-1', 0, 0, ?)",
@@ -42,7 +45,7 @@ def put(store: Path, events: Sequence[Event]) -> None:
 
 @cache
 def _migrated() -> bytes:
-    """Return the bytes of an empty store's file."""
+    """Return the bytes of an empty store's SQLite file."""
     with TemporaryDirectory() as directory:
         store = Path(directory) / "store.db"
         migrate(store)
@@ -51,7 +54,7 @@ def _migrated() -> bytes:
 
 @asynccontextmanager
 async def opened(path: Path) -> AsyncIterator[StoredIndex]:
-    """Open the index at `path`, with a store beside it."""
+    """Open the search index at `path`, with a store in the same directory."""
     store = path.with_name("store.db")
     if not store.exists():
         store.write_bytes(_migrated())

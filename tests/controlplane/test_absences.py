@@ -1,4 +1,4 @@
-"""A search without results names possible mistakes of the query, and never what other organisations have."""
+"""Tests of a search without results: it names possible mistakes of the query, and no foreign data."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_of_many_organisations_few_are_named() -> None:
 
 
 async def test_a_rule_of_an_earlier_version_is_no_mistake(named: Trail) -> None:
-    """A filter by an earlier version is not reported as a mistake, because an event names that version."""
+    """A filter by an earlier rule version is valid, because some event names that version."""
     assert (await named.ask("all", "events", filter='rule:"no mail"'))["notes"] == []
 
 

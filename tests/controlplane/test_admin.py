@@ -1,4 +1,4 @@
-"""The admin API: permissions of operators, reports of errors, and the operator log."""
+"""Tests of the admin API: permissions of operators, reports of errors, and the operator log."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HASHED = CHEAP.hash(PASSWORD)
 
 @dataclass
 class Browser:
-    """Client that keeps its cookie and sends the headers of a browser."""
+    """A client that keeps its cookie and sends the headers of a browser."""
 
     session: aiohttp.ClientSession
     url: str
@@ -64,7 +64,10 @@ async def browser(plane: Plane) -> AsyncIterator[Browser]:
 
 
 async def operator(plane: Plane, name: str, roles: Mapping[str, Role]) -> str:
-    """Create an operator with roles by the organisations' names. Return an API token of this operator."""
+    """Create an operator with roles, given by the names of organisations.
+
+    Return an API token of the new operator.
+    """
     org_ids = {org.name: org.org_id for org in await plane.store.orgs()} | {"*": "*"}
     added = Operator(
         f"id-of-{name}",
@@ -191,7 +194,7 @@ async def test_a_session_is_a_cookie_that_scripts_and_other_sites_do_not_get(
 async def test_no_session_begins_with_a_password_that_was_replaced_meanwhile(
     plane: Plane, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A password check takes time, and a new password ends only the sessions that exist at that moment."""
+    """A password check takes time, and a new password ends only sessions that exist at that moment."""
     await operator(plane, "ada", {"*": "admin"})
     compared, replaced = threading.Event(), threading.Event()
 
@@ -276,9 +279,10 @@ async def test_another_site_can_not_sign_a_browser_in(plane: Plane, browser: Bro
 async def test_a_name_that_another_site_resolved_to_this_host_is_none_of_ours(
     plane: Plane, host: str, known: bool
 ) -> None:
-    """Refuse a foreign host name that resolves to this host.
+    """Test that the server refuses a foreign host name that resolves to the server's address.
 
-    If the name of evil.example becomes 127.0.0.1, its page has the same origin as the console in the browser.
+    If the name of evil.example resolves to 127.0.0.1, its page has the same origin as the console in the
+    browser.
     """
     for path in ("/login", "/admin/v1/openapi.json"):
         async with plane.session.get(plane.console_url + path, headers={"Host": host}) as response:
@@ -352,7 +356,7 @@ async def test_guessing_ends_soon_and_says_nothing_about_who_exists(
 async def test_who_is_nobody_costs_as_much_as_who_is_somebody(
     plane: Plane, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check a password against one hash of the same cost, even if the operator does not exist."""
+    """Test that a password check computes one hash of the same cost, even if the operator does not exist."""
     await operator(plane, "ada", {"*": "admin"})
     await operator(plane, "disabled", {"*": "viewer"})
     await plane.store.set_operator_enabled("id-of-disabled", False)
@@ -383,7 +387,7 @@ async def test_many_guesses_at_once_are_no_more_than_one_after_the_other(
 async def test_a_sign_in_for_which_no_hash_is_made_does_not_count(
     plane: Plane, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a flood of such sign-ins would push real guesses out of the count."""
+    """Otherwise, a flood of such sign-ins would push real guesses out of the count."""
     with monkeypatch.context() as patched:
         patched.setattr(gate, "_MOST_HASHES_WAITING", 0)
         assert {(await browser.sign_in("ada", "wrong")).status for _ in range(6)} == {503}
@@ -454,7 +458,7 @@ async def test_over_tls_the_cookie_is_bound_to_this_very_host(tmp_path: Path, cl
 
 
 async def test_a_form_of_another_site_is_none_of_ours(plane: Plane, browser: Browser) -> None:
-    """A page elsewhere can send a form with the operator's cookie, but not with the form's token."""
+    """A page of another site can send a form with the operator's cookie, but not with the form's token."""
     await operator(plane, "ada", {"*": "admin"})
     await browser.sign_in("ada")
     url, headers = f"{plane.console_url}/orgs", {"Cookie": browser.cookie}
@@ -549,7 +553,10 @@ async def test_a_form_of_a_session_that_ended_meanwhile_changes_nothing(
 async def test_large_bodies_of_one_operator_leave_room_for_those_of_others(
     plane: Plane, slow: SlowBodies
 ) -> None:
-    """Large bodies are buffered in memory. Small ones, such as an emergency stop, always find room."""
+    """The server buffers large bodies in limited memory.
+
+    Small requests, such as an emergency stop, always have room in the buffer memory.
+    """
     token = await operator(plane, "ada", {"*": "admin"})
     other = await operator(plane, "eve", {"*": "admin"})
     check = "/admin/v1/rulesets/check"

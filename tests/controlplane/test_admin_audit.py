@@ -1,4 +1,4 @@
-"""Audit events over the admin API: search, counts, live tail and export, each by its own organisation."""
+"""Tests of audit events over the admin API: search, counts, live tail and export, by organisation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def minute(org_id: str, number: int, **members: Any) -> dict[str, Any]:
 
 @dataclass
 class Trail:
-    """Two organisations with events, and operators who may read one or both."""
+    """Two organisations with events, and operators who may read the events of one or both."""
 
     plane: Plane
     orgs: dict[str, str]
@@ -224,7 +224,7 @@ async def test_an_event_of_a_time_to_come_does_not_flatten_a_histogram(trail: Tr
 async def test_no_time_of_an_event_or_a_question_is_too_much_for_a_histogram(
     trail: Trail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One event of a hostile proxy must not break the overview for everyone who sees its organisation."""
+    """One event of a hostile proxy must not break the overview of all operators of its organisation."""
     # A store may have times beyond the years of UTC, because earlier releases accepted them.
     monkeypatch.setattr("controlplane.ingest.EARLIEST_MS", -(1 << 62))
     monkeypatch.setattr("controlplane.ingest.LATEST_MS", 1 << 62)
@@ -407,7 +407,7 @@ async def test_an_event_of_several_lines_is_one_line(trail: Trail) -> None:
 
 @dataclass
 class Reader:
-    """Server-sent events as a browser reads them (WHATWG HTML section 9.2.6), over successive connections."""
+    """Reads server-sent events as a browser does (WHATWG HTML section 9.2.6), over successive connections."""
 
     trail: Trail
     who: str
@@ -446,7 +446,7 @@ class Reader:
                     self.other.append((fields.get("event", ""), fields.get("data", fields.get("", ""))))
 
     async def take(self, response: aiohttp.ClientResponse, count: int) -> list[int]:
-        """Return the numbers of the next events."""
+        """Return the sequence numbers of the next events."""
         before = len(self.got)
         await self.read(response, blocks=count)
         return self.got[before:]

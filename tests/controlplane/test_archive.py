@@ -1,4 +1,4 @@
-"""An archive of events: what is written, and that the archive alone reveals each change of it."""
+"""Tests of the event archive: its content, and that the archive alone reveals each change of itself."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def body(org_id: str, number: int) -> bytes:
 
 
 async def put(store: SqlStore, org_id: str, numbers: Iterable[int], *bodies: bytes) -> list[bytes]:
-    """Store a batch of these events, or of events with these bodies."""
+    """Store a batch of events with these numbers, or of events with these bodies."""
     numbers = list(numbers)
     events = list(bodies) or [body(org_id, number) for number in numbers]
     ids = [f"event-{number}" for number in numbers]
@@ -51,7 +51,7 @@ async def put(store: SqlStore, org_id: str, numbers: Iterable[int], *bodies: byt
 
 
 async def archived(store: SqlStore, objects: MemoryObjects, after: int = 0) -> int:
-    """Write the store's events after the position, as far as they fit into one range. Return its end."""
+    """Archive the store's events after the position, as far as they fit into one range. Return its end."""
     found = await store.archive_range(after)
     assert found is not None
     await ArchiveWriter(store, objects).write(after, found.upto)
@@ -183,7 +183,10 @@ def names(objects: Objects, suffix: str) -> list[str]:
 def with_events(
     number: int, edit: Callable[[list[bytes]], list[bytes]], *, is_careful: bool = True
 ) -> Change:
-    """Change the lines of a range. A careful forger also writes their digests into the manifest."""
+    """Return a change of the lines in an archived range.
+
+    A careful forger also writes the digests of the changed lines into the manifest.
+    """
 
     def change(objects: Objects) -> None:
         name = names(objects, EVENTS_SUFFIX)[number]
@@ -212,7 +215,7 @@ def rewrite(objects: Objects, number: int, edit: Callable[[Manifest], Manifest])
 
 
 def with_link(of: int, at: int, **members: Any) -> Change:
-    """Change the content of a link in a manifest."""
+    """Return a change of a link's content in a manifest."""
 
     def edit(manifest: Manifest) -> Manifest:
         changed = list(manifest.links)
@@ -223,7 +226,7 @@ def with_link(of: int, at: int, **members: Any) -> Change:
 
 
 def remade(number: int) -> Change:
-    """Remove the first event of a range, and compute the chain again up to the range's end."""
+    """Return a change that removes a range's first event and recomputes the chain to the range's end."""
 
     def change(objects: Objects) -> None:
         with_events(number, lambda found: found[1:])(objects)

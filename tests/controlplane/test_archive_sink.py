@@ -1,4 +1,4 @@
-"""The sink `blob`: a range is fixed before it is written, and storage writes each name once."""
+"""Tests of the sink `blob`: a range is fixed before it is written, and storage writes each name once."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def consumer_of(store: SqlStore, clock: FakeClock, settings: AnySink = SETTINGS)
 
 
 class Crash(Exception):
-    """Simulated end of the process at this point."""
+    """Simulated crash of the process at this point."""
 
 
 async def test_events_are_archived_once_they_have_waited_long_enough(
@@ -76,7 +76,7 @@ async def test_events_are_archived_once_they_have_waited_long_enough(
 async def test_a_crash_anywhere_leaves_each_event_once(
     either_store: SqlStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More events arrive between the crash and the next start, which writes the range that was fixed."""
+    """More events arrive between the crash and the next start, which writes the fixed range."""
     objects, sent = MemoryObjects(), 0
     for crash_at in range(4):  # crash before and after each of the two objects, and before the cursor moves
         sent += len(await put(either_store, "org-a", range(sent, sent + 5)))
@@ -175,7 +175,7 @@ def with_wrong_key(settings: BlobSettings) -> BlobSettings:
 
 
 async def exercise(settings: BlobSettings) -> None:
-    """Do the same with the storage as an archive does."""
+    """Run the operations of an archive on the storage."""
     sink = BlobSink(open_objects(settings, DIRECT), 1.0)
     assert await sink.test() == "the storage writes and reads objects, and overwrites none"
     objects = sink.objects
@@ -194,9 +194,9 @@ async def exercise(settings: BlobSettings) -> None:
 
 @pytest.mark.skipif("GRAPHWARD_TEST_STORAGE" not in os.environ, reason="no real storage is named")
 async def test_real_storage_does_the_same() -> None:
-    """Run against real storage if the variable is set.
+    """Run the test with real storage if the environment variable is set.
 
-    The variable has a table of settings as Python writes it, such as `{"url": "s3://audit", …}`.
+    The environment variable has a table of settings as Python writes it, such as `{"url": "s3://audit", …}`.
     """
     import ast
 

@@ -1,4 +1,4 @@
-"""Failed sign-ins are counted by name and network in a sliding window, locally or in a shared store."""
+"""Tests of counts of failed sign-ins, by name and network, in a sliding window, local or shared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Audit batches: form, size, organisations, and that each batch counts once."""
+"""Tests of audit batches: their form, size and organisations, and that each batch counts once."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ async def test_a_body_that_is_no_batch_is_400(
 
 
 async def test_the_last_of_two_equal_keys_counts_everywhere(plane: Plane, proxy: ProxyClient) -> None:
-    """The authorisation check and the stored event use the same one of two equal keys: the last."""
+    """The authorisation check and the stored event both use the last one of two equal keys."""
     (org,) = proxy.org_ids
     foreign = await plane.org("other")
     twice = json.dumps(event(org, 1)).replace('"orgId"', f'"orgId": "{org}", "orgId"', 1)
@@ -297,7 +297,7 @@ async def test_the_idempotency_window_is_48_hours_from_the_first_acceptance(
 async def test_an_id_with_a_time_is_refused_without_end_although_it_is_kept_for_days(
     plane: Plane, proxy: ProxyClient, clock: FakeClock, ahead_days: int
 ) -> None:
-    """The id is refused even if the proxy's clock was ahead when the id was made."""
+    """The id is refused even if the proxy's clock was ahead when the proxy made the id."""
     sent = batch(uuid7(clock.wall + ahead_days * DAY_MS, 1), proxy.org_ids[0], [1])
     assert (await proxy.audit(sent)).json["accepted"] == 1
     clock.advance(hours=48)

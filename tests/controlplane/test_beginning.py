@@ -1,4 +1,4 @@
-"""A lost store does not count as a first start, and a first start that was killed can be repeated."""
+"""Tests that a lost store does not count as a first start, and that a killed first start can be repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams of the admin API pass through nginx without special directives."""
+"""Tests that streams of the admin API pass through nginx without special directives."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SOON_SECONDS = 10.0
 
 @asynccontextmanager
 async def nginx(folder: Path, behind: str) -> AsyncIterator[str]:
-    """Return the address of an nginx that forwards everything to `behind`."""
+    """Yield the address of an nginx that forwards every request to `behind`."""
     port = free_port()
     config = folder / "nginx.conf"
     config.write_text(

@@ -1,4 +1,4 @@
-"""Blocks of events are read back byte for byte, in the form of this release and of earlier ones."""
+"""Tests that blocks of events are read back byte for byte, in this release's form and in earlier forms."""
 
 from __future__ import annotations
 

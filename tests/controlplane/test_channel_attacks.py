@@ -1,4 +1,4 @@
-"""Attackers on the path, or with a stolen key, can change no message and block no other proxy."""
+"""Tests of attackers on the path, or with a stolen key: they change no message and block no other proxy."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tests.controlplane.processes import ROOT, cli, facts
 
 
 class Between:
-    """Proxy on the path that reads and changes messages, as a TLS-terminating attacker can."""
+    """An attacker on the network path, who reads and changes messages, as if TLS ended there."""
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
@@ -62,7 +62,7 @@ class Between:
 async def test_nobody_between_can_keep_a_proxy_on_withdrawn_rules(
     plane: Plane, proxy: ProxyClient, tmp_path: Path, drops: set[str]
 ) -> None:
-    """An attacker puts a newer ETag into the request, to receive a signed 304 for rules the proxy lacks."""
+    """An attacker changes the request's ETag, to receive a signed 304 for rules that the proxy lacks."""
     await plane.ruleset("acme", "rules")
     await plane.inventory.add_app("payroll", "acme", "rules")
     between = Between(plane)
@@ -182,7 +182,7 @@ async def test_who_has_asked_in_time_keeps_the_connection(
 async def test_a_flood_of_connections_shuts_no_proxy_out(
     plane: Plane, proxy: ProxyClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The oldest unauthenticated connection is closed; a connection with a signed request stays."""
+    """The server closes the oldest unauthenticated connection, and keeps authenticated ones."""
     monkeypatch.setattr(connections, "_MOST_UNPROVED", 20)
     known, to_known = await _connected(plane, _head(proxy, "GET", SYNC))
     assert await known.readline() == b"HTTP/1.1 200 OK\r\n"
@@ -300,7 +300,7 @@ async def test_events_are_the_signer_s_whomever_they_name(plane: Plane, proxy: P
 async def test_no_key_takes_every_place_in_the_store_s_queue(
     plane: Plane, proxy: ProxyClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each sync without an ETag is a write; so are heartbeats and batches."""
+    """Each sync without an ETag is a write to the store, as are heartbeats and batches."""
     running, most = 0, 0
     sync_content = RegistryTables.sync_content
 
@@ -329,7 +329,7 @@ async def test_a_response_s_signature_is_none_of_a_request(proxy: ProxyClient) -
 
 
 async def test_a_report_sent_again_counts_once(plane: Plane, proxy: ProxyClient) -> None:
-    """The start of its window identifies a report that an agent sends again after it was killed."""
+    """The control plane recognises a repeated report of a killed agent by the start of its window."""
     for evaluated in (1, 7):
         body = METRICS_BODY.replace(b"1}", b"%d}" % evaluated)
         assert (await proxy.send(METRICS, body)).status == 200
@@ -363,7 +363,10 @@ MEMBERS = (
 async def test_no_event_of_one_tenant_keeps_another_s_from_being_found(
     plane: Plane, proxy: ProxyClient
 ) -> None:
-    """Each odd event is refused, or stored, found and purged normally. None stops the index writer."""
+    """The control plane refuses each odd event, or stores, finds and purges it normally.
+
+    No odd event stops the index writer.
+    """
     (org,), other = proxy.org_ids, await plane.org("other")
     stranger = await plane.proxy("edge-2", "other")
     made = itertools.count(1)

@@ -1,4 +1,4 @@
-"""Commands as an operator runs them: output, error lines and exit status."""
+"""Tests of commands as an operator runs them: output, error lines and exit status."""
 
 from __future__ import annotations
 
@@ -380,7 +380,7 @@ def test_the_sample_settings_run_as_they_stand(tmp_path: Path) -> None:
 
 
 def test_missing_events_are_named(config: Path) -> None:
-    """The gap is computed from the numbers that arrived and the highest number that the proxy reported."""
+    """A gap is computed from the numbers that arrived and the highest number that the proxy reported."""
     org = facts(config, "org", "add", "acme")["orgId"]
     proxy = facts(config, "proxy", "add", "edge-1", "--org", "acme")["proxyId"]
     _sql(
@@ -420,7 +420,7 @@ def _sql(config: Path, script: str) -> None:
 
 
 def test_the_command_line_starts_without_what_it_does_not_need(config: Path) -> None:
-    """Imports delay each command of an operator."""
+    """Each unnecessary import delays every command of an operator."""
     code = (
         "import sys; from controlplane.cli import main; "
         f"main(['--config', {str(config)!r}, 'org', 'list', '--json']); "

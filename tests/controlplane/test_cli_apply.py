@@ -1,4 +1,4 @@
-"""`apply` and `export`: exit statuses, secret files and the dry run."""
+"""Tests of the commands `apply` and `export`: exit statuses, secret files and the dry run."""
 
 from __future__ import annotations
 

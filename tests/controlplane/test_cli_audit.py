@@ -1,4 +1,4 @@
-"""`audit search` as an operator runs it: accepted events are found at once, and mistakes print one line."""
+"""Tests of `audit search`: accepted events are found at once, and mistakes print one line."""
 
 from __future__ import annotations
 

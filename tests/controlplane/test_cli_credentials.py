@@ -1,4 +1,4 @@
-"""`app federated`, `key`, `certificate` and `credential` as an operator runs them."""
+"""Tests of `app federated`, `key`, `certificate` and `credential` as an operator runs them."""
 
 from __future__ import annotations
 

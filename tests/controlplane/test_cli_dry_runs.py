@@ -1,4 +1,4 @@
-"""Dry runs of rules before they are active: without settings, and from the store."""
+"""Tests of dry runs of rules before they are active: without settings, and from the store."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCHEMA = ("--schema", "tests/fakes/graph.csdl")
 
 
 def ruleset(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a `ruleset` command without settings."""
+    """Run a `ruleset` command without a settings file."""
     return commands.run("ruleset", *arguments)
 
 
@@ -239,7 +239,7 @@ rules:
 
 
 def route_files(tmp_path: Path) -> tuple[str, str]:
-    """Return a ruleset and a schema as files."""
+    """Return the paths of a ruleset file and a schema file."""
     rules, schema = tmp_path / "careful.yaml", tmp_path / "metadata.xml"
     rules.write_text(ROUTES)
     schema.write_bytes(SMALL)

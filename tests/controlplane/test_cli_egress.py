@@ -1,4 +1,4 @@
-"""The command line on a host that reaches the network only through an egress proxy from its environment."""
+"""Tests of the command line on a host that reaches the network only through an egress proxy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _VARIABLES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROX
 
 @pytest.fixture
 async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeGraph]:
-    """Start a TLS server without an admin API, whose certificate authority is trusted here."""
+    """Start a TLS server without an admin API, whose certificate authority the test process trusts."""
     authority = CertificateAuthority(tmp_path / "certificates")
     for name in _VARIABLES:
         monkeypatch.delenv(name, raising=False)

@@ -1,4 +1,4 @@
-"""`audit` commands besides `search`: count, show, export and tail; beside the store and at a server."""
+"""Tests of the `audit` commands count, show, export and tail, on the store's host and at a server."""
 
 from __future__ import annotations
 

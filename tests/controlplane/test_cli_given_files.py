@@ -1,4 +1,4 @@
-"""Files named on the command line: a byte order mark is skipped, and UTF-16 is refused."""
+"""Tests of files named on the command line: a byte order mark is skipped, and UTF-16 is refused."""
 
 from __future__ import annotations
 

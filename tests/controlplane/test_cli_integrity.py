@@ -1,4 +1,4 @@
-"""`audit head` and `audit verify` as an operator runs them, and the same operations over the admin API."""
+"""Tests of `audit head` and `audit verify`, and of the same operations over the admin API."""
 
 from __future__ import annotations
 

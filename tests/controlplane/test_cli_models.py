@@ -1,4 +1,4 @@
-"""`model fetch`, `list` and `diff`, and rulesets that are published with a schema."""
+"""Tests of `model fetch`, `list` and `diff`, and of rulesets that are published with a schema."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def small(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def changed(tmp_path: Path) -> Path:
-    """Return the small schema with another relation, one more type and one operation less."""
+    """Return the small schema with a changed relation, one more type and one operation less."""
     text = SMALL.decode()
     for old, new in (
         ('Name="messages" Type="Collection(mail.message)"', 'Name="mails" Type="Collection(mail.message)"'),

@@ -1,4 +1,4 @@
-"""Commands at a running server and beside the store: the same output, errors and exit statuses both ways."""
+"""Tests of commands at a server and on the store's host: the same output, errors and exit statuses."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ async def test_what_people_read_is_no_json(commands: Commands, plane: Plane, pro
 
 
 def test_waiting_shows_on_a_terminal_what_it_waits_for(tmp_path: Path) -> None:
-    """The progress is one line that is overwritten; a proxy's name cannot control the terminal."""
+    """The progress is one line that is overwritten, and a proxy's name in it cannot control the terminal."""
     config = write_settings(tmp_path)
     facts(config, "org", "add", "acme")
     facts(config, "proxy", "add", "edge-1", "--org", "acme")
@@ -314,7 +314,7 @@ def response(body: bytes, *fields: bytes, status: bytes = b"200 OK", length: int
 
 
 async def said_of(tmp_path: Path, responded: bytes, *arguments: str) -> tuple[int, str, str]:
-    """Return the command's error if a server sends this response and closes."""
+    """Return the command's error if a server sends this response and closes the connection."""
     (tmp_path / "token").write_text("gwt_x")
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

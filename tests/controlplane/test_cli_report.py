@@ -1,4 +1,4 @@
-"""`audit report`, `audit report-key` and `audit verify-report` as an auditor runs them."""
+"""Tests of `audit report`, `audit report-key` and `audit verify-report` as an auditor runs them."""
 
 from __future__ import annotations
 

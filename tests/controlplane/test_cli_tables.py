@@ -1,4 +1,4 @@
-"""Tables of the command line on terminals of 80, 120 and 200 columns, and in a pipe."""
+"""Tests of the command line's tables on terminals of 80, 120 and 200 columns, and in a pipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ruleset replay`, `suggest` and `explain --event`, as an operator uses them."""
+"""Tests of `ruleset replay`, `suggest` and `explain --event`, as an operator uses them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DRAFT = RULES.replace("/v1.0/groups/**", "/v1.0/groups/{id}").replace("[a]", "[b
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Create a store with an application's events of the last hour, and the draft beside it."""
+    """Create a store with an application's events of the last hour, and a draft ruleset file."""
     folder = tmp_path_factory.mktemp("traffic")
     config = write_settings(folder)
     (folder / "hr.yaml").write_text(RULES)

@@ -1,4 +1,4 @@
-"""Management as code: a plan, and its changes applied whole or not at all, on both engines."""
+"""Tests of management as code: a plan, and its changes applied completely or not at all, on both engines."""
 
 from __future__ import annotations
 
@@ -476,7 +476,7 @@ async def test_keys_certificates_and_ends_are_those_of_the_directory(
     await apply(context, WANTED)
 
     async def has(app: WantedApp) -> list[str]:
-        """Apply the directory, and return the operations that it took."""
+        """Apply the directory, and return the operations that this needed."""
         await apply(context, with_apps(*CONTOSO.apps or (), app))
         assert (await plan(context, with_apps(*CONTOSO.apps or (), app))).changes == ()
         lines = [line.operation for line in await context.store.operator_log(LogQuery(limit=20))]

@@ -1,4 +1,4 @@
-"""The console's pages about enrolment tokens, keys and retired proxies."""
+"""Tests of the console's pages about enrolment tokens, keys and retired proxies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Console texts for audit events: filter terms, shell commands and rule lines."""
+"""Tests of console texts for audit events: filter terms, shell commands and rule lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forms of the console that are refused keep what was entered."""
+"""Tests that a refused form of the console keeps the values that the operator entered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The frame of every console page over HTTP: access, security headers and errors."""
+"""Tests of the frame of every console page over HTTP: access, security headers and errors."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ async def test_a_fault_of_ours_is_told_to_the_log_alone(
 async def test_without_its_store_a_page_says_that_proxies_serve_on(
     plane: Plane, jar: aiohttp.CookieJar, caplog: pytest.LogCaptureFixture, table: str
 ) -> None:
-    """Either the session or the data of the frame can't be read from the store."""
+    """The store fails to return either the session or the data of the page frame."""
     async with aiohttp.ClientSession(cookie_jar=jar) as session:
         await _signed_in(plane, session)
         with closing(sqlite3.connect(plane.settings.store.path)) as store:

@@ -1,4 +1,4 @@
-"""Lists in the console: searched, sorted and read page by page by links and a form, without a script."""
+"""Tests of lists in the console: search, sorting and paging by links and a form, without a script."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ async def _link(visitor: Visitor, path: str, text: str) -> str:
 
 @pytest.fixture
 async def visitor_of(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> Plane:
-    """Sign in with pages of two rows. Each organisation has its own ruleset, app, proxy and operator."""
+    """Sign in to a console whose lists have pages of two rows.
+
+    Each organisation has its own ruleset, application, proxy and operator.
+    """
     monkeypatch.setattr("controlplane.console.lists._ROWS", 2)
     for name in NAMES:
         org_id = await plane.org(name)

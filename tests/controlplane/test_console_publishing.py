@@ -1,4 +1,4 @@
-"""Publishing a draft activates exactly the text that was reviewed."""
+"""Tests that publishing a draft activates exactly the text that was reviewed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A replay on a draft's page runs in steps. Each step continues from the counts in the form."""
+"""Tests of a replay on a draft's page, which runs in steps.
+
+Each step of the replay continues from the counts in the form.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words of a review: what becomes blocked, allowed, removed and visible, and on which evidence."""
+"""Tests of the words of a review: what becomes blocked, allowed, removed and visible, and why."""
 
 from __future__ import annotations
 

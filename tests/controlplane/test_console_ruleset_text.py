@@ -1,4 +1,4 @@
-"""A ruleset's text as the console shows it."""
+"""Tests of a ruleset's text as the console shows it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_what_is_coloured_is_the_text_and_no_markup_of_its_writer() -> None:
 
 
 def _coloured(text: str) -> list[str]:
-    """Return the lines with a bar at each begin and end of a colour."""
+    """Return the coloured lines, with a bar at each begin and end of a colour."""
     return [Markup(re.sub("<[^>]*>", "|", line.html)).unescape() for line in listing(text) or ()]
 
 
@@ -107,7 +107,7 @@ def test_changed_lines_come_with_a_few_around_them() -> None:
 
 
 def _marked(old: str, new: str) -> list[str]:
-    """Return the changed lines, with the parts that differ in brackets."""
+    """Return the changed lines of two texts, with the parts that differ in brackets."""
     return [
         "".join(f"[{each.text}]" if each.changed else each.text for each in line.pieces) or line.text
         for group in text_diff(old, new) or ()

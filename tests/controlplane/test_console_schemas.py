@@ -1,4 +1,4 @@
-"""The schemas of a ruleset version on its page."""
+"""Tests of the page that shows the schemas of a ruleset version."""
 
 from __future__ import annotations
 

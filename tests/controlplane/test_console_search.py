@@ -1,4 +1,4 @@
-"""The console's search page."""
+"""Tests of the search page of the console."""
 
 from __future__ import annotations
 

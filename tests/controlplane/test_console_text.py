@@ -1,4 +1,4 @@
-"""Times, figures and charts as the console writes them."""
+"""Tests of times, figures and charts as the console writes them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_one_among_thousands_is_still_seen() -> None:
 
 
 def test_an_image_has_no_link_within_it_and_what_has_is_hidden() -> None:
-    """Screen readers do not announce an image's contents, so a link inside it would be lost."""
+    """Screen readers do not announce an image's contents, so a link inside an image would be lost."""
     mark = charts.Mark(NOON_MS + HOUR, "stop", "ada stopped an app", "/record")
     chart = charts.columns([column(charts.Part("allow", 1), href="/search")], "events", SPAN, (), [mark])
     image = chart[chart.index('<svg role="img"') : chart.index("</svg>", chart.index('<svg role="img"'))]

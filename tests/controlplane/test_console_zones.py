@@ -1,4 +1,4 @@
-"""Times of the console in the zone that an operator chose."""
+"""Tests of the console's times in the time zone that an operator chose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Credentials of apps: what proxies receive of them, when they end, and their last use."""
+"""Tests of credentials of applications: which data proxies receive, when they end, and their last use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A database with one damaged page: the response is a 503 or the start fails, never wrong data."""
+"""Tests of a database with one damaged page: the response is a 503 or the start fails, never wrong data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KNOWN = json.loads((FORMATS / "v1" / "known.json").read_text("utf-8"))
 
 @contextlib.contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Return the error of a failed start, which names the damaged file and the remedy."""
+    """Expect the error of a failed start, which names the damaged file and the remedy."""
     try:
         yield
     except StoreError as error:
@@ -94,7 +94,7 @@ async def test_a_damaged_index_is_put_aside_and_built_anew(
 
 
 async def indexed(plane: Plane, position: int) -> None:
-    """Wait until the index has the events up to this position."""
+    """Wait until the search index has the events up to this position."""
     path = plane.settings.store.path
     index = await open_index(plane.settings.search_index, plane.store, path)
     try:

@@ -1,4 +1,4 @@
-"""A damaged block of events: its organisation loses these events, and no other event is lost."""
+"""Tests of a damaged block of events: its organisation loses these events, and no other event is lost."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def new(org: str, *numbers: int) -> NewBatch:
 
 
 async def fill(store: SqlStore, body: bytes) -> None:
-    """Store four events: 1 and 2 of an organisation in a damaged block, and two whole blocks.
+    """Store four events: 1 and 2 of an organisation in a damaged block, and two in undamaged blocks.
 
-    The whole blocks have event 3 of the same organisation and event 4 of another one.
+    The undamaged blocks have event 3 of the same organisation and event 4 of another organisation.
     """
     store.sign_links(KEY)
     for org in (DAMAGED, WHOLE):

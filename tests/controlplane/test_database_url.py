@@ -1,4 +1,4 @@
-"""URLs of PostgreSQL: no part of a password is shown, whatever characters it has."""
+"""Tests of PostgreSQL URLs: no part of a password is shown, whatever characters the password has."""
 
 from __future__ import annotations
 

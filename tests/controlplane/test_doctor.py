@@ -1,4 +1,4 @@
-"""`doctor` of the control plane: each fault is made for real, found, and reported with its remedy."""
+"""Tests of the control plane's `doctor`: each real fault is found and reported with its remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dry runs of a draft as operations: the input is text or a stored ruleset, the output is facts."""
+"""Tests of dry runs of a draft: the input is text or a stored ruleset, and the output is facts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Emergency stops: permissions, visibility, and that one stop does not lift another."""
+"""Tests of emergency stops: permissions, visibility, and that one stop does not lift another stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proxies that enrol with a token, renew their keys, and are retired."""
+"""Tests of proxies that enrol with a token, renew their keys, and are retired."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ async def test_a_copy_of_a_renewal_gives_nobody_keys(plane: Plane) -> None:
 async def test_whoever_enrols_stays_a_stranger_and_keeps_no_connection(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise each request with a revoked token would take a connection from unauthenticated clients."""
+    """Otherwise, each request with a revoked token would use a connection of an unauthenticated client."""
     await plane.org("acme")
     made = await token(plane, name="leaked")
     proved = []
@@ -503,7 +503,7 @@ async def test_a_silent_proxy_is_retired_by_witnessed_time_and_comes_back_by_a_c
 async def test_many_at_once_never_get_more_identities_than_the_token_allows(
     tmp_path: Path, clock: FakeClock, engine: dict[str, str]
 ) -> None:
-    """Run two control planes over one database, or two connections of one program to one file."""
+    """Run two control planes over one database, or two connections of one program to one SQLite file."""
     url = engine["Store"].split('"')[1] if engine else ""
     async with AsyncExitStack() as stack:
         stores = []

@@ -1,4 +1,4 @@
-"""The fleet overview, computed from signed heartbeats, metrics and batches."""
+"""Tests of the fleet overview, which is computed from signed heartbeats, metrics and batches."""
 
 from __future__ import annotations
 

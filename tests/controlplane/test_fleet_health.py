@@ -1,4 +1,4 @@
-"""A proxy's health by the age of its last message, in multiples of the interval."""
+"""Tests of a proxy's health by the age of its last message, in multiples of the heartbeat interval."""
 
 from __future__ import annotations
 

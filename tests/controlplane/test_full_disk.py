@@ -1,4 +1,4 @@
-"""A full disk of the control plane: batches are refused, and emergency stops still work."""
+"""Tests of a control plane's full disk: batches are refused, and emergency stops still work."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def plane(disk: Path, clock: FakeClock) -> AsyncIterator[Plane]:
 
 
 def fill(disk: Path) -> None:
-    """Take all free bytes of the disk. A second call takes what became free since then."""
+    """Use all free bytes of the disk. A second call uses the bytes that became free since the first call."""
     with (disk / "something-else").open("ab", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(b"\0" * 4096)

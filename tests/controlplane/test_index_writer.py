@@ -1,4 +1,4 @@
-"""The index writer: every event of the outbox reaches the index in order, also if the index fails."""
+"""Tests of the index writer: every event of the outbox reaches the index in order, also after failures."""
 
 import asyncio
 import sqlite3
@@ -40,7 +40,7 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
 
 
 async def commit(store: SqliteStore, numbers: Sequence[int]) -> None:
-    """Store a batch as ingest commits it."""
+    """Store a batch of audit events as the ingestion commits it."""
     made = [event(number) for number in numbers]
     ids, seqs = [one["id"] for one in made], [one["seq"] for one in made]
     bodies = [orjson.dumps(one) for one in made]
@@ -49,7 +49,7 @@ async def commit(store: SqliteStore, numbers: Sequence[int]) -> None:
 
 
 class ScriptedIndex:
-    """Index that stores its input, and fails when the test says so."""
+    """A search index that stores its input, and fails when the test says so."""
 
     def __init__(self, *failures: Exception) -> None:
         self.failures = list(failures)
@@ -130,7 +130,7 @@ async def test_a_wake_brings_what_was_committed_before_it(store: SqliteStore) ->
 
 
 async def test_without_a_wake_it_looks_by_itself(store: SqliteStore) -> None:
-    """Another process may have committed, which causes no wake."""
+    """Another process may have committed events, which does not wake the index writer."""
     index = ScriptedIndex()
     async with running(index_writer(store, index, poll_seconds=0.001)):
         await commit(store, [1])
@@ -206,7 +206,7 @@ _VALUES: Final = {"text": "x", "texts": ["a", "b"], "number": 1.5, "time": None}
 
 
 def written(path: Path) -> list[list[tuple[Any, ...]]]:
-    """Return the content of the index without its names."""
+    """Return the content of the index file without its names."""
     with closing(sqlite3.connect(path)) as file:
         return [
             file.execute(f"SELECT * FROM {table}").fetchall()
@@ -228,7 +228,7 @@ async def accept(store: SqliteStore, subject: IndexWriter, *made: dict[str, Any]
 async def test_what_was_read_at_ingestion_is_found_as_if_it_had_been_read_again(
     tmp_path: Path, store: SqliteStore
 ) -> None:
-    """Compare the segments byte for byte; every field occurs in some event and is missing in another."""
+    """The test compares segments byte for byte, with each field both in an event and missing in another."""
     index = await SqliteIndex.open(tmp_path / "search.sqlite", tmp_path / "store.db")
     again = await SqliteIndex.open(tmp_path / "again.sqlite", tmp_path / "store.db")
     subject = IndexWriter(store, index)
@@ -343,7 +343,7 @@ async def test_an_index_that_another_process_made_anew_is_filled_whole(
 async def test_an_older_index_in_the_place_of_the_newer_one_is_filled_whole(
     tmp_path: Path, store: SqliteStore
 ) -> None:
-    """The store's cursor is ahead of an older index that replaced the newer one."""
+    """The store's cursor is ahead of an older index that replaced the newer index."""
     index = await SqliteIndex.open(tmp_path / "search.sqlite", tmp_path / "store.db")
     try:
         await commit(store, range(5))

@@ -1,4 +1,4 @@
-"""The chain of audit events: a change of the file is detected, and retention leaves a proof."""
+"""Tests of the chain of audit events: a changed file is detected, and retention leaves a proof."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def inflated(body: bytes) -> bytes:
 
 
 async def test_a_link_can_be_made_by_whoever_reads_the_documentation(plane: Plane, org: str) -> None:
-    """Build a link with only the documented parts: the dictionary, JSON, DEFLATE, SHA-256 and the file."""
+    """The test builds a link from documented parts only: dictionary, JSON, DEFLATE, SHA-256 and file."""
     with closing(sqlite3.connect(plane.settings.store.path)) as file:
         link = bytes(32)
         for row in file.execute("SELECT * FROM chain WHERE org_id = ? ORDER BY number", (org,)):
@@ -95,7 +95,7 @@ Found = tuple[str, int | None, int | None, str | None]
 
 
 def _edited(position: int, edit: Callable[[list[Any]], list[Any]]) -> Tamper:
-    """Replace events of one block, and leave the rest byte for byte as it was sent."""
+    """Replace events of one block, and leave the other events byte for byte unchanged."""
 
     def change(file: sqlite3.Connection) -> None:
         ((body,),) = file.execute("SELECT body FROM blocks WHERE position = ?", (position,))
@@ -130,7 +130,7 @@ def _drop_link_and_renumber(file: sqlite3.Connection) -> None:
 
 
 def _add_link(file: sqlite3.Connection) -> None:
-    """Insert one more link in the middle, and move the later links up unchanged."""
+    """Insert one more link in the middle of the chain, and renumber the later links."""
     for number in (4, 3):
         file.execute("UPDATE chain SET number = ? WHERE number = ?", (number + 1, number))
     file.execute("INSERT INTO chain SELECT org_id, 3, kind, chained_ms, position, count, proxy_id, batch,"
@@ -158,14 +158,14 @@ def _cut(file: sqlite3.Connection) -> None:
 
 
 def _purge_before_the_first(file: sqlite3.Connection) -> None:
-    """Verification begins with link 1, so an event before it would never be checked."""
+    """Verification begins with link 1, so an event before link 1 would never be checked."""
     file.execute("INSERT INTO chain SELECT org_id, 0, 'purge', chained_ms, position, count, '', x'',"
                  " CAST('{\"gone\":[0,1,2]}' AS BLOB), link, mac FROM chain WHERE number = 3")  # fmt: skip
     file.execute("DELETE FROM blocks WHERE position = 7")
 
 
 def _all_made_anew_before_the_first(file: sqlite3.Connection) -> None:
-    """Remove all links, and put one before the first that claims to cover every position."""
+    """Remove all links of the chain, and put one before the first that claims to cover every position."""
     _edited(7, lambda events: [each | {"verdict": "block"} for each in events])(file)
     file.execute("UPDATE chain SET number = 0, position = 1000000 WHERE number = 4")
     file.execute("DELETE FROM chain WHERE number > 0")
@@ -280,7 +280,7 @@ async def test_tampering_is_named(plane: Plane, org: str, name: str) -> None:
 
 
 async def test_a_known_head_finds_an_end_that_was_cut_off(plane: Plane, org: str) -> None:
-    """A truncated end is consistent in itself, so only a known chain head reveals it."""
+    """A truncated chain is consistent in itself, so only a known chain head reveals the truncation."""
     known = await _head(plane, org)
 
     tamper(plane, _cut)
@@ -346,7 +346,7 @@ AHEAD = "2026-11-21T12:01:00.000Z"
 
 @pytest.fixture
 async def aged(plane: Plane, proxy: ProxyClient) -> str:
-    """Store two blocks; in each the first and the last event have expired."""
+    """Store two blocks of events, in each of which the first and the last event have expired."""
     (org,) = proxy.org_ids
     for first in (1, 4):
         old, late = event(org, first), event(org, first + 2)
@@ -399,7 +399,7 @@ async def test_tampering_is_named_after_a_purge(plane: Plane, aged: str, name: s
 
 
 async def test_an_event_made_old_is_not_purged(plane: Plane, org: str) -> None:
-    """Otherwise an attacker with access to the file could let retention remove an event."""
+    """Otherwise, an attacker with access to the store's file could let retention remove an event."""
     plane.store.sign_links(chain_key(await open_vault(plane.settings.secrets, plane.store)))
 
     old = {"time": "2001-01-01T00:00:00.000Z"}
@@ -443,7 +443,7 @@ async def test_ingestion_and_purges_go_on_while_a_chain_is_walked(plane: Plane, 
 
 
 async def test_a_purge_that_is_cut_short_leaves_neither_half(plane: Plane, aged: str) -> None:
-    """Events and links are in one transaction, so neither goes without the other."""
+    """A purge changes events and links in one transaction, so it removes both or neither."""
     with closing(sqlite3.connect(plane.settings.store.path)) as file:
         file.execute("CREATE TRIGGER t BEFORE UPDATE ON blocks BEGIN SELECT RAISE(ABORT, 'cut short'); END")
         file.commit()
@@ -487,7 +487,7 @@ async def test_events_of_an_earlier_release_are_chained_at_the_first_start(
 
 
 async def test_nobody_gets_events_adopted_later(tmp_path: Path, clock: FakeClock) -> None:
-    """A store that was chained from its beginning never adopts events as those of an earlier release."""
+    """A store that had a chain from its beginning never adopts events as events of an earlier release."""
     async with started(tmp_path, clock) as plane:
         org = await plane.org("acme")
         proxy = await plane.proxy("edge-1", "acme")

@@ -1,4 +1,4 @@
-"""Two control planes behind one address on one PostgreSQL: each, and the database, is killed under load."""
+"""Tests that kill two control planes on one PostgreSQL, and the database itself, under load."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class ControlPlane:
 
 @asynccontextmanager
 async def one_address(ports: Sequence[int]) -> AsyncIterator[str]:
-    """Run a load balancer: each connection goes to any port that accepts it."""
+    """Run a load balancer that sends each connection to any port that accepts it."""
     chance = random.Random(1)
 
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -194,7 +194,7 @@ async def fleet(postgres: PostgresServer, tmp_path: Path) -> AsyncIterator[Fleet
 
 @dataclass
 class Load:
-    """Proxies that send one batch after the other, and repeat each until it is accepted or refused."""
+    """Proxies that send one batch after another, and repeat each batch until it is accepted or refused."""
 
     chance: random.Random
     acknowledged: dict[str, list[str]] = field(default_factory=dict)  # events of each proxy, in order
@@ -203,7 +203,7 @@ class Load:
     more: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def send_all(self, proxy: ProxyClient) -> None:
-        """Send more batches than the limits allow."""
+        """Send more batches of audit events than the rate limits allow."""
         for number in itertools.count():
             if number >= OF_PROXY + 4 and self.is_over.is_set():
                 return
@@ -213,7 +213,10 @@ class Load:
                         await self.is_over.wait()
 
     async def send(self, proxy: ProxyClient, name: str) -> bool:
-        """Send one batch, whose events follow the last accepted ones. Return True if it is accepted."""
+        """Send one batch, whose events follow the last accepted events.
+
+        Return True if the control plane accepts the batch.
+        """
         events = self.acknowledged.setdefault(proxy.proxy_id, [])
         ids = [f"{proxy.proxy_id}-{len(events) + each + 1}" for each in range(EVENTS)]
         body = self._body(proxy, f"{proxy.proxy_id}-{name}", ids, len(events) + 1)
@@ -238,7 +241,10 @@ class Load:
         return json.dumps({"batchId": batch_id, "events": events}).encode()
 
     async def _is_accepted(self, proxy: ProxyClient, body: bytes) -> bool:
-        """Send the batch, sometimes to both control planes at once. Return True if it is accepted."""
+        """Send the batch to a control plane, and sometimes to both control planes at once.
+
+        Return True if a control plane accepts the batch.
+        """
         copies = 2 if self.chance.random() < 0.3 else 1
         statuses = await asyncio.gather(*(self._status(proxy, body) for _ in range(copies)))
         return 202 in statuses
@@ -254,7 +260,7 @@ class Load:
 
 
 async def follow(store: PostgresStore, seen: list[int]) -> None:
-    """Read events in the order of their positions, as the live tail does."""
+    """Read the store's events in the order of their positions, as the live tail does."""
     while True:
         try:
             events = await store.events_after(seen[-1] if seen else 0, 500)
@@ -275,7 +281,7 @@ async def use_console(browser: Browser, statuses: Counter[int]) -> None:
 
 
 async def kill_in_turn(fleet: Fleet, load: Load, postgres: PostgresServer) -> None:
-    """Kill one control plane after each `KILL_EVERY` acknowledged batches; once also the database."""
+    """Kill one control plane after each `KILL_EVERY` acknowledged batches, and once also the database."""
     for number in range(ROUNDS):
         await load.until(KILL_EVERY * (number + 1))
         plane = load.chance.choice(fleet.planes)
@@ -345,7 +351,7 @@ async def test_kills_lose_no_acknowledged_batch_double_none_and_sign_nobody_out(
 
 
 async def _tail_shows_events_of_the_other(fleet: Fleet, browser: Browser, load: Load) -> None:
-    """Check that events arrive at once: the tail itself polls the store only every five seconds."""
+    """Check that events arrive at once, although the tail itself polls the store only every five seconds."""
     first, second = fleet.planes
     url, headers = f"http://127.0.0.1:{first.console}/admin/v1/audit/tail", {"Cookie": browser.cookie}
     async with fleet.session.get(url, headers=headers) as response:
@@ -374,7 +380,7 @@ async def _found(browser: Browser) -> list[str]:
 
 
 async def _check_proxies(fleet: Fleet, load: Load) -> None:
-    """Check that no number is missing or was stored twice."""
+    """Check that no sequence number is missing or was stored twice."""
     for proxy in fleet.proxies:
         (state,) = await fleet.store.sequences(proxy.proxy_id, 10)
         assert state.highest == len(load.acknowledged[proxy.proxy_id])
@@ -382,7 +388,7 @@ async def _check_proxies(fleet: Fleet, load: Load) -> None:
 
 
 async def _check_limits(fleet: Fleet) -> None:
-    """Check that each minute accepted no more than the limits, and that one minute reached them."""
+    """Check that no minute accepted more batches than the limits, and that one minute reached the limits."""
     rows: list[Any] = await fleet.store._database.fetch(
         "SELECT b.accepted_ms, b.proxy_id, p.org_id FROM batches AS b"
         " JOIN proxy_orgs AS p ON p.proxy_id = b.proxy_id ORDER BY b.accepted_ms"

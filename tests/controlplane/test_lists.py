@@ -1,4 +1,4 @@
-"""Lists: searched, sorted and read page by page, while rows come and go."""
+"""Tests of lists: searched, sorted and read page by page, while rows are added and removed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Ask = Callable[..., Awaitable[Any]]
 
 @pytest.fixture
 def empty(tmp_path: Path, clock: FakeClock, either_store: SqlStore) -> OperationContext:
-    """Return operations on an empty store, without a server."""
+    """Return a context of operations on an empty store, without a server."""
 
     async def absent() -> NoReturn:
         raise AssertionError("no list needs it")
@@ -58,7 +58,7 @@ async def context(empty: OperationContext, either_store: SqlStore) -> OperationC
 
 
 async def _fill(store: SqlStore) -> None:
-    """Create two organisations, and a proxy, an app, a ruleset and an operator for each name of NAMES."""
+    """Create two organisations, and a proxy, application, ruleset and operator for each name in NAMES."""
     for at, org in enumerate(("acme", "globex")):
         await store.add_org(Org(f"org-{org}", org, "base", 5 - at))
     for at, name in enumerate(NAMES):
@@ -96,7 +96,7 @@ async def _ids(context: OperationContext, name: ListName, actor: Actor = ADA, **
 
 
 async def _pages(context: OperationContext, name: ListName, **members: Any) -> list[list[str]]:
-    """Return the ids of each page."""
+    """Return the ids on each page of the list."""
     pages: list[list[str]] = []
     cursors: list[str | None] = [None]  # one for each page
     while True:
@@ -110,7 +110,7 @@ async def _pages(context: OperationContext, name: ListName, **members: Any) -> l
 
 
 async def test_the_pages_of_a_list_have_each_row_once_in_order(context: OperationContext) -> None:
-    """Sort by each column in both directions; equal values are ordered by name."""
+    """The test sorts by each column in both directions, and equal values are ordered by name."""
     for name in LISTS:
         whole = await _ids(context, name)
         assert [each for page in await _pages(context, name, limit=2) for each in page] == whole
@@ -268,7 +268,7 @@ async def _beat(proxy: ProxyClient, **members: Any) -> None:
 
 
 class _Proxies:
-    """Proxies of one organisation in a store, and the messages that they send, by name."""
+    """Proxies of one organisation in a store, and the messages that they send, by the proxy's name."""
 
     def __init__(self, store: SqlStore, clock: FakeClock) -> None:
         self.store = store
@@ -300,7 +300,7 @@ class _Proxies:
 
 
 async def _every_health(proxies: _Proxies) -> None:
-    """Create proxies on both sides of each bound of health, with an interval of 30 s."""
+    """Create proxies on both sides of each limit of health, with a heartbeat interval of 30 s."""
     await proxies.add(
         "never", "lost", "stale", "stale-failed", "late", "failed", "degraded", "unconfirmed", "unsent",
         "skewed", "behind", "just-behind", "gap", "reused", "well", "off", "off-gap",

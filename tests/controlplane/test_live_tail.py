@@ -1,4 +1,4 @@
-"""The live tail: each event once and in order, for readers that reconnect, lag or read in parallel."""
+"""Tests of the live tail: each event once and in order, for readers that reconnect or lag."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def store(either_store: SqlStore) -> SqlStore:
 
 @pytest.fixture
 def tail(store: SqlStore) -> LiveTail:
-    """Return a tail that reads the store only when it is woken."""
+    """Return a live tail that reads the store only when it is woken."""
     return LiveTail(store, poll_seconds=NEVER)
 
 
@@ -43,7 +43,7 @@ def everything(document: Document) -> bool:
 
 
 async def take(listener: Listener, count: int) -> list[int]:
-    """Return the numbers of the next events; exactly as many must arrive."""
+    """Return the numbers of the next events, and fail if not exactly `count` events arrive."""
     taken: list[int] = []
     async with asyncio.timeout(10):
         while len(taken) < count:
@@ -53,7 +53,7 @@ async def take(listener: Listener, count: int) -> list[int]:
 
 
 async def served(*listeners: Listener) -> None:
-    """Wait until the shared reader task has given these listeners their events."""
+    """Wait until the shared reader task has given its events to these listeners."""
     async with asyncio.timeout(10):
         while not all(each.is_served for each in listeners):  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0)

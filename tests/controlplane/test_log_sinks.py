@@ -1,4 +1,4 @@
-"""The sinks `sentinel` and `otlp` against services that throttle, refuse and reject in part."""
+"""Tests of the sinks `sentinel` and `otlp` with services that throttle, refuse and reject in part."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def sink_event(number: int, **members: Any) -> SinkEvent:
 
 
 class Credential:
-    """Credential that gives the token of the service, and counts the requests for it."""
+    """A credential that returns the token of the service, and counts the requests for the token."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -240,7 +240,7 @@ PORTAL: Final = Response(200, (("Content-Type", "text/html"),), b"<html>Please s
 async def test_a_success_that_is_not_one_of_the_service_delivers_nothing(
     table: SentinelSink, service: FakeLogsIngestion, otlp: OtlpSink, collector: FakeLogCollector
 ) -> None:
-    """The responder is a captive portal, a load balancer or another program."""
+    """The responder may be a captive portal, a load balancer or another program than the service."""
     as_json = (("Content-Type", "application/json"),)
     strangers = [
         PORTAL,

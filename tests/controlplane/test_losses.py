@@ -1,4 +1,4 @@
-"""A proxy with a fault in its audit trail is not healthy until an operator acknowledges it."""
+"""Tests that a proxy with a fault in its audit trail is unhealthy until an operator acknowledges it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def _acknowledge(plane: Plane, **members: Any) -> proxies.Acknowledged:
 
 @pytest.fixture
 async def well(proxy: ProxyClient) -> ProxyClient:
-    """Return a proxy that sends heartbeats and events 1 to 3."""
+    """Return a proxy that has sent heartbeats and the events 1 to 3."""
     checks = {"sync": {"status": "ok"}}
     assert (await proxy.send(HEARTBEAT, json.dumps({"checks": checks}).encode())).status == 200
     assert (await proxy.audit(batch("b1", proxy.org_ids[0], [1, 2, 3]))).status == 202
@@ -83,7 +83,7 @@ async def test_a_proxy_with_missing_events_is_degraded_until_they_come(
 async def test_a_clock_that_was_ahead_for_a_while_hides_no_later_report(
     plane: Plane, well: ProxyClient
 ) -> None:
-    """The control plane's own clock was ahead."""
+    """The control plane's own clock was ahead for a while."""
     plane.clock.wall += 400 * DAY_MS
     beat = json.dumps({"checks": {"audit": {"status": "failed"}}}).encode()
     assert (await well.send(HEARTBEAT, beat)).status == 200
@@ -286,7 +286,7 @@ async def test_a_verification_names_what_never_came_and_the_period(
 
 
 async def test_a_purge_is_no_receipt(plane: Plane, well: ProxyClient, clock: FakeClock) -> None:
-    """The period of receipt ends with the last received event, even if retention removed others later."""
+    """The period of receipt ends with the last received event, even if retention removed later events."""
     (org,) = well.org_ids
     came = rfc3339(clock.wall)
     clock.advance(hours=31 * 24)

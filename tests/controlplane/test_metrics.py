@@ -1,4 +1,4 @@
-"""Metrics of the control plane that Prometheus reads."""
+"""Tests of the control plane's metrics that Prometheus reads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PREFIX = "graphward_controlplane_"
 
 
 async def scraped(plane: Plane) -> dict[tuple[str, ...], float]:
-    """Return each sample by its name without the prefix, and by the values of its labels."""
+    """Return each metric sample by its name without the prefix, and by the values of its labels."""
     address = plane.settings.metrics.listen[0]
     async with plane.session.get(f"http://{address}/metrics") as response:
         assert response.status == 200
@@ -167,7 +167,7 @@ async def test_the_lag_is_what_the_index_has_not_taken(
 async def test_the_lag_is_left_out_until_it_was_measured(
     tmp_path: Path, clock: FakeClock, listening: dict[str, str]
 ) -> None:
-    """The index is unreachable: no process listens there."""
+    """The search index is unreachable, because no process listens at its address."""
     away = {"SearchIndex": 'Kind = "clickhouse"\nUrl = "http://127.0.0.1:9"'}
     async with started(tmp_path, clock, **listening, **away) as plane:
         acme = await plane.org("acme")

@@ -1,4 +1,4 @@
-"""Notices for operators: their causes, and that a webhook gets each one despite crashes."""
+"""Tests of notices for operators: their causes, and that a webhook gets each notice despite crashes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def receiver() -> AsyncIterator[FakeReceiver]:
 
 
 class Delivering:
-    """Run a delivery to the receiver, with its own connection."""
+    """Run a delivery of notices to the receiver, with its own connection to the store."""
 
     def __init__(self, store: SqlStore, clock: FakeClock, webhook: WebhookSettings) -> None:
         self.webhook = Webhook(webhook, DIRECT, clock, "https://control.example")
@@ -172,7 +172,10 @@ async def test_a_receiver_that_is_away_loses_nothing_and_one_that_refuses_makes_
 async def test_a_control_plane_that_was_killed_goes_on_where_it_stood(
     tmp_path: Path, clock: FakeClock, receiver: FakeReceiver
 ) -> None:
-    """A stop is stored and the process ends at once. The next process sends its notice."""
+    """The control plane stores an emergency stop, and its process ends at once.
+
+    The next process of the control plane sends the notice.
+    """
     table = f'[[Sinks]]\nName = "pager"\nKind = "webhook"\nUrl = "{receiver.base_url}"\nSecret = "{SECRET}"\n'
     async with started(tmp_path, clock) as plane:
         await plane.store.begin_webhook("pager", at_newest=True)
@@ -264,7 +267,7 @@ async def test_what_lasts_has_a_begin_a_reminder_each_day_and_an_end(
 
 
 class Sources:
-    """Fleet of one proxy with two missing events, and an app with a credential that ends."""
+    """A fleet of one proxy with two missing events, and an application with a credential that ends soon."""
 
     def __init__(self, ends_ms: int = 0) -> None:
         self._ends_ms = ends_ms

@@ -1,4 +1,4 @@
-"""Operators list the routes that a ruleset leaves open, over the admin API and in the console."""
+"""Tests of the list of routes that a ruleset leaves open, in the admin API and in the console."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The description of both APIs: up to date, complete, and without references to other documents."""
+"""Tests of the description of both APIs: up to date, complete, and without external references."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations: roles, isolation of organisations, and what operators may do to each other."""
+"""Tests of operations: roles, isolation of organisations, and changes by one operator to another."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ MARK: Final = "zebra"  # part of each name in the other organisation
 
 @pytest.fixture
 async def context(plane: Plane) -> AsyncIterator[OperationContext]:
-    """Create two organisations with one of everything each: acme, and another one with marked names."""
+    """Create two organisations with one thing of every kind: acme, and another one with marked names."""
     await plane.org("acme")
     await plane.org(f"{MARK}-org")
     for org, name in (("acme", "own"), (f"{MARK}-org", MARK)):
@@ -78,13 +78,13 @@ async def context(plane: Plane) -> AsyncIterator[OperationContext]:
 
 
 async def actor(context: OperationContext, name: str = "eve", **roles: Role) -> Actor:
-    """Return an actor with roles by the organisations' names; `every` means all organisations."""
+    """Return an actor with roles, by the names of organisations; `every` means all organisations."""
     ids = {org.name: org.org_id for org in await context.store.orgs()} | {"every": "*"}
     return Actor(name, {ids[org]: role for org, role in roles.items()})
 
 
 async def known(context: OperationContext, name: str, **roles: Role) -> Actor:
-    """Return the same actor, stored as an operator: each change looks its operator up."""
+    """Return an actor that is stored as an operator, because each change looks up its operator."""
     made = await actor(context, name, **roles)
     operator_id = f"id-of-{name}"
     await context.store.add_operator(
@@ -143,7 +143,7 @@ def _made_up(hint: Any, known: Mapping[str, Any]) -> Any:
 async def _outcome(
     context: OperationContext, who: Actor, operation: Operation[Any, Any], asked: Request, mark: str
 ) -> str:
-    """Return the result that the actor sees, without the requested name."""
+    """Return the operation's result as the actor sees it, without the requested name."""
     try:
         report = msgspec.json.encode(await operation.perform(context, who, asked)).decode()
     except (NotFound, Forbidden, InvalidRequest, Conflict, AlreadyExists) as error:
@@ -185,7 +185,7 @@ async def test_nothing_of_another_organisation_shows(context: OperationContext) 
 
 @pytest.mark.parametrize("role", [None, "viewer"])
 async def test_who_may_only_read_changes_nothing(context: OperationContext, role: Role | None) -> None:
-    """Each operation of the whole table that changes something is refused to a viewer."""
+    """The server refuses each operation that changes something to an operator with the role viewer."""
     eve = await actor(context, **({} if role is None else {"acme": role}))
     own = {**_references("own"), "org": "acme", "orgs": ("acme",)}
     own["config"] = Wanted((WantedOrg("acme", retention="7y"),))
@@ -249,7 +249,7 @@ async def test_a_viewer_reads_an_editor_changes_rules_an_admin_hands_out_secrets
 
 
 async def test_a_secret_is_replaced_by_one_of_those_who_saw_the_same(context: OperationContext) -> None:
-    """Otherwise the second operator would end the secret that the first one was shown once."""
+    """Otherwise, the second operator would end the secret that only the first operator has seen."""
     once = apps.RotateSecret("own-app", grace_seconds=3600, expected=1)
     both = [apps.rotate_secret.perform(context, OWNER, once) for _ in range(2)]
     made, refused = await asyncio.gather(*both, return_exceptions=True)
@@ -387,7 +387,7 @@ async def test_a_name_that_would_be_mistaken_in_the_record_is_none(
 async def test_nobody_acts_for_another_by_a_name_that_unicode_takes_for_the_same(
     context: OperationContext, boss: str, namesake: str
 ) -> None:
-    """The store keeps the two names apart, so an admin of one organisation may add the second one."""
+    """The store distinguishes the two names, so an admin of one organisation may add the second operator."""
     await operators.add.perform(context, OWNER, operators.AddOperator(boss, PASSWORD, "admin", "*"))
     eve = await actor(context, "eve", acme="admin")
     await operators.add.perform(context, eve, operators.AddOperator(namesake, PASSWORD, "admin", "acme"))
@@ -405,7 +405,7 @@ async def test_nobody_acts_for_another_by_a_name_that_unicode_takes_for_the_same
 
 
 async def test_nobody_hands_out_more_than_they_have(context: OperationContext) -> None:
-    """An admin of one organisation cannot become, or create, an admin of another one."""
+    """An admin of one organisation cannot become, or create, an admin of another organisation."""
     eve = await actor(context, "eve", acme="admin")
     await operators.add.perform(context, OWNER, operators.AddOperator("boss", PASSWORD, "admin", "*"))
     await operators.add.perform(context, OWNER, operators.AddOperator("both", PASSWORD, "viewer", "acme"))
@@ -499,7 +499,7 @@ async def test_nobody_keeps_another_from_verifying(context: OperationContext) ->
 
 
 async def test_there_is_an_end_to_how_many_export(context: OperationContext) -> None:
-    """Each export keeps a page of events in memory as long as its reader takes."""
+    """Each export keeps a page of events in memory until its reader has finished."""
     eve, ada = await actor(context, "eve", acme="viewer"), await actor(context, "ada", acme="viewer")
     csv = event_export.ExportEvents(format="csv")
     under_way = [
@@ -626,7 +626,7 @@ async def test_a_change_of_rules_is_on_record_with_what_came_of_it(context: Oper
 
 
 async def test_what_is_changed_is_changed_with_the_roles_of_that_moment(context: OperationContext) -> None:
-    """The caller's roles are read when the request begins, but its body or a dry run may take long."""
+    """The server reads the caller's roles when the request begins, but the request may take long."""
     ada, eve = await known(context, "ada", every="admin"), await known(context, "eve", acme="editor")
     asked = rulesets.ApplyRuleset("acme", RULESET.format(name="new"))
     await perform(operators.grant, context, ada, operators.GrantRole("eve", "acme", "viewer"))
@@ -689,7 +689,7 @@ async def test_what_is_still_being_done_is_on_record_as_under_way(
 
 
 async def test_a_line_of_the_record_is_short_whatever_was_asked(context: OperationContext) -> None:
-    """An operator without permissions writes log lines too, and must not fill the disk with them."""
+    """An operator without permissions causes log lines too, and must not fill the disk with them."""
     eve = await known(context, "eve")
     asked = proxies.AddProxy("edge", tuple(f"org-{number}" for number in range(100_000)))
     with pytest.raises(NotFound):
@@ -713,7 +713,7 @@ async def test_the_record_shows_each_organisation_its_own_lines(context: Operati
 
 
 async def test_who_got_a_role_stands_in_the_record_of_its_organisation(context: OperationContext) -> None:
-    """Otherwise an admin could create another admin whom the organisation's operators can't see."""
+    """Otherwise, an admin could create another admin whom the organisation's operators can't see."""
     ada, eve = await known(context, "ada", every="admin"), await known(context, "eve", acme="viewer")
     await perform(operators.add, context, ada, operators.AddOperator("abroad", None, "viewer", f"{MARK}-org"))
     own = operators.GrantRole("abroad", "acme", "admin")
@@ -730,7 +730,7 @@ async def test_who_got_a_role_stands_in_the_record_of_its_organisation(context: 
 async def test_a_cursor_of_the_record_tells_nothing_of_what_is_done_elsewhere(
     context: OperationContext,
 ) -> None:
-    """The cursor holds a position among the lines of all organisations."""
+    """The cursor of the operator log holds a position among the lines of all organisations."""
     ada = await known(context, "ada", every="admin")
     eve = await known(context, "eve", acme="viewer")
     for _ in range(2):

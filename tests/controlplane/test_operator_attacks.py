@@ -1,4 +1,4 @@
-"""An operator with few rights cannot disturb the control plane or others with excessive requests."""
+"""Tests that an operator with few rights cannot disturb the control plane with excessive requests."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def context(plane: Plane) -> OperationContext:
 async def test_a_dry_run_without_end_is_stopped_and_the_next_one_goes_on(
     context: OperationContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each rule is evaluated in each case, so a body of one megabyte can mean hours of work."""
+    """A dry run evaluates each rule in each case, so a body of one megabyte can mean hours of work."""
     rules = "".join(
         f"  - {{id: r{at}, match: {{path: [/**]}}, conditions: [{{header: x, equals: a}}], verdict: block}}\n"
         for at in range(500)
@@ -168,7 +168,7 @@ async def test_who_tries_much_out_waits_for_himself_and_lets_others_take_turns(
 
 
 def test_no_stop_waits_for_a_dry_run(held: Latch) -> None:
-    """The longest dry run takes six times as long as a stop has by `DrainSeconds`."""
+    """The longest dry run takes six times as long as `DrainSeconds` allows for a stop of the server."""
     program = """
 import asyncio, sys
 from pathlib import Path
@@ -191,7 +191,7 @@ asyncio.run(serve(*sys.argv[1:]))
 async def test_no_operator_takes_every_place_in_the_store_s_queue(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Refused requests write a log line too, and each line waits for the disk like a batch."""
+    """A refused request writes a log line too, and each log line waits for the disk like a batch."""
     token = await operator(plane, "ada", {})
     running, most = 0, 0
     begin_log_line = OperatorTables.begin_log_line
@@ -268,7 +268,7 @@ async def test_a_rollback_undoes_no_version_that_nobody_looked_at(
 async def test_long_texts_of_former_versions_are_only_read_where_they_are_asked_for(
     plane: Plane, context: OperationContext
 ) -> None:
-    """Versions may have megabytes each without a limit on their count, so a page must not load all texts."""
+    """A ruleset can have any number of large versions, so a page must not load all their texts."""
     await plane.org("acme")
     for number in range(20):
         text = f"{SMALL}# {number} {'x' * 1_000_000}\n"
@@ -313,7 +313,7 @@ async def test_no_organisation_keeps_another_s_rules_from_a_proxy_that_they_shar
 
 
 class SlowIndex:
-    """Index that sends no response until the test releases it."""
+    """A search index that sends no response until the test releases it."""
 
     def __init__(self) -> None:
         self.asked: asyncio.Queue[SearchQuery] = asyncio.Queue()
@@ -325,11 +325,11 @@ class SlowIndex:
         return SearchPage((), None)
 
     async def span(self, org_ids: Sequence[str] | None) -> None:
-        """Return None: the index has no events."""
+        """Return None, because the fake index has no events."""
 
 
 async def test_who_searches_much_waits_for_himself(context: OperationContext) -> None:
-    """All operators share one reader of the index, so one operator's queries must not delay the others."""
+    """All operators share one reader of the index, so one operator's queries must not delay others."""
     index = SlowIndex()
 
     async def slow() -> SearchIndex:
@@ -358,7 +358,7 @@ async def test_who_searches_much_waits_for_himself(context: OperationContext) ->
 async def test_nobody_s_own_head_changes_what_is_known_of_a_chain(
     plane: Plane, proxy: ProxyClient, context: OperationContext
 ) -> None:
-    """A viewer could otherwise clear a finding with a false chain head, or cause one."""
+    """A viewer could otherwise clear a finding with a false chain head, or cause a finding."""
     (org,) = proxy.org_ids
     viewer = Actor("victor", {org: "viewer"})
     assert (await proxy.audit(batch("b1", org, [1, 2]))).status == 202

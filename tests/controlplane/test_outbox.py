@@ -1,4 +1,4 @@
-"""The outbox of an index that stores whole ranges, on both engines of the store."""
+"""Tests of the outbox of an index that stores complete ranges, on both engines of the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that root's commands create, and files that the service's user can't open."""
+"""Tests of files that root's commands create, and of files that the service's user can't open."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ pytestmark = [
 
 @pytest.fixture
 def config() -> Iterator[Path]:
-    """Write settings in a directory of the service's user. Any user reaches it, unlike pytest's own."""
+    """Write a settings file in a directory of the service's user.
+
+    Any user can reach the directory, unlike the directories of pytest.
+    """
     directory = Path(tempfile.mkdtemp(prefix="graphward-"))
     config = write_settings(directory)
     state = directory / "state"
@@ -57,7 +60,7 @@ def config() -> Iterator[Path]:
 
 
 def _search(config: Path) -> None:
-    """Create the search index as root, by a search that finds nothing and prints the reason."""
+    """Run a search as root that creates the index and finds nothing."""
     done = commands.run("--config", str(config), "audit", "search")
     assert done.returncode == 0, done.stderr
 
@@ -189,7 +192,7 @@ def _python_as_nobody(config: Path, *arguments: str) -> subprocess.CompletedProc
 def test_a_file_of_ones_own_that_cannot_be_written_blames_no_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another owner could not write to a read-only file system, for example, either."""
+    """A change of the owner would not help on a read-only file system, for example."""
     file = tmp_path / "control.db"
     file.touch()
     monkeypatch.setattr(os, "access", lambda *_: False)

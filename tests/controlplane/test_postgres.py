@@ -1,4 +1,4 @@
-"""Two control planes on one PostgreSQL database: exact counts together, and no loss with the server."""
+"""Tests of two control planes on one PostgreSQL database: exact common counts, and no lost events."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def read(store: PostgresStore, position: int = 0) -> list[str]:
 
 
 async def test_no_event_appears_behind_a_reader(two: tuple[PostgresStore, PostgresStore]) -> None:
-    """The batch gets its positions first and is committed last."""
+    """The delayed batch gets its positions first and is committed last."""
     slow, other = two
     has_position, may_end = threading.Event(), threading.Event()
 
@@ -105,7 +105,7 @@ async def test_each_of_many_readers_gets_what_was_committed_before(
 async def test_a_transaction_without_positions_holds_no_reader_up(
     two: tuple[PostgresStore, PostgresStore], postgres_url: str
 ) -> None:
-    """A backup may take hours and must not delay readers."""
+    """A database backup may take hours and must not delay readers."""
     with closing(connect(postgres_url)) as raw:
         raw.execute("BEGIN")
         raw.execute("INSERT INTO outbox_cursor (index_name, position) VALUES ('slow', 1)")
@@ -141,7 +141,7 @@ async def test_limits_are_exact_over_both(two: tuple[PostgresStore, PostgresStor
 async def test_limits_are_measured_with_the_clock_of_the_database(
     postgres: PostgresServer, clock: FakeClock
 ) -> None:
-    """The host's clock stands still, in the year 2026 of the tests."""
+    """The clock of the control plane's host is fixed in this test, in the year 2026."""
     store = await PostgresStore.open(postgres.url("migrated"), clock)
     try:
         await store.commit_batch(new("b1"), LIMITS)
@@ -161,7 +161,7 @@ async def test_a_batch_that_comes_to_both_is_stored_once(two: tuple[PostgresStor
 
 
 async def test_a_note_with_a_nul_is_kept_with_a_mark(two: tuple[PostgresStore, PostgresStore]) -> None:
-    """SQLite stores the NUL character, PostgreSQL does not."""
+    """SQLite can store the NUL character, but PostgreSQL cannot."""
     assert (await two[0].add_stop(Stop(None, None, "a\0b", "ada", 1))).reason == "a\ufffdb"
     assert await two[0].find_orgs("acme\0") == []
 
@@ -190,7 +190,7 @@ async def test_a_job_runs_again_if_its_connection_was_lost_before_the_commit(
 
 @pytest.mark.parametrize("reads_on", [True, False], ids=["at the next rows", "at the end"])
 def test_rows_whose_connection_is_lost_leave_no_cursor_open(postgres_url: str, reads_on: bool) -> None:
-    """A cursor that is still open when it is collected raises a warning, which fails this test."""
+    """A cursor that is still open at garbage collection raises a warning, which fails this test."""
 
     def read_of_a_lost_connection() -> None:
         with PostgresConnection(raw).each("SELECT generate_series(1, 100000)") as rows:

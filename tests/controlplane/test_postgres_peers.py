@@ -1,4 +1,4 @@
-"""Control planes on one PostgreSQL database: one leads, another takes over, and each learns of new events."""
+"""Tests of control planes on one PostgreSQL database: one leads, and another one takes over."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_who_loses_its_session_leads_no_more(join: Join, postgres: Postgre
 
 
 async def test_who_stalls_leads_no_more(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PostgreSQL releases the lock, because a stopped process closes no connection."""
+    """A stopped process closes no connection, so PostgreSQL must release its lock."""
     async with soon():
         with monkeypatch.context() as patched:
             patched.setattr(postgres_peers, "_STALLED_MS", 500)
@@ -97,7 +97,7 @@ async def test_who_stalls_leads_no_more(join: Join, monkeypatch: pytest.MonkeyPa
 async def test_the_server_looks_within_ten_seconds_if_a_host_vanished(
     postgres: PostgresServer, postgres_url: str, clock: FakeClock
 ) -> None:
-    """Otherwise PostgreSQL keeps the sessions of such a host, with locks and slots, for two hours."""
+    """Otherwise, PostgreSQL keeps the sessions of a vanished host, with locks and slots, for two hours."""
     store = await PostgresStore.open(postgres.url_over_tcp("migrated"), clock)
     peers = store.join()
     run = asyncio.create_task(peers.run(lambda: None))
@@ -118,7 +118,7 @@ async def test_the_server_looks_within_ten_seconds_if_a_host_vanished(
 
 
 def keepalives(port: int) -> list[tuple[str, float]]:
-    """Return the timer (02: keepalive) of each connection of PostgreSQL, and the seconds left."""
+    """Return the timer (02: keepalive) of each PostgreSQL connection, and the seconds left on it."""
     found = []
     for line in Path("/proc/net/tcp").read_text("ascii").splitlines()[1:]:
         _, local, _, state, _, timer, *_ = line.split()

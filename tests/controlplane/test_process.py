@@ -1,4 +1,4 @@
-"""Real processes: kills, signals, commands beside a running server; then the files and the log."""
+"""Tests of real processes: kills, signals, commands beside a running server, files and log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Second-person approval: changes that nobody can make alone, and who may approve them."""
+"""Tests of second-person approval: changes that need an approval, and operators who may approve them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def text(verdict: str, name: str = "hr") -> str:
 
 @pytest.fixture
 async def context(plane: Plane) -> OperationContext:
-    """Create two organisations with an app each, and the operators of the one that needs approval."""
+    """Create two organisations with an application each, and operators of the one that needs approval."""
     for org in ("acme", "rival"):
         await plane.org(org)
         await plane.ruleset(org, "hr")
@@ -43,7 +43,7 @@ async def actor(context: OperationContext, name: str, role: Role = "editor", org
 
 
 async def active(context: OperationContext) -> tuple[int, str, str | None]:
-    """Return the version of acme's ruleset hr, and the rulesets of its app."""
+    """Return the version of acme's ruleset hr, and the rulesets of acme's application."""
     shown = await rulesets.show.perform(context, HOST, rulesets.ShowRuleset("hr", "acme"))
     app = await apps.show.perform(context, HOST, apps.AppReference("acme-app"))
     return shown.version, app.ruleset, app.shadow_ruleset
@@ -59,7 +59,7 @@ async def publish(context: OperationContext, who: Actor, yaml: str) -> str:
 
 @pytest.fixture(autouse=True)
 def _roles_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip the refresh of roles: actors of these tests have no accounts."""
+    """Skip the refresh of roles, because actors of these tests have no accounts."""
 
     async def same(self: OperationContext, who: Actor) -> Actor:
         return who

@@ -1,4 +1,4 @@
-"""The filter grammar: the meaning of a filter, and errors that give their column."""
+"""Tests of the filter grammar: the meaning of a filter, and errors that name their column."""
 
 import re
 from pathlib import Path

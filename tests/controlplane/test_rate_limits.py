@@ -1,4 +1,4 @@
-"""Limits of 60 batches a minute per proxy and 100 per organisation; Retry-After is exact to the second."""
+"""Tests of rate limits per proxy and per organisation; Retry-After is exact to the second."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _numbers = iter(range(10**9))
 
 
 async def _send(proxy: ProxyClient, count: int = 1) -> list[int]:
-    """Send `count` new batches, one after the other. Return their statuses."""
+    """Send `count` new batches of audit events, one after the other. Return their statuses."""
     return [(await _one(proxy)).status for _ in range(count)]
 
 
@@ -93,7 +93,7 @@ async def test_concurrent_batches_do_not_get_past_the_limit(proxy: ProxyClient) 
 
 
 async def test_only_stored_batches_count(plane: Plane, proxy: ProxyClient) -> None:
-    """Duplicate, refused and limited batches do not count."""
+    """Batches that are duplicate, refused or over the limit do not count."""
     sent = batch("same", proxy.org_ids[0], [0])
     assert (await proxy.audit(sent)).status == 202
     for _ in range(70):

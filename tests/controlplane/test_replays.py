@@ -1,4 +1,4 @@
-"""Replay of a draft on stored events, and explanations of stored events, as operations on a real store."""
+"""Tests of the replay of a draft on stored events, and of explanations of stored events."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DRAFT = RULES.replace("/v1.0/groups/**", "/v1.0/groups/{id}")
 
 
 class Traffic:
-    """Events of one application, from an hour and more before noon."""
+    """Events of one application, which happened an hour or more before noon."""
 
     def __init__(self, plane: Plane, proxy: ProxyClient, app_id: str, number: int = 0) -> None:
         self._plane = plane
@@ -133,7 +133,7 @@ async def test_a_draft_is_compared_with_the_active_version_if_one_was_published_
 
 
 async def test_rules_that_ended_within_the_time_are_named(plane: Plane, traffic: Traffic) -> None:
-    """Each event is evaluated at the time when it happened."""
+    """Replay evaluates each event at the time when the event happened."""
     await traffic.send([group_path(1), {**group_path(2), "time": "2026-11-21T11:30:00.000Z"}])
     until = "    until: 2026-11-21T11:15:00Z\n    verdict: allow\n"
     draft = RULES.removesuffix("    verdict: allow\n") + until
@@ -145,7 +145,7 @@ async def test_rules_that_ended_within_the_time_are_named(plane: Plane, traffic:
 
 
 async def test_what_the_rules_of_then_tell_is_not_unclear(plane: Plane, traffic: Traffic) -> None:
-    """The header is not stored, but the stored version shows how it was evaluated."""
+    """The header field is not stored, but the stored ruleset version shows how it was evaluated."""
     blocked = {"verdict": "block", "ruleId": "default", "reason": "default", "upstreamStatus": None}
     await traffic.send([{"ruleId": "eventual"}, blocked])
     report = await replayed(context_of(plane))
@@ -211,7 +211,7 @@ async def test_further_ways_of_change_are_counted_once_there_is_no_room_to_tell_
 async def test_a_long_replay_goes_on_where_the_last_response_ended(
     plane: Plane, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each event counts once, even if time passed and new events arrived in between."""
+    """Replay counts each event once, even if time passed and new events arrived in between."""
     monkeypatch.setattr(blocks, "MAX_SLICE_BYTES", 1)  # one batch at a time
     for hour in (9, 11, 10):
         time = f"2026-11-21T{hour:02}:00:00.000Z"
@@ -236,7 +236,7 @@ async def test_a_long_replay_goes_on_where_the_last_response_ended(
 async def test_a_cursor_tells_a_tenant_nothing_of_others(
     plane: Plane, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cursor holds a position that counts the events of every organisation."""
+    """The replay cursor holds a position that counts the events of every organisation."""
     monkeypatch.setattr(blocks, "MAX_SLICE_BYTES", 1)
     for number in range(3):
         await traffic.send([group_path(number)])
@@ -290,7 +290,7 @@ async def test_what_another_s_proxy_calls_an_event_ends_no_replay(plane: Plane, 
 async def test_a_block_that_began_long_before_the_time_is_looked_through(
     plane: Plane, traffic: Traffic
 ) -> None:
-    """A proxy that was cut off for a week delivers one batch that covers all of it."""
+    """A proxy that was offline for a week delivers one batch that covers the whole week."""
     times = ("2026-11-14T11:00:00.000Z", "2026-11-21T11:00:00.000Z")
     await traffic.send({**group_path(1, "members"), "time": time} for time in times)
     assert (await replayed(context_of(plane))).events == 1
@@ -413,7 +413,7 @@ async def test_a_suggested_ruleset_blocks_nothing_of_the_traffic_that_it_was_mad
 async def test_what_a_suggested_filter_blocks_is_left_out_and_never_shown_whole(
     plane: Plane, traffic: Traffic
 ) -> None:
-    """A person's id is the name of a property."""
+    """The id of a person in this test is also the name of a property."""
     hidden = {"verdict": "filter", "ruleId": "r", "transforms": ["strip:mail"]}
     paths = ("/v1.0/users/mail", "/v1.0/users/7", "/v1.0/groups")
     await traffic.send({**hidden, "path": path} for path in paths)
@@ -429,7 +429,7 @@ async def test_what_a_suggested_filter_blocks_is_left_out_and_never_shown_whole(
 
 
 async def test_a_suggested_filter_hides_what_its_rule_was_to_hide(plane: Plane, traffic: Traffic) -> None:
-    """A response without hidden properties names no transform in its event."""
+    """If a response has no hidden properties, its event names no transform."""
     text = """version: 1
 name: hr
 rules:

@@ -1,4 +1,4 @@
-"""The auditor's report on a real store: its text in each state of completeness, and its files."""
+"""Tests of the audit report on a real store: its text in each state of completeness, and its files."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def app_id(plane: Plane, proxy: ProxyClient) -> str:
 
 
 class Trail:
-    """Events of one application in the last hours, and the heartbeat that reports all as delivered."""
+    """Events of one application in the last hours, and a heartbeat that reports all of them as delivered."""
 
     def __init__(self, plane: Plane, proxy: ProxyClient, app_id: str) -> None:
         self.plane = plane
@@ -265,7 +265,7 @@ async def test_a_proxy_that_stopped_in_order_leaves_no_gap_until_it_speaks_again
 
 
 async def purge(trail: Trail, days: int) -> int:
-    """Delete older events, as retention does."""
+    """Delete events that are older than `days` days, as retention does."""
     store = trail.plane.store
     store.sign_links(chain_key(await context_of(trail.plane).vault()))
     before_ms = trail.plane.clock.wall_ms() - days * 86_400_000

@@ -1,4 +1,4 @@
-"""Heartbeats and metrics, and the gaps that sequence numbers name."""
+"""Tests of heartbeats and metrics, and of gaps in the sequence numbers."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ async def test_a_report_is_bounded(proxy: ProxyClient, path: str, bound: int) ->
 
 
 async def test_a_proxy_that_reports_all_the_time_waits(plane: Plane, proxy: ProxyClient) -> None:
-    """Otherwise one stolen key could fill the store and block the writes of all others."""
+    """Otherwise, one stolen key could fill the store and block the writes of all other proxies."""
     sent = [(await proxy.send(HEARTBEAT, b"{}")).status for _ in range(61)]
     assert sent == [200] * 60 + [429]
     refused = await proxy.send(HEARTBEAT, b"{}")
@@ -180,7 +180,7 @@ async def test_sequences_are_of_one_proxy_and_one_organisation(plane: Plane) -> 
 
 
 async def test_numbers_that_are_given_out_twice_are_told(plane: Plane, proxy: ProxyClient) -> None:
-    """A proxy lost its journals, or two proxies have one name."""
+    """The cause is a proxy that lost its journals, or two proxies with one name."""
     (org,) = proxy.org_ids
 
     async def repeated() -> tuple[int, int | None]:
@@ -226,7 +226,7 @@ async def test_ranges_beyond_reason_are_counted_rather_than_kept(
 
 
 def test_gaps_are_what_a_set_says() -> None:
-    """Random arrivals match the definition: a number below the highest that did not arrive is missing."""
+    """After random arrivals, the gaps are exactly the missing numbers below the highest number."""
     generator = random.Random(7)
     for _ in range(200):
         highest, gaps, came = 0, list[Gap](), set[int]()

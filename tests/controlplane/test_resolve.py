@@ -1,4 +1,4 @@
-"""References of operators: the row of an id or a name, by operator, and the line in the operator log."""
+"""Tests of operators' references to rows by id or name, and of the line in the operator log."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def admin(*orgs: str) -> Actor:
 
 @pytest.fixture
 async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
-    """Create two organisations whose rulesets and apps have the same names.
+    """Create two organisations whose rulesets and applications have the same names.
 
-    The proxy `shared` serves both, `spare` serves none.
+    The proxy `shared` serves both organisations, and `spare` serves none.
     """
     opened = await SqliteStore.open(tmp_path / "store.db", clock)
     await add_two_orgs(opened)
@@ -46,7 +46,7 @@ async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
 
 
 class Asked:
-    """Resolver, with the subject of the operator log's line after its call."""
+    """A resolver, with the subject of the operator log's line after its call."""
 
     def __init__(self, store: SqliteStore) -> None:
         self.about: set[str] = set()

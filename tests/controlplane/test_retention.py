@@ -1,4 +1,4 @@
-"""Retention: what is removed when an organisation's tier ends, and what must stay."""
+"""Tests of retention: data that is removed when an organisation's tier ends, and data that must stay."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _days_from(clock: FakeClock, days: float) -> str:
 
 
 async def _purge(plane: Plane, index: PurgeableIndex | None = None) -> int:
-    """Run one pass, with a proxy whose clock agrees with the control plane's."""
+    """Run one retention pass, with a proxy whose clock agrees with the control plane's clock."""
     witnessed = await agreed_with(plane.store, plane.clock.wall)
     return await Retention(plane.store, index or _Index(), plane.clock, witnessed, 60).purge()
 
@@ -74,7 +74,7 @@ async def test_an_event_is_kept_for_its_tier_after_it_was_received(plane: Plane,
 
 
 async def test_receipt_decides_for_an_event_from_the_future(plane: Plane, clock: FakeClock) -> None:
-    """Otherwise one proxy with a fast clock would have its events kept for ever."""
+    """Otherwise, the events of a proxy with a fast clock would be stored for ever."""
     org = await plane.org("acme")
     proxy = await plane.proxy("edge-1", "acme")
     ahead = [event(org, at, time=_days_from(clock, days)) for at, days in enumerate((1, 400, 200_000), 1)]
@@ -185,7 +185,7 @@ async def test_sessions_go_when_they_end_and_the_record_after_seven_years(
 
 
 async def test_positions_are_never_given_twice(plane: Plane, proxy: ProxyClient) -> None:
-    """Otherwise the outbox would skip an event that arrived after a purge of the newest."""
+    """Otherwise, the outbox would skip an event that arrived after a purge of the newest event."""
     (org,) = proxy.org_ids
     await proxy.audit(batch("b1", org, [1, 2, 3]))
     assert await plane.store.purge_events(org, plane.clock.wall + 1, 10) == 3
@@ -234,7 +234,10 @@ async def test_a_proxy_that_agrees_with_a_wrong_clock_purges_nothing(plane: Plan
 async def test_a_proxy_that_stopped_in_order_keeps_no_event_from_its_end(
     plane: Plane, clock: FakeClock
 ) -> None:
-    """A proxy that ended is no longer in use. All proxies in use must agree with the clock."""
+    """A proxy that reported its shutdown no longer counts as in use.
+
+    All proxies in use must agree with the clock before retention removes events.
+    """
     org = await plane.org("acme")
     staying, ending = [await plane.proxy(name, "acme") for name in ("staying", "ending")]
     await staying.audit(batch("b1", org, [1]))

@@ -1,4 +1,4 @@
-"""A reused batch id: the same events are a replay; other events are reported to everyone concerned."""
+"""Tests of a reused batch id: the same events are a replay, and other events are reported as a fault."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_other_events_under_a_known_batch_id_are_told(
 async def test_other_content_under_a_known_event_id_is_told(
     plane: Plane, proxy: ProxyClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The batch has a new id, so it is not a replay."""
+    """The batch in this test has a new id, so it is not a replay."""
     (org,) = proxy.org_ids
     first = event(org, 1)
     await proxy.audit(with_id("b1", first))

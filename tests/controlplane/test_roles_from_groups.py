@@ -1,4 +1,4 @@
-"""Roles from groups of an identity provider: their assignment, and their duration."""
+"""Tests of roles from groups of an identity provider: their assignment, and their duration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas in the store, and their delivery to proxies."""
+"""Tests of schemas in the store, and of their delivery to proxies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.pure.model_schema import SMALL, document
 
 
 def schema(*types: str, root: str = "/v1.0") -> NewSchema:
-    """Return a schema with these types, or the small schema of the tests."""
+    """Return a schema with these types, or the small test schema if no type is given."""
     body = "".join(f'<EntityType Name="{name}"/>' for name in types)
     flat = encode(parse(document(body) if types else SMALL))
     return NewSchema(root, digest_of(flat), pack(flat), len(flat), "https://graph.test/v1.0/$metadata")
@@ -45,7 +45,7 @@ async def listed(store: SqlStore, org: str = "acme") -> list[tuple[str, str, boo
 async def applied(
     store: SqlStore, *schemas: NewSchema, text: str = "version: 1\n", name: str = "hr"
 ) -> tuple[int, str]:
-    """Publish the schema, and return its version and what is new in it."""
+    """Publish the schema, and return its version and its changes."""
     named = {each.root: each.digest for each in schemas}
     ruleset, new = await store.apply_ruleset(
         Ruleset(f"ruleset-{name}", "org-acme", name, 1, 0, 1), text, None, None, named
@@ -160,7 +160,7 @@ async def test_an_organisation_has_no_more_schemas_than_proxies_can_take(
 async def test_rulesets_in_force_name_no_more_than_a_worker_should_load(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise each ruleset could keep another old schema in the memory of every worker."""
+    """Otherwise, each ruleset could keep another old schema in the memory of every worker."""
     monkeypatch.setattr(schema_tables, "MOST_BYTES_OF_ORG", ONE.bytes + TWO.bytes)
     await store.add_schema(["org-acme"], ONE)
     await applied(store, ONE, name="hr")
@@ -177,7 +177,7 @@ async def test_rulesets_in_force_name_no_more_than_a_worker_should_load(
 
 
 async def test_the_tables_hold_to_each_other(store: SqlStore) -> None:
-    """The database itself refuses to delete what a version refers to."""
+    """The database itself refuses to delete a row to which a version refers."""
     await store.add_schema(["org-acme"], ONE)
     await applied(store, ONE)
     with pytest.raises(StoreError):

@@ -1,4 +1,4 @@
-"""ClickHouse as search index: each event once despite kills, and retention by tier."""
+"""Tests of ClickHouse as search index: each event once despite kills, and retention by tier."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouse]:
 
 
 class Tiers:
-    """Each organisation's retention in days, in the place of the store."""
+    """A fake store that returns each organisation's retention in days."""
 
     def __init__(self) -> None:
         self.days: dict[str, int] = {}
@@ -70,7 +70,7 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
 
 
 async def rows(index: ClickHouseIndex, what: str = "count()", where: str = "1") -> Any:
-    """Return the rows of the table itself, where a row that was written twice is there twice."""
+    """Return the rows of the ClickHouse table itself, in which a row that was written twice occurs twice."""
     await index.outbox_name()
     ((found,),) = await index._rows(f"SELECT {what} FROM {TABLE} WHERE {where}", {})
     return found
@@ -79,7 +79,7 @@ async def rows(index: ClickHouseIndex, what: str = "count()", where: str = "1") 
 async def test_a_range_that_is_written_again_after_a_sigkill_adds_nothing(
     server: ClickHouse, index: ClickHouseIndex, store: SqliteStore, tmp_path: Path
 ) -> None:
-    """More events were accepted before the second attempt, which stores the first range and then the rest."""
+    """More events arrived before the second attempt, which stores the first range and later events."""
     await commit(store, range(5))
     module = [sys.executable, "-m", "tests.controlplane.killed_writer"]
     arguments = [str(tmp_path / "store.db"), f"{server.url}/{index._database}"]
@@ -114,7 +114,7 @@ async def test_several_writers_at_once_write_each_event_once(
 async def test_what_was_accepted_while_clickhouse_was_away_is_there_after_it(
     tmp_path: Path, store: SqliteStore, tiers: Tiers
 ) -> None:
-    """ClickHouse is killed, and started again over the same files."""
+    """ClickHouse is killed, and started again with the same files."""
     with clickhouse(tmp_path / "clickhouse") as running:
         index = ClickHouseIndex(running.url, tiers=tiers)
         writer = IndexWriter(store, index, first_pause_seconds=0.01, longest_pause_seconds=0.05)
@@ -234,7 +234,7 @@ async def test_a_control_plane_with_clickhouse_finds_what_it_accepted(
 async def test_each_event_is_kept_as_long_as_its_organisations_tier_says(
     index: ClickHouseIndex, tiers: Tiers
 ) -> None:
-    """ClickHouse removes older events by itself; here it is ordered to do so at once."""
+    """ClickHouse removes expired events by itself, and this test makes it do so at once."""
     tiers.days = {ORG: 30, OTHER_ORG: 90}
     now = datetime.now(UTC)
     made = [
@@ -310,7 +310,7 @@ async def test_a_query_that_takes_too_long_is_ended_by_the_server(index: ClickHo
 
 
 async def test_times_that_can_not_be_true_share_one_partition(index: ClickHouseIndex) -> None:
-    """A hostile proxy could otherwise create a partition for every possible month."""
+    """Otherwise, a hostile proxy could create a partition for every possible month."""
     odd = [
         event(year, time=f"{year}-01-01T00:00:00Z", implausibleTime="future") for year in range(2101, 2400)
     ]
@@ -364,7 +364,7 @@ async def test_a_server_with_tls_is_checked_by_the_authorities_of_ca_file(
 
 @asynccontextmanager
 async def with_tls(server: ClickHouse, context: ssl.SSLContext) -> AsyncIterator[str]:
-    """Run a TLS terminator before the server."""
+    """Run a TLS terminator in front of the ClickHouse server."""
     port = int(server.url.rpartition(":")[2])
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

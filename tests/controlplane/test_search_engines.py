@@ -1,4 +1,4 @@
-"""Behaviour of every search engine, on real ones: results, their order, and access by organisation."""
+"""Tests of every search engine, with real servers: results, their order, and access by organisation."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Opener = Callable[[], AbstractAsyncContextManager[SearchIndex]]
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql", CLICKHOUSE])
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opener]:
-    """Return a function that opens empty indexes."""
+    """Yield a function that opens empty search indexes."""
     if request.param == "sqlite":
         yield partial(_in_sqlite, tmp_path_factory)
     elif request.param == "postgresql":
@@ -102,7 +102,7 @@ async def index(engine: Opener) -> AsyncIterator[SearchIndex]:
 
 
 async def found(index: SearchIndex, text: str, org: str | None = ORG, **more: Any) -> list[int]:
-    """Return the numbers of the matching events, newest first."""
+    """Return the numbers of the matching events, newest event first."""
     page = await index.search(SearchQuery(None if org is None else (org,), parse_filter(text), **more))
     return numbers(page.events)
 
@@ -111,7 +111,7 @@ async def found(index: SearchIndex, text: str, org: str | None = ORG, **more: An
 
 
 async def test_what_a_filter_finds(index: SearchIndex) -> None:
-    """Search in one organisation, and in the operator's view of all."""
+    """The test searches in one organisation, and in an operator's view of all organisations."""
     await index.write(accepted(*SAMPLES))
     for text, wanted in CASES:
         assert await found(index, text) == wanted, text
@@ -439,7 +439,7 @@ async def test_purge_takes_the_oldest_of_one_organisation(index: SearchIndex) ->
 
 
 async def test_purge_keeps_what_came_late_and_takes_a_time_that_can_not_be_true(index: SearchIndex) -> None:
-    """The first three were received before the time of the purge, the last two after it."""
+    """The first three events were received before the time of the purge, the last two after that time."""
     times = [START_MS, START_MS + 9_000, START_MS + 86_400_000, START_MS, START_MS + 86_400_000]
     await index.write(accepted(*(event(n, time=rfc3339(ms)) for n, ms in enumerate(times))))
     assert await index.purge(ORG, START_MS + 8_000, limit=9, newest=3) == 2

@@ -1,4 +1,4 @@
-"""PostgreSQL as search index: each event once despite kills, and tables that were lost or changed."""
+"""Tests of PostgreSQL as search index: each event once despite kills, and lost or changed tables."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ async def test_a_rare_word_is_looked_up_and_not_looked_for(index: PostgresIndex,
 
 
 async def test_a_page_of_a_host_without_a_clock_is_read(index: PostgresIndex) -> None:
-    """Its times are small numbers, but its positions are not."""
+    """Times of a host without a clock are small numbers, but its positions are not."""
     made = (event(number, time=f"1970-01-01T00:00:0{number}Z") for number in range(2))
     await index.write(accepted(*made, first_position=40_000))
     assert await found(index) == [1, 0]
@@ -183,7 +183,7 @@ async def test_counts_say_if_their_time_was_over(slow: PostgresIndex) -> None:
 
 @pytest.fixture
 async def slow(index: PostgresIndex, url: str, monkeypatch: pytest.MonkeyPatch) -> PostgresIndex:
-    """Create an index of 40 events, each of which takes 5 ms."""
+    """Create an index of 40 events, each of which takes 5 ms to search."""
     await index.write(accepted(*map(event, range(40))))
     sleep = "CREATE FUNCTION slowly() RETURNS boolean AS 'SELECT pg_sleep(0.005); SELECT true' LANGUAGE sql"
     view = f"CREATE VIEW {TABLE} AS SELECT * FROM held WHERE slowly()"

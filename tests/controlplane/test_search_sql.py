@@ -1,4 +1,4 @@
-"""The renderer of filters to SQL, on a real table of SQLite: it finds what a filter means."""
+"""Tests of the translation of filters to SQL, on a real SQLite table: it finds the matching events."""
 
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -40,7 +40,7 @@ from tests.controlplane.search_events import (
 
 
 class PlainTable:
-    """Dialect of the simplest table: a column of folded text for each field, JSON if it has several."""
+    """Dialect of a very simple table: a column of folded text for each field, or JSON for several values."""
 
     org, time, position = "org_id", "time_ms", "position"
 

@@ -1,4 +1,4 @@
-"""The SQLite search index on real files: results, order, organisations, and recovery."""
+"""Tests of the SQLite search index on real files: results, order, organisations, and recovery."""
 
 import asyncio
 import os
@@ -53,7 +53,7 @@ async def index(tmp_path: Path) -> AsyncIterator[SqliteIndex]:
 
 
 async def found(index: SearchIndex, text: str, org: str | None = ORG, **more: Any) -> list[int]:
-    """Return the numbers of the matching events, newest first."""
+    """Return the numbers of the matching events, newest event first."""
     page = await index.search(SearchQuery(None if org is None else (org,), parse_filter(text), **more))
     return numbers(page.events)
 
@@ -98,7 +98,7 @@ async def test_a_page_of_the_largest_events_of_a_proxy_is_whole(index: SqliteInd
 async def test_pages_that_end_with_their_time_hold_each_event_once(
     index: SqliteIndex, monkeypatch: pytest.MonkeyPatch, seconds: int, text: str
 ) -> None:
-    """Parts overlap in time and have two organisations; each look at the clock takes a second."""
+    """The parts of the index overlap in time; the test's clock moves a second at each call."""
 
     class Ticks(TimeLimit):
         def __init__(self, _: float, may_end: Callable[[Key], bool]) -> None:
@@ -121,7 +121,7 @@ async def test_a_page_ends_with_its_time_and_the_next_one_goes_on(
     index: SqliteIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Ticks(TimeLimit):
-        """Clock that moves one second for each look: at a part, and at four of its events."""
+        """A clock that moves one second at each call: for a part, and for four of its events."""
 
         def __init__(self, _: float, may_end: Callable[[Key], bool]) -> None:
             super().__init__(6, may_end, count().__next__)
@@ -151,7 +151,7 @@ async def test_many_pages_of_one_organisation_hold_up_another_by_one_at_most(ind
 
 
 async def test_what_retention_took_from_the_store_is_found_no_more(index: StoredIndex) -> None:
-    """The events are hidden even before the index is purged."""
+    """The index hides expired events even before it is purged."""
     await index.write(accepted(*(event(number) for number in range(3))))
     with closing(sqlite3.connect(index.store)) as store:
         store.execute("DELETE FROM blocks WHERE position = 2")
@@ -229,7 +229,7 @@ async def test_nothing_is_written_to_an_index_of_another_release(index: SqliteIn
 
 
 async def test_two_writers_at_once_write_each_event_once(tmp_path: Path) -> None:
-    """The server's index writer and the command line's write the same outbox."""
+    """The index writers of the server and of a command write the same outbox."""
     path = tmp_path / "search.sqlite"
     batches = [
         accepted(*(event(n) for n in range(s, s + 20)), first_position=s + 1) for s in range(0, 100, 20)
@@ -271,7 +271,7 @@ async def test_a_new_file_has_a_new_name_in_the_outbox_and_a_reopened_one_keeps_
 async def test_an_index_that_was_opened_twice_still_holds_its_log_against_other_processes(
     tmp_path: Path,
 ) -> None:
-    """POSIX locks belong to the process: closing a file anywhere in it releases them all."""
+    """POSIX locks belong to the process: if the process closes the file anywhere, it releases all locks."""
     path = tmp_path / "search.sqlite"
     sql = "SELECT coalesce(sum(count), 0) FROM parts"
     count = f"import sqlite3; print(*sqlite3.connect({str(path)!r}).execute({sql!r}))"
@@ -413,7 +413,7 @@ def tables_of_parts(path: Path) -> set[str]:
 
 
 async def test_events_of_impossible_times_are_found_and_counted_by_their_times(index: SqliteIndex) -> None:
-    """Keys have room for the years 1970 to 2248."""
+    """The keys of the index have room for times in the years 1970 to 2248."""
     times = ("1883-11-18T12:00:00Z", "1970-01-01T00:00:00Z", event(0)["time"], "2250-01-01T00:00:00Z",
              "9999-12-31T23:59:59Z")  # fmt: skip
     await index.write(accepted(*(event(n, time=time) for n, time in enumerate(times))))
@@ -452,7 +452,7 @@ async def test_an_index_that_another_process_made_anew_is_read_with_its_own_dict
 async def test_events_of_many_organisations_that_come_together_stay_apart(
     index: SqliteIndex, tmp_path: Path
 ) -> None:
-    """FTS5 gets them in the order of keys, so they make one segment instead of one per organisation."""
+    """FTS5 gets events in the order of their keys, so they make one segment, not one per organisation."""
     made = [event(n, orgId=f"org-{n % 7}", path=f"/v1.0/users/u{n}") for n in range(70)]
     await index.write(accepted(*made))
     for number in range(7):
@@ -490,7 +490,7 @@ async def test_counts_say_when_they_are_not_of_everything(
 async def test_counts_say_how_far_they_came_in_their_time(
     index: SqliteIndex, monkeypatch: pytest.MonkeyPatch, looks: int, counted: int
 ) -> None:
-    """Two parts, each with three events to read; the newer part first."""
+    """The index has two parts, each with three events to read, the newer part first."""
 
     class Looks(TimeLimit):
         def __init__(self, seconds: float, may_end: Callable[[Key], bool]) -> None:
@@ -577,7 +577,7 @@ async def test_who_leaves_keeps_the_place_until_the_work_is_done() -> None:
 async def test_the_newest_are_counted_whatever_they_arrived_with(
     index: SqliteIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four proxies and two organisations, whose events overlap in time."""
+    """The events are from four proxies and two organisations, and overlap in time."""
     monkeypatch.setattr("controlplane.search.part_counts.MATCHES", 10)
     monkeypatch.setattr("controlplane.search.parts.PART_BITS", 3)
     for proxy in range(4):
@@ -683,7 +683,7 @@ async def test_it_finds_what_the_filter_means(
     filters: list[str],
     data: st.DataObject,
 ) -> None:
-    """Write the events at once or one by one, in one part or in several."""
+    """The test writes the events at once or one by one, in one part or in several parts."""
     events = [event(number) | changes for number, changes in enumerate(made)]
     at_once = data.draw(st.sampled_from([1, 3, 20]))
     tokens = data.draw(st.sampled_from([1, 32]))

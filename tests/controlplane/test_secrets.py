@@ -1,4 +1,4 @@
-"""Secrets at rest, the master key's file, and log lines that can't be forged."""
+"""Tests of stored secrets, of the master key's file, and of log lines that can't be forged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from proxy.wire.log_line import LineFormatter, one_line
 
 @pytest.fixture
 def cheap_hashes() -> None:
-    """Keep the real hash parameters in this module."""
+    """Use the real parameters of password hashes in this module."""
 
 
 def test_secrets_hold_256_bits_and_are_safe_in_headers_and_forms() -> None:

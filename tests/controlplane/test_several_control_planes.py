@@ -1,4 +1,4 @@
-"""Several control planes over one store: which of them run and lead, and how the end of one is shown."""
+"""Tests of several control planes over one store: which of them run and lead, and when one ends."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ postgres_database = pytest.importorskip("controlplane.store.postgres_database")
 
 @dataclass(frozen=True)
 class TwoStores:
-    """One database, through the store of each of two control planes."""
+    """One database, with a store object for each of two control planes."""
 
     first: SqlStore
     second: SqlStore
@@ -169,7 +169,7 @@ def test_doctor_names_one_leader(signs: list[RunningInstance], status: str, said
 
 
 class Lease:
-    """Peers that lead when a test says so."""
+    """Fake peers that make a control plane lead when a test says so."""
 
     def __init__(self) -> None:
         self._leading, self._not_leading = asyncio.Event(), asyncio.Event()
@@ -224,7 +224,7 @@ async def test_jobs_run_while_a_control_plane_leads() -> None:
 async def test_a_control_plane_that_stopped_leaves_no_note(
     two: TwoStores, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Giving up the lead writes a note in a thread, which may reach the database after the removal."""
+    """A control plane that loses the lead writes a note, which may arrive after its own removal."""
     written, has_begun, may_go_on = postgres_database._write, threading.Event(), threading.Event()
 
     def delayed(*given: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Sign-in at an identity provider: admitted people, and claims that do not count as proof."""
+"""Tests of the sign-in at an identity provider: admitted people, and claims that do not count as proof."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ async def test_nobody_is_made_an_operator_by_what_is_said_of_them(
 
 
 async def test_a_provider_s_long_response_may_come_in_many_pieces(console: Console) -> None:
-    """A key with its certificate chain has kilobytes, and a provider publishes several keys."""
+    """A key with its certificate chain has several kilobytes, and a provider publishes several keys."""
     people = console.provider.people
     people.published += [
         {"kty": "RSA", "use": "sig", "kid": f"older-{at}", "x5c": ["A" * 2000]} for at in range(400)
@@ -263,7 +263,7 @@ async def test_a_provider_may_change_its_keys(console: Console) -> None:
 
 
 async def test_a_sign_in_ends_in_the_browser_that_began_it(console: Console) -> None:
-    """Otherwise an attacker could sign a victim in under a false name, or use a victim's code."""
+    """Otherwise, an attacker could sign a victim in under a false name, or use a victim's code."""
     back = await console.to_callback()
     victim = Browser(console.browser.session)
     assert (await victim.get(back))[0] == 401
@@ -317,7 +317,7 @@ async def test_guessing_codes_ends_soon(console: Console) -> None:
 
 
 async def test_claims_that_the_token_leaves_out_are_asked_for(console: Console) -> None:
-    """The token has only `sub`, by the standard's default for the code flow."""
+    """The provider's token contains only `sub`, by the standard's default for the code flow."""
     people = console.provider.people
     people.claims = {}
     people.userinfo = {"email": "ada@contoso.com", "email_verified": True}
@@ -511,7 +511,7 @@ async def test_somebody_who_is_nobody_here_counts(console: Console) -> None:
 
 @pytest.mark.parametrize(("issuer", "status"), [("", 303), ("/", 303), ("-of-another", 401)])
 async def test_the_issuer_of_a_response_is_this_provider(console: Console, issuer: str, status: int) -> None:
-    """The check applies if the response has an issuer (RFC 9207), against mixed-up providers."""
+    """The check applies if the response names an issuer (RFC 9207), against mixed-up providers."""
     provider = console.provider
     provider.people.back = {"iss": f"{provider.base_url}/{TENANT}/v2.0{issuer}"}
     assert (await console.sign_in())[0] == status

@@ -1,4 +1,4 @@
-"""OCSF and CEF: each member in its place, and no value that breaks the format."""
+"""Tests of OCSF and CEF: each member has its place, and no value breaks the format."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_an_event_is_api_activity_of_ocsf() -> None:
 
 
 def faults(value: Any, name: str, place: str = "") -> Iterator[str]:
-    """Return the members of an object of that name that the published schema does not allow."""
+    """Return the members of an object of that name that the published OCSF schema does not allow."""
     schema = SCHEMA["objects"][name]
     attributes = schema["attributes"]
     for each in value.keys() - attributes.keys():
@@ -75,7 +75,7 @@ def faults(value: Any, name: str, place: str = "") -> Iterator[str]:
 
 
 def test_every_event_is_valid_by_the_published_schema() -> None:
-    """The file tests/fixtures/ocsf_api_activity.json has the attributes of the class and its objects."""
+    """The file tests/fixtures/ocsf_api_activity.json has the attributes of the OCSF class and its objects."""
     whole = event(
         1, receivedAt="2026-11-26T12:00:01.000Z", clientIp="192.0.2.1", clientId="c", appId="a", query="q=1",
         reason="rule", ruleId="r", rulesetVersion=3, requestBytes=1, responseBytes=2, traceId="t",

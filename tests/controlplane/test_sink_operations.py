@@ -1,4 +1,4 @@
-"""Sinks by command line and admin API: their progress, refused events, and permissions."""
+"""Tests of sinks by command line and admin API: their progress, refused events, and permissions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def collector() -> AsyncIterator[SplunkCollector]:
 
 
 def with_sink(plane: Plane, url: str = "http://127.0.0.1:1") -> OperationContext:
-    """Return a context whose settings have a sink that no control plane delivers to."""
+    """Return a context whose settings have a sink to which no control plane delivers events."""
     sink = SplunkSettings(name="siem", kind="splunk", url=url, token="hec-token", from_="beginning")
     return replace(context_of(plane), settings=replace(plane.settings, sinks=(sink,)))
 

@@ -1,4 +1,4 @@
-"""[[Sinks]]: the kind determines the keys, and every error names its place."""
+"""Tests of [[Sinks]] in the settings: the kind determines the keys, and every error names its place."""
 
 from __future__ import annotations
 

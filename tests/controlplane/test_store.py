@@ -1,4 +1,4 @@
-"""The store's file: migrations, other releases, concurrent starts, a full disk, a full queue."""
+"""Tests of the store's file: migrations, other releases, concurrent starts, a full disk, a full queue."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_migrations_are_applied_once_each_in_their_order(tmp_path: Path) -> None
 async def test_a_database_of_an_earlier_release_is_brought_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: FakeClock
 ) -> None:
-    """Events had a row each; they keep their positions, bytes, times and ids."""
+    """The earlier release stored a row per event; the events keep their positions, bytes, times and ids."""
     path = tmp_path / "store.db"
     with monkeypatch.context() as patched:
         patched.setattr("controlplane.store.migrate._migrations", lambda: _migrations()[:3])
@@ -129,7 +129,7 @@ def test_an_older_program_can_write_and_delete_without_the_tables_and_columns_ad
 
 
 def _columns(path: Path) -> dict[tuple[str, str], str]:
-    """Return whether an insert must name each column of each table."""
+    """Return for each column whether an insert must name it (`required`) or may omit it (`optional`)."""
     with closing(sqlite3.connect(path)) as raw:
         rows = raw.execute(
             'SELECT t.name, c.name, c."notnull" AND c.dflt_value IS NULL'
@@ -184,7 +184,7 @@ async def test_two_first_starts_at_once_make_one_store(tmp_path: Path, clock: Fa
 
 
 async def test_commits_are_synced_to_disk(database: SqliteDatabase) -> None:
-    """WAL with synchronous = FULL: a commit is one fsync of the log."""
+    """The mode WAL with synchronous = FULL makes a commit one fsync of the log."""
 
     def pragmas(connection: Connection) -> list[int | str]:
         names = ("synchronous", "journal_mode", "foreign_keys")
@@ -212,7 +212,7 @@ async def test_a_job_that_fails_takes_nobody_with_it(database: SqliteDatabase) -
 
 
 async def test_a_job_that_fails_uses_up_no_position(database: SqliteDatabase) -> None:
-    """A job that fails inside a group uses no position either; the others' positions are consecutive."""
+    """A failed job in a group uses no position, so the positions of other jobs are consecutive."""
 
     def batch_of(count: int, *, fails: bool = False) -> Callable[[Connection], int]:
         def job(connection: Connection) -> int:
@@ -247,7 +247,10 @@ async def test_jobs_that_wait_together_commit_together(database: SqliteDatabase)
 async def test_a_crowded_queue_says_so_at_once(
     database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Limits count writes and bytes. A call of each proxy of a large fleet has room."""
+    """The limits of the queue count both writes and bytes.
+
+    The queue has room for a call of each proxy of a large fleet.
+    """
     assert waiting.MOST_WAITING >= 8000
     release = threading.Event()
 
@@ -343,7 +346,7 @@ async def test_the_outbox_hands_out_no_more_than_memory_should_hold(plane: Plane
 async def test_a_store_without_its_master_key_starts_not_and_makes_none(
     tmp_path: Path, clock: FakeClock
 ) -> None:
-    """A restore lacked its key, which was kept elsewhere: a new key would hide the loss."""
+    """The restored store lacks its key, which was stored elsewhere: a new key would hide the loss."""
     async with started(tmp_path, clock) as plane:
         await plane.org("acme")
         await plane.proxy("edge-1", "acme")
@@ -362,7 +365,7 @@ async def test_a_store_without_its_master_key_starts_not_and_makes_none(
 async def test_who_is_interrupted_leaves_no_thread_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Python waits for the thread at the end of a command, and Ctrl-C would not end it."""
+    """Python waits for the database thread at the end of a command, and Ctrl-C would not end the thread."""
     threads: list[threading.Thread] = []
     begun = asyncio.Event()
 

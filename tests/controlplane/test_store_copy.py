@@ -1,4 +1,4 @@
-"""`store copy`: a store moves from SQLite to PostgreSQL, whole even after a killed copy."""
+"""Tests of `store copy`: a store moves from SQLite to PostgreSQL, complete even after a killed copy."""
 
 from __future__ import annotations
 

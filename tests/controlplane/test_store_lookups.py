@@ -1,4 +1,4 @@
-"""Rows of the store: found by id or name without reading a whole table, and returned after a write."""
+"""Tests of the store's rows: found by id or name without reading a whole table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNKNOWN = "019a0000-0000-7000-8000-000000000000"
 
 @pytest.fixture
 async def store(either_store: SqlStore) -> SqlStore:
-    """Create two organisations with equal names of rulesets and apps, and a proxy each."""
+    """Create two organisations whose rulesets and applications have equal names, with a proxy each."""
     await add_two_orgs(either_store)
     for org in NAMES:
         proxy = Proxy(f"proxy-{org}", f"edge-{org}", True, 1, None, 1, (f"org-{org}",))
@@ -84,7 +84,7 @@ async def test_a_look_up_in_an_organisation_returns_only_rows_of_it(store: SqlSt
 
 
 async def test_a_row_whose_name_is_its_id_is_returned_once(store: SqlStore) -> None:
-    """An earlier release may have stored such a row."""
+    """An earlier release may have stored a row whose name is its id."""
     await store.add_org(Org("same", "same", "base", 1))
     await store.add_proxy(Proxy("same", "same", True, 1, None, 1, ()), b"same", b"sealed")
     await store.apply_ruleset(Ruleset("same", "same", "same", 1, 0, 1), "version: 1\n", None, None)
@@ -149,7 +149,7 @@ def _statements(store: SqlStore) -> Iterator[list[str]]:
 async def test_a_look_up_reads_no_whole_table(
     store: SqlStore, look_up: Callable[[SqlStore], Awaitable[list[object]]]
 ) -> None:
-    """SQLite's query plan calls a read of a table from its first row to its last a SCAN."""
+    """SQLite's query plan calls a read of a complete table a SCAN."""
     with _statements(store) as seen:
         assert await look_up(store)
     selects = [each for each in seen if each.startswith("SELECT")]

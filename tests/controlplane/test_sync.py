@@ -1,4 +1,4 @@
-"""Sync: a proxy receives signed rules, and never an older state after a newer one."""
+"""Tests of sync: a proxy receives signed rules, and never an older state after a newer state."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ async def test_generated_at_never_goes_back(tmp_path: Path, clock: FakeClock) ->
 async def test_generated_at_recovers_from_a_clock_that_was_days_ahead(
     plane: Plane, proxy: ProxyClient, clock: FakeClock
 ) -> None:
-    """Proxies refuse rules from the future, so rules with such a time would never be active."""
+    """Proxies refuse rules from the future, so rules with a time in the future would never be active."""
     begun = clock.wall
     clock.wall += 3 * 24 * HOUR_MS
     assert (await proxy.sync()).json["generatedAt"] == rfc3339(clock.wall)

@@ -1,4 +1,4 @@
-"""A cached sync version is valid until any process changes what the proxy receives."""
+"""Tests of a cached sync version: it is valid until any process changes data for the proxy."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def proxy(name: str, number: int) -> Proxy:
 
 
 async def asked(store: SqlStore, *known: str) -> str:
-    """Return the version that the proxy has after a sync; it had one of the given versions before."""
+    """Return the proxy's version after a sync that names the versions in `known`."""
     content = await store.sync_content(EDGE, known, LIMITS)
     return content if isinstance(content, str) else content.version
 

@@ -1,4 +1,4 @@
-"""Dry runs of rules about resources: each kind of dry run reads the relevant schema."""
+"""Tests of dry runs of rules about resources: each kind of dry run reads the relevant schema."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_cases_are_tried_by_the_current_schema(
 async def test_a_version_is_tried_by_its_own_schema_and_a_draft_by_the_current_one(
     commands: Commands, plane: Plane, rules: Path, proxy: ProxyClient
 ) -> None:
-    """The path leads to drives in the current schema."""
+    """The path in this test leads to drives in the current schema."""
     (org,) = proxy.org_ids
     await fetched(plane, "acme")
     await commands.facts("store", "ruleset", "apply", str(rules), "--org", "acme")

@@ -1,4 +1,4 @@
-"""Changes of the store in one transaction: all of them are made, or none is."""
+"""Tests of several changes in one transaction: the store makes all of the changes or none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Usage of apps and rules: counted once as events are stored, by day, and only for existing apps."""
+"""Tests of usage counts of applications and rules: counted once per event, by day."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LONG_AGO_MS = NOON_MS - 40 * DAY_MS
 
 @pytest.fixture
 async def context(tmp_path: Path, clock: FakeClock, either_store: SqlStore) -> OperationContext:
-    """Return an organisation with a ruleset and three apps that were added 40 days ago."""
+    """Return an organisation with a ruleset and three applications that were added 40 days ago."""
 
     async def absent() -> NoReturn:
         raise AssertionError("usage needs neither vault nor index")

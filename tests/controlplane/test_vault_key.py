@@ -1,4 +1,4 @@
-"""The master key in a key vault: commands read it, never create it there, and it can move there and back."""
+"""Tests of a master key in a key vault: commands read the key, never create it, and can move it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Moved:
         return json.loads(done.stdout)
 
     async def master_key(self) -> dict[str, str]:
-        """Return the finding of doctor on the master key."""
+        """Return the finding of `doctor` on the master key."""
         found = json.loads((await self.cli("doctor", "--json")).stdout)["findings"]
         (finding,) = (each for each in found if each["check"] == "master key")
         return dict(finding)

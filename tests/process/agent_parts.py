@@ -57,7 +57,7 @@ def collector(directory: Path, journal: Journal, **changes: Any) -> Collector:
 
 
 def collect_all(part: Collector, passes: int = 60) -> None:
-    """Repeat passes until nothing changes, which takes a live agent some seconds."""
+    """Repeat passes of the collector until nothing changes, which takes a live agent some seconds."""
     quiet = 0
     for _ in range(passes):
         quiet = 0 if part.run_pass() else quiet + 1

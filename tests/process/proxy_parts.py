@@ -65,7 +65,7 @@ async def whole_system(
 
 
 async def until(condition: Callable[[], object], seconds: float = WAIT_SECONDS) -> None:
-    """Wait until the condition is true. It is polled, because another process changes it."""
+    """Poll the condition until it is true, because another process changes its value."""
     try:
         async with asyncio.timeout(seconds):
             while not await asyncio.to_thread(condition):  # noqa: ASYNC110
@@ -80,7 +80,7 @@ async def until(condition: Callable[[], object], seconds: float = WAIT_SECONDS) 
 def processes(system: System, kind: str = "") -> dict[str, int]:
     """Return the process ids of the supervisor's children by name: "worker-0", "worker-1", "agent".
 
-    During a reload an old and a new process have the same name: the newest is returned.
+    During a reload, an old and a new process have the same name: the newest process is returned.
     """
     supervisor = system.proxy.process.pid
     found: dict[str, int] = {}
@@ -106,7 +106,7 @@ def alive(pid: int) -> bool:
 
 
 def _living_group(pid: int | str) -> int | None:
-    """Return the process group of a live process."""
+    """Return the process group of a process that is alive, or None."""
     try:
         state, _, group = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:3]
     except OSError:
@@ -115,12 +115,15 @@ def _living_group(pid: int | str) -> int | None:
 
 
 def lives(group: int) -> bool:
-    """Return whether a process of the group is alive, also without its name yet. Each has the listeners."""
+    """Return whether a process of the group is alive, even if the process does not have its name yet.
+
+    Each process of the proxy has the listening sockets.
+    """
     return any(_living_group(pid) == group for pid in os.listdir("/proc") if pid.isdigit())
 
 
 async def kill_all(system: System) -> None:
-    """Kill all processes of the proxy at once."""
+    """Kill all processes of the proxy at the same moment."""
     group = system.proxy.process.pid
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
@@ -135,7 +138,7 @@ async def kill_control_plane(system: System) -> None:
 
 
 def get(url: str, context: ssl.SSLContext | None = None, **headers: str) -> tuple[int, bytes]:
-    """Send one request on a new connection."""
+    """Send one GET request on a new connection."""
     request = urllib.request.Request(url, headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=10, context=context) as response:
@@ -167,7 +170,7 @@ def log_of(system: System) -> str:
 
 
 def events(system: System) -> list[dict[str, Any]]:
-    """Return every stored event, in the order of arrival."""
+    """Return every event that the control plane stored, in the order of arrival."""
     with contextlib.closing(sqlite3.connect(system.directory / "controlplane.db", timeout=30)) as store:
         return events_in(store)
 
@@ -186,10 +189,10 @@ def assert_no_gap(found: list[dict[str, Any]]) -> None:
 
 
 class Closed(Exception):
-    """The connection ended before the response did.
+    """Error because the connection ended before the response was complete.
 
-    `idle`: the connection was reused and not a byte had arrived, which HTTP allows a server at any time (RFC
-    9112 §9.3.1).
+    `idle` is True if a reused connection ended before any byte arrived, which HTTP allows a server at any
+    time (RFC 9112 §9.3.1).
     """
 
     def __init__(self, *, idle: bool) -> None:
@@ -205,7 +208,7 @@ class Reply:
 
 
 class Client:
-    """Plain HTTP/1.1 client with one kept connection at a time, and without hidden retries."""
+    """Plain HTTP/1.1 client with one persistent connection at a time, and without hidden retries."""
 
     def __init__(self, system: System, context: ssl.SSLContext, token: str = "") -> None:
         self._port = int(system.proxy_url.rpartition(":")[2])
@@ -297,8 +300,8 @@ async def client_of(system: System) -> AsyncIterator[Client]:
 class Load:
     """Clients that send requests, each with a new path, until they are stopped.
 
-    Their pauses leave two processors to the servers, and still dozens of requests are in flight at any
-    instant.
+    The clients pause so that two processors are left for the servers, and still have dozens of requests in
+    flight.
     """
 
     system: System
@@ -328,7 +331,7 @@ class Load:
         return set(self.responded.values())
 
     async def responses(self, count: int) -> None:
-        """Wait for `more` further responses."""
+        """Wait until the clients have received more responses."""
         target = len(self.responded) + count
         async with asyncio.timeout(WAIT_SECONDS):
             while len(self.responded) < target:  # noqa: ASYNC110
@@ -363,7 +366,7 @@ class Load:
 
 
 async def status_becomes(client: Client, target: str, status: int) -> None:
-    """Poll on one connection until the status appears.
+    """Send requests on one connection until the response has the status.
 
     The interval is a second, and its jitter only shortens it.
     """

@@ -1,4 +1,4 @@
-"""A client written from the specification alone: raw sockets, its own signatures, real processes."""
+"""A client written from the specification alone, with raw sockets and its own signatures."""
 
 from __future__ import annotations
 
@@ -78,7 +78,10 @@ def send(
     *,
     context: ssl.SSLContext | None = None,
 ) -> Reply:
-    """Send one request on a new connection. Host and Content-Length are added unless they are given."""
+    """Send one request on a new connection.
+
+    Host and Content-Length are added unless `fields` contains them.
+    """
     names = {name.lower() for name, _ in fields}
     written = list(fields)
     if "host" not in names:
@@ -119,7 +122,7 @@ def read_reply(connection: socket.socket, method: str = "GET") -> Reply:
 
 
 def until(condition: Callable[[], T], seconds: float = PATIENCE_SECONDS) -> T:
-    """Return the first truthy value of the condition."""
+    """Call the condition until it returns a true value, and return that value."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, "it never came"
@@ -141,7 +144,7 @@ def response_signature_of(secret: str, request_signature: str, body: bytes) -> s
 
 @dataclass
 class AgentClient:
-    """Client of the agent API, which the control plane sees as a proxy."""
+    """Client of the agent API, which the control plane treats as a proxy."""
 
     base_url: str
     api_key: str
@@ -168,7 +171,10 @@ class AgentClient:
         replace: Mapping[str, str | None] | None = None,
         extra: Fields = (),
     ) -> Reply:
-        """Send a signed request. `replace` changes or removes signing fields."""
+        """Send a signed request to the agent API.
+
+        `replace` changes or removes header fields of the signature.
+        """
         changed = replace or {}
         fields = [
             (name, changed.get(name) or value)
@@ -187,7 +193,7 @@ class AgentClient:
 
 
 def event(org_id: str, **members: Any) -> dict[str, Any]:
-    """Return an audit event with the required members only."""
+    """Return an audit event that has only the required members."""
     return {
         "id": str(uuid.uuid4()),
         "time": "2026-11-21T04:25:58.123Z",
@@ -208,7 +214,7 @@ def batch(*events: dict[str, Any], batch_id: str = "") -> dict[str, Any]:
 
 
 class Process:
-    """Program as a user starts it, with its output in a file."""
+    """A program as a user starts it, with its output in a file."""
 
     def __init__(self, log: Path, *arguments: str, **environment: str) -> None:
         self.log = log
@@ -229,7 +235,10 @@ class Process:
         return self.log.read_text("utf-8", "replace")
 
     def until_said(self, pattern: str) -> str:
-        """Wait until the program printed the pattern. Return its first group."""
+        """Wait until the program has printed text that matches the pattern.
+
+        Return the first group of the match.
+        """
 
         def said() -> re.Match[str] | None:
             assert self.popen.poll() is None, self.output
@@ -326,7 +335,7 @@ class Loop:
 
 @dataclass
 class Live:
-    """The whole system, and requests of an application to it."""
+    """The whole system, with a client that sends requests of its applications."""
 
     system: System
     loop: Loop
@@ -377,7 +386,7 @@ class Live:
         return self.tokens[app]
 
     def ask(self, app: str, method: str, target: str, fields: Fields = (), body: bytes = b"") -> Reply:
-        """Send a request of the application with its token."""
+        """Send a request of the application with the application's token."""
         bearer = ("Authorization", f"Bearer {self.token(app)}")
         return self.send(method, target, [bearer, *fields], body)
 
@@ -386,21 +395,21 @@ class Live:
     def upstream_says(
         self, path: str, body: bytes, fields: Fields = (JSON,), status: int = 200, *, close: bool = False
     ) -> None:
-        """Let the upstream send exactly these bytes for a path, for any method."""
+        """Make the upstream send exactly these bytes for a path, for any method."""
         head = [f"HTTP/1.1 {status} Whatever", *(f"{name}: {value}" for name, value in fields)]
         head.append(f"Content-Length: {len(body)}")
         data = "\r\n".join([*head, "", ""]).encode("latin-1") + body
         self.system.graph.raw_responses[path] = RawResponse(data, close=close)
 
     def seen(self, request_id: str) -> list[Any]:
-        """Return the request that the upstream received with a client-request-id."""
+        """Return the request that the upstream received with this client-request-id."""
         requests = list(self.system.graph.requests)
         return [each for each in requests if each.value("client-request-id") == request_id]
 
     # The audit trail
 
     def events(self, *request_ids: str) -> list[dict[str, Any]]:
-        """Return one event for each client-request-id, as soon as all have arrived."""
+        """Wait until an event for each client-request-id has arrived, and return these events."""
         wanted = set(request_ids)
 
         def found() -> dict[str, Any] | None:
@@ -421,7 +430,7 @@ def whole_system(
     *,
     vault: bool = True,
 ) -> Iterator[Live]:
-    """Start the system with an application for each ruleset, both with the same name."""
+    """Start the system with an application for each ruleset, each with the ruleset's name."""
     files = {}
     for name, text in rulesets.items():
         files[name] = directory / f"{name}.yaml"
@@ -444,7 +453,7 @@ def whole_system(
 def fake_proxy_settings(
     directory: Path, control_plane: str, upstream: str, admin_port: int, more: str = ""
 ) -> Path:
-    """Write settings of a proxy whose control plane is the scripted one."""
+    """Write the settings of a proxy whose control plane is a scripted fake."""
     path = directory / "proxy.toml"
     path.write_text(
         f"""\

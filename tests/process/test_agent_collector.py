@@ -1,6 +1,6 @@
-"""The collector copies every record from spool to journal once and in order.
+"""Tests of the collector: it copies every record from spool to journal once and in order.
 
-Missing events keep their numbers reserved.
+The sequence numbers of lost events stay reserved.
 """
 
 import errno
@@ -124,7 +124,7 @@ def test_a_restart_goes_on_where_the_state_was_saved(tmp_path: Path) -> None:
 
 
 class PulledPlugError(Exception):
-    """Simulated end of the process at this point."""
+    """Simulated end of the process, as after a power loss, at this point of the code."""
 
 
 @pytest.mark.parametrize("at", ["pwrite", "fdatasync", "unlink", "fsync"])
@@ -282,7 +282,7 @@ def test_a_segment_cut_below_what_was_read_costs_no_more_than_the_cut(tmp_path: 
 
 @pytest.mark.parametrize("bit", [32, 33, 63])
 def test_a_flipped_bit_in_a_number_costs_one_event(tmp_path: Path, bit: int) -> None:
-    """The checksum covers the lower half of the number."""
+    """The record's checksum covers the lower half of the sequence number."""
     spool = spool_writer(tmp_path)
     write(spool, range(200))
     path = segments(tmp_path)[0]
@@ -409,7 +409,7 @@ def test_drop_oldest_names_what_it_dropped(tmp_path: Path) -> None:
 
 
 def test_drop_oldest_goes_on_after_a_time_without_an_agent(tmp_path: Path) -> None:
-    """The workers filled the whole space that they may use."""
+    """The workers filled all the disk space that they may use."""
     limit = 16 * MIB
     spool = spool_writer(tmp_path)
     spool._max_bytes, spool._when_full = limit, "drop-oldest"
@@ -468,7 +468,7 @@ def test_the_least_budget_has_room_for_what_every_worker_holds_and_more(
 
 
 def test_drop_oldest_drops_nothing_where_that_makes_no_room(tmp_path: Path) -> None:
-    """Another file, such as a core dump, is larger than the whole space for audit events."""
+    """Another file, such as a core dump, is larger than the whole disk budget for audit events."""
     limit = 16 * MIB
     journal = a_journal(tmp_path, max_bytes=limit)
     part = collector(tmp_path, journal, max_bytes=limit, when_full="drop-oldest")
@@ -527,7 +527,10 @@ def test_a_state_slot_that_was_half_written_falls_back_to_the_other(tmp_path: Pa
 def test_a_state_that_goes_bad_after_its_segments_went_loses_and_doubles_nothing(
     tmp_path: Path, live: bool
 ) -> None:
-    """The newest slot is damaged. Events that the other slot lacks are still in the spool."""
+    """The newer slot of the state file is damaged.
+
+    Events that the state file's older slot lacks are still in the spool.
+    """
     spool = spool_writer(tmp_path)
     recorded = spoilt = 0
     for at in range(40):
@@ -669,9 +672,9 @@ def test_a_damaged_journal_line_is_passed_over_and_named(tmp_path: Path, part: b
 def test_every_number_of_a_journal_that_a_bad_block_took_is_named(
     tmp_path: Path, blocks: list[tuple[int, int]], lost: int
 ) -> None:
-    """Losses in a journal are named (promise 32 of the threat model).
+    """The collector reports the exact losses in a journal (promise 32 of the threat model).
 
-    A block that reads as zeros has no newlines.
+    A damaged disk block that reads as zeros contains no newlines.
     """
     spool = spool_writer(tmp_path)
     write(spool, range(10))

@@ -1,4 +1,4 @@
-"""Upstream tokens: fetched before they expire, one at a time, never used after expiry, never a bad one."""
+"""Tests of upstream tokens: the agent fetches each before it expires, and never uses an expired one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCOPE = "https://graph.microsoft.com/.default"
 
 
 class Told:
-    """Messages that the workers received."""
+    """Token messages that the workers received from the agent."""
 
     def __init__(self) -> None:
         self.messages: list[ActiveUpstreamToken | UpstreamTokenUnavailable] = []
@@ -47,7 +47,7 @@ class Told:
 
 
 class Scripted:
-    """Provider that returns scripted results in order."""
+    """Identity provider that returns scripted results in order."""
 
     def __init__(self, clock: Any, *results: float | str | Exception) -> None:
         self.results = list(results)
@@ -153,7 +153,7 @@ async def test_an_error_that_nobody_foresaw_is_a_failure_that_quotes_nothing(
 async def test_a_clock_that_jumps_neither_takes_a_token_away_nor_lengthens_its_life(
     hours: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that receives a token after a jump computes its end with the new clock."""
+    """If a worker receives a token after a clock jump, it computes the token's end with the new clock."""
     monkeypatch.setattr("proxy.agent.credentials.manager._LONGEST_SLEEP", 0.01)
     jump = 0.0
 
@@ -237,7 +237,7 @@ async def test_client_credentials_are_exchanged_for_a_token() -> None:
 
 
 class Responding(FakeIdentityProvider):
-    """Identity provider with scripted responses."""
+    """Identity provider that sends scripted responses."""
 
     def __init__(self, response: Response) -> None:
         super().__init__()

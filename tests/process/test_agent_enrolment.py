@@ -1,4 +1,4 @@
-"""A proxy enrols once despite kills and losses, renews its keys, and never undoes a revocation."""
+"""Tests of enrolment: a proxy enrols once despite kills, renews its keys, and never undoes a revocation."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 class Proxy:
-    """The enrolment of one proxy on one directory, started again after each kill."""
+    """The enrolment of one proxy in one directory, started again after each kill."""
 
     def __init__(self, control: EnrollingControlPlane, session: aiohttp.ClientSession, path: Path) -> None:
         self.control = control
@@ -79,7 +79,7 @@ class Proxy:
         return Enrolment(options, self.session, lambda: time.time() + self.ahead)
 
     async def until_at_rest(self) -> None:
-        """Run steps until the proxy has keys and no request is in flight."""
+        """Run enrolment steps until the proxy has keys and no request is in flight."""
         async with asyncio.timeout(10):
             while True:
                 await self.enrolment.once()
@@ -245,11 +245,11 @@ def test_the_name_is_that_of_the_machine_as_far_as_the_control_plane_allows(
 
 
 class Killed(BaseException):
-    """The process was killed: no code after this runs."""
+    """Simulated kill of the process: no code of the process runs after this."""
 
 
 def killed_at_write(monkeypatch: pytest.MonkeyPatch, number: int, *, written: bool) -> None:
-    """Kill the process at this write of the file: before it, or as soon as it is on disk."""
+    """Kill the process at this write of the key file: before the write, or as soon as it is on disk."""
     count = 0
 
     def write(path: Path, state: IdentityState) -> None:
@@ -264,13 +264,13 @@ def killed_at_write(monkeypatch: pytest.MonkeyPatch, number: int, *, written: bo
 
 
 async def killed(proxy: Proxy) -> None:
-    """Run steps until the kill, then start the proxy again."""
+    """Run enrolment steps until the simulated kill, then start the proxy again."""
     with pytest.raises(Killed):
         await proxy.until_at_rest()
 
 
 async def killed_when(proxy: Proxy, handled: asyncio.Event) -> None:
-    """Kill the process after the control plane processed its request, before the response."""
+    """Kill the process after the control plane processed its request, but before the response arrives."""
     task = asyncio.create_task(proxy.until_at_rest())
     async with asyncio.timeout(10):
         await handled.wait()
@@ -340,7 +340,10 @@ def rotate_in(control: EnrollingControlPlane, seconds: float) -> None:
 
 
 async def until_due(control: EnrollingControlPlane, proxy: Proxy) -> str:
-    """Enrol, then move the clock to the time of renewal. Return the key before it."""
+    """Enrol the proxy, then move the clock to the time of the key renewal.
+
+    Return the API key that the proxy has before the renewal.
+    """
     rotate_in(control, 100)
     await proxy.until_at_rest()
     # later by at most a tenth, so that a fleet spreads its renewals
@@ -414,7 +417,7 @@ async def test_a_lost_response_of_a_renewal_leaves_a_proxy_that_works(
 async def test_new_keys_that_are_refused_leave_the_old_ones_in_use(
     control: EnrollingControlPlane, proxy: Proxy
 ) -> None:
-    """The control plane was restored from a backup that lacks the new keys."""
+    """The control plane was restored from a backup that does not contain the new keys."""
     before = await until_due(control, proxy)
     await proxy.enrolment.once()
     await proxy.enrolment.once()
@@ -428,14 +431,17 @@ async def test_new_keys_that_are_refused_leave_the_old_ones_in_use(
 
 
 async def renewed(control: EnrollingControlPlane, proxy: Proxy) -> tuple[str, str]:
-    """Renew the keys once. Return the API keys before and after it."""
+    """Renew the proxy's keys once. Return the proxy's API keys before and after the renewal."""
     before = await until_due(control, proxy)
     await proxy.until_at_rest()
     return before, proxy.api_key
 
 
 async def refused_by(control: EnrollingControlPlane, proxy: Proxy) -> str:
-    """Make a request as the agent does. Return the error code of the response."""
+    """Send a request to the control plane as the agent does.
+
+    Return the error code of the control plane's response.
+    """
     calls = ControlPlane(proxy.session, proxy.enrolment.present, refused=proxy.enrolment.report_refusal)
     return (await calls.get(control.base_url + SYNC, {}, max_bytes=1 << 20)).error_code
 

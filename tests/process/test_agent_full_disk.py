@@ -1,4 +1,4 @@
-"""A really full disk: requests are refused, deliveries continue, and service recovers by itself."""
+"""Tests with a really full disk: requests are refused, deliveries continue, and service recovers."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_nothing_is_lost_and_nothing_has_to_be_restarted(small_disk: Path)
 
 
 async def test_a_backlog_that_is_larger_than_the_room_goes_out_bit_by_bit(small_disk: Path) -> None:
-    """Another program took the space, including the agent's reserve, and gave little back."""
+    """Another program used up the disk, including the agent's reserve, and freed only little space."""
     retention = small_disk / "audit"
     journal = Journal(retention, max_bytes=1 << 30)
     spool = SpoolWriter(
@@ -98,7 +98,7 @@ async def test_a_backlog_that_is_larger_than_the_room_goes_out_bit_by_bit(small_
 
 @pytest.mark.parametrize("when_full", ["refuse", "drop-oldest"])
 async def test_what_is_all_sent_of_many_organisations_makes_way(tmp_path: Path, when_full: str) -> None:
-    """The file for an organisation's next events stays allocated; many such files add up."""
+    """Each organisation's next journal file stays allocated, and many such files fill the disk."""
     orgs = [f"org-{number}" for number in range(10)]
     journal = journal_with(tmp_path, dict.fromkeys(orgs, 1000))
     spool = spool_writer(tmp_path)

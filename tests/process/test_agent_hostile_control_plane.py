@@ -1,4 +1,4 @@
-"""A control plane with invalid, huge, slow or unrelated responses does not break the agent."""
+"""Tests with invalid, huge, slow or unrelated responses of a control plane: none breaks the agent."""
 
 from __future__ import annotations
 
@@ -61,7 +61,10 @@ async def test_no_depth_of_an_unsigned_response_ends_the_sync(
 async def test_an_etag_that_cannot_be_sent_back_is_not_kept(
     tmp_path: Path, control: FakeControlPlane, etag: str
 ) -> None:
-    """Signatures do not cover the ETag. A stored bad ETag would break the agent or every later sync."""
+    """Signatures of responses do not cover the ETag.
+
+    A stored bad ETag would break the agent or every later sync.
+    """
 
     async def response() -> Response:
         body = json.dumps(control.sync_body).encode()

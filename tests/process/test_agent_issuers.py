@@ -1,4 +1,4 @@
-"""The agent reads keys of exactly the issuers that applications name, before they are needed."""
+"""Tests that the agent reads keys of exactly the issuers that applications name, before it needs them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def snapshot(*apps: App) -> Snapshot:
 
 @dataclass
 class Agent:
-    """Agent with the messages that its workers receive."""
+    """An agent, with the messages that its workers receive."""
 
     path: Path
     session: ClientSession

@@ -1,4 +1,4 @@
-"""A lasting problem writes few log lines."""
+"""Tests that a lasting problem writes few log lines."""
 
 from __future__ import annotations
 

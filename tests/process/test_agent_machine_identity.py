@@ -1,4 +1,4 @@
-"""Upstream tokens without a secret: a token that the platform writes to a file, and managed identities."""
+"""Tests of upstream tokens without a secret: by a token in a file of the platform, or by managed identity."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def service_account_token(audience: str = EXCHANGE) -> str:
 
 
 def of_the_cluster(assertion: str) -> str:
-    """Return Entra's result for a service account's token, by the application's federated credential."""
+    """Return Entra's response to a service account's token, by the application's federated credential."""
     try:
         jwt.decode(assertion, KEY, ["HS256"], audience=EXCHANGE, issuer=ISSUER, subject=SUBJECT)
     except jwt.InvalidAudienceError:
@@ -70,7 +70,7 @@ async def providers(
     credentials: str,
     upstream: str = "https://graph.microsoft.com",
 ) -> AsyncIterator[dict[str, CredentialProvider]]:
-    """Return the providers that the agent creates from these settings."""
+    """Yield the credential providers that the agent creates from these settings."""
     path = directory / "proxy.toml"
     path.write_text(
         f'[Agent]\nApiKey = "k"\nHmacSecret = "s"\n[RuleSync]\nSaasBaseUrl = "https://control"\n'

@@ -1,4 +1,4 @@
-"""The agent as the supervisor runs it: a forked process with channels, counters and an admin listener."""
+"""Tests of the agent as a forked process, with channels, counters and an admin listener."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ Listen = "127.0.0.1:{port}"
 
 @dataclass
 class Worker:
-    """A worker's end of the channel, and all messages that it received."""
+    """A worker's end of the channel to the agent, and all messages that the worker received."""
 
     end: socket.socket
     report: list[Message] = field(default_factory=list)
@@ -177,7 +177,7 @@ class Running:
                 await asyncio.sleep(0.02)
 
     def alive(self, **gauges: int) -> None:
-        """Write the counters of live workers into their pages."""
+        """Write the gauges of live workers into their counter pages."""
         for page in self.counters.workers:
             page.values[c.ALIVE_AT] = int(time.time())
             page.values[c.SPOOL_READY] = 1
@@ -228,7 +228,7 @@ async def a_proxy(
 
 
 def held_by(report: list[Message]) -> dict[str, ActiveUpstreamToken]:
-    """Return each identity with the latest token that a worker received."""
+    """Return each identity with the latest upstream token that a worker received for it."""
     return {each.identity: each for each in report if isinstance(each, ActiveUpstreamToken)}
 
 
@@ -256,7 +256,7 @@ async def test_workers_are_told_of_rules_and_token(tmp_path: Path) -> None:
 
 
 async def test_the_first_heartbeat_waits_for_the_first_token(tmp_path: Path) -> None:
-    """The agent is also new after an upgrade, and the proxy must not be reported as failed in that moment."""
+    """After an upgrade, a new agent has no token for a moment, and must not report the proxy as failed."""
     async with a_proxy(tmp_path) as running:
         worker, control = running.workers[0], running.control
         await worker.until(lambda report: bool(credentials(report)) and bool(rules(report)))
@@ -322,7 +322,7 @@ async def test_new_rules_reach_the_workers_within_an_interval_and_a_bad_one_neve
 
 
 async def test_a_heartbeat_tells_at_once_which_rules_every_worker_enforces(tmp_path: Path) -> None:
-    """A heartbeat never reports a version while one of the workers still evaluates by another."""
+    """A heartbeat must not report a ruleset version while a worker still uses another version."""
     async with a_proxy(tmp_path, environ={"RuleSync__IntervalSeconds": "600"}) as running:
         await running.workers[0].until(lambda report: bool(rules(report)))
         generation = read_snapshot(running.settings.rule_sync.cache_path).generation
@@ -494,7 +494,7 @@ async def test_who_takes_the_admin_port_of_a_dead_agent_stops_nothing_but_its_re
 
 
 async def test_a_spool_that_cannot_be_read_fails_one_check_and_nothing_else(tmp_path: Path) -> None:
-    """A file is in the place of the spool, at the start and later."""
+    """A file is in the place of the spool directory, both at the start and later."""
     spool_path = tmp_path / "var/audit/spool"
     spool_path.parent.mkdir(parents=True)
     spool_path.touch()
@@ -664,7 +664,7 @@ async def test_each_identity_has_a_token_of_its_own_and_renews_it_alone(tmp_path
 
 
 async def test_a_worker_is_told_of_no_token_only_after_an_attempt(tmp_path: Path) -> None:
-    """A new worker can then distinguish a token that is about to arrive from one that will not."""
+    """A new worker can then distinguish a delayed token from a token that will not arrive."""
     async with a_proxy(tmp_path, IDENTITIES) as running:
         worker = running.workers[0]
         await worker.until(lambda report: len(held_by(report)) == 3 and bool(rules(report)))
@@ -683,7 +683,7 @@ async def test_a_worker_is_told_of_no_token_only_after_an_attempt(tmp_path: Path
 
 
 async def test_an_identity_that_is_refused_degrades_and_the_last_one_in_use_fails(tmp_path: Path) -> None:
-    """The rules have only client-1 of org-1, which is sent upstream with the identity mail."""
+    """The rules contain only client-1 of org-1, whose requests are sent upstream with the identity mail."""
     async with a_proxy(tmp_path, IDENTITIES) as running:
         identity, worker = running.identity, running.workers[0]
         await worker.until(lambda report: len(held_by(report)) == 3 and bool(rules(report)))
@@ -783,7 +783,10 @@ async def test_a_message_of_another_release_is_passed_over() -> None:
 
 
 async def test_a_proxy_without_keys_enrols_itself_and_renews_them_while_it_works(tmp_path: Path) -> None:
-    """A proxy without keys is not ready, and reports why. All requests then use the present keys."""
+    """A proxy without keys is not ready, and reports why.
+
+    After the renewal, all requests use the new keys.
+    """
     fake = EnrollingControlPlane()
     fake.enrol_script.append(error(429, "rateLimited", ("Retry-After", "1")))
     async with a_proxy(tmp_path, agent=f'EnrolmentToken = "{TOKEN}"', fake=fake) as running:

@@ -1,4 +1,4 @@
-"""Quarantined batches are sent again after an operator moves their files to `resend/`."""
+"""Tests of quarantined batches: the agent sends them again after an operator moves them to `resend/`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.process.test_agent_shipper import Rig, journal_with, rig
 
 @dataclass
 class Refused:
-    """Refused batches of org-1, and an operator who sends those in `resend/`."""
+    """Refused batches of org-1, and an operator who moves their files to `resend/`."""
 
     directory: Path
     parts: Rig

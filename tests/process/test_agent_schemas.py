@@ -1,4 +1,4 @@
-"""A schema arrives with the rules that name it, or the whole response is refused."""
+"""Tests of schemas in a sync: a schema arrives with the rules that name it, or the response is refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def control() -> AsyncIterator[FakeControlPlane]:
 
 
 def delivering(named: dict[str, str], packed: dict[str, bytes] | None, **members: Any) -> dict[str, Any]:
-    """Return a sync body whose ruleset names schemas, and which contains these."""
+    """Return a sync body whose ruleset names schemas, and that contains the schemas in `packed`."""
     (ruleset,) = sync_body()["rulesets"]
     if packed is not None:
         members["schemas"] = {digest: base64.b64encode(each).decode() for digest, each in packed.items()}
@@ -97,7 +97,7 @@ async def test_a_schema_that_is_missing_or_damaged_leaves_all_rules_as_they_are(
 
 
 async def test_a_schema_comes_once(tmp_path: Path, control: FakeControlPlane) -> None:
-    """The request names the proxy's schemas, and the response omits their bytes."""
+    """The sync request names the schemas that the proxy has, and the response omits these schemas."""
     cache = tmp_path / "snapshot.json"
     async with syncing(control, cache, Announcements()) as sync:
         control.sync_body = delivering({"/v1.0": DIGEST}, {DIGEST: pack(FLAT)})
@@ -115,7 +115,7 @@ async def test_a_schema_comes_once(tmp_path: Path, control: FakeControlPlane) ->
 
 
 async def test_a_schema_that_was_left_out_is_asked_for(tmp_path: Path, control: FakeControlPlane) -> None:
-    """The header may be changed on the way, because it is not signed."""
+    """An intermediary may change the header that names the proxy's schemas, because it is not signed."""
     cache = tmp_path / "snapshot.json"
     async with syncing(control, cache, Announcements()) as sync:
         control.sync_body = delivering({"/v1.0": DIGEST}, {DIGEST: pack(FLAT)})
@@ -144,7 +144,7 @@ async def test_a_missing_schema_delays_no_stop(tmp_path: Path, control: FakeCont
 async def test_the_schema_of_a_ruleset_that_stays_stays_too(
     tmp_path: Path, control: FakeControlPlane
 ) -> None:
-    """The new version cannot be read, and the control plane no longer sends the old one's schema."""
+    """The new version of the rules cannot be read, and the control plane no longer sends the old schema."""
     cache = tmp_path / "snapshot.json"
     async with syncing(control, cache, Announcements()) as sync:
         control.sync_body = delivering({"/v1.0": DIGEST}, {DIGEST: pack(FLAT)})
@@ -161,7 +161,7 @@ async def test_the_schema_of_a_ruleset_that_stays_stays_too(
 async def test_a_ruleset_that_needs_a_schema_is_not_taken_without_one(
     tmp_path: Path, control: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A control plane may know the schema's names but send no schema."""
+    """A control plane may name a schema in its response, but not send it."""
     cache = tmp_path / "snapshot.json"
     async with syncing(control, cache, Announcements()) as sync:
         assert await sync.once()
@@ -189,7 +189,7 @@ async def test_a_damaged_schema_on_disk_is_fetched_again(tmp_path: Path, control
 async def test_a_snapshot_of_a_release_without_schemas_is_asked_for_again(
     tmp_path: Path, control: FakeControlPlane
 ) -> None:
-    """That release ignored the schemas of this same version, and a 304 would omit them."""
+    """The earlier release ignored the schemas of this same version, and a 304 would omit them."""
     cache = tmp_path / "snapshot.json"
     control.sync_body = delivering({"/v1.0": DIGEST}, {DIGEST: pack(FLAT)})
     async with syncing(control, cache, Announcements()) as sync:
@@ -228,7 +228,7 @@ def test_a_response_without_schemas_has_the_members_that_it_always_had() -> None
 
 
 def _write_and_die(path: Path, snapshot: Snapshot, after: int) -> None:
-    """Write the snapshot, and be killed before the kernel call number `after`."""
+    """Write the snapshot, and kill the process before its kernel call number `after`."""
     calls = 0
 
     def counted(function: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Delivery from journal to control plane: the effect of each response on a batch.
+"""Tests of delivery from the journal to the control plane: the effect of each response on a batch.
 
-No organisation delays another.
+The delivery of one organisation's events never delays another organisation.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Rig:
     control: FakeControlPlane
 
     async def ship(self, condition: Callable[[], bool] | None = None) -> None:
-        """Deliver until nothing is left, or until the condition is true."""
+        """Deliver events until none is left, or until the condition is true."""
         self.shipper.notify(self.journal.pending())
         if condition is not None:
             await self.control.until(condition)
@@ -223,7 +223,7 @@ async def test_retry_after_is_never_undercut(tmp_path: Path, control: FakeContro
 async def test_who_stands_in_between_puts_off_for_minutes_at_most(
     tmp_path: Path, control: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only a control plane's signed 429 may delay for longer, because it has a reason."""
+    """Only a 429 that the control plane signed may delay the delivery for longer."""
     monkeypatch.setattr("proxy.agent.shipper._STRANGERS_WAIT", 0.5)
     control.audit_script.append(Response(429, (("Retry-After", "999999999"),), b"<html>later</html>"))
     journal = journal_with(tmp_path, {"org-1": 7})
@@ -306,7 +306,7 @@ async def test_a_refusal_by_something_between_is_no_word_about_a_batch(
 async def test_409_sends_the_same_events_under_a_new_id(
     tmp_path: Path, control: FakeControlPlane, times: int
 ) -> None:
-    """A clock that is wrong again makes another expired id; later attempts come after a pause."""
+    """If the clock is wrong again, another batch id expires, and the agent pauses between attempts."""
     control.audit_script.extend([error(409, "batchExpired")] * times)
     journal = journal_with(tmp_path, {"org-1": 7})
     async with rig(journal, control) as parts:
@@ -367,7 +367,7 @@ async def test_an_unproven_response_leaves_the_batch_as_it_is(
 async def test_an_unproven_413_splits_and_sets_nothing_aside(
     tmp_path: Path, control: FakeControlPlane
 ) -> None:
-    """A gateway may have its own limit, and a control plane can't sign for a body that it didn't read."""
+    """A gateway may have its own limit, and a control plane can't sign for an unread body."""
     control.audit_script.extend([foreign(error(413, "batchTooLarge"))] * 6)
     journal = journal_with(tmp_path, {"org-1": 8})
     async with rig(journal, control) as parts:
@@ -398,7 +398,7 @@ async def test_of_two_waits_the_signed_one_counts(
 async def test_without_required_signatures_what_names_the_batch_is_believed(
     tmp_path: Path, control: FakeControlPlane
 ) -> None:
-    """A control plane that only follows the specification does not need to sign."""
+    """A control plane that only follows the specification does not need to sign its responses."""
     control.sign_responses = False
     html = Response(202, (("Content-Type", "text/html"),), b"<html>one moment</html>")
     control.audit_script.extend([html, foreign(accepted(batchId="another")), error(409, "batchExpired")])
@@ -586,7 +586,7 @@ def test_retry_after_is_seconds_or_a_date(text: str | None, seconds: float | Non
 async def test_events_of_an_earlier_identity_go_out_with_the_numbers_of_the_present_one(
     tmp_path: Path, control: FakeControlPlane
 ) -> None:
-    """The control plane counts them from 1, and reports nothing as missing of a new proxy."""
+    """The control plane counts a new proxy's events from 1, and reports no number as missing."""
     journal = journal_with(tmp_path, {"org-1": 30, "org-2": 4}, path='/v1.0/a","seq":7,"b')
     journal.number_for("proxy-1", None)
     async with rig(journal, control, max_batch_size=10) as parts:

@@ -1,4 +1,4 @@
-"""A fleet's signing key from its vault: all proxies choose the same key, and rotation ends no token."""
+"""Tests of signing keys in a vault: all proxies choose the same key, and a rotation ends no token."""
 
 from __future__ import annotations
 

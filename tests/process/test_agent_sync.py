@@ -1,4 +1,4 @@
-"""Rules are applied only if complete, signed and newer; otherwise the active ones stay."""
+"""Tests that the agent applies rules only if they are complete, signed and newer than the active rules."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def test_an_unchanged_response_is_a_304_and_refreshes_the_age(
 async def test_a_snapshot_that_is_another_s_is_written_again_when_it_is_confirmed(
     tmp_path: Path, control: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Root may restore the file from a backup: it can be read, but its times can't be changed."""
+    """Root may restore the snapshot from a backup: the agent can read the file, but not set its times."""
     cache = tmp_path / "snapshot.json"
     clock = [1_800_000_000.0]
     async with syncing(control, cache, Announcements(), clock=lambda: clock[0]) as sync:
@@ -193,7 +193,7 @@ def _of_two_organisations(**members: Any) -> dict[str, Any]:
 async def test_an_organisation_s_bad_ruleset_keeps_nothing_of_another_s_as_it_was(
     tmp_path: Path, control: FakeControlPlane
 ) -> None:
-    """The application's secret is updated too: only the bad ruleset stays at its active version."""
+    """The application's secret is updated too, and only the bad ruleset stays at its active version."""
     cache, announced = tmp_path / "snapshot.json", Announcements()
     async with syncing(control, cache, announced) as sync:
         control.sync_body = _of_two_organisations()
@@ -533,7 +533,7 @@ async def test_a_stop_does_not_wait_for_a_response_that_can_be_taken(
 
 
 async def test_a_worker_s_complaint_waits_for_no_response(tmp_path: Path, control: FakeControlPlane) -> None:
-    """The control plane may be silent for half a minute."""
+    """The control plane may delay its response for half a minute."""
     cache, announced = tmp_path / "snapshot.json", Announcements()
     async with syncing(control, cache, announced) as sync:
         assert await sync.once()
@@ -614,7 +614,7 @@ async def test_what_can_not_be_written_is_stopped_all_the_same(
 async def test_a_mark_that_can_not_be_read_keeps_no_stop_away(
     tmp_path: Path, control: FakeControlPlane
 ) -> None:
-    """Rules with an unreadable mark are refused, because they may be older than applied ones."""
+    """The agent refuses rules if its stored `generatedAt` is unreadable, because they may be old."""
     cache = tmp_path / "snapshot.json"
     async with syncing(control, cache, Announcements()) as sync:
         assert await sync.once()
@@ -628,7 +628,7 @@ async def test_a_mark_that_can_not_be_read_keeps_no_stop_away(
 
 
 async def test_a_stop_is_told_though_there_are_no_rules(tmp_path: Path, control: FakeControlPlane) -> None:
-    """The workers may have rules from an earlier agent, which could write them."""
+    """The workers may have rules from an earlier agent, which was able to write the snapshot."""
     cache, announced = tmp_path / "snapshot.json", Announcements()
     cache.mkdir()
     async with syncing(control, cache, announced) as sync:
@@ -644,7 +644,7 @@ async def test_a_stop_is_told_though_there_are_no_rules(tmp_path: Path, control:
 
 
 async def test_a_clock_that_was_days_ahead_refuses_nothing(tmp_path: Path, control: FakeControlPlane) -> None:
-    """Rules were applied at the wrong time; then the clock was corrected."""
+    """The agent applied rules while its clock was wrong, and then the clock was corrected."""
     cache, ahead = tmp_path / "snapshot.json", [3 * 86400.0]
     async with syncing(control, cache, Announcements(), clock=lambda: time.time() + ahead[0]) as sync:
         control.sync_body = sync_body(generatedAt=rfc3339(int((time.time() + ahead[0]) * 1000)))
@@ -661,7 +661,7 @@ async def test_a_clock_that_was_days_ahead_refuses_nothing(tmp_path: Path, contr
 
 
 async def test_a_mark_of_a_time_to_come_refuses_nothing(tmp_path: Path, control: FakeControlPlane) -> None:
-    """A flipped bit of the file can move the mark some thousand years ahead."""
+    """A flipped bit can move the stored `generatedAt` thousands of years into the future."""
     cache = tmp_path / "snapshot.json"
     async with syncing(control, cache, Announcements()) as sync:
         assert await sync.once()
@@ -753,7 +753,7 @@ async def test_credentials_are_part_of_the_rules_and_one_that_can_not_be_read_pr
 async def test_what_an_earlier_release_left_out_is_asked_for_again(
     tmp_path: Path, control: FakeControlPlane
 ) -> None:
-    """The earlier release's snapshot has this same version, which a 304 would leave unchanged."""
+    """The earlier release's snapshot has this same version, so a 304 would leave the snapshot unchanged."""
     cache = tmp_path / "snapshot.json"
     control.sync_body = changed(stops=STOPPED)
     async with syncing(control, cache, Announcements()) as sync:
@@ -771,7 +771,7 @@ async def test_what_an_earlier_release_left_out_is_asked_for_again(
 async def test_rules_that_an_earlier_release_read_otherwise_are_read_again(
     tmp_path: Path, control: FakeControlPlane
 ) -> None:
-    """The text is unchanged, but the snapshot has the earlier release's reading of it."""
+    """The rules' text is unchanged, but the snapshot has the earlier release's parsing of the text."""
     cache, announced = tmp_path / "snapshot.json", Announcements()
     async with syncing(control, cache, announced) as sync:
         assert await sync.once()

@@ -1,4 +1,4 @@
-"""Spans of requests: what a collector of traces receives, and the handling of refused spans."""
+"""Tests of request spans: which spans a trace collector receives, and how refused spans are handled."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def an_exporter(collector: FakeTraceCollector, **headers: str) -> TraceExporter:
 
 
 async def spans_of(*records: Record) -> list[dict[str, Any]]:
-    """Return the spans that a collector receives of these records."""
+    """Return the spans that a trace collector receives for these records."""
     async with FakeTraceCollector() as fake:
         exporter = an_exporter(fake)
         exporter.offer(records, PREFIX)

@@ -1,6 +1,6 @@
-"""Credentials from a key vault, through a managed identity and Azure's own SDK.
+"""Tests of credentials from a key vault, through a managed identity and Azure's own SDK.
 
-They are kept while the vault is unreachable, read again when they are refused, and never revealed.
+The agent keeps vault credentials during an outage, reads refused ones again, and never reveals any.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ PEM = "application/x-pem-file"
 
 @dataclass
 class Azure:
-    """The fakes, and the agent's parts that use them."""
+    """Fakes of Azure, and the agent's parts that use these fakes."""
 
     entra: FakeIdentityProvider
     identity: FakeManagedIdentity
@@ -173,7 +173,7 @@ async def test_of_a_chain_the_certificate_of_the_key_is_shown(azure: Azure, cont
 
 
 def issuer_of_an_unknown_curve() -> x509.Certificate:
-    """Return an issuer whose key names an unsupported curve instead of P-256."""
+    """Return an issuer certificate whose key names an unsupported curve instead of P-256."""
     issuer = client_certificate("issuer", key=ec.generate_private_key(ec.SECP256R1())).certificate
     curve = bytes.fromhex("06082a8648ce3d0301")
     odd = issuer.public_bytes(Encoding.DER).replace(curve + b"\x07", curve + b"\x03")
@@ -530,7 +530,7 @@ async def test_a_vault_whose_certificate_is_not_trusted_gets_nothing(
 
 
 class Broken:
-    """Vault that raises an unexpected error."""
+    """A fake vault that raises an unexpected error."""
 
     async def secret(self, name: str, version: str = "") -> VaultSecret:
         raise LookupError(CLIENT_SECRET)

@@ -1,4 +1,4 @@
-"""A whole proxy in a network whose only way out is an egress proxy."""
+"""Tests of a whole proxy in a network whose only way out is an egress proxy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GRAPH, LOGIN, CONTROL, VAULT = "graph.invalid", "login.invalid", "control.invali
 
 
 class Confined(System):
-    """Proxy that can reach only the egress proxy and the metadata service of its machine."""
+    """A proxy that can reach only the egress proxy and the metadata service of its machine."""
 
     def __init__(self, directory: Path, egress: FakeEgress, password: str) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""Sessions behind an egress proxy: what passes through it, what does not, and how failures are reported."""
+"""Tests of sessions behind an egress proxy: which calls pass through it, and how failures are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An intermediary responds for the control plane: no event is lost, and the operator gets the reason."""
+"""Tests of an intermediary that responds for the control plane: no event is lost, and the log says why."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ FOREIGN = {
 
 @asynccontextmanager
 async def with_between(directory: Path, *settings: str) -> AsyncIterator[tuple[System, Between]]:
-    """Start a whole system; `settings` route its proxy through the intermediary."""
+    """Start a whole system whose `settings` route the proxy through the intermediary."""
     environment = {"Proxy__Workers": "1"}
     system = System(
         directory,
@@ -80,7 +80,7 @@ def audit_check(system: System) -> dict[str, Any]:
 
 
 def batch_ids(system: System) -> set[str]:
-    """Return the ids of the batches that the proxy has begun."""
+    """Return the ids of the batches that the proxy has started to deliver."""
     state = StateFile(system.directory / "audit").load()
     assert state is not None
     return {each.batch_id for org in state.organisations.values() for each in org.batches}
@@ -119,7 +119,7 @@ async def test_no_response_of_a_stranger_ends_an_event_or_changes_a_batch(tmp_pa
 
 
 async def passes(system: System, between: Between) -> None:
-    """Remove the intermediary's responses: all events arrive, and the proxy is healthy again."""
+    """Remove the intermediary's responses, and check that all events arrive and the proxy recovers."""
     between.responses.clear()
     await until(lambda: len(events(system)) == 6)
     assert_no_gap(events(system))
@@ -137,7 +137,7 @@ async def test_the_same_response_again_and_again_is_one_line_of_the_log(tmp_path
 
 
 async def test_a_signed_refusal_under_another_status_is_no_acceptance(tmp_path: Path) -> None:
-    """The signature covers neither the status line nor the path of the request."""
+    """The signature of a response covers neither its status line nor the path of the request."""
     async with with_between(tmp_path, "Audit__IngestionUrl") as (system, between):
         between.redirects, between.relabels = {"audit": "metrics"}, {400: 202}
         async with client_of(system):
@@ -153,7 +153,7 @@ async def test_a_signed_refusal_under_another_status_is_no_acceptance(tmp_path: 
 
 
 def reported(system: System) -> int:
-    """Return the number of requests reported to the control plane in all windows."""
+    """Return the number of requests that the proxy reported to the control plane in all windows."""
     with contextlib.closing(sqlite3.connect(system.directory / "controlplane.db", timeout=30)) as store:
         bodies = [json.loads(body) for (body,) in store.execute("SELECT body FROM metrics")]
     return sum(body["evaluated"] for body in bodies)
@@ -226,7 +226,7 @@ def compressed(response: web.Response) -> web.Response:
 
 
 async def test_what_a_gateway_changes_in_the_control_planes_responses(tmp_path: Path) -> None:
-    """The response stays proven only if body and signature are unchanged."""
+    """The signature of a response stays valid only if nobody changes its body and signature fields."""
     async with with_between(tmp_path, "Audit__IngestionUrl", "RuleSync__SaasBaseUrl") as (system, between):
         for number, (name, (change, words)) in enumerate(CHANGED.items()):
             between.changes = dict.fromkeys(("audit", "heartbeat", "metrics", "sync"), change)

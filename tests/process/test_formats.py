@@ -1,4 +1,7 @@
-"""Files in each release's formats open in this release. A file of a later format is named and left alone."""
+"""Tests that this release opens the files of each earlier release.
+
+If a file has a later format, the program names the file and does not change it.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ RELEASES = sorted(path.name for path in FORMATS.iterdir())
 
 @pytest.fixture(params=RELEASES)
 def files(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Return the files of a release."""
+    """Return a directory with the files of one release."""
     copied = tmp_path / "files"
     shutil.copytree(FORMATS / request.param, copied)
     return copied
@@ -73,7 +76,7 @@ def test_spool_journal_and_state_of_a_release_go_on_where_it_ended(files: Path) 
 
 
 def newer_state(retention: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Save the state as the release with the next format does, for the first time."""
+    """Save the state as a release with the next format does for the first time."""
     state = StateFile(retention)
     loaded = state.load()
     assert loaded is not None
@@ -150,7 +153,7 @@ def test_a_snapshot_of_a_later_release_is_not_used_and_named(files: Path) -> Non
 
 
 def installed(files: Path, tmp_path: Path) -> Path:
-    """Return the settings of a control plane whose store is the release's."""
+    """Return the settings of a control plane whose store is from the given release."""
     config = write_settings(tmp_path)
     (tmp_path / "var").mkdir()
     for name in ("controlplane.db", "master.key"):

@@ -1,4 +1,4 @@
-"""A reader of the proxy's or control plane's log may stall or be gone: the programs do not wait for it."""
+"""Tests of a log reader that stalls or exits: the proxy and control plane do not wait for it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STRANGERS = 40  # unauthenticated requests; each writes a log line
 
 
 class Pipe:
-    """Pipe in place of a log file, with its reader in this process."""
+    """A pipe in place of a log file, whose reader is in the test's process."""
 
     def __init__(self, path: Path) -> None:
         os.mkfifo(path)

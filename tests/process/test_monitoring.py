@@ -1,6 +1,6 @@
-"""Alert rules and dashboard against a real Prometheus, proxy and control plane under some load.
+"""Tests of alert rules and dashboard with a real Prometheus, proxy and control plane under load.
 
-Every metric that they name is exposed, and every query of the dashboard returns data.
+The programs expose every metric that the alerts and dashboard name, and every dashboard query returns data.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _WINDOW: Final = "20s"  # replaces the interval that Grafana computes from the s
 
 
 class Measured(System):
-    """System with all metrics: TLS on both listeners, a sink, and a vault's secret that expires."""
+    """A system that exposes all metrics: it has TLS, a sink, and a vault's secret that expires."""
 
     def __init__(self, directory: Path, syslog_port: int) -> None:
         rules = {"app": rules_file(directory)}

@@ -1,4 +1,4 @@
-"""The whole system ends with the program that started it, even by a closed terminal or SIGKILL."""
+"""Tests that no process of the system survives the program that started it, even after SIGKILL."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ sys.exit(tests.demo.main())
 
 
 class Started:
-    """Program in its own session, as a terminal starts it, with all its descendants."""
+    """A program in its own session, as a terminal starts it, with all its descendants."""
 
     def __init__(self, directory: Path, *arguments: str) -> None:
         self.directory = directory / "tmp"
@@ -65,7 +65,7 @@ class Started:
             )
 
     def left(self) -> dict[int, str]:
-        """Return the command line of each process that still runs, descendants included."""
+        """Return the command line of each process of the program that still runs, descendants included."""
         found = {}
         for folder in Path("/proc").iterdir():
             if not folder.name.isdigit():

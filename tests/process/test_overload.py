@@ -1,6 +1,6 @@
-"""Thousands of slow connections of every kind at once, beside a few good ones that are served throughout.
+"""Tests with thousands of slow connections at once: a few normal connections are served throughout.
 
-The proxy takes no more memory than the connections themselves need.
+The proxy uses no more memory than the connections themselves need.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ KINDS: Final = ("head", "idle", "body", "reader")
 
 
 class PlainSystem(System):
-    """System without TLS towards applications: ten thousand handshakes would be a test of OpenSSL."""
+    """A system without TLS for applications, because ten thousand handshakes would mostly test OpenSSL."""
 
     @property
     def proxy_url(self) -> str:
@@ -86,7 +86,7 @@ async def token_of(system: System) -> str:
 
 
 async def exchanged(system: System, request: bytes) -> bytes:
-    """Send bytes on a new connection. Return everything that the server sends back."""
+    """Send bytes on a new connection to the proxy. Return everything that the server sends back."""
     reader, writer = await asyncio.open_connection(*address(system))
     try:
         writer.write(request)
@@ -115,7 +115,10 @@ def opening(kind: str, token: str) -> bytes:
 
 
 class SlowConnections:
-    """Many sockets, a quarter of each kind. Senders send a byte at a time; no socket ever reads."""
+    """Many sockets, a quarter of them of each kind of slow connection.
+
+    The senders send one byte at a time, and no socket ever reads.
+    """
 
     def __init__(self, system: System, token: str, count: int) -> None:
         self._address = address(system)
@@ -154,7 +157,7 @@ class SlowConnections:
 
 
 def no_reader_is_served(system: System) -> bool:
-    """Wait until each response that is not read has filled its buffers."""
+    """Return True if the proxy serves no request within half a second."""
     before = metric(system, "graphward_requests_total")
     time.sleep(0.5)
     return metric(system, "graphward_requests_total") == before
@@ -171,7 +174,7 @@ def metric(system: System, name: str) -> int:
 
 
 async def good_ones(system: System, token: str, count: int) -> list[float]:
-    """Return the seconds of each of `count` consecutive requests; each gets its own response."""
+    """Send `count` consecutive requests, and return the duration of each in seconds."""
     seconds = []
     for number in range(count):
         began = time.perf_counter()
@@ -239,7 +242,7 @@ BATCH_BYTES: Final = 4_000_000
 
 
 async def test_bodies_beyond_the_limit_cost_no_memory(tmp_path: Path) -> None:
-    """Ten times the limit is sent: the excess gets 503, and the memory is released."""
+    """The clients send ten times the memory limit: excess requests get 503, and the memory is released."""
     settings = {"Proxy__MaxHeldBytes": str(HELD_MIB << 20), "Proxy__Workers": "1"}
     async with plain_system(tmp_path, **settings) as system:
         token = await token_of(system)
@@ -268,7 +271,7 @@ async def test_bodies_beyond_the_limit_cost_no_memory(tmp_path: Path) -> None:
 
 
 async def first_line(system: System, request: bytes) -> bytes:
-    """Return the first line, or empty text if the connection was closed during the upload."""
+    """Return the first line of the response, or an empty text if the connection closed during the upload."""
     reader, writer = await asyncio.open_connection(*address(system))
     try:
         writer.write(request)
@@ -298,7 +301,7 @@ Credentials = {Provider = "static", AccessToken = "c"}
 def test_a_worker_has_no_more_connections_than_descriptors(
     tmp_path: Path, wanted: int, affordable: int
 ) -> None:
-    """The worker keeps some descriptors for the upstream."""
+    """The worker reserves some file descriptors for upstream connections."""
     file = tmp_path / "proxy.toml"
     file.write_text(f"{SETTINGS}Proxy = {{MaxConnections = {wanted}}}\n", "utf-8")
     command = [sys.executable, "-c", DESCRIPTORS, str(file)]

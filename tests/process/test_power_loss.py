@@ -1,7 +1,7 @@
-"""Power loss at any step of the agent: only synced content of its files is left.
+"""Tests of power loss at any step of the agent: only the synced content of its files is left.
 
-The model is POSIX's: a file has the content of its last fsync, a name exists once its directory was synced,
-and later writes may be missing or torn.
+The tests model power loss as POSIX does. A file has the content of its last fsync, and a name exists once its
+directory was synced. Later writes may be missing or torn.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.process
 
 
 class Disk:
-    """Recorder of the syncs below a directory; after each, `step` may inspect what is durable."""
+    """A recorder of the syncs below a directory; after each sync, `step` may inspect the durable files."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, step: Callable[[], None]) -> None:
         self._root = root
@@ -67,7 +67,7 @@ class Disk:
         return call
 
     def after_power_loss(self, copy: Path, *, torn: random.Random | None = None) -> None:
-        """Return the files that are left; with `torn`, some unsynced writes are there too."""
+        """Copy the files that a power loss leaves; if `torn` is given, add some unsynced writes."""
         for name, inode in self._names.items():
             target = copy / Path(name).relative_to(self._root)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,7 @@ class Disk:
 def test_a_snapshot_is_synced_before_it_has_its_name_and_then_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file is either the old snapshot or the new one at each step."""
+    """The snapshot file is the complete old snapshot or the complete new one at each step."""
     path = tmp_path / "snapshot.json"
     old = read_snapshot(FORMATS / "v1" / "snapshot.json")
     write_snapshot(path, old)
@@ -150,7 +150,7 @@ def test_what_the_agent_has_taken_or_sent_survives_a_power_loss_at_any_step(
 
 
 def _recovers(retention: Path, recorded: int, on_the_wire: dict[str, bytes], done: list[str]) -> None:
-    """Check after the power returns: the control plane counts each event once."""
+    """Check that the control plane counts each event once after the power returns."""
     journal = Journal(retention, max_bytes=4 * MIB)
     collect_all(collector(retention, journal, max_bytes=64 * MIB))
     stored: dict[str, int] = {}

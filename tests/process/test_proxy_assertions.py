@@ -1,4 +1,4 @@
-"""A used assertion stays used, and an issuer's keys stay valid, whatever processes are killed."""
+"""Tests that a used assertion stays used, and an issuer's keys stay valid, even if processes are killed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
 
 def ask(system: System, assertion: str) -> int:
-    """Request a token over a new connection. Return the status, or 0 if no worker accepted it."""
+    """Request a token with the assertion over a new connection.
+
+    Return the status of the response, or 0 if no worker accepted the connection.
+    """
     form = {
         "grant_type": "client_credentials",
         "client_id": system.applications["app"].client_id,
@@ -46,7 +49,7 @@ def ask(system: System, assertion: str) -> int:
 
 
 async def asked(system: System, assertion: str) -> int:
-    """Repeat the request until a worker responds."""
+    """Repeat the token request until a worker responds."""
     status = 0
     while not status:
         status = await asyncio.to_thread(ask, system, assertion)

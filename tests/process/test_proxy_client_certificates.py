@@ -1,7 +1,7 @@
-"""A client certificate from registration to removal, through the whole system.
+"""Tests of a client certificate from registration to removal, through the whole system.
 
-This covers control plane, agent and restarted workers, and the span of a request from the worker to a
-collector of traces.
+The tests cover control plane, agent and restarted workers, and the span of a request from the worker to a
+trace collector.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
 class Application:
-    """Application with a client certificate and no secret. Each request opens a new connection."""
+    """An application with a client certificate and no secret.
+
+    Each request of the application opens a new connection.
+    """
 
     def __init__(self, base: str, context: ssl.SSLContext, client_id: str) -> None:
         self._base = base
@@ -39,7 +42,7 @@ class Application:
         return httpx.post(f"{self._base}/proxy/token", data=form, verify=self._context)
 
     def gets_token(self) -> bool:
-        """Return the token, or False while the handshake is refused."""
+        """Return the token, or False while the proxy refuses the TLS handshake."""
         try:
             return self.ask_for_token().status_code == 200
         except httpx.TransportError:

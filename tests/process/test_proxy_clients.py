@@ -1,4 +1,4 @@
-"""The HTTP clients that applications use, through TLS: kept connections, codings, uploads and downloads."""
+"""Tests of the HTTP clients that applications use, over TLS: kept connections, codings and uploads."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def _each(urls: list[str]) -> Iterator[str]:
 
 
 async def all_recorded(system: System, count: int) -> None:
-    """Check that there is exactly one event for each request."""
+    """Check that the control plane has exactly one event for each request."""
 
     def passed() -> int:
         return sum(1 for event in events(system) if event["path"].startswith("/v1.0/"))

@@ -1,7 +1,7 @@
-"""A wall clock that jumps by an hour, forward and back, under the whole proxy.
+"""Tests of a wall clock that jumps by an hour, forward and back, under the whole proxy.
 
-Only tokens are affected, and they are replaced at once. Events that the control plane refuses during the jump
-arrive later, once and in order.
+The jump affects only tokens, and the proxy replaces them at once. Events that the control plane refuses
+during the clock jump arrive later, once and in order.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ time.time_ns = lambda: _time_ns() + _offset.unpack(_page)[0] * 1_000_000_000
 
 @dataclass
 class WallClock:
-    """Wall clock of the proxy's processes only. All other programs have the true one."""
+    """A wall clock that only the processes of the proxy use. All other programs have the true time."""
 
     offset: Path
     environment: dict[str, str]
@@ -70,7 +70,7 @@ def clock(tmp_path: Path) -> WallClock:
 
 @dataclass
 class Application:
-    """Application that gets a new token after a 401, and sends the request again, as clients do."""
+    """An application that gets a new token after a 401, and sends the request again, as clients do."""
 
     system: System
     client: Client
@@ -91,7 +91,7 @@ class Application:
 async def test_a_clock_that_is_set_back_makes_no_old_rules_good_again(
     tmp_path: Path, clock: WallClock
 ) -> None:
-    """The old rules stay invalid for running processes and for new ones."""
+    """Expired rules stay invalid for running processes and for new processes."""
     environment = clock.environment | {"RuleSync__MaxStalenessSeconds": "3"}
     async with (
         whole_system(tmp_path, workers=1, environment=environment) as system,

@@ -1,4 +1,4 @@
-"""A full disk for audit events: requests are refused, responses are always recorded, and service recovers."""
+"""Tests of a full audit disk: requests are refused, sent responses are recorded, and service recovers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ENVIRONMENT = {"Audit__SegmentBytes": "262144"}
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of a few MB for the events."""
+    """Yield a small disk, of a few MB, for the audit events."""
     disk = tmp_path / "audit"
     disk.mkdir(mode=0o700)
     mount = ["mount", "-t", "tmpfs", "-o", "size=5m,mode=700", "tmpfs", str(disk)]
@@ -57,7 +57,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """Take all free bytes of the disk. A second call takes what became free since then."""
+    """Use all free bytes of the disk. A second call uses the bytes that became free since the first call."""
     filler = disk / "something-else"
     with filler.open("ab", buffering=0) as file, contextlib.suppress(OSError):
         while True:
@@ -84,7 +84,7 @@ def served(load: Load) -> set[str]:
 
 
 async def settled(system: System, load: Load) -> None:
-    """Check that every response has an event, and that no refused request has one or reached the upstream."""
+    """Check that every response has an event, and that refused requests never reach the upstream."""
     await until(lambda: served(load) <= stored_paths(system))
     found = events(system)
     assert_no_gap(found)
@@ -123,7 +123,7 @@ async def test_a_full_disk_refuses_and_recovers(tmp_path: Path, small_disk: Path
 
 
 def shown(system: System) -> dict[str, Any]:
-    """Return the state of the proxy that operators see."""
+    """Return the state of the proxy that operators see in the control plane."""
     done = commands.run("--config", str(system.control_plane_config), "proxy", "show", "demo-proxy", "--json")
     return dict(json.loads(done.stdout))
 
@@ -133,7 +133,7 @@ def audit_detail(system: System) -> str:
 
 
 async def test_a_disk_that_does_not_response_silences_neither_heartbeat_nor_readiness(tmp_path: Path) -> None:
-    """Opening a FIFO blocks, like a read from a disk that hangs."""
+    """The test opens a FIFO, which blocks like a disk that does not respond."""
     async with whole_system(tmp_path) as system, client_of(system) as client:
         assert (await client.get("/v1.0/echo/1")).status == 200
         await until(lambda: stored_paths(system) >= {"/v1.0/echo/1"})
@@ -185,7 +185,10 @@ async def test_a_proxy_that_starts_on_a_full_disk_serves_once_there_is_room(
 
 @contextlib.contextmanager
 def read_only(disk: Path) -> Iterator[None]:
-    """Make the disk read-only: no file can be opened for writing. Mapped files stay writable."""
+    """Make the disk read-only, so that no file on it can be opened for writing.
+
+    Files on the disk that are already mapped stay writable.
+    """
     subprocess.run(["mount", "--bind", str(disk), str(disk)], check=True)
     try:
         subprocess.run(["mount", "-o", "remount,bind,ro", str(disk)], check=True)
@@ -240,7 +243,7 @@ async def test_a_proxy_that_starts_on_a_read_only_disk_serves_once_it_can_write(
 
 @contextlib.contextmanager
 def silent(retention: Path) -> Iterator[None]:
-    """Make allocations on the disk block. Mapped files stay writable."""
+    """Make allocations of new blocks on the disk hang. Files that are already mapped stay writable."""
     with budget_lock(retention):
         yield
 
@@ -306,7 +309,7 @@ async def test_a_snapshot_that_went_bad_is_named_and_never_in_force(tmp_path: Pa
 
 
 async def test_torn_ends_of_spool_journal_and_state_cost_no_event(tmp_path: Path) -> None:
-    """A power loss in the middle of writes leaves uncommitted data and half a record."""
+    """A power loss during writes leaves uncommitted data and an incomplete record."""
     async with whole_system(tmp_path, workers=1) as system:
         asked: set[str] = set()
         await kill_control_plane(system)
@@ -342,14 +345,14 @@ def _tear_journal(audit: Path) -> None:
 
 
 def _tear_state(audit: Path) -> None:
-    """Overwrite half of the older slot, as an interrupted save does."""
+    """Overwrite half of the state file's older slot, as an interrupted save does."""
     older = min(("state.0", "state.1"), key=lambda name: int((audit / name).read_bytes().split(b" ")[2]))
     content = (audit / older).read_bytes()
     (audit / older).write_bytes(b"graphward-audit-state 1 99999 200 " + b"0" * 300 + content[400:])
 
 
 def _tear_spool(audit: Path) -> None:
-    """Append half a record to the last one: it has checksum, ordinal and text, but no length."""
+    """Append an incomplete record to the last segment: it has checksum, ordinal and text, but no length."""
     for segment in (audit / "spool").glob("*.seg"):
         content = bytearray(segment.read_bytes())
         end = len(content.rstrip(b"\0"))
@@ -359,7 +362,7 @@ def _tear_spool(audit: Path) -> None:
 
 
 async def test_a_directory_that_was_lost_leaves_a_trace(tmp_path: Path) -> None:
-    """Its unsent events are lost, and their numbers are assigned again to other events."""
+    """The directory's unsent events are lost, and their numbers are assigned again to other events."""
     async with whole_system(tmp_path, workers=1) as system:
         async with client_of(system) as client:
             assert (await client.get("/v1.0/echo/before")).status == 200

@@ -1,6 +1,6 @@
-"""`--doctor`: each real fault is found and reported with its remedy.
+"""Tests of the proxy's `--doctor`: it finds each real fault, and reports it with its remedy.
 
-The command changes nothing and reveals no secret.
+The `--doctor` option changes nothing and reveals no secret.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ SIGNING_KEY: Final = "doctor~signing~key~of~forty~characters~9f3"
 
 @dataclass
 class Patient:
-    """A proxy's settings among fakes, which fail only when a test makes them."""
+    """The settings of a proxy among fakes that fail only when a test makes them fail."""
 
     directory: Path
     values: dict[str, object]
@@ -112,7 +112,7 @@ class Patient:
         return process.returncode or 0, out.decode()
 
     async def findings(self) -> dict[str, dict[str, str]]:
-        """Return the findings by check, and assert that the exit status is 1 if one failed."""
+        """Return the doctor's findings by check, and assert that the exit status matches the findings."""
         self.write()
         status, out = await self.run("--json")
         report = json.loads(out)
@@ -213,7 +213,7 @@ async def test_a_sound_proxy_is_found_so_and_nothing_is_changed(
 
 @pytest.fixture
 async def plane(tmp_path: Path, until_ready: Patient) -> AsyncIterator[Plane]:
-    """Start a real control plane that has this proxy."""
+    """Start a real control plane in which this proxy is registered."""
     async with started(tmp_path, FakeClock(int(time.time() * 1000))) as plane:
         await plane.org("acme")
         added = await plane.proxy("edge-1", "acme")
@@ -249,7 +249,10 @@ async def test_a_wrong_secret(
 
 
 async def test_a_proxy_that_enrols_itself(plane: Plane, until_ready: Patient) -> None:
-    """The doctor never uses the token. It uses the keys in the file if there are any."""
+    """The doctor never uses the enrolment token.
+
+    The doctor uses the keys in the key file if the file has any.
+    """
     patient = until_ready
     enrolling = 'EnrolmentToken = "gwe_0123456789abcdef"\nIdentityPath = "identity.json"'
     patient.settings = SETTINGS.replace('ApiKey = "{api_key}"\nHmacSecret = "{hmac_secret}"', enrolling)
@@ -279,7 +282,7 @@ async def test_a_response_that_somebody_else_signed(until_ready: Patient, contro
 
 
 class OtherTime(FakeControlPlane):
-    """Server whose clock differs from this machine's."""
+    """Control plane whose clock differs from this machine's clock."""
 
     ahead = 0
 
@@ -336,7 +339,7 @@ async def with_certificate(
     days: float,
     names: tuple[str, ...] = LOCAL_NAMES,
 ) -> dict[str, str]:
-    """Return the finding for an upstream with such a certificate."""
+    """Return the doctor's finding for an upstream with such a certificate."""
     tls = authority.server("upstream", names, days=days)
     upstream = await stack.enter_async_context(FakeGraph(tls=tls))
     until_ready.values["upstream"] = upstream.base_url

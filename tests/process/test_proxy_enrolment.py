@@ -1,4 +1,4 @@
-"""Proxies enrol at a real control plane: whole processes, one of which is killed during enrolment."""
+"""Tests of proxies that enrol at a real control plane, as whole processes; one is killed during enrolment."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ pytestmark = pytest.mark.process
 
 
 def enrols_with(system: System, token: str) -> Path:
-    """Start a proxy with these settings until it has keys. Return the file that holds them."""
+    """Start a proxy with this enrolment token, and wait until it has keys.
+
+    Return the file that holds the proxy's keys.
+    """
     text = system.proxy_config.read_text("utf-8")
     text = re.sub(r"(?m)^(ApiKey|HmacSecret|EnrolmentToken|IdentityPath) = .*\n", "", text)
     path = system.directory / "identity.json"
@@ -43,7 +46,10 @@ async def enrolled(system: System) -> list[dict[str, Any]]:
 
 
 async def test_a_proxy_killed_while_it_enrols_is_one_proxy_and_loses_no_event(tmp_path: Path) -> None:
-    """After its revocation it stays refused, and its successor delivers the backlog. No event is missing."""
+    """The killed proxy stays refused after its revocation, and its successor delivers the backlog.
+
+    No event of the revoked proxy is missing.
+    """
     async with whole_system(tmp_path, workers=1) as system:
         async with client_of(system) as client:
             for number in range(5):

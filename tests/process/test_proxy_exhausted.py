@@ -1,4 +1,4 @@
-"""The proxy keeps serving without free processes or file descriptors, and a reload changes nothing."""
+"""Tests of a proxy without free processes or descriptors: it keeps serving, and a reload changes nothing."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def descriptors(system: System) -> set[str]:
 
 
 async def settled(system: System) -> set[str]:
-    """Return its descriptors after all children reported ready; before, each child has a pipe."""
+    """Wait until all children reported ready, and return the supervisor's file descriptors."""
     await until(lambda: not any("pipe:" in each for each in descriptors(system)))
     return descriptors(system)
 
@@ -247,7 +247,7 @@ async def test_as_many_descriptors_as_workers_take_can_be_had(tmp_path: Path) ->
 
 
 def _leave(pid: int, spare: int, hard: int) -> None:
-    """Leave `spare` free descriptors to the supervisor."""
+    """Lower the supervisor's limit so that `spare` file descriptors are free."""
     used = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
     limit = 0
     while limit - len([fd for fd in used if fd < limit]) < spare or limit <= max(used):

@@ -1,4 +1,4 @@
-"""A whole proxy whose applications use different upstream identities: each its own, or none."""
+"""Tests of a proxy whose applications use different upstream identities: each uses its own, or none."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ OWNERS = {"crm": CLIENT_ID, "mailer": MAIL, "archive": FILES}
 
 @dataclass
 class Several:
-    """The system, and an operator's actions on it."""
+    """The system with several upstream identities, and an operator's actions on it."""
 
     live: Live
     first_settings: str
     reloads: int = 0
 
     def reload(self, *tables: str) -> None:
-        """Activate the first settings together with these tables."""
+        """Activate the first settings together with these additional tables."""
         self.begin_reload(*tables)
         self.end_reload()
 
@@ -181,7 +181,7 @@ def test_applications_of_a_refused_identity_get_503_until_it_is_taken_again(seve
 
 
 def test_a_default_that_nobody_uses_keeps_no_one_waiting(several: Several) -> None:
-    """All applications are assigned: one by itself, the others by their organisation."""
+    """All applications have an assigned identity: one by itself, the others by their organisation."""
     system = several.live.system
     system.identity.more_clients = dict(SECRETS)
     system.identity.client_secrets.clear()

@@ -1,4 +1,4 @@
-"""SIGKILL of any process at any time under load: each response has its event, and no event comes twice."""
+"""Tests that kill any process under load: each response has its event, and no event arrives twice."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_no_kill_loses_or_doubles_the_event_of_a_completed_response(tmp_pa
 
 
 async def arrived(system: System, load: Load) -> None:
-    """Wait until the event of every completed response is at the control plane."""
+    """Wait until the control plane has the event of every complete response."""
     # A 503 of a proxy that can't serve yet has no event, because no exchange was begun.
     responded = {path for path, status in load.responded.items() if status == 200}
     assert set(load.responded.values()) <= {200, 503}
@@ -164,7 +164,7 @@ async def _under_way(system: System, known: Client, end_worker: Callable[[], Non
 
 
 def _established(port: int) -> int:
-    """Return the number of connections to the port, as the kernel counts them on the server's side."""
+    """Return the number of connections to the port that the kernel counts on the server's side."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return sum(1 for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "01")
 
@@ -222,7 +222,7 @@ async def test_a_dead_worker_is_replaced_and_a_crash_loop_slows_down(tmp_path: P
 
 
 async def _asked_once(client: Client, at: int) -> set[int]:
-    """Connections in the dead worker's queue wait for its successor."""
+    """Connections in the dead worker's queue wait for the worker's successor."""
     try:
         return {(await client.get(f"/v1.0/echo/{at}")).status}
     finally:

@@ -1,4 +1,4 @@
-"""Bodies of any length pass through a worker in little memory, even if a peer is slow."""
+"""Tests that bodies of any length pass through a worker in little memory, even if a peer is slow."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def digest_of_pattern() -> str:
 
 
 class Peak:
-    """Highest memory use of a worker, sampled continuously."""
+    """The highest memory use of a worker, sampled continuously."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -47,7 +47,7 @@ class Peak:
 
 
 async def a_session(system: System) -> tuple[aiohttp.ClientSession, Peak]:
-    """Start a session, and return it with the memory of the only worker after warm-up."""
+    """Start a client session, and return it with the memory of the only worker after warm-up."""
     async with client_of(system) as client:
         token = client.token
     connector = aiohttp.TCPConnector(ssl=system.client_context(), limit=1)

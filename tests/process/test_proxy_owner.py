@@ -1,4 +1,7 @@
-"""Files that a proxy creates as root belong to the service's user. A foreign file is named."""
+"""Tests that files which a proxy creates as root belong to the user of the service.
+
+The proxy names a file that belongs to another user.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ async def test_what_a_proxy_makes_as_root_belongs_to_the_owner_of_the_directory(
 
 @pytest.fixture
 def nobodys(config: Path, open_directory: Path) -> Path:
-    """Return settings of a proxy that runs as nobody, in its own directory."""
+    """Return the settings of a proxy that runs as the user nobody, in its own directory."""
     for name in ("server.pem", "server.key", "proxy.toml"):
         shutil.copy(config.parent / name, open_directory / name)
         os.chown(open_directory / name, NOBODY, NOBODY)

@@ -1,4 +1,4 @@
-"""Stop and reload under load: exchanges in flight finish, no request fails, all within bounded time."""
+"""Tests of stop and reload under load: exchanges in progress finish, and no request fails."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def test_sigterm_under_load_finishes_what_is_in_flight(tmp_path: Path) -> 
 async def test_a_pod_that_is_ended_while_its_control_plane_is_away_delivers_before_it_goes(
     tmp_path: Path,
 ) -> None:
-    """The pod's directory is deleted with it, so its events could not be delivered later."""
+    """The pod's directory is deleted with the pod, so its events could not be delivered later."""
     environment = {"Audit__DeliverAtStopSeconds": "60"}
     async with whole_system(tmp_path, environment=environment) as system, client_of(system) as client:
         await kill_control_plane(system)
@@ -177,7 +177,7 @@ async def test_new_settings_take_effect_and_bad_ones_do_not(tmp_path: Path) -> N
 async def test_a_pipe_in_the_place_of_a_file_is_refused_and_keeps_nobody_waiting(
     tmp_path: Path, key: str
 ) -> None:
-    """The supervisor still receives SIGTERM at its end."""
+    """The supervisor still receives the SIGTERM at the end of the test."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     async with whole_system(tmp_path, workers=1) as system, client_of(system) as client:
@@ -224,7 +224,7 @@ async def test_a_reload_to_an_admin_address_of_somebody_else_is_refused_at_once(
 
 
 async def test_what_is_in_force_outlives_files_that_were_refused(tmp_path: Path) -> None:
-    """A replaced process uses the certificates that were accepted, not those in the files."""
+    """A replaced process uses the certificates that were accepted, not the certificates in the files."""
     async with whole_system(tmp_path) as system, client_of(system) as client:
         files = [tmp_path / "certificates" / name for name in ("server.pem", "ca.pem")]
         good = [file.read_bytes() for file in files]
@@ -309,7 +309,7 @@ async def test_readiness_right_after_a_reload_and_a_death(tmp_path: Path) -> Non
 async def test_a_stop_does_not_wait_for_an_idle_client_that_leaves_tls_s_farewell_unanswered(
     tmp_path: Path,
 ) -> None:
-    """Some HTTP libraries read from a connection only while they use it."""
+    """Some HTTP libraries read from a connection only while they use the connection."""
 
     def used_once() -> ssl.SSLSocket:
         address = ("127.0.0.1", int(system.proxy_url.rpartition(":")[2]))

@@ -1,4 +1,4 @@
-"""Waiting for a version: the command returns when all proxies use it, and names the outdated ones."""
+"""Tests of waiting for a ruleset version: the command returns when all proxies use the version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules and applications change at the control plane, and the proxy serves while that is unreachable."""
+"""Tests of rules and applications that change at the control plane, and of outages of the control plane."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def test_a_snapshot_that_is_lost_while_the_proxy_runs_is_written_again(
 
 
 async def test_a_worker_that_could_not_read_new_rules_has_them_soon(tmp_path: Path) -> None:
-    """The worker may open no more files for a while, and afterwards nothing changes."""
+    """The worker may open no more files for a while, and afterwards the rules do not change."""
     async with whole_system(tmp_path, workers=1) as system, client_of(system) as client:
         worker = processes(system)["worker-0"]
         limits = resource.prlimit(worker, resource.RLIMIT_NOFILE)
@@ -156,7 +156,7 @@ async def test_a_worker_that_could_not_read_new_rules_has_them_soon(tmp_path: Pa
 
 @pytest.fixture
 async def scripted(tmp_path: Path) -> AsyncIterator[tuple[System, FakeControlPlane]]:
-    """Start a proxy whose control plane is the scripted fake; the system's real one is not used."""
+    """Start a proxy whose control plane is the scripted fake, in place of the system's real control plane."""
     async with FakeControlPlane() as control:
         environment = {
             "RuleSync__SaasBaseUrl": control.base_url,

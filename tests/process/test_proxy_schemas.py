@@ -1,4 +1,4 @@
-"""A rule about resources, from the service's schema to the data path, and damage to a schema."""
+"""Tests of a rule about resources, from the service's schema to the data path, and of damaged schemas."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_a_proxy_starts_with_its_schema_and_without_a_control_plane(tmp_pa
 
 
 async def test_a_schema_damaged_under_way_keeps_the_rules_in_force(tmp_path: Path) -> None:
-    """The agent has the schema, and writes the snapshot again for its workers."""
+    """The agent has the undamaged schema, and writes the snapshot again for its workers."""
     async with whole_system(tmp_path, workers=1) as system, client_of(system) as client:
         await fetch_schema(system)
         await apply(system, tmp_path)

@@ -1,6 +1,6 @@
-"""Starting: every mistake is one line and status 2, and an ordinary user can start the proxy.
+"""Tests of the start: every mistake gives one line and status 2, and any user can start the proxy.
 
-`--check` reports mistakes beforehand and shows no secret.
+The option `--check` reports the same mistakes beforehand, and shows no secret.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def test_a_port_in_use_is_one_line_and_status_1(config: Path) -> None:
 
 
 async def test_a_port_that_another_proxy_shares_is_told(tmp_path: Path) -> None:
-    """Each proxy would receive a part of the requests, with other rules and another token key."""
+    """Each of the two proxies would receive only a part of the requests, with another token key."""
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         other.bind(("127.0.0.1", 0))
@@ -218,7 +218,7 @@ async def test_a_port_that_another_proxy_shares_is_told(tmp_path: Path) -> None:
 
 
 def test_an_admin_port_in_use_is_told_at_once_and_ends_with_status_1(config: Path) -> None:
-    """A predecessor may be about to end, so the start waits for the port and logs this."""
+    """The previous proxy may be about to exit, so the start waits for the port and logs the wait."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         done = run(config, Admin__Listen=address)
@@ -230,7 +230,7 @@ def test_an_admin_port_in_use_is_told_at_once_and_ends_with_status_1(config: Pat
 
 @pytest.mark.parametrize("workers", [120, 40])
 def test_too_few_descriptors_are_one_line_and_status_1(config: Path, workers: int) -> None:
-    """Each worker needs a listener and then a channel."""
+    """Each worker needs file descriptors for its listener and its channel."""
     limited = ["prlimit", "--nofile=100:100", sys.executable]
     done = run(config, python=limited, Proxy__Workers=str(workers))
     refused_with(done, "Too many open files", status=1)

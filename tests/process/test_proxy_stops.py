@@ -1,7 +1,7 @@
-"""The emergency stop of a whole system, and a ruleset that is evaluated as a shadow on its traffic.
+"""Tests of the emergency stop of a whole system, and of a shadow ruleset on its traffic.
 
-The control plane stops within one sync interval. Without it, a file on the proxy's host stops, across
-restarts too.
+A stop at the control plane reaches the proxy within one sync interval. If the control plane is unreachable, a
+file on the proxy's host stops applications, also across restarts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ INTERVAL = 1.0  # seconds of the sync interval in the system's settings
 
 @asynccontextmanager
 async def system_with(directory: Path) -> AsyncIterator[System]:
-    """Start a system with two applications; the local file does not exist yet."""
+    """Start a system with two applications and without a local stop file."""
     system = System(
         directory,
         {"app": rules_file(directory), "other": rules_file(directory, "closed", "block")},
@@ -57,7 +57,7 @@ async def system_with(directory: Path) -> AsyncIterator[System]:
 
 
 async def code(client: Client, target: str = "/v1.0/me") -> str:
-    """Return the error's code, or "" for a response of the upstream."""
+    """Return the error code of the response, or an empty text if the upstream responded."""
     reply = await client.get(target)
     return str(json.loads(reply.body)["error"]["code"]) if reply.status == 403 else ""
 
@@ -69,7 +69,7 @@ async def becomes(client: Client, wanted: str) -> None:
 
 
 async def token(system: System) -> tuple[int, str | None]:
-    """Return the status and error of a request for a token with the right secret."""
+    """Request a token with the correct secret, and return the status and the error."""
     app = system.applications["app"]
     form = urlencode(
         {"grant_type": "client_credentials", "client_id": app.client_id, "client_secret": app.client_secret}
@@ -149,7 +149,7 @@ async def test_an_organisation_and_everything_are_stopped_and_lifted_apart(tmp_p
 
 
 async def test_a_stop_that_an_agent_wrote_and_died_of_telling_is_told_by_the_next(tmp_path: Path) -> None:
-    """The next agent finds the stop on disk, and the control plane reports no change since."""
+    """The next agent finds the stop on disk, and the control plane reports no change since the stop."""
     async with system_with(tmp_path) as system, client_of(system) as client:
         assert await code(client) == ""
         agent = processes(system)["agent"]
@@ -166,7 +166,7 @@ async def test_a_stop_that_an_agent_wrote_and_died_of_telling_is_told_by_the_nex
 
 
 async def test_a_stop_waits_for_no_room_on_disk(tmp_path: Path) -> None:
-    """No process of the proxy can write a byte more, as on a full disk."""
+    """No process of the tested proxy can write another byte, as on a full disk."""
     async with system_with(tmp_path) as system, client_of(system) as client:
         agent = processes(system)["agent"]
         limits = resource.prlimit(agent, resource.RLIMIT_FSIZE)
@@ -189,7 +189,7 @@ async def test_a_stop_waits_for_no_room_on_disk(tmp_path: Path) -> None:
 
 
 async def test_a_stop_needs_no_rules_of_the_agent(tmp_path: Path) -> None:
-    """The snapshot is lost and can't be written, so a new agent has no rules, but the workers do."""
+    """The snapshot is lost and can't be written, so only the workers, not a new agent, have rules."""
     async with system_with(tmp_path) as system, client_of(system) as client:
         assert await code(client) == ""
         snapshot = tmp_path / "snapshot.json"

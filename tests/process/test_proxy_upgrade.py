@@ -1,6 +1,6 @@
-"""An upgrade to another version under load: no request fails, and each has its event.
+"""Tests of an upgrade to another version under load: no request fails, and each request has its event.
 
-A version that can't start never takes over.
+A version that can't start never replaces the running version.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ UPGRADES = 50 if LONG else 1
 
 @pytest.fixture
 def code(tmp_path: Path) -> Path:
-    """Return the directory of the installed proxy: a copy that a test may replace by another version."""
+    """Return the directory of the installed proxy, a copy that a test may replace by another version."""
     installed = tmp_path / "installed"
     shutil.copytree(CODE / "proxy", installed / "proxy", ignore=shutil.ignore_patterns("__pycache__"))
     for library in CODE.glob("*.so"):
@@ -70,7 +70,7 @@ def upgrade(system: System) -> None:
 
 
 async def runs(system: System, version: str, seconds: float = 40) -> None:
-    """Wait until only that version runs."""
+    """Wait until all processes of the proxy run this version."""
     await until(lambda: f"version {version} takes over" in log_of(system), seconds)
     await until(lambda: "reloaded" in log_of(system).rpartition(f"version {version} takes over")[2], seconds)
 
@@ -157,7 +157,7 @@ async def test_a_version_that_can_not_start_changes_nothing(tmp_path: Path, code
 
 
 async def test_a_version_that_could_not_have_what_its_settings_want_changes_nothing(tmp_path: Path) -> None:
-    """After the new version has replaced the old one there is no rollback."""
+    """After the new version has replaced the old version, a rollback is not possible."""
 
     def refusals(system: System) -> int:
         return log_of(system).count("--check of the new version ended with status 2")
@@ -191,7 +191,7 @@ async def test_a_version_that_could_not_have_what_its_settings_want_changes_noth
 
 
 async def test_without_an_interpreter_nothing_changes(tmp_path: Path) -> None:
-    """The interpreter was removed, as happens for a moment while its directory is replaced."""
+    """The Python interpreter is missing, as happens for a moment while its directory is replaced."""
     (tmp_path / "shim").mkdir()
     (tmp_path / "shim" / "sitecustomize.py").write_text("import sys\nsys.executable = '/nowhere/python'\n")
     environment = {"PYTHONPATH": str(tmp_path / "shim")}
@@ -210,7 +210,10 @@ async def test_without_an_interpreter_nothing_changes(tmp_path: Path) -> None:
 async def test_workers_of_a_version_that_can_not_serve_never_replace_those_that_do(
     tmp_path: Path, code: Path
 ) -> None:
-    """The new workers exit at once. The old ones continue, and a fixed version takes over from both."""
+    """The workers of the new version exit at once.
+
+    The workers of the old version continue, and a fixed version replaces both versions.
+    """
     async with whole_system(tmp_path, proxy_code=code) as system, Load(system, clients=4) as load:
         worker = code / "proxy" / "worker" / "main.py"
         good = worker.read_text("utf-8")
@@ -236,7 +239,7 @@ async def test_workers_of_a_version_that_can_not_serve_never_replace_those_that_
 async def test_an_upgrade_that_can_not_serve_takes_mended_settings_at_sighup(
     tmp_path: Path, code: Path
 ) -> None:
-    """The upgrade works repeatedly: the earlier version's workers serve until new ones can."""
+    """The upgrade can be repeated: the earlier version's workers serve until new workers can."""
     reload = code / "proxy" / "supervisor" / "reload.py"
     change(reload, "RELOAD_SECONDS: Final = 30.0", "RELOAD_SECONDS: Final = 2.0")
     async with whole_system(tmp_path, proxy_code=code) as system, Load(system, clients=2) as load:
@@ -264,7 +267,7 @@ async def test_an_upgrade_that_can_not_serve_takes_mended_settings_at_sighup(
 
 
 async def test_an_agent_that_hangs_delays_an_upgrade_no_longer_than_any_stop(tmp_path: Path) -> None:
-    """The limit is not the workers' drain time, because no token is renewed without an agent."""
+    """The limit is shorter than the workers' drain time, because no token is renewed without an agent."""
     environment = {"Proxy__DrainSeconds": "3600"}
     async with whole_system(tmp_path, environment=environment) as system, Load(system, clients=2) as load:
         os.kill(processes(system)["agent"], signal.SIGSTOP)
@@ -303,7 +306,7 @@ async def test_kills_amid_upgrades_lose_and_double_no_event(tmp_path: Path, code
 
 
 async def test_a_worker_that_hangs_before_it_is_ready_is_replaced(tmp_path: Path, code: Path) -> None:
-    """Only the connections in its own queue wait for it."""
+    """Only the connections in the hanging worker's own queue wait for its replacement."""
     hangs = tmp_path / "hangs"
     child = code / "proxy" / "supervisor" / "child.py"
     change(child, "START_SECONDS: Final = 60.0", "START_SECONDS: Final = 5.0")

@@ -1,4 +1,4 @@
-"""A whole proxy whose client secret and signing key are in a vault: rotations, outages, and a fleet."""
+"""Tests of a proxy whose client secret and signing key are in a vault: rotations, outages, and a fleet."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_rotated_signing_key_takes_over_without_refusing_a_token(live: Live) -
 
 
 def test_a_disabled_version_of_the_signing_key_is_refused(live: Live) -> None:
-    """An operator disables a version if the key was revealed."""
+    """An operator disables a version of the signing key if the key was revealed."""
     system = live.system
     known = system.vault.put(VAULT_SIGNING_KEY, "fake~signing~key~that~became~known")
     until(lambda: kid(live.new_token("app")) == _kid_of(known.value))
@@ -165,7 +165,10 @@ def _kid_of(key: str) -> str:
 
 @contextmanager
 def second_proxy(live: Live) -> Iterator[Callable[[str], Reply]]:
-    """Start another proxy with the same settings beside the first. Return a request to it with a token."""
+    """Start a second proxy with the same settings as the first proxy.
+
+    Return a function that sends a request with a token to the second proxy.
+    """
     system = live.system
     keys = live.cli("proxy", "add", "second", "--org", system.org_id)
     listen, admin = free_port(), free_port()
@@ -243,7 +246,7 @@ def test_the_proxy_serves_on_while_the_vault_is_away_and_says_so_loudly(live: Li
 
 
 def test_a_proxy_that_starts_without_its_vault_refuses_until_it_is_back(live: Live) -> None:
-    """Afterwards it finds a certificate in place of the client secret."""
+    """After the outage, the proxy finds a certificate in place of the client secret."""
     system = live.system
     system.vault.mode = "forbidden"
     live.loop.run(system.proxy.stop())

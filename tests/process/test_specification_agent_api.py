@@ -1,6 +1,6 @@
-"""The agent API, statement by statement: a real control plane with an outside proxy, and the reverse.
+"""Tests of the agent API, statement by statement: a real control plane with a fake proxy, and the reverse.
 
-The reverse is a real proxy with a scripted control plane.
+The reverse is a real proxy with a scripted fake of the control plane.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Plane:
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
-    """Start a control plane with organisations acme and beta, and a proxy of acme alone."""
+    """Start a control plane with the organisations acme and beta, and a proxy that serves only acme."""
     operator = Operator(tmp_path_factory.mktemp("plane"))
     acme = operator.json("org", "add", "acme")["orgId"]
     beta = operator.json("org", "add", "beta")["orgId"]
@@ -98,14 +98,14 @@ def test_each_endpoint_responses_with_its_success_status(plane: Plane, method: s
 
 @pytest.mark.parametrize(("method", "endpoint"), ENDPOINTS)
 def test_all_carry_the_three_signing_headers(plane: Plane, method: str, endpoint: str) -> None:
-    """Every request, regardless of method, has the three headers; without any one of them it is 401."""
+    """Every request to the agent API has three signing headers; if one is missing, the response is 401."""
     for name in ("X-Api-Key", "X-Timestamp", "X-Hmac-Signature"):
         reply = plane.proxy.call(method, endpoint, body_of(endpoint, plane.acme), replace={name: None})
         assert reply.status == 401, name
 
 
 def test_the_version_is_in_the_path(plane: Plane) -> None:
-    """The agent API carries its version in the path: no other version is served."""
+    """The path of the agent API carries its version, and no other version is served."""
     for path in ("/api/v2/agent/sync", "/api/agent/sync", "/agent/sync", "/api/v1/agent/"):
         reply = send(plane.base_url, "GET", path, plane.proxy.signing(b""))
         assert reply.status == 404, path
@@ -113,12 +113,12 @@ def test_the_version_is_in_the_path(plane: Plane) -> None:
 
 @pytest.mark.parametrize(("method", "endpoint"), [("POST", "sync"), ("GET", "audit"), ("PUT", "heartbeat")])
 def test_another_method_is_no_endpoint(plane: Plane, method: str, endpoint: str) -> None:
-    """The endpoints are GET sync and POST heartbeat, audit, metrics."""
+    """The endpoints of the agent API are GET sync and POST heartbeat, audit and metrics."""
     assert plane.proxy.call(method, endpoint).status == 405
 
 
 def test_sync_delivers_rulesets_app_identities_and_metadata(plane: Plane) -> None:
-    """A proxy fetches current rulesets, app identities and metadata with an empty body."""
+    """A proxy sends an empty body to fetch the current rulesets, app identities and metadata."""
     body = plane.proxy.sync().json
     assert [ruleset["yaml"] for ruleset in body["rulesets"]] == [RULESET]
     assert [app["clientId"] for app in body["apps"]] == [plane.app["clientId"]]
@@ -159,7 +159,7 @@ def test_the_signature_of_a_standard_library_is_accepted(plane: Plane) -> None:
 
 
 def test_for_get_the_payload_is_the_timestamp_and_a_dot(plane: Plane) -> None:
-    """The body of a GET is empty, so the payload is the timestamp followed by a dot and nothing else."""
+    """The body of a GET is empty, so the signed payload is the timestamp followed by a dot."""
     timestamp = str(int(time.time()))
     good = signature_of(plane.proxy.secret, timestamp, b"")
     without_dot = signature_of(plane.proxy.secret, timestamp[:-1], b"")  # any other payload
@@ -196,10 +196,7 @@ def test_an_uppercase_digest_is_rejected_as_a_mismatch(plane: Plane) -> None:
 
 @pytest.mark.parametrize(("skew", "status"), [(-296, 200), (296, 200), (-310, 401), (310, 401)])
 def test_the_timestamp_must_be_within_300_seconds(plane: Plane, skew: int, status: int) -> None:
-    """X-Timestamp must be within ±300 s; otherwise 401, even if the signature is correct.
-
-    tests/controlplane/test_signing.py tests this to the second, in process.
-    """
+    """If X-Timestamp is more than 300 s before or after the control plane's clock, the response is 401."""
     reply = plane.proxy.call("GET", "sync", skew=skew)
     assert reply.status == status
     if status == 401:
@@ -207,20 +204,20 @@ def test_the_timestamp_must_be_within_300_seconds(plane: Plane, skew: int, statu
 
 
 def test_an_unrecognised_api_key_gives_401(plane: Plane) -> None:
-    """An unrecognised API key gives 401."""
+    """A request with an unrecognised API key gets 401."""
     reply = plane.proxy.call("GET", "sync", replace={"X-Api-Key": plane.proxy.api_key + "x"})
     assert code(reply) == (401, "unknownApiKey")
 
 
 def test_a_valid_key_not_authorised_for_the_target_tenant_gives_403(plane: Plane) -> None:
-    """A valid key not authorised for the target tenant gives 403; so does a tenant that does not exist."""
+    """A valid key that is not authorised for the tenant gets 403, as for a tenant that does not exist."""
     for org_id in (plane.beta, "no-such-organisation"):
         assert code(plane.proxy.audit(batch(event(org_id)))) == (403, "notAuthorisedForTenant")
 
 
 @pytest.mark.parametrize("value", ["HMAC key-id=nobody, signature=00", "HMAC key-id=\t", "Bearer x", "\xe9"])
 def test_the_authorization_header_is_not_parsed(plane: Plane, value: str) -> None:
-    """The Authorization header (`HMAC …`) duplicates the X-* headers and is not parsed."""
+    """The control plane does not parse the Authorization header, which duplicates the X-* headers."""
     assert plane.proxy.sync(("Authorization", value)).status == 200
     only = [("Authorization", f"HMAC key-id={plane.proxy.api_key}, signature={plane.proxy.last_signature}")]
     assert send(plane.base_url, "GET", "/api/v1/agent/sync", only).status == 401
@@ -230,14 +227,14 @@ def test_the_authorization_header_is_not_parsed(plane: Plane, value: str) -> Non
 
 
 def test_a_batch_that_mixes_organisations_gives_400(plane: Plane) -> None:
-    """All events in a batch must carry the same org identifier; a mix of organisations gives 400."""
+    """All events in a batch must have the same org identifier: a mix of organisations gets 400."""
     mixed = batch(event(plane.acme), event(plane.beta))
     assert code(plane.proxy.audit(mixed)) == (400, "mixedOrganisations")
     assert plane.proxy.audit(batch(event(plane.acme), batch_id=mixed["batchId"])).json["duplicate"] is False
 
 
 def test_a_replay_within_the_window_is_a_duplicate_and_counts_once(plane: Plane) -> None:
-    """A batch id already processed returns 202 with `duplicate` = true within a 48-hour window."""
+    """A repeated batch id gets 202 with `duplicate` = true within a 48-hour window."""
     sent = batch(event(plane.acme))
     assert plane.proxy.audit(sent).json == {"batchId": sent["batchId"], "accepted": 1, "duplicate": False}
     for _ in range(2):
@@ -248,7 +245,7 @@ def test_a_replay_within_the_window_is_a_duplicate_and_counts_once(plane: Plane)
 
 
 def test_events_are_forwarded_into_a_search_index(plane: Plane) -> None:
-    """The control plane forwards the events into a search index."""
+    """The control plane forwards audit events into a search index."""
     sent = event(plane.acme, path="/v1.0/forwarded/marker", verdict="block", status=403, ruleId="r9")
     assert plane.proxy.audit(batch(sent)).status == 202
     found = plane.operator.json("audit", "search", "verdict:block path:/v1.0/forwarded/*", "--org", "acme")
@@ -278,7 +275,7 @@ def test_events_are_forwarded_into_a_search_index(plane: Plane) -> None:
     ],
 )
 def test_an_invalid_payload_shape_is_400(plane: Plane, body: bytes) -> None:
-    """A missing batch id, malformed JSON and other invalid payloads give 400."""
+    """A batch with a missing id, malformed JSON or another invalid payload gets 400."""
     assert code(plane.proxy.call("POST", "audit", body)) == (400, "invalidPayload")
 
 
@@ -291,7 +288,7 @@ def test_an_event_without_a_required_member_is_400(plane: Plane, missing: str) -
 
 
 def test_a_batch_larger_than_5_mb_is_413(plane: Plane) -> None:
-    """An audit batch over 5 MB (5 x 1024 x 1024 bytes of body) gives 413; one of that size is accepted."""
+    """An audit batch over 5 MB (5 x 1024 x 1024 bytes of body) gets 413; exactly that size is accepted."""
     empty = json.dumps(batch(event(plane.acme, query=""))).encode()
     room = 5 * 1024 * 1024 - len(empty)
     exact = empty.replace(b'"query": ""', b'"query": "' + b"x" * room + b'"')
@@ -313,7 +310,7 @@ def test_a_refused_batch_leaves_no_trace_of_its_id(plane: Plane) -> None:
 
 
 def test_a_replay_is_evaluated_per_proxy_instance(plane: Plane) -> None:
-    """A replay of a batch id is evaluated per proxy instance."""
+    """A repeated batch id counts as a duplicate only if the same proxy instance sends it."""
     other = plane.operator.client(plane.base_url, "edge-2", "acme", "beta")
     for client, org_id in ((plane.proxy, plane.acme), (other, plane.acme)):
         reply = client.audit(batch(event(org_id), batch_id="one-id-of-two"))
@@ -339,7 +336,7 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Operator
 def test_exceeding_either_audit_rate_limit_gives_429_with_retry_after(
     limited: tuple[Operator, Process, AgentClient, str],
 ) -> None:
-    """A 429 has `Retry-After`; the variables AUDIT_RATE_LIMIT_* win over the file; duplicates are free."""
+    """A 429 has `Retry-After`, AUDIT_RATE_LIMIT_* override the settings file, and duplicates do not count."""
     operator, _, first, org_id = limited
     sent = [batch(event(org_id)) for _ in range(4)]
     assert [first.audit(each).status for each in sent] == [202, 202, 202, 429]
@@ -367,7 +364,7 @@ def test_sync_heartbeat_and_metrics_have_no_rate_limit(
 def test_beyond_48_hours_the_same_batch_id_returns_409(
     limited: tuple[Operator, Process, AgentClient, str],
 ) -> None:
-    """A batch id returns `duplicate` within 48 hours, and 409 `batchExpired` after that."""
+    """A repeated batch id gets `duplicate` within 48 hours, and 409 `batchExpired` after that time."""
     operator, server, client, org_id = limited
     server.stop()
     database = sqlite3.connect(operator.directory / "var" / "controlplane.db")
@@ -491,7 +488,7 @@ def test_the_addresses_are_those_of_the_settings(shipping: Shipping) -> None:
 
 
 def test_events_of_a_batch_have_an_id_and_one_organisation(shipping: Shipping) -> None:
-    """Each batch has an id, and all its events the same org identifier; MaxBatchSize holds."""
+    """Each batch has an id, at most MaxBatchSize events, and only events of one organisation."""
     for _ in range(4):
         assert shipping.request() == 200
     until(lambda: len(shipping.ingestion.events.get("org-1", [])) >= 6)
@@ -505,9 +502,10 @@ def test_events_of_a_batch_have_an_id_and_one_organisation(shipping: Shipping) -
 
 
 def test_after_429_the_batch_is_in_local_retention_and_retried(shipping: Shipping) -> None:
-    """After a 429 a batch is stored in `Audit:LocalRetentionPath` and sent again.
+    """After a 429, the proxy stores a batch in `Audit:LocalRetentionPath` and sends it again.
 
-    It is retried each `Audit:ReplayIntervalSeconds`. Retry-After is honoured, and nothing is lost or doubled.
+    The proxy sends the batch again at each `Audit:ReplayIntervalSeconds`. The proxy obeys Retry-After, and no
+    event is lost or duplicated.
     """
     control = shipping.ingestion
     until(lambda: shipping.control.heartbeats and shipping.control.heartbeats[-1]["auditPending"] == 0)
@@ -556,7 +554,7 @@ def test_no_heartbeat_tells_of_a_failure_that_there_is_not(shipping: Shipping) -
 
 
 def test_performance_counters_cover_what_was_evaluated(shipping: Shipping) -> None:
-    """The counters cover requests evaluated, allowed, blocked and filtered, and latency."""
+    """The counters of the proxy cover requests evaluated, allowed, blocked and filtered, and latency."""
 
     def report() -> int:
         return sum(each["evaluated"] for each in shipping.control.metrics)
@@ -583,7 +581,7 @@ def test_a_token_request_is_not_an_evaluated_one(shipping: Shipping) -> None:
 
 
 def test_a_client_secret_is_stored_hashed(plane: Plane) -> None:
-    """The secret of an app identity is stored hashed on the service side."""
+    """The control plane stores only a hash of an application's secret."""
     secret = plane.app["clientSecret"]
     hashes = plane.proxy.sync().json["apps"][0]["secretHashes"]
     assert hashes
@@ -598,9 +596,9 @@ def test_a_client_secret_is_stored_hashed(plane: Plane) -> None:
 
 
 def test_a_sync_response_is_signed_for_its_request(plane: Plane) -> None:
-    """The sync response has X-Hmac-Signature.
+    """The response to a sync has the header X-Hmac-Signature.
 
-    It covers `response.<X-Hmac-Signature of the request>.<response body bytes>`.
+    The signature covers `response.<X-Hmac-Signature of the request>.<response body bytes>`.
     """
     reply = plane.proxy.sync()
     expected = response_signature_of(plane.proxy.secret, plane.proxy.last_signature, reply.body)

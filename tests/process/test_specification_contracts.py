@@ -1,4 +1,4 @@
-"""The contracts, statement by statement: programs, settings, bodies of the agent API, rulesets."""
+"""Tests of the contracts, statement by statement: programs, settings, agent API bodies, rulesets."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def operator(tmp_path_factory: pytest.TempPathFactory) -> Operator:
 
 
 def lines_on_stderr(stderr: str) -> list[str]:
-    """Return the lines of standard error, each of which must be meaningful alone."""
+    """Return the lines of standard error, after a check that each line is meaningful alone."""
     assert stderr.endswith("\n")
     lines = stderr.splitlines()
     assert all(
@@ -76,7 +76,7 @@ def test_org_add(operator: Operator, tier: str) -> None:
 
 
 def test_org_add_keeps_base_by_default(operator: Operator) -> None:
-    """The option `--retention` may be left out; an unknown tier is invalid input."""
+    """If `--retention` is missing, the tier is base; an unknown tier is invalid input."""
     assert operator.json("org", "add", "plain")["retention"] == "base"
     done = operator.run("org", "add", "odd", "--retention", "2y", "--json")
     assert (done.returncode, done.stdout) == (2, "")
@@ -86,7 +86,8 @@ def test_org_add_keeps_base_by_default(operator: Operator) -> None:
 def test_proxy_add(operator: Operator) -> None:
     """The command `proxy add NAME --org ORG [--org ORG …]` prints {"proxyId","apiKey","hmacSecret"}.
 
-    It prints the secrets this once. ORG accepts an id or a name.
+    The command prints the secrets only this once. The argument ORG accepts the id or the name of an
+    organisation.
     """
     other = operator.json("org", "add", "other")["orgId"]
     report = operator.json("proxy", "add", "of-two", "--org", "first", "--org", other)
@@ -100,7 +101,7 @@ def test_proxy_add(operator: Operator) -> None:
 
 
 def test_ruleset_apply(operator: Operator) -> None:
-    """The command `ruleset apply FILE --org ORG` validates, and stores a new version.
+    """The command `ruleset apply FILE --org ORG` validates the ruleset, and stores it as a new version.
 
     It prints {"rulesetId","name","version"}.
     """
@@ -114,7 +115,7 @@ def test_ruleset_apply(operator: Operator) -> None:
 def test_app_add(operator: Operator) -> None:
     """The command `app add NAME --org ORG --ruleset NAME` prints {"appId","clientId","clientSecret"}.
 
-    It prints the secret this once.
+    The command prints the secret only this once.
     """
     report = operator.json("app", "add", "hr", "--org", "first", "--ruleset", "rules")
     assert list(report) == ["appId", "clientId", "clientSecret"]
@@ -126,7 +127,7 @@ def test_app_add(operator: Operator) -> None:
 def test_audit_search(operator: Operator) -> None:
     """The command `audit search` prints {"events": […], "next": …}.
 
-    Its arguments are [FILTER] [--org] [--from] [--to] [--limit] [--cursor].
+    The command's arguments are [FILTER] [--org] [--from] [--to] [--limit] [--cursor].
     """
     options = ("--org", "first", "--from", "2026-01-01", "--to", "2036-01-01T00:00:00Z", "--limit", "5")
     assert operator.json("audit", "search", "verdict:block", *options) == {"events": [], "next": None}
@@ -145,7 +146,7 @@ def test_audit_search(operator: Operator) -> None:
 def test_every_command_has_json_and_a_form_for_people(operator: Operator, command: str) -> None:
     """Each command, such as {org,proxy,ruleset,app} list/show, has `--json`.
 
-    Without the option it prints the same facts.
+    Without `--json`, the command prints the same facts for people.
     """
     facts = operator.json(*command.split())
     assert isinstance(facts, dict)
@@ -159,7 +160,7 @@ def test_every_command_has_json_and_a_form_for_people(operator: Operator, comman
 
 
 def test_ruleset_rollback(operator: Operator) -> None:
-    """The command `ruleset rollback` activates the older text again, as a new version."""
+    """The command `ruleset rollback` activates an older text again, as a new version."""
     for verdict in ("allow", "block"):
         operator.ruleset(RULESET.replace("rules\n", "back\n", 1).replace("allow", verdict), "first")
     assert operator.json("ruleset", "rollback", "back")["version"] == 3
@@ -192,7 +193,7 @@ def test_ruleset_rollback(operator: Operator) -> None:
 def test_exit_status_and_standard_error(operator: Operator, status: int, command: str) -> None:
     """The exit status is 0 if done, 1 if the operation failed, 2 for usage or invalid input.
 
-    Errors go to standard error, one line each.
+    The commands print errors to standard error, one line each.
     """
     done = operator.run(*command.split(), "--json")
     assert (done.returncode, done.stdout) == (status, ""), done
@@ -200,7 +201,10 @@ def test_exit_status_and_standard_error(operator: Operator, status: int, command
 
 
 def test_errors_name_file_line_and_column(operator: Operator, tmp_path: Path) -> None:
-    """Errors name file, line and column if there is one. A bad ruleset is refused whole, with every error."""
+    """Error lines name the file, line and column, if there is a file.
+
+    The command refuses a bad ruleset completely, and reports every error.
+    """
     before = operator.json("ruleset", "show", "rules")["version"]
     file = tmp_path / "bad.yaml"
     file.write_text(
@@ -228,7 +232,7 @@ def in_use(module: str, settings: str, directory: Path) -> tuple[int, list[str]]
 
 
 def test_a_control_plane_that_cannot_start_is_status_1(tmp_path: Path) -> None:
-    """An address in use ends the start with status 1 (the operation failed), and one line names it."""
+    """If the control plane's address is in use, the start ends with status 1 and one error line."""
     status, lines = in_use(
         "controlplane", '[ControlPlane]\nListen = "127.0.0.1:PORT"\n[Metrics]\nListen = []\n', tmp_path
     )
@@ -252,14 +256,14 @@ AccessToken = "the-access-token-itself"
 
 
 def test_a_proxy_that_cannot_start_is_status_1(tmp_path: Path) -> None:
-    """An address in use ends the start with status 1 (the operation failed), and one line names it."""
+    """If the proxy's address is in use, the start ends with status 1, and one line names the address."""
     status, lines = in_use("proxy", PROXY + f'[Admin]\nListen = "127.0.0.1:{free_port()}"\n', tmp_path)
     assert "in use" in lines[0]
     assert (status, len(lines)) == (1, 1)
 
 
 def test_a_usage_error_of_the_proxy_is_one_line() -> None:
-    """A usage error gives status 2; errors go to standard error, one line each."""
+    """A usage error gives status 2, and one line on standard error for each error."""
     done = run("proxy", "--chek")
     assert done.returncode == 2
     assert len(lines_on_stderr(done.stderr)) == 1
@@ -269,7 +273,10 @@ def test_a_usage_error_of_the_proxy_is_one_line() -> None:
 
 
 def check(directory: Path, text: str, **environment: str) -> tuple[int, str, list[str]]:
-    """Run `python -m proxy --config FILE --check`. Return its status, output and error lines."""
+    """Run `python -m proxy --config FILE --check`.
+
+    Return the exit status, the output and the error lines of the check.
+    """
     config = directory / "proxy.toml"
     config.write_text(text.replace("PORT", "0"), "utf-8")
     done = run("proxy", "--config", str(config), "--check", **environment)
@@ -283,7 +290,7 @@ SECRETS = ("the-api-key-itself", "the-hmac-secret-itself", "the-access-token-its
 def test_check_prints_the_resolved_settings_with_secrets_masked(tmp_path: Path) -> None:
     """The option `--check` prints the resolved settings with secrets masked, and exits 0 or 2.
 
-    It loads and validates everything.
+    The check loads and validates all files that the settings name.
     """
     status, out, errors = check(tmp_path, PROXY)
     assert (status, errors) == (0, [])
@@ -294,9 +301,10 @@ def test_check_prints_the_resolved_settings_with_secrets_masked(tmp_path: Path) 
 
 
 def test_defaults(tmp_path: Path) -> None:
-    """Defaults are as in the contract.
+    """The default of each setting is as in the contract.
 
-    Examples: CatchUp true, LifetimeSeconds 3600, ReportAs502, RewriteLinks, RequireSignedResponse.
+    Examples: The tested defaults include CatchUp, LifetimeSeconds, ReportAs502, RewriteLinks and
+    RequireSignedResponse.
     """
     _, out, _ = check(tmp_path, PROXY)
     report = tomllib.loads(out)
@@ -312,10 +320,10 @@ def test_defaults(tmp_path: Path) -> None:
 
 
 def test_every_key_of_the_contract_is_known(tmp_path: Path) -> None:
-    """Every key of the contract is accepted.
+    """The proxy accepts every settings key of the contract.
 
-    The sections are [Proxy], [Agent], [RuleSync], [Audit], [Token], [Upstream], [Credentials], [Admin] and
-    [Log].
+    The settings file has the sections [Proxy], [Agent], [RuleSync], [Audit], [Token], [Upstream],
+    [Credentials], [Admin] and [Log].
     """
     text = """\
 [Proxy]
@@ -381,7 +389,7 @@ Listen = "127.0.0.1:0"
 def test_a_wrong_setting_stops_the_start_with_one_line(
     tmp_path: Path, added: str, line: int, says: list[str]
 ) -> None:
-    """The line names the key, the file and line, and the nearest known key."""
+    """The error line names the wrong key, the file and line, and the nearest known key."""
     config = tmp_path / "proxy.toml"
     config.write_text(PROXY.replace("PORT", "0") + added)
     done = run("proxy", "--config", str(config))
@@ -392,7 +400,7 @@ def test_a_wrong_setting_stops_the_start_with_one_line(
 
 
 def test_the_environment_overrides_any_key(tmp_path: Path) -> None:
-    """An environment variable with two underscores (`Audit__MaxBatchSize=200`) overrides any key."""
+    """An environment variable with two underscores (`Audit__MaxBatchSize=200`) overrides any settings key."""
     _, out, _ = check(
         tmp_path,
         PROXY + "[Audit]\nMaxBatchSize = 7\n",
@@ -441,7 +449,7 @@ def test_rate_limits_of_the_environment_are_checked_too(operator: Operator, name
 
 
 def test_files_are_made_at_the_first_start_and_private(operator: Operator) -> None:
-    """The first start creates the SQLite file at Path, and MasterKeyFile with mode 0600 if absent."""
+    """The first start creates the SQLite file at Path, and MasterKeyFile with mode 0600 if it is missing."""
     made = [path for path in (operator.directory / "var").iterdir() if path.is_file()]
     assert {"controlplane.db", "master.key"} <= {path.name for path in made}
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in made)
@@ -452,7 +460,7 @@ def test_files_are_made_at_the_first_start_and_private(operator: Operator) -> No
 
 @dataclass
 class Scripted:
-    """A proxy whose control plane is scripted, with one application, `client-1`."""
+    """A proxy with a scripted control plane and one application, `client-1`."""
 
     loop: Loop
     control: FakeControlPlane
@@ -564,7 +572,7 @@ def test_metrics_field_by_field(reported: FakeControlPlane) -> None:
     """A metrics report has every field of the contract.
 
     {"windowStart", "windowEnd", counters…, "auditPending", "latencyMs": {"buckets", "sum", "count"}}.
-    Counters are deltas of the window, and one window begins where the last one ended.
+    Counters are differences within a window, and each window begins at the end of the previous window.
     """
     counters = ("evaluated", "allowed", "blocked", "filtered", "loggedOnly", "upstreamErrors")
     for each in reported.metrics:
@@ -639,7 +647,7 @@ def test_reason_is_one_of_a_documented_list(reported: FakeControlPlane) -> None:
 
 
 def test_a_proxy_asks_with_the_etag_that_it_was_given(reported: FakeControlPlane) -> None:
-    """The proxy sends its `ETag`; a request with a matching `If-None-Match` may get 304."""
+    """The proxy sends the `ETag` that it received; a request with a matching `If-None-Match` may get 304."""
     tags = [each.value("If-None-Match") for each in reported.sync_requests]
     assert tags[0] == ""
     assert len(set(tags[1:])) == 1
@@ -649,9 +657,9 @@ def test_a_proxy_asks_with_the_etag_that_it_was_given(reported: FakeControlPlane
 def test_rules_of_another_author_or_an_older_time_are_never_in_force(
     scripted: Scripted, reported: FakeControlPlane
 ) -> None:
-    """A proxy takes only rules that its control plane wrote in response to this very request.
+    """A proxy applies only rules that its control plane wrote in response to this very request.
 
-    It keeps the highest `generatedAt` on disk and refuses an older one, across restarts too.
+    The proxy keeps the highest `generatedAt` on disk and refuses older rules, also across restarts.
     """
     control = scripted.control
 
@@ -688,9 +696,9 @@ def test_rules_of_another_author_or_an_older_time_are_never_in_force(
 def test_past_max_staleness_traffic_is_refused_with_503(
     scripted: Scripted, reported: FakeControlPlane
 ) -> None:
-    """Traffic is refused with 503 `notReady` after `MaxStalenessSeconds` without a good sync.
+    """The proxy refuses traffic with 503 `notReady` after `MaxStalenessSeconds` without a good sync.
 
-    Until then, and without a limit, the last good rules serve.
+    Until that limit, or if no limit is set, the last good rules apply.
     """
     control = scripted.control
     control.sync_body = rules("/v1.0/users", "2026-11-23T00:00:00.000Z")
@@ -799,7 +807,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 def evaluated(
     live: Live, target: str, method: str = "GET", fields: tuple[tuple[str, str], ...] = (), body: bytes = b""
 ) -> str:
-    """Return the id of the blocking rule, `passed` if the upstream responded, else the error's code."""
+    """Return the id of the blocking rule, `passed` if the upstream responded, or the error code."""
     reply = live.ask("rules", method, target, fields, body)
     if reply.status == 403:
         return str(reply.error["ruleId"])
@@ -825,12 +833,12 @@ def evaluated(
     ],
 )
 def test_patterns(live: Live, target: str, verdict: str) -> None:
-    """The pattern `{name}` is one segment, `*` one segment, and `**` the rest, which may be empty."""
+    """The pattern `{name}` is one path segment, `*` one segment, and `**` the rest, which may be empty."""
     assert evaluated(live, target) == verdict
 
 
 def test_methods_are_optional(live: Live) -> None:
-    """The member `methods` is optional; without it a rule applies to any method."""
+    """The member `methods` is optional: without it, a rule applies to any method."""
     assert evaluated(live, "/v1.0/m/x") == "get-only"
     assert evaluated(live, "/v1.0/m/x", "DELETE") == "passed"
     for method in ("GET", "POST", "DELETE"):
@@ -861,9 +869,10 @@ def test_methods_are_optional(live: Live) -> None:
     ],
 )
 def test_operators(live: Live, query: str, verdict: str) -> None:
-    """Each operator of the contract compares as described.
+    """Each operator of a condition compares as the contract describes.
 
-    Operators: equals, not_equals, in, not_in, prefix, suffix, contains, matches, at_least, at_most, exists.
+    The operators are equals, not_equals, in, not_in, prefix, suffix, contains, matches, at_least, at_most and
+    exists.
     """
     assert evaluated(live, f"/v1.0/q?{query}") == verdict
 
@@ -881,7 +890,7 @@ def test_sources_of_a_request(live: Live) -> None:
 
 
 def test_sources_of_a_response(live: Live) -> None:
-    """Response rules also have the sources status, response_header and property."""
+    """Conditions of response rules also have the sources status, response_header and property."""
     assert evaluated(live, "/v1.0/r/status") == "r-status"
     live.upstream_says("/v1.0/r/status", b"{}", [JSON, ("request-id", "r")])
     assert evaluated(live, "/v1.0/r/status") == "passed"
@@ -906,10 +915,10 @@ def test_a_rule_whose_gates_do_not_hold_does_not_match(live: Live) -> None:
 
 
 def test_rules_are_tried_in_file_order_and_log_only_goes_on(live: Live) -> None:
-    """The first matching allow, filter or block decides.
+    """The first matching rule with allow, filter or block decides.
 
-    A matching `log_only` is recorded in `loggedRuleIds` and the search goes on. A request whose only match is
-    log_only under default: allow has that verdict and id.
+    A matching `log_only` rule is recorded in `loggedRuleIds`, and the search continues. If a request matches
+    only a log_only rule under default: allow, the event has that verdict and id.
     """
     ids = [f"order-{number}-{os.getpid()}" for number in range(5)]
     targets = ("/v1.0/order", "/v1.0/noted/one", "/v1.0/noted/more", "/v1.0/noted/stop", "/v1.0/unlisted")
@@ -956,9 +965,9 @@ def test_a_transform_acts_on_2xx_responses(live: Live) -> None:
     ["phone", "PHONE", "phone/$value", "%70hone", "photo", "photo/$value", "microsoft.graph.user/phone"],
 )
 def test_a_path_that_names_a_hidden_property_is_blocked(live: Live, path: str) -> None:
-    """A path that names a hidden property itself is blocked by the rule that hides it.
+    """A request whose path names a hidden property itself is blocked by the rule that hides the property.
 
-    This applies with or without /$value.
+    The rule blocks such a path with or without /$value.
     """
     assert evaluated(live, f"/v1.0/hidden/ada/{path}") == "hide"
 
@@ -985,8 +994,8 @@ def test_a_path_that_names_a_hidden_property_is_blocked(live: Live, path: str) -
 def test_no_spelling_changes_a_verdict(live: Live, spelling: str) -> None:
     """No spelling of a path can change a verdict.
 
-    Spellings: percent-encoding, dot segments, doubled slashes, letter case, OData key forms, type casts,
-    empty parentheses.
+    The spellings use percent-encoding, dot segments, doubled slashes, letter case, OData key forms, type
+    casts and empty parentheses.
     """
     assert evaluated(live, spelling) == "rest"
 
@@ -1018,7 +1027,7 @@ def test_batch_parts_are_evaluated_as_if_they_came_alone(live: Live) -> None:
 def test_an_encoded_slash_is_refused_only_where_it_would_change_the_verdict(live: Live) -> None:
     """An encoded slash occurs in real Graph ids.
 
-    It gives 400 only if reading it as a slash would change the verdict.
+    A path with an encoded slash gets 400 only if interpreting it as a slash would change the verdict.
     """
     assert evaluated(live, "/v1.0/files/a%2Fb") == "passed"
     assert evaluated(live, "/v1.0/rest/a%2Fb") == "rest"

@@ -1,4 +1,4 @@
-"""The proxy as an application sees it, statement by statement, over real sockets, through the system."""
+"""Tests of the proxy as an application sees it, statement by statement, through the whole system."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ def json_of(value: Any) -> bytes:
 
 
 def test_an_upstream_401_is_never_the_applications_fault(live: Live) -> None:
-    """An upstream 401 makes the proxy fetch a new upstream token and try once more.
+    """If the upstream responds 401, the proxy fetches a new upstream token and tries once more.
 
-    If that fails, the response is 502 `upstreamError`.
+    If the second attempt fails too, the response is 502 `upstreamError`.
     """
     live.upstream_says("/v1.0/open/refused", b"{}", [("WWW-Authenticate", "Bearer error=x")], 401)
     acquired = live.system.identity.acquisitions
@@ -105,9 +105,9 @@ def test_an_upstream_401_is_never_the_applications_fault(live: Live) -> None:
 
 
 def test_a_token_for_client_credentials(live: Live) -> None:
-    """The response is 200 {"token_type", "expires_in": 3599, "access_token": "<JWT>"}, not stored.
+    """The token response is 200 {"token_type", "expires_in": 3599, "access_token": "<JWT>"}, not stored.
 
-    It has `Cache-Control: no-store`.
+    The token response has `Cache-Control: no-store`.
     """
     reply = live.form(live.credentials("crm"))
     assert reply.status == 200
@@ -119,7 +119,7 @@ def test_a_token_for_client_credentials(live: Live) -> None:
 
 
 def test_no_scope_parameter_is_part_of_the_request_and_one_is_ignored(live: Live) -> None:
-    """Unknown form fields, a `scope` and a query string are ignored."""
+    """The token endpoint ignores unknown form fields, a `scope` and a query string."""
     more = {
         **live.credentials("crm"),
         "scope": "https://graph.microsoft.com/.default",
@@ -133,14 +133,14 @@ def test_no_scope_parameter_is_part_of_the_request_and_one_is_ignored(live: Live
 
 @pytest.mark.parametrize("secret", ["its secret", "wrong", "", "\u00e9\x00"])
 def test_a_secret_that_does_not_match_is_401(live: Live, secret: str) -> None:
-    """The secret is compared with the app identity's stored hash; a mismatch gives 401 invalid_client."""
+    """The secret is compared with the app identity's stored hash; a mismatch gets 401 invalid_client."""
     reply = live.form({**live.credentials("crm"), "client_secret": secret})
     assert (reply.status, reply.json["error"]) == (401, "invalid_client")
     assert isinstance(reply.json["error_description"], str)
 
 
 def test_an_unknown_client_is_401_and_told_apart_by_nothing(live: Live) -> None:
-    """A client id or secret that does not match gives 401."""
+    """A token request with a wrong client id or secret gets 401."""
     unknown = live.form({**live.credentials("crm"), "client_id": str(uuid.uuid4())})
     wrong = live.form({**live.credentials("crm"), "client_secret": "wrong"})
     assert unknown.status == wrong.status == 401
@@ -163,7 +163,7 @@ def test_an_unknown_client_is_401_and_told_apart_by_nothing(live: Live) -> None:
 def test_errors_are_those_of_rfc_6749(
     live: Live, form: dict[str, str | None], status: int, code: str
 ) -> None:
-    """Errors are RFC 6749 JSON: 401 invalid_client, 400 unsupported_grant_type, 400 invalid_request."""
+    """Token errors are RFC 6749 JSON: invalid_client, unsupported_grant_type or invalid_request."""
     sent = {**live.credentials("crm"), **form}
     reply = live.form({name: value for name, value in sent.items() if value is not None})
     assert (reply.status, reply.json["error"]) == (status, code)
@@ -183,14 +183,14 @@ def test_errors_are_those_of_rfc_6749(
 def test_a_malformed_token_request_is_invalid_request(
     live: Live, fields: list[tuple[str, str]], body: bytes
 ) -> None:
-    """A malformed token request gives 400 invalid_request."""
+    """A malformed token request gets 400 invalid_request."""
     reply = live.send("POST", "/proxy/token", fields, body)
     assert (reply.status, reply.json["error"]) == (400, "invalid_request")
 
 
 @pytest.mark.parametrize("scheme", ["Basic", "basic", "BASIC"])
 def test_credentials_are_accepted_as_http_basic(live: Live, scheme: str) -> None:
-    """Credentials are accepted in the form body or as HTTP Basic, as RFC 6749 asks."""
+    """The token endpoint accepts credentials in the form body or as HTTP Basic, as RFC 6749 requires."""
     app = live.app("crm")
 
     def basic(secret: str) -> Reply:
@@ -205,7 +205,7 @@ def test_credentials_are_accepted_as_http_basic(live: Live, scheme: str) -> None
 
 
 def test_a_form_in_chunks_is_a_form(live: Live) -> None:
-    """A form body is accepted in any framing."""
+    """The token endpoint accepts a form body in any HTTP framing."""
     form = urlencode(live.credentials("crm")).encode()
     chunks = b"".join(b"%x\r\n%b\r\n" % (1, form[at : at + 1]) for at in range(len(form))) + b"0\r\n\r\n"
     reply = live.send("POST", "/proxy/token", [FORM, ("Transfer-Encoding", "chunked")], chunks)
@@ -230,7 +230,7 @@ def test_the_endpoint_has_the_names_that_identity_libraries_ask_for(live: Live, 
 
 @pytest.mark.parametrize("tenant", ["v1.0", "beta", "proxy"])
 def test_a_tenant_is_any_first_segment_but_three(live: Live, tenant: str) -> None:
-    """The segment `{tenant}` is any first segment but `v1.0`, `beta` and `proxy`."""
+    """The path segment `{tenant}` can be any first segment except `v1.0`, `beta` and `proxy`."""
     assert live.form(live.credentials("crm"), f"/{tenant}/oauth2/v2.0/token").status == 401
     assert live.send("GET", f"/{tenant}/v2.0/.well-known/openid-configuration").status == 401
 
@@ -239,7 +239,7 @@ def test_a_tenant_is_any_first_segment_but_three(live: Live, tenant: str) -> Non
 def test_discovery_documents(live: Live, tenant: str, path: str) -> None:
     """Discovery documents have token_endpoint, authorization_endpoint, issuer and jwks_uri.
 
-    The issuer has the authority's scheme, host and port.
+    The issuer in a discovery document has the authority's scheme, host and port.
     """
     reply = live.send("GET", f"{path}/.well-known/openid-configuration")
     assert reply.status == 200
@@ -263,9 +263,9 @@ def test_the_token_endpoint_takes_post_alone(live: Live) -> None:
 
 
 def test_the_token_is_a_jwt_with_these_claims(live: Live) -> None:
-    """Claims: iss, aud, sub = clientId, org, ver = secretVersion, iat, nbf, exp, jti.
+    """The claims of a token are iss, aud, sub = clientId, org, ver = secretVersion, iat, nbf, exp and jti.
 
-    The header has kid and alg.
+    The header of a token has kid and alg.
     """
     before = int(time.time())
     first, second = live.new_token("crm"), live.new_token("crm")
@@ -289,7 +289,7 @@ def _with(token: str, header: dict[str, Any] | None = None, claims: dict[str, An
 
 
 def test_the_token_is_validated_on_every_request(live: Live) -> None:
-    """The proxy refuses a forged, damaged or foreign proxy JWT; it never takes alg and kid from it."""
+    """The proxy refuses a forged, damaged or foreign JWT, and never uses the alg and kid in its header."""
     good = live.token("crm")
     signed, _, signature = good.rpartition(".")
     none = _with(good, {"alg": "none"}).rpartition(".")[0] + "."
@@ -326,7 +326,7 @@ def test_the_token_is_validated_on_every_request(live: Live) -> None:
 def test_a_401_carries_the_claims_challenge(live: Live) -> None:
     """The challenge of a 401 names insufficient_claims.
 
-    It is `Bearer realm="", error="insufficient_claims", claims="<base64 of …nbf…>"`.
+    The challenge is `Bearer realm="", error="insufficient_claims", claims="<base64 of …nbf…>"`.
     """
     reply = live.send("GET", "/v1.0/users", [("Authorization", "Bearer dead")])
     challenge = reply.value("WWW-Authenticate") or ""
@@ -340,7 +340,7 @@ def test_a_401_carries_the_claims_challenge(live: Live) -> None:
 
 
 def test_a_token_dies_when_its_app_is_disabled_on_an_open_connection_too(live: Live) -> None:
-    """A token becomes invalid at once if its app is disabled or its secret version is revoked."""
+    """A token becomes invalid at once if its application is disabled or its secret version is revoked."""
     live.cli("app", "add", "leaver", "--org", live.system.org_id, "--ruleset", "reports")
     rotated = live.cli("app", "rotate-secret", "leaver")
     form = {"grant_type": "client_credentials", "client_id": rotated["clientId"]}
@@ -378,10 +378,10 @@ def test_a_token_dies_when_its_app_is_disabled_on_an_open_connection_too(live: L
 
 
 def test_method_target_headers_and_body_reach_the_upstream_byte_for_byte(live: Live) -> None:
-    """Method, target, headers and body reach the upstream unchanged.
+    """The method, target, headers and body of a request reach the upstream unchanged.
 
-    Header names keep their case and order. Authorization and Host are replaced, hop-by-hop headers are
-    dropped, and nothing is added.
+    Header names keep their case and order. The proxy replaces Authorization and Host, drops hop-by-hop
+    headers, and adds no header.
     """
     id_field = new_id()
     target = "/v1.0/echo/%41%2f..%3F/(x='a b')?$select=Id,name&$FILTER=a%20eq%20'%C3%A5'&&x=%7Ez&=;?/"
@@ -424,9 +424,9 @@ def test_method_target_headers_and_body_reach_the_upstream_byte_for_byte(live: L
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "MERGE"])
 def test_any_method_the_upstream_supports(live: Live, method: str) -> None:
-    """Any method of the upstream API works, with the same path and query string.
+    """The proxy forwards any method of the upstream API, with the same path and query string.
 
-    Paths begin with `/v1.0/...` or `/beta/...`.
+    Request paths begin with `/v1.0/...` or `/beta/...`.
     """
     id_field = new_id()
     for version in ("v1.0", "beta"):
@@ -440,7 +440,7 @@ def test_any_method_the_upstream_supports(live: Live, method: str) -> None:
 
 
 def test_a_body_in_chunks_arrives_whole(live: Live) -> None:
-    """The framing may change if HTTP requires it; the body does not."""
+    """The framing of a body may change if HTTP requires it, but its bytes do not change."""
     id_field = new_id()
     parts = [bytes([each]) * (each * 37 + 1) for each in range(200)]
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in parts) + b"0\r\n\r\n"
@@ -458,7 +458,7 @@ AWKWARD = (
 
 
 def test_the_response_comes_back_byte_for_byte(live: Live) -> None:
-    """The response comes back byte for byte: status, names' case and order, repeated fields, body."""
+    """The proxy returns the response byte for byte: status, header names in case and order, and body."""
     own = [
         ("cONTENT-tYPE", "application/json"),
         ("request-id", "abc"),
@@ -486,7 +486,7 @@ def test_a_coded_response_in_which_no_link_changes_keeps_every_byte(live: Live, 
 
 
 def test_hop_by_hop_fields_of_the_response_stay_behind(live: Live) -> None:
-    """Hop-by-hop headers (RFC 9110 §7.6.1) are dropped."""
+    """The proxy drops the hop-by-hop headers of a response (RFC 9110 §7.6.1)."""
     hops = [("Connection", "X-Hop, keep-alive"), ("X-Hop", "1"), ("Keep-Alive", "timeout=5"), ("X-Kept", "1")]
     live.upstream_says("/v1.0/open/hops", b"{}", [JSON, *hops])
     reply = live.ask("crm", "GET", "/v1.0/open/hops")
@@ -500,10 +500,10 @@ def test_hop_by_hop_fields_of_the_response_stay_behind(live: Live) -> None:
 
 
 def test_links_that_an_sdk_follows_begin_with_the_proxy(live: Live) -> None:
-    """Links that an SDK follows begin with the proxy; the rest of the link keeps its bytes.
+    """Links that an SDK follows begin with the proxy's address; the rest of each link keeps its bytes.
 
-    These are @odata.nextLink, @odata.deltaLink, per-property forms, Location, Content-Location and
-    Operation-Location. Every other link stays.
+    The rewritten links are @odata.nextLink, @odata.deltaLink, per-property forms, Location, Content-Location
+    and Operation-Location. The proxy leaves every other link unchanged.
     """
     graph = live.system.graph.base_url
     body = (
@@ -530,7 +530,7 @@ def test_links_that_an_sdk_follows_begin_with_the_proxy(live: Live) -> None:
     ["https://elsewhere.example/v1.0/users", "{graph}.evil.example/v1.0", "{graph}0/v1.0", "/v1.0/users"],
 )
 def test_a_link_that_does_not_begin_with_the_upstream_stays(live: Live, link: str) -> None:
-    """Only a link that begins with the upstream's base address is rewritten: any other is left as it is."""
+    """The proxy rewrites only links that begin with the upstream's base address."""
     link = link.format(graph=live.system.graph.base_url)
     body = json_of({"@odata.nextLink": link})
     live.upstream_says("/v1.0/open/foreign", body, [JSON, ("Location", link)])
@@ -539,7 +539,7 @@ def test_a_link_that_does_not_begin_with_the_upstream_stays(live: Live, link: st
 
 
 def test_links_are_found_in_a_compressed_response(live: Live) -> None:
-    """An unchanged link would send page two straight to the upstream, with the proxy JWT."""
+    """An unchanged link would send the request for page two, with the proxy JWT, straight to the upstream."""
     graph = live.system.graph.base_url
     body = json_of({"@odata.nextLink": f"{graph}/v1.0/users?$skiptoken=1", "value": []})
     live.upstream_says("/v1.0/open/packed", gzip.compress(body), [JSON, ("Content-Encoding", "gzip")])
@@ -553,9 +553,10 @@ def test_links_are_found_in_a_compressed_response(live: Live) -> None:
 
 
 def test_block_is_403_with_an_error_body_that_names_the_rule(live: Live) -> None:
-    """A 403 means that a rule of the bound ruleset returned `block`.
+    """A 403 means that a rule of the assigned ruleset has the verdict `block`.
 
-    Its body has code policyBlocked, message, ruleId, and innerError with request-id, client-request-id, date.
+    The body of the 403 has code policyBlocked, message, ruleId, and innerError with request-id,
+    client-request-id, date.
     """
     id_field = new_id()
     reply = live.ask("crm", "GET", "/v1.0/open/mail/1", [id_field])
@@ -573,13 +574,13 @@ def test_block_is_403_with_an_error_body_that_names_the_rule(live: Live) -> None
 
 
 def test_block_by_default_names_default(live: Live) -> None:
-    """If no rule decides, `default` decides and `ruleId` is `default`."""
+    """If no rule decides, the ruleset's `default` decides, and `ruleId` is `default`."""
     reply = live.ask("crm", "GET", "/v1.0/unlisted")
     assert (reply.status, reply.error["ruleId"]) == (403, "default")
 
 
 def test_evaluation_happens_after_the_upstream_call_too(live: Live) -> None:
-    """A response rule that blocks replaces the upstream's response by the 403."""
+    """A response rule that blocks replaces the upstream's response with the 403."""
     live.upstream_says("/v1.0/open/secret", b'{"sensitivity": "private", "subject": "hush"}')
     id_field = new_id()
     reply = live.ask("crm", "GET", "/v1.0/open/secret", [id_field])
@@ -657,7 +658,7 @@ def test_every_other_5xx_becomes_502_with_upstream_status(live: Live, status: in
 
 
 def test_every_upstream_error_names_the_upstream_status(live: Live) -> None:
-    """The code upstreamError (502) comes with `upstreamStatus`."""
+    """An error with the code upstreamError (502) contains `upstreamStatus`."""
     live.upstream_says("/v1.0/open/odd-coding", b"{}", [JSON, ("Content-Encoding", "x-unheard-of")])
     reply = live.ask("crm", "GET", "/v1.0/open/odd-coding")
     assert (reply.status, reply.error["code"]) == (502, "upstreamError")
@@ -665,7 +666,7 @@ def test_every_upstream_error_names_the_upstream_status(live: Live) -> None:
 
 
 def test_an_upstream_that_says_nothing_of_use_is_502(live: Live) -> None:
-    """The code upstreamUnreachable is a 502; a POST that reached the upstream is never repeated."""
+    """The code upstreamUnreachable has the status 502; a POST that reached the upstream is never repeated."""
     live.system.graph.raw_responses["/v1.0/open/gone"] = RawResponse(b"")
     id_field = new_id()
     reply = live.ask("crm", "POST", "/v1.0/open/gone", [id_field, JSON], b"{}")
@@ -683,7 +684,7 @@ def test_an_upstream_that_says_nothing_of_use_is_502(live: Live) -> None:
     ],
 )
 def test_a_response_that_cannot_be_filtered_is_502_filter_failed(live: Live, response: bytes) -> None:
-    """A body that is not JSON, malformed or in an unknown encoding is never passed: 502 `filterFailed`."""
+    """A filtered body that is malformed, not JSON or in an unknown encoding gives 502 `filterFailed`."""
     live.system.graph.raw_responses["/v1.0/people/odd"] = RawResponse(response)
     reply = live.ask("crm", "GET", "/v1.0/people/odd")
     assert (reply.status, reply.error["code"]) == (502, "filterFailed")
@@ -702,19 +703,19 @@ def test_a_malformed_target_is_400(live: Live, target: str) -> None:
 
 
 def test_a_head_that_is_too_large_is_431(live: Live) -> None:
-    """The code headersTooLarge is a 431."""
+    """The code headersTooLarge has the status 431."""
     reply = live.ask("crm", "GET", "/v1.0/echo/x", [("X-Large", "x" * 70_000)])
     assert (reply.status, reply.error["code"]) == (431, "headersTooLarge")
 
 
 def test_a_batch_that_is_too_large_is_413(live: Live) -> None:
-    """The code payloadTooLarge is a 413."""
+    """The code payloadTooLarge has the status 413."""
     reply = live.ask("crm", "POST", "/v1.0/$batch", [JSON, ("Content-Length", str(5 * 1024 * 1024))])
     assert (reply.status, reply.error["code"]) == (413, "payloadTooLarge")
 
 
 def test_the_proxys_own_errors_have_one_shape(live: Live) -> None:
-    """Each error that the proxy itself makes has the proxy error body, with any status."""
+    """Every error that the proxy itself makes has the same form of error body, with any status."""
     for reply in (
         live.send("GET", "/v1.0/users"),
         live.ask("crm", "GET", "/v1.0/unlisted"),
@@ -730,7 +731,7 @@ def test_the_proxys_own_errors_have_one_shape(live: Live) -> None:
 
 
 def test_upstream_scopes_stay_declared_against_the_upstream(live: Live) -> None:
-    """Upstream scopes remain declared against the upstream API (`.default` form)."""
+    """The proxy requests its upstream tokens with the scope of the upstream API (`.default` form)."""
     forms = [bytes(each.body).decode() for each in live.system.identity.requests if each.method == "POST"]
     assert forms
     scope = quote(f"https://{urlsplit(live.system.graph.base_url).hostname}/.default", safe="")
@@ -738,7 +739,7 @@ def test_upstream_scopes_stay_declared_against_the_upstream(live: Live) -> None:
 
 
 def test_the_application_never_sees_the_upstream_credential(live: Live) -> None:
-    """The proxy side holds the real upstream credentials; the upstream never sees the proxy token."""
+    """The proxy holds the real upstream credentials, and the upstream never receives the proxy token."""
     report = b""
     for target in (
         "/v1.0/echo/x",
@@ -759,9 +760,10 @@ def test_the_application_never_sees_the_upstream_credential(live: Live) -> None:
 
 
 def test_credentials_are_read_from_a_key_vault_through_a_managed_identity(live: Live) -> None:
-    """Credentials are read at runtime from a key vault through a managed identity.
+    """The proxy reads credentials at runtime from a key vault through a managed identity.
 
-    They acquire upstream tokens. The proxy was given no credentials, so a response proves that it read them.
+    With these credentials, the proxy acquires upstream tokens. The proxy has no credentials in its settings,
+    so a response proves that it read them from the vault.
     """
     assert CLIENT_SECRET not in live.system.proxy_config.read_text("utf-8")
     assert live.ask("crm", "GET", "/v1.0/echo/x").status == 200
@@ -776,10 +778,10 @@ def test_credentials_are_read_from_a_key_vault_through_a_managed_identity(live: 
 
 
 def test_every_request_produces_an_audit_event(live: Live) -> None:
-    """An event has method, path, caller, status and rule verdict.
+    """An audit event has method, path, caller, status and rule verdict.
 
-    It names the matched rule and the applied transforms. Bodies are not captured. Verdict, rule and status
-    are those the client saw.
+    The audit event names the matched rule and the applied transforms. Audit events contain no bodies. The
+    event's verdict, rule and status are the ones that the client received.
     """
     live.upstream_says(
         "/v1.0/people", b'{"value":[{"id":1,"mobilePhone":"2"}]}', [JSON, ("request-id", "up-1")]
@@ -844,7 +846,7 @@ def test_every_request_produces_an_audit_event(live: Live) -> None:
 
 
 def test_the_event_of_a_refusal_has_the_request_id_that_the_application_saw(live: Live) -> None:
-    """The request id in the error body leads to the event."""
+    """The request id in the error body also identifies the audit event."""
     reply = live.ask("crm", "GET", "/v1.0/open/mail/again")
     request_id = reply.error["innerError"]["request-id"]
     found = until(lambda: live.cli("audit", "search", f"request:{request_id}")["events"])
@@ -852,7 +854,7 @@ def test_the_event_of_a_refusal_has_the_request_id_that_the_application_saw(live
 
 
 def test_a_changed_ruleset_is_in_force_within_a_sync_interval(live: Live, tmp_path: Path) -> None:
-    """The proxy fetches current rulesets; a bad one is refused whole and the active version stays."""
+    """The proxy fetches current rulesets; it refuses a bad ruleset and keeps the active version."""
     assert live.ask("reports", "GET", "/v1.0/echo/soon-blocked").status == 200
     file = tmp_path / "reports.yaml"
     file.write_text(REPORTS + "  - {id: closed, match: {path: [/v1.0/echo/soon-blocked]}, verdict: block}\n")
@@ -869,7 +871,7 @@ def test_a_changed_ruleset_is_in_force_within_a_sync_interval(live: Live, tmp_pa
 
 
 def test_the_proxy_does_not_retry_for_the_application(live: Live) -> None:
-    """The application still owns retry and backoff, and handling of 4xx responses."""
+    """The application remains responsible for retry and backoff, and for handling 4xx responses."""
     for path, status in (("/v1.0/status/429", 429), ("/v1.0/status/503", 503), ("/v1.0/status/500", 502)):
         id_field = new_id()
         assert live.ask("crm", "GET", path, [id_field]).status == status

@@ -1,4 +1,4 @@
-"""The commands of docs/tutorial/first-proxy.md run in order in a fresh directory, with the shown output."""
+"""Test the commands of docs/tutorial/first-proxy.md in order in a fresh directory, with their output."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BLOCK: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Block of commands, with the output that the page shows below it."""
+    """A block of commands, with the output that the page shows below it."""
 
     line: int
     comment: str
@@ -60,7 +60,10 @@ def blocks(page: str) -> list[Block]:
 
 
 def matches(shown: str, printed: str) -> bool:
-    """Return True if the output is as shown: `…` stands for a part of a line, or alone for any lines."""
+    """Return True if the printed output matches the output on the page.
+
+    On the page, `…` stands for a part of a line, or alone for any lines.
+    """
     pattern = re.sub(r"^…\n", "\0", shown, flags=re.M)
     pattern = re.escape(pattern).replace("…", ".+").replace("\0", r"(?:.*\n)*")
     return re.fullmatch(pattern, printed) is not None
@@ -87,13 +90,13 @@ def test_each_block_of_commands_is_run_or_says_why_not() -> None:
 
 
 class Shell:
-    """Terminal in the directory of the sources."""
+    """A terminal in the directory of the sources."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     async def run(self, commands: str) -> str:
-        """Return the text that the commands print."""
+        """Run shell commands, and return the text that they print."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f'{commands}\necho "{END} $?"\n'.encode())
