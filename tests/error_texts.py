@@ -18,323 +18,371 @@ class Text(NamedTuple):
 
 RESPONSES: Final = {
     "badRequest": Text(
-        "The request is malformed, or its target has more than one interpretation. The message names the "
-        "fault.",
+        "The request is malformed, or its target has more than one interpretation. The error "
+        "message names the fault of the request.",
         "Correct the request in the application. Write characters beyond ASCII as `%XX` (`é` is `%C3%A9`).",
         ("malformedRequest", "malformedTarget", "ambiguousTarget", "malformedBatch", "unsupported"),
     ),
     "InvalidAuthenticationToken": Text(
-        "The request has no token, or a token that this proxy does not accept. The proxy accepts only "
-        "tokens that "
-        "it issued itself. It refuses a token of Microsoft Entra.",
-        "Request a new token from the proxy's token endpoint. The claims challenge in `WWW-Authenticate` "
-        "makes "
-        "most SDKs do so. If every token is refused, check that all proxies behind one address have the same "
-        "signing key. A request without a valid token leaves no audit event; the proxy logs it.",
+        "The request has no token, or a token that this proxy does not accept. The proxy "
+        "accepts only tokens that it issued itself, and refuses a token of Microsoft Entra.",
+        "Request a new token from the proxy's token endpoint. The claims challenge in "
+        "`WWW-Authenticate` makes most SDKs request a new token. If the proxies refuse every "
+        "token, check that all proxies behind one address have the same signing key. A "
+        "request without a valid token leaves no audit event, but a line in the proxy's log.",
         ("invalidToken",),
     ),
     "policyBlocked": Text(
-        "A rule of the application's ruleset blocks the request. `ruleId` names the rule. The value "
-        "`default` "
-        "means that no rule matched.",
-        "Do not retry: the response stays the same until the rules change. The operator finds the rule by "
-        "`ruleset explain --event ID`, and [tries a change](../how-to/try-rules.md) before publishing it.",
+        "A rule of the application's ruleset blocks the request. `ruleId` in the response "
+        "names the rule. If `ruleId` is `default`, no rule matched the request.",
+        "Do not send the request again, because the response stays the same until the rules "
+        "change. The operator finds the rule by `ruleset explain --event ID`, and [tries a "
+        "change of the rule](../how-to/try-rules.md) before publishing it.",
         ("rule", "default", "hiddenProperty", "impliedRequest", "responseRule", "noRuleset"),
     ),
     "emergencyStop": Text(
-        "An operator has stopped the application, its organisation or everything.",
-        "Do not retry. `kill list` shows the stops, and `unkill` [lifts "
-        "one](../how-to/emergency-stop.md). Also "
-        "look for the file `Proxy.KillFile` on the host of the proxy.",
+        "An operator has stopped the application, its organisation or all traffic.",
+        "Do not send the request again. The command `kill list` shows the emergency stops, "
+        "and `unkill` [lifts a stop](../how-to/emergency-stop.md). A stop can also come from "
+        "the file `Proxy.KillFile` on the host of the proxy.",
         ("stopped",),
     ),
     "itemNotFound": Text(
-        "The object does not exist for this application. Either the upstream does not have it, or a rule "
-        "removes "
-        "it. The body is the same in both cases, so that a caller cannot detect a removed object.",
-        "Search the event by its `request-id`. If the verdict is `filter`, a rule removed the object.",
+        "The requested object does not exist for this application. Either the upstream does "
+        "not have the object, or a rule removes it. The response body is the same in both "
+        "cases, so that a caller cannot detect a removed object.",
+        "Search the audit event by the `request-id` of the response. If the verdict of the "
+        "event is `filter`, a rule removed the object.",
         ("rule", "impliedRequest"),
     ),
     "methodNotAllowed": Text(
-        "The method is not served, such as CONNECT, or the token endpoint received a method other than "
-        "POST. The "
-        "header `Allow` lists the methods.",
-        "Use one of the methods in `Allow`.",
+        "The proxy does not serve the method of the request, such as CONNECT, or the token "
+        "endpoint received a method other than POST. The header `Allow` lists the methods "
+        "that are served.",
+        "Use one of the methods in the header `Allow` of the response.",
         ("unsupported", "malformedRequest"),
     ),
     "requestTimeout": Text(
-        "The head or the body of the request arrived too slowly.",
-        "Send the request faster. The limits are `Proxy.HeadTimeoutSeconds` and "
-        "`Proxy.MinBodyBytesPerSecond`.",
+        "The header section or the body of the request arrived too slowly.",
+        "Send the request faster. `Proxy.HeadTimeoutSeconds` and "
+        "`Proxy.MinBodyBytesPerSecond` set the limits.",
         ("requestTimeout",),
     ),
     "payloadTooLarge": Text(
-        "The body is too large for a rule that reads it, for a `$batch`, or for the token endpoint (64 KiB).",
-        "Send a smaller body, or split the batch. The operator can raise `Proxy.MaxBufferedBodyBytes`.",
+        "The request body is too large for a rule that reads it, for a `$batch`, or for the "
+        "token endpoint (64 KiB).",
+        "Send a smaller request body, or split the batch. The operator can raise the limit "
+        "`Proxy.MaxBufferedBodyBytes`.",
         ("payloadTooLarge",),
     ),
     "expectationFailed": Text(
-        "The header `Expect` has a value other than `100-continue`.",
-        "Remove the header from the request.",
+        "The header `Expect` of the request has a value other than `100-continue`.",
+        "Remove the header `Expect` from the request.",
         ("unsupported",),
     ),
     "failedDependency": Text(
-        "A sub-request of a `$batch` names another one in `dependsOn`, and the proxy refused that one.",
-        "Correct the sub-request that was refused first. The response to that sub-request has the cause.",
+        "A sub-request of a `$batch` names another sub-request in `dependsOn`, and the proxy "
+        "refused the other sub-request.",
+        "Correct the sub-request that the proxy refused first. The response to the refused "
+        "sub-request has the cause.",
         ("dependencyFailed",),
     ),
     "headersTooLarge": Text(
         "The header section of the request, or of a sub-request, has too many bytes or fields.",
-        "Send fewer or shorter header fields. The limits are `Proxy.MaxHeaderBytes` and "
-        "`Proxy.MaxHeaderCount`.",
+        "Send fewer or shorter header fields. `Proxy.MaxHeaderBytes` and "
+        "`Proxy.MaxHeaderCount` set the limits.",
         ("headersTooLarge",),
     ),
     "upstreamError": Text(
-        "The upstream failed: it responded with a 5xx status, refused the proxy's own token, or sent a "
-        "response "
-        "that is not valid HTTP. `upstreamStatus` has the upstream's status, if there was one.",
-        "Retry if the request can be repeated. If `upstreamStatus` is 401, the operator checks the upstream "
-        "credential and its permissions: the application is not at fault.",
+        "The upstream responded with a 5xx status, refused the proxy's own token, or sent a "
+        "response that is not valid HTTP. If the upstream sent a status, `upstreamStatus` in "
+        "the response has this status.",
+        "Send the request again if the request can be repeated. If `upstreamStatus` is 401, "
+        "the application is not at fault. The operator must check the upstream credential of "
+        "the proxy and the permissions of this credential.",
         ("upstreamError", "upstreamUnauthorised", "upstreamProtocol"),
     ),
     "upstreamUnreachable": Text(
-        "The proxy could not connect to the upstream, or the connection broke before a response.",
-        "Retry if the request can be repeated. The operator runs `python -m proxy --config FILE "
-        "--doctor`, which "
-        "tests the connection.",
+        "The proxy could not connect to the upstream, or the connection to the upstream "
+        "broke before a response.",
+        "Send the request again if the request can be repeated. The operator runs `python -m "
+        "proxy --config FILE --doctor`, which tests the connection to the upstream.",
         ("upstreamUnreachable",),
     ),
     "filterFailed": Text(
-        "A rule filters the response, and the proxy could not filter it. The proxy withheld the whole "
-        "response. "
-        "The message names the cause, such as a response that is too large.",
-        "If it is over the size limit, request smaller pages with `$top`, or raise "
-        "`Upstream.MaxFilterBytes`. "
-        "If a 304 or a redirect elsewhere is the cause, request the object without conditions, or change "
-        "the rule.",
+        "A rule filters the response, but the proxy could not filter it. The proxy withheld "
+        "the whole response of the upstream. The error message names the cause, such as a "
+        "response that is too large to filter.",
+        "If the response is over the size limit for filters, request smaller pages with "
+        "`$top`, or raise `Upstream.MaxFilterBytes`. If a 304 or a redirect to another host "
+        "is the cause, request the object without conditions, or change the rule that "
+        "filters.",
         ("filterFailed",),
     ),
     "notReady": Text(
-        "The proxy cannot serve the request now. It has no rules, no upstream token, no signing key or "
-        "no space for "
-        "audit events, or its load is over a limit. The message names the cause.",
-        "Retry after `Retry-After` seconds, as SDKs do. If it lasts, the operator reads `/readyz` and "
-        "the log, "
-        "and runs `--doctor`.",
+        "The proxy cannot serve the request now. The proxy has no rules, no upstream token, "
+        "no signing key or no space for audit events, or its load is over a limit. The error "
+        "message of the 503 names the cause.",
+        "Send the request again after `Retry-After` seconds, as SDKs do. If the error lasts, "
+        "the operator reads `/readyz` and the log of the proxy, and runs `--doctor`.",
         ("notReady", "credentialUnavailable", "overloaded"),
     ),
     "upstreamTimeout": Text(
         "The upstream did not accept a connection or did not respond in time.",
-        "Retry if the request can be repeated. The limits are `Upstream.ConnectTimeoutSeconds` and "
-        "`Upstream.ResponseTimeoutSeconds`.",
+        "Send the request again if the request can be repeated. "
+        "`Upstream.ConnectTimeoutSeconds` and `Upstream.ResponseTimeoutSeconds` set the time "
+        "limits for the upstream.",
         ("upstreamTimeout",),
     ),
 }
 
 OAUTH: Final = {
     ("invalid_request", 400): Text(
-        "The form is malformed, or gives two kinds of credentials. `error_description` names the fault.",
-        "Correct the request: one form in UTF-8, each field once.",
+        "The form of the token request is malformed, or gives two kinds of credentials. "
+        "`error_description` in the response names the fault.",
+        "Correct the token request. The body must be one form in UTF-8 that has each field at most once.",
         ("malformedRequest",),
     ),
     ("unsupported_grant_type", 400): Text(
-        "The form requests a grant other than `client_credentials`.",
-        "Use `grant_type=client_credentials`. The proxy has no sign-in of users.",
+        "The form of the token request names a grant type other than `client_credentials`.",
+        "Use `grant_type=client_credentials` in token requests. The proxy does not sign in users.",
         ("malformedRequest",),
     ),
     ("invalid_client", 401): Text(
-        "The client id or the credential is wrong, or the application is disabled. The response does not "
-        "distinguish these, so that a caller cannot guess client ids.",
-        "The operator finds the event by `trace_id`. Its `credentialProblem` names the cause, see "
-        "[credential problems](#credential-problems). `app show` has the state of the application. An unknown client "
-        "id leaves no audit event; the proxy logs it.",
+        "The client id or the credential is wrong, or the application is disabled. The "
+        "response does not distinguish these causes, so that a caller cannot guess client "
+        "ids.",
+        "The operator finds the audit event by the `trace_id` of the response. The field "
+        "`credentialProblem` of the event names the cause. [Credential "
+        "problems](#credential-problems) explains its values. The command `app show` prints "
+        "the state of the application. A token request with an unknown client id leaves no "
+        "audit event, but a line in the proxy's log.",
         ("tokenRefused", "assertionRefused", "certificateRefused"),
     ),
     ("emergency_stop", 403): Text(
-        "An operator has stopped the application, and its credential is right. Azure Identity and MSAL "
-        "show the "
-        "message.",
-        "Do not retry. The operator lifts the [emergency stop](../how-to/emergency-stop.md).",
+        "An operator has stopped the application, and the credential of the application is "
+        "right. Azure Identity and MSAL show the error message of the proxy.",
+        "Do not send the token request again until the operator has lifted the [emergency "
+        "stop](../how-to/emergency-stop.md).",
         ("stopped",),
     ),
     ("temporarily_unavailable", 429): Text(
-        "Too many attempts with wrong credentials came from the client or its address.",
-        "Retry after `Retry-After` seconds, with the right credential. The limits are "
-        "`Token.MaxFailuresPerAddress` and `Token.MaxFailuresPerClient`.",
+        "The client or its address sent too many token requests with wrong credentials.",
+        "Send the token request again after `Retry-After` seconds, with the right "
+        "credential. `Token.MaxFailuresPerAddress` and `Token.MaxFailuresPerClient` set the "
+        "limits on wrong credentials.",
         ("tooManyFailures",),
     ),
 }
 
 REASONS: Final = {
-    "rule": "If the verdict is wrong, change the rule that `ruleId` names. `ruleset explain --event ID` shows how it matched.",
-    "default": "If the request must be allowed, [add a rule](../how-to/write-a-rule.md) that matches it.",
-    "hiddenProperty": "Remove the property from the request's path, `$select`, `$filter`, `$orderby` or "
-    "`$search`. If the application needs the property, change the rule that hides it.",
+    "rule": "If the verdict is wrong, change the rule that the event's `ruleId` names. `ruleset "
+    "explain --event ID` shows how the rule matched the request.",
+    "default": "To allow the request, [add a rule](../how-to/write-a-rule.md) that matches it.",
+    "hiddenProperty": "Remove the hidden property from the request's path, `$select`, `$filter`, "
+    "`$orderby` or `$search`. If the application needs the property, change the rule "
+    "that hides this property.",
     "impliedRequest": "Remove the `$expand` from the request, or allow the implied request by a rule. "
-    "`ruleset explain --event ID` names that request.",
-    "responseRule": "Change the response rule that `ruleId` names, if the verdict is wrong. A request may have "
-    "had its effect at the upstream before its response was blocked.",
+    "`ruleset explain --event ID` names the implied request.",
+    "responseRule": "If the verdict is wrong, change the response rule that the event's `ruleId` names. "
+    "A request may have had its effect at the upstream before a rule blocked the "
+    "response.",
     "noRuleset": "Assign a ruleset to the application with `app bind`.",
-    "stopped": "If the stop is over, lift it with `unkill`, or remove the file `Proxy.KillFile`.",
-    "tokenIssued": "This is the normal case. There is nothing to do.",
-    "tokenRefused": "Compare the client id and the secret with `app show`. A replaced or ended secret is refused.",
+    "stopped": "If the emergency stop is no longer needed, lift it with `unkill`, or remove the "
+    "file `Proxy.KillFile`.",
+    "tokenIssued": "This reason is the normal case of a token request, and needs no action.",
+    "tokenRefused": "Compare the client id and the secret of the application with `app show`. The proxy "
+    "refuses a secret that was replaced or has ended.",
     "assertionRefused": "Look up the event's `credentialProblem` in "
     "[credential problems](#credential-problems).",
     "certificateRefused": "Look up the event's `credentialProblem` in "
     "[credential problems](#credential-problems).",
-    "tooManyFailures": "Find the client that sends wrong credentials, by `clientIp`. The count covers one minute. A "
-    "secret that was right before is accepted in that minute too, from another address.",
-    "invalidToken": "Request a new token. If this repeats for one application, check that it is enabled and that "
-    "its secret was not replaced.",
-    "malformedRequest": "Correct the request in the application or in a load balancer. The proxy's log has the "
-    "fault of each.",
-    "malformedTarget": "Correct the path or query, for example an invalid `%XX`.",
-    "ambiguousTarget": "Write the identifier without an encoded slash or backslash. "
-    "[Paths and interpretations](../explain/paths-and-interpretations.md) has the cases.",
-    "malformedBatch": "Correct the JSON of the batch. The message names the fault.",
-    "payloadTooLarge": "Send a smaller body, or raise `Proxy.MaxBufferedBodyBytes`.",
+    "tooManyFailures": "Find the client that sends wrong credentials by the field `clientIp` of the events. "
+    "The proxy counts wrong credentials for one minute. In this minute, the proxy still "
+    "accepts a secret that was right before, from another address.",
+    "invalidToken": "The application must request a new proxy token. If the reason repeats for one "
+    "application, check that the application is enabled and that its secret was not "
+    "replaced.",
+    "malformedRequest": "Correct the request in the application or in a load balancer. The proxy's log has "
+    "the fault of each malformed request.",
+    "malformedTarget": "Correct the path or query of the request, for example an invalid `%XX`.",
+    "ambiguousTarget": "Write the identifier in the path without an encoded slash or backslash. [Paths and "
+    "interpretations](../explain/paths-and-interpretations.md) explains which paths are "
+    "ambiguous.",
+    "malformedBatch": "Correct the JSON of the `$batch` body. The error message of the response names the "
+    "fault in the JSON.",
+    "payloadTooLarge": "Send a smaller request body, or raise `Proxy.MaxBufferedBodyBytes`.",
     "headersTooLarge": "Send fewer header fields, or raise `Proxy.MaxHeaderBytes` or `Proxy.MaxHeaderCount`.",
     "requestTimeout": "Check the network between the application and the proxy.",
-    "unsupported": "Use a plain request: no CONNECT, no method override, no query in a body.",
-    "notReady": "Read `/readyz` of the proxy. It names the cause: no sync, or no disk space.",
-    "credentialUnavailable": "Check the [upstream credential](../how-to/upstream-credentials.md): `/readyz` and the "
-    "log have the response of the identity provider.",
+    "unsupported": "Use a request without CONNECT, without a method override and without a query in the "
+    "body.",
+    "notReady": "Read `/readyz` of the proxy, which names the cause, such as no sync or no disk space.",
+    "credentialUnavailable": "Check the [upstream credential](../how-to/upstream-credentials.md) of the proxy. "
+    "`/readyz` and the proxy's log have the response of the identity provider.",
     "overloaded": "Add workers or proxies, or raise the limit that the metric `graphward_limit_…_total` counts.",
-    "internalError": "Report the fault with the stack trace in the proxy's log. The client received no response.",
-    "upstreamError": "Check the service health of Microsoft Graph. `upstreamStatus` has the status of the upstream response.",
-    "upstreamUnauthorised": "Check the tenant, the scope and the permissions of the upstream credential.",
-    "upstreamUnreachable": "Run `--doctor` on the host of the proxy. Check DNS, the firewall and `[Egress]`.",
-    "upstreamTimeout": "Check the network and the service health. Narrow the query if it is expensive.",
+    "internalError": "Report the fault of the proxy with the stack trace in the proxy's log. The client "
+    "received no response.",
+    "upstreamError": "Check the service health of Microsoft Graph. The event's field `upstreamStatus` has "
+    "the status of the upstream response.",
+    "upstreamUnauthorised": "Check the tenant, the scope and the permissions of the proxy's upstream credential.",
+    "upstreamUnreachable": "Run the proxy with `--doctor` on its host. Check DNS, the firewall and the settings "
+    "in `[Egress]` of the proxy.",
+    "upstreamTimeout": "Check the network and the service health of Microsoft Graph. If the query of the "
+    "request is expensive, narrow the query.",
     "upstreamProtocol": "Check `Upstream.BaseUrl` and every device on the path to the upstream.",
-    "upstreamAborted": "Retry the request. The application received a truncated response.",
-    "filterFailed": "See [filterFailed](#filterfailed-502).",
-    "clientAborted": "Check the application's timeouts. If workers hang, the log names the worker.",
-    "dependencyFailed": "Look at the events with the same `parentRequestId` for the first refusal.",
+    "upstreamAborted": "Send the request again, because the application received a truncated response.",
+    "filterFailed": "The error [filterFailed](#filterfailed-502) explains what to do.",
+    "clientAborted": "Check the timeouts of the application. If a worker of the proxy hangs, the proxy's "
+    "log names the worker.",
+    "dependencyFailed": "Look for the first refusal among the events with the same `parentRequestId`.",
 }
 
 PROBLEMS: Final = {
     "issuer": "Compare `iss` of the assertion with the credential in `app show`, letter for letter.",
     "subject": "Compare `sub` of the assertion with the credential in `app show`, letter for letter.",
-    "audience": "Request the platform's token for the audience of the credential. For an assertion that the "
-    "application signs itself, `aud` is the address of the proxy's token endpoint.",
-    "algorithm": "Sign with an algorithm that fits the key, such as `RS256` for an RSA key.",
-    "key": "Register the certificate that signs, or wait until the proxy has downloaded the issuer's new keys.",
-    "signature": "Check that the private key belongs to the registered certificate.",
-    "notYetValid": "Correct the clock of the application or of the proxy. `Callers.ClockSkewSeconds` is the "
-    "accepted difference.",
+    "audience": "Request the platform's token for the audience that the federated credential names. "
+    "In an assertion that the application signs itself, `aud` must be the address of the "
+    "proxy's token endpoint.",
+    "algorithm": "Sign the assertion with an algorithm that fits the key, such as `RS256` for an RSA key.",
+    "key": "Register the certificate that signs the assertion, or wait until the proxy has "
+    "downloaded the issuer's new keys.",
+    "signature": "Check that the private key that signs the assertion belongs to the registered certificate.",
+    "notYetValid": "Correct the clock of the application or of the proxy. `Callers.ClockSkewSeconds` is "
+    "the accepted difference between the two clocks.",
     "expired": "Use a new assertion for each token request, or replace the certificate.",
-    "lifetime": "Give the assertion an `exp` a few minutes after its start. It may be valid for 1 h, or for 25 h with a "
-    "federated credential.",
+    "lifetime": "Give the assertion an `exp` a few minutes after its start. An assertion may be "
+    "valid for 1 h, or for 25 h with a federated credential.",
     "reuse": "Create an assertion with a new `jti` for each token request.",
     "malformed": "Check that `client_assertion` is a signed JWT with the members that the "
     "[guide](../how-to/connect-an-application.md) lists.",
-    "keysUnavailable": "Make the issuer's keys reachable from the proxy. `--doctor` and the check `issuers` in "
-    "`/readyz` have the cause.",
-    "audienceUnknown": "Set `Proxy.PublicBaseUrl` to the address that the application uses.",
-    "certificate": "Register the certificate with `app certificate add`.",
+    "keysUnavailable": "Make the issuer's keys reachable from the proxy. The option `--doctor` and the "
+    "check `issuers` in `/readyz` name the reason why the keys are missing.",
+    "audienceUnknown": "Set `Proxy.PublicBaseUrl` to the address of the proxy that the application uses.",
+    "certificate": "Register the client certificate of the application with `app certificate add`.",
     "binding": "Send the request over a connection with the same client certificate as the token request.",
     "ended": "Add a new credential to the application.",
-    "noCertificate": "Let the proxy itself end TLS, with `Proxy.CertFile` and "
+    "noCertificate": "Let the proxy itself terminate TLS, with `Proxy.CertFile` and "
     '`Proxy.ClientCertificates = "optional"`.',
 }
 
 # Codes of the admin API and of the agent API.
 API: Final = {
     "invalidRequest": Text(
-        "The request has a missing, unknown or invalid member. The message or `problems` names each.",
-        "Correct the request. [HTTP APIs](api.md) lists the members of each operation.",
+        "The request has a missing, unknown or invalid member. The error message or "
+        "`problems` names each faulty member.",
+        "Correct the members of the request. [HTTP APIs](api.md) lists the members of each operation.",
     ),
     "unauthenticated": Text(
-        "The request has no API token or session, or one that is unknown or has ended.",
+        "The request has no API token and no session, or its token or session is unknown or has ended.",
         "Sign in again, or send `Authorization: Bearer TOKEN` with a valid API token.",
     ),
     "forbidden": Text(
-        "The operator's role does not allow the operation, or the request lacks the session's CSRF "
-        "token. For an "
-        "enrolled proxy: an operator manages its keys.",
-        "Use an operator with the role that the message names. A browser session sends `X-CSRF-Token`.",
+        "The operator's role does not allow the operation, or the request lacks the "
+        "session's CSRF token. A proxy receives this error if it renews its keys but an "
+        "operator manages them.",
+        "Use an operator with the role that the error message names. A request of a browser "
+        "session must send the header `X-CSRF-Token`.",
     ),
     "notFound": Text(
-        "The path is not an endpoint, or the named object does not exist in an organisation of this "
-        "operator.",
-        "Check the name or id, and the address. The agent API and the admin API have different listeners.",
+        "The path of the request is not an endpoint, or the named object does not exist in "
+        "an organisation of this operator.",
+        "Check the name or id of the object, and the address of the request. The agent API "
+        "and the admin API have different listeners.",
     ),
     "alreadyExists": Text(
-        "An object with this name exists.", "Choose another name, or change the existing one."
+        "An object with the name in the request exists already.",
+        "Choose another name for the new object, or change the existing object.",
     ),
     "conflict": Text(
-        "The state changed since it was read, or does not allow the operation. The message names the cause.",
-        "Read the state again, and repeat the operation if it still applies.",
+        "The state of the object changed since it was read, or does not allow the operation. "
+        "The error message names the cause of the conflict.",
+        "Read the state of the object again, and repeat the operation if it is still needed.",
     ),
     "tooManyAttempts": Text(
-        "Too many sign-ins failed, for this name or from this address.", "Retry after `Retry-After` seconds."
+        "Too many sign-ins failed for the same operator name or from the same address.",
+        "Sign in again after `Retry-After` seconds.",
     ),
     "unavailable": Text(
-        "The control plane cannot do this now: its store does not respond, its disk is full, or too many "
-        "requests "
-        "wait. Nothing was stored.",
-        "Retry after `Retry-After` seconds. Proxies keep their events and retry. The control plane's log and "
-        "`doctor` name the cause.",
+        "The control plane cannot do the operation now, because its store does not respond, "
+        "its disk is full, or too many requests wait. The control plane stored nothing of "
+        "the request.",
+        "Send the request again after `Retry-After` seconds. Proxies keep their audit events "
+        "and send them again. The control plane's log and the command `doctor` name the "
+        "cause.",
     ),
     "internalError": Text(
-        "A fault of the control plane.", "Report the fault with the stack trace in the control plane's log."
+        "A fault in the control plane itself ended the request.",
+        "Report the fault of the control plane with the stack trace in its log.",
     ),
-    "badRequest": Text("The request is not valid HTTP.", "Correct the client or the device in front of it."),
+    "badRequest": Text(
+        "The request to the control plane is not valid HTTP.",
+        "Correct the client, or the device between the client and the control plane.",
+    ),
     "methodNotAllowed": Text(
-        "The endpoint does not serve this method.", "Use a method in the header `Allow`."
+        "The endpoint does not serve the method of the request.",
+        "Use a method that the header `Allow` of the response lists.",
     ),
     "expectationFailed": Text(
-        "The header `Expect` has a value other than `100-continue`.", "Remove the header from the request."
+        "The header `Expect` of the request has a value other than `100-continue`.",
+        "Remove the header `Expect` from the request.",
     ),
     "requestTimeout": Text(
-        "The body did not arrive within `ControlPlane.BodyTimeoutSeconds`.",
-        "Check the network. A proxy retries on its own.",
+        "The request body did not arrive within `ControlPlane.BodyTimeoutSeconds`.",
+        "Check the network between the client and the control plane. A proxy sends the "
+        "request again on its own.",
     ),
     "payloadTooLarge": Text(
-        "The body is over the limit that the message names.", "Send less in one request."
+        "The request body is over the size limit that the error message names.", "Send less data in one request."
     ),
     "invalidPayload": Text(
-        "The body is not what the endpoint expects. The message names the member.",
-        "The proxy moves a batch to `rejected/` together with this response. Correct the cause, then "
-        "[send the batch again](../how-to/missing-events.md).",
+        "The request body does not have the form that the endpoint expects. The error "
+        "message names the faulty member.",
+        "The proxy moves a batch that gets this error to `rejected/`, together with the "
+        "response. Correct the cause of the error, then [send the batch "
+        "again](../how-to/missing-events.md).",
     ),
     "mixedOrganisations": Text(
         "The events of one batch belong to several organisations.",
-        "A proxy of this release does not send such a batch. Check the program that sent it.",
+        "A proxy of this release does not send a batch with events of several organisations. "
+        "Check the program that sent the batch.",
     ),
     "invalidSignature": Text(
-        "The header `X-Hmac-Signature` does not fit the request: the secret is wrong, or the body was "
-        "changed on "
-        "its path.",
-        "Check `Agent.HmacSecret`. A gateway must pass bodies and the `X-` headers without changes.",
+        "The header `X-Hmac-Signature` does not match the request, because the secret is "
+        "wrong or the body was changed on its path.",
+        "Check the setting `Agent.HmacSecret` of the proxy. A gateway between proxy and "
+        "control plane must pass bodies and the `X-` headers without changes.",
     ),
     "timestampOutOfRange": Text(
         "The clocks of the proxy and the control plane differ by more than 300 s.",
-        "Synchronise both clocks with NTP.",
+        "Synchronise the clocks of the proxy and the control plane with NTP.",
     ),
     "unknownApiKey": Text(
-        "The API key is missing, unknown or replaced, or its proxy is disabled or deleted.",
-        "Compare with `proxy show`. `proxy rotate-secret` issues new keys.",
+        "The API key of the proxy is missing, unknown or replaced, or the proxy is disabled or deleted.",
+        "Check the state of the proxy and of its keys with `proxy show`. The command `proxy "
+        "rotate-secret` issues new keys.",
     ),
     "invalidEnrolmentToken": Text(
         "The enrolment token is missing, unknown, revoked, expired or used up.",
-        "Create a token with `proxy enrol-token add`, and set `Agent.EnrolmentToken`.",
+        "Create an enrolment token with `proxy enrol-token add`, and set it as "
+        "`Agent.EnrolmentToken` of the proxy.",
     ),
     "notAuthorisedForTenant": Text(
-        "The proxy does not belong to the organisation of these events.",
+        "The proxy does not belong to the organisation of the events in the batch.",
         "Add the organisation to the proxy, then [send the batch again](../how-to/missing-events.md).",
     ),
     "batchExpired": Text(
-        "The control plane accepted this batch id more than 48 hours ago.",
-        "A proxy sends the events again under a new id on its own. The control plane does not store an "
-        "event twice.",
+        "The control plane already accepted a batch with this id more than 48 hours ago.",
+        "A proxy sends the events of the batch again under a new id on its own. The control "
+        "plane does not store an event twice.",
     ),
     "batchTooLarge": Text(
-        "A batch is larger than 5 MiB.", "A proxy splits the batch on its own. There is nothing to do."
+        "The batch of audit events is larger than 5 MiB.",
+        "The error needs no action, because a proxy splits the batch on its own.",
     ),
     "rateLimited": Text(
         "The proxy or its organisation sent too many batches or reports, or too many enrolments failed.",
-        "A proxy waits on its own. For batches, raise `Audit.RateLimitProxy` or `Audit.RateLimitOrg`.",
+        "A proxy waits on its own before it sends the next request. If the control plane "
+        "refuses batches, raise `Audit.RateLimitProxy` or `Audit.RateLimitOrg`.",
     ),
 }
 

@@ -17,7 +17,7 @@ PAGE: Final = Path(__file__).parent.parent / "docs" / "reference" / "errors.md"
 _SERVED_BY: Final = {
     "Admin API": ADMIN_CODES,
     "agent API": AGENT_CODES,
-    "enrolment": ENROLMENT_CODES,
+    "enrolment endpoint": ENROLMENT_CODES,
 }
 
 _INTRODUCTION: Final = """\
@@ -25,7 +25,8 @@ _INTRODUCTION: Final = """\
 
 <!-- `python -m tests.errors_reference` writes this page. -->
 
-This page lists every error code, every reason and every exit status of Graphward. Look up the code that you have:
+This page lists every error code, every reason and every exit status of Graphward. This table shows
+the section for the code that you have:
 
 | You have | Section |
 |---|---|
@@ -40,7 +41,7 @@ This page lists every error code, every reason and every exit status of Graphwar
 _RESPONSES: Final = """\
 ## Responses of the proxy
 
-A response that the proxy makes itself has the shape of an error of Microsoft Graph:
+An error response that the proxy makes itself has the shape of an error of Microsoft Graph:
 
 ```json
 {"error": {"code": "policyBlocked", "ruleId": "no-mail",
@@ -48,46 +49,49 @@ A response that the proxy makes itself has the shape of an error of Microsoft Gr
            "innerError": {"request-id": "…", "client-request-id": "…", "date": "2026-11-21T04:25:58"}}}
 ```
 
-- The message begins with `Graphward`. Only the message of `itemNotFound` does not.
-- `request-id` is the id of the [audit event](../glossary.md#audit-event): `audit event ID` and the console's search find it.
-- The proxy forwards all other responses from the [upstream](../glossary.md#upstream). By default it replaces a 5xx status other
-  than 503 and 504 by 502 `upstreamError`.
+- The message of each error except `itemNotFound` begins with `Graphward`.
+- `request-id` is the id of the [audit event](../glossary.md#audit-event). The command `audit event ID` and the console's search
+  find the event by this id.
+- The proxy forwards error responses from the [upstream](../glossary.md#upstream). By default, the proxy replaces a 5xx status
+  other than 503 and 504 by 502 `upstreamError`.
 
 """
 _TOKENS: Final = """\
 ## Responses of the token endpoint
 
-The token endpoint responds as RFC 6749 defines it: `{"error": "invalid_client", "error_description": "…"}`. `trace_id` is the id
-of the audit event. Identity libraries print it. A body over 64 KiB and a proxy that is not ready get
-[payloadTooLarge](#payloadtoolarge-413) and [notReady](#notready-503).
+An error of the token endpoint has the members that RFC 6749 defines, as in `{"error": "invalid_client", "error_description": "…"}`.
+Its member `trace_id` is the id of the audit event, which identity libraries print. A token request with a body over 64 KiB gets
+[payloadTooLarge](#payloadtoolarge-413). A token request gets [notReady](#notready-503) if the proxy is not ready.
 
 """
 _REASONS: Final = """\
 ## Reasons in audit events
 
-The field `reason` of an [audit event](../glossary.md#audit-event) gives the cause of its verdict or its status.
+The field `reason` of an [audit event](../glossary.md#audit-event) gives the cause of the event's verdict or status.
 
 """
 _PROBLEMS: Final = """\
 ## Credential problems
 
-The field `credentialProblem` of an audit event gives the reason for which the proxy refused a credential. The client receives
-[invalid_client](#invalid_client-401) with one general description. For `binding`, it receives
-[InvalidAuthenticationToken](#invalidauthenticationtoken-401). The proxy keeps an ended credential for two
-weeks after its end. Later, and for a removed credential, it reports an unknown one.
+The field `credentialProblem` of an audit event gives the reason for which the proxy refused a credential. The client
+receives only [invalid_client](#invalid_client-401) with a general description. For the problem `binding`, the client receives
+[InvalidAuthenticationToken](#invalidauthenticationtoken-401). The proxy reports a credential as `ended` for two weeks after its end.
+After these two weeks, or if the credential was removed, the proxy reports an unknown credential.
 
 """
 _API: Final = """\
 ## Responses of the control plane
 
-An error of the control plane is `{"error": {"code": "…", "message": "…"}}`. `problems` lists the faults if there are several.
-An error of the audit endpoint also has `batchId`, and `error.retryAfterSeconds` repeats the header `Retry-After`.
+An error response of the control plane has the form `{"error": {"code": "…", "message": "…"}}`. If the request has several faults,
+the member `problems` lists them. An error of the audit endpoint also has `batchId`, and `error.retryAfterSeconds` repeats the
+header `Retry-After`.
 
 """
 _EXITS: Final = """\
 ## Exit statuses
 
-Each command ends with one of these statuses. The proxy's are those of `python -m proxy` and `graphward-proxy`.
+Each command of Graphward ends with one of the exit statuses in this table. The statuses of the proxy are those of
+`python -m proxy` and `graphward-proxy`.
 
 | Status | Program or command | Meaning |
 |---|---|---|
@@ -124,7 +128,7 @@ def _response(title: str, text: Text) -> str:
 def _entry(title: str, meaning: str, action: str, reasons: str = "") -> str:
     lines = [f"### {title}\n", meaning, "", f"- **What to do:** {action}"]
     if reasons:
-        lines.append(f"- **Reasons in the event:** {reasons}")
+        lines.append(f"- **Possible `reason` of the audit event:** {reasons}")
     return "\n".join(lines) + "\n\n"
 
 
@@ -141,13 +145,13 @@ def _links(reasons: Iterable[str]) -> str:
 
 
 def _reason(code: str) -> str:
-    response = ", ".join(_responses_with(code)) or "none, or one that began before the failure"
+    response = ", ".join(_responses_with(code)) or "no response, or a response that began before the failure"
     lines = [
         f"### Reason {code}\n",
         _sentence(REASONS[code]),
         "",
         f"- **What to do:** {error_texts.REASONS[code]}",
-        f"- **Response:** {response}",
+        f"- **Response to the client:** {response}",
     ]
     return "\n".join(lines) + "\n\n"
 
@@ -169,7 +173,7 @@ def _api_entry(code: str) -> str:
     title = f"{code} ({API_STATUS_OF[code]})" + (" of the control plane" if code in STATUS_OF else "")
     served = [name for name, codes in _SERVED_BY.items() if code in codes]
     entry = _entry(title, error_texts.API[code].meaning, error_texts.API[code].action)
-    return entry[:-1] + f"- **Sent by:** {', '.join(served) or 'every listener'}\n\n"
+    return entry[:-1] + f"- **APIs with this error:** {', '.join(served) or 'all APIs of the control plane'}\n\n"
 
 
 if __name__ == "__main__":

@@ -25,47 +25,48 @@ STATUS_CLIENT_LEFT: Final = 499  # the client left before a response began; only
 REASONS: Final = MappingProxyType(
     {
         # Decisions of the policy.
-        "rule": "a request rule decided",
-        "default": "no rule matched; the ruleset's default decided",
-        "hiddenProperty": "the path or query names a property that a rule hides",
-        "responseRule": "a response rule decided, once the upstream had responded",
-        "impliedRequest": "a stricter rule applies to a request that this one implies, such as by `$expand`",
-        "noRuleset": "the application has no ruleset, so everything is blocked",
+        "rule": "a request rule decided the verdict",
+        "default": "no rule matched, so the ruleset's default verdict applied",
+        "hiddenProperty": "the path or query of the request names a property that a rule hides",
+        "responseRule": "a response rule decided the verdict after the upstream had responded",
+        "impliedRequest": "a stricter rule applies to an implied request, such as a read by `$expand`",
+        "noRuleset": "the application has no ruleset, so the proxy blocks all its requests",
         # Decision of an operator, which overrides the policy.
-        "stopped": "an operator has stopped the application, its organisation or everything",
+        "stopped": "an operator has stopped the application, its organisation or all traffic",
         # Outcomes of the token endpoint.
-        "tokenIssued": "a proxy token was issued",
-        "tokenRefused": "the application's credentials were wrong, or it is disabled",
-        "assertionRefused": "a client assertion was refused; `credentialProblem` has the reason",
-        "certificateRefused": "a client certificate was refused; `credentialProblem` has the reason",
-        "tooManyFailures": "the client or its address has failed too often; no secret was compared",
+        "tokenIssued": "the proxy issued a token to the application",
+        "tokenRefused": "the application's credentials were wrong, or the application is disabled",
+        "assertionRefused": "the proxy refused a client assertion; `credentialProblem` has the reason",
+        "certificateRefused": "the proxy refused a client certificate; `credentialProblem` has the reason",
+        "tooManyFailures": "the client or its address failed too often, so the proxy compared no secret",
         # Requests that were refused before their rules were evaluated.
-        "invalidToken": "the proxy token is expired, revoked or of a disabled application",
-        "malformedRequest": "the request is not acceptable HTTP",
-        "malformedTarget": "the request target is malformed",
-        "ambiguousTarget": "an encoded slash in the target would change the verdict",
+        "invalidToken": "the proxy token of the request is expired, revoked or of a disabled application",
+        "malformedRequest": "the request is not HTTP that the proxy accepts",
+        "malformedTarget": "the target (path and query) of the request is malformed",
+        "ambiguousTarget": "an encoded slash in the request target would change the verdict",
         "malformedBatch": "the body of a $batch request is malformed",
-        "payloadTooLarge": "the request body is over the size limit of a rule or a batch",
+        "payloadTooLarge": "the request body is over the size limit for a rule or a batch",
         "headersTooLarge": "the request's header section has too many bytes or too many fields",
-        "requestTimeout": "the request came too slowly",
-        "unsupported": "a method, version or feature of HTTP that the proxy does not serve, such as CONNECT",
+        "requestTimeout": "the client sent the request too slowly",
+        "unsupported": "the proxy does not serve a method, version or feature in the request, such "
+        "as CONNECT",
         # Requests that the proxy was not able to serve.
         "notReady": "the proxy is not ready: no rules, rules too old, or no room for audit events",
         "credentialUnavailable": "the proxy has no valid upstream token",
-        "overloaded": "the load is over a limit of the proxy: upstream connections or memory",
-        "internalError": "a fault of the proxy itself",
+        "overloaded": "the load is over a limit of the proxy for upstream connections or memory",
+        "internalError": "a fault in the proxy itself ended the request",
         # Failures of the upstream.
-        "upstreamError": "the upstream responded with a status that is reported as 502",
+        "upstreamError": "the upstream responded with a status that the proxy reports as 502",
         "upstreamUnauthorised": "the upstream refused the proxy's own token",
-        "upstreamUnreachable": "no connection to the upstream could be made, or it broke before a response",
+        "upstreamUnreachable": "the connection to the upstream failed, or broke before a response",
         "upstreamTimeout": "the upstream did not respond in time",
-        "upstreamProtocol": "the upstream's response is not acceptable HTTP",
+        "upstreamProtocol": "the upstream's response is not HTTP that the proxy accepts",
         "upstreamAborted": "the upstream's response broke off after it had begun",
-        "filterFailed": "the response should have been filtered and could not be, so it was withheld",
+        "filterFailed": "the proxy withheld the response because it could not filter the response",
         # Clients that left.
         "clientAborted": "the client left before its response was complete, or a worker that hung was ended",
         # Sub-requests of a batch that the proxy did not send.
-        "dependencyFailed": "a sub-request of a $batch depends on one that was blocked or failed",
+        "dependencyFailed": "a sub-request of a $batch depends on another one that was blocked or failed",
     }
 )
 
@@ -74,23 +75,23 @@ TOKEN_REASONS: Final = frozenset(("tokenIssued", "tokenRefused", "assertionRefus
 
 CREDENTIAL_PROBLEMS: Final = MappingProxyType(
     {
-        "issuer": "the issuer is not one that a credential of the application names",
-        "subject": "the subject is not the one that a credential of the application names",
-        "audience": "the audience is not the proxy's, and not one that a credential of the application names",
-        "algorithm": "the algorithm is not allowed for the key",
-        "key": "no known key has the key id, or the thumbprint, that the assertion names",
-        "signature": "the signature does not fit the key",
+        "issuer": "no credential of the application names the issuer of the assertion",
+        "subject": "no credential of the application names the subject of the assertion",
+        "audience": "neither the proxy nor a credential of the application has the assertion's audience",
+        "algorithm": "the signature algorithm of the assertion is not allowed for the key",
+        "key": "no known key has the key id or the thumbprint that the assertion names",
+        "signature": "the signature of the assertion does not match the key",
         "notYetValid": "the assertion is not valid yet, or was issued in the future",
-        "expired": "the assertion, or the certificate, has expired",
-        "lifetime": "the assertion is valid for longer than the proxy accepts, or has no end",
-        "reuse": "the assertion was used before",
+        "expired": "the assertion or the certificate has expired",
+        "lifetime": "the assertion is valid for longer than the proxy accepts, or never expires",
+        "reuse": "the client assertion was used before",
         "malformed": "the assertion is not a signed JWT, or has members that the proxy does not accept",
-        "keysUnavailable": "the proxy has no recent keys of the issuer",
-        "audienceUnknown": "`Proxy.PublicBaseUrl` is not set, so the proxy cannot check the audience",
-        "certificate": "the certificate is not one that a credential of the application names",
-        "binding": "the connection does not have the client certificate that the token names",
+        "keysUnavailable": "the proxy has no recent keys of the assertion's issuer",
+        "audienceUnknown": "`Proxy.PublicBaseUrl` is not set, so the proxy cannot check the assertion",
+        "certificate": "no credential of the application names the client certificate",
+        "binding": "the request's connection does not have the client certificate that the token names",
         "ended": "the credential of the application has ended",
-        "noCertificate": "the connection has no client certificate; a load balancer may have ended TLS",
+        "noCertificate": "the connection has no client certificate; a load balancer may have terminated TLS",
     }
 )
 

@@ -175,7 +175,7 @@ def test_an_event_says_why(visit: Visit) -> None:
     rows(visit).first.locator(".request a").click()
     page.wait_for_url("**/events/contoso/**")
     why = page.locator("section.why")
-    expect(why).to_contain_text("The path or query names a property that a rule hides.")
+    expect(why).to_contain_text("The path or query of the request names a property that a rule hides.")
     expect(why).to_contain_text("The deciding rule is hide-contacts of hr-sync, version 3.")
     assert why.locator("pre").first.inner_text().splitlines()[0].endswith("- id: hide-contacts")
     expect(page.get_by_role("heading", name="Rules tried")).to_be_visible()

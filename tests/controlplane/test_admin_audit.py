@@ -26,7 +26,7 @@ from tests.controlplane.plane import Plane, ProxyClient, event
 from tests.controlplane.processes import ROOT
 from tests.controlplane.test_admin import call, operator
 
-REASON = "a request rule decided"
+REASON = "a request rule decided the verdict"
 
 
 def minute(org_id: str, number: int, **members: Any) -> dict[str, Any]:

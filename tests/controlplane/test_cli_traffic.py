@@ -137,7 +137,7 @@ def test_a_stored_event_is_explained(folder: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
         "event       GET /v1.0/groups/1/members",
-        "recorded    allow by groups: a request rule decided",
+        "recorded    allow by groups: a request rule decided the verdict",
         "evaluated against   hr@1",
         "verdict     allow",
         "rule        groups",
